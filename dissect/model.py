@@ -1,0 +1,245 @@
+"""The central types: plain data, no behaviour.
+
+Records (`Message`, `Gap`, `Exchange`) are msgspec structs whose members stand in the order of the JSON
+contract: the C encoder writes them without an intermediate dict, and making one costs a third of a
+dataclass with slots. Members with a default are not part of the contract and are left out of the JSON
+unless they are set. Nothing changes a record once it has been handed on.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+Sender = Literal["client", "server"]
+Kind = Literal["request", "response", "one_way"]
+
+CLIENT, SERVER = 0, 1
+"""The two sides of a conversation. Side 0 sent the SYN, or without one the first packet seen; a verdict
+can tell that side 1 is the client after all."""
+
+
+class Fault(msgspec.Struct, gc=False):
+    """Why bytes could not be read as their layout: `field` path, `offset` in `buffer`, and the reason."""
+
+    field: str
+    offset: int
+    reason: str
+    buffer: str = "frame"
+
+
+class Span(NamedTuple):
+    """One field and the byte range it came from.
+
+    Leaf spans (those with `length` and no children) tile their buffer without hole or overlap. A span of a group
+    or array has `value` None and `leaf` False and encloses the spans that follow it with a greater `depth`.
+    """
+
+    name: str
+    offset: int
+    length: int
+    value: Any
+    depth: int = 0
+    leaf: bool = True
+    label: str | None = None
+    secret: bool = False
+    buffer: str = "frame"
+
+
+class Message(msgspec.Struct, tag_field="record", tag="message", omit_defaults=True):
+    """A decoded frame. See DESIGN of the JSON contract in the README for what each key says."""
+
+    v: int
+    number: int
+    time: str
+    time_ns: int
+    conversation: int
+    src: str
+    dst: str
+    sender: Sender | None
+    protocol: str
+    name: str
+    kind: Kind
+    id: int | str | None
+    file: int
+    packets: tuple[int | None, int]
+    position: int
+    size: int
+    fields: dict[str, Any]
+    request: int | None
+    outcome: str | None
+    latency_ns: int | None
+    notes: tuple[str, ...] | list[str]
+    fault: Fault | None
+    # Not in the contract: set only where a view asks for details (Options.detail).
+    raw: dict[str, bytes] | None = None
+    spans: list[Span] | None = None
+
+
+class Gap(msgspec.Struct, tag_field="record", tag="gap", omit_defaults=True):
+    """Bytes of a byte stream that belong to no message, or (`in_frame`) are missing inside one."""
+
+    v: int
+    number: int
+    time: str
+    time_ns: int
+    conversation: int
+    src: str
+    dst: str
+    sender: Sender | None
+    protocol: str
+    position: int
+    size: int
+    reason: Literal["lost", "cut", "skipped"]
+    in_frame: bool
+
+
+class Exchange(msgspec.Struct, tag_field="record", tag="exchange", omit_defaults=True):
+    """A request with its response, or with the reason why there is none. `src` sent the request."""
+
+    v: int
+    number: int
+    time: str
+    time_ns: int
+    conversation: int
+    src: str
+    dst: str
+    protocol: str
+    name: str
+    id: int | str | None
+    request: int
+    response: int | None
+    outcome: Literal["answered", "refused", "superseded", "unanswered"]
+    reason: str | None
+    latency_ns: int | None
+
+
+Record = Message | Gap | Exchange
+
+
+class Verdict(msgspec.Struct, gc=False):
+    """What a conversation speaks. `protocol` None: none of ours; `name` then says what it is where that is known.
+
+    `confidence` 0.0 to 1.0; `evidence` is printable. `client` is the side (0 or 1) that is the client as far
+    as the bytes tell, None where they do not. `layout` is the protocol's own (Iggy "L9", Seastar "stream"), `candidates`
+    those that could not be told apart.
+    """
+
+    protocol: str | None
+    confidence: float
+    evidence: tuple[str, ...]
+    name: str | None = None
+    client: int | None = None
+    layout: str | None = None
+    candidates: tuple[str, ...] = ()
+
+
+class PacketBatch(msgspec.Struct):
+    """Some packets as numpy columns over ONE buffer, in file order.
+
+    `time_ns` int64 since 1970 UTC, `number` int64 from 1 per file, `file` int32 index of the input, `offset` int64 of the
+    packet's first captured byte in `buffer`, `captured` and `wire` int64 lengths in bytes, `link` int32 the
+    DLT / LINKTYPE number.
+    """
+
+    buffer: bytes
+    time_ns: NDArray[np.int64]
+    number: NDArray[np.int64]
+    file: NDArray[np.int32]
+    offset: NDArray[np.int64]
+    captured: NDArray[np.int64]
+    wire: NDArray[np.int64]
+    link: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
+
+
+class SegmentBatch(msgspec.Struct):
+    """The TCP segments of some packets as columns; `buffer` is the packets' (reassembled datagrams appended).
+
+    `order` is the index of the packet in this run over all inputs (0, 1, 2...). `flow` is a uint8 matrix (n, 40), the
+    conversation's complete key: bytes 0-15 the lower endpoint's address (IPv4 in the first four, the rest zero), 16-17 its port
+    (big-endian), 18-33 and 34-35 the higher endpoint's, 36 the IP version, 37-39 zero; "lower" compares (address, port) as bytes.
+    `reverse`: the sender is the higher endpoint. `seq` and `ack` are uint32 held in int64; `flags` FIN 1, SYN 2, RST 4, PSH 8, ACK 16.
+    `offset` and `length` are the captured payload in `buffer`, `wire` the payload as sent (greater than `length` where the snap
+    length cut it).
+    """
+
+    buffer: bytes
+    order: NDArray[np.int64]
+    time_ns: NDArray[np.int64]
+    number: NDArray[np.int64]
+    file: NDArray[np.int32]
+    flow: NDArray[np.uint8]
+    reverse: NDArray[np.bool_]
+    seq: NDArray[np.int64]
+    ack: NDArray[np.int64]
+    flags: NDArray[np.uint8]
+    window: NDArray[np.int32]
+    offset: NDArray[np.int64]
+    length: NDArray[np.int64]
+    wire: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+
+class Chunk(msgspec.Struct):
+    """Bytes of one side in order, without a hole, as handed on by the reassembler.
+
+    The lists run parallel, one entry a segment (or the part of one that was new): `starts` offset in `data` where it starts (starts[0] == 0),
+    `orders` the packet that first brought it, `numbers` its number in its file, `files`, `times` in ns. `releases` is the packet that made it
+    certain that these are the next bytes; it never falls along the byte stream and is never below `orders`.
+    In the ordinary case `releases is orders`.
+    """
+
+    side: int
+    position: int
+    data: bytes
+    starts: list[int]
+    orders: list[int]
+    releases: list[int]
+    numbers: list[int]
+    files: list[int]
+    times: list[int]
+    notes: tuple[str, ...] = ()
+
+
+class Hole(msgspec.Struct):
+    """Bytes of one side that the capture lacks: `reason` "lost" (never captured) or "cut" (snap length).
+
+    `release` is the order of the packet that made it certain; `order`, `number`, `file`, `time_ns` belong to the packet that brought the first byte after it,
+    or else to the conversation's last packet.
+    """
+
+    side: int
+    position: int
+    size: int
+    reason: Literal["lost", "cut"]
+    release: int
+    order: int
+    number: int
+    file: int
+    time_ns: int
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What a caller chooses; limits in bytes or counts."""
+
+    bytes_as: Literal["hex", "base64", "text", "omit"] = "hex"
+    show_secrets: bool = False
+    detail: bool = False
+    exchanges: bool = False
+    decode_as: tuple[tuple[int, str, str | None], ...] = ()
+    """(port, protocol, layout or None), from `-d tcp.port==N,protocol[:layout]`."""
+    verbs: dict[int, str] | None = None
+    undecided_limit: int = 1 << 20
+    waiting_limit: int = 16 << 20
+    waiting_total: int = 256 << 20
+    waiting_time_ns: int = 10_000_000_000
+    frame_limit: int = 64 << 20
+    open_limit: int = 65_536

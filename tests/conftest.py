@@ -1,0 +1,9 @@
+"""Shared settings: random tests are repeatable by default; `HYPOTHESIS_PROFILE=large` spends more."""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("default", derandomize=True, deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("large", deadline=None, max_examples=5000, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
