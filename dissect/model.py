@@ -206,7 +206,8 @@ class Chunk(msgspec.Struct):
     numbers: list[int]
     files: list[int]
     times: list[int]
-    notes: tuple[str, ...] = ()
+    notes: tuple[tuple[int, str], ...] = ()
+    """(position in the byte stream, text): what the reassembler has to say of these bytes."""
 
 
 class Hole(msgspec.Struct):

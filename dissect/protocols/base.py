@@ -1,0 +1,766 @@
+"""What every dissector shares: cutting byte streams into frames, holes, finding the way back, making records.
+
+A protocol's own `Dissector` says how long a frame is, where frames begin again after a loss, and what a frame means.
+Frames are cut per side in bulk and then decoded in the packet order of both sides. Nothing here depends on how the
+byte streams came in pieces: only positions, and the segment starts that chunks carry, are looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from time import gmtime, strftime
+from typing import Any, ClassVar, NamedTuple
+
+import msgspec
+
+from dissect.model import Chunk, Fault, Gap, Hole, Message, Options, Span, Verdict
+
+NONE, ASK, ANSWER, ASK_MANY, ANSWER_MANY, ANSWER_PART, GAP = range(7)
+"""What a message does for pairing: nothing, asks, answers; with a list of keys; answers and leaves the request open."""
+
+END = 1 << 62
+"""The order of the end of the capture: after every packet."""
+
+WAIT = -2
+"""`measure`: how long this frame is depends on bytes of the other side that are not there yet."""
+
+OVERSIZE_KEPT = 65_536
+"""Bytes kept of a frame longer than `Options.frame_limit`."""
+
+SEARCH_WINDOW = 1 << 20
+"""Bytes of one side looked at for the next frame before the oldest of them are given up."""
+
+
+Mark = tuple[int, int, int, int]
+"""A packet: (order, number, file, time_ns)."""
+
+
+class Decoded(NamedTuple):
+    """What `decode` returns; a plain tuple in this order will do and costs less."""
+
+    name: str
+    kind: Any
+    id: int | str | None
+    fields: dict[str, Any]
+    outcome: str | None
+    notes: Any
+    fault: Fault | None
+    role: int
+    key: Any
+    spans: list[Span] | None
+
+
+class Damage(NamedTuple):
+    """Bytes are missing in a frame: its true `size`, and why (`reason`: "1448 bytes lost")."""
+
+    size: int
+    reason: str
+
+
+class Emitted(NamedTuple):
+    """A record with what ordering and pairing need; sorts by release, completing packet, client first, position."""
+
+    release: int
+    order: int
+    rank: int
+    position: int
+    record: Any
+    role: int
+    key: Hashable
+    first_time: int
+
+
+class Context(msgspec.Struct):
+    """The conversation a dissector works for. `client` is the side (0 or 1) that is the client, None if unknown.
+
+    `syn`: the beginning of the conversation was captured, so both byte streams start at their true first byte.
+    """
+
+    conversation: int
+    endpoints: tuple[str, str]
+    ports: tuple[int, int]
+    client: int | None
+    syn: bool
+    verdict: Verdict
+    options: Options
+
+
+class SideView(msgspec.Struct):
+    """One side's bytes so far, for detection: contiguous `runs` of (position, bytes).
+
+    `from_start`: position 0 is the true first byte. `segments`: offsets in the first run where segments start.
+    """
+
+    runs: list[tuple[int, bytes]]
+    from_start: bool
+    segments: list[int]
+
+
+class View(msgspec.Struct):
+    """A conversation as detection sees it; `final` when no more bytes will come."""
+
+    sides: tuple[SideView, SideView]
+    ports: tuple[int, int]
+    syn: bool
+    final: bool
+
+
+class Protocol(msgspec.Struct, frozen=True):
+    """One entry of PROTOCOLS: a protocol name with its probe, its dissector and its tables."""
+
+    name: str
+    title: str
+    ports: tuple[int, ...]
+    dissector: type[Dissector]
+    probe: Callable[[View], Verdict | None]
+    says: Callable[[Message], str]
+    layouts: tuple[Any, ...] = ()
+    text: str = ""
+    """Paragraphs for `streamdump protocols NAME` that no table holds."""
+    forced: tuple[str, ...] = ()
+    """Layout names that `-d tcp.port==N,protocol:LAYOUT` takes."""
+
+
+class _Partial(msgspec.Struct):
+    """A frame with a hole in it, or one too long to keep, while its bytes go by.
+
+    `prefix` is what there is of it from its first byte on, of which up to `want` bytes are kept; `first` and `last` are the
+    earliest and latest packet that brought bytes of it.
+    """
+
+    position: int
+    length: int
+    prefix: bytes
+    want: int
+    reason: str
+    first: Mark
+    last: Mark
+    lost: int = 0
+
+
+class _Flow:
+    """One side's byte stream: bytes not yet cut, and the segments that brought them."""
+
+    __slots__ = (
+        "data",
+        "files",
+        "have",
+        "need",
+        "notes",
+        "numbers",
+        "orders",
+        "partial",
+        "pieces",
+        "position",
+        "queue",
+        "releases",
+        "scan",
+        "searching",
+        "skip_from",
+        "starts",
+        "times",
+        "tried",
+        "waiting",
+    )
+
+    def __init__(self, searching: bool) -> None:
+        self.position = 0
+        self.data = b""
+        self.pieces: list[bytes] = []
+        self.have = 0
+        self.need = 0
+        # one entry a segment, absolute positions
+        self.starts: list[int] = []
+        self.orders: list[int] = []
+        self.releases: list[int] = []
+        self.numbers: list[int] = []
+        self.files: list[int] = []
+        self.times: list[int] = []
+        self.searching = searching
+        self.scan = 0
+        self.tried = 0
+        self.skip_from: int | None = None
+        self.partial: _Partial | None = None
+        self.queue: list[Chunk | Hole] = []
+        self.waiting = False
+        self.notes: list[tuple[int, str]] = []
+
+    def add(self, chunk: Chunk) -> None:
+        base = chunk.position
+        self.starts.extend([base + start for start in chunk.starts] if base else chunk.starts)
+        self.orders.extend(chunk.orders)
+        self.releases.extend(chunk.releases)
+        self.numbers.extend(chunk.numbers)
+        self.files.extend(chunk.files)
+        self.times.extend(chunk.times)
+        if chunk.notes:
+            self.notes.extend(chunk.notes)
+
+    def forget(self) -> None:
+        """Drop the segments that lie wholly before `position`, but always keep the last one."""
+        starts = self.starts
+        count = 0
+        last = len(starts) - 1
+        position = self.position
+        while count < last and starts[count + 1] <= position:
+            count += 1
+        if count:
+            for column in (starts, self.orders, self.releases, self.numbers, self.files, self.times):
+                del column[:count]
+
+    def segment(self, position: int) -> int:
+        """The index of the segment that holds `position` (the last one if it lies beyond)."""
+        starts = self.starts
+        low, high = 0, len(starts)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if starts[middle] <= position:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def mark(self, index: int) -> Mark:
+        return (self.orders[index], self.numbers[index], self.files[index], self.times[index])
+
+    def marks(self, start: int, end: int) -> tuple[Mark, Mark]:
+        """The earliest and the latest packet that brought bytes of [start, end)."""
+        indexes = range(self.segment(start), self.segment(max(start, end - 1)) + 1)
+        oldest = min(indexes, key=self.orders.__getitem__)
+        newest = max(indexes, key=self.orders.__getitem__)
+        return self.mark(oldest), self.mark(newest)
+
+    def join(self) -> bytes:
+        """The bytes at hand as one; a frame that came in many pieces is joined once, when it is whole."""
+        if self.pieces:
+            self.data = b"".join((self.data, *self.pieces))
+            self.pieces.clear()
+        return self.data
+
+    def consume(self, size: int) -> None:
+        """The first `size` bytes at hand are done with."""
+        if size:
+            self.data = self.data[size:]
+            self.have -= size
+            self.position += size
+
+    def drop(self) -> None:
+        """Forget the bytes at hand; `position` has been moved by the caller."""
+        self.data = b""
+        self.have = 0
+
+    def raise_releases(self, release: int) -> None:
+        """No byte held so far counts as certain before `release`."""
+        releases = self.releases
+        for index, value in enumerate(releases):
+            if value >= release:
+                break
+            releases[index] = release
+
+
+# One frame, or a gap, between cutting and decoding:
+# (release, order, rank, position, side, first number, number, file, first time, time, data, start, end, damage or None)
+_Cut = tuple[int, int, int, int, int, int | None, int, int, int, int, Any, int, int, Any]
+
+
+class Dissector:
+    """Turns the two byte streams of one conversation into records."""
+
+    protocol: ClassVar[str]
+    header_size: ClassVar[int]
+    reuse: ClassVar[str] = "supersede"
+    """What a request with a key that is still open does: "supersede" the older, or "queue" behind it."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self.options = context.options
+        self.client = context.client
+        self.flows = (_Flow(not context.syn), _Flow(not context.syn))
+        self._cuts: list[_Cut] = []
+        self._second = -1
+        self._second_text = ""
+
+    # What a protocol fills in
+
+    def measure(self, side: int, data: bytes, at: int) -> int:
+        """The whole length of the frame that begins at `at`; 0: not enough bytes to know; -1: none can begin here; or WAIT.
+
+        Called with at least `header_size` bytes there.
+        """
+        raise NotImplementedError
+
+    def boundaries(self, side: int, data: bytes, at: int) -> list[int]:
+        """The ends of the whole frames that follow each other from `at`; stops at the first that is not whole or not plain.
+
+        Overridden where the loop over `measure` is too slow.
+        """
+        ends: list[int] = []
+        size = len(data)
+        header_size, measure, limit = self.header_size, self.measure, self.options.frame_limit
+        while size - at >= header_size:
+            length = measure(side, data, at)
+            if length <= 0 or length > limit or at + length > size:
+                break
+            at += length
+            ends.append(at)
+        return ends
+
+    def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
+        """Look for a frame in data[at:end], where `end` is the end of a segment: (True, p) frames certainly begin at p; (False, p)
+        none begins before p.
+
+        `final`: no byte will follow directly (a hole, or the end).
+        """
+        raise NotImplementedError
+
+    def decode(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> Decoded | tuple[Any, ...]:
+        """The meaning of the frame data[start:end]; with `damage`, of what there is of it before the first missing byte."""
+        raise NotImplementedError
+
+    def lost(self, side: int) -> None:
+        """Told, in packet order, when frames of `side` may have been missed: state that counts them is unsure from here on."""
+
+    def give_up(self, side: int) -> None:
+        """Told when `measure` waits for the other side and it will not come: from now on it must not answer WAIT."""
+
+    # What a protocol may call
+
+    def settle(self, side: int, position: int) -> None:
+        """What WAIT waited for became known with the byte before `position` of `side`: nothing is certain before that packet."""
+        flow = self.flows[side]
+        release = flow.releases[flow.segment(position - 1)]
+        for one in self.flows:
+            one.raise_releases(release)
+
+    # What the inspector calls
+
+    def feed(self, items: Iterable[Chunk | Hole]) -> list[Emitted]:
+        """The records that these bytes complete, in release order."""
+        flows = self.flows
+        for item in items:
+            flows[item.side].queue.append(item)
+        self._drain()
+        return self._take()
+
+    def close(self, release: int, last: Mark) -> list[Emitted]:
+        """What is left when no byte will follow; `release` is the packet that ended the conversation, or END, `last` its last one."""
+        for side in (0, 1):
+            if self.flows[side].waiting:
+                self._give_up(side, release)
+        self._drain()
+        for side in (0, 1):
+            self._finish(side, release, last)
+        return self._take()
+
+    def emit(self, cuts: list[_Cut]) -> list[Emitted]:
+        """Decode frames in packet order; overridden by a protocol that must wait for more frames before it can decode."""
+        emitted: list[Emitted] = []
+        append = emitted.append
+        decode = self.decode
+        conversation, (one, two) = self.context.conversation, self.context.endpoints
+        protocol = self.protocol
+        sources, targets = (one, two), (two, one)
+        detail = self.options.detail
+        for release, order, rank, position, side, first_number, number, file, first_time, time_ns, data, start, end, damage in cuts:
+            second, rest = divmod(time_ns, 1_000_000_000)
+            if second != self._second:
+                self._second, self._second_text = second, _second_text(second)
+            time = f"{self._second_text}{rest:09d}Z"
+            client = self.client
+            sender: Any = None if client is None else "client" if side == client else "server"
+            if data is None:
+                gap = Gap(
+                    1, 0, time, time_ns, conversation, sources[side], targets[side], sender, protocol, position, start, damage[0], damage[1]
+                )
+                append((release, order, rank, position, gap, GAP, None, first_time))  # type: ignore[arg-type]
+                if not damage[1]:
+                    self.lost(side)
+                continue
+            name, kind, ident, fields, outcome, notes, fault, role, key, spans = decode(side, data, start, end, damage)
+            if self.client != client:
+                client = self.client
+                sender = None if client is None else "client" if side == client else "server"
+            size = end - start if damage is None else damage.size
+            if self.flows[side].notes:
+                notes = self._segment_notes(side, position, size, notes)
+            message = Message(
+                1,
+                0,
+                time,
+                time_ns,
+                conversation,
+                sources[side],
+                targets[side],
+                sender,
+                protocol,
+                name,
+                kind,
+                ident,
+                file,
+                (first_number, number),
+                position,
+                size,
+                fields,
+                None,
+                outcome,
+                None,
+                notes,
+                fault,
+            )
+            if detail:
+                message.raw = {"frame": data[start:end]}
+                message.spans = spans
+            append((release, order, rank, position, message, role, key, first_time))  # type: ignore[arg-type]
+        return emitted
+
+    # How it is done
+
+    def _take(self) -> list[Emitted]:
+        cuts = self._cuts
+        self._cuts = []
+        if len(cuts) > 1:
+            cuts.sort()
+        return self.emit(cuts)
+
+    def _segment_notes(self, side: int, position: int, size: int, notes: Any) -> list[str]:
+        """`notes` with those that the reassembler left on bytes of this frame, which are then forgotten."""
+        flow = self.flows[side]
+        merged = list(notes)
+        merged.extend(text for at, text in flow.notes if at < position + size and text not in merged)
+        flow.notes = [note for note in flow.notes if note[0] >= position + size]
+        return merged
+
+    def _rank(self, side: int) -> int:
+        return side ^ (self.context.client or 0)
+
+    def _drain(self) -> None:
+        """Cut both sides until neither gets further: what one side tells may free the other."""
+        progress = True
+        while progress:
+            progress = False
+            for side in (0, 1):
+                flow = self.flows[side]
+                if flow.queue or flow.waiting:
+                    before = flow.position
+                    self._absorb(side)
+                    progress = progress or flow.position != before
+            if progress and not (self.flows[0].waiting or self.flows[1].waiting):
+                break
+
+    def _absorb(self, side: int) -> None:
+        flow = self.flows[side]
+        if flow.waiting:
+            flow.waiting = False
+            self._cut(side)
+        queue = flow.queue
+        index = 0
+        while index < len(queue):
+            if flow.waiting:
+                if flow.have + sum(len(item.data) for item in queue[index:] if isinstance(item, Chunk)) <= self.options.undecided_limit:
+                    break
+                self._give_up(side, flow.releases[-1])
+                continue
+            item = queue[index]
+            index += 1
+            if isinstance(item, Hole):
+                self._hole(side, item)
+            else:
+                self._chunk(side, item)
+        del queue[:index]
+        flow.forget()
+
+    def _give_up(self, side: int, release: int) -> None:
+        self.give_up(side)
+        flow = self.flows[side]
+        flow.raise_releases(release)
+        flow.waiting = False
+        self._cut(side)
+
+    def _chunk(self, side: int, chunk: Chunk) -> None:
+        flow = self.flows[side]
+        flow.add(chunk)
+        data = chunk.data
+        partial = flow.partial
+        if partial is not None:
+            data = self._pass_by(side, partial, data)
+            if not data:
+                return
+        flow.have += len(data)
+        if flow.data or flow.pieces:
+            flow.pieces.append(data)
+            if flow.have < flow.need:
+                return
+        else:
+            flow.data = data
+        self._cut(side)
+
+    def _pass_by(self, side: int, partial: _Partial, data: bytes) -> bytes:
+        """Let bytes go by that belong to a frame which is not kept whole; returns those behind it."""
+        flow = self.flows[side]
+        mine = data[: partial.position + partial.length - flow.position]
+        if len(partial.prefix) < partial.want:
+            partial.prefix += mine[: partial.want - len(partial.prefix)]
+        first, last = flow.marks(flow.position, flow.position + len(mine))
+        partial.first, partial.last = min(partial.first, first), max(partial.last, last)
+        flow.position += len(mine)
+        if flow.position == partial.position + partial.length:
+            self._put_partial(side, flow.releases[flow.segment(flow.position - 1)], partial.length)
+        return data[len(mine) :]
+
+    def _put_partial(self, side: int, release: int, size: int) -> None:
+        """Hand on the frame that went by, of which `size` bytes are in the byte stream."""
+        flow = self.flows[side]
+        partial = flow.partial
+        assert partial is not None
+        flow.partial = None
+        order, number, file, time_ns = partial.last
+        reason = f"{partial.lost} bytes lost" if partial.lost else partial.reason
+        if size < partial.length:
+            missing = f"{size} of {partial.length} bytes captured"
+            reason = f"{reason}, {missing}" if partial.lost else missing
+        self._cuts.append(
+            (
+                max(release, order),
+                order,
+                self._rank(side),
+                partial.position,
+                side,
+                partial.first[1] if partial.first[2] == file else None,
+                number,
+                file,
+                partial.first[3],
+                time_ns,
+                partial.prefix,
+                0,
+                len(partial.prefix),
+                Damage(size, reason),
+            )
+        )
+
+    def _put_gap(self, side: int, position: int, size: int, reason: str, in_frame: bool, release: int, mark: Mark) -> None:
+        order, number, file, time_ns = mark
+        rank = self._rank(side)
+        self._cuts.append((release, order, rank, position, side, None, number, file, time_ns, time_ns, None, size, 0, (reason, in_frame)))
+
+    def _end_skip(self, side: int, release: int, mark: Mark) -> None:
+        """Bytes passed over without finding a frame, up to here, are one gap."""
+        flow = self.flows[side]
+        if flow.skip_from is not None and flow.skip_from < flow.position:
+            self._put_gap(side, flow.skip_from, flow.position - flow.skip_from, "skipped", False, release, mark)
+        flow.skip_from = None
+
+    def _hole(self, side: int, hole: Hole) -> None:
+        flow = self.flows[side]
+        if flow.waiting:
+            self._give_up(side, hole.release)
+        mark = (hole.order, hole.number, hole.file, hole.time_ns)
+        size = hole.size
+        self._stop(side, hole.release, mark, size, "lost" if hole.reason == "lost" else "cut")
+        partial = flow.partial
+        position = hole.position
+        if partial is not None:
+            inside = min(size, partial.position + partial.length - position)
+            partial.lost += inside
+            partial.want = min(partial.want, len(partial.prefix))
+            self._put_gap(side, position, inside, hole.reason, True, hole.release, mark)
+            position += inside
+            size -= inside
+            flow.position = position
+            if position == partial.position + partial.length:
+                self._put_partial(side, hole.release, partial.length)
+        if size:
+            self._put_gap(side, position, size, hole.reason, False, hole.release, mark)
+            flow.position = position + size
+            flow.searching = True
+            flow.scan = flow.position
+
+    def _stop(self, side: int, release: int, mark: Mark, hole: int, reason: str) -> None:
+        """The bytes at hand are not continued: an unfinished frame becomes `flow.partial` or, without a whole header, skipped bytes."""
+        flow = self.flows[side]
+        if flow.partial is not None:
+            return
+        data = flow.join()
+        if flow.searching:
+            self._search(side, True, release)
+            data = flow.join()
+            if not flow.searching:
+                self._cut(side)
+                data = flow.join()
+            if flow.partial is not None:
+                return
+        if not flow.searching and len(data) >= self.header_size:
+            length = self.measure(side, data, 0)
+            if length > 0:
+                first, last = flow.marks(flow.position, flow.position + len(data))
+                flow.partial = _Partial(flow.position, length, data, len(data), f"{hole} bytes {reason}", first, last)
+                flow.position += len(data)
+                flow.drop()
+                return
+        if data:
+            if flow.skip_from is None:
+                flow.skip_from = flow.position
+            flow.position += len(data)
+            flow.drop()
+        self._end_skip(side, release, mark)
+
+    def _finish(self, side: int, release: int, mark: Mark) -> None:
+        """No byte of this side will follow."""
+        flow = self.flows[side]
+        if not flow.starts:
+            return
+        self._stop(side, release, mark, 0, "captured")
+        if flow.partial is not None:
+            self._put_partial(side, release, flow.position - flow.partial.position)
+
+    def _search(self, side: int, final: bool, release: int) -> None:
+        """Look for the next frame at the end of each segment in turn, so that it does not matter how many came at once."""
+        flow = self.flows[side]
+        data = flow.join()
+        base, size = flow.position, len(data)
+        at = max(0, flow.scan - base)
+        index = flow.segment(base)
+        count = len(flow.starts)
+        tried = flow.tried
+        while index < count:
+            end = flow.starts[index + 1] - base if index + 1 < count else size
+            end = min(end, size)
+            if base + end > tried or (final and end == size):
+                last = final and end == size
+                found, at = self.resync(side, data, at, end, last)
+                if not found and last:
+                    at = end
+                if not found and end - at > SEARCH_WINDOW:
+                    at = end - SEARCH_WINDOW
+                flow.tried = base + end
+                if found:
+                    floor = max(flow.releases[index], release if last else 0)
+                    flow.raise_releases(floor)
+                    if at and flow.skip_from is None:
+                        flow.skip_from = base
+                    flow.searching = False
+                    flow.consume(at)
+                    self._end_skip(side, floor, flow.mark(flow.segment(flow.position)))
+                    return
+            index += 1
+        if at:
+            if flow.skip_from is None:
+                flow.skip_from = base
+            flow.consume(at)
+        flow.scan = flow.position
+
+    def _cut(self, side: int) -> None:
+        """Cut whole frames off the bytes at hand."""
+        flow = self.flows[side]
+        while True:
+            if flow.searching:
+                self._search(side, False, 0)
+                if flow.searching:
+                    flow.need = 0
+                    return
+            data = flow.join()
+            ends = self.boundaries(side, data, 0)
+            if ends:
+                self._put_frames(side, flow, data, ends)
+            at = ends[-1] if ends else 0
+            left = len(data) - at
+            flow.consume(at)
+            if left < self.header_size:
+                flow.need = self.header_size
+                return
+            length = self.measure(side, data, at)
+            if length == WAIT:
+                flow.waiting = True
+                flow.need = 0
+                return
+            if length < 0:
+                # This is no frame: what follows is passed over until frames certainly begin again.
+                flow.searching = True
+                flow.scan = flow.position + 1
+                flow.tried = flow.position
+                flow.skip_from = flow.position
+                continue
+            if length > self.options.frame_limit:
+                rest = data[at : at + length]
+                first, last = flow.marks(flow.position, flow.position + len(rest))
+                reason = f"frame of {length} bytes is over the limit of {self.options.frame_limit} bytes"
+                flow.partial = _Partial(flow.position, length, rest[:OVERSIZE_KEPT], OVERSIZE_KEPT, reason, first, last)
+                flow.position += len(rest)
+                flow.drop()
+                return
+            if length and length <= left:
+                # `boundaries` stopped before a whole frame that is not plain
+                self._put_frames(side, flow, data, [at + length], at)
+                flow.consume(length)
+                continue
+            flow.need = length or left + 1
+            return
+
+    def _put_frames(self, side: int, flow: _Flow, data: bytes, ends: list[int], at: int = 0) -> None:
+        """Attribute the frames data[at:ends[0]], data[ends[0]:ends[1]], ... to the packets that brought them."""
+        starts, orders, releases = flow.starts, flow.orders, flow.releases
+        numbers, files, times = flow.numbers, flow.files, flow.times
+        rank = self._rank(side)
+        # `base` is the byte stream position of data[0]; `flow.position` still stands at the first frame
+        base = flow.position - at
+        append = self._cuts.append
+        last = len(starts) - 1
+        index = flow.segment(base + at)
+        for end in ends:
+            position = base + at
+            while index < last and starts[index + 1] <= position:
+                index += 1
+            first = index
+            final = base + end
+            while index < last and starts[index + 1] < final:
+                index += 1
+            if index == first:
+                number = numbers[index]
+                time_ns = times[index]
+                append(
+                    (
+                        releases[index],
+                        orders[index],
+                        rank,
+                        position,
+                        side,
+                        number,
+                        number,
+                        files[index],
+                        time_ns,
+                        time_ns,
+                        data,
+                        at,
+                        end,
+                        None,
+                    )
+                )
+            else:
+                run = orders[first : index + 1]
+                newest = first + run.index(max(run))
+                oldest = first + run.index(min(run))
+                file = files[newest]
+                append(
+                    (
+                        releases[index],
+                        orders[newest],
+                        rank,
+                        position,
+                        side,
+                        numbers[oldest] if files[oldest] == file else None,
+                        numbers[newest],
+                        file,
+                        times[oldest],
+                        times[newest],
+                        data,
+                        at,
+                        end,
+                        None,
+                    )
+                )
+            at = end
+
+
+def _second_text(second: int) -> str:
+    """RFC 3339 up to the decimal point; a time outside the years that has is clamped to their ends."""
+    second = min(max(second, -62_135_596_800), 253_402_300_799)
+    return strftime("%Y-%m-%dT%H:%M:%S.", gmtime(second)).rjust(20, "0")
