@@ -15,8 +15,9 @@ import msgspec
 
 from dissect.model import Chunk, Fault, Gap, Hole, Message, Options, Span, Verdict
 
-NONE, ASK, ANSWER, ASK_MANY, ANSWER_MANY, ANSWER_PART, GAP = range(7)
-"""What a message does for pairing: nothing, asks, answers; with a list of keys; answers and leaves the request open."""
+NONE, ASK, ANSWER, ASK_MANY, ANSWER_MANY, ANSWER_PART, GAP, ASK_MAYBE = range(8)
+"""What a message does for pairing: nothing, asks, answers; with a list of keys; answers and leaves the request open; may be
+answered (in trouble only), so is never missed: the newest with its key replaces the older."""
 
 END = 1 << 62
 """The order of the end of the capture: after every packet."""
@@ -117,6 +118,8 @@ class Protocol(msgspec.Struct, frozen=True):
     layouts: tuple[Any, ...] = ()
     text: str = ""
     """Paragraphs for `streamdump protocols NAME` that no table holds."""
+    paired: Callable[[Message, Message], list[str]] | None = None
+    """Notes for a response that only its request lets one say (a deadline that had passed)."""
     forced: tuple[str, ...] = ()
     """Layout names that `-d tcp.port==N,protocol:LAYOUT` takes."""
 
@@ -275,6 +278,8 @@ class Dissector:
         self.context = context
         self.options = context.options
         self.client = context.client
+        self.facts: dict[str, Any] = {}
+        """What the protocol's state adds to the row of `conversations`: layout, candidates, ids."""
         self.flows = (_Flow(not context.syn), _Flow(not context.syn))
         self._cuts: list[_Cut] = []
         self._second = -1

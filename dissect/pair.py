@@ -1,0 +1,243 @@
+"""Requests with their responses: who answers whom, how long it took, and which requests stay open."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from dissect.model import Exchange, Message
+from dissect.protocols.base import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, Emitted
+
+Link = tuple[Message | Exchange, Message, Message | None]
+"""(a record, the request it names, the response it names): numbers are known only when records are handed out."""
+
+
+class _Batch:
+    """A request that several responses answer piece by piece (Publish)."""
+
+    __slots__ = ("asked", "left", "refused")
+
+    def __init__(self, asked: Emitted, left: int) -> None:
+        self.asked = asked
+        self.left = left
+        self.refused = False
+
+
+class Pairer:
+    """The open requests of one conversation.
+
+    `reuse` says what a key that is still open means: "queue", the oldest waiting request is answered first, or
+    "supersede", the older request will not be answered any more. `every`: write an exchange for answered ones too.
+    """
+
+    def __init__(
+        self, reuse: str, limit: int, every: bool, links: list[Link], paired: Callable[[Message, Message], list[str]] | None = None
+    ) -> None:
+        self.reuse = reuse
+        self.limit = limit
+        self.every = every
+        self.links = links
+        self.paired = paired
+        self.open: dict[Hashable, Any] = {}
+        self.perhaps: dict[Hashable, Emitted] = {}
+        self.gaps = [-1, -1]
+        self.limit_hits = 0
+
+    def run(self, emitted: list[Emitted]) -> list[Emitted]:
+        """Pair these records, in their order; returns them with the exchanges that became certain."""
+        out: list[Emitted] = []
+        append = out.append
+        opened = self.open
+        for one in emitted:
+            append(one)
+            role = one[5]
+            if not role:
+                continue
+            if role == ANSWER:
+                entry = opened.get(one[6])
+                if type(entry) is deque:
+                    asked = entry.popleft()
+                    if not entry:
+                        del opened[one[6]]
+                elif entry is None:
+                    asked = self.perhaps.pop(one[6], None) if self.perhaps else None
+                else:
+                    asked = entry
+                    del opened[one[6]]
+                if asked is None:
+                    one[4].outcome = None
+                else:
+                    self._answer(one, asked, append)
+            elif role == ASK:
+                key = one[6]
+                if key in opened:
+                    self._ask_again(one, key, append)
+                else:
+                    opened[key] = one
+                if len(opened) > self.limit:
+                    self._drop_oldest(one, append)
+            elif role == GAP:
+                rank = one[2]
+                self.gaps[rank] = one[1]
+            elif role == ASK_MANY:
+                self._ask_many(one, append)
+            elif role == ANSWER_MANY:
+                self._answer_many(one, append)
+            elif role == ANSWER_PART:
+                entry = opened.get(one[6])
+                if entry is None:
+                    one[4].outcome = None
+                else:
+                    self._link(one, entry[0] if type(entry) is deque else entry)
+            elif role == ASK_MAYBE:
+                self.perhaps[one[6]] = one
+                if len(self.perhaps) > self.limit:
+                    del self.perhaps[next(iter(self.perhaps))]
+        return out
+
+    def close(self, release: int, reason: str) -> list[Emitted]:
+        """Every request that is still open ends as unanswered: `reason` "closed" or "capture ended", or bytes were lost."""
+        out: list[Emitted] = []
+        seen: set[int] = set()
+        for entry in self.open.values():
+            for one in entry if type(entry) is deque else (entry,):
+                asked = one.asked if type(one) is _Batch else one
+                if id(asked) in seen or (type(one) is _Batch and one.left < 0):
+                    continue
+                seen.add(id(asked))
+                why = "bytes lost" if self.gaps[1 - asked[2]] >= asked[1] else reason
+                out.append(self._end(asked, "unanswered", why, release, asked[1], asked[2], asked[3]))
+        out.sort(key=lambda one: one[:4])
+        self.open.clear()
+        self.perhaps.clear()
+        return out
+
+    def _link(self, one: Emitted, asked: Emitted) -> int:
+        response, request = one[4], asked[4]
+        latency = one[7] - request.time_ns
+        response.latency_ns = latency
+        self.links.append((response, request, None))
+        if latency < 0:
+            response.notes = [*response.notes, "response begins before its request ends"]
+        if self.paired is not None:
+            notes = self.paired(request, response)
+            if notes:
+                response.notes = [*response.notes, *notes]
+        return int(latency)
+
+    def _answer(self, one: Emitted, asked: Emitted, append: Callable[[Emitted], None]) -> None:
+        latency = self._link(one, asked)
+        if self.every:
+            append(self._exchange(asked, one, one[4].outcome or "answered", latency))
+
+    def _exchange(self, asked: Emitted, one: Emitted, outcome: str, latency: int) -> Emitted:
+        exchange = _exchange_of(asked[4], outcome, None, latency)
+        self.links.append((exchange, asked[4], one[4]))
+        return (one[0], one[1], one[2], one[3], exchange, 0, None, 0)  # type: ignore[return-value]
+
+    def _end(self, asked: Emitted, outcome: str, reason: str | None, release: int, order: int, rank: int, position: int) -> Emitted:
+        exchange = _exchange_of(asked[4], outcome, reason, None)
+        self.links.append((exchange, asked[4], None))
+        return (release, order, rank, position, exchange, 0, None, 0)  # type: ignore[return-value]
+
+    def _ask_again(self, one: Emitted, key: Hashable, append: Callable[[Emitted], None]) -> None:
+        older = self.open[key]
+        if self.reuse == "queue":
+            if type(older) is deque:
+                older.append(one)
+            else:
+                self.open[key] = deque((older, one))
+            if len(self.open[key]) > self.limit:
+                self._limit(self.open[key].popleft(), one, append)
+            return
+        del self.open[key]
+        self.open[key] = one
+        asked = older.asked if type(older) is _Batch else older
+        append(self._end(asked, "superseded", None, one[0], one[1], one[2], one[3]))
+
+    def _ask_many(self, one: Emitted, append: Callable[[Emitted], None]) -> None:
+        opened = self.open
+        keys: Any = one[6]
+        if not keys:
+            return
+        batch = _Batch(one, len(keys))
+        for key in keys:
+            older = opened.get(key)
+            if older is None:
+                opened[key] = batch
+            elif type(older) is deque:
+                older.append(batch)
+            else:
+                opened[key] = deque((older, batch))
+        while len(opened) > self.limit:
+            self._drop_oldest(one, append)
+
+    def _answer_many(self, one: Emitted, append: Callable[[Emitted], None]) -> None:
+        opened = self.open
+        keys: Any = one[6]
+        response = one[4]
+        first: Emitted | None = None
+        done: list[_Batch] = []
+        for key in keys:
+            entry = opened.get(key)
+            if type(entry) is deque:
+                batch = entry.popleft()
+                if not entry:
+                    del opened[key]
+            elif entry is None:
+                continue
+            else:
+                batch = entry
+                del opened[key]
+            asked = batch.asked
+            if first is None or asked[1:4] < first[1:4]:
+                first = asked
+            batch.left -= 1
+            batch.refused = batch.refused or response.outcome == "refused"
+            if not batch.left:
+                done.append(batch)
+        if first is None:
+            response.outcome = None
+            return
+        self._link(one, first)
+        if self.every:
+            for batch in done:
+                latency = one[7] - batch.asked[4].time_ns
+                append(self._exchange(batch.asked, one, "refused" if batch.refused else "answered", latency))
+
+    def _drop_oldest(self, one: Emitted, append: Callable[[Emitted], None]) -> None:
+        key = next(iter(self.open))
+        entry = self.open.pop(key)
+        for older in entry if type(entry) is deque else (entry,):
+            self._limit(older, one, append)
+
+    def _limit(self, older: Any, one: Emitted, append: Callable[[Emitted], None]) -> None:
+        self.limit_hits += 1
+        if type(older) is _Batch:
+            if older.left < 0:
+                return
+            # its other keys may still come: they answer nothing any more
+            older.left = -1
+            older = older.asked
+        append(self._end(older, "unanswered", "limit", one[0], one[1], one[2], one[3]))
+
+
+def _exchange_of(request: Message, outcome: Any, reason: str | None, latency: int | None) -> Exchange:
+    return Exchange(
+        1,
+        0,
+        request.time,
+        request.time_ns,
+        request.conversation,
+        request.src,
+        request.dst,
+        request.protocol,
+        request.name,
+        request.id,
+        0,
+        None,
+        outcome,
+        reason,
+        latency,
+    )
