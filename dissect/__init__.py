@@ -1,6 +1,37 @@
-"""streamdump's library: reads captures of message-streaming protocols, message by message."""
+"""streamdump's library: reads captures of message-streaming protocols, message by message.
+
+    for record in dissect.read("capture.pcap"):
+        ...
+"""
+
+from __future__ import annotations
 
 from pkgutil import extend_path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from dissect.model import Record
 
 # Other distributions ship modules below `dissect` too; without this the two hide each other.
 __path__ = extend_path(__path__, __name__)
+
+__all__ = ["read"]
+
+
+def read(*sources: str | Path | BinaryIO, **options: Any) -> Iterator[Record]:
+    """The records of a capture (of several, merged by time), in the order of the command line's output.
+
+    A source is a path or a binary file object; `options` are the members of `dissect.model.Options` (`show_secrets=True`,
+    `bytes_as="raw"`, `exchanges=True`...). Raises `dissect.errors.CaptureError` after the last whole packet of a file that is damaged.
+    """
+    from dissect.capture.files import open_capture
+    from dissect.inspector import Inspector
+    from dissect.model import Options
+
+    inspector = Inspector([open_capture(source) for source in sources], Options(**options))
+    yield from inspector.records()
+    if inspector.errors:
+        raise inspector.errors[0]

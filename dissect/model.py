@@ -120,6 +120,41 @@ class Exchange(msgspec.Struct, tag_field="record", tag="exchange", omit_defaults
 Record = Message | Gap | Exchange
 
 
+class ConversationRow(msgspec.Struct, tag_field="record", tag="conversation"):
+    """One conversation as a whole. Pairs are [from side 0, from side 1] in the order of `endpoints`.
+
+    `protocol` is one of ours or null, `name` then says what else it is where that is known. `bytes` is the length of each byte stream,
+    seen or only acknowledged. `layout` and `candidates` are the protocol's own; `facts` holds what its state adds (ids, parents).
+    """
+
+    v: int
+    number: int
+    time: str
+    time_ns: int
+    duration_ns: int
+    conversation: int
+    endpoints: tuple[str, str]
+    client: str | None
+    server: str | None
+    protocol: str | None
+    name: str | None
+    confidence: float
+    evidence: tuple[str, ...]
+    layout: str | None
+    candidates: tuple[str, ...]
+    packets: tuple[int, int]
+    bytes: tuple[int, int]
+    messages: int
+    faults: int
+    gaps: int
+    gap_bytes: int
+    unanswered: int
+    retransmissions: int
+    ended: str
+    limit_hits: int
+    facts: dict[str, Any]
+
+
 class Verdict(msgspec.Struct, gc=False):
     """What a conversation speaks. `protocol` None: none of ours; `name` then says what it is where that is known.
 

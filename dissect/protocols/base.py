@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
-from dissect.model import Chunk, Fault, Gap, Hole, Message, Options, Span, Verdict
+from dissect.model import Chunk, ConversationRow, Fault, Gap, Hole, Message, Options, Span, Verdict
 
 NONE, ASK, ANSWER, ASK_MANY, ANSWER_MANY, ANSWER_PART, GAP, ASK_MAYBE = range(8)
 """What a message does for pairing: nothing, asks, answers; with a list of keys; answers and leaves the request open; may be
@@ -120,6 +120,8 @@ class Protocol(msgspec.Struct, frozen=True):
     """Paragraphs for `streamdump protocols NAME` that no table holds."""
     paired: Callable[[Message, Message], list[str]] | None = None
     """Notes for a response that only its request lets one say (a deadline that had passed)."""
+    relate: Callable[[list[ConversationRow]], None] | None = None
+    """Adds to the rows of this protocol what its conversations tell about each other."""
     forced: tuple[str, ...] = ()
     """Layout names that `-d tcp.port==N,protocol:LAYOUT` takes."""
 
@@ -763,6 +765,12 @@ class Dissector:
                     )
                 )
             at = end
+
+
+def rfc3339(time_ns: int) -> str:
+    """UTC with nine decimals."""
+    second, rest = divmod(time_ns, 1_000_000_000)
+    return f"{_second_text(second)}{rest:09d}Z"
 
 
 def _second_text(second: int) -> str:

@@ -1,0 +1,176 @@
+"""What a conversation speaks: evidence from its first bytes, weighed into a verdict."""
+
+from __future__ import annotations
+
+import re
+
+from dissect.model import Chunk, Hole, Options, Verdict
+from dissect.protocols import PROTOCOLS
+from dissect.protocols.base import Protocol, SideView, View
+
+CERTAIN = 0.9
+"""From this confidence on a verdict is final at once."""
+
+ENOUGH = 0.5
+"""Below this confidence nothing is claimed, even when no byte will follow."""
+
+CLOSE = 0.05
+"""Verdicts nearer to each other than this are told apart by the port, or not at all."""
+
+EVERY_PACKET = 32
+"""So many packets with data are looked at one by one; then only when the bytes have grown by a quarter."""
+
+BY_NAME: dict[str, Protocol] = {protocol.name: protocol for protocol in PROTOCOLS}
+
+_HTTP = re.compile(rb"(?:(?:GET|PUT|POST|HEAD|DELETE|OPTIONS|PATCH|CONNECT|TRACE) [!-~]+ HTTP/1\.|HTTP/1\.[01] \d{3}|PRI \* HTTP/2\.0)")
+_AMQP = {b"AMQP\x00\x00\x09\x01": "AMQP 0-9-1", b"AMQP\x00\x01\x00\x00": "AMQP 1.0", b"AMQP\x03\x01\x00\x00": "AMQP 1.0 (SASL)"}
+
+
+def forced(ports: tuple[int, int], syn: bool, options: Options) -> Verdict | None:
+    """The verdict of `-d tcp.port==N,protocol[:layout]` where it applies."""
+    for port, name, layout in options.decode_as:
+        if port in ports:
+            client = None if ports[0] == ports[1] else 0 if ports[1] == port else 1
+            return Verdict(name, 1.0, (f"decode as {name} on port {port} was asked for",), None, 0 if syn else client, layout)
+    return None
+
+
+class Detector:
+    """Collects one conversation's bytes until a protocol is certain, or certainly none of ours."""
+
+    def __init__(self, ports: tuple[int, int], syn: bool, limit: int) -> None:
+        self.ports = ports
+        self.syn = syn
+        self.limit = limit
+        self.items: list[Chunk | Hole] = []
+        self.size = 0
+        self.limited = False
+        self._runs: tuple[list[tuple[int, bytearray]], list[tuple[int, bytearray]]] = ([], [])
+        self._segments: tuple[list[int], list[int]] = ([], [])
+        self._packets = 0
+        self._next = 0
+
+    def add(self, items: list[Chunk | Hole]) -> tuple[Verdict, int] | None:
+        """Take these bytes in packet by packet; the verdict and the packet that made it certain, or None."""
+        self.items.extend(items)
+        pieces: list[tuple[int, int, int, int, bytes]] = []
+        for item in items:
+            if isinstance(item, Chunk):
+                starts, data = item.starts, item.data
+                for index, start in enumerate(starts):
+                    end = starts[index + 1] if index + 1 < len(starts) else len(data)
+                    pieces.append((item.releases[index], item.orders[index], item.side, item.position + start, data[start:end]))
+        pieces.sort(key=lambda piece: piece[:4])
+        for index, (release, _order, side, position, data) in enumerate(pieces):
+            self._put(side, position, data)
+            if index + 1 < len(pieces) and pieces[index + 1][0] == release:
+                continue
+            self._packets += 1
+            if self._packets > EVERY_PACKET and self.size < self._next:
+                continue
+            self._next = self.size + self.size // 4
+            self.limited = self.size >= self.limit
+            verdict = self._weigh(self.limited)
+            if verdict is not None:
+                return verdict, release
+        return None
+
+    def finish(self) -> Verdict:
+        """The verdict when no byte will follow."""
+        verdict = self._weigh(True)
+        assert verdict is not None
+        return verdict
+
+    def _put(self, side: int, position: int, data: bytes) -> None:
+        runs = self._runs[side]
+        if runs and runs[-1][0] + len(runs[-1][1]) == position:
+            start, run = runs[-1]
+        else:
+            start, run = position, bytearray()
+            runs.append((start, run))
+        if len(runs) == 1:
+            self._segments[side].append(len(run))
+        run += data
+        self.size += len(data)
+
+    def _weigh(self, final: bool) -> Verdict | None:
+        sides = [
+            SideView([(position, bytes(run)) for position, run in self._runs[side]], self.syn, self._segments[side]) for side in (0, 1)
+        ]
+        view = View((sides[0], sides[1]), self.ports, self.syn, final)
+        found: list[tuple[float, Protocol, Verdict]] = []
+        for protocol in PROTOCOLS:
+            verdict = protocol.probe(view)
+            if verdict is not None and verdict.protocol is not None and verdict.confidence > 0:
+                found.append((verdict.confidence, protocol, verdict))
+        found.sort(key=lambda one: -one[0])
+        if found:
+            confidence, _, verdict = found[0]
+            rivals = [one for one in found if confidence - one[0] < CLOSE and one[2].protocol != verdict.protocol]
+            if rivals and (final or confidence >= CERTAIN):
+                by_port = [one for one in (found[0], *rivals) if set(one[1].ports) & set(self.ports)]
+                if len(by_port) == 1:
+                    verdict = by_port[0][2]
+                    verdict.evidence = (*verdict.evidence, "the port decides between equal candidates")
+                    rivals = []
+            if not rivals and (confidence >= CERTAIN or (final and confidence >= ENOUGH)):
+                if self.syn:
+                    verdict.client = 0
+                return verdict
+        other = None if found and not final else foreign(view)
+        if other is not None:
+            return Verdict(None, 1.0, (f"begins like {other}",), other)
+        if not final:
+            return None
+        if not self.size:
+            return Verdict(None, 0.0, ("no bytes",))
+        if found:
+            tried = ", ".join(f"{one[2].protocol} {one[0]:.2f}" for one in found)
+            return Verdict(None, 0.0, (f"not enough to tell: {tried}",))
+        return Verdict(None, 0.0, ("nothing fits",))
+
+
+def foreign(view: View) -> str | None:
+    """The name of a neighbour's protocol, where its first bytes tell it cheaply."""
+    for side in view.sides:
+        if not side.runs:
+            continue
+        data = side.runs[0][1]
+        if _tls(data):
+            return "TLS"
+        if data[:4] == b"SSH-":
+            return "SSH"
+        if data[:8] in _AMQP:
+            return _AMQP[data[:8]]
+        if _HTTP.match(data):
+            return "HTTP"
+        if side.from_start and _kafka(data):
+            return "Kafka"
+    return None
+
+
+def _tls(data: bytes) -> bool:
+    """A TLS record whose header is sane, followed by another one or holding a handshake."""
+    if len(data) < 6 or not 20 <= data[0] <= 23 or data[1] != 3 or data[2] > 4:
+        return False
+    size = int.from_bytes(data[3:5], "big")
+    if not 0 < size <= 16_384 + 2_048:
+        return False
+    if data[0] == 22 and data[5] in (1, 2, 11, 12, 14, 16, 20):
+        return True
+    following = data[5 + size : 5 + size + 3]
+    return len(following) == 3 and 20 <= following[0] <= 23 and following[1] == 3 and following[2] <= 4
+
+
+def _kafka(data: bytes) -> bool:
+    """A Kafka ApiVersions, Metadata or SaslHandshake request: size, key, version, correlation id, client id as text."""
+    if len(data) < 14:
+        return False
+    size = int.from_bytes(data[:4], "big")
+    key = int.from_bytes(data[4:6], "big")
+    version = int.from_bytes(data[6:8], "big")
+    length = int.from_bytes(data[12:14], "big")
+    if key not in (3, 17, 18) or version > 15 or not 10 <= size < 65_536:
+        return False
+    client = data[14 : 14 + length]
+    return 0 < length <= size - 10 and len(client) == length and client.isascii() and client.decode().isprintable()

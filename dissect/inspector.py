@@ -1,0 +1,287 @@
+"""Wires capture, reassembly, detection, dissectors and pairing together; prints nothing and opens nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from operator import itemgetter
+from typing import Any, Protocol
+
+import msgspec
+
+from dissect.capture.link import LinkParser
+from dissect.capture.merge import merge
+from dissect.detect import BY_NAME, Detector, forced
+from dissect.errors import CaptureError
+from dissect.model import Chunk, ConversationRow, Hole, Options, PacketBatch, Record, Verdict
+from dissect.pair import Link, Pairer
+from dissect.protocols import PROTOCOLS
+from dissect.protocols.base import GAP, Context, Dissector, Emitted, rfc3339
+from dissect.tcp.conversations import Conversation, Conversations, Delivery
+
+
+class Source(Protocol):
+    """What packets come from: a file, a pipe or an interface."""
+
+    def batches(self, rows: int | None = None) -> Iterator[PacketBatch]: ...
+
+
+class Counters(msgspec.Struct):
+    """What this run has read and made of it."""
+
+    packets: int = 0
+    messages: int = 0
+    gaps: int = 0
+    gap_bytes: int = 0
+    faults: int = 0
+    unanswered: int = 0
+    first_time_ns: int | None = None
+    last_time_ns: int | None = None
+
+
+class Tracked(msgspec.Struct):
+    """One conversation as the inspector knows it; the row of the `conversations` view is made from it."""
+
+    tcp: Conversation
+    verdict: Verdict | None = None
+    detector: Detector | None = None
+    dissector: Dissector | None = None
+    pairer: Pairer | None = None
+    messages: int = 0
+    gaps: int = 0
+    gap_bytes: int = 0
+    faults: int = 0
+    unanswered: int = 0
+    limit_hits: int = 0
+    facts: dict[str, Any] = msgspec.field(default_factory=dict)
+    client: int | None = None
+
+
+class Inspector:
+    """Reads packets and yields records in the order of their release packet."""
+
+    def __init__(self, inputs: Sequence[Source], options: Options | None = None, rows: int | None = None) -> None:
+        """`rows` forces batches of so many packets, which changes nothing but the speed."""
+        self.options = options or Options()
+        self.inputs = inputs
+        self.rows = rows
+        self.counters = Counters()
+        self.errors: list[CaptureError] = []
+        self.link = LinkParser()
+        self.conversations: list[Tracked] = []
+        self._tcp = Conversations(self.options)
+        self._links: list[Link] = []
+        self._number = 0
+
+    def records(self) -> Iterator[Record]:
+        """The records one by one."""
+        for batch in self.batches():
+            yield from batch
+
+    def batches(self, packets: int | None = None) -> Iterator[list[Record]]:
+        """The records of each batch of packets; `packets`: stop after so many of them."""
+        for batch in self._packets():
+            if packets is not None and self.counters.packets + len(batch) > packets:
+                batch = _head(batch, packets - self.counters.packets)
+            if len(batch):
+                yield self.take(batch)
+            if packets is not None and self.counters.packets >= packets:
+                break
+        yield self.finish()
+
+    def take(self, batch: PacketBatch) -> list[Record]:
+        """The records that these packets complete."""
+        counters = self.counters
+        segments = self.link.segments(batch, counters.packets)
+        counters.packets += len(batch)
+        first, last = int(batch.time_ns[0]), int(batch.time_ns[-1])
+        if counters.first_time_ns is None:
+            counters.first_time_ns = first
+        counters.last_time_ns = last
+        emitted: list[Emitted] = []
+        for delivery in self._tcp.feed(segments):
+            emitted += self._deliver(delivery)
+        emitted.sort(key=itemgetter(0))
+        return self._hand_out(emitted)
+
+    def finish(self) -> list[Record]:
+        """What is left at the end of the capture."""
+        emitted: list[Emitted] = []
+        for delivery in self._tcp.finish():
+            emitted += self._deliver(delivery)
+        emitted.sort(key=itemgetter(0, 1, 2, 3))
+        return self._hand_out(emitted)
+
+    def rows(self) -> list[ConversationRow]:
+        """The conversations so far, by first packet."""
+        rows = [_row(number, tracked) for number, tracked in enumerate(self.conversations, 1)]
+        for protocol in PROTOCOLS:
+            if protocol.relate is not None:
+                protocol.relate([row for row in rows if row.protocol == protocol.name])
+        return rows
+
+    def _packets(self) -> Iterator[PacketBatch]:
+        if len(self.inputs) == 1:
+            try:
+                yield from self.inputs[0].batches(self.rows)
+            except CaptureError as error:
+                self.errors.append(error)
+        else:
+            yield from merge(self.inputs, self.errors, self.rows)
+
+    def _deliver(self, delivery: Delivery) -> list[Emitted]:
+        tracked: Tracked | None = delivery.conversation.state
+        if tracked is None:
+            tracked = self._begin(delivery.conversation)
+        emitted: list[Emitted] = []
+        items: list[Chunk | Hole] = delivery.items
+        if tracked.detector is not None:
+            items = self._detect(tracked, items)
+        if tracked.dissector is not None and items:
+            emitted = self._pair(tracked, tracked.dissector.feed(items))
+        if delivery.closed is not None:
+            emitted += self._close(tracked, delivery.closed)
+        return emitted
+
+    def _begin(self, conversation: Conversation) -> Tracked:
+        tracked = Tracked(conversation, client=0 if conversation.syn else None)
+        conversation.state = tracked
+        self.conversations.append(tracked)
+        verdict = forced(conversation.ports, conversation.syn, self.options)
+        if verdict is not None:
+            self._decide(tracked, verdict)
+        else:
+            tracked.detector = Detector(conversation.ports, conversation.syn, self.options.undecided_limit)
+        return tracked
+
+    def _detect(self, tracked: Tracked, items: list[Chunk | Hole]) -> list[Chunk | Hole]:
+        """The bytes to dissect once the protocol is known, none of them certain before the packet that told it."""
+        detector = tracked.detector
+        assert detector is not None
+        found = detector.add(items)
+        if found is None:
+            return []
+        return self._start(tracked, detector, *found)
+
+    def _start(self, tracked: Tracked, detector: Detector, verdict: Verdict, release: int) -> list[Chunk | Hole]:
+        tracked.detector = None
+        tracked.limit_hits += detector.limited
+        self._decide(tracked, verdict)
+        if tracked.dissector is None:
+            return []
+        for item in detector.items:
+            if isinstance(item, Chunk):
+                item.releases = [max(one, release) for one in item.releases]
+            else:
+                item.release = max(item.release, release)
+        return detector.items
+
+    def _decide(self, tracked: Tracked, verdict: Verdict) -> None:
+        tracked.verdict = verdict
+        if verdict.protocol is None:
+            return
+        conversation = tracked.tcp
+        if tracked.client is None:
+            tracked.client = verdict.client
+        protocol = BY_NAME[verdict.protocol]
+        context = Context(
+            conversation.index, conversation.endpoints, conversation.ports, tracked.client, conversation.syn, verdict, self.options
+        )
+        dissector = protocol.dissector(context)
+        tracked.dissector = dissector
+        tracked.facts = dissector.facts
+        tracked.pairer = Pairer(dissector.reuse, self.options.open_limit, self.options.exchanges, self._links, protocol.paired)
+
+    def _close(self, tracked: Tracked, release: int) -> list[Emitted]:
+        emitted: list[Emitted] = []
+        if tracked.detector is not None:
+            detector = tracked.detector
+            items = self._start(tracked, detector, detector.finish(), release)
+            if tracked.dissector is not None:
+                emitted += self._pair(tracked, tracked.dissector.feed(items))
+        dissector, pairer = tracked.dissector, tracked.pairer
+        if dissector is not None and pairer is not None:
+            conversation = tracked.tcp
+            emitted += self._pair(tracked, dissector.close(release, conversation.last))
+            reason = "capture ended" if conversation.open else "closed"
+            ended = pairer.close(release, reason)
+            tracked.unanswered += len(ended)
+            self.counters.unanswered += len(ended)
+            emitted += ended
+            tracked.client = dissector.client
+            tracked.limit_hits += pairer.limit_hits
+            tracked.dissector = tracked.pairer = None
+        return emitted
+
+    def _pair(self, tracked: Tracked, emitted: list[Emitted]) -> list[Emitted]:
+        gaps = 0
+        for one in emitted:
+            if one[5] == GAP:
+                gaps += 1
+                if not one[4].in_frame or one[4].reason != "skipped":
+                    tracked.gap_bytes += one[4].size
+                    self.counters.gap_bytes += one[4].size
+            elif one[4].fault is not None:
+                tracked.faults += 1
+                self.counters.faults += 1
+        messages = len(emitted) - gaps
+        tracked.gaps += gaps
+        tracked.messages += messages
+        self.counters.gaps += gaps
+        self.counters.messages += messages
+        assert tracked.pairer is not None
+        return tracked.pairer.run(emitted)
+
+    def _hand_out(self, emitted: list[Emitted]) -> list[Record]:
+        records: list[Record] = [one[4] for one in emitted]
+        number = self._number
+        for record in records:
+            number += 1
+            record.number = number
+        self._number = number
+        for record, request, response in self._links:
+            record.request = request.number
+            if response is not None:
+                record.response = response.number  # type: ignore[union-attr]
+        self._links.clear()
+        return records
+
+
+def _row(number: int, tracked: Tracked) -> ConversationRow:
+    tcp = tracked.tcp
+    verdict = tracked.verdict or Verdict(None, 0.0, ("not enough bytes yet",))
+    facts = dict(tracked.facts)
+    client = tracked.client
+    return ConversationRow(
+        1,
+        number,
+        rfc3339(tcp.first[3]),
+        tcp.first[3],
+        tcp.last[3] - tcp.first[3],
+        tcp.index,
+        tcp.endpoints,
+        None if client is None else tcp.endpoints[client],
+        None if client is None else tcp.endpoints[1 - client],
+        verdict.protocol,
+        verdict.name,
+        verdict.confidence,
+        verdict.evidence,
+        facts.pop("layout", verdict.layout),
+        tuple(facts.pop("candidates", verdict.candidates)),
+        (tcp.packets[0], tcp.packets[1]),
+        (tcp.stream_bytes[0], tcp.stream_bytes[1]),
+        tracked.messages,
+        tracked.faults,
+        tracked.gaps,
+        tracked.gap_bytes,
+        tracked.unanswered,
+        tcp.retransmissions,
+        tcp.ended,
+        tracked.limit_hits + tcp.limit_hits,
+        facts,
+    )
+
+
+def _head(batch: PacketBatch, count: int) -> PacketBatch:
+    columns = (batch.time_ns, batch.number, batch.file, batch.offset, batch.captured, batch.wire, batch.link)
+    time_ns, number, file, offset, captured, wire, link = (column[:count] for column in columns)
+    return PacketBatch(batch.buffer, time_ns, number, file, offset, captured, wire, link)
