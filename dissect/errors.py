@@ -14,9 +14,7 @@ class CaptureError(StreamdumpError):
     ended, and `packet` the number of the last whole packet; None where there is none.
     """
 
-    def __init__(
-        self, reason: str, file: str | None = None, offset: int | None = None, packet: int | None = None
-    ) -> None:
+    def __init__(self, reason: str, file: str | None = None, offset: int | None = None, packet: int | None = None) -> None:
         self.reason = reason
         self.file = file
         self.offset = offset

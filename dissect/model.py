@@ -226,10 +226,10 @@ class SegmentBatch(msgspec.Struct):
 class Chunk(msgspec.Struct):
     """Bytes of one side in order, without a hole, as handed on by the reassembler.
 
-    The lists run parallel, one entry a segment (or the part of one that was new): `starts` offset in `data` where it starts (starts[0] == 0),
-    `orders` the packet that first brought it, `numbers` its number in its file, `files`, `times` in ns. `releases` is the packet that made it
-    certain that these are the next bytes; it never falls along the byte stream and is never below `orders`.
-    In the ordinary case `releases is orders`.
+    The lists run parallel, one entry a segment (or the part of one that was new): `starts` offset in `data` where it starts
+    (starts[0] == 0), `orders` the packet that first brought it, `numbers` its number in its file, `files`, `times` in ns.
+    `releases` is the packet that made it certain that these are the next bytes; it never falls along the byte stream and
+    is never below `orders`. In the ordinary case `releases is orders`.
     """
 
     side: int
@@ -248,8 +248,8 @@ class Chunk(msgspec.Struct):
 class Hole(msgspec.Struct):
     """Bytes of one side that the capture lacks: `reason` "lost" (never captured) or "cut" (snap length).
 
-    `release` is the order of the packet that made it certain; `order`, `number`, `file`, `time_ns` belong to the packet that brought the first byte after it,
-    or else to the conversation's last packet.
+    `release` is the order of the packet that made it certain; `order`, `number`, `file` and `time_ns` are those of the packet
+    that brought the first byte after it, or else of the conversation's last packet.
     """
 
     side: int
@@ -266,7 +266,7 @@ class Hole(msgspec.Struct):
 class Options(msgspec.Struct, frozen=True):
     """What a caller chooses; limits in bytes or counts."""
 
-    bytes_as: Literal["hex", "base64", "text", "omit"] = "hex"
+    bytes_as: Literal["hex", "base64", "text", "omit", "raw"] = "hex"
     show_secrets: bool = False
     detail: bool = False
     exchanges: bool = False
