@@ -1,0 +1,67 @@
+"""The order of the modules: imports go one way."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+ROWS = (
+    {"errors", "model"},
+    {"layout", "bson", "tcp", "capture"},
+    {"protocols"},
+    {"detect", "pair", "diagnose"},
+    {"inspector"},
+    {"render", "spark"},
+    {"cli"},
+)
+LATE = {"scapy", "pyspark", "rich"}
+"""Imported inside the functions that need them."""
+
+
+def row_of(module: str) -> int:
+    parts = module.split(".")
+    unit = "cli" if parts[0] == "cli" else parts[1] if len(parts) > 1 else "inspector"
+    for row, units in enumerate(ROWS):
+        if unit in units:
+            return row
+    raise AssertionError(f"{module} is in no row of the order of modules")
+
+
+def modules() -> list[Path]:
+    return sorted([*(ROOT / "dissect").rglob("*.py"), *(ROOT / "cli").rglob("*.py")])
+
+
+def imported(tree: ast.AST) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names.add(node.module)
+    return names
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_go_one_way(path: Path) -> None:
+    module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    if module in ("dissect", "cli"):
+        return
+    own = row_of(module)
+    package = module.split(".")[1] if module.startswith("dissect.") else "cli"
+    for name in imported(ast.parse(path.read_text())):
+        if name.split(".")[0] not in ("dissect", "cli") or name == "dissect":
+            continue
+        unit = name.split(".")[1] if name.startswith("dissect.") else "cli"
+        assert unit == package or row_of(name) < own, f"{module} imports {name}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_heavy_packages_are_imported_where_they_are_used(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    for node in top:
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+        assert not {name.split(".")[0] for name in names} & LATE
