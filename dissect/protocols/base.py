@@ -687,12 +687,15 @@ class Dissector:
                 flow.skip_from = flow.position
                 continue
             if length > self.options.frame_limit:
-                rest = data[at : at + length]
-                first, last = flow.marks(flow.position, flow.position + len(rest))
+                first, last = flow.marks(flow.position, flow.position + 1)
                 reason = f"frame of {length} bytes is over the limit of {self.options.frame_limit} bytes"
-                flow.partial = _Partial(flow.position, length, rest[:OVERSIZE_KEPT], OVERSIZE_KEPT, reason, first, last)
-                flow.position += len(rest)
+                flow.partial = _Partial(flow.position, length, b"", OVERSIZE_KEPT, reason, first, last)
+                rest = flow.data
                 flow.drop()
+                flow.data = self._pass_by(side, flow.partial, rest)
+                flow.have = len(flow.data)
+                if flow.data:
+                    continue
                 return
             if length and length <= left:
                 # `boundaries` stopped before a whole frame that is not plain
