@@ -1,0 +1,135 @@
+"""The unpacked bytes of one input, in blocks of a few megabytes or of what a pipe has at hand."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from typing import BinaryIO
+
+from dissect.errors import CaptureError
+
+BLOCK = 4 << 20
+"""Bytes of a natural block: large enough that the cost per block does not show, small enough for the processor's cache."""
+
+PIECE = 1 << 16
+"""Compressed bytes are read and unpacked in pieces of so many."""
+
+
+class Damaged(Exception):
+    """Compressed data that cannot be unpacked any further; becomes a `CaptureError` with the position."""
+
+
+class Raw:
+    """Reads a file, pipe or file object as it comes: like `os.read`, it waits for some bytes and not for all."""
+
+    def __init__(self, stream: BinaryIO, name: str) -> None:
+        self.name = name
+        self.count = 0
+        self.total: int | None = None
+        self._stream = stream
+        # read1() of a buffered reader asks the system once; read() would wait until it has everything.
+        self._read: Callable[[int], bytes | None] = getattr(stream, "read1", None) or stream.read
+        self._poll: select.poll | None = None
+        self._ahead = b""
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            self._examine(stream.fileno())
+
+    def _examine(self, descriptor: int) -> None:
+        kind = os.fstat(descriptor)
+        if stat.S_ISREG(kind.st_mode):
+            self.total = kind.st_size
+            return
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLIN)
+        if sys.platform == "linux" and stat.S_ISFIFO(kind.st_mode):
+            import fcntl
+
+            # The usual 64 KiB would make many small batches; a refusal (the user's pipes have a common limit) changes only the speed.
+            fcntl.fcntl(descriptor, fcntl.F_SETPIPE_SZ, 1 << 20)
+
+    def read(self, size: int) -> bytes:
+        """Some bytes, at most `size`; none at the end."""
+        if self._ahead:
+            data, self._ahead = self._ahead[:size], self._ahead[size:]
+            return data
+        try:
+            data = self._read(size) or b""
+        except OSError as error:
+            raise CaptureError(f"cannot be read: {explain(error)}", self.name) from error
+        if not isinstance(data, bytes):
+            data = bytes(data)
+        self.count += len(data)
+        return data
+
+    def peek(self, size: int) -> bytes:
+        """The next `size` bytes, fewer only at the end; they stay to be read."""
+        while len(self._ahead) < size:
+            ahead, self._ahead = self._ahead, b""
+            data = self.read(PIECE)
+            self._ahead = ahead + data
+            if not data:
+                break
+        return self._ahead[:size]
+
+    def ready(self) -> bool:
+        """Whether a read would not wait: always for a file; for a pipe when something has arrived or its writer has gone."""
+        return self._poll is None or bool(self._poll.poll(0))
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class Blocks:
+    """What the format readers read from: the unpacked bytes in blocks, and the number of packets found in them."""
+
+    def __init__(self, raw: Raw, pieces: Iterator[bytes] | None) -> None:
+        """`pieces` is the unpacked data of a compressed input, None where `raw` is the capture itself."""
+        self.raw = raw
+        self.name = raw.name
+        self.packets = 0
+        self._pieces = pieces
+        self._back = b""
+        self._error: CaptureError | None = None
+
+    def read(self, least: int = 1) -> bytes:
+        """The next block: all that can be had without waiting up to about `BLOCK` bytes, but at least `least`; fewer only at the end."""
+        if self._error is not None:
+            raise self._error
+        parts: list[bytes] = []
+        size = 0
+        if self._back:
+            parts, size, self._back = [self._back], len(self._back), b""
+        # The bytes of a plain file come in one piece and need no joining.
+        while size < least or (size < BLOCK and self.raw.ready()):
+            try:
+                piece = self.raw.read(BLOCK - size if size < BLOCK else BLOCK) if self._pieces is None else next(self._pieces, b"")
+            except CaptureError as error:
+                self._error = error
+            except Damaged as error:
+                self._error = CaptureError(str(error), self.name)
+            if self._error is not None:
+                if not parts:
+                    raise self._error
+                break
+            if not piece:
+                break
+            parts.append(piece)
+            size += len(piece)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def unread(self, data: bytes) -> None:
+        """Gives back what was read too much; it comes first in the next block."""
+        self._back = data
+
+    def error(self, reason: str, offset: int) -> CaptureError:
+        """The error of this input at a position, after the packets so far."""
+        return CaptureError(reason, self.name, offset, self.packets or None)
+
+
+def explain(error: OSError) -> str:
+    """What the system says, as part of a sentence."""
+    return (error.strerror or str(error)).lower()

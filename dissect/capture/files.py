@@ -1,0 +1,134 @@
+"""Opens captures: files, pipes and file objects, packed or not, told by their content and never by their name."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Self, cast
+
+from dissect.capture import pcap, pcapng
+from dissect.capture.blocks import Blocks, Raw, explain
+from dissect.capture.unpack import packing
+from dissect.errors import CaptureError
+from dissect.model import PacketBatch
+
+
+class Reader:
+    """The packets of one input in batches; reading it a second time goes on where the first ended."""
+
+    def __init__(self, blocks: Blocks, owned: bool) -> None:
+        self.name = blocks.name
+        self.format = ""
+        self._blocks = blocks
+        self._owned = owned
+        self._links: dict[int, None] = {}
+        self._packets = self._begin()
+
+    def _begin(self) -> Iterator[PacketBatch]:
+        try:
+            start = self._blocks.read(4)
+        except CaptureError as error:
+            raise self._blocks.error(error.reason, 0) from error
+        self._blocks.unread(start)
+        magic = start[:4]
+        if magic in pcap.MAGICS:
+            self.format = "pcap"
+            return pcap.read_packets(self._blocks, self._links)
+        if magic == pcapng.MAGIC:
+            self.format = "pcapng"
+            return pcapng.read_packets(self._blocks, self._links)
+        if not start:
+            raise CaptureError("is empty", self.name)
+        if magic in pcap.MODIFIED:
+            raise CaptureError(
+                "is a pcap file of the modified (Kuznetzov) kind, which is not supported; editcap -F pcap converts it", self.name
+            )
+        if any(known.startswith(magic) for known in (*pcap.MAGICS, *pcap.MODIFIED, pcapng.MAGIC)):
+            raise CaptureError("is cut off in its first bytes", self.name, len(start))
+        raise CaptureError(f"is not a capture: neither pcap nor pcapng begins with {start[:8].hex(' ')}", self.name)
+
+    @property
+    def link_types(self) -> tuple[int, ...]:
+        """The link types named so far, by first appearance."""
+        return tuple(self._links)
+
+    @property
+    def packets(self) -> int:
+        """Packets read so far."""
+        return self._blocks.packets
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes read from the input so far, packed where it is packed."""
+        return self._blocks.raw.count
+
+    @property
+    def bytes_total(self) -> int | None:
+        """The size of the input as `bytes_read` counts it; None for a pipe."""
+        return self._blocks.raw.total
+
+    def __iter__(self) -> Iterator[PacketBatch]:
+        return self.batches()
+
+    def batches(self, rows: int | None = None) -> Iterator[PacketBatch]:
+        """The packets in batches of what a block holds, or of at most `rows`; a damaged input gives all that is whole, then the error."""
+        for batch in self._packets:
+            if rows is None:
+                yield batch
+            else:
+                for start in range(0, len(batch), rows):
+                    yield part(batch, start, start + rows)
+
+    def close(self) -> None:
+        """Closes the input if `open_capture` opened it."""
+        if self._owned:
+            self._blocks.raw.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+
+def part(batch: PacketBatch, start: int, stop: int) -> PacketBatch:
+    """The rows [start, stop) of a batch, over the same buffer."""
+    return PacketBatch(
+        batch.buffer,
+        batch.time_ns[start:stop],
+        batch.number[start:stop],
+        batch.file[start:stop],
+        batch.offset[start:stop],
+        batch.captured[start:stop],
+        batch.wire[start:stop],
+        batch.link[start:stop],
+    )
+
+
+def open_capture(source: str | Path | BinaryIO, *, name: str | None = None) -> Reader:
+    """The reader of a file, a FIFO, standard input (`-`) or a binary file object; raises `CaptureError` for what is no capture."""
+    owned = False
+    stream: BinaryIO
+    if source == "-":
+        stream, name = sys.stdin.buffer, name or "standard input"
+    elif isinstance(source, str | Path):
+        name = name or str(source)
+        try:
+            stream = cast(BinaryIO, io.FileIO(source, "r"))
+        except FileNotFoundError as error:
+            raise CaptureError("no such file", name) from error
+        except OSError as error:
+            raise CaptureError("is a directory" if isinstance(error, IsADirectoryError) else explain(error), name) from error
+        owned = True
+    else:
+        stream, name = source, name or str(getattr(source, "name", "input"))
+    raw = Raw(stream, name)
+    try:
+        return Reader(Blocks(raw, packing(raw)), owned)
+    except BaseException:
+        if owned:
+            raw.close()
+        raise

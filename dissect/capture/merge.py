@@ -1,0 +1,106 @@
+"""Merges several inputs by time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dissect.capture.files import part
+from dissect.errors import CaptureError
+from dissect.model import PacketBatch
+
+
+class Source(Protocol):
+    """What gives packets in batches."""
+
+    def batches(self, rows: int | None = None) -> Iterator[PacketBatch]: ...
+
+
+class _Input:
+    """One input: its batch at hand and how far that has been handed on."""
+
+    def __init__(self, index: int, source: Source, errors: list[CaptureError]) -> None:
+        self.index = index
+        self.batch: PacketBatch | None = None
+        self.keys: NDArray[np.int64] = np.empty(0, np.int64)
+        self._latest = -(1 << 62)
+        self._batches = source.batches()
+        self._errors = errors
+        self.load()
+
+    def load(self) -> None:
+        """Takes the next batch; None at the end."""
+        while True:
+            try:
+                self.batch = next(self._batches, None)
+            except CaptureError as error:
+                self._errors.append(error)
+                self.batch = None
+            if self.batch is None or len(self.batch):
+                break
+        if self.batch is not None:
+            # A packet that is older than the one before it in the same input must not come earlier.
+            self.keys = np.maximum(np.maximum.accumulate(self.batch.time_ns), self._latest)
+            self._latest = int(self.keys[-1])
+
+    def take(self, key: int, included: bool) -> tuple[PacketBatch, NDArray[np.int64]] | None:
+        """The packets at hand up to a key, and their keys."""
+        assert self.batch is not None
+        count = int(np.searchsorted(self.keys, key, "right" if included else "left"))
+        if not count:
+            return None
+        taken, keys = part(self.batch, 0, count), self.keys[:count]
+        if count == len(self.keys):
+            self.load()
+        else:
+            self.batch, self.keys = part(self.batch, count, len(self.batch)), self.keys[count:]
+        return taken, keys
+
+
+def merge(inputs: Sequence[Source], errors: list[CaptureError] | None = None, rows: int | None = None) -> Iterator[PacketBatch]:
+    """The packets of all inputs by time, each input in its own order, `file` being the index of the input.
+
+    Among equal times the first input comes first. A damaged input does not end the others: its error goes into `errors`, or without
+    that list the first one is raised at the end.
+    """
+    found: list[CaptureError] = []
+    inputs_left = [_Input(index, source, found if errors is None else errors) for index, source in enumerate(inputs)]
+    while inputs_left := [one for one in inputs_left if one.batch is not None]:
+        # All packets up to here are at hand: the input whose batch ends first has no earlier ones to come.
+        key, index = min((int(one.keys[-1]), one.index) for one in inputs_left)
+        taken = [(one.index, found_part) for one in inputs_left if (found_part := one.take(key, one.index <= index)) is not None]
+        batch = _join(taken)
+        for start in range(0, len(batch), rows or len(batch)):
+            yield part(batch, start, start + rows) if rows else batch
+    if errors is None and found:
+        raise found[0]
+
+
+def _join(taken: list[tuple[int, tuple[PacketBatch, NDArray[np.int64]]]]) -> PacketBatch:
+    """One batch of the parts of several, by key; only the bytes of these packets are copied."""
+    buffers: list[bytes] = []
+    offsets: list[NDArray[np.int64]] = []
+    base = 0
+    for _, (batch, _) in taken:
+        start, end = int(batch.offset.min()), int((batch.offset + batch.captured).max())
+        if len(taken) == 1:
+            start, end = 0, len(batch.buffer)
+        buffers.append(batch.buffer[start:end])
+        offsets.append(batch.offset + (base - start))
+        base += end - start
+    batches = [batch for _, (batch, _) in taken]
+    order = np.argsort(np.concatenate([keys for _, (_, keys) in taken]), kind="stable")
+    file = np.concatenate([np.full(len(batch), index, np.int32) for index, (batch, _) in taken])
+    return PacketBatch(
+        buffers[0] if len(buffers) == 1 else b"".join(buffers),
+        np.concatenate([one.time_ns for one in batches])[order],
+        np.concatenate([one.number for one in batches])[order],
+        file[order],
+        np.concatenate(offsets)[order],
+        np.concatenate([one.captured for one in batches])[order],
+        np.concatenate([one.wire for one in batches])[order],
+        np.concatenate([one.link for one in batches])[order],
+    )

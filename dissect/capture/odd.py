@@ -1,0 +1,210 @@
+"""Reads the packets that columns do not: IP options, extension headers, fragments, headers cut short. One at a time, through dpkt."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Hashable
+from typing import Final, Literal, NamedTuple
+
+import dpkt  # type: ignore[import-untyped]
+import msgspec
+
+Outcome = Literal["not TCP", "undecoded", "waits"]
+NOT_TCP: Final = "not TCP"
+UNDECODED: Final = "undecoded"
+WAITS: Final = "waits"
+"""A fragment that does not complete its datagram."""
+
+TCP = 6
+JUMBO = 0xC2
+FRAGMENT = 44
+EXTENSIONS = (0, 43, 44, 51, 60)
+LONGEST_EXTENSION = 8 * 256
+LARGEST_DATAGRAM = 65_535
+
+
+class Segment(NamedTuple):
+    """One row of a `SegmentBatch`; `offset` counts from the start of the packet, or of `datagram` where that was reassembled."""
+
+    flow: bytes
+    reverse: bool
+    seq: int
+    ack: int
+    flags: int
+    window: int
+    offset: int
+    length: int
+    wire: int
+    datagram: bytes | None = None
+
+
+class Partial(msgspec.Struct):
+    """A datagram of which not every fragment has come."""
+
+    time_ns: int
+    header: bytes = b""
+    following: int = TCP
+    end: int | None = None
+    size: int = 0
+    held: int = 0
+    pieces: list[tuple[int, int, bytes]] = msgspec.field(default_factory=list)
+    """Offset, size as sent and captured bytes, in the order of arrival."""
+
+
+class OddPackets:
+    """Reads single packets and puts fragments together, within limits."""
+
+    def __init__(self, datagrams: int = 1024, held: int = 16 << 20, age_ns: int = 30_000_000_000) -> None:
+        """At most so many datagrams and bytes wait, and no datagram for longer than `age_ns` of capture time; the oldest go first."""
+        self.dropped = 0
+        self._datagrams = datagrams
+        self._limit = held
+        self._age = age_ns
+        self._held = 0
+        self._waiting: dict[Hashable, Partial] = {}
+
+    def packet(self, packet: bytes, sent: int, time_ns: int) -> Segment | Outcome:
+        """What an IP packet carries; `sent` is its length on the wire, for headers that do not name one."""
+        version = packet[0] >> 4 if packet else 0
+        try:
+            if version == 4 and len(packet) >= 20:
+                return self._ipv4(packet, sent, time_ns)
+            if version == 6 and len(packet) >= 40:
+                return self._ipv6(packet, sent, time_ns)
+        except dpkt.UnpackError:
+            pass
+        return UNDECODED
+
+    def _ipv4(self, packet: bytes, sent: int, time_ns: int) -> Segment | Outcome:
+        size = (packet[0] & 15) * 4
+        header = dpkt.ip.IP(packet[: max(size, 20)])
+        total = header.len or sent
+        if header.p != TCP:
+            return NOT_TCP
+        if total < size:
+            return UNDECODED
+        if not (header.mf or header.offset):
+            return _segment(packet, size, total, header.src, header.dst, 4)
+        key = (header.src, header.dst, header.id, 4)
+        return self._fragment(key, packet[:size], TCP, header.offset * 8, bool(header.mf), packet[size:total], total - size, time_ns)
+
+    def _ipv6(self, packet: bytes, sent: int, time_ns: int) -> Segment | Outcome:
+        payload, following = struct.unpack_from(">HB", packet, 4)
+        src, dst = packet[8:24], packet[24:40]
+        total = payload + 40 if payload else sent
+        at = 40
+        while following in EXTENSIONS:
+            header = dpkt.ip6.EXT_HDRS_CLS[following](packet[at : min(total, at + LONGEST_EXTENSION)])
+            at += header.length
+            if at > min(total, len(packet)):
+                return UNDECODED
+            if following == FRAGMENT and (header.m_flag or header.frag_off):
+                if header.nxt != TCP and header.nxt not in EXTENSIONS:
+                    return NOT_TCP
+                key = (src, dst, header.id, 6)
+                offset = header.frag_off * 8
+                return self._fragment(key, packet[:40], header.nxt, offset, bool(header.m_flag), packet[at:total], total - at, time_ns)
+            if following == 0 and not payload:
+                total = _jumbo(header) or total
+            following = header.nxt
+        if following != TCP:
+            return NOT_TCP
+        return _segment(packet, at, total, src, dst, 6)
+
+    def _fragment(
+        self, key: Hashable, header: bytes, following: int, offset: int, more: bool, data: bytes, size: int, time_ns: int
+    ) -> Segment | Outcome:
+        end = offset + size
+        if size <= 0 or end > LARGEST_DATAGRAM or (more and size % 8):
+            return UNDECODED
+        self._expire(time_ns)
+        partial = self._waiting.get(key)
+        if partial is None:
+            partial = self._waiting[key] = Partial(time_ns)
+        if any(piece[:2] == (offset, size) and len(piece[2]) >= len(data) for piece in partial.pieces):
+            return WAITS
+        if offset == 0 and not partial.header:
+            partial.header, partial.following = header, following
+        if not more and partial.end is None:
+            partial.end = end
+        partial.pieces.append((offset, size, data))
+        partial.size += size
+        cost = len(data) + 256  # about what a piece takes besides its bytes
+        partial.held += cost
+        self._held += cost
+        if partial.end is not None and partial.size >= partial.end and partial.header and _reach(partial.pieces, sent=True) >= partial.end:
+            self._drop(key)
+            return self._whole(partial, partial.end, time_ns)
+        while self._held > self._limit or len(self._waiting) > self._datagrams:
+            self._drop(next(iter(self._waiting)))
+            self.dropped += 1
+        return WAITS
+
+    def _whole(self, partial: Partial, end: int, time_ns: int) -> Segment | Outcome:
+        """The segment of a complete datagram: where fragments overlap the first that came counts, what was cut stays missing."""
+        data = bytearray(LARGEST_DATAGRAM)
+        for offset, _, piece in reversed(partial.pieces):
+            data[offset : offset + len(piece)] = piece
+        payload = bytes(data[: min(end, _reach(partial.pieces, sent=False))])
+        header = bytearray(partial.header)
+        if len(header) == 40 and header[0] >> 4 == 6:
+            struct.pack_into(">HB", header, 4, end, partial.following)
+        else:
+            if len(header) + end > LARGEST_DATAGRAM:
+                return UNDECODED
+            struct.pack_into(">H2xH", header, 2, len(header) + end, 0)
+        datagram = bytes(header) + payload
+        found = self.packet(datagram, len(header) + end, time_ns)
+        return found._replace(datagram=datagram) if isinstance(found, Segment) else found
+
+    def _expire(self, time_ns: int) -> None:
+        while self._waiting:
+            key = next(iter(self._waiting))
+            if time_ns - self._waiting[key].time_ns <= self._age:
+                break
+            self._drop(key)
+            self.dropped += 1
+
+    def _drop(self, key: Hashable) -> None:
+        self._held -= self._waiting.pop(key).held
+
+
+def _reach(pieces: list[tuple[int, int, bytes]], *, sent: bool) -> int:
+    """How far the pieces reach from 0 without a hole, as sent or as captured."""
+    reach = 0
+    for offset, size in sorted((offset, size if sent else len(data)) for offset, size, data in pieces):
+        if offset > reach:
+            break
+        reach = max(reach, offset + size)
+    return reach
+
+
+def _jumbo(header: dpkt.ip6.IP6HopOptsHeader) -> int | None:
+    """The packet's whole length as its jumbo payload option tells it."""
+    for option in header.options:
+        if option["type"] == JUMBO and len(option["data"]) == 4:
+            return 40 + int.from_bytes(option["data"], "big")
+    return None
+
+
+def _segment(packet: bytes, start: int, total: int, src: bytes, dst: bytes, version: int) -> Segment | Outcome:
+    """The TCP segment at `start` of a packet that is `total` bytes long on the wire."""
+    header = dpkt.tcp.TCP(packet[start : min(start + 60, total)])
+    offset = start + header.off * 4
+    wire = total - offset
+    if wire < 0:
+        return UNDECODED
+    source = src.ljust(16, b"\0") + header.sport.to_bytes(2, "big")
+    target = dst.ljust(16, b"\0") + header.dport.to_bytes(2, "big")
+    reverse = source > target
+    return Segment(
+        b"".join((min(source, target), max(source, target), bytes((version, 0, 0, 0)))),
+        reverse,
+        header.seq,
+        header.ack,
+        header.flags & 0xFF,
+        header.win,
+        min(offset, len(packet)),
+        min(max(len(packet) - offset, 0), wire),
+        wire,
+    )
