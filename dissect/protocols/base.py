@@ -25,6 +25,9 @@ END = 1 << 62
 WAIT = -2
 """`measure`: how long this frame is depends on bytes of the other side that are not there yet."""
 
+SEARCH = -3
+"""`measure`: a frame may begin here or later, only `resync` can tell where."""
+
 OVERSIZE_KEPT = 65_536
 """Bytes kept of a frame longer than `Options.frame_limit`."""
 
@@ -149,7 +152,9 @@ class _Flow:
     __slots__ = (
         "data",
         "files",
+        "floor",
         "have",
+        "missing",
         "need",
         "notes",
         "numbers",
@@ -174,6 +179,10 @@ class _Flow:
         self.pieces: list[bytes] = []
         self.have = 0
         self.need = 0
+        # bytes taken in from now on are not certain before this packet
+        self.floor = 0
+        # while the end of the bytes at hand is dealt with: the size of the hole that follows
+        self.missing = 0
         # one entry a segment, absolute positions
         self.starts: list[int] = []
         self.orders: list[int] = []
@@ -194,7 +203,11 @@ class _Flow:
         base = chunk.position
         self.starts.extend([base + start for start in chunk.starts] if base else chunk.starts)
         self.orders.extend(chunk.orders)
-        self.releases.extend(chunk.releases)
+        floor = self.floor
+        if floor and chunk.releases and chunk.releases[0] < floor:
+            self.releases.extend([max(release, floor) for release in chunk.releases])
+        else:
+            self.releases.extend(chunk.releases)
         self.numbers.extend(chunk.numbers)
         self.files.extend(chunk.files)
         self.times.extend(chunk.times)
@@ -255,7 +268,8 @@ class _Flow:
         self.have = 0
 
     def raise_releases(self, release: int) -> None:
-        """No byte held so far counts as certain before `release`."""
+        """No byte held so far, nor any that waits behind it, counts as certain before `release`."""
+        self.floor = max(self.floor, release)
         releases = self.releases
         for index, value in enumerate(releases):
             if value >= release:
@@ -282,6 +296,8 @@ class Dissector:
         self.client = context.client
         self.facts: dict[str, Any] = {}
         """What the protocol's state adds to the row of `conversations`: layout, candidates, ids."""
+        self.buffers: dict[str, bytes] = {}
+        """What the spans of the message just decoded count in besides its frame; filled by `decode` where details are asked for."""
         self.flows = (_Flow(not context.syn), _Flow(not context.syn))
         self._cuts: list[_Cut] = []
         self._second = -1
@@ -290,7 +306,7 @@ class Dissector:
     # What a protocol fills in
 
     def measure(self, side: int, data: bytes, at: int) -> int:
-        """The whole length of the frame that begins at `at`; 0: not enough bytes to know; -1: none can begin here; or WAIT.
+        """The whole length of the frame that begins at `at`; 0: not enough bytes to know; -1: none can begin here; or WAIT or SEARCH.
 
         Called with at least `header_size` bytes there.
         """
@@ -316,7 +332,7 @@ class Dissector:
         """Look for a frame in data[at:end], where `end` is the end of a segment: (True, p) frames certainly begin at p; (False, p)
         none begins before p.
 
-        `final`: no byte will follow directly (a hole, or the end).
+        `final`: no byte will follow directly (a hole of `flows[side].missing` bytes, or the end).
         """
         raise NotImplementedError
 
@@ -326,6 +342,9 @@ class Dissector:
 
     def lost(self, side: int) -> None:
         """Told, in packet order, when frames of `side` may have been missed: state that counts them is unsure from here on."""
+
+    def broken(self, side: int, data: bytes) -> None:
+        """Told, when bytes are cut, that the frame which begins with `data` will not be whole."""
 
     def give_up(self, side: int) -> None:
         """Told when `measure` waits for the other side and it will not come: from now on it must not answer WAIT."""
@@ -416,6 +435,9 @@ class Dissector:
             )
             if detail:
                 message.raw = {"frame": data[start:end]}
+                if self.buffers:
+                    message.raw.update(self.buffers)
+                    self.buffers = {}
                 message.spans = spans
             append((release, order, rank, position, message, role, key, first_time))  # type: ignore[arg-type]
         return emitted
@@ -562,7 +584,9 @@ class Dissector:
             self._give_up(side, hole.release)
         mark = (hole.order, hole.number, hole.file, hole.time_ns)
         size = hole.size
+        flow.missing = size
         self._stop(side, hole.release, mark, size, "lost" if hole.reason == "lost" else "cut")
+        flow.missing = 0
         partial = flow.partial
         position = hole.position
         if partial is not None:
@@ -598,6 +622,7 @@ class Dissector:
         if not flow.searching and len(data) >= self.header_size:
             length = self.measure(side, data, 0)
             if length > 0:
+                self.broken(side, data)
                 first, last = flow.marks(flow.position, flow.position + len(data))
                 flow.partial = _Partial(flow.position, length, data, len(data), f"{hole} bytes {reason}", first, last)
                 flow.position += len(data)
@@ -682,11 +707,12 @@ class Dissector:
             if length < 0:
                 # This is no frame: what follows is passed over until frames certainly begin again.
                 flow.searching = True
-                flow.scan = flow.position + 1
+                flow.scan = flow.position + (length != SEARCH)
                 flow.tried = flow.position
                 flow.skip_from = flow.position
                 continue
             if length > self.options.frame_limit:
+                self.broken(side, flow.data)
                 first, last = flow.marks(flow.position, flow.position + 1)
                 reason = f"frame of {length} bytes is over the limit of {self.options.frame_limit} bytes"
                 flow.partial = _Partial(flow.position, length, b"", OVERSIZE_KEPT, reason, first, last)
