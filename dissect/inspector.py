@@ -63,7 +63,7 @@ class Inspector:
         """`rows` forces batches of so many packets, which changes nothing but the speed."""
         self.options = options or Options()
         self.inputs = inputs
-        self.rows = rows
+        self.batch_rows = rows
         self.counters = Counters()
         self.errors: list[CaptureError] = []
         self.link = LinkParser()
@@ -122,11 +122,11 @@ class Inspector:
     def _packets(self) -> Iterator[PacketBatch]:
         if len(self.inputs) == 1:
             try:
-                yield from self.inputs[0].batches(self.rows)
+                yield from self.inputs[0].batches(self.batch_rows)
             except CaptureError as error:
                 self.errors.append(error)
         else:
-            yield from merge(self.inputs, self.errors, self.rows)
+            yield from merge(self.inputs, self.errors, self.batch_rows)
 
     def _deliver(self, delivery: Delivery) -> list[Emitted]:
         tracked: Tracked | None = delivery.conversation.state
