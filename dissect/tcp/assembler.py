@@ -1,0 +1,861 @@
+"""Reassembles both byte streams of one conversation, segment by segment: the exact way, which knows every kind of trouble.
+
+`conversations` takes a shorter way for segments that lie in order and must leave the same state behind; whatever one rule here
+looks at (positions, the count of packets, the latest capture time) therefore depends on packets alone, never on batches.
+
+Positions inside a `ByteStream` count from an arbitrary point of the circle of sequence numbers, so that a byte stream whose
+beginning was not captured can still move its start down until its first bytes are released; `origin` is position 0 of the outside.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import OrderedDict
+from heapq import heapify, heappop, heappush
+from itertools import accumulate
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from dissect.model import Chunk, Hole, Options
+from dissect.tcp.sequence import FAR, MASK, NEAR
+
+FIN, SYN, RST, ACK = 1, 2, 4, 16
+
+END = 1 << 62
+"""The order of the end of the capture: after every packet."""
+
+ACKED_PACKETS = 64
+ACKED_TIME_NS = 1_000_000_000
+"""How long bytes may still turn up after the other side acknowledged them: real captures show segments right after their
+acknowledgement."""
+
+PIECE_COST = 256
+"""The least that a waiting segment counts towards the limits: its bytes are not all that it holds in memory."""
+
+HELD_BACK = 2_048
+HELD_BACK_UNACKED = 65_536
+"""Released bytes kept to compare with what is sent again: the last ones, and more while the other side has not acknowledged them."""
+
+NOTES_KEPT = 256
+"""Notes that may wait for the bytes they belong to; more are only counted."""
+
+UNKNOWN, TENTATIVE, FIXED = 0, 1, 2
+"""What is known of where a byte stream begins: nothing; where the next byte will be; and FIXED by a SYN or by bytes released."""
+
+Mark = tuple[int, int, int, int]
+"""A packet: (order, number, file, time_ns)."""
+
+Piece = tuple[int, bytes | None, int, int, int, int, int]
+"""Waiting bytes: (end, data or None where the snap length cut them, order, number, file, time_ns, clock when they came)."""
+
+
+class Side(msgspec.Struct, gc=False):
+    """What was counted of one side of a conversation; `bytes` and all after it speak of payload as sent, not as captured."""
+
+    packets: int = 0
+    bytes: int = 0
+    stream: int = 0
+    """Bytes of the byte stream so far: released, lost and cut."""
+    lost: int = 0
+    cut: int = 0
+    retransmitted: int = 0
+    """Segments with nothing new."""
+    overlapping: int = 0
+    """Segments that begin with, or contain, bytes that were there already."""
+    out_of_order: int = 0
+    """Segments with something new below what was seen before."""
+    keep_alives: int = 0
+    conflicts: int = 0
+    """Segments that bring other bytes where there are some already."""
+    early: int = 0
+    """Segments with bytes from before position 0, which were dropped."""
+    strays: int = 0
+    """Segments that cannot belong to the byte stream, whose bytes were dropped."""
+
+
+class Conversation(msgspec.Struct, eq=False):
+    """Both byte streams between two endpoints. Side 0 sent the SYN, or without one the first packet; `first` and `last` packet.
+
+    `syn`: side 0 is known to be the client. `open`: not ended by FIN of both sides, RST, or a new SYN. `ended` says how it ended.
+    """
+
+    endpoints: tuple[str, str]
+    ports: tuple[int, int]
+    first: Mark
+    last: Mark
+    index: int = -1
+    syn: bool = False
+    sides: tuple[Side, Side] = msgspec.field(default_factory=lambda: (Side(), Side()))
+    ended: str = "open"
+    open: bool = True
+    limit_hits: int = 0
+    state: Any = None
+    """Free for whoever is given the conversation."""
+
+    @property
+    def packets(self) -> list[int]:
+        return [side.packets for side in self.sides]
+
+    @property
+    def bytes(self) -> list[int]:
+        return [side.bytes for side in self.sides]
+
+    @property
+    def stream_bytes(self) -> list[int]:
+        """Bytes of each byte stream: when all is delivered, those of its chunks and holes."""
+        return [side.stream for side in self.sides]
+
+    @property
+    def retransmissions(self) -> int:
+        return self.sides[0].retransmitted + self.sides[1].retransmitted
+
+    @property
+    def first_time_ns(self) -> int:
+        return self.first[3]
+
+    @property
+    def last_time_ns(self) -> int:
+        return self.last[3]
+
+
+class Waiting:
+    """Pieces of one byte stream that wait for a hole before them: sorted by position, not overlapping, in order of arrival too."""
+
+    __slots__ = ("cost", "head", "pieces", "since", "starts")
+
+    def __init__(self, since: int) -> None:
+        self.since = since
+        self.pieces: OrderedDict[int, Piece] = OrderedDict()
+        # The starts of the pieces; those before `head` are gone. Taking from the front of a list costs its length.
+        self.starts: list[int] = []
+        self.head = 0
+        self.cost = 0
+
+    def covers(self, position: int) -> bool:
+        at = bisect_right(self.starts, position, self.head) - 1
+        return at >= self.head and self.pieces[self.starts[at]][0] > position
+
+    def end(self) -> int:
+        return self.pieces[self.starts[-1]][0]
+
+    def oldest(self) -> int:
+        """When the piece that waits longest came."""
+        return next(iter(self.pieces.values()))[6]
+
+    def put(self, start: int, end: int, data: bytes | None, mark: Mark, clock: int) -> tuple[int, int, list[tuple[int, int]]]:
+        """Insert what is new of [start, end); returns how many bytes are, the first of them, and conflicts as (position, bytes).
+
+        Bytes win over a piece that the snap length cut; otherwise the first do.
+        """
+        starts, pieces = self.starts, self.pieces
+        new, lowest = 0, end
+        conflicts: list[tuple[int, int]] = []
+        index = bisect_right(starts, start, self.head) - 1
+        if index < self.head or pieces[starts[index]][0] <= start:
+            index += 1
+        at = start
+        while at < end:
+            if index == len(starts) or starts[index] >= end:
+                self._insert(index, at, end, None if data is None else data[at - start : end - start], mark, clock)
+                new += end - at
+                lowest = min(lowest, at)
+                break
+            first = starts[index]
+            if at < first:
+                self._insert(index, at, first, None if data is None else data[at - start : first - start], mark, clock)
+                new += first - at
+                lowest = min(lowest, at)
+                at = first
+                index += 1
+                continue
+            piece = pieces[first]
+            stop = min(piece[0], end)
+            if data is not None:
+                mine = data[at - start : stop - start]
+                if piece[1] is None:
+                    index = self._fill(index, first, piece, at, stop, mine, mark, clock)
+                    new += stop - at
+                    lowest = min(lowest, at)
+                else:
+                    kept = piece[1][at - first : stop - first]
+                    if kept != mine:
+                        conflicts.append(_difference(at, kept, mine))
+            at = stop
+            index += 1
+        return new, lowest, conflicts
+
+    def pop(self) -> Piece:
+        """Take the first piece."""
+        piece = self.pieces.pop(self.starts[self.head])
+        self.head += 1
+        if self.head > 512 and self.head * 2 > len(self.starts):
+            del self.starts[: self.head]
+            self.head = 0
+        self.cost -= cost(piece[1])
+        return piece
+
+    def _insert(self, index: int, start: int, end: int, data: bytes | None, mark: Mark, clock: int) -> None:
+        self.starts.insert(index, start)
+        self.pieces[start] = (end, data, *mark, clock)
+        self.cost += cost(data)
+
+    def _fill(self, index: int, first: int, piece: Piece, at: int, stop: int, data: bytes, mark: Mark, clock: int) -> int:
+        """Put bytes into a piece that was cut; returns the index of what they became."""
+        del self.starts[index]
+        del self.pieces[first]
+        self.cost -= cost(None)
+        old, came = piece[2:6], piece[6]
+        if first < at:
+            self._insert(index, first, at, None, old, came)
+            index += 1
+        self._insert(index, at, stop, data, mark, clock)
+        if stop < piece[0]:
+            self._insert(index + 1, stop, piece[0], None, old, came)
+        return index
+
+
+def cost(data: bytes | None) -> int:
+    """What a waiting piece counts towards the limits."""
+    return PIECE_COST if data is None else max(len(data), PIECE_COST)
+
+
+class Pool:
+    """The limits, and what waits over all conversations."""
+
+    def __init__(self, options: Options) -> None:
+        self.limit = options.waiting_limit
+        self.total_limit = options.waiting_total
+        self.time_limit = options.waiting_time_ns
+        self.total = 0
+        self.count = 0
+        # (order of the packet that began the wait, side, number for a total order, the byte stream, its assembler)
+        self._queue: list[tuple[int, int, int, ByteStream, Assembler]] = []
+        self._tickets = 0
+
+    def begin(self, stream: ByteStream, assembler: Assembler, since: int) -> None:
+        """A byte stream begins to wait."""
+        self.count += 1
+        if len(self._queue) > 2 * self.count + 1024:
+            self._queue = [entry for entry in self._queue if _waits(entry)]
+            heapify(self._queue)
+        self._tickets += 1
+        heappush(self._queue, (since, stream.side, self._tickets, stream, assembler))
+
+    def relieve(self, order: int) -> list[Assembler]:
+        """Release what has waited longest until the total is within its limit; returns whose it was."""
+        touched = []
+        while self.total > self.total_limit and self._queue:
+            entry = self._queue[0]
+            if not _waits(entry):
+                heappop(self._queue)
+                continue
+            assembler = entry[4]
+            assembler.give_up(entry[3], order)
+            assembler.conversation.limit_hits += 1
+            assembler.check_closed(order)
+            touched.append(assembler)
+        return touched
+
+
+def _waits(entry: tuple[int, int, int, ByteStream, Assembler]) -> bool:
+    waiting = entry[3].waiting
+    return waiting is not None and waiting.since == entry[0]
+
+
+class ByteStream:
+    """What one side sends: what of it was released, what waits, and what is known of the rest."""
+
+    __slots__ = (
+        "acked",
+        "base",
+        "certain",
+        "count",
+        "doubt",
+        "fin",
+        "hint",
+        "items",
+        "known",
+        "next",
+        "notes",
+        "origin",
+        "pending",
+        "recent",
+        "run",
+        "sent",
+        "side",
+        "stray",
+        "syn",
+        "waiting",
+    )
+
+    def __init__(self, side: int, count: Side) -> None:
+        self.side = side
+        self.count = count
+        self.known = UNKNOWN
+        # The sequence number at position 0 of the inside, and the SYN's own.
+        self.base = 0
+        self.syn: int | None = None
+        # The first acknowledgement of this side, seen before anything else told where it begins.
+        self.hint: int | None = None
+        # Positions: of the next byte to release, the outside's 0, the highest seen in its own segments, the highest acknowledged,
+        # the highest acknowledged so long ago that what is missing below it is lost, and of the FIN.
+        self.next = 0
+        self.origin = 0
+        self.sent = 0
+        self.acked = 0
+        self.certain = 0
+        self.fin: int | None = None
+        # Acknowledgements of missing bytes that are not old enough: (position, packets, clock)
+        self.pending: list[tuple[int, int, int]] | None = None
+        # An implausible position that a second packet may confirm; the sequence number that would continue a stray segment.
+        self.doubt: int | None = None
+        self.stray: int | None = None
+        self.waiting: Waiting | None = None
+        # The last bytes released, ending at `next` once `flush` was called.
+        self.recent = b""
+        # (position, order of arrival, what, value, value)
+        self.notes: list[tuple[int, int, str, int, int]] | None = None
+        # Bytes released but not yet joined: (data, order, release, number, file, time_ns)
+        self.run: list[tuple[bytes, int, int, int, int, int]] = []
+        self.items: list[Chunk | Hole] = []
+
+    @property
+    def top(self) -> int:
+        """The highest position seen or acknowledged."""
+        return max(self.sent, self.acked) if self.fin is None else self.fin
+
+    def start(self, base: int, known: int) -> None:
+        """The next byte is that with sequence number `base`."""
+        self.base = base
+        self.known = known
+        self.next = self.origin = self.sent = self.acked = self.certain = 0
+        self.pending = self.doubt = None
+
+    def shift(self, position: int) -> None:
+        """Nothing is released yet, and the byte stream begins at `position` after all."""
+        self.acked = max(self.acked, position) if self.acked > self.next else position
+        self.certain = max(self.certain, position) if self.certain > self.next else position
+        self.next = self.origin = position
+        self.sent = max(self.sent, position)
+
+    def emit(self, data: bytes, order: int, release: int, number: int, file: int, time_ns: int) -> None:
+        """Release the next bytes."""
+        if self.known < FIXED:
+            self.known = FIXED
+            self.origin = self.next
+        self.run.append((data, order, release, number, file, time_ns))
+        self.next += len(data)
+
+    def hole(self, end: int, reason: Literal["lost", "cut"], release: int, mark: Mark) -> None:
+        """Release a hole up to `end`."""
+        if self.known < FIXED:
+            self.known = FIXED
+            self.origin = self.next
+        self.flush()
+        size = end - self.next
+        self.items.append(Hole(self.side, self.next - self.origin, size, reason, release, *mark))
+        if reason == "lost":
+            self.count.lost += size
+        else:
+            self.count.cut += size
+        self.next = end
+        self.recent = b""
+
+    def flush(self) -> None:
+        """Join the bytes released so far to a chunk."""
+        run = self.run
+        if not run:
+            return
+        self.run = []
+        orders: list[int]
+        releases: list[int]
+        parts, orders, releases, numbers, files, times = map(list, zip(*run, strict=True))
+        starts = list(accumulate(map(len, parts), initial=0))
+        size = starts.pop()
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        if releases == orders:
+            releases = orders
+        start = self.next - size
+        notes = self.take_notes(start, self.next) if self.notes else ()
+        self.items.append(Chunk(self.side, start - self.origin, data, starts, orders, releases, numbers, files, times, notes))
+        self.remember(data)
+
+    def remember(self, data: bytes) -> None:
+        """Keep the end of what was released."""
+        keep = self.next - max(self.next - HELD_BACK_UNACKED, min(self.acked, self.next) - HELD_BACK)
+        self.recent = data[-keep:] if len(data) >= keep else (self.recent + data)[-keep:]
+
+    def take_notes(self, start: int, end: int) -> tuple[tuple[int, str], ...]:
+        """The notes for a chunk that reaches from `start` to `end`; those on a hole before it move to its first byte."""
+        assert self.notes is not None
+        taken = [note for note in self.notes if note[0] < end]
+        self.notes = self.notes[len(taken) :] or None
+        origin = self.origin
+        notes = []
+        for at, _, what, one, two in taken:
+            if what == "conflict":
+                text = f"{two} bytes sent again differ, the first at position {one - origin}; those that came first were kept"
+            else:
+                text = f"{one} bytes from before the first byte released came late and were dropped"
+            notes.append((max(at, start) - origin, text))
+        return tuple(notes)
+
+    def note(self, position: int, arrival: int, what: str, one: int, two: int) -> None:
+        """Leave a note on the byte at `position`, or on the next one if that was released already."""
+        if self.notes is None:
+            self.notes = []
+        elif len(self.notes) >= NOTES_KEPT:
+            # Those on released bytes leave with them: how many wait must not depend on when that is done.
+            self.flush()
+            if self.notes is None:
+                self.notes = []
+        if len(self.notes) < NOTES_KEPT:
+            insort(self.notes, (max(position, self.next), arrival, what, one, two))
+
+    def holds(self, position: int) -> bool:
+        return position < self.next or (self.waiting is not None and self.waiting.covers(position))
+
+
+def _difference(at: int, one: bytes, two: bytes) -> tuple[int, int]:
+    """Where two pieces of equal length that begin at position `at` first differ, and in how many bytes."""
+    places = np.flatnonzero(np.frombuffer(one, np.uint8) != np.frombuffer(two, np.uint8))
+    return at + int(places[0]), len(places)
+
+
+class Assembler:
+    """Both byte streams of one conversation."""
+
+    __slots__ = ("clock", "closed", "conversation", "flip", "packets", "pool", "reset", "streams", "told")
+
+    def __init__(self, conversation: Conversation, flip: int, pool: Pool) -> None:
+        self.conversation = conversation
+        # A segment's side is its `reverse` column xor this.
+        self.flip = flip
+        self.pool = pool
+        self.streams = (ByteStream(0, conversation.sides[0]), ByteStream(1, conversation.sides[1]))
+        self.packets = 0
+        # The latest capture time: packets may be out of order in time, waiting must not become shorter again.
+        self.clock = conversation.first[3]
+        self.closed: int | None = None
+        self.reset = False
+        # Its end has been delivered.
+        self.told = False
+
+    def takes(self, side: int, seq: int, ack: int, flags: int, wire: int) -> bool:
+        """Whether a segment belongs to this conversation; otherwise it is the first one captured of another between the same ports."""
+        if flags & SYN:
+            return self._takes_syn(side, seq, ack, flags)
+        if flags & RST or not wire:
+            return True
+        own = self.streams[side]
+        if own.known == UNKNOWN:
+            # The other side has ended and nothing of this one was captured: its last bytes, or another conversation's. Say the former.
+            return True
+        offset = ((seq - own.base - own.next + 0x8000_0000) & MASK) - 0x8000_0000
+        if self.closed is not None:
+            # The SYN of a conversation that reuses the ports was lost: these bytes are none of the finished one's. One number below
+            # its first byte is a keep-alive's.
+            return own.origin - own.next - 1 <= offset and offset + wire <= 0
+        if self.reset:
+            return -NEAR <= offset <= NEAR
+        if -NEAR <= offset <= FAR:
+            return True
+        # One stray segment proves nothing; a second that continues it does.
+        if own.stray == seq:
+            return False
+        own.stray = (seq + wire) & MASK
+        return True
+
+    def _takes_syn(self, side: int, seq: int, ack: int, flags: int) -> bool:
+        own, other = self.streams[side], self.streams[1 - side]
+        if not flags & ACK:
+            if self.closed is not None:
+                return False
+            if own.syn is not None:
+                # Some systems try again with the same number after a refusal.
+                return seq == own.syn and not (self.reset and own.next > own.origin)
+            first = (seq + 1) & MASK
+            if own.known:
+                return (own.base + own.origin) & MASK == first
+            if own.hint is not None:
+                return own.hint == first
+            return other.next == other.origin
+        if own.syn == seq:
+            return True
+        if self.closed is not None:
+            return False
+        if other.known:
+            if (other.base + other.origin) & MASK == ack:
+                return True
+            # An answer to an earlier SYN, while this one's is still to come, is a late one.
+            return own.syn is None and other.syn is not None
+        if own.known:
+            return (own.base + own.origin) & MASK == (seq + 1) & MASK
+        return True
+
+    def step(
+        self,
+        order: int,
+        time_ns: int,
+        number: int,
+        file: int,
+        side: int,
+        seq: int,
+        ack: int,
+        flags: int,
+        offset: int,
+        length: int,
+        wire: int,
+        buffer: bytes,
+    ) -> None:
+        """Take one segment that belongs to this conversation."""
+        own, other = self.streams[side], self.streams[1 - side]
+        count = own.count
+        count.packets += 1
+        count.bytes += wire
+        self.packets += 1
+        mark = (order, number, file, time_ns)
+        self.conversation.last = mark
+        if time_ns > self.clock:
+            self.clock = time_ns
+        if self.closed is not None:
+            return
+        if other.pending:
+            self._expire(other)
+        if own.pending:
+            self._expire(own)
+        if flags & SYN:
+            if not self._synchronise(own, other, seq, ack, flags):
+                return
+            seq = (seq + 1) & MASK
+        elif flags & ACK:
+            self._acknowledge(other, own, seq, ack)
+        if flags & RST:
+            self._reset(own, seq)
+        else:
+            if not own.known:
+                own.start(seq, TENTATIVE)
+            at = own.next + ((seq - own.base - own.next + 0x8000_0000) & MASK) - 0x8000_0000
+            if not wire:
+                if not flags & (SYN | FIN):
+                    self._witness(own, at, True)
+            elif at == own.next and wire == length and own.waiting is None and own.fin is None and own.known == FIXED:
+                if own.sent > at:
+                    count.out_of_order += 1
+                own.emit(buffer[offset : offset + length], order, order, number, file, time_ns)
+                if own.next > own.sent:
+                    own.sent = own.next
+            else:
+                self._bring(own, at, buffer[offset : offset + length], wire, mark, bool(flags & FIN))
+            if flags & FIN and own.fin is None:
+                self._end(own, own.next + ((seq + wire - own.base - own.next + 0x8000_0000) & MASK) - 0x8000_0000)
+        if own.waiting is not None:
+            self._settle(own, order)
+        if other.waiting is not None:
+            self._settle(other, order)
+        if own.fin is not None and other.fin is not None:
+            self.check_closed(order)
+
+    def give_up(self, stream: ByteStream, release: int) -> None:
+        """Release the first hole, and what waited for it."""
+        waiting = stream.waiting
+        assert waiting is not None
+        first = waiting.starts[waiting.head]
+        stream.hole(first, "lost", release, waiting.pieces[first][2:6])
+        self._drain(stream, release)
+
+    def check_closed(self, release: int) -> None:
+        """Close when both sides' FIN have been reached."""
+        one, two = self.streams
+        if one.next == one.fin and two.next == two.fin and self.closed is None:
+            self.closed = release
+            self.conversation.ended = "FIN"
+            self.conversation.open = False
+
+    def finish(self, release: int) -> None:
+        """Release everything, with holes between and behind: no more segments will come."""
+        conversation = self.conversation
+        for stream, other in (self.streams, self.streams[::-1]):
+            while stream.waiting is not None:
+                self.give_up(stream, release)
+            top = stream.top
+            if top - stream.next == 1 and stream.fin is None and (other.fin is not None or self.reset or stream.known == TENTATIVE):
+                # One number without a byte: a FIN that was not captured, or a keep-alive before the first byte.
+                top = stream.next
+            if top > stream.next:
+                stream.hole(top, "lost", release, conversation.last)
+        self.closed = release
+        if conversation.open:
+            ended = [conversation.endpoints[stream.side] for stream in self.streams if stream.fin is not None]
+            if len(ended) == 2:
+                conversation.ended = "FIN"
+                conversation.open = False
+            elif release != END:
+                conversation.ended = "ports reused"
+                conversation.open = False
+            elif ended:
+                conversation.ended = f"FIN by {ended[0]}, open at end of capture"
+            else:
+                conversation.ended = "open at end of capture"
+
+    def collect(self) -> list[Chunk | Hole]:
+        """What was released since the last call."""
+        items: list[Chunk | Hole] = []
+        for stream in self.streams:
+            if stream.run:
+                stream.flush()
+            if stream.items:
+                items += stream.items
+                stream.items = []
+            stream.count.stream = stream.next - stream.origin
+            if self.closed is not None:
+                stream.recent = b""
+                stream.notes = None
+        return items
+
+    def _synchronise(self, own: ByteStream, other: ByteStream, seq: int, ack: int, flags: int) -> bool:
+        """Take a SYN; False for one that answers something else."""
+        first = (seq + 1) & MASK
+        fresh = own.next == own.origin and other.next == other.origin
+        if flags & ACK:
+            if not other.known:
+                other.start(ack, FIXED)
+            elif (other.base + other.origin) & MASK != ack:
+                return False
+            other.known = FIXED
+        if own.known and (own.base + own.origin) & MASK != first:
+            if own.next != own.origin or own.waiting is not None:
+                return False
+            # Another answer to the same SYN: a server that keeps no state until the handshake is done.
+            own.known = UNKNOWN
+        if not own.known:
+            own.start(first, FIXED)
+        own.known = FIXED
+        own.syn = seq
+        if fresh and own.side == (1 if flags & ACK else 0):
+            self.conversation.syn = True
+        return True
+
+    def _acknowledge(self, stream: ByteStream, acker: ByteStream, seq: int, ack: int) -> None:
+        """The other side says what it has of `stream`."""
+        if not stream.known:
+            if stream.hint is None:
+                if acker.syn is not None and acker.next == acker.origin and (acker.base + acker.origin) & MASK == seq:
+                    # The end of a handshake whose second packet is missing.
+                    stream.start(ack, TENTATIVE)
+                stream.hint = ack
+            return
+        at = stream.next + ((ack - stream.base - stream.next + 0x8000_0000) & MASK) - 0x8000_0000
+        if at <= stream.acked:
+            return
+        if at > stream.next:
+            if stream.fin is not None and at > stream.fin:
+                if at != stream.fin + 1:
+                    return
+                at = stream.fin
+            if stream.known == TENTATIVE and at == stream.next + 1 and stream.waiting is None:
+                stream.shift(at)
+                return
+            if not _plausible(stream, at):
+                return
+            if at > max(stream.next, stream.certain):
+                if stream.pending is None:
+                    stream.pending = []
+                stream.pending.append((at, self.packets, self.clock))
+        stream.acked = max(at, stream.acked)
+
+    def _expire(self, stream: ByteStream) -> None:
+        """Make certain what was acknowledged long enough ago."""
+        pending = stream.pending
+        assert pending is not None
+        packets, clock = self.packets - ACKED_PACKETS, self.clock - ACKED_TIME_NS
+        rest = []
+        for entry in pending:
+            if entry[1] <= packets or entry[2] <= clock:
+                stream.certain = max(stream.certain, entry[0])
+            elif entry[0] > stream.next:
+                rest.append(entry)
+        stream.pending = rest or None
+
+    def _reset(self, own: ByteStream, seq: int) -> None:
+        if own.known:
+            self._witness(own, own.next + ((seq - own.base - own.next + 0x8000_0000) & MASK) - 0x8000_0000, False)
+        if not self.reset:
+            self.reset = True
+            self.conversation.ended = f"RST by {self.conversation.endpoints[own.side]}"
+            self.conversation.open = False
+
+    def _witness(self, own: ByteStream, at: int, may_keep_alive: bool) -> None:
+        """A segment without bytes shows that those before `at` were sent."""
+        if at <= own.sent:
+            if may_keep_alive and at == own.sent - 1:
+                own.count.keep_alives += 1
+        elif own.fin is not None:
+            pass
+        elif own.known == TENTATIVE and at == own.next + 1 and own.waiting is None:
+            own.shift(at)
+        elif _plausible(own, at):
+            own.sent = at
+
+    def _end(self, own: ByteStream, end: int) -> None:
+        """Take the position of a FIN, unless it contradicts what was seen."""
+        if end < own.sent or not _plausible(own, end):
+            own.count.strays += 1
+            return
+        if own.known == TENTATIVE and end == own.next + 1 and own.waiting is None:
+            own.shift(end)
+        own.fin = own.sent = end
+        own.acked = min(own.acked, end)
+        own.certain = min(own.certain, end)
+        if own.pending:
+            own.pending = [(min(at, end), packets, clock) for at, packets, clock in own.pending]
+
+    def _bring(self, own: ByteStream, at: int, data: bytes, wire: int, mark: Mark, fin: bool) -> None:
+        """Take the bytes of a segment that is not simply the next one."""
+        count = own.count
+        if own.known < FIXED:
+            at = self._begin(own, at)
+        end = at + wire
+        if (
+            wire == 1
+            and not fin
+            and own.known == FIXED
+            and ((end == own.sent and own.holds(at)) or (own.next < end == own.top and end <= own.certain))
+        ):
+            # Its byte may be anything. In the second case the true one was acknowledged but never captured.
+            count.keep_alives += 1
+            return
+        if not -NEAR <= at - own.next <= FAR:
+            count.strays += 1
+            return
+        if own.fin is not None and end > own.fin:
+            count.strays += 1
+            wire = own.fin - at
+            if wire <= 0:
+                return
+            data, end = data[:wire], own.fin
+        before = own.sent
+        if end > before:
+            own.sent = end
+        if at < own.next:
+            if at < own.origin:
+                count.early += 1
+                own.note(own.next, mark[0], "early", min(end, own.origin) - at, 0)
+                if end <= own.origin:
+                    return
+            self._compare(own, at, data, mark[0])
+            if end <= own.next:
+                count.retransmitted += 1
+                return
+            count.overlapping += 1
+            cut = own.next - at
+            at, data, wire = own.next, data[cut:], wire - cut
+        elif at > own.next and own.waiting is None:
+            own.waiting = Waiting(mark[0])
+            self.pool.begin(own, self, mark[0])
+        if own.waiting is None:
+            if at < before:
+                count.out_of_order += 1
+            if data:
+                own.emit(data, mark[0], mark[0], mark[1], mark[2], mark[3])
+            if len(data) < wire:
+                own.hole(end, "cut", mark[0], mark)
+            return
+        self._wait(own, own.waiting, at, data, end, mark, before)
+
+    def _begin(self, own: ByteStream, at: int) -> int:
+        """Settle where a byte stream without a SYN begins, as far as its first bytes tell; returns their position."""
+        ahead = at - own.next
+        if own.waiting is None and not -NEAR <= ahead <= NEAR:
+            # What told the start was no part of this.
+            own.start((own.base + at) & MASK, TENTATIVE)
+            return own.next
+        if ahead < 0 or (ahead == 1 and own.waiting is None):
+            # One ahead: what told the start was a keep-alive.
+            own.shift(at)
+        return at
+
+    def _wait(self, own: ByteStream, waiting: Waiting, at: int, data: bytes, end: int, mark: Mark, before: int) -> None:
+        """Put bytes among those that wait, and release what has become the next."""
+        count = own.count
+        held = waiting.cost
+        lowest = end
+        new = 0
+        conflicts: list[tuple[int, int]] = []
+        known = at + len(data)
+        if data:
+            new, lowest, conflicts = waiting.put(at, known, data, mark, self.clock)
+        if known < end:
+            more, first, _ = waiting.put(known, end, None, mark, self.clock)
+            new += more
+            lowest = min(lowest, first)
+        self.pool.total += waiting.cost - held
+        if not new:
+            count.retransmitted += 1
+        else:
+            if new < end - at:
+                count.overlapping += 1
+            if lowest < before:
+                count.out_of_order += 1
+        if conflicts:
+            count.conflicts += 1
+            for position, places in conflicts:
+                own.note(position, mark[0], "conflict", position, places)
+        self._drain(own, mark[0])
+
+    def _compare(self, own: ByteStream, at: int, data: bytes, order: int) -> None:
+        """Note where bytes that were released already are sent again and differ."""
+        own.flush()
+        low = max(own.next - HELD_BACK_UNACKED, min(own.acked, own.next) - HELD_BACK, own.next - len(own.recent))
+        start, end = max(at, low), min(at + len(data), own.next)
+        if start >= end:
+            return
+        base = own.next - len(own.recent)
+        kept, again = own.recent[start - base : end - base], data[start - at : end - at]
+        if kept != again:
+            own.count.conflicts += 1
+            position, places = _difference(start, kept, again)
+            own.note(position, order, "conflict", position, places)
+
+    def _drain(self, stream: ByteStream, release: int) -> None:
+        """Release the pieces that follow each other from the next position on."""
+        waiting = stream.waiting
+        assert waiting is not None
+        starts = waiting.starts
+        while waiting.head < len(starts) and starts[waiting.head] == stream.next:
+            piece = waiting.pop()
+            end, data, order, number, file, time_ns, _ = piece
+            self.pool.total -= cost(data)
+            if data is None:
+                stream.hole(end, "cut", release, (order, number, file, time_ns))
+            else:
+                stream.emit(data, order, release, number, file, time_ns)
+        if waiting.head == len(starts):
+            stream.waiting = None
+            self.pool.count -= 1
+
+    def _settle(self, stream: ByteStream, release: int) -> None:
+        """Release what need not or must not wait longer."""
+        pool = self.pool
+        while (waiting := stream.waiting) is not None:
+            if waiting.cost > pool.limit or self.clock - waiting.oldest() >= pool.time_limit:
+                self.conversation.limit_hits += 1
+            elif stream.certain < waiting.starts[waiting.head]:
+                return
+            self.give_up(stream, release)
+
+
+def _plausible(stream: ByteStream, position: int) -> bool:
+    """Whether the byte stream may reach `position`: what is far ahead of all that was seen takes two packets that say so."""
+    ahead = position - stream.top
+    if ahead <= NEAR:
+        return True
+    if ahead > FAR:
+        return False
+    if stream.doubt is not None and 0 <= position - stream.doubt <= NEAR:
+        stream.doubt = None
+        return True
+    stream.doubt = position
+    return False
