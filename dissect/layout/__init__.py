@@ -4,6 +4,11 @@
 every byte, and never raises. `read` is the first, and on failure the second.
 """
 
+from typing import Any
+
+from dissect.layout.build import encode
+from dissect.layout.docs import describe, rows
+from dissect.layout.generate import decoder, reader
 from dissect.layout.types import (
     Array,
     Bits,
@@ -49,8 +54,13 @@ from dissect.layout.types import (
     u128,
     u128le,
 )
+from dissect.layout.values import RENDER, UNREADABLE, lossy, redacted
+from dissect.layout.walk import Walked, Walker, walk
+from dissect.model import Fault
 
 __all__ = [
+    "RENDER",
+    "UNREADABLE",
     "Array",
     "Bits",
     "Blob",
@@ -72,7 +82,12 @@ __all__ = [
     "Style",
     "Text",
     "Type",
+    "Walked",
+    "Walker",
     "boolean",
+    "decoder",
+    "describe",
+    "encode",
     "f32",
     "f32le",
     "f64",
@@ -85,6 +100,11 @@ __all__ = [
     "i32le",
     "i64",
     "i64le",
+    "lossy",
+    "read",
+    "reader",
+    "redacted",
+    "rows",
     "u8",
     "u16",
     "u16le",
@@ -94,4 +114,18 @@ __all__ = [
     "u64le",
     "u128",
     "u128le",
+    "walk",
 ]
+
+
+def read(layout: Layout, buf: bytes, start: int, end: int, style: Style) -> tuple[dict[str, Any], list[str], Fault | None]:
+    """Fields, notes and fault of the frame buf[start:end]."""
+    try:
+        fields = decoder(layout, style)(buf, start, end)
+    except UNREADABLE:
+        pass
+    else:
+        if "trailing" not in fields:
+            return fields, [], None
+    walked = walk(layout, buf, start, end, style)
+    return walked.fields, walked.notes, walked.fault

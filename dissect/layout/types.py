@@ -244,7 +244,7 @@ class Field:
     def __post_init__(self) -> None:
         _require(self.name.isidentifier(), f"{self.name!r} is no field name")
         labelled = self.type.item if isinstance(self.type, Array | Repeat) else self.type
-        _require(self.labels is None or isinstance(labelled, Number | Choice), f"{self.name} cannot have labels")
+        _require(self.labels is None or _whole(labelled) or isinstance(labelled, Choice), f"{self.name} cannot have labels")
 
 
 Entry = Field | Optional | Choice
@@ -343,6 +343,11 @@ def _require(condition: bool, what: str) -> None:
         raise ValueError(what)
 
 
+def _whole(kind: Type) -> bool:
+    """Whether the bare value is an integer that labels, counts and choices can use."""
+    return isinstance(kind, Number) and not kind.floating and kind.code != "16s"
+
+
 def _item(item: Type | tuple[Entry, ...]) -> Type:
     made = Group(*item) if isinstance(item, tuple) else item
     _require(not isinstance(made, Choice | Rest | RestText | Repeat), f"no array of {type(made).__name__}")
@@ -386,7 +391,7 @@ def _check_references(part: Type | Sequence[Entry], known: frozenset[str]) -> fr
                 match entry:
                     case Field(name=name, type=kind):
                         known = _check_references(kind, known)
-                        if isinstance(kind, Number | Text | FixedText):
+                        if isinstance(kind, Text) or _whole(kind):
                             known |= {name}
                     case Optional(fields=fields):
                         _check_references(fields, known)

@@ -1,0 +1,541 @@
+"""Decoders made from field tables: the source of one function per layout and style, compiled on first use.
+
+What a decoder saves on: adjacent fixed fields are one `struct` call, arrays of numbers or of fixed objects too; the object is one
+dict literal as long as no field depends on another; `at` moves only behind what has no fixed size, until then a constant is added.
+
+A fixed read may run past `end` into the next frame. That is found out at the latest when the frame is over, because positions
+never go back; what allocates or slices compares with `end` before.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from itertools import count
+from struct import Struct
+from typing import TYPE_CHECKING, Any
+
+from dissect.layout.types import (
+    Array,
+    Bits,
+    Blob,
+    Choice,
+    Custom,
+    Entry,
+    Field,
+    Fixed,
+    FixedText,
+    Group,
+    Layout,
+    Number,
+    Optional,
+    Repeat,
+    Rest,
+    RestText,
+    Sized,
+    Style,
+    Text,
+    Type,
+    boolean,
+    has_custom,
+    minimum,
+)
+from dissect.layout.values import RENDER, lossy, not_finite, redacted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_serial = count()
+
+
+def decoder(layout: Layout, style: Style) -> Callable[[bytes, int, int], dict[str, Any]]:
+    """`decode(buf, start, end)`: the fields of the frame, or one of `UNREADABLE`. Bytes left over are in `trailing`."""
+    made = layout.decoders.get(style)
+    if made is None:
+        made = layout.decoders[style] = _compile(source(layout, style), f"{layout.name} {layout.kind}")
+    return made
+
+
+def reader(group: Group, style: Style) -> Callable[[bytes, int, int], tuple[dict[str, Any], int]]:
+    """`read(buf, at, end)`: the object at `at` and where it ends, for parts written by hand."""
+    made = group.readers.get(style)
+    if made is None:
+        made = group.readers[style] = _compile(_part_source(group, style), "group")
+    return made
+
+
+def source(layout: Layout, style: Style) -> tuple[str, dict[str, Any]]:
+    """The source of the decoder and the names it uses."""
+    maker = _Maker(style)
+    value = maker.object(layout.fields)
+    maker.emit(f"f = {value}")
+    where = maker.where()
+    maker.emit(f"if {where} != end:")
+    maker.emit(f"    LEFT(f, buf, {where}, end)")
+    maker.emit("return f")
+    maker.names["LEFT"] = _left_over(style, layout.secret and not style.show_secrets)
+    return maker.source(), maker.names
+
+
+def _part_source(group: Group, style: Style) -> tuple[str, dict[str, Any]]:
+    maker = _Maker(style)
+    value = maker.object(group.fields)
+    maker.settle()
+    maker.emit("if at > end:")
+    maker.emit("    raise ValueError")
+    maker.emit(f"return {value}, at")
+    return maker.source(), maker.names
+
+
+def _compile(made: tuple[str, dict[str, Any]], what: str) -> Callable[[bytes, int, int], Any]:
+    text, names = made
+    file = f"<layout {next(_serial)}: {what}>"
+    # For tracebacks; without a modification time it is never thought stale.
+    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+    exec(compile(text, file, "exec"), names)
+    function: Callable[[bytes, int, int], Any] = names["decode"]
+    return function
+
+
+def _left_over(style: Style, hidden: bool) -> Callable[[dict[str, Any], bytes, int, int], None]:
+    render = RENDER[style.bytes_as]
+
+    def left_over(fields: dict[str, Any], buf: bytes, at: int, end: int) -> None:
+        if at > end:
+            raise ValueError
+        fields["trailing"] = redacted(end - at) if hidden else render(buf[at:end])
+
+    return left_over
+
+
+class _Counted(dict[int, Callable[[bytes, int], tuple[Any, ...]]]):
+    """`unpack_from` for so many numbers of one kind; the usual counts are kept."""
+
+    def __init__(self, order: str, code: str) -> None:
+        self.order = order
+        self.code = code
+
+    def __missing__(self, size: int) -> Callable[[bytes, int], tuple[Any, ...]]:
+        made = Struct(f"{self.order}{size}{self.code}").unpack_from
+        if size <= 256:
+            self[size] = made
+        return made
+
+
+class _Object:
+    """An object in the making: keys that are still to be written, and the variable of the dict once there is one."""
+
+    __slots__ = ("pending", "variable")
+
+    def __init__(self) -> None:
+        self.pending: list[tuple[str, str]] = []
+        self.variable: str | None = None
+
+    def literal(self) -> str:
+        return "{" + ", ".join(f"{key!r}: {value}" for key, value in self.pending) + "}"
+
+
+class _Maker:
+    """Writes one function."""
+
+    def __init__(self, style: Style) -> None:
+        self.style = style
+        self.names: dict[str, Any] = {"BOOL": (False, True), "NOT_FINITE": not_finite, "LOSSY": lossy, "BASE64": RENDER["base64"]}
+        self.lines: list[str] = []
+        self.indent = 1
+        self.serial = count()
+        self.end = "end"
+        self.ahead = 0
+        """Bytes between `at` and where reading has come to."""
+        self.run: list[tuple[str, str, int, str]] = []
+        """Adjacent fixed fields not yet read: variable, struct code, size, byte order."""
+        self.scopes: list[dict[str, str]] = []
+        """Field name to the variable of its bare value, for objects around each other."""
+
+    def source(self) -> str:
+        return "\n".join(["def decode(buf, at, end):", *self.lines, ""])
+
+    # Lines and positions
+
+    def emit(self, line: str) -> None:
+        self.flush()
+        self.lines.append("    " * self.indent + line)
+
+    def flush(self) -> None:
+        """Read the adjacent fixed fields."""
+        if not self.run:
+            return
+        run, self.run = self.run, []
+        size = sum(one[2] for one in run)
+        where = self.where(-size)
+        if len(run) == 1 and run[0][1] == "B":
+            self.emit(f"{run[0][0]} = buf[{where}]")
+        else:
+            targets = ", ".join(one[0] for one in run) + ("," if len(run) == 1 else "")
+            self.emit(f"{targets} = {self.name('UNPACK', Struct(_format(run)).unpack_from)}(buf, {where})")
+
+    def where(self, more: int = 0) -> str:
+        ahead = self.ahead + more
+        return f"at + {ahead}" if ahead else "at"
+
+    def settle(self) -> None:
+        """Bring `at` to where reading has come to."""
+        self.flush()
+        if self.ahead:
+            self.emit(f"at += {self.ahead}")
+            self.ahead = 0
+
+    def variable(self, letter: str = "v") -> str:
+        return f"{letter}{next(self.serial)}"
+
+    def name(self, kind: str, value: Any) -> str:
+        """A global of the function that stands for `value`."""
+        for name, known in self.names.items():
+            if known is value and name.startswith(kind):
+                return name
+        name = f"{kind}{len(self.names)}"
+        self.names[name] = value
+        return name
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """Lines under `head`; inside as behind it, `at` is exact."""
+        self.settle()
+        self.emit(head)
+        self.indent += 1
+        before = len(self.lines)
+        yield
+        self.settle()
+        if len(self.lines) == before:
+            self.emit("pass")
+        self.indent -= 1
+
+    # Objects
+
+    def object(self, fields: Sequence[Entry]) -> str:
+        """An expression for the object; it may be used behind the next flush."""
+        made = _Object()
+        self.scopes.append({})
+        self.entries(fields, made)
+        self.scopes.pop()
+        if made.variable is None:
+            return made.literal()
+        self.write(made)
+        return made.variable
+
+    def write(self, made: _Object) -> None:
+        """Write what is pending, into a dict that later lines add to."""
+        if made.variable is None:
+            made.variable = self.variable("o")
+            self.emit(f"{made.variable} = {made.literal()}")
+        else:
+            for key, value in made.pending:
+                self.emit(f"{made.variable}[{key!r}] = {value}")
+        made.pending.clear()
+
+    def entries(self, fields: Sequence[Entry], made: _Object) -> None:
+        for entry in fields:
+            match entry:
+                case Field(type=Choice() as choice):
+                    self.choice(choice, entry, made)
+                case Field():
+                    self.field(entry, entry.type, made)
+                case Choice():
+                    self.choice(entry, None, made)
+                case Optional(fields=tail):
+                    self.settle()
+                    self.write(made)
+                    with self.block(f"if at < {self.end}:"):
+                        self.entries(tail, made)
+                        self.write(made)
+
+    def choice(self, choice: Choice, field: Field | None, made: _Object) -> None:
+        self.settle()
+        self.write(made)
+        asked = self.reference(choice.discriminator)
+        head = "if"
+        for key, branch in choice.alternatives.items():
+            with self.block(f"{head} {asked} == {key!r}:"):
+                self.branch(branch, field, made)
+            head = "elif"
+        if choice.otherwise is not None:
+            with self.block("else:" if choice.alternatives else "if True:"):
+                self.branch(choice.otherwise, field, made)
+
+    def branch(self, branch: Type | tuple[Entry, ...], field: Field | None, made: _Object) -> None:
+        if isinstance(branch, tuple):
+            self.entries(branch, made)
+        else:
+            assert field is not None
+            self.field(field, branch, made)
+        self.write(made)
+
+    def field(self, field: Field, kind: Type, made: _Object) -> None:
+        hidden = field.secret and not self.style.show_secrets
+        value, bare = self.hidden(kind) if hidden else self.value(kind)
+        made.pending.append((field.name, value))
+        if bare is not None:
+            self.scopes[-1][field.name] = bare
+        if field.labels is not None:
+            label = self.name("LABEL", field.labels.get)
+            if hidden:
+                text = "None"
+            elif isinstance(kind, Array | Repeat):
+                text = f"[{label}(x) for x in {value}]"
+            else:
+                text = f"{label}({bare})"
+            made.pending.append((f"{field.name}_label", text))
+
+    def reference(self, name: str) -> str:
+        for scope in reversed(self.scopes):
+            if name in scope:
+                return scope[name]
+        raise ValueError(f"no field {name}")
+
+    # Values: an expression and, for what others may refer to, the variable of the bare value
+
+    def value(self, kind: Type) -> tuple[str, str | None]:
+        match kind:
+            case Number():
+                bare = self.fixed("B" if kind is boolean else kind.code, kind.size, kind.order)
+                if kind is boolean:
+                    return f"BOOL[{bare}]", bare
+                if kind.floating:
+                    return f"({bare} if {bare} - {bare} == 0 else NOT_FINITE({bare}))", None
+                if kind.code == "16s":
+                    return f"str(int.from_bytes({bare}, {'big' if kind.order == '>' else 'little'!r}))", None
+                return bare, bare
+            case Fixed(size=size):
+                return self.rendered(self.fixed(f"{size}s", size, "")), None
+            case FixedText(size=size):
+                return f"{self.fixed(f'{size}s', size, '')}.decode()", None
+            case Bits(number=number, parts=parts):
+                word = self.fixed(number.code, number.size, number.order)
+                cut = _Object()
+                for name, shift, mask, labels in parts:
+                    part = f"{word} >> {shift} & {mask}" if shift else f"{word} & {mask}"
+                    cut.pending.append((name, part))
+                    if labels is not None:
+                        cut.pending.append((f"{name}_label", f"{self.name('LABEL', labels.get)}({part})"))
+                return cut.literal(), None
+            case Text() | Blob():
+                return self.prefixed(kind, hidden=False)
+            case Rest() | RestText():
+                start = self.variable("a")
+                self.emit(f"{start} = {self.where()}")
+                self.emit(f"if {start} > {self.end}:")
+                self.emit("    raise ValueError")
+                value = self.variable()
+                taken = f"buf[{start}:{self.end}]"
+                shown = f"{taken}.decode()" if isinstance(kind, RestText) else self.rendered(taken)
+                self.emit(f"{value} = {shown}")
+                self.at_end()
+                return value, None
+            case Array():
+                return self.array(kind), None
+            case Repeat():
+                return self.repeat(kind), None
+            case Group(fields=fields):
+                return self.object(fields), None
+            case Sized():
+                return self.region(kind), None
+            case Custom():
+                return self.custom(kind), None
+            case Choice():
+                raise ValueError("a choice is a field of its own")
+
+    def fixed(self, code: str, size: int, order: str) -> str:
+        """Add to the run of fixed fields; bytes and byte strings have no order."""
+        if size == 1 or code.endswith("s"):
+            order = ""
+        if order and any(one[3] not in ("", order) for one in self.run):
+            self.flush()
+        bare = self.variable()
+        self.run.append((bare, code, size, order))
+        self.ahead += size
+        return bare
+
+    def rendered(self, data: str) -> str:
+        match self.style.bytes_as:
+            case "hex":
+                return f"{data}.hex()"
+            case "base64":
+                return f"BASE64({data})"
+            case "text":
+                return f"LOSSY({data})"
+            case "omit":
+                return f"{self.name('OMIT', RENDER['omit'])}({data})"
+            case "raw":
+                return data
+
+    def hidden(self, kind: Type) -> tuple[str, str | None]:
+        """A secret that is read but not shown."""
+        if isinstance(kind, Text | Blob):
+            return self.prefixed(kind, hidden=True)
+        if isinstance(kind, Number):
+            return f"'{redacted(kind.size)}'", self.value(kind)[1]
+        start = self.variable("a")
+        self.emit(f"{start} = {self.where()}")
+        bare = self.value(kind)[1]
+        self.settle()
+        shown = self.variable()
+        self.emit(f"{shown} = f'<redacted {{at - {start}}} bytes>'")
+        return shown, bare
+
+    def length(self, length: Number | str) -> tuple[str, bool]:
+        """The variable of a length or count, and whether it can be negative."""
+        if isinstance(length, str):
+            return self.reference(length), True
+        return self.fixed(length.code, length.size, length.order), length.signed
+
+    def prefixed(self, kind: Text | Blob, hidden: bool) -> tuple[str, str]:
+        size, signed = self.length(kind.length)
+        value = self.variable()
+        start = self.variable("a")
+        self.emit(f"{start} = {self.where()}")
+        self.ahead = 0
+        if kind.null is not None:
+            self.emit(f"if {size} == {kind.null}:")
+            self.emit(f"    {value} = None")
+            self.emit(f"    at = {start}")
+            self.emit("else:")
+            self.indent += 1
+        self.emit(f"at = {start} + {size}")
+        self.emit(f"if not {start} <= at <= {self.end}:" if signed else f"if at > {self.end}:")
+        self.emit("    raise ValueError")
+        taken = f"buf[{start}:at]"
+        if hidden:
+            self.emit(f"{value} = f'<redacted {{{size}}} bytes>'")
+        else:
+            self.emit(f"{value} = {f'{taken}.decode()' if isinstance(kind, Text) else self.rendered(taken)}")
+        if kind.null is not None:
+            self.indent -= 1
+        return value, value
+
+    def at_end(self) -> None:
+        """All bytes to the end are read."""
+        self.emit(f"at = {self.end}")
+        self.ahead = 0
+
+    def flat(self, item: Type) -> tuple[str, list[tuple[str, str, int, str]], int] | None:
+        """For an item of fixed size and one byte order: expression, run and size."""
+        orders: set[str] = set()
+        if not _is_flat(item, orders) or len(orders) > 1:
+            return None
+        self.flush()
+        ahead = self.ahead
+        value, _ = self.value(item)
+        run, self.run, self.ahead = self.run, [], ahead
+        return value, run, minimum(item)
+
+    def flat_items(self, flat: tuple[str, list[tuple[str, str, int, str]], int], stop: str) -> str:
+        """An expression for the items between `at` and `stop`."""
+        value, run, _ = flat
+        if [one[1] for one in run] == ["B"] and value == run[0][0]:
+            return f"list(buf[at:{stop}])"
+        if len(run) == 1 and run[0][1] == "B":
+            return f"[{value} for {run[0][0]} in buf[at:{stop}]]"
+        targets = ", ".join(one[0] for one in run) + ("," if len(run) == 1 else "")
+        return f"[{value} for {targets} in {self.name('ITER', Struct(_format(run)).iter_unpack)}(buf[at:{stop}])]"
+
+    def array(self, kind: Array) -> str:
+        size, signed = self.length(kind.count)
+        self.settle()
+        items = self.variable()
+        least = minimum(kind.item)
+        flat = self.flat(kind.item)
+        if flat is None:
+            self.emit(f"if not 0 <= {size} * {least} <= {self.end} - at:")
+            self.emit("    raise ValueError")
+            self.emit(f"{items} = []")
+            with self.block(f"for _ in range({size}):"):
+                self.item(kind.item, items)
+            return items
+        stop = self.variable("a")
+        self.emit(f"{stop} = at + {size} * {least}")
+        self.emit(f"if not at <= {stop} <= {self.end}:" if signed else f"if {stop} > {self.end}:")
+        self.emit("    raise ValueError")
+        value, run, _ = flat
+        if len(run) == 1 and value == run[0][0] and run[0][1] != "B":
+            counted = self.name("COUNTED", _Counted(run[0][3], run[0][1]))
+            self.emit(f"{items} = list({counted}[{size}](buf, at))")
+        else:
+            self.emit(f"{items} = {self.flat_items(flat, stop)}")
+        self.emit(f"at = {stop}")
+        return items
+
+    def item(self, kind: Type, items: str) -> None:
+        value, _ = self.value(kind)
+        self.settle()
+        self.emit(f"{items}.append({value})")
+
+    def repeat(self, kind: Repeat) -> str:
+        self.settle()
+        items = self.variable()
+        flat = self.flat(kind.item)
+        if flat is not None:
+            self.emit(f"if at > {self.end} or ({self.end} - at) % {flat[2]}:")
+            self.emit("    raise ValueError")
+            self.emit(f"{items} = {self.flat_items(flat, self.end)}")
+            self.at_end()
+            return items
+        self.emit(f"{items} = []")
+        with self.block(f"while at < {self.end}:"):
+            start = self.variable("a")
+            guarded = has_custom(kind.item)
+            if guarded:
+                self.emit(f"{start} = at")
+            self.item(kind.item, items)
+            if guarded:
+                self.emit(f"if at == {start}:")
+                self.emit("    raise ValueError")
+        return items
+
+    def region(self, kind: Sized) -> str:
+        size, _ = self.length(kind.length)
+        self.settle()
+        stop = self.variable("e")
+        self.emit(f"{stop} = at + {size}")
+        self.emit(f"if not at <= {stop} <= {self.end}:")
+        self.emit("    raise ValueError")
+        around, self.end = self.end, stop
+        value, _ = self.value(kind.content)
+        self.settle()
+        self.end = around
+        # Bytes left over are noted, and only the walk makes notes.
+        self.emit(f"if at != {stop}:")
+        self.emit("    raise ValueError")
+        return value
+
+    def custom(self, kind: Custom) -> str:
+        self.settle()
+        value, start = self.variable(), self.variable("a")
+        self.emit(f"if at > {self.end}:")
+        self.emit("    raise ValueError")
+        self.emit(f"{start} = at")
+        self.emit(f"{value}, at = {self.name('READ', kind.read)}(buf, at, {self.end}, {self.name('STYLE', self.style)})")
+        self.emit(f"if not {start} <= at <= {self.end}:")
+        self.emit("    raise ValueError")
+        return value
+
+
+def _format(run: list[tuple[str, str, int, str]]) -> str:
+    order = next((one[3] for one in run if one[3]), ">")
+    return order + "".join(one[1] for one in run)
+
+
+def _is_flat(kind: Type, orders: set[str]) -> bool:
+    """Whether `kind` is a run of fixed fields and nothing else; adds its byte orders to `orders`."""
+    match kind:
+        case Number() | Bits(number=Number()):
+            number = kind.number if isinstance(kind, Bits) else kind
+            if number.size > 1 and number.code != "16s":
+                orders.add(number.order)
+            return True
+        case Fixed() | FixedText():
+            return True
+        case Group(fields=fields):
+            return all(isinstance(entry, Field) and not entry.secret and _is_flat(entry.type, orders) for entry in fields)
+        case _:
+            return False

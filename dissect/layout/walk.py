@@ -1,0 +1,488 @@
+"""Field tables interpreted: every field with its byte range, and what is wrong where. Slow, exact, and never raises.
+
+The last word on a frame: what `walk` reads without a fault or a note, the decoder reads too, with the same values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import unpack_from
+from typing import Any, NamedTuple
+
+from dissect.errors import Malformed
+from dissect.layout.types import (
+    Array,
+    Bits,
+    Blob,
+    Choice,
+    Custom,
+    Entry,
+    Field,
+    Fixed,
+    FixedText,
+    Group,
+    Labels,
+    Layout,
+    Number,
+    Optional,
+    Repeat,
+    Rest,
+    RestText,
+    Sized,
+    Style,
+    Text,
+    Type,
+    boolean,
+    has_secret,
+    minimum,
+)
+from dissect.layout.values import RENDER, UNREADABLE, lossy, not_finite, redacted, sized
+from dissect.model import Fault, Span
+
+
+class Walked(NamedTuple):
+    """A frame read field by field: the fields before the damage, spans that tile the frame, notes, and the damage."""
+
+    fields: dict[str, Any]
+    spans: list[Span]
+    notes: list[str]
+    fault: Fault | None
+
+
+PLAIN = Style()
+
+
+def walk(
+    layout: Layout,
+    buf: bytes,
+    start: int,
+    end: int,
+    style: Style = PLAIN,
+    missing: str | None = None,
+    buffer: str = "frame",
+) -> Walked:
+    """Read buf[start:end] as `layout`. `missing` says that the frame goes on behind `end` and why that is not here."""
+    walker = Walker(buf, start, end, style, missing, buffer)
+    fields: dict[str, Any] = {}
+    at = start
+    try:
+        at = walker.fields(layout.fields, start, end, 0, fields)
+        if at < end:
+            walker.left_over(at, end, 0, fields, layout.secret)
+        if missing is not None:
+            raise walker.malformed(end, missing, "trailing")
+    except Malformed as damage:
+        walker.damaged(layout.secret)
+        return Walked(fields, walker.spans, walker.notes, Fault(damage.field, damage.offset, damage.reason, damage.buffer))
+    return Walked(fields, walker.spans, walker.notes, None)
+
+
+class Walker:
+    """The state of one walk, and what parts written by hand call.
+
+    Such a part gets `buf`, its position `at` and the `end` of what it may take, both in `buf`, as all positions here; spans and faults are
+    given in the same positions and come out counted from the start of the frame. It adds leaf spans that tile what it took,
+    raises `malformed(...)` at damage after `keep(...)` of what it has read so far, and hides its own secrets by `style`.
+    """
+
+    __slots__ = ("buf", "buffer", "end", "missing", "notes", "opened", "partial", "path", "render", "scopes", "spans", "start", "style")
+
+    def __init__(self, buf: bytes, start: int, end: int, style: Style, missing: str | None = None, buffer: str = "frame") -> None:
+        self.buf = buf
+        self.start = start
+        self.end = end
+        self.style = style
+        self.missing = missing
+        self.buffer = buffer
+        self.render = RENDER[style.bytes_as]
+        self.spans: list[Span] = []
+        self.notes: list[str] = []
+        self.path: list[str] = []
+        self.opened: list[int] = []
+        """Indexes of the spans whose end is not known yet."""
+        self.partial: Any = None
+        """What is there of the value in which the damage is."""
+        self.scopes: list[dict[str, Any]] = []
+
+    # For parts written by hand
+
+    def span(
+        self, name: str, at: int, stop: int, value: Any, depth: int, label: str | None = None, secret: bool = False, leaf: bool = True
+    ) -> None:
+        self.spans.append(Span(name, at - self.start, stop - at, value, depth, leaf, label, secret, self.buffer))
+
+    def open(self, name: str, at: int, depth: int) -> None:
+        """Begin the span of an object or array; what follows with a greater depth lies in it until `close`."""
+        self.opened.append(len(self.spans))
+        self.span(name, at, at, None, depth, leaf=False)
+
+    def close(self, stop: int) -> None:
+        """End the span opened last."""
+        index = self.opened.pop()
+        span = self.spans[index]
+        self.spans[index] = span._replace(length=stop - self.start - span.offset)
+
+    def malformed(self, at: int, reason: str, *names: str) -> Malformed:
+        """To be raised: the field named by `names` below the present one, such as "entries[2]", "body", is damaged at `at`."""
+        return Malformed(".".join([*self.path, *names]).replace(".[", "["), at - self.start, reason, self.buffer)
+
+    def short(self, at: int, end: int, reason: str, *names: str) -> Malformed:
+        """As `malformed`, for bytes that end too soon: where bytes are missing from the frame, that is the reason."""
+        return self.malformed(at, self.missing if self.missing is not None and end == self.end else reason, *names)
+
+    def keep(self, value: Any) -> None:
+        """What a part has read so far, to be kept if `malformed` is raised next."""
+        self.partial = value
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def mark(self) -> tuple[int, int, int, int, int]:
+        """For `back`, to try another reading."""
+        return len(self.spans), len(self.notes), len(self.path), len(self.opened), len(self.scopes)
+
+    def back(self, mark: tuple[int, int, int, int, int]) -> None:
+        """Forget what was added since `mark`."""
+        held: tuple[list[Any], ...] = (self.spans, self.notes, self.path, self.opened, self.scopes)
+        for one, size in zip(held, mark, strict=True):
+            del one[size:]
+        self.partial = None
+
+    def where(self) -> str:
+        """The path of the present field, for notes."""
+        return ".".join(self.path)
+
+    # The table
+
+    def fields(self, entries: Sequence[Entry], at: int, end: int, depth: int, into: dict[str, Any]) -> int:
+        """Read the fields of an object into `into`."""
+        self.scopes.append({})
+        try:
+            at = self._entries(entries, at, end, depth, into)
+        except Malformed:
+            self.partial = into or None
+            raise
+        self.scopes.pop()
+        return at
+
+    def value(
+        self, kind: Type | tuple[Entry, ...], at: int, end: int, name: str, depth: int, labels: Labels | None = None, secret: bool = False
+    ) -> tuple[Any, int]:
+        """Read one value of the table language, named `name` below the present field."""
+        self.path.append(name)
+        value, at, _ = (self._secret if secret else self._value)(_typed(kind), at, end, name, depth, labels)
+        self.path.pop()
+        return value, at
+
+    def _entries(self, entries: Sequence[Entry], at: int, end: int, depth: int, into: dict[str, Any]) -> int:
+        for entry in entries:
+            match entry:
+                case Field(type=Choice() as choice):
+                    at = self._choice(choice, entry, at, end, depth, into)
+                case Field():
+                    at = self._field(entry, entry.type, at, end, depth, into)
+                case Choice():
+                    at = self._choice(entry, None, at, end, depth, into)
+                case Optional(fields=tail):
+                    if at < end:
+                        at = self._entries(tail, at, end, depth, into)
+                    elif self.missing is not None and end == self.end:
+                        raise self.malformed(at, self.missing, *_first_name(tail))
+        return at
+
+    def _choice(self, choice: Choice, field: Field | None, at: int, end: int, depth: int, into: dict[str, Any]) -> int:
+        branch = choice.alternatives.get(self._reference(choice.discriminator), choice.otherwise)
+        if branch is None:
+            return at
+        if isinstance(branch, tuple):
+            return self._entries(branch, at, end, depth, into)
+        assert field is not None
+        return self._field(field, branch, at, end, depth, into)
+
+    def _field(self, field: Field, kind: Type, at: int, end: int, depth: int, into: dict[str, Any]) -> int:
+        name = field.name
+        self.path.append(name)
+        try:
+            value, at, bare = (self._secret if field.secret else self._value)(kind, at, end, name, depth, field.labels)
+        except Malformed:
+            if self.partial is not None:
+                into[name] = self.partial
+            raise
+        self.path.pop()
+        into[name] = value
+        self.scopes[-1][name] = bare
+        if field.labels is not None:
+            look_up = field.labels.get
+            if field.secret and not self.style.show_secrets:
+                into[f"{name}_label"] = None
+            elif isinstance(kind, Array | Repeat):
+                into[f"{name}_label"] = [look_up(one) for one in value]
+            else:
+                into[f"{name}_label"] = look_up(bare)
+        return at
+
+    def _reference(self, name: str) -> Any:
+        for scope in reversed(self.scopes):
+            if name in scope:
+                return scope[name]
+        raise ValueError(f"no field {name}")
+
+    def _secret(self, kind: Type, at: int, end: int, name: str, depth: int, labels: Labels | None) -> tuple[Any, int, Any]:
+        """A value that is replaced by its size, or whose spans are flagged as secret."""
+        first, notes = len(self.spans), len(self.notes)
+        show = self.style.show_secrets
+        begin = at
+        try:
+            value, at, bare = self._value(kind, at, end, name, depth, labels)
+        except Malformed:
+            if not show:
+                del self.spans[first:], self.notes[notes:]
+                self.opened = [index for index in self.opened if index < first]
+                self.partial = None
+            raise
+        finally:
+            self.spans[first:] = [span._replace(secret=True) for span in self.spans[first:]]
+        if show:
+            return value, at, bare
+        if isinstance(kind, Text | Blob):
+            value = None if value is None else redacted(at - begin - (kind.length.size if isinstance(kind.length, Number) else 0))
+        else:
+            value = redacted(at - begin)
+        del self.spans[first:], self.notes[notes:]
+        self.span(name, begin, at, value, depth, secret=True)
+        return value, at, bare
+
+    def _value(self, kind: Type, at: int, end: int, name: str, depth: int, labels: Labels | None) -> tuple[Any, int, Any]:
+        """Value, new position, and the bare value for those who refer to the field."""
+        value: Any
+        match kind:
+            case Number():
+                bare = self._number(kind, at, end)
+                value = self._shown(kind, bare)
+                stop = at + kind.size
+                self.span(name, at, stop, value, depth, None if labels is None else labels.get(bare))
+                return value, stop, None if kind.floating or kind.code == "16s" else bare
+            case Fixed(size=size) | FixedText(size=size):
+                stop = self._take(size, at, end)
+                data = self.buf[at:stop]
+                value = self._text(data) if isinstance(kind, FixedText) else self.render(data)
+                self.span(name, at, stop, value, depth)
+                return value, stop, None
+            case Bits(number=number, parts=parts):
+                bare = self._number(number, at, end)
+                value = {}
+                for part, shift, mask, part_labels in parts:
+                    value[part] = bare >> shift & mask
+                    if part_labels is not None:
+                        value[f"{part}_label"] = part_labels.get(value[part])
+                stop = at + number.size
+                self.span(name, at, stop, value, depth)
+                return value, stop, None
+            case Text() | Blob():
+                return self._prefixed(kind, at, end, name, depth)
+            case Rest() | RestText():
+                data = self.buf[at:end]
+                value = self._text(data) if isinstance(kind, RestText) else self.render(data)
+                self.span(name, at, end, value, depth)
+                if self.missing is not None and end == self.end:
+                    self.partial = value
+                    raise self.malformed(end, self.missing)
+                return value, end, None
+            case Array():
+                value, at = self._array(kind, at, end, name, depth, labels)
+                return value, at, None
+            case Repeat():
+                self.open(name, at, depth)
+                value, at = self._items(kind.item, None, at, end, name, depth + 1, labels)
+                self.close(at)
+                return value, at, None
+            case Group():
+                self.open(name, at, depth)
+                value = {}
+                at = self.fields(kind.fields, at, end, depth + 1, value)
+                self.close(at)
+                return value, at, None
+            case Sized():
+                value, at = self._region(kind, at, end, name, depth, labels)
+                return value, at, None
+            case Custom():
+                value, at = self._custom(kind, at, end, name, depth)
+                return value, at, None
+            case Choice():
+                raise ValueError("a choice is a field of its own")
+
+    def _number(self, kind: Number, at: int, end: int) -> Any:
+        if end - at < kind.size:
+            raise self.short(at, end, f"{kind.name} takes {sized(kind.size)}, {end - at} left")
+        return unpack_from("B" if kind is boolean else kind.order + kind.code, self.buf, at)[0]
+
+    def _shown(self, kind: Number, bare: Any) -> Any:
+        if kind is boolean:
+            if bare > 1:
+                self.notes.append(f"{self.where()} is {bare}, neither 0 nor 1")
+                return bare
+            return bare == 1
+        if kind.floating:
+            return bare if bare - bare == 0 else not_finite(bare)
+        if kind.code == "16s":
+            return str(int.from_bytes(bare, "big" if kind.order == ">" else "little"))
+        return bare
+
+    def _take(self, size: int, at: int, end: int) -> int:
+        if end - at < size:
+            raise self.short(at, end, f"takes {sized(size)}, {end - at} left")
+        return at + size
+
+    def _text(self, data: bytes) -> str:
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            self.notes.append(f"{self.where()} is not UTF-8")
+            return lossy(data)
+
+    def _length(self, length: Number | str, at: int, end: int) -> tuple[int, int]:
+        """A length or count, and where what it counts begins."""
+        if isinstance(length, str):
+            return self._reference(length), at
+        return self._number(length, at, end), at + length.size
+
+    def _prefixed(self, kind: Text | Blob, at: int, end: int, name: str, depth: int) -> tuple[Any, int, Any]:
+        size, first = self._length(kind.length, at, end)
+        value: Any = None
+        stop = first
+        if size != kind.null or kind.null is None:
+            if size < 0:
+                raise self.malformed(at, f"length is {size}")
+            if size > end - first:
+                raise self.short(at, end, f"length says {sized(size)}, {end - first} left")
+            stop = first + size
+            data = self.buf[first:stop]
+            value = self._text(data) if isinstance(kind, Text) else self.render(data)
+        self.span(name, at, stop, value, depth)
+        return value, stop, value
+
+    def _array(self, kind: Array, at: int, end: int, name: str, depth: int, labels: Labels | None) -> tuple[list[Any], int]:
+        size, first = self._length(kind.count, at, end)
+        if size < 0:
+            raise self.malformed(at, f"count is {size}")
+        least = minimum(kind.item)
+        # Where bytes are missing the count may well be right.
+        if size * least > end - first and (self.missing is None or end != self.end):
+            item = kind.item
+            what = f"of {item.name}" if isinstance(item, Number) else f"items of at least {sized(least)}"
+            raise self.malformed(at, f"count says {size} {what}, {sized(end - first)} left")
+        self.open(name, at, depth)
+        if first > at:
+            self.span("count", at, first, size, depth + 1)
+        value, at = self._items(kind.item, size, first, end, name, depth + 1, labels)
+        self.close(at)
+        return value, at
+
+    def _items(
+        self, kind: Type, size: int | None, at: int, end: int, name: str, depth: int, labels: Labels | None
+    ) -> tuple[list[Any], int]:
+        """So many items, or (None) all to the end."""
+        items: list[Any] = []
+        around = self.path[-1]
+        index = 0
+        try:
+            while at < end if size is None else index < size:
+                one = f"[{index}]"
+                self.path[-1] = around + one
+                begin = at
+                if at >= end and self.missing is not None and end == self.end:
+                    raise self.malformed(at, self.missing)
+                value, at, _ = self._value(kind, at, end, name + one, depth, labels)
+                items.append(value)
+                if at == begin and (size is None or self.missing is not None):
+                    raise self.malformed(at, "takes no bytes")
+                index += 1
+            if size is None and self.missing is not None and end == self.end:
+                self.path[-1] = f"{around}[{index}]"
+                raise self.malformed(at, self.missing)
+        except Malformed:
+            if self.partial is not None:
+                items.append(self.partial)
+            self.partial = items
+            raise
+        self.path[-1] = around
+        return items, at
+
+    def _region(self, kind: Sized, at: int, end: int, name: str, depth: int, labels: Labels | None) -> tuple[Any, int]:
+        size, first = self._length(kind.length, at, end)
+        if size < 0:
+            raise self.malformed(at, f"length is {size}")
+        stop = first + size
+        if stop > end:
+            if self.missing is None or end != self.end:
+                raise self.malformed(at, f"length says {sized(size)}, {end - first} left")
+            stop = end
+        self.open(name, at, depth)
+        if first > at:
+            self.span("length", at, first, size, depth + 1)
+        value: Any
+        match kind.content:
+            case Group(fields=fields):
+                value = {}
+                at = self.fields(fields, first, stop, depth + 1, value)
+                if at < stop:
+                    self.left_over(at, stop, depth + 1, value, has_secret(fields))
+            case Repeat(item=item):
+                value, at = self._items(item, None, first, stop, name, depth + 1, labels)
+            case content:
+                value, at, _ = self._value(content, first, stop, name, depth + 1, labels)
+                if at < stop:
+                    raise self.malformed(at, f"{sized(stop - at)} left over")
+        if stop < first + size:
+            assert self.missing is not None
+            self.partial = value or None
+            raise self.malformed(stop, self.missing)
+        self.close(stop)
+        return value, stop
+
+    def _custom(self, kind: Custom, at: int, end: int, name: str, depth: int) -> tuple[Any, int]:
+        mark = len(self.path)
+        try:
+            value, stop = kind.walk(self.buf, at, end, self, name, depth)
+        except Malformed as damage:
+            if self.missing is not None and end == self.end:
+                damage.reason = self.missing
+            raise
+        except UNREADABLE:
+            raise self.short(at, end, "cannot be read") from None
+        if not at <= stop <= end:
+            raise self.malformed(at, f"takes {sized(stop - at)}, {end - at} left")
+        del self.path[mark:]
+        return value, stop
+
+    # The end
+
+    def left_over(self, at: int, end: int, depth: int, into: dict[str, Any], secret: bool) -> None:
+        value = redacted(end - at) if secret and not self.style.show_secrets else self.render(self.buf[at:end])
+        into["trailing"] = value
+        self.span("trailing", at, end, value, depth, secret=secret)
+        if self.missing is None or end != self.end:
+            inside = f" in {self.where()}" if self.path else ""
+            self.notes.append(f"{sized(end - at)} left over{inside}")
+
+    def damaged(self, secret: bool) -> None:
+        """Cover what could not be read. Where a layout has a secret anywhere, a wrong length may have moved it there."""
+        covered = max((span.offset + span.length for span in self.spans if span.leaf), default=0)
+        for index in reversed(self.opened):
+            if index == len(self.spans) - 1:
+                self.spans.pop()
+            else:
+                span = self.spans[index]
+                self.spans[index] = span._replace(length=covered - span.offset)
+        at = self.start + covered
+        if at < self.end:
+            value = redacted(self.end - at) if secret and not self.style.show_secrets else self.render(self.buf[at : self.end])
+            self.span("undecoded", at, self.end, value, 0, secret=secret)
+
+
+def _typed(kind: Type | tuple[Entry, ...]) -> Type:
+    return Group(*kind) if isinstance(kind, tuple) else kind
+
+
+def _first_name(entries: Sequence[Entry]) -> list[str]:
+    return [entry.name for entry in entries if isinstance(entry, Field)][:1]
