@@ -1,0 +1,92 @@
+"""`streamdump`: argv in, exit code out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from cli.commands.conversations import conversations
+from cli.commands.protocols import protocols
+from cli.commands.read import read
+from cli.commands.schema import schema
+from cli.exits import ExitCode
+from cli.help import page
+from cli.output import say
+from cli.run import closed_pipe
+from dissect.errors import StreamdumpError, UsageError
+
+READ = "read"
+"""The command that needs no name; typing it means a file of that name."""
+
+_OF_THE_GROUP = ("--install-completion", "--show-completion")
+
+# The base of everything that is wrong with an argv; where typer keeps it depends on its version.
+_WrongCall: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+class _Command(TyperCommand):
+    """A command whose help is ours."""
+
+    def get_help(self, ctx: Any) -> str:
+        group = ctx.parent.command if ctx.parent is not None else None
+        if self.name == READ and group is not None:
+            others = [command for name, command in group.commands.items() if name != READ]
+            return page(self, "", others, [one for one in group.params if set(one.opts) & set(_OF_THE_GROUP)])
+        return page(self, self.name or "")
+
+
+class _Group(TyperGroup):
+    """The commands; an argv that does not begin with the name of one is a call of `read`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        first = args[0] if args else ""
+        if (first not in self.commands or first == READ) and first not in _OF_THE_GROUP:
+            args = [READ, *args]
+        return super().parse_args(ctx, args)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        reading = self.commands[READ]
+        return [*super().shell_complete(ctx, incomplete), *reading.shell_complete(ctx, incomplete)]
+
+
+app = typer.Typer(cls=_Group, add_completion=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+app.command(READ, cls=_Command, hidden=True)(read)
+app.command(cls=_Command)(conversations)
+app.command(cls=_Command)(protocols)
+app.command(cls=_Command)(schema)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `streamdump` with these arguments; the exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    command = typer.main.get_command(app)
+    try:
+        return int(command.main(args=arguments, prog_name="streamdump", standalone_mode=False) or 0)
+    except BrokenPipeError:
+        return closed_pipe()
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    except UsageError as error:
+        say(str(error))
+        return ExitCode.USAGE
+    except StreamdumpError as error:
+        say(str(error))
+        return ExitCode.UNREADABLE
+    except _WrongCall as error:
+        say(_wrong(error))
+        return ExitCode.USAGE
+
+
+def _wrong(error: Any) -> str:
+    """What is wrong with a call, and what was probably meant."""
+    name = getattr(error, "option_name", None)
+    near = getattr(error, "possibilities", None)
+    if name is not None and near is not None:
+        text = f"no such option {name}"
+        return f"{text}; did you mean {' or '.join(near)}?" if near else f"{text}; streamdump --help lists them"
+    text = str(error.format_message()).rstrip(".").replace("Value error, ", "")
+    return f"{text[:1].lower()}{text[1:]}; see streamdump --help"

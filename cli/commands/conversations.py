@@ -1,0 +1,57 @@
+"""`streamdump conversations FILE...`: who talked to whom."""
+
+from __future__ import annotations
+
+import sys
+
+from cli.options import (
+    AutoStop,
+    Colour,
+    DecodeAs,
+    Files,
+    FrameLimit,
+    Json,
+    OpenLimit,
+    ReadFiles,
+    UndecidedLimit,
+    WaitingLimit,
+    WaitingTime,
+    WaitingTotal,
+    When,
+    library_options,
+    packet_limit,
+)
+from cli.output import coloured, columns, write, write_text
+from cli.run import Run
+
+
+def conversations(
+    files: Files = None,
+    read_files: ReadFiles = None,
+    json: Json = False,
+    stop: AutoStop = None,
+    decode_as: DecodeAs = None,
+    undecided_limit: UndecidedLimit = "1M",
+    waiting_limit: WaitingLimit = "16M",
+    waiting_total: WaitingTotal = "256M",
+    waiting_time: WaitingTime = "10",
+    frame_limit: FrameLimit = "64M",
+    open_limit: OpenLimit = 65_536,
+    colour: Colour = When.AUTO,
+) -> int:
+    """Who talked to whom, in which protocol, how sure that is, and how it went."""
+    options = library_options(decode_as, undecided_limit, waiting_limit, waiting_total, waiting_time, frame_limit, open_limit)
+    run = Run([*(read_files or ()), *(files or ())], options, packet_limit(stop), colour)
+    for _ in run.batches():
+        pass
+    rows = run.inspector.rows()
+    if json:
+        from dissect.render.jsonl import encode
+
+        write(encode(rows))
+    elif rows:
+        from dissect.render.conversations import plain, table
+
+        width = columns()
+        write_text(plain(rows) if width is None else table(rows, width, coloured(colour, sys.stdout)))
+    return run.end(table=True)

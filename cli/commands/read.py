@@ -1,0 +1,170 @@
+"""`streamdump FILE...`: the messages of captures, as lines, trees, dumps or JSON."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.exits import ExitCode
+from cli.options import (
+    OTHER,
+    READ,
+    SHOWN,
+    AutoStop,
+    BytesAs,
+    Clock,
+    Colour,
+    DecodeAs,
+    Files,
+    Form,
+    FrameLimit,
+    Json,
+    OpenLimit,
+    ReadFiles,
+    UndecidedLimit,
+    WaitingLimit,
+    WaitingTime,
+    WaitingTotal,
+    When,
+    library_options,
+    packet_limit,
+    positive,
+)
+from cli.output import columns, palette, write, write_text
+from cli.run import Run
+from dissect.errors import UsageError
+
+if TYPE_CHECKING:
+    from dissect.model import Message, Record
+    from dissect.render.terminal import Palette
+
+
+def read(
+    context: typer.Context,
+    files: Files = None,
+    read_files: ReadFiles = None,
+    tree: Annotated[bool, typer.Option("-V", help="every field, with its bytes and where they are", rich_help_panel=SHOWN)] = False,
+    dump: Annotated[bool, typer.Option("-x", help="hex dump of each frame, with field names", rich_help_panel=SHOWN)] = False,
+    json: Json = False,
+    form: Annotated[Form, typer.Option("-T", metavar="FORM", help="text or json", rich_help_panel=SHOWN)] = Form.TEXT,
+    clock: Annotated[
+        Clock,
+        typer.Option("-t", metavar="FORM", help="times: r relative, ad local, ud UTC, e epoch", rich_help_panel=SHOWN),
+    ] = Clock.RELATIVE,
+    exchanges: Annotated[
+        bool, typer.Option("--exchanges", help="a record for every request with its response, too", rich_help_panel=SHOWN)
+    ] = False,
+    bytes_as: Annotated[
+        BytesAs, typer.Option("--bytes", metavar="FORM", help="byte values: hex, base64, text or omit", rich_help_panel=SHOWN)
+    ] = BytesAs.HEX,
+    show_secrets: Annotated[bool, typer.Option("--show-secrets", help="passwords and tokens as they are", rich_help_panel=SHOWN)] = False,
+    quiet: Annotated[bool, typer.Option("-q", help="only the closing line about the whole run", rich_help_panel=SHOWN)] = False,
+    count: Annotated[
+        int | None, typer.Option("-c", metavar="N", help="stop after N messages", rich_help_panel=READ, show_default=False)
+    ] = None,
+    stop: AutoStop = None,
+    decode_as: DecodeAs = None,
+    undecided_limit: UndecidedLimit = "1M",
+    waiting_limit: WaitingLimit = "16M",
+    waiting_total: WaitingTotal = "256M",
+    waiting_time: WaitingTime = "10",
+    frame_limit: FrameLimit = "64M",
+    open_limit: OpenLimit = 65_536,
+    colour: Colour = When.AUTO,
+    version: Annotated[bool, typer.Option("--version", help="the version", rich_help_panel=OTHER)] = False,
+) -> int:
+    """The messages of captures, a line each."""
+    if version:
+        return _version()
+    names = [*(read_files or ()), *(files or ())]
+    if len(sys.argv) <= 1 and not names and sys.stdin.isatty():
+        print(context.get_help())
+        return ExitCode.DONE
+    json = json or form is Form.JSON
+    if json and (tree or dump):
+        raise UsageError(f"{'-V' if tree else '-x'} is a view for people; the JSON has all fields already")
+    if count is not None:
+        positive("-c", count)
+    options = library_options(
+        decode_as,
+        undecided_limit,
+        waiting_limit,
+        waiting_total,
+        waiting_time,
+        frame_limit,
+        open_limit,
+        bytes_as=bytes_as,
+        show_secrets=show_secrets,
+        detail=tree or dump,
+        exchanges=exchanges,
+    )
+    run = Run(names, options, packet_limit(stop), colour)
+    show = _nothing if quiet else _json() if json else _text(clock, palette(colour), tree, dump, show_secrets)
+    for batch in run.batches():
+        if count is not None:
+            batch, count = _first(batch, count)
+        if batch:
+            show(batch)
+        if count == 0:
+            run.stopped = "stopped by -c"
+            break
+    return run.end()
+
+
+def _nothing(batch: list[Record]) -> None:
+    pass
+
+
+def _json() -> Callable[[list[Record]], None]:
+    from dissect.render.jsonl import encode
+
+    return lambda batch: write(encode(batch))
+
+
+def _text(clock: Clock, colours: Palette, tree: bool, dump: bool, show_secrets: bool) -> Callable[[list[Record]], None]:
+    from dissect.protocols import PROTOCOLS
+    from dissect.render.hexdump import hexdump
+    from dissect.render.summary import Lines
+    from dissect.render.tree import tree as fields
+
+    width = columns()
+
+    def details(message: Message) -> str:
+        parts = [fields(message, show_secrets, colours, width)] if tree else []
+        if dump:
+            parts.append(hexdump(message, show_secrets, colours, width))
+        return "\n".join(parts)
+
+    says = {protocol.name: protocol.says for protocol in PROTOCOLS}
+    lines = Lines(says, clock.value, colours, width, details if tree or dump else None)
+    started = False
+
+    def show(batch: list[Record]) -> None:
+        nonlocal started
+        text = lines.text(batch)
+        write_text(text if started or width is None else lines.header() + text)
+        started = True
+
+    return show
+
+
+def _first(batch: list[Record], count: int) -> tuple[list[Record], int]:
+    """The records up to the message number `count`, and how many messages are still to come."""
+    from dissect.model import Message
+
+    for index, record in enumerate(batch):
+        if type(record) is Message:
+            count -= 1
+            if not count:
+                return batch[: index + 1], 0
+    return batch, count
+
+
+def _version() -> int:
+    from importlib.metadata import version
+
+    print(f"streamdump {version('streamdump')}")
+    return ExitCode.DONE

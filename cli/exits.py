@@ -1,0 +1,19 @@
+"""What the exit code says."""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """The same for every command."""
+
+    DONE = 0
+    FOUND = 1
+    """`check` or `diagnose --fail-on` found something."""
+    USAGE = 2
+    """A wrong call, something missing to carry it out, or an output that cannot be written."""
+    UNREADABLE = 3
+    """An input that is no capture, empty, damaged or cut off; what is whole has been read."""
+    NO_INTERFACE = 4
+    """No permission, no such interface, or it went away."""
+    INTERRUPTED = 130
+    """Interrupted before any packet."""

@@ -1,0 +1,81 @@
+"""Help: examples first, then commands and options in groups. Made from the declared parameters, so that it cannot miss one."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from textwrap import wrap
+from typing import Any
+
+from cli.options import When
+from cli.output import coloured
+
+EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
+    "": (
+        ("streamdump capture.pcap", "every message, a line each"),
+        ("streamdump -V -c 3 capture.pcap", "the first three with every field and its bytes"),
+        ("streamdump --json capture.pcap | jq .name", "JSON Lines for other programs"),
+        ("streamdump conversations capture.pcap", "who talked to whom, in which protocol"),
+        ("tcpdump -U -w - tcp | streamdump -", "while it happens"),
+    ),
+    "conversations": (
+        ("streamdump conversations capture.pcap", "a table, or plain columns in a pipe"),
+        ("streamdump conversations --json *.pcap", "one JSON object a conversation"),
+    ),
+    "protocols": (
+        ("streamdump protocols", "names, usual ports, titles"),
+        ("streamdump protocols rabbitmq-stream | less", "every message with its fields"),
+    ),
+    "schema": (("streamdump schema > streamdump.schema.json", "to check or generate readers with"),),
+}
+
+OTHER = "Other"
+
+
+def page(command: Any, name: str, commands: Iterable[Any] = (), further: Iterable[Any] = ()) -> str:
+    """The help of `command`; `commands` are listed and `further` parameters added under the last heading."""
+    bold, dim, reset = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if coloured(When.AUTO, sys.stdout) else ("", "", "")
+    size = min(shutil.get_terminal_size().columns, 110)
+    about = "streamdump reads captures of message-streaming protocols, message by message." if not name else command.help
+    lines = [about, ""]
+    examples = EXAMPLES.get(name, ())
+    wide = max((len(call) for call, _ in examples), default=0)
+    lines += [f"  {bold}{call:<{wide}}{reset}  {dim}{text}{reset}" for call, text in examples]
+    lines += ["", f"{bold}Usage{reset}  {_usage(command, name)}"]
+    listed = [(one.name, one.help or "") for one in commands]
+    groups: dict[str, list[tuple[str, str]]] = {"Commands": listed} if listed else {}
+    for parameter in [*command.params, *further]:
+        if parameter.param_type_name == "argument" or getattr(parameter, "hidden", False):
+            continue
+        groups.setdefault(getattr(parameter, "rich_help_panel", None) or OTHER, []).append(_entry(parameter))
+    if OTHER in groups:
+        groups[OTHER] = [*groups.pop(OTHER), ("--help", "this help")]
+    wide = max(len(left) for rows in groups.values() for left, _ in rows)
+    for heading, rows in groups.items():
+        lines += ["", f"{bold}{heading}{reset}"]
+        for left, text in rows:
+            first, *more = wrap(text, max(30, size - wide - 4)) or [""]
+            lines.append(f"  {bold}{left:<{wide}}{reset}  {first}".rstrip())
+            lines += [" " * (wide + 4) + line for line in more]
+    return "\n".join(lines)
+
+
+def _usage(command: Any, name: str) -> str:
+    arguments = " ".join(parameter.metavar for parameter in command.params if parameter.param_type_name == "argument")
+    if name == "protocols":
+        arguments = "[NAME]"
+    start = f"streamdump {name}".rstrip()
+    usage = f"{start} [OPTIONS] {arguments}".rstrip()
+    return usage if name else f"{usage}  |  streamdump COMMAND --help"
+
+
+def _entry(parameter: Any) -> tuple[str, str]:
+    names = ", ".join(parameter.opts)
+    metavar = "" if parameter.is_flag else f" {parameter.metavar or ''}".rstrip()
+    text = parameter.help or ""
+    default = parameter.default
+    shown = getattr(default, "value", default)
+    if not parameter.is_flag and shown is not None and not callable(shown):
+        text += f" (default {shown})"
+    return f"{names}{metavar}", text

@@ -1,0 +1,185 @@
+"""The options that commands share: their declarations, and the values they are turned into."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dissect.errors import UsageError
+
+if TYPE_CHECKING:
+    from dissect.model import Options
+    from dissect.protocols.base import Protocol
+
+SHOWN, READ, LIMITS, OTHER = "What is shown", "What is read", "Limits", "Other"
+
+
+class When(StrEnum):
+    """When to colour."""
+
+    AUTO = "auto"
+    ALWAYS = "always"
+    NEVER = "never"
+
+
+class Form(StrEnum):
+    """The form of the output."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class Clock(StrEnum):
+    """How times are written."""
+
+    RELATIVE = "r"
+    LOCAL = "ad"
+    UTC = "ud"
+    EPOCH = "e"
+
+
+class BytesAs(StrEnum):
+    """How byte values are written."""
+
+    HEX = "hex"
+    BASE64 = "base64"
+    TEXT = "text"
+    OMIT = "omit"
+
+
+Files = Annotated[
+    list[str] | None, typer.Argument(metavar="FILE...", help="captures, merged by time; - is standard input", show_default=False)
+]
+ReadFiles = Annotated[
+    list[str] | None,
+    typer.Option("-r", metavar="FILE", help="a capture, also one named like a command", rich_help_panel=READ, show_default=False),
+]
+DecodeAs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-d",
+        metavar="tcp.port==N,PROTOCOL",
+        help="read port N as PROTOCOL, or as PROTOCOL:LAYOUT",
+        rich_help_panel=READ,
+        show_default=False,
+    ),
+]
+AutoStop = Annotated[
+    list[str] | None,
+    typer.Option("-a", metavar="packets:N", help="stop after N packets", rich_help_panel=READ, show_default=False),
+]
+Colour = Annotated[When, typer.Option("--color", metavar="WHEN", help="auto, always or never; NO_COLOR wins", rich_help_panel=OTHER)]
+Json = Annotated[bool, typer.Option("--json", help="JSON Lines, one object a record (-T json)", rich_help_panel=SHOWN)]
+
+
+def _limit(name: str, unit: str, text: str) -> object:
+    return typer.Option(name, metavar=unit, help=text, rich_help_panel=LIMITS)
+
+
+UndecidedLimit = Annotated[str, _limit("--undecided-limit", "SIZE", "bytes until a conversation's protocol must be known")]
+WaitingLimit = Annotated[str, _limit("--waiting-limit", "SIZE", "bytes that wait for missing ones, a conversation")]
+WaitingTotal = Annotated[str, _limit("--waiting-total", "SIZE", "bytes that wait for missing ones, all together")]
+WaitingTime = Annotated[str, _limit("--waiting-time", "SECONDS", "how long they wait, in capture time")]
+FrameLimit = Annotated[str, _limit("--frame-limit", "SIZE", "bytes of one frame; a longer one is passed over")]
+OpenLimit = Annotated[int, _limit("--open-limit", "N", "open requests a conversation; then the oldest ends")]
+
+
+def library_options(
+    decode_as: list[str] | None,
+    undecided_limit: str,
+    waiting_limit: str,
+    waiting_total: str,
+    waiting_time: str,
+    frame_limit: str,
+    open_limit: int,
+    *,
+    bytes_as: BytesAs = BytesAs.HEX,
+    show_secrets: bool = False,
+    detail: bool = False,
+    exchanges: bool = False,
+) -> Options:
+    """The library's options for those of a command line."""
+    from dissect.model import Options
+
+    return Options(
+        bytes_as=bytes_as.value,
+        show_secrets=show_secrets,
+        detail=detail,
+        exchanges=exchanges,
+        decode_as=tuple(decode_rule(rule) for rule in decode_as or ()),
+        undecided_limit=size("--undecided-limit", undecided_limit),
+        waiting_limit=size("--waiting-limit", waiting_limit),
+        waiting_total=size("--waiting-total", waiting_total),
+        waiting_time_ns=_seconds("--waiting-time", waiting_time),
+        frame_limit=size("--frame-limit", frame_limit),
+        open_limit=positive("--open-limit", open_limit),
+    )
+
+
+def size(option: str, text: str) -> int:
+    """`64M` as 67,108,864: a number of bytes, with K, M or G for powers of 1024."""
+    factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper(), 1)
+    digits = text[:-1] if factor > 1 else text
+    if not (digits.isascii() and digits.isdigit()) or not int(digits):
+        raise UsageError(f"{option} {text}: not a size; write a number of bytes such as 65536, 64K or 1G")
+    return int(digits) * factor
+
+
+def _seconds(option: str, text: str) -> int:
+    whole, _, rest = text.partition(".")
+    if not (whole + rest).isdigit() or not text.isascii() or len(rest) > 9:
+        raise UsageError(f"{option} {text}: not a time; write seconds such as 10 or 0.5")
+    return int(whole or "0") * 1_000_000_000 + int(rest.ljust(9, "0"))
+
+
+def positive(option: str, value: int) -> int:
+    """`value`, which must be one or more."""
+    if value < 1:
+        raise UsageError(f"{option} {value}: must be 1 or more")
+    return value
+
+
+def packet_limit(conditions: list[str] | None) -> int | None:
+    """The smallest N of `-a packets:N`."""
+    limits = []
+    for condition in conditions or ():
+        kind, _, number = condition.partition(":")
+        if kind != "packets":
+            raise UsageError(f"-a {condition}: unknown condition; write packets:N")
+        if not (number.isascii() and number.isdigit()) or not int(number):
+            raise UsageError(f"-a {condition}: N must be a number, 1 or more")
+        limits.append(int(number))
+    return min(limits, default=None)
+
+
+def decode_rule(rule: str) -> tuple[int, str, str | None]:
+    """(port, protocol, layout) of `tcp.port==N,PROTOCOL[:LAYOUT]`."""
+    selector, comma, target = rule.partition(",")
+    layer, equals, number = selector.partition("==")
+    if layer.strip() != "tcp.port" or not comma or not equals:
+        raise UsageError(f"-d {rule}: write it as tcp.port==N,PROTOCOL, for example tcp.port==5552,rabbitmq-stream")
+    number = number.strip()
+    if not (number.isascii() and number.isdigit()) or not 0 < int(number) < 65_536:
+        raise UsageError(f"-d {rule}: {number or 'nothing'} is not a port number")
+    name, _, layout = target.strip().partition(":")
+    protocol = protocol_named(name)
+    if layout and layout not in protocol.forced:
+        known = f"it has {', '.join(protocol.forced)}" if protocol.forced else "it has none to choose from"
+        raise UsageError(f"-d {rule}: {protocol.name} has no layout {layout}; {known}")
+    return int(number), protocol.name, layout or None
+
+
+def protocol_named(name: str) -> Protocol:
+    """The protocol of that name; an unknown one raises with the nearest."""
+    from dissect.protocols import PROTOCOLS
+
+    known = {protocol.name: protocol for protocol in PROTOCOLS}
+    found = known.get(name)
+    if found is None:
+        near = get_close_matches(name, known, 1, 0.5)
+        more = f"did you mean {near[0]}?" if near else "the command `streamdump protocols` lists them"
+        raise UsageError(f"unknown protocol {name}; {more}")
+    return found

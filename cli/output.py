@@ -1,0 +1,78 @@
+"""Where results go (standard output) and everything else (standard error)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from typing import IO, TYPE_CHECKING
+
+from cli.options import When
+from dissect.errors import UsageError
+
+if TYPE_CHECKING:
+    from dissect.render.terminal import Palette
+
+
+def write(block: bytes) -> None:
+    """Put `block` on standard output at once. A full disk is a `UsageError`; a closed pipe stays a `BrokenPipeError`."""
+    stream = sys.stdout.buffer
+    try:
+        stream.write(block)
+        stream.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        abandon(sys.stdout)
+        raise UsageError(f"standard output cannot be written: {error.strerror}") from error
+
+
+def write_text(text: str) -> None:
+    """Put `text` on standard output at once; what its encoding lacks is escaped."""
+    write(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace"))
+
+
+def say(text: str) -> None:
+    """One line on standard error."""
+    from dissect.render.terminal import visible
+
+    line = f"streamdump: {visible(text)}\n"
+    encoding = sys.stderr.encoding or "utf-8"
+    try:
+        sys.stderr.write(line.encode(encoding, "backslashreplace").decode(encoding))
+        sys.stderr.flush()
+    except OSError:
+        # nobody listens; the exit code still tells
+        abandon(sys.stderr)
+
+
+def abandon(stream: IO[str]) -> None:
+    """Let what is still buffered go nowhere, so that the interpreter does not complain about it at its end."""
+    try:
+        number = stream.fileno()
+    except (OSError, ValueError):
+        return
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, number)
+    os.close(nowhere)
+
+
+def coloured(when: When, stream: IO[str]) -> bool:
+    """Whether `stream` gets colour: on a terminal, or when asked for; never under NO_COLOR."""
+    if os.environ.get("NO_COLOR") or when is When.NEVER:
+        return False
+    if when is When.ALWAYS or os.environ.get("FORCE_COLOR"):
+        return True
+    return stream.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def palette(when: When) -> Palette:
+    """The colours of standard output."""
+    from dissect.render.terminal import COLOURED, PLAIN
+
+    return COLOURED if coloured(when, sys.stdout) else PLAIN
+
+
+def columns() -> int | None:
+    """The width of the terminal that standard output is; None when it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None

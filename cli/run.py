@@ -1,0 +1,200 @@
+"""One run over some captures: opens them, hands batches of records on, and says at the end what was read and what could not be."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any
+
+from cli.exits import ExitCode
+from cli.options import When
+from cli.output import abandon, coloured, say
+from dissect.errors import CaptureError, MissingCodec, UsageError
+
+if TYPE_CHECKING:
+    from dissect.capture.files import Reader
+    from dissect.inspector import Inspector
+    from dissect.model import ConversationRow, Options, Record
+
+COMMANDS = ("conversations", "protocols", "schema")
+
+PATIENCE = 1.0
+"""Seconds after which a run is long enough for a progress bar."""
+
+
+class Run:
+    """Reads captures with one inspector and keeps what went wrong."""
+
+    def __init__(self, files: Sequence[str], options: Options, packets: int | None = None, colour: When = When.AUTO) -> None:
+        from dissect.capture.files import open_capture
+        from dissect.inspector import Inspector
+
+        if not files:
+            if sys.stdin.isatty():
+                raise UsageError("no capture given; streamdump FILE reads one, - reads standard input")
+            files = ["-"]
+        if files.count("-") > 1:
+            raise UsageError("- stands for standard input and can be given once only")
+        self.errors: list[CaptureError] = []
+        self.readers: list[Reader] = []
+        self.packets = packets
+        self.colour = colour
+        self.stopped: str | None = None
+        for file in files:
+            try:
+                self.readers.append(open_capture(file))
+            except CaptureError as error:
+                self.errors.append(error)
+        self.inspector: Inspector = Inspector(self.readers, options)
+
+    def batches(self) -> Iterator[list[Record]]:
+        """The records, batch by batch; an interruption ends them early."""
+        if not self.readers:
+            return
+        progress = _Progress(self.readers, self.colour)
+        try:
+            with _few_collections():
+                for batch in self.inspector.batches(self.packets):
+                    yield batch
+                    progress.step()
+        except KeyboardInterrupt:
+            self.stopped = "interrupted"
+        finally:
+            progress.close()
+
+    def end(self, quiet: bool = False, table: bool = False) -> ExitCode:
+        """Say what there is to say on standard error; the exit code. `table`: the conversations themselves are the output."""
+        if self.readers and not quiet:
+            say(self._summary(table))
+        errors = self.errors + self.inspector.errors
+        for error in errors:
+            say(f"{error}{_advice(error)}")
+        if self.stopped == "interrupted" and not self.inspector.counters.packets:
+            return ExitCode.INTERRUPTED
+        if any(isinstance(error, MissingCodec) for error in errors):
+            return ExitCode.USAGE
+        return ExitCode.UNREADABLE if errors else ExitCode.DONE
+
+    def _summary(self, table: bool) -> str:
+        names = [reader.name for reader in self.readers]
+        counters = self.inspector.counters
+        rows = self.inspector.rows()
+        said = [f"{_count(counters.packets, 'packet')}, {_count(counters.messages, 'message')} in {_count(len(rows), 'conversation')}"]
+        if self.stopped:
+            said[0] += f", {self.stopped}"
+        trouble = []
+        if counters.gaps:
+            trouble.append(f"{_count(counters.gaps, 'gap')} ({_count(counters.gap_bytes, 'byte')} missing or skipped)")
+        if counters.faults:
+            trouble.append(f"{counters.faults:,} damaged")
+        if counters.unanswered:
+            trouble.append(f"{counters.unanswered:,} unanswered")
+        limits = sum(row.limit_hits for row in rows)
+        if limits:
+            trouble.append(f"{_count(limits, 'limit')} reached")
+        if trouble:
+            said.append(", ".join(trouble))
+        unread = _unread(rows)
+        if unread:
+            said.append(unread)
+        if not table and rows and (unread or trouble):
+            said.append(f"more: streamdump conversations {' '.join(map(_quoted, names))}")
+        return f"{names[0] if len(names) == 1 else _count(len(names), 'file')}: {'; '.join(said)}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _unread(rows: Sequence[ConversationRow]) -> str:
+    """What conversations of no known protocol are, the most frequent first."""
+    names: dict[str, int] = {}
+    for row in rows:
+        if row.protocol is None and any(row.bytes):
+            name = row.name or "unknown"
+            names[name] = names.get(name, 0) + 1
+    ordered = sorted(names.items(), key=lambda one: -one[1])
+    text = ", ".join(f"{number:,} {name}" if len(names) > 1 else name for name, number in ordered[:4])
+    return f"{_count(sum(names.values()), 'conversation')} not read ({text}{', ...' if len(names) > 4 else ''})" if names else ""
+
+
+def _quoted(name: str) -> str:
+    from shlex import quote
+
+    return "-" if name == "standard input" else quote(name)
+
+
+def _advice(error: CaptureError) -> str:
+    """What to do next, where that is known."""
+    if error.reason == "no such file" and error.file:
+        near = get_close_matches(error.file, COMMANDS, 1)
+        if error.file in COMMANDS:
+            return f"; the command {error.file} stands first: streamdump {error.file} FILE"
+        if near:
+            return f"; did you mean the command {near[0]}?"
+    if error.packet is not None:
+        return "; everything before was read" if error.packet else ""
+    return ""
+
+
+@contextmanager
+def _few_collections() -> Iterator[None]:
+    """Collect garbage rarely: records make many objects and no cycles."""
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(200_000, 50, 50)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+
+
+class _Progress:
+    """A bar on standard error, from the moment a run turns out to be long; nothing where it would be in the way."""
+
+    def __init__(self, readers: Sequence[Reader], colour: When) -> None:
+        self.readers = readers
+        self.colour = colour
+        self.since = monotonic()
+        self.bar: Any = None
+        self.task: Any = None
+        totals = [reader.bytes_total for reader in readers]
+        self.total = sum(total for total in totals if total is not None) if None not in totals else None
+        self.wanted = self.total is not None and sys.stderr.isatty() and not sys.stdout.isatty()
+
+    def step(self) -> None:
+        if not self.wanted or monotonic() - self.since < PATIENCE:
+            return
+        if self.bar is None:
+            self._begin()
+        self.bar.update(self.task, completed=sum(reader.bytes_read for reader in self.readers))
+        self.bar.refresh()
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def _begin(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+        from dissect.render.terminal import visible
+
+        console = Console(stderr=True, no_color=not coloured(self.colour, sys.stderr))
+        name = self.readers[0].name if len(self.readers) == 1 else f"{len(self.readers)} files"
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+        self.bar = Progress(*columns, console=console, auto_refresh=False, transient=True)
+        self.task = self.bar.add_task(visible(Path(name).name), total=self.total)
+        self.bar.start()
+
+
+def closed_pipe() -> ExitCode:
+    """The reader of our output has seen enough (`| head`)."""
+    abandon(sys.stdout)
+    return ExitCode.DONE

@@ -1,0 +1,68 @@
+"""The `-x` view: the bytes of a reassembled frame, and of what it unpacks to, with the names of the fields that begin in each row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dissect.model import Message, Span
+from dissect.render.terminal import PLAIN, Palette, cut, visible
+from dissect.render.tree import redacted
+
+ROW = 16
+_SHOWN = bytes(one if 0x20 <= one < 0x7F else 0x2E for one in range(256))
+
+
+def hexdump(message: Message, show_secrets: bool, palette: Palette = PLAIN, columns: int | None = None) -> str:
+    """All buffers of `message`, without a last line end."""
+    lines: list[str] = []
+    spans = message.spans
+    for name, data in (message.raw or {}).items():
+        if name != "frame":
+            lines.append(f"    {palette.bold}{visible(name)}{palette.reset}  {len(data):,} bytes")
+        if spans is None and not show_secrets:
+            # Nobody said where this frame keeps its secrets.
+            lines.append(f"    {len(data):,} bytes without known fields; --show-secrets shows them")
+            continue
+        own = [span for span in spans or () if span.leaf and span.buffer == name]
+        lines += _rows(data, own, _hidden(data, own, spans or [], show_secrets), palette, columns)
+        missing = message.size - len(data) if name == "frame" else 0
+        if missing > 0:
+            told = f"! {missing:,} further bytes of this frame were not captured or not kept"
+            lines.append(f"    {len(data):04x}  {palette.bad}{told}{palette.reset}")
+    return "\n".join(lines)
+
+
+def _hidden(data: bytes, own: list[Span], spans: list[Span], show_secrets: bool) -> bytearray | None:
+    """A flag for each byte that must not be seen; bytes of no field count as secret where the message has secrets."""
+    if not any(redacted(span, show_secrets) for span in spans):
+        return None
+    flags = bytearray(b"\x01") * len(data)
+    for span in own:
+        if not redacted(span, show_secrets):
+            flags[span.offset : span.offset + span.length] = bytes(len(flags[span.offset : span.offset + span.length]))
+    for span in own:
+        if redacted(span, show_secrets):
+            flags[span.offset : span.offset + span.length] = b"\x01" * len(flags[span.offset : span.offset + span.length])
+    return flags
+
+
+def _rows(data: bytes, own: list[Span], hidden: bytearray | None, palette: Palette, columns: int | None) -> Iterator[str]:
+    own = sorted(own, key=lambda span: span.offset)
+    following = 0
+    for at in range(0, len(data), ROW):
+        row = data[at : at + ROW]
+        if hidden is None or not any(hidden[at : at + ROW]):
+            pairs = [f"{one:02x}" for one in row]
+            text = row.translate(_SHOWN).decode()
+        else:
+            pairs = ["**" if hidden[at + index] else f"{one:02x}" for index, one in enumerate(row)]
+            text = "".join(["*" if hidden[at + index] else chr(_SHOWN[one]) for index, one in enumerate(row)])
+        names = []
+        while following < len(own) and own[following].offset < at + ROW:
+            names.append(visible(own[following].name))
+            following += 1
+        dump = f"{' '.join(pairs[:8]):<23}  {' '.join(pairs[8:]):<23}"
+        beside = " ".join(names)
+        if columns is not None:
+            beside = cut(beside, max(0, columns - 77))
+        yield f"    {palette.dim}{at:04x}{palette.reset}  {dump}  {text:<{ROW}}  {palette.ask}{beside}{palette.reset}".rstrip()

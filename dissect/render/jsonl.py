@@ -1,0 +1,31 @@
+"""JSON Lines: the output contract. One record a line, keys in the order of the structs' members."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+_ENCODER = msgspec.json.Encoder()
+
+# What JSON allows raw and a terminal, an editor or a line splitter might act on, as UTF-8: DEL and C1, soft hyphen, the
+# bidirectional, zero-width and other format characters, line and paragraph separators, the byte order mark, tags.
+_ACTIVE = re.compile(
+    rb"\x7f|\xc2[\x80-\x9f\xad]|\xd8\x9c|\xe1\xa0\x8e|\xe2\x80[\x8b-\x8f\xa8-\xae]|\xe2\x81[\xa0-\xaf]|\xef\xbb\xbf|\xef\xbf[\xb9-\xbb]"
+    rb"|\xf3\xa0[\x80\x81][\x80-\xbf]"
+)
+
+
+def _escape(match: re.Match[bytes]) -> bytes:
+    units = match[0].decode().encode("utf-16-be")
+    return b"".join(b"\\u%04x" % int.from_bytes(units[at : at + 2], "big") for at in range(0, len(units), 2))
+
+
+def encode(records: Sequence[Any]) -> bytes:
+    """`records` as JSON Lines, each line ended."""
+    block = _ENCODER.encode_lines(records)
+    if block.isascii() and b"\x7f" not in block:
+        return block
+    return _ACTIVE.sub(_escape, block)

@@ -1,0 +1,52 @@
+"""The `protocols` view: what is read, and the field tables of one protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from textwrap import wrap
+
+from dissect.layout import rows
+from dissect.protocols.base import Protocol
+from dissect.render.terminal import PLAIN, Palette, pad, width
+
+TEXT_WIDTH = 100
+
+
+def overview(protocols: Sequence[Protocol], palette: Palette = PLAIN) -> str:
+    """A line a protocol: name, usual ports, title."""
+    table = [(protocol.name, ", ".join(map(str, protocol.ports)), protocol.title) for protocol in protocols]
+    first = max((len(name) for name, _, _ in table), default=0)
+    second = max((len(ports) for _, ports, _ in table), default=0)
+    return "".join([f"{palette.bold}{name:<{first}}{palette.reset}  {ports:<{second}}  {title}\n" for name, ports, title in table])
+
+
+def tables(protocol: Protocol, palette: Palette = PLAIN, columns: int | None = None) -> str:
+    """Everything there is to say of one protocol: its text, and a table for each message."""
+    size = min(columns or TEXT_WIDTH, TEXT_WIDTH)
+    ports = ", ".join(map(str, protocol.ports))
+    lines = [f"{palette.bold}{protocol.title}{palette.reset}", f"{protocol.name}, usual ports {ports}" if ports else protocol.name]
+    if protocol.forced:
+        lines += wrap(f"Layouts for -d tcp.port==N,{protocol.name}:LAYOUT: {', '.join(protocol.forced)}.", size)
+    for paragraph in protocol.text.strip().split("\n\n"):
+        if paragraph:
+            lines += ["", *wrap(" ".join(paragraph.split()), size)]
+    for layout in protocol.layouts:
+        lines.append("")
+        lines.append(f"{palette.bold}{layout.name}{palette.reset}  {palette.dim}{_kind(layout)}{palette.reset}")
+        if layout.note:
+            lines += [f"  {line}" for line in wrap(layout.note, size - 2)]
+        table = rows(layout)
+        first = max((width(path) for path, _, _ in table), default=0)
+        second = min(40, max((width(kind) for _, kind, _ in table), default=0))
+        for path, kind, note in table:
+            room = max(20, size - first - second - 6)
+            notes = wrap(note, room) or [""]
+            lines.append(f"  {palette.ask}{pad(path, first)}{palette.reset}  {pad(kind, second)}  {notes[0]}".rstrip())
+            lines += [" " * (first + max(second, width(kind)) + 6) + more for more in notes[1:]]
+    return "\n".join(lines) + "\n"
+
+
+def _kind(layout: object) -> str:
+    key = getattr(layout, "key", None)
+    kind = str(getattr(layout, "kind", "")).replace("_", "-")
+    return f"{kind}, key {key:#06x}" if isinstance(key, int) else f"{kind}, key {key}" if key is not None else kind

@@ -1,0 +1,141 @@
+"""The JSON Schema of the output contract: types from the record structs, and what each key says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dissect.model import ConversationRow, Exchange, Fault, Gap, Message
+
+_COMMON = {
+    "record": "What kind of record this line is.",
+    "v": "Version of this contract; changes only when a reader could break.",
+    "number": "1, 2, 3... over the records of this run.",
+    "conversation": "0, 1, 2... by first packet.",
+    "src": "Endpoint that sent it: address and port, IPv6 addresses in brackets.",
+    "dst": "Endpoint that it was sent to.",
+    "sender": "Which side sent it; null when the capture cannot tell.",
+    "protocol": "rabbitmq-stream, rabbitmq-stream-draft, iggy, seastar-rpc or mewbase.",
+    "id": "Correlation id, msg_id, rID, queryID...; null where the protocol has none. Wider than 64 bits: a string.",
+}
+
+_MESSAGE = {
+    "time": "Time of the packet that completed the frame: RFC 3339, UTC, 9 decimals.",
+    "time_ns": "The same in nanoseconds since 1970.",
+    "name": "The protocol's own name of the command, for request and response alike.",
+    "kind": "Whether it asks for a response, is one, or neither.",
+    "file": "Index of the input, 0 for the first.",
+    "packets": "First and last packet, counted from 1 in that input, that first brought bytes of the frame; first is null if it lies in an "
+    "earlier file.",
+    "position": "Byte position of the frame in its sender's byte stream.",
+    "size": "Bytes of the whole frame on the wire, length prefix included.",
+    "fields": "Every field of the frame in wire order. Bytes are lower-case hex (see --bytes), integers wider than 64 bits and floats "
+    "that are not finite are strings, secrets are '<redacted N bytes>'.",
+    "request": "On a response: the number of its request, the oldest if it answers several; null if unpaired.",
+    "outcome": "On a response: how it answers its request; null if unpaired.",
+    "latency_ns": "On a response: from the last byte of the request to the first byte of the response.",
+    "notes": "What is odd about a message that could be read.",
+    "fault": "Why bytes could not be read as their layout; values before the damage are in fields.",
+}
+
+_GAP = {
+    "time": "Time of the packet that brought the first byte after the gap, else of the conversation's last: RFC 3339, UTC, 9 decimals.",
+    "time_ns": "The same in nanoseconds since 1970.",
+    "position": "Byte position of the gap in its sender's byte stream.",
+    "size": "Bytes.",
+    "reason": "lost: never captured; cut: by the snap length; skipped: captured, but no frame could be told there.",
+    "in_frame": "Whether the bytes lie in a frame that is a message all the same; the sizes of messages and of other gaps add up to the "
+    "byte stream.",
+}
+
+_EXCHANGE = {
+    "time": "Time of the request: RFC 3339, UTC, 9 decimals.",
+    "time_ns": "The same in nanoseconds since 1970.",
+    "src": "Endpoint that asked.",
+    "dst": "Endpoint that was asked.",
+    "name": "The request's name.",
+    "request": "Number of the request.",
+    "response": "Number of the response; null if there is none.",
+    "outcome": "How the request ended.",
+    "reason": "Why there is no response: closed, capture ended, bytes lost, limit, timeout.",
+    "latency_ns": "From the last byte of the request to the first byte of the response.",
+}
+
+_CONVERSATION = {
+    "number": "1, 2, 3... over the conversations of this run.",
+    "time": "Time of its first packet: RFC 3339, UTC, 9 decimals.",
+    "time_ns": "The same in nanoseconds since 1970.",
+    "duration_ns": "From its first to its last packet.",
+    "endpoints": "Both sides; pairs below are in this order.",
+    "client": "The endpoint that is the client; null when the capture cannot tell.",
+    "server": "The endpoint that is the server; null when the capture cannot tell.",
+    "protocol": "One of the protocols that streamdump reads; null if none.",
+    "name": "What else it speaks, where that is known.",
+    "confidence": "From 0 to 1.",
+    "evidence": "What the verdict rests on.",
+    "layout": "Layout of the protocol, where it has several.",
+    "candidates": "Layouts that could not be told apart.",
+    "packets": "Packets from each side.",
+    "bytes": "Length of each side's byte stream, seen or only acknowledged.",
+    "messages": "Messages of both sides.",
+    "faults": "Messages that could not be read in full.",
+    "gaps": "Gaps of both sides.",
+    "gap_bytes": "Bytes in them.",
+    "unanswered": "Requests without a response.",
+    "retransmissions": "Segments whose bytes had come before.",
+    "ended": "How it ended.",
+    "limit_hits": "How often a limit on what is held was reached.",
+    "facts": "What the protocol's state adds.",
+}
+
+_FAULT = {
+    "field": "Path of the field.",
+    "offset": "Byte in the buffer, from 0.",
+    "reason": "Why.",
+    "buffer": "frame, or unpacked for what a compressed frame holds.",
+}
+
+_EXACT: dict[str, dict[str, Any]] = {
+    "v": {"const": 1},
+    "notes": {"type": "array", "items": {"type": "string"}},
+    "outcome": {"enum": ["answered", "refused", "superseded", "unanswered", None]},
+    "fault": {"anyOf": [{"$ref": "#/$defs/Fault"}, {"type": "null"}]},
+}
+"""Where the struct's annotation is wider than the contract, or names a definition."""
+
+_RECORDS: tuple[tuple[type[msgspec.Struct], dict[str, str]], ...] = (
+    (Message, _MESSAGE),
+    (Gap, _GAP),
+    (Exchange, _EXCHANGE),
+    (ConversationRow, _CONVERSATION),
+)
+
+
+def schema() -> dict[str, Any]:
+    """The schema of one line: draft 2020-12."""
+    records = {_tag(record): _object(record, {**_COMMON, **said}) for record, said in _RECORDS}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "A line of streamdump --json",
+        "oneOf": [{"$ref": f"#/$defs/{name}"} for name in records],
+        "$defs": {**records, "Fault": _object(Fault, _FAULT)},
+    }
+
+
+def _tag(record: type[msgspec.Struct]) -> str:
+    return str(record.__struct_config__.tag)
+
+
+def _object(struct: type[msgspec.Struct], said: dict[str, str]) -> dict[str, Any]:
+    properties: dict[str, Any] = {}
+    if struct.__struct_config__.tag is not None:
+        properties["record"] = {"const": _tag(struct), "description": said["record"]}
+    for field in msgspec.structs.fields(struct):
+        if struct is Message and not field.required:
+            # made for the views of details, never part of the JSON
+            continue
+        exact = _EXACT.get(field.name)
+        kind = exact if exact is not None else msgspec.json.schema(field.type)
+        properties[field.name] = {**kind, "description": said[field.name]}
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}

@@ -1,0 +1,252 @@
+"""The text view: a line a record.
+
+On a terminal a conversation is introduced once, by a line of its own, and its records carry its number; lines are cut at the
+terminal's width. Elsewhere every line carries the endpoints and the protocol, and nothing is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from time import localtime, strftime
+from typing import Literal
+
+from dissect.model import Exchange, Gap, Message, Record
+from dissect.render.terminal import PLAIN, Palette, cut, visible
+
+Times = Literal["r", "ad", "ud", "e"]
+Says = Callable[[Message], str]
+
+REMEMBERED = 8192
+"""Conversations whose endpoints are kept ready; when there are more, all are made anew."""
+
+_REASONS = {
+    "lost": "not captured",
+    "cut": "cut off by the snap length of the capture",
+    "skipped": "skipped, no frame could be told there",
+}
+
+
+def latency_text(latency_ns: int) -> str:
+    """Eight characters, three digits or more that count."""
+    size = abs(latency_ns)
+    if size < 9_999_500:
+        return f"{latency_ns / 1e6:.3f} ms"
+    if size < 99_995_000:
+        return f"{latency_ns / 1e6:.2f} ms"
+    if size < 999_950_000:
+        return f"{latency_ns / 1e6:.1f} ms"
+    return f"{latency_ns / 1e9:.3f} s"
+
+
+def bytes_text(count: int) -> str:
+    """ "1 byte", "1,448 bytes"."""
+    return "1 byte" if count == 1 else f"{count:,} bytes"
+
+
+class _Place:
+    """Where a conversation's lines say they come from, ready made for both directions."""
+
+    __slots__ = ("asked", "client", "colour", "known", "told")
+
+    def __init__(self, client: str, known: bool, asked: str, told: str, colour: str) -> None:
+        self.client = client
+        self.known = known
+        self.asked = asked
+        self.told = told
+        self.colour = colour
+
+
+class Lines:
+    """Makes lines of records; keeps the widths of columns, which only grow, and the time that relative times count from."""
+
+    def __init__(
+        self, says: Mapping[str, Says], times: Times = "r", palette: Palette = PLAIN, columns: int | None = None, after: Says | None = None
+    ) -> None:
+        """`columns`: the width of the terminal, None when there is none. `after`: further whole lines for a message."""
+        self.says = says
+        self.times = times
+        self.palette = palette
+        self.columns = columns
+        self.after = after
+        self.number_width = 5
+        self.name_width = 18
+        self.endpoint_width = 21
+        self.protocol_width = 0
+        self.time_width = {"r": 10, "ad": 26, "ud": 26, "e": 20}[times]
+        self._places: dict[int, _Place] = {}
+        self._base: int | None = None
+        self._second = -1
+        self._second_text = ""
+
+    def header(self) -> str:
+        """The heading over the columns of a terminal."""
+        space = " " * (self.name_width - 7)
+        line = f"{'#':>{self.number_width}}  {'time':>{self.time_width}}  conversation{space} {'latency':>8}    what it says"
+        assert self.columns is not None
+        return f"{self.palette.dim}{cut(line, self.columns)}{self.palette.reset}\n"
+
+    def text(self, records: Iterable[Record]) -> str:
+        """The lines of these records."""
+        lines: list[str] = []
+        if self.columns is not None:
+            self._for_terminal(records, lines)
+        else:
+            self._for_pipe(records, lines)
+        lines.append("")
+        return "\n".join(lines)
+
+    def _for_pipe(self, records: Iterable[Record], lines: list[str]) -> None:
+        append, says, places, after, plain = lines.append, self.says, self._places, self.after, self.palette is PLAIN
+        relative = self.times == "r"
+        for record in records:
+            place = places.get(record.conversation)
+            if place is None or (not place.known and _client(record) is not None):
+                place = self._place(record)
+            where = place.asked if record.src == place.client else place.told
+            base = self._base
+            time = f"{(record.time_ns - base) / 1e9:10.6f}" if relative and base is not None else self._time(record)
+            if plain and type(record) is Message and record.fault is None and record.outcome != "refused" and not record.notes:
+                name = record.name
+                if len(name) > self.name_width:
+                    self._widen(name)
+                elapsed = "" if record.latency_ns is None else latency_text(record.latency_ns)
+                text = says[record.protocol](record)
+                line = f"{record.number:>5}  {time}  {where}  {name:<{self.name_width}} {elapsed:>8}    {text}".rstrip()
+                append(line if line.isprintable() else visible(line))
+            else:
+                append(self._odd(record, time, where, "", "", None))
+            if after is not None and type(record) is Message:
+                append(after(record))
+
+    def _for_terminal(self, records: Iterable[Record], lines: list[str]) -> None:
+        append, places, after = lines.append, self._places, self.after
+        for record in records:
+            place = places.get(record.conversation)
+            if place is None or (not place.known and _client(record) is not None):
+                place = self._place(record)
+                append(self._introduction(record, place))
+            asked = record.src == place.client
+            where = f"{record.conversation:>3} {'>' if asked else '<'}"
+            colour = self.palette.ask if asked else self.palette.answer
+            append(self._odd(record, self._time(record), where, place.colour, colour, self.columns))
+            if after is not None and type(record) is Message:
+                append(after(record))
+
+    def _odd(self, record: Record, time: str, where: str, where_colour: str, colour: str, columns: int | None) -> str:
+        """One line of any record, with marks, colour and cutting."""
+        mark, name, latency_ns, text = self._content(record)
+        name, text = visible(name), visible(text)
+        if len(name) > self.name_width:
+            self._widen(name)
+        if record.number >= 100_000:
+            self.number_width = max(self.number_width, len(str(record.number)))
+        elapsed = "" if latency_ns is None else latency_text(latency_ns)
+        head = f"{record.number:>{self.number_width}}  {time}"
+        if columns is not None:
+            used = len(head) + len(where) + self.name_width + 16
+            text = cut(text, columns - used) if columns > used else ""
+        palette = self.palette
+        if palette is PLAIN:
+            return f"{head}  {where}  {name:<{self.name_width}} {elapsed:>8}  {mark} {text}".rstrip()
+        reset, dim = palette.reset, palette.dim
+        loud = palette.bad if mark == "!" else palette.warn if mark == "*" else ""
+        text = f"{loud}{mark} {text}{reset}" if loud else f"{mark} {text}"
+        where = f"{where_colour}{where}{reset}" if where_colour else where
+        return f"{dim}{head}{reset}  {where}  {colour}{name:<{self.name_width}}{reset} {dim}{elapsed:>8}{reset}  {text}"
+
+    def _content(self, record: Record) -> tuple[str, str, int | None, str]:
+        """Mark, name, latency, and what the record says."""
+        if type(record) is Message:
+            text = self.says[record.protocol](record)
+            mark = " "
+            if record.notes:
+                mark = "*"
+                text = f"{text}  ({'; '.join(record.notes)})" if text else f"({'; '.join(record.notes)})"
+            if record.outcome == "refused":
+                mark = "!"
+            fault = record.fault
+            if fault is not None:
+                mark = "!"
+                buffer = "" if fault.buffer == "frame" else f" of {fault.buffer}"
+                told = f"damaged: {fault.field} at byte {fault.offset}{buffer}: {fault.reason}"
+                text = f"{told}  {text}" if text else told
+            return mark, record.name, record.latency_ns, text
+        if type(record) is Gap:
+            inside = ", inside a frame" if record.in_frame else ""
+            return "!", "gap", None, f"{bytes_text(record.size)} {_REASONS[record.reason]}{inside}"
+        assert type(record) is Exchange
+        ident = "" if record.id is None else f"#{record.id}  "
+        request = f"request {record.request}"
+        if record.response is not None:
+            return (
+                "!" if record.outcome == "refused" else " ",
+                record.name,
+                record.latency_ns,
+                f"{ident}{record.outcome}: {request}, response {record.response}",
+            )
+        reason = f" ({record.reason})" if record.reason else ""
+        return "!", record.name, None, f"{ident}{record.outcome}{reason}: {request}"
+
+    def _time(self, record: Record) -> str:
+        times = self.times
+        if times == "r":
+            if self._base is None:
+                self._base = record.time_ns
+            return f"{(record.time_ns - self._base) / 1e9:10.6f}"
+        if times == "ud":
+            return f"{record.time[:10]} {record.time[11:26]}"
+        second, rest = divmod(record.time_ns, 1_000_000_000)
+        if times == "e":
+            return f"{second}.{rest:09d}"
+        if second != self._second:
+            self._second = second
+            try:
+                self._second_text = strftime("%Y-%m-%d %H:%M:%S", localtime(second))
+            except (OverflowError, OSError, ValueError):
+                self._second_text = record.time[:19].replace("T", " ")
+        return f"{self._second_text}.{rest // 1000:06d}"
+
+    def _place(self, record: Record) -> _Place:
+        """The conversation of `record`, its client first as far as that is known."""
+        if len(self._places) >= REMEMBERED:
+            self._places.clear()
+        client = _client(record)
+        known = client is not None
+        first = client if client is not None else record.src
+        second = record.dst if first == record.src else record.src
+        longest = max(len(first), len(second))
+        protocol = record.protocol
+        if longest > self.endpoint_width or len(protocol) > self.protocol_width:
+            self.endpoint_width = max(longest, self.endpoint_width)
+            self.protocol_width = max(len(protocol), self.protocol_width)
+            if self.columns is None:
+                # what is ready made has the former widths
+                self._places.clear()
+        size = self.endpoint_width
+        head = f"{record.conversation:>3}  {first:>{size}}"
+        tail = f"{second:<{size}}  {protocol:<{self.protocol_width}}"
+        marks = self.palette.marks
+        place = _Place(first, known, f"{head} > {tail}", f"{head} < {tail}", marks[record.conversation % len(marks)])
+        self._places[record.conversation] = place
+        return place
+
+    def _introduction(self, record: Record, place: _Place) -> str:
+        client = place.client
+        server = record.dst if record.src == client else record.src
+        blank = " " * (self.number_width + self.time_width + 4)
+        text = f"{record.conversation:>3}  {client} {'>' if place.known else '-'} {server}  {record.protocol}"
+        if not place.known:
+            text += "  (which side is the client is not known)"
+        assert self.columns is not None
+        palette = self.palette
+        return f"{blank}{place.colour}{palette.bold}{cut(text, max(0, self.columns - len(blank)))}{palette.reset}"
+
+    def _widen(self, name: str) -> None:
+        self.name_width = min(26, max(self.name_width, len(name)))
+
+
+def _client(record: Record) -> str | None:
+    """The client's endpoint where the record tells."""
+    if type(record) is Exchange or record.sender is None:  # type: ignore[union-attr]
+        return None
+    return record.src if record.sender == "client" else record.dst  # type: ignore[union-attr]
