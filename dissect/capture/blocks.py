@@ -75,9 +75,13 @@ class Raw:
                 break
         return self._ahead[:size]
 
+    def unread(self, data: bytes) -> None:
+        """Gives back what was read too much."""
+        self._ahead = data + self._ahead
+
     def ready(self) -> bool:
         """Whether a read would not wait: always for a file; for a pipe when something has arrived or its writer has gone."""
-        return self._poll is None or bool(self._poll.poll(0))
+        return self._poll is None or bool(self._ahead) or bool(self._poll.poll(0))
 
     def close(self) -> None:
         self._stream.close()
@@ -128,6 +132,10 @@ class Blocks:
     def error(self, reason: str, offset: int) -> CaptureError:
         """The error of this input at a position, after the packets so far."""
         return CaptureError(reason, self.name, offset, self.packets or None)
+
+    def located(self, error: CaptureError, offset: int) -> CaptureError:
+        """An error that `read` raised, with the position."""
+        return type(error)(error.reason, self.name, offset, self.packets or None)
 
 
 def explain(error: OSError) -> str:

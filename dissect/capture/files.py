@@ -28,10 +28,7 @@ class Reader:
         self._packets = self._begin()
 
     def _begin(self) -> Iterator[PacketBatch]:
-        try:
-            start = self._blocks.read(4)
-        except CaptureError as error:
-            raise self._blocks.error(error.reason, 0) from error
+        start = self._blocks.read(4)
         self._blocks.unread(start)
         magic = start[:4]
         if magic in pcap.MAGICS:

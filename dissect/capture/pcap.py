@@ -101,7 +101,7 @@ def read_packets(blocks: Blocks, links: dict[int, None]) -> Iterator[PacketBatch
         try:
             block = blocks.read(need)
         except CaptureError as error:
-            raise blocks.error(error.reason, base) from error
+            raise blocks.located(error, base) from error
         if not block:
             if left:
                 raise blocks.error(f"cut off in packet {blocks.packets + 1}: {need} bytes are missing", base)

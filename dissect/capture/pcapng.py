@@ -1,15 +1,282 @@
-"""Reads pcapng files."""
+"""Reads pcapng files: several sections of either byte order, each with its own interfaces.
+
+After the I-D draft-ietf-opsawg-pcapng, with the obsolete Packet Block; unknown blocks are skipped.
+"""
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from dissect.capture.blocks import Blocks
+from dissect.capture.columns import gather
+from dissect.capture.pcap import ALWAYS, size_limit
+from dissect.errors import CaptureError
 from dissect.model import PacketBatch
 
+Ints = NDArray[np.int64]
+
 MAGIC = bytes.fromhex("0a0d0d0a")
+BYTE_ORDERS = {bytes.fromhex("4d3c2b1a"): "<", bytes.fromhex("1a2b3c4d"): ">"}
+
+SECTION, INTERFACE, OBSOLETE, SIMPLE, ENHANCED = 0x0A0D0D0A, 1, 2, 3, 6
+LEAST = {SECTION: 28, INTERFACE: 20, OBSOLETE: 32, SIMPLE: 16, ENHANCED: 32}
+"""The whole length of the smallest block of each kind that is read."""
+
+OPTIONS_ROOM = 1 << 20
+"""How much larger than its packet a block may be."""
+
+OPTION_RESOLUTION, OPTION_OFFSET = 9, 14
+LAST_SECOND = (1 << 63) // 1_000_000_000 - 1
+LAST_NS = LAST_SECOND * 1_000_000_000
+"""Times are 64 bits of nanoseconds; what is later stops here, what is before 1970 at 0."""
+
+
+class Interface(NamedTuple):
+    """What an interface description says."""
+
+    link: int
+    snap: int
+    resolution: int
+    offset: int
+
+
+class Packets(NamedTuple):
+    """Some packets of one section as columns."""
+
+    time_ns: Ints
+    offset: Ints
+    captured: Ints
+    wire: Ints
+    link: Ints
+
+
+class Walked(NamedTuple):
+    """The packets found in a buffer. From `at` on there is no whole block: bytes are `missing`, or `wrong` says why it cannot be one.
+
+    `skip`: what is missing need not be kept.
+    """
+
+    packets: list[Packets]
+    at: int
+    missing: int
+    wrong: str | None = None
+    skip: bool = False
 
 
 def read_packets(blocks: Blocks, links: dict[int, None]) -> Iterator[PacketBatch]:
-    """The packets of all sections."""
-    raise NotImplementedError
+    """The packets of all sections; the link types of the interfaces go into `links`."""
+    sections = Sections(links)
+    base, buffer = 0, blocks.read(12)
+    while buffer:
+        walked = sections.walk(buffer)
+        if walked.packets:
+            columns = [np.concatenate(same) for same in zip(*walked.packets, strict=True)]
+            time_ns, offset, captured, wire, link = columns
+            first = blocks.packets + 1
+            blocks.packets += len(time_ns)
+            number = np.arange(first, blocks.packets + 1, dtype=np.int64)
+            yield PacketBatch(buffer, time_ns, number, np.zeros(len(number), np.int32), offset, captured, wire, link.astype(np.int32))
+        base += walked.at
+        if walked.wrong is not None:
+            raise blocks.error(walked.wrong, base)
+        left, missing = buffer[walked.at :], walked.missing
+        if walked.skip:
+            base += len(left) + missing
+            left, buffer = b"", _skip(blocks, missing, base)
+            continue
+        try:
+            block = blocks.read(missing)
+        except CaptureError as error:
+            raise blocks.located(error, base) from error
+        if left and not block:
+            raise blocks.error(f"cut off in a block: {missing} bytes are missing", base)
+        buffer = left + block if left else block
+
+
+def _skip(blocks: Blocks, size: int, end: int) -> bytes:
+    """Passes over the rest of a block, which ends at `end` of the file; what has been read beyond it."""
+    while True:
+        try:
+            block = blocks.read()
+        except CaptureError as error:
+            raise blocks.located(error, end - size) from error
+        if not block:
+            raise blocks.error(f"cut off in a block: {size} bytes are missing", end - size)
+        if len(block) > size:
+            return block[size:]
+        size -= len(block)
+        if not size:
+            return blocks.read()
+
+
+class Sections:
+    """Where the reading is: the section's byte order and interfaces, and the time of the last packet."""
+
+    def __init__(self, links: dict[int, None]) -> None:
+        self._links = links
+        self._order = "<"
+        self._interfaces: list[Interface] = []
+        self._limit = ALWAYS
+        self._time_ns = 0
+
+    def walk(self, buffer: bytes) -> Walked:
+        """The packets of all whole blocks."""
+        parts: list[Packets] = []
+        at, end = 0, len(buffer)
+        while end - at >= 12:
+            found: dict[int, list[int]] = {ENHANCED: [], SIMPLE: [], OBSOLETE: []}
+            at = self._run(buffer, at, found)
+            wrong = self._packets(buffer, found, parts)
+            if wrong is not None:
+                return Walked(parts, *wrong)
+            if end - at < 12:
+                break
+            # The run ended at a block that says something about others, is not whole, or cannot be true.
+            kind, size = struct.unpack_from(self._order + "II", buffer, at)
+            if kind == SECTION:
+                magic = buffer[at + 8 : at + 12]
+                if magic not in BYTE_ORDERS:
+                    return Walked(parts, at, 0, "a section begins without a known byte-order magic")
+                self._order = BYTE_ORDERS[magic]
+                (size,) = struct.unpack_from(self._order + "I", buffer, at + 4)
+            if size & 3 or size < LEAST.get(kind, 12) or (kind in LEAST and size > self._limit + OPTIONS_ROOM):
+                return Walked(parts, at, 0, f"a block of type {kind:#x} says it has {size} bytes")
+            if at + size > end:
+                return Walked(parts, at, at + size - end, skip=kind not in LEAST and size > ALWAYS)
+            if buffer[at + 4 : at + 8] != buffer[at + size - 4 : at + size]:
+                return Walked(parts, at, 0, "a block's length is not repeated at its end")
+            if kind == SECTION:
+                (major,) = struct.unpack_from(self._order + "H", buffer, at + 12)
+                if major != 1:
+                    return Walked(parts, at, 0, f"pcapng version {major} is not known")
+                self._interfaces = []
+                self._limit = ALWAYS
+            elif kind == INTERFACE:
+                self._describe(buffer, at, size)
+            at += size
+        return Walked(parts, at, 12 - (end - at))
+
+    def _run(self, buffer: bytes, at: int, found: dict[int, list[int]]) -> int:
+        """Locates packet blocks from `at` on; the position of the first block that has to be looked at. Only this goes block by block."""
+        unpack = struct.Struct(self._order + "II").unpack_from
+        enhanced = found[ENHANCED].append
+        end = len(buffer)
+        while end - at >= 12:
+            kind, size = unpack(buffer, at)
+            follow = at + size
+            if size & 3 or follow > end:
+                break
+            if kind == ENHANCED:
+                if size < 32:
+                    break
+                enhanced(at)
+            elif kind in found:
+                if size < LEAST[kind]:
+                    break
+                found[kind].append(at)
+            elif kind in LEAST or size < 12 or buffer[at + 4 : at + 8] != buffer[follow - 4 : follow]:
+                break
+            at = follow
+        return at
+
+    def _packets(self, buffer: bytes, found: dict[int, list[int]], parts: list[Packets]) -> tuple[int, int, str] | None:
+        """Adds the packets of these blocks to `parts`, up to the first block that cannot be true: its position, 0 and the reason."""
+        pieces = [self._columns(buffer, kind, np.array(starts, np.int64)) for kind, starts in found.items() if starts]
+        if not pieces:
+            return None
+        at, size, interface, ticks, captured, wire = pieces[0]
+        if len(pieces) > 1:
+            columns = [np.concatenate(same) for same in zip(*pieces, strict=True)]
+            order = np.argsort(columns[0])
+            at, size, interface, ticks, captured, wire = (column[order] for column in columns)
+        simple = ticks < 0
+        offset = at + np.where(simple, 12, 28)
+        unequal = gather(buffer, at + size - 4, self._order + "u4") != size
+        nowhere = interface >= len(self._interfaces)
+        beyond = captured > size - np.where(simple, 16, 32)
+        wrong = np.flatnonzero(unequal | nowhere | beyond)
+        damage = None
+        count = len(at)
+        if len(wrong):
+            count = int(wrong[0])
+            if unequal[count]:
+                reason = "a block's length is not repeated at its end"
+            elif nowhere[count]:
+                reason = f"a packet names interface {interface[count]}, the section has {len(self._interfaces)}"
+            else:
+                reason = f"a packet says it has {captured[count]} bytes, its block {size[count]}"
+            damage = int(at[count]), 0, reason
+        if count:
+            time_ns = self._times(ticks[:count], interface[:count])
+            links = np.array([one.link for one in self._interfaces], np.int64)[interface[:count]]
+            parts.append(Packets(time_ns, offset[:count], captured[:count], np.maximum(captured, wire)[:count], links))
+        return damage
+
+    def _columns(self, buffer: bytes, kind: int, at: Ints) -> tuple[NDArray[Any], ...]:
+        """Position, size, interface, time, captured and wire length of packet blocks of one kind; the time is -1 where it has none."""
+        u4 = self._order + "u4"
+        size = gather(buffer, at + 4, u4).astype(np.int64)
+        if kind == SIMPLE:
+            wire = gather(buffer, at + 8, u4).astype(np.int64)
+            snap = self._interfaces[0].snap if self._interfaces else 0
+            captured = np.minimum(wire, size - 16)
+            if snap:
+                captured = np.minimum(captured, snap)
+            return at, size, np.zeros(len(at), np.int64), np.full(len(at), -1, np.int64), captured, wire
+        interface = gather(buffer, at + 8, u4 if kind == ENHANCED else self._order + "u2").astype(np.int64)
+        high, low, captured, wire = (gather(buffer, at + place, u4).astype(np.int64) for place in (12, 16, 20, 24))
+        # The 64th bit of a time would be the year 294,247 in microseconds.
+        return at, size, interface, ((high & 0x7FFF_FFFF) << 32) | low, captured, wire
+
+    def _times(self, ticks: Ints, interface: Ints) -> Ints:
+        """Nanoseconds since 1970; a packet without a time has that of the packet before it."""
+        time_ns = np.empty(len(ticks), np.int64)
+        for index in np.unique(interface).tolist():
+            mine = interface == index
+            time_ns[mine] = _nanoseconds(ticks[mine], self._interfaces[index])
+        untimed = ticks < 0
+        if untimed.any():
+            source = np.maximum.accumulate(np.where(untimed, -1, np.arange(len(ticks))))
+            time_ns = np.where(source >= 0, time_ns[source], self._time_ns)
+        self._time_ns = int(time_ns[-1])
+        return time_ns
+
+    def _describe(self, buffer: bytes, at: int, size: int) -> None:
+        """Takes an interface description with the two options that change times."""
+        link, snap = struct.unpack_from(self._order + "H2xI", buffer, at + 8)
+        resolution, offset = 6, 0
+        option, end = at + 16, at + size - 4
+        while option + 4 <= end:
+            code, length = struct.unpack_from(self._order + "HH", buffer, option)
+            value = buffer[option + 4 : min(option + 4 + length, end)]
+            if code == OPTION_RESOLUTION and len(value) == 1:
+                resolution = value[0]
+            elif code == OPTION_OFFSET and len(value) == 8:
+                (offset,) = struct.unpack(self._order + "q", value)
+            elif code == 0:
+                break
+            option += 4 + (length + 3 & ~3)
+        self._interfaces.append(Interface(link, snap, resolution, offset))
+        self._limit = max(self._limit, size_limit(snap))
+        self._links[link] = None
+
+
+def _nanoseconds(ticks: Ints, interface: Interface) -> Ints:
+    exponent = interface.resolution & 0x7F
+    time_ns: Ints
+    if interface.resolution <= 9:
+        factor = 10 ** (9 - exponent)
+        time_ns = np.minimum(ticks, LAST_NS // factor) * factor
+    elif interface.resolution < 0x80:
+        time_ns = np.array([min(one // 10 ** (exponent - 9), LAST_NS) for one in ticks.tolist()], np.int64)
+    else:  # parts of a second by powers of two
+        time_ns = np.array([min((one * 1_000_000_000) >> exponent, LAST_NS) for one in ticks.tolist()], np.int64)
+    if interface.offset:
+        offset: int = min(max(interface.offset, -LAST_SECOND), LAST_SECOND) * 1_000_000_000
+        time_ns = np.minimum(np.maximum(time_ns, -offset), LAST_NS - max(offset, 0)) + offset
+    return time_ns

@@ -1,12 +1,238 @@
-"""Unpacks gzip, zstd, lz4, xz and bzip2 as the bytes arrive."""
+"""Unpacks gzip, zstd, lz4, xz and bzip2 as the bytes arrive: nothing waits for more input than it needs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import bz2
+import contextlib
+import importlib
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from dissect.capture.blocks import Raw
+from dissect.capture.blocks import PIECE, Damaged, Raw
+from dissect.errors import MissingCodec
+
+GZIP = bytes.fromhex("1f8b")
+BZIP2 = b"BZh"
+XZ = bytes.fromhex("fd377a585a00")
+ZSTD = bytes.fromhex("28b52ffd")
+LZ4 = bytes.fromhex("04224d18")
+SKIPPED = tuple(bytes((low, 0x2A, 0x4D, 0x18)) for low in range(0x50, 0x60))
+"""Begin the frames of zstd and lz4 that carry something else."""
+
+GZIP_PIECE = 1 << 14
+ZSTD_PIECE = 1 << 10
+"""Input of one call. gzip can make 1,000 times as much of it, zstd 32,000 times, and both give all of it at once."""
+
+OUTPUT = 1 << 12
+"""Output of one call of those that can be told. What comes out of a call is lost when the call finds damage, so it is little."""
+
+TOGETHER = 1 << 20
+"""Output is handed on in pieces of about this size, or what one piece of input gave."""
+
+XZ_MEMORY = 256 << 20
+ZSTD_WINDOW = 128 << 20
+"""What a file may ask for; `xz -9` needs 65 MiB, `zstd --long` 128 MiB."""
+
+LZ4_BLOCKS = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
+LZ4_WINDOW = 65_535
 
 
 def packing(raw: Raw) -> Iterator[bytes] | None:
     """The unpacked pieces of a packed input, None where it is not packed."""
+    magic = raw.peek(6)
+    if magic.startswith(GZIP):
+        return _gzip(raw)
+    if magic.startswith(BZIP2):
+        return _members(raw, "bzip2", BZIP2, bz2.BZ2Decompressor)
+    if magic == XZ:
+        return _members(raw, "xz", XZ, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY))
+    if magic[:4] in (ZSTD, LZ4, *SKIPPED):
+        return _frames(raw)
     return None
+
+
+def _gzip(raw: Raw) -> Iterator[bytes]:
+    more = True
+    while more:
+        unpacker = zlib.decompressobj(31)
+        while not unpacker.eof:
+            data = raw.read(GZIP_PIECE)
+            if not data:
+                raise Damaged("the gzip data is cut off")
+            before = unpacker.copy()
+            try:
+                piece = unpacker.decompress(data)
+            except zlib.error as error:
+                yield _until_error(before, data)
+                raise Damaged(f"the gzip data is damaged: {error}") from error
+            if piece:
+                yield piece
+        raw.unread(unpacker.unused_data)
+        more = _another(raw, "gzip", GZIP)
+
+
+def _until_error(unpacker: Any, data: bytes) -> bytes:
+    """What comes out before the error, which a single call would have thrown away."""
+    pieces: list[bytes] = []
+    with contextlib.suppress(zlib.error):
+        pieces.extend(unpacker.decompress(data[at : at + 1]) for at in range(len(data)))
+    return b"".join(pieces)
+
+
+def _members(raw: Raw, what: str, magic: bytes, make: Callable[[], Any]) -> Iterator[bytes]:
+    """Streams of xz or bzip2, one after the other."""
+    more = True
+    while more:
+        unpacker = make()
+        parts = _Parts()
+        while not unpacker.eof:
+            data = b""
+            if unpacker.needs_input:
+                yield from parts.take()
+                data = raw.read(PIECE)
+                if not data:
+                    raise Damaged(f"the {what} data is cut off")
+            try:
+                parts.add(unpacker.decompress(data, OUTPUT))
+            except (OSError, lzma.LZMAError) as error:
+                yield from parts.take()
+                raise Damaged(f"the {what} data is damaged: {error}") from error
+            if parts.size >= TOGETHER:
+                yield from parts.take()
+        yield from parts.take()
+        raw.unread(unpacker.unused_data)
+        more = _another(raw, what, magic)
+
+
+def _another(raw: Raw, what: str, magic: bytes) -> bool:
+    """Whether another stream follows; zero bytes fill up to a block size in between and at the end."""
+    while (following := raw.peek(PIECE if raw.ready() else 1)) and not following.strip(b"\0"):
+        raw.read(len(following))
+    if not following:
+        return False
+    raw.read(len(following) - len(following.lstrip(b"\0")))
+    if raw.peek(len(magic)) != magic:
+        raise Damaged(f"something else follows the {what} data")
+    return True
+
+
+class _Parts:
+    """Collects small pieces of output."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._parts: list[bytes] = []
+
+    def add(self, data: bytes) -> None:
+        self._parts.append(data)
+        self.size += len(data)
+
+    def take(self) -> Iterator[bytes]:
+        """All of it as one piece, if there is any."""
+        parts, size = self._parts, self.size
+        self._parts, self.size = [], 0
+        if size:
+            yield b"".join(parts)
+
+
+def _frames(raw: Raw) -> Iterator[bytes]:
+    """Frames of zstd and lz4, one after the other."""
+    while magic := raw.peek(4):
+        if magic in SKIPPED:
+            size = int.from_bytes(_exactly(raw, 8, "packed")[4:], "little")
+            while size:
+                size -= len(_some(raw, min(size, PIECE), "packed"))
+        elif magic == ZSTD:
+            yield from _zstd(raw)
+        elif magic == LZ4:
+            yield from _lz4(raw)
+        else:
+            raise Damaged("something else follows the packed data")
+
+
+def _zstd(raw: Raw) -> Iterator[bytes]:
+    zstandard = _codec("zstandard", "zstd")
+    unpacker = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW).decompressobj()
+    parts = _Parts()
+    while not unpacker.eof:
+        data = _some(raw, PIECE, "zstd")
+        for at in range(0, len(data), ZSTD_PIECE):
+            try:
+                parts.add(unpacker.decompress(data[at : at + ZSTD_PIECE]))
+            except zstandard.ZstdError as error:
+                yield from parts.take()
+                raise Damaged(f"the zstd data is damaged: {error}") from error
+            if unpacker.eof:
+                raw.unread(unpacker.unused_data + data[at + ZSTD_PIECE :])
+                break
+            if parts.size >= TOGETHER:
+                yield from parts.take()
+        yield from parts.take()
+
+
+def _lz4(raw: Raw) -> Iterator[bytes]:
+    """One frame, block by block. Checksums are not looked at: what they would find shows in the packets."""
+    cramjam = _codec("cramjam", "lz4")
+    flags, sizes = _exactly(raw, 6, "lz4")[4:]
+    largest = LZ4_BLOCKS.get(sizes >> 4 & 7)
+    if flags >> 6 != 1 or largest is None or flags & 1:
+        raise Damaged("the lz4 data is of a version that is not known or needs a dictionary")
+    linked, block_sum, content_size, content_sum = not flags & 0x20, flags & 0x10, flags & 0x08, flags & 0x04
+    _exactly(raw, (8 if content_size else 0) + 1, "lz4")
+    window = b""
+    room = bytearray(LZ4_WINDOW + 4 + largest)
+    while (size := int.from_bytes(_exactly(raw, 4, "lz4"), "little")) != 0:
+        plain, size = size >> 31, size & 0x7FFF_FFFF
+        if size > largest:
+            raise Damaged(f"the lz4 data is damaged: a block of {size} bytes")
+        block = _exactly(raw, size, "lz4")
+        if not plain:
+            before = _lz4_history(window) if linked and window else b""
+            start = len(window) + 4 if before else 0
+            try:
+                end = cramjam.lz4.decompress_block_into(before + block, room, output_len=len(room))
+            except cramjam.DecompressionError as error:
+                raise Damaged(f"the lz4 data is damaged: {error}") from error
+            block = bytes(room[start:end])
+        yield block
+        if block_sum:
+            _exactly(raw, 4, "lz4")
+        if linked:
+            window = (window + block)[-LZ4_WINDOW:].rjust(4, b"\0")
+    if content_sum:
+        _exactly(raw, 4, "lz4")
+
+
+def _lz4_history(window: bytes) -> bytes:
+    """A sequence that, put before a block, leaves `window` before the block's output; four bytes come before that.
+
+    The block codec takes no history, and a sequence cannot end with literals: so the window's last four bytes come from a match.
+    """
+    literals = len(window) - 15
+    more = b"" if literals < 0 else b"\xff" * (literals // 255) + bytes((literals % 255,))
+    token = bytes((min(len(window), 15) << 4,))
+    return b"".join((token, more, window[-4:], window[:-4], len(window).to_bytes(2, "little")))
+
+
+def _codec(package: str, what: str) -> Any:
+    try:
+        return importlib.import_module(package)
+    except ImportError as error:
+        raise MissingCodec(f"is packed with {what}, which needs the package {package}") from error
+
+
+def _some(raw: Raw, size: int, what: str) -> bytes:
+    data = raw.read(size)
+    if not data:
+        raise Damaged(f"the {what} data is cut off")
+    return data
+
+
+def _exactly(raw: Raw, size: int, what: str) -> bytes:
+    parts = []
+    while size:
+        parts.append(_some(raw, size, what))
+        size -= len(parts[-1])
+    return b"".join(parts)
