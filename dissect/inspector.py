@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from dissect.capture.files import part
 from dissect.capture.link import LinkParser
 from dissect.capture.merge import merge
 from dissect.detect import BY_NAME, Detector, forced
@@ -81,7 +82,7 @@ class Inspector:
         """The records of each batch of packets; `packets`: stop after so many of them."""
         for batch in self._packets():
             if packets is not None and self.counters.packets + len(batch) > packets:
-                batch = _head(batch, packets - self.counters.packets)
+                batch = part(batch, 0, packets - self.counters.packets)
             if len(batch):
                 yield self.take(batch)
             if packets is not None and self.counters.packets >= packets:
@@ -113,7 +114,7 @@ class Inspector:
 
     def rows(self) -> list[ConversationRow]:
         """The conversations so far, by first packet."""
-        rows = [_row(number, tracked) for number, tracked in enumerate(self.conversations, 1)]
+        rows = [_row(number, tracked) for number, tracked in enumerate(sorted(self.conversations, key=lambda one: one.tcp.index), 1)]
         for protocol in PROTOCOLS:
             if protocol.relate is not None:
                 protocol.relate([row for row in rows if row.protocol == protocol.name])
@@ -279,9 +280,3 @@ def _row(number: int, tracked: Tracked) -> ConversationRow:
         tracked.limit_hits + tcp.limit_hits,
         facts,
     )
-
-
-def _head(batch: PacketBatch, count: int) -> PacketBatch:
-    columns = (batch.time_ns, batch.number, batch.file, batch.offset, batch.captured, batch.wire, batch.link)
-    time_ns, number, file, offset, captured, wire, link = (column[:count] for column in columns)
-    return PacketBatch(batch.buffer, time_ns, number, file, offset, captured, wire, link)
