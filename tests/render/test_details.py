@@ -1,0 +1,96 @@
+"""The tree and the hex dump: every field with its bytes, and no secret in either."""
+
+from __future__ import annotations
+
+from dissect.model import Fault, Span
+from dissect.render.hexdump import hexdump
+from dissect.render.tree import tree
+from tests.render.records import detailed, message
+
+
+def test_tree_shows_offset_length_bytes_and_value() -> None:
+    assert tree(detailed(), False).splitlines() == [
+        "    packet 4, bytes 0-21 from 192.0.2.1:51054",
+        "    [0000+4]    00 00 00 14                size         20",
+        "    [0004+2]    00 01                      key          1  DeclarePublisher",
+        "    [0006+16]                              properties",
+        "    [0006+8]    00 06 6f 72 64 65 72 73      reference  'orders'",
+        "    [000e+8]    ** ** ** ** ** ** ** **      password   <redacted 6 bytes>",
+    ]
+
+
+def test_tree_points_at_the_damage() -> None:
+    spans = [Span("size", 0, 4, 20), Span("undecoded", 4, 5, None)]
+    made = tree(detailed(spans=spans, fault=Fault("reference", 6, "length says 6 bytes, 3 left")), False)
+    assert made.splitlines()[2].endswith("00 01 00 06 6f          !  undecoded  reference at byte 6: length says 6 bytes, 3 left")
+
+
+def test_tree_says_where_a_fault_lies_that_no_field_holds() -> None:
+    made = tree(detailed(spans=[Span("size", 0, 4, 20)], fault=Fault("rest", 90, "missing")), False)
+    assert made.splitlines()[-1].endswith("!  rest at byte 90: missing")
+
+
+def test_tree_without_byte_ranges_shows_the_fields() -> None:
+    made = tree(message(fields={"a": 1, "b": {"c": "x\x1b", "d": [True, None, []]}}), False)
+    assert [" ".join(line.split()) for line in made.splitlines()[1:]] == [
+        "a 1",
+        "b",
+        r"c 'x\x1b'",
+        "d",
+        "[0] true",
+        "[1] null",
+        "[2] empty",
+    ]
+
+
+def test_dump_names_the_fields_of_each_row() -> None:
+    assert hexdump(detailed(), False).splitlines() == [
+        "    0000  00 00 00 14 00 01 00 06  6f 72 64 65 72 73 ** **  ........orders**  size key reference password",
+        "    0010  ** ** ** ** ** **                                 ******",
+    ]
+
+
+def test_dump_keeps_bytes_of_no_field_secret_where_there_are_secrets() -> None:
+    spans = detailed().spans
+    assert spans is not None
+    made = hexdump(detailed(spans=[span for span in spans if span.name != "reference"]), False)
+    assert "orders" not in made
+    assert "6f 72" not in made
+
+
+def test_dump_without_fields_shows_nothing_that_might_be_secret() -> None:
+    made = hexdump(detailed(spans=None), False)
+    assert len(made.splitlines()) == 1
+    assert "22 bytes without known fields" in made
+    assert "secret" in hexdump(detailed(spans=None), True)
+
+
+def test_secrets_are_shown_when_asked_for() -> None:
+    spans = [*(detailed().spans or [])[:-1], Span("password", 14, 8, "secret", 1, True, None, True)]
+    assert "'secret'" in tree(detailed(spans=spans), True)
+    assert "65 63 72 65 74" in hexdump(detailed(spans=spans), True)
+
+
+def test_a_secret_value_is_hidden_even_if_its_dissector_forgot() -> None:
+    spans = [*(detailed().spans or [])[:-1], Span("password", 14, 8, "secret", 1, True, None, True)]
+    assert "secret" not in tree(detailed(spans=spans), False)
+
+
+def test_unpacked_bytes_are_shown_as_their_own() -> None:
+    one = detailed()
+    assert one.raw is not None
+    assert one.spans is not None
+    one.raw["unpacked"] = b"\x00\x01hello"
+    one.spans.append(Span("body", 0, 7, "hello", buffer="unpacked"))
+    assert "    unpacked  7 bytes" in tree(one, False).splitlines()
+    assert "    0000  00 01 68 65 6c 6c 6f                              ..hello           body" in hexdump(one, False).splitlines()
+
+
+def test_dump_says_what_is_missing() -> None:
+    assert hexdump(detailed(size=100), False).splitlines()[-1] == "    0016  ! 78 further bytes of this frame were not captured or not kept"
+
+
+def test_long_values_are_cut_on_a_terminal_only() -> None:
+    one = detailed(spans=[Span("body", 0, 22, "x" * 300)])
+    assert max(map(len, tree(one, False, columns=80).splitlines())) == 80
+    assert "x" * 300 in tree(one, False)

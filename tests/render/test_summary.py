@@ -1,0 +1,135 @@
+"""The text view: columns, marks, escapes, cutting."""
+
+from __future__ import annotations
+
+import pytest
+
+from dissect.model import Message, Record
+from dissect.render.summary import Lines, latency_text
+from dissect.render.terminal import COLOURED, PLAIN, cut, visible, width
+from tests.render.records import FAULT, SERVER, exchange, gap, message, response
+
+HOSTILE = "a\x1b[31mb\rc\nd\u202ee\x7ff\x85g\u2028h\ufeffi\u200bj"
+
+
+def says(one: Message) -> str:
+    return f"#{one.id}  {one.fields.get('reference', '')}"
+
+
+def lines(records: list[Record], columns: int | None = None, colours: bool = False, times: str = "r") -> list[str]:
+    made = Lines({"rabbitmq-stream": says}, times, COLOURED if colours else PLAIN, columns)  # type: ignore[arg-type]
+    return made.text(records).splitlines()
+
+
+def test_a_pipe_gets_endpoints_and_protocol_on_every_line() -> None:
+    assert lines([message(), response()]) == [
+        "    1   0.000000   0  192.0.2.1:51054 > 192.0.2.2:5552  rabbitmq-stream  DeclarePublisher               #1  orders",
+        "    2   0.001000   0  192.0.2.1:51054 < 192.0.2.2:5552  rabbitmq-stream  DeclarePublisher   0.734 ms    #1  orders",
+    ]
+
+
+def test_a_terminal_gets_each_conversation_introduced_once() -> None:
+    made = lines([message(), response()], 80)
+    assert made[0].strip() == "0  192.0.2.1:51054 > 192.0.2.2:5552  rabbitmq-stream"
+    assert made[1] == "    1   0.000000   0 >  DeclarePublisher               #1  orders"
+    assert made[2] == "    2   0.001000   0 <  DeclarePublisher   0.734 ms    #1  orders"
+
+
+def test_a_client_that_becomes_known_later_is_introduced_again() -> None:
+    made = lines([message(src=SERVER, dst="192.0.2.1:51054", sender=None), message(2)], 80)
+    assert "192.0.2.2:5552 - 192.0.2.1:51054" in made[0]
+    assert "192.0.2.1:51054 > 192.0.2.2:5552" in made[2]
+
+
+@pytest.mark.parametrize("colours", [False, True])
+def test_trouble_stands_out_without_colour(colours: bool) -> None:
+    made = lines([message(fault=FAULT), response(outcome="refused"), gap(), exchange(), message(5, notes=("odd",))], None, colours)
+    for line, told in zip(
+        made,
+        [
+            "! damaged: reference at byte 6: length says 6 bytes, 3 left  #1",
+            "! #1",
+            "! 1,448 bytes not captured",
+            "! #7  unanswered (closed): request 1",
+            "* #1  orders  (odd)",
+        ],
+        strict=True,
+    ):
+        assert told in line
+
+
+def test_colour_changes_nothing_but_codes() -> None:
+    import re
+
+    records: list[Record] = [message(), response(), gap(), exchange(), message(5, notes=("odd",))]
+    without = [re.sub(r"\x1b\[[0-9;]*m", "", line).rstrip() for line in lines(records, 100, True)]
+    assert without == lines(records, 100, False)
+
+
+def test_lines_are_cut_at_the_width_of_a_terminal_and_never_in_a_pipe() -> None:
+    long = message(fields={"reference": "x" * 500})
+    assert len(lines([long], 80)[1]) == 80
+    assert lines([long], 80)[1].endswith("x…")
+    assert lines([long])[0].endswith("x" * 500)
+
+
+@pytest.mark.parametrize("text", ["日本語" * 50, "e\u0301" * 200, "🐇" * 100], ids=["wide", "combining", "emoji"])
+@pytest.mark.parametrize("columns", range(70, 84))
+def test_wide_and_combining_characters_are_counted(text: str, columns: int) -> None:
+    line = lines([message(fields={"reference": text})], columns)[1]
+    assert columns - 1 <= width(line) <= columns
+
+
+def test_no_active_character_reaches_a_terminal() -> None:
+    records: list[Record] = [
+        message(fields={"reference": HOSTILE}),
+        message(2, name=HOSTILE, notes=[HOSTILE]),
+        message(3, id=HOSTILE, fault=FAULT),
+        exchange(4, id=HOSTILE),
+    ]
+    for columns in (None, 200):
+        text = "".join(lines(records, columns))
+        assert text.isprintable()
+        assert r"a\x1b[31mb\rc\nd\u202ee\x7ff\x85g\u2028h\ufeffi\u200bj" in text
+
+
+@pytest.mark.parametrize(
+    ("times", "shown"), [("r", "  0.000000"), ("ud", "2020-09-13 12:26:40.000000"), ("e", "1600000000.000000000"), ("ad", ":26:40.000000")]
+)
+def test_times(times: str, shown: str) -> None:
+    assert shown in lines([message()], times=times)[0]
+
+
+def test_times_before_the_first_are_negative() -> None:
+    assert " -0.001000 " in lines([message(2), message(1)])[1]
+
+
+def test_many_conversations_are_forgotten_but_not_mixed_up() -> None:
+    records: list[Record] = [message(n + 1, conversation=n, src=f"192.0.2.1:{n}") for n in range(9000)]
+    made = lines([*records, *records])
+    assert all(f" 192.0.2.1:{n} " in line for n, line in zip([*range(9000)] * 2, made, strict=True))
+
+
+LATENCIES = {
+    0: "0.000 ms",
+    734_000: "0.734 ms",
+    -120_000: "-0.120 ms",
+    9_999_499: "9.999 ms",
+    9_999_500: "10.00 ms",
+    12_340_000: "12.34 ms",
+    99_995_000: "100.0 ms",
+    123_400_000: "123.4 ms",
+    999_949_999: "999.9 ms",
+    1_234_000_000: "1.234 s",
+}
+
+
+@pytest.mark.parametrize(("latency", "text"), LATENCIES.items())
+def test_latencies_keep_three_digits(latency: int, text: str) -> None:
+    assert latency_text(latency) == text
+
+
+def test_cut_to_nothing() -> None:
+    assert cut("abc", 0) == ""
+    assert cut("日本", 1) == "…"
+    assert visible("ordinary – text") == "ordinary – text"
