@@ -395,22 +395,34 @@ class _Maker:
         start = self.variable("a")
         self.emit(f"{start} = {self.where()}")
         self.ahead = 0
-        if kind.null is not None:
+        taken = f"buf[{start}:at]"
+        shown = f"{taken}.decode()" if isinstance(kind, Text) else self.rendered(taken)
+        if hidden:
+            shown = f"f'<redacted {{{size}}} bytes>'"
+        if kind.null is None:
+            self.emit(f"at = {start} + {size}")
+            self.emit(f"if not {start} <= at <= {self.end}:" if signed else f"if at > {self.end}:")
+            self.emit("    raise ValueError")
+            self.emit(f"{value} = {shown}")
+        elif kind.null < 0:
+            # The ordinary case first.
+            self.emit(f"at = {start} + {size}")
+            self.emit(f"if {start} <= at <= {self.end}:")
+            self.emit(f"    {value} = {shown}")
+            self.emit(f"elif {size} == {kind.null}:")
+            self.emit(f"    {value} = None")
+            self.emit(f"    at = {start}")
+            self.emit("else:")
+            self.emit("    raise ValueError")
+        else:
             self.emit(f"if {size} == {kind.null}:")
             self.emit(f"    {value} = None")
             self.emit(f"    at = {start}")
             self.emit("else:")
-            self.indent += 1
-        self.emit(f"at = {start} + {size}")
-        self.emit(f"if not {start} <= at <= {self.end}:" if signed else f"if at > {self.end}:")
-        self.emit("    raise ValueError")
-        taken = f"buf[{start}:at]"
-        if hidden:
-            self.emit(f"{value} = f'<redacted {{{size}}} bytes>'")
-        else:
-            self.emit(f"{value} = {f'{taken}.decode()' if isinstance(kind, Text) else self.rendered(taken)}")
-        if kind.null is not None:
-            self.indent -= 1
+            self.emit(f"    at = {start} + {size}")
+            self.emit(f"    if not {start} <= at <= {self.end}:")
+            self.emit("        raise ValueError")
+            self.emit(f"    {value} = {shown}")
         return value, value
 
     def at_end(self) -> None:
@@ -459,7 +471,7 @@ class _Maker:
         value, run, _ = flat
         if len(run) == 1 and value == run[0][0] and run[0][1] != "B":
             counted = self.name("COUNTED", _Counted(run[0][3], run[0][1]))
-            self.emit(f"{items} = list({counted}[{size}](buf, at))")
+            self.emit(f"{items} = [*{counted}[{size}](buf, at)]")
         else:
             self.emit(f"{items} = {self.flat_items(flat, stop)}")
         self.emit(f"at = {stop}")

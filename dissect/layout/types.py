@@ -310,29 +310,29 @@ def minimum(part: Type | Entry | Sequence[Entry]) -> int:
 
 
 def has_secret(part: Type | Entry | Sequence[Entry]) -> bool:
-    return any(field.secret for field in _everything(part) if isinstance(field, Field | Custom))
+    return any(field.secret for field in parts_of(part) if isinstance(field, Field | Custom))
 
 
 def has_custom(part: Type | Entry | Sequence[Entry]) -> bool:
-    return any(isinstance(found, Custom) for found in _everything(part))
+    return any(isinstance(found, Custom) for found in parts_of(part))
 
 
-def _everything(part: Type | Entry | Sequence[Entry]) -> Iterator[Type | Entry]:
-    """`part` and all that it is made of."""
+def parts_of(part: Type | Entry | Sequence[Entry]) -> Iterator[Type | Entry]:
+    """All fields and types that `part` is made of, itself first."""
     if isinstance(part, tuple | list):
         for entry in part:
-            yield from _everything(entry)
+            yield from parts_of(entry)
         return
     assert not isinstance(part, Sequence)
     yield part
     match part:
         case Field(type=inner) | Array(item=inner) | Repeat(item=inner) | Sized(content=inner):
-            yield from _everything(inner)
+            yield from parts_of(inner)
         case Group(fields=fields) | Optional(fields=fields):
-            yield from _everything(fields)
+            yield from parts_of(fields)
         case Choice():
             for branch in part.branches():
-                yield from _everything(branch)
+                yield from parts_of(branch)
         case _:
             pass
 
@@ -425,6 +425,7 @@ def _check_greedy(part: Type | Sequence[Entry], last: bool) -> None:
                     case Field(type=kind):
                         _check_greedy(kind, final)
                     case Optional(fields=fields):
+                        _require(last and all(isinstance(one, Optional) for one in part[place:]), "fields behind an optional tail")
                         _check_greedy(fields, final)
                     case Choice():
                         _check_greedy(entry, final)
