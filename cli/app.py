@@ -44,7 +44,8 @@ class _Group(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         first = args[0] if args else ""
-        if (first not in self.commands or first == READ) and first not in _OF_THE_GROUP:
+        completes_first = ctx.resilient_parsing and not args
+        if (first not in self.commands or first == READ) and first not in _OF_THE_GROUP and not completes_first:
             args = [READ, *args]
         return super().parse_args(ctx, args)
 
@@ -83,10 +84,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _wrong(error: Any) -> str:
     """What is wrong with a call, and what was probably meant."""
-    name = getattr(error, "option_name", None)
-    near = getattr(error, "possibilities", None)
-    if name is not None and near is not None:
-        text = f"no such option {name}"
-        return f"{text}; did you mean {' or '.join(near)}?" if near else f"{text}; streamdump --help lists them"
+    if hasattr(error, "possibilities"):
+        near = error.possibilities
+        more = f"did you mean {' or '.join(near)}?" if near else "streamdump --help lists them"
+        return f"no such option {error.option_name}; {more}"
     text = str(error.format_message()).rstrip(".").replace("Value error, ", "")
     return f"{text[:1].lower()}{text[1:]}; see streamdump --help"

@@ -49,8 +49,7 @@ def page(command: Any, name: str, commands: Iterable[Any] = (), further: Iterabl
         if parameter.param_type_name == "argument" or getattr(parameter, "hidden", False):
             continue
         groups.setdefault(getattr(parameter, "rich_help_panel", None) or OTHER, []).append(_entry(parameter))
-    if OTHER in groups:
-        groups[OTHER] = [*groups.pop(OTHER), ("--help", "this help")]
+    groups[OTHER] = [*groups.pop(OTHER, []), ("--help", "this help")]
     wide = max(len(left) for rows in groups.values() for left, _ in rows)
     for heading, rows in groups.items():
         lines += ["", f"{bold}{heading}{reset}"]

@@ -84,7 +84,7 @@ WaitingLimit = Annotated[str, _limit("--waiting-limit", "SIZE", "bytes that wait
 WaitingTotal = Annotated[str, _limit("--waiting-total", "SIZE", "bytes that wait for missing ones, all together")]
 WaitingTime = Annotated[str, _limit("--waiting-time", "SECONDS", "how long they wait, in capture time")]
 FrameLimit = Annotated[str, _limit("--frame-limit", "SIZE", "bytes of one frame; a longer one is passed over")]
-OpenLimit = Annotated[int, _limit("--open-limit", "N", "open requests a conversation; then the oldest ends")]
+OpenLimit = Annotated[str, _limit("--open-limit", "N", "open requests a conversation; then the oldest ends")]
 
 
 def library_options(
@@ -94,7 +94,7 @@ def library_options(
     waiting_total: str,
     waiting_time: str,
     frame_limit: str,
-    open_limit: int,
+    open_limit: str,
     *,
     bytes_as: BytesAs = BytesAs.HEX,
     show_secrets: bool = False,
@@ -115,7 +115,7 @@ def library_options(
         waiting_total=size("--waiting-total", waiting_total),
         waiting_time_ns=_seconds("--waiting-time", waiting_time),
         frame_limit=size("--frame-limit", frame_limit),
-        open_limit=positive("--open-limit", open_limit),
+        open_limit=whole("--open-limit", open_limit),
     )
 
 
@@ -135,11 +135,11 @@ def _seconds(option: str, text: str) -> int:
     return int(whole or "0") * 1_000_000_000 + int(rest.ljust(9, "0"))
 
 
-def positive(option: str, value: int) -> int:
-    """`value`, which must be one or more."""
-    if value < 1:
-        raise UsageError(f"{option} {value}: must be 1 or more")
-    return value
+def whole(option: str, text: str) -> int:
+    """The number `text`, one or more."""
+    if not (text.isascii() and text.isdigit()) or not int(text):
+        raise UsageError(f"{option} {text}: must be a whole number, 1 or more")
+    return int(text)
 
 
 def packet_limit(conditions: list[str] | None) -> int | None:

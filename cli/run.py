@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
 
 from cli.exits import ExitCode
 from cli.options import When
@@ -51,6 +52,13 @@ class Run:
             except CaptureError as error:
                 self.errors.append(error)
         self.inspector: Inspector = Inspector(self.readers, options)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for reader in self.readers:
+            reader.close()
 
     def batches(self) -> Iterator[list[Record]]:
         """The records, batch by batch; an interruption ends them early."""

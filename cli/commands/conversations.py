@@ -36,22 +36,22 @@ def conversations(
     waiting_total: WaitingTotal = "256M",
     waiting_time: WaitingTime = "10",
     frame_limit: FrameLimit = "64M",
-    open_limit: OpenLimit = 65_536,
+    open_limit: OpenLimit = "65536",
     colour: Colour = When.AUTO,
 ) -> int:
     """Who talked to whom, in which protocol, how sure that is, and how it went."""
     options = library_options(decode_as, undecided_limit, waiting_limit, waiting_total, waiting_time, frame_limit, open_limit)
-    run = Run([*(read_files or ()), *(files or ())], options, packet_limit(stop), colour)
-    for _ in run.batches():
-        pass
-    rows = run.inspector.rows()
-    if json:
-        from dissect.render.jsonl import encode
+    with Run([*(read_files or ()), *(files or ())], options, packet_limit(stop), colour) as run:
+        for _ in run.batches():
+            pass
+        rows = run.inspector.rows()
+        if json:
+            from dissect.render.jsonl import encode
 
-        write(encode(rows))
-    elif rows:
-        from dissect.render.conversations import plain, table
+            write(encode(rows))
+        elif rows:
+            from dissect.render.conversations import plain, table
 
-        width = columns()
-        write_text(plain(rows) if width is None else table(rows, width, coloured(colour, sys.stdout)))
-    return run.end(table=True)
+            width = columns()
+            write_text(plain(rows) if width is None else table(rows, width, coloured(colour, sys.stdout)))
+        return run.end(table=True)

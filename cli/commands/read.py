@@ -31,7 +31,7 @@ from cli.options import (
     When,
     library_options,
     packet_limit,
-    positive,
+    whole,
 )
 from cli.output import columns, palette, write, write_text
 from cli.run import Run
@@ -63,7 +63,7 @@ def read(
     show_secrets: Annotated[bool, typer.Option("--show-secrets", help="passwords and tokens as they are", rich_help_panel=SHOWN)] = False,
     quiet: Annotated[bool, typer.Option("-q", help="only the closing line about the whole run", rich_help_panel=SHOWN)] = False,
     count: Annotated[
-        int | None, typer.Option("-c", metavar="N", help="stop after N messages", rich_help_panel=READ, show_default=False)
+        str | None, typer.Option("-c", metavar="N", help="stop after N messages", rich_help_panel=READ, show_default=False)
     ] = None,
     stop: AutoStop = None,
     decode_as: DecodeAs = None,
@@ -72,7 +72,7 @@ def read(
     waiting_total: WaitingTotal = "256M",
     waiting_time: WaitingTime = "10",
     frame_limit: FrameLimit = "64M",
-    open_limit: OpenLimit = 65_536,
+    open_limit: OpenLimit = "65536",
     colour: Colour = When.AUTO,
     version: Annotated[bool, typer.Option("--version", help="the version", rich_help_panel=OTHER)] = False,
 ) -> int:
@@ -86,8 +86,7 @@ def read(
     json = json or form is Form.JSON
     if json and (tree or dump):
         raise UsageError(f"{'-V' if tree else '-x'} is a view for people; the JSON has all fields already")
-    if count is not None:
-        positive("-c", count)
+    left = None if count is None else whole("-c", count)
     options = library_options(
         decode_as,
         undecided_limit,
@@ -101,17 +100,17 @@ def read(
         detail=tree or dump,
         exchanges=exchanges,
     )
-    run = Run(names, options, packet_limit(stop), colour)
-    show = _nothing if quiet else _json() if json else _text(clock, palette(colour), tree, dump, show_secrets)
-    for batch in run.batches():
-        if count is not None:
-            batch, count = _first(batch, count)
-        if batch:
-            show(batch)
-        if count == 0:
-            run.stopped = "stopped by -c"
-            break
-    return run.end()
+    with Run(names, options, packet_limit(stop), colour) as run:
+        show = _nothing if quiet else _json() if json else _text(clock, palette(colour), tree, dump, show_secrets)
+        for batch in run.batches():
+            if left is not None:
+                batch, left = _first(batch, left)
+            if batch:
+                show(batch)
+            if left == 0:
+                run.stopped = "stopped by -c"
+                break
+        return run.end()
 
 
 def _nothing(batch: list[Record]) -> None:

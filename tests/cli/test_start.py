@@ -1,0 +1,187 @@
+"""Help, version, wrong calls, exit codes of inputs that are none: what needs no capture."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.app import app, main
+from cli.exits import ExitCode
+from cli.options import decode_rule, packet_limit, size
+from dissect.errors import UsageError
+
+COMMANDS = ("conversations", "protocols", "schema")
+
+
+def run(*argv: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "cli", *argv], capture_output=True, text=True, timeout=60, check=False, **more)
+
+
+def test_help_begins_with_examples_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, time; from cli.app import main; main(['--help']);"
+        "heavy = {'numpy', 'msgspec', 'rich', 'scapy', 'dpkt', 'cramjam'} & {name.split('.')[0] for name in sys.modules};"
+        "print(sorted(heavy), time.process_time())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    lines = done.stdout.splitlines()
+    assert lines[2].startswith("  streamdump capture.pcap")
+    heavy, seconds = lines[-1].rsplit(" ", 1)
+    assert heavy == "[]"
+    assert float(seconds) < 0.3
+    assert all(f"  {name} " in done.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([name, "--help"]) == ExitCode.DONE
+    text = capsys.readouterr().out
+    assert text.splitlines()[2].startswith(f"  streamdump {name}")
+    assert "--help" in text
+
+
+def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+    import typer.main
+
+    main(["--help"])
+    text = capsys.readouterr().out
+    group: Any = typer.main.get_command(app)
+    for parameter in group.commands["read"].params:
+        if parameter.param_type_name == "option":
+            assert all(f"{option} " in text or f"{option}\n" in text for option in parameter.opts), parameter.opts
+            assert parameter.help
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == ExitCode.DONE
+    assert capsys.readouterr().out.startswith("streamdump 0.")
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--jsno", "x"], "no such option --jsno; did you mean --json?"),
+        (["-Z", "x"], "no such option -Z"),
+        (["-T", "jsom", "x"], "'jsom' is not one of 'text', 'json'"),
+        (["-c", "few", "x"], "-c few: must be a whole number, 1 or more"),
+        (["-c", "0", "x"], "-c 0: must be a whole number, 1 or more"),
+        (["-a", "packets:x", "x"], "-a packets:x: N must be a number"),
+        (["-a", "duration:3", "x"], "-a duration:3: unknown condition; write packets:N"),
+        (["--json", "-V", "x"], "-V is a view for people"),
+        (["--json", "-x", "x"], "-x is a view for people"),
+        (["-d", "udp.port==1,iggy", "x"], "write it as tcp.port==N,PROTOCOL"),
+        (["-d", "tcp.port==0,iggy", "x"], "0 is not a port number"),
+        (["--frame-limit", "big", "x"], "--frame-limit big: not a size"),
+        (["--waiting-time", "-1", "x"], "--waiting-time -1: not a time"),
+        (["-", "-"], "once only"),
+        (["conversations", "--exchanges", "x"], "no such option --exchanges"),
+        (["schema", "extra"], "extra"),
+    ],
+    ids=str,
+)
+def test_a_wrong_call_is_told_in_one_sentence(argv: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(argv) == ExitCode.USAGE
+    out, err = capsys.readouterr()
+    assert not out
+    assert err.startswith("streamdump: ")
+    assert err.count("\n") == 1
+    assert told in err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("empty.pcap", b"", "is empty"),
+        ("text.pcap", b"This is not a capture.\n", "is not a capture"),
+        ("short.pcap", b"\xd4\xc3", "is cut off"),
+        ("header.pcap", b"\xd4\xc3\xb2\xa1\x02\x00\x04\x00\x00\x00", "cut off"),
+    ],
+)
+def test_an_input_that_is_no_capture(name: str, content: bytes, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / name).write_bytes(content)
+    assert main([str(tmp_path / name)]) == ExitCode.UNREADABLE
+    out, err = capsys.readouterr()
+    assert not out
+    assert told in err
+    assert str(tmp_path / name) in err
+
+
+def test_missing_files_directories_and_commands_in_the_wrong_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path / "none.pcap")]) == ExitCode.UNREADABLE
+    assert "none.pcap: no such file" in capsys.readouterr().err
+    assert main([str(tmp_path)]) == ExitCode.UNREADABLE
+    assert "is a directory" in capsys.readouterr().err
+    assert main(["converstions"]) == ExitCode.UNREADABLE
+    assert "did you mean the command conversations?" in capsys.readouterr().err
+    assert main(["-q", "schema"]) == ExitCode.UNREADABLE
+    assert "the command schema stands first" in capsys.readouterr().err
+
+
+def test_names_of_files_reach_the_terminal_escaped(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["no\x1b[31m\u202esuch.pcap"]) == ExitCode.UNREADABLE
+    err = capsys.readouterr().err
+    assert r"no\x1b[31m\u202esuch.pcap" in err
+    assert "\x1b" not in err
+
+
+@pytest.mark.parametrize(("text", "number"), [("65536", 65536), ("64K", 65536), ("1m", 1 << 20), ("2G", 2 << 30)])
+def test_sizes(text: str, number: int) -> None:
+    assert size("--frame-limit", text) == number
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "K", "1.5M", "²", "1T"])
+def test_no_sizes(text: str) -> None:
+    with pytest.raises(UsageError):
+        size("--frame-limit", text)
+
+
+def test_the_smallest_packet_limit_counts() -> None:
+    assert packet_limit(["packets:9", "packets:3"]) == 3
+    assert packet_limit(None) is None
+
+
+@pytest.mark.parametrize("rule", ["", "tcp.port==1", "tcp.port=1,x", "tcp.port==x,iggy", "tcp.port==70000,iggy", "tcp.port==1,nothing"])
+def test_no_decode_rules(rule: str) -> None:
+    with pytest.raises(UsageError):
+        decode_rule(rule)
+
+
+def test_module_call_is_the_same_command() -> None:
+    done = run("nosuch.pcap")
+    assert done.returncode == ExitCode.UNREADABLE
+    assert done.stderr == "streamdump: nosuch.pcap: no such file\n"
+
+
+def test_a_full_disk_is_told() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "cli", "schema"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert done.returncode == ExitCode.USAGE
+    assert done.stderr == "streamdump: standard output cannot be written: No space left on device\n"
+
+
+def test_standard_input_may_be_closed_or_empty() -> None:
+    done = run("-", stdin=subprocess.DEVNULL)
+    assert done.returncode == ExitCode.UNREADABLE
+    assert done.stderr == "streamdump: standard input: is empty\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("streamdump --j", "--json"),
+        ("streamdump conv", "conversations"),
+        ("streamdump x.pcap --show-s", "--show-secrets"),
+        ("streamdump -t ", "ud"),
+    ],
+)
+def test_completion(words: str, expected: str) -> None:
+    import os
+
+    environment = {**os.environ, "_STREAMDUMP_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+    assert expected in run(env=environment).stdout.split()
