@@ -53,6 +53,7 @@ class _Input:
         if not count:
             return None
         taken, keys = part(self.batch, 0, count), self.keys[:count]
+        taken.file = np.full(count, self.index, np.int32)
         if count == len(self.keys):
             self.load()
         else:
@@ -60,45 +61,44 @@ class _Input:
         return taken, keys
 
 
-def merge(inputs: Sequence[Source], errors: list[CaptureError] | None = None, rows: int | None = None) -> Iterator[PacketBatch]:
-    """The packets of all inputs by time, each input in its own order, `file` being the index of the input.
+def merge(inputs: Sequence[Source | None], errors: list[CaptureError] | None = None, rows: int | None = None) -> Iterator[PacketBatch]:
+    """The packets of all inputs by time, each input in its own order, `file` being the index of the input (None: one that did not open).
 
     Among equal times the first input comes first. A damaged input does not end the others: its error goes into `errors`, or without
     that list the first one is raised at the end.
     """
     found: list[CaptureError] = []
-    inputs_left = [_Input(index, source, found if errors is None else errors) for index, source in enumerate(inputs)]
-    while inputs_left := [one for one in inputs_left if one.batch is not None]:
+    errors, alone = found if errors is None else errors, errors is None
+    left = [_Input(index, source, errors) for index, source in enumerate(inputs) if source is not None]
+    while left := [one for one in left if one.batch is not None]:
         # All packets up to here are at hand: the input whose batch ends first has no earlier ones to come.
-        key, index = min((int(one.keys[-1]), one.index) for one in inputs_left)
-        taken = [(one.index, found_part) for one in inputs_left if (found_part := one.take(key, one.index <= index)) is not None]
-        batch = _join(taken)
+        key, index = min((int(one.keys[-1]), one.index) for one in left)
+        batch = _join([taken for one in left if (taken := one.take(key, one.index <= index)) is not None])
         for start in range(0, len(batch), rows or len(batch)):
             yield part(batch, start, start + rows) if rows else batch
-    if errors is None and found:
+    if alone and found:
         raise found[0]
 
 
-def _join(taken: list[tuple[int, tuple[PacketBatch, NDArray[np.int64]]]]) -> PacketBatch:
+def _join(taken: list[tuple[PacketBatch, NDArray[np.int64]]]) -> PacketBatch:
     """One batch of the parts of several, by key; only the bytes of these packets are copied."""
     buffers: list[bytes] = []
     offsets: list[NDArray[np.int64]] = []
     base = 0
-    for _, (batch, _) in taken:
+    for batch, _ in taken:
         start, end = int(batch.offset.min()), int((batch.offset + batch.captured).max())
         if len(taken) == 1:
             start, end = 0, len(batch.buffer)
         buffers.append(batch.buffer[start:end])
         offsets.append(batch.offset + (base - start))
         base += end - start
-    batches = [batch for _, (batch, _) in taken]
-    order = np.argsort(np.concatenate([keys for _, (_, keys) in taken]), kind="stable")
-    file = np.concatenate([np.full(len(batch), index, np.int32) for index, (batch, _) in taken])
+    batches = [batch for batch, _ in taken]
+    order = np.argsort(np.concatenate([keys for _, keys in taken]), kind="stable")
     return PacketBatch(
         buffers[0] if len(buffers) == 1 else b"".join(buffers),
         np.concatenate([one.time_ns for one in batches])[order],
         np.concatenate([one.number for one in batches])[order],
-        file[order],
+        np.concatenate([one.file for one in batches])[order],
         np.concatenate(offsets)[order],
         np.concatenate([one.captured for one in batches])[order],
         np.concatenate([one.wire for one in batches])[order],

@@ -189,12 +189,11 @@ class Sections:
         pieces = [self._columns(buffer, kind, np.array(starts, np.int64)) for kind, starts in found.items() if starts]
         if not pieces:
             return None
-        at, size, interface, ticks, captured, wire = pieces[0]
+        at, size, interface, ticks, captured, wire, simple = pieces[0]
         if len(pieces) > 1:
             columns = [np.concatenate(same) for same in zip(*pieces, strict=True)]
             order = np.argsort(columns[0])
-            at, size, interface, ticks, captured, wire = (column[order] for column in columns)
-        simple = ticks < 0
+            at, size, interface, ticks, captured, wire, simple = (column[order] for column in columns)
         offset = at + np.where(simple, 12, 28)
         unequal = gather(buffer, at + size - 4, self._order + "u4") != size
         nowhere = interface >= len(self._interfaces)
@@ -212,7 +211,7 @@ class Sections:
                 reason = f"a packet says it has {captured[count]} bytes, its block {size[count]}"
             damage = int(at[count]), 0, reason
         if count:
-            time_ns = self._times(ticks[:count], interface[:count])
+            time_ns = self._times(ticks[:count], interface[:count], simple[:count])
             links = np.array([one.link for one in self._interfaces], np.int64)[interface[:count]]
             parts.append(Packets(time_ns, offset[:count], captured[:count], np.maximum(captured, wire)[:count], links))
         return damage
@@ -227,21 +226,20 @@ class Sections:
             captured = np.minimum(wire, size - 16)
             if snap:
                 captured = np.minimum(captured, snap)
-            return at, size, np.zeros(len(at), np.int64), np.full(len(at), -1, np.int64), captured, wire
+            return at, size, np.zeros(len(at), np.int64), np.zeros(len(at), np.uint64), captured, wire, np.ones(len(at), np.bool_)
         interface = gather(buffer, at + 8, u4 if kind == ENHANCED else self._order + "u2").astype(np.int64)
-        high, low, captured, wire = (gather(buffer, at + place, u4).astype(np.int64) for place in (12, 16, 20, 24))
-        # The 64th bit of a time would be the year 294,247 in microseconds.
-        return at, size, interface, ((high & 0x7FFF_FFFF) << 32) | low, captured, wire
+        high, low = (gather(buffer, at + place, u4).astype(np.uint64) for place in (12, 16))
+        captured, wire = (gather(buffer, at + place, u4).astype(np.int64) for place in (20, 24))
+        return at, size, interface, (high << np.uint64(32)) | low, captured, wire, np.zeros(len(at), np.bool_)
 
-    def _times(self, ticks: Ints, interface: Ints) -> Ints:
-        """Nanoseconds since 1970; a packet without a time has that of the packet before it."""
+    def _times(self, ticks: NDArray[np.uint64], interface: Ints, simple: NDArray[np.bool_]) -> Ints:
+        """Nanoseconds since 1970; a simple packet has no time and is given that of the packet before it."""
         time_ns = np.empty(len(ticks), np.int64)
         for index in np.unique(interface).tolist():
             mine = interface == index
             time_ns[mine] = _nanoseconds(ticks[mine], self._interfaces[index])
-        untimed = ticks < 0
-        if untimed.any():
-            source = np.maximum.accumulate(np.where(untimed, -1, np.arange(len(ticks))))
+        if simple.any():
+            source = np.maximum.accumulate(np.where(simple, -1, np.arange(len(ticks))))
             time_ns = np.where(source >= 0, time_ns[source], self._time_ns)
         self._time_ns = int(time_ns[-1])
         return time_ns
@@ -266,12 +264,12 @@ class Sections:
         self._links[link] = None
 
 
-def _nanoseconds(ticks: Ints, interface: Interface) -> Ints:
+def _nanoseconds(ticks: NDArray[np.uint64], interface: Interface) -> Ints:
     exponent = interface.resolution & 0x7F
     time_ns: Ints
     if interface.resolution <= 9:
         factor = 10 ** (9 - exponent)
-        time_ns = np.minimum(ticks, LAST_NS // factor) * factor
+        time_ns = np.minimum(ticks, np.uint64(LAST_NS // factor)).astype(np.int64) * factor
     elif interface.resolution < 0x80:
         time_ns = np.array([min(one // 10 ** (exponent - 9), LAST_NS) for one in ticks.tolist()], np.int64)
     else:  # parts of a second by powers of two

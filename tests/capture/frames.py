@@ -1,0 +1,190 @@
+"""Builds packets and files byte by byte, for tests; nothing here is used by the code it tests."""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from dissect.capture.files import Reader, open_capture
+from dissect.capture.link import LinkParser
+from dissect.model import SegmentBatch
+
+A, B = bytes.fromhex("c0000201"), bytes.fromhex("c0000202")  # 192.0.2.1, 192.0.2.2
+A6, B6 = bytes.fromhex("20010db8000000000000000000000001"), bytes.fromhex("20010db8000000000000000000000002")
+FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16
+START_NS = 1_700_000_000_000_000_000
+
+ETHERNET, NULL, LOOP, PPP, PPP_HDLC, SLL, SLL2 = 1, 0, 108, 9, 50, 113, 276
+
+
+class Packet(NamedTuple):
+    """A packet of a capture; `wire` is its length before the snap length cut it."""
+
+    data: bytes
+    time_ns: int = START_NS
+    wire: int | None = None
+
+
+def tcp(
+    payload: bytes = b"", *, sport: int = 40000, dport: int = 5552, seq: int = 1000, ack: int = 2000, flags: int = ACK, options: bytes = b""
+) -> bytes:
+    words = 5 + len(options) // 4
+    return struct.pack(">HHIIBBHHH", sport, dport, seq, ack, words << 4, flags, 502, 0xBAD, 0) + options + payload
+
+
+def ip4(
+    body: bytes,
+    *,
+    src: bytes = A,
+    dst: bytes = B,
+    protocol: int = 6,
+    identity: int = 7,
+    offset: int = 0,
+    more: bool = False,
+    options: bytes = b"",
+    length: int | None = None,
+) -> bytes:
+    """An IPv4 packet; its checksum is wrong, as offloading leaves it."""
+    size = 20 + len(options)
+    total = size + len(body) if length is None else length
+    fragment = offset // 8 | (0x2000 if more else 0)
+    return struct.pack(">BBHHHBBH", 0x40 | size // 4, 0, total, identity, fragment, 64, protocol, 0xBAD) + src + dst + options + body
+
+
+def ip6(body: bytes, *, src: bytes = A6, dst: bytes = B6, following: int = 6, length: int | None = None) -> bytes:
+    return struct.pack(">IHBB", 0x60000000, len(body) if length is None else length, following, 64) + src + dst + body
+
+
+def ethernet(ip: bytes, *tags: int, kind: int | None = None) -> bytes:
+    """A frame with a VLAN tag for each of `tags`, whose values are their types."""
+    last = (0x86DD if ip[0] >> 4 == 6 else 0x0800) if kind is None else kind
+    types = [*tags, last]
+    head = bytes.fromhex("020000000002 020000000001") + struct.pack(">H", types[0])
+    return head + b"".join(struct.pack(">HH", 0x6064, following) for following in types[1:]) + ip
+
+
+def sll(ip: bytes, packet_type: int = 0) -> bytes:
+    kind = 0x86DD if ip[0] >> 4 == 6 else 0x0800
+    return struct.pack(">HHH8sH", packet_type, 772, 6, b"", kind) + ip
+
+
+def sll2(ip: bytes, packet_type: int = 0, interface: int = 1) -> bytes:
+    kind = 0x86DD if ip[0] >> 4 == 6 else 0x0800
+    return struct.pack(">HHIHBB8s", kind, 0, interface, 772, packet_type, 6, b"") + ip
+
+
+def pcap(packets: Iterable[Packet], link: int = ETHERNET, *, order: str = "<", nano: bool = False, snap: int = 262144) -> bytes:
+    magic = 0xA1B23C4D if nano else 0xA1B2C3D4
+    parts = [struct.pack(order + "IHHiIII", magic, 2, 4, 0, 0, snap, link)]
+    for data, time_ns, wire in packets:
+        seconds, fraction = divmod(time_ns, 1_000_000_000)
+        size = len(data) if wire is None else wire
+        parts += [struct.pack(order + "IIII", seconds, fraction if nano else fraction // 1000, len(data), size), data]
+    return b"".join(parts)
+
+
+def block(kind: int, body: bytes, order: str = "<") -> bytes:
+    body += b"\0" * (-len(body) % 4)
+    size = struct.pack(order + "I", len(body) + 12)
+    return struct.pack(order + "I", kind) + size + body + size
+
+
+def section(order: str = "<") -> bytes:
+    return block(0x0A0D0D0A, struct.pack(order + "IHHq", 0x1A2B3C4D, 1, 0, -1), order)
+
+
+def interface(
+    link: int = ETHERNET, *, snap: int = 262144, resolution: int | None = None, offset: int | None = None, order: str = "<"
+) -> bytes:
+    options = struct.pack(order + "HH4s", 2, 3, b"lo0")  # a name, with a byte of padding
+    if resolution is not None:
+        options += struct.pack(order + "HHB3x", 9, 1, resolution)
+    if offset is not None:
+        options += struct.pack(order + "HHq", 14, 8, offset)
+    return block(1, struct.pack(order + "HHI", link, 0, snap) + options + bytes(4), order)
+
+
+def enhanced(packet: Packet, *, index: int = 0, ticks: int | None = None, order: str = "<", options: bytes = b"") -> bytes:
+    data, time_ns, wire = packet
+    when = time_ns // 1000 if ticks is None else ticks
+    head = struct.pack(order + "IIIII", index, when >> 32, when & 0xFFFFFFFF, len(data), len(data) if wire is None else wire)
+    return block(6, head + data + b"\0" * (-len(data) % 4) + options, order)
+
+
+def simple(packet: Packet, order: str = "<") -> bytes:
+    return block(3, struct.pack(order + "I", len(packet.data) if packet.wire is None else packet.wire) + packet.data, order)
+
+
+def obsolete(packet: Packet, *, index: int = 0, order: str = "<") -> bytes:
+    data, time_ns, wire = packet
+    when = time_ns // 1000
+    size = len(data) if wire is None else wire
+    return block(2, struct.pack(order + "HHIIII", index, 0xFFFF, when >> 32, when & 0xFFFFFFFF, len(data), size) + data, order)
+
+
+def pcapng(packets: Iterable[Packet], link: int = ETHERNET, *, order: str = "<") -> bytes:
+    """One section with one interface of nanoseconds."""
+    blocks = [enhanced(one, ticks=one.time_ns, order=order) for one in packets]
+    return b"".join([section(order), interface(link, resolution=9, order=order), *blocks])
+
+
+class Row(NamedTuple):
+    """One segment of a `SegmentBatch`, with its payload."""
+
+    order: int
+    time_ns: int
+    number: int
+    file: int
+    flow: bytes
+    reverse: bool
+    seq: int
+    ack: int
+    flags: int
+    window: int
+    payload: bytes
+    wire: int
+
+
+def reader(data: bytes) -> Reader:
+    return open_capture(io.BytesIO(data), name="test")
+
+
+def table(batch: SegmentBatch) -> list[Row]:
+    columns: Sequence[Any] = (batch.order, batch.time_ns, batch.number, batch.file, batch.flow, batch.reverse, batch.seq, batch.ack)
+    rest = (batch.flags, batch.window, batch.offset, batch.length, batch.wire)
+    rows = []
+    for order, time_ns, number, file, flow, reverse, seq, ack, flags, window, offset, length, wire in zip(*columns, *rest, strict=True):
+        payload = batch.buffer[int(offset) : int(offset) + int(length)]
+        assert len(payload) == length
+        numbers = (int(order), int(time_ns), int(number), int(file), flow.tobytes(), bool(reverse))
+        rows.append(Row(*numbers, int(seq), int(ack), int(flags), int(window), payload, int(wire)))
+    return rows
+
+
+def segments(data: bytes, rows: int | None = None, parser: LinkParser | None = None) -> list[Row]:
+    """All segments of a file, in batches of so many packets."""
+    parser = parser or LinkParser()
+    found: list[Row] = []
+    count = 0
+    for batch in reader(data).batches(rows):
+        found += table(parser.segments(batch, count))
+        count += len(batch)
+    return found
+
+
+def parse(packets: Iterable[Packet | bytes], link: int = ETHERNET) -> tuple[list[Row], LinkParser]:
+    """The segments of these packets and the parser; checked to be the same for batches of 1, of 7 and of all."""
+    file = pcap((one if isinstance(one, Packet) else Packet(one) for one in packets), link, nano=True)
+    parsers = [LinkParser(), LinkParser(), LinkParser()]
+    one, seven, every = (segments(file, rows, parser) for rows, parser in zip((1, 7, None), parsers, strict=True))
+    assert one == seven == every
+    assert parsers[0].counters == parsers[1].counters == parsers[2].counters
+    return every, parsers[2]
+
+
+def flow(src: bytes, sport: int, dst: bytes, dport: int) -> tuple[bytes, bool]:
+    """The key of a conversation, and whether this sender is the higher endpoint."""
+    ends = [address.ljust(16, b"\0") + port.to_bytes(2, "big") for address, port in ((src, sport), (dst, dport))]
+    return b"".join(sorted(ends)) + bytes((4 if len(src) == 4 else 6, 0, 0, 0)), ends[0] > ends[1]
