@@ -1,0 +1,564 @@
+"""mewbase: BSON frames over TCP, told apart by their `type`, paired by rID or queryID, in the oldest programs by order."""
+
+from __future__ import annotations
+
+from collections import deque
+from struct import Struct
+from typing import Any, Final
+
+from dissect.bson import UNREADABLE, Special, Walked, read, walk
+from dissect.layout.values import RENDER, redacted
+from dissect.model import Fault, Message, Span
+from dissect.protocols.base import ANSWER, ANSWER_PART, ASK, NONE, Context, Damage, Dissector, Protocol
+from dissect.protocols.mewbase.detect import probe
+from dissect.protocols.mewbase.framing import COUNTED, HEADS, MORE, SHORTEST, TYPE, YES, Shift, candidate, first_length, head, odd_length
+from dissect.protocols.mewbase.layouts import BY_NAME, CLIENT, FRAMES, SECRET_NAMES, SECRETS, FrameTable, Shape, labelled, shape
+
+_INT32 = Struct("<i").unpack_from
+
+SHAPES_KEPT: Final = 4096
+SHAPE_FIELDS: Final = 32
+"""Shapes of frames are remembered, so many of up to so many fields."""
+
+NUMBERED: Final = "2016-12-01"
+"""The day from which requests carry a rID."""
+
+REST_NOTE: Final = "the length does not count its own 4 bytes, as the mewbase document says and no real program does"
+
+_shapes: dict[tuple[Any, ...], Shape] = {}
+
+
+def _shape(table: FrameTable, body: dict[str, Any]) -> Shape:
+    key = (table, *body, *map(type, body.values()))
+    found = _shapes.get(key)
+    if found is None:
+        found = shape(table, tuple(body), tuple(map(type, body.values())))
+        if len(body) <= SHAPE_FIELDS:
+            if len(_shapes) >= SHAPES_KEPT:
+                _shapes.clear()
+            _shapes[key] = found
+    return found
+
+
+class MewbaseDissector(Dissector):
+    """One connection: client and server each send BSON documents, one after the other."""
+
+    protocol = "mewbase"
+    header_size = 5
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.shifts: list[Shift | None] = [None, None]
+        """How each side counts its lengths, once a frame told."""
+        self.numbered = False
+        """A frame with rID was seen: both programs are of December 2016 or later."""
+        self.unsure = False
+        """Frames were missed, so that pairing by order may be wrong."""
+        self.waiting: deque[tuple[str, tuple[Any, ...]]] = deque()
+        """Requests without rID whose answers are due: name and key."""
+        self.asked = 0
+        self.results: dict[tuple[Any, ...], int] = {}
+        """Open queries whose number of results the server told (until November 2016): results still to come."""
+        self.subscriptions: set[Any] | None = set() if context.syn else None
+        """What the server has given out; None when not all of it was seen."""
+        self.since = self.until = ""
+
+    # Framing
+
+    def measure(self, side: int, data: bytes, at: int) -> int:
+        shift = self.shifts[side]
+        if shift is None:
+            size, shift = first_length(data, at)
+            if shift is not None:
+                self.shifts[side] = shift
+            return size
+        size = int(_INT32(data, at)[0]) + shift[0]
+        if size >= SHORTEST and data[at + 4 : at + 10] == TYPE:
+            return size
+        return odd_length(data, at, shift)
+
+    def boundaries(self, side: int, data: bytes, at: int) -> list[int]:
+        if self.shifts[side] != COUNTED:
+            return super().boundaries(side, data, at)
+        ends: list[int] = []
+        append = ends.append
+        size, limit = len(data), self.options.frame_limit
+        last = size - 10
+        while at <= last and data[at + 4 : at + 10] == TYPE:
+            length = _INT32(data, at)[0]
+            at += length
+            if length < SHORTEST or at > size or length > limit:
+                break
+            append(at)
+        return ends
+
+    def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
+        shift = self.shifts[side]
+        while True:
+            found = data.find(TYPE, at + 4, end)
+            if found < 0:
+                # the last bytes may be the beginning of a head
+                return False, max(at, end - len(TYPE) - 3)
+            at = found - 4
+            answer, _ = candidate(data, at, end, final, shift)
+            if answer == YES:
+                return True, at
+            if answer == MORE:
+                return False, at
+            at += 1
+
+    def lost(self, side: int) -> None:
+        self.subscriptions = None
+        if not self.numbered:
+            self.unsure = True
+            self.waiting.clear()
+
+    # Decoding
+
+    def decode(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> tuple[Any, ...]:
+        if damage is None and not self.options.detail and _INT32(data, start)[0] == end - start >= SHORTEST:
+            inner = start + 21 + data[start + 10]
+            table = HEADS.get(data[start + 4 : inner])
+            if table is not None and table is not _CONNECT and not data[end - 1]:
+                try:
+                    body = read(data, inner, end - 1)
+                except UNREADABLE:
+                    pass
+                else:
+                    if SECRET_NAMES.isdisjoint(body):
+                        return self._meaning(
+                            side, table, {"size": end - start, "type": table.name, "frame": body}, body, _shape(table, body), (), None, None
+                        )
+        return self._walk(side, data, start, end, damage)
+
+    def _walk(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> tuple[Any, ...]:
+        """Any frame: with byte ranges, damaged, in another order, with secrets."""
+        options = self.options
+        claimed = int(_INT32(data, start)[0])
+        size = end - start
+        shift = COUNTED
+        if self.shifts[side] is not None and (damage is not None or claimed != size):
+            shift = self.shifts[side] or COUNTED
+        if damage is not None:
+            size = max(damage.size, claimed + shift[0])
+        known = head(data, start)
+        # What cannot be read of a frame that may hold secrets may be one.
+        careful = known is None or known[0] is _CONNECT
+        walked = walk(
+            data,
+            start,
+            end,
+            size=size,
+            missing="" if damage is None else damage.reason,
+            shift=shift[0],
+            inner_shift=shift[1],
+            resume=not careful,
+            secrets=frozenset() if options.show_secrets else SECRETS,
+        )
+        hide = careful and not options.show_secrets
+        notes = walked.notes
+        if shift[0]:
+            notes.insert(0, REST_NOTE)
+        fields, texts, frames = _fields(walked, options.bytes_as, hide)
+        spans = _spans(walked, hide) if options.detail else None
+        name = texts[-1] if texts and type(texts[-1]) is str else None
+        body = frames[-1] if frames else None
+        if walked.fault is None:
+            if name is None:
+                notes.append("type is not a string" if texts else "mandatory field type is missing")
+            if not frames:
+                notes.append("mandatory field frame is missing")
+            if len(texts) > 1 or len(frames) > 1:
+                notes.append("repeated field: servers take the last one")
+        if name is None and damage is not None:
+            self.lost(side)
+        if type(body) is list and body and all(type(item) is dict and item.keys() == {"key", "value"} for item in body):
+            body = {item["key"]: item["value"] for item in body}
+            notes.append("frame repeats a field: servers take the last one")
+        if body is not None and type(body) is not dict:
+            notes.append("frame is not a document")
+        if type(body) is not dict:
+            body = {}
+        table = BY_NAME.get(name or "")
+        if table is None:
+            return self._unknown(side, name, fields, body, notes, walked.fault, spans)
+        return self._meaning(side, table, fields, body, _shape(table, body), notes, walked.fault, spans)
+
+    def _unknown(
+        self, side: int, name: str | None, fields: dict[str, Any], body: dict[str, Any], notes: list[str], fault: Fault | None, spans: Any
+    ) -> tuple[Any, ...]:
+        """A frame of no known type; servers drop it without an answer."""
+        if name is None:
+            return ("unknown", "one_way", None, fields, None, notes, fault, NONE, None, spans)
+        notes.append(_UNKNOWN.get(name, "no server knows this type; they drop it without an answer"))
+        rid = body.get("rID")
+        if _plain(rid) and "ok" not in body and (self.client is None or side == self.client):
+            self.numbered = True
+            return (name, "request", _ident(rid), fields, None, notes, fault, ASK, (side, rid), spans)
+        return (name, "one_way", _ident(rid), fields, None, notes, fault, NONE, None, spans)
+
+    def _meaning(
+        self,
+        side: int,
+        table: FrameTable,
+        fields: dict[str, Any],
+        body: dict[str, Any],
+        found: Shape,
+        notes: Any,
+        fault: Fault | None,
+        spans: list[Span] | None,
+    ) -> tuple[Any, ...]:
+        """What a frame of a known type is for; `notes` may be added to when it is a list."""
+        name = table.name
+        kind: str = table.kind
+        if found.odd or found.missing or found.later:
+            notes = [*notes, *found.odd]
+            if fault is None:
+                notes += found.missing
+        if found.since > self.since or (found.until and found.until != self.until):
+            self._date(found.since, found.until)
+        client = self.client
+        ours = side if table.side == CLIENT else 1 - side
+        if client != ours:
+            if client is None:
+                self.client = ours
+            elif name != "PING":
+                notes = [*notes, f"{name} is a frame of the {table.side}"]
+        rid = body.get("rID")
+        ident = rid
+        if rid is not None:
+            if type(rid) is not int:
+                ident = _ident(rid)
+                if not _plain(rid):
+                    rid = None
+            self.numbered = True
+        outcome = None
+        role = NONE
+        key: tuple[Any, ...] | None = None
+        if kind == "response":
+            failed = not body.get("ok", True)
+            outcome = "refused" if failed else "answered"
+            if failed and "errCode" in body and type(fields.get("frame")) is dict:
+                fields["frame"] = labelled(body)
+                spans = _label(spans, body)
+            if name == "QUERYRESULT" or name == "QUERYRESPONSE":
+                query = body.get("queryID")
+                ident = _ident(query)
+                if _plain(query):
+                    key = (1 - side, query, 0)
+                    role = self._result(name, body, key)
+                    if role == NONE:
+                        outcome = None
+                else:
+                    outcome = None
+                if found.later and "last" in found.later and self.numbered and fault is None:
+                    notes.append("mandatory field last is missing")
+            else:
+                if name == "SUBRESPONSE" and self.subscriptions is not None and not failed:
+                    self._subscribed(body.get("subID"))
+                if rid is not None:
+                    role, key = ANSWER, (1 - side, rid)
+                else:
+                    role, key, notes = self._in_order(name, found, fault, notes)
+                    if key is None:
+                        outcome = None
+        elif kind == "request":
+            if name == "QUERY":
+                query = body.get("queryID")
+                ident = _ident(query)
+                if _plain(query):
+                    role, key = ASK, (side, query, 0)
+                if rid is None and "rID" not in body and self.numbered and fault is None:
+                    notes = [*notes, "mandatory field rID is missing"]
+            elif rid is not None:
+                role, key = ASK, (side, rid)
+            elif "rID" not in body:
+                # authInfo came three days before rID
+                self.numbered = self.numbered or "authInfo" in body
+                role, key, notes = self._ask(name, side, table, found, fault, notes)
+            if self.subscriptions is not None and "subID" in body:
+                notes = self._unsubscribed(body["subID"], notes)
+        elif name == "RECEV":
+            ident = _ident(body.get("subID"))
+        elif name == "ACKEV":
+            subscription = body.get("subID", body.get("SubID"))
+            ident = _ident(subscription)
+            if self.subscriptions is not None:
+                notes = self._unsubscribed(subscription, notes)
+        elif name == "QUERYACK":
+            ident = _ident(body.get("queryID"))
+        elif body:
+            # PING with a sequence number, of March 2017
+            ident = _ident(body.get("sequence"))
+            if type(ident) is int:
+                if body.get("type") == 8:
+                    kind, role, key = "request", ASK, (side, ident + 1, 0, 0)
+                elif body.get("type") == 0:
+                    kind, role, key, outcome = "response", ANSWER, (1 - side, ident, 0, 0), "answered"
+        return (name, kind, ident, fields, outcome, notes, fault, role, key, spans)
+
+    def _ask(
+        self, name: str, side: int, table: FrameTable, found: Shape, fault: Fault | None, notes: Any
+    ) -> tuple[int, tuple[Any, ...] | None, Any]:
+        """A request without rID: CONNECT, or one of a time when answers came in the order of the requests."""
+        if name != "CONNECT":
+            if fault is not None and self.numbered:
+                return NONE, None, notes
+            if self.numbered or table.since > NUMBERED:
+                if fault is None:
+                    notes = [*notes, "mandatory field rID is missing"]
+            elif fault is None:
+                self._date("", NUMBERED)
+        self.asked += 1
+        key = (side, "in order", self.asked)
+        self.waiting.append((name, key))
+        if len(self.waiting) > self.options.open_limit:
+            self.waiting.popleft()
+        return ASK, key, notes
+
+    def _in_order(self, name: str, found: Shape, fault: Fault | None, notes: Any) -> tuple[int, tuple[Any, ...] | None, Any]:
+        """The request that a response without rID answers."""
+        waiting = self.waiting
+        if self.numbered and not (waiting and waiting[0][0] == "CONNECT"):
+            if fault is None:
+                notes = [*notes, "mandatory field rID is missing"]
+            if not waiting:
+                return NONE, None, notes
+        if name == "SUBRESPONSE" and any(one[0] == "SUBSCRIBE" for one in waiting):
+            # what stands before it will not be answered any more
+            while waiting[0][0] != "SUBSCRIBE":
+                waiting.popleft()
+        if not waiting:
+            return NONE, None, notes
+        _, key = waiting.popleft()
+        if self.unsure:
+            notes = [*notes, "paired by order although bytes were lost: unsure"]
+        return ANSWER, key, notes
+
+    def _result(self, name: str, body: dict[str, Any], key: tuple[Any, ...]) -> int:
+        """Whether more results follow."""
+        results = self.results
+        if name == "QUERYRESPONSE":
+            count = body.get("numResults")
+            if not body.get("ok", True) or not count:
+                return ANSWER
+            if type(count) is int:
+                if len(results) >= self.options.open_limit:
+                    del results[next(iter(results))]
+                results[key] = count
+            return ANSWER_PART
+        if body.get("last") or not body.get("ok", True):
+            results.pop(key, None)
+            return ANSWER
+        left = results.get(key)
+        if left is not None:
+            if left <= 1:
+                del results[key]
+                return ANSWER
+            results[key] = left - 1
+        return ANSWER_PART
+
+    def _subscribed(self, subscription: Any) -> None:
+        if self.subscriptions is not None and _plain(subscription):
+            self.subscriptions.add(subscription)
+            if len(self.subscriptions) > self.options.open_limit:
+                self.subscriptions = None
+
+    def _unsubscribed(self, subscription: Any, notes: Any) -> Any:
+        """`notes`, with one on a subscription that the server has not given out."""
+        if self.subscriptions is None or not _plain(subscription) or subscription in self.subscriptions:
+            return notes
+        return [*notes, f"subscription {subscription} was not given out on this connection"]
+
+    def _date(self, since: str, until: str) -> None:
+        """Narrow down the time that the two programs are of."""
+        self.since = max(self.since, since)
+        if until and (not self.until or until < self.until):
+            self.until = until
+        if self.since and self.until:
+            self.facts["layout"] = f"{self.since} to {self.until}" if self.since <= self.until else "of no known date"
+        elif self.since:
+            self.facts["layout"] = f"since {self.since}"
+        elif self.until:
+            self.facts["layout"] = f"until {self.until}"
+
+
+_CONNECT = BY_NAME["CONNECT"]
+
+_UNKNOWN: Final = {
+    "PUBLISH": "PUBLISH is the document's name for PUB; servers drop it without an answer",
+    "LISTCHANNELS": "servers know LISTCHANNNELS only, with three N; they drop this without an answer",
+}
+
+
+def _plain(ident: Any) -> bool:
+    """Whether this can be the number that requests and answers have in common."""
+    return type(ident) in (int, float, str)
+
+
+def _ident(value: Any) -> int | str | None:
+    if type(value) is float:
+        return int(value)
+    return value if type(value) in (int, str) else None
+
+
+def _fields(walked: Walked, bytes_as: Any, hide: bool) -> tuple[dict[str, Any], list[Any], list[Any]]:
+    """The fields of a frame as they are printed, and what stands under `type` and `frame`."""
+    pairs = walked.pairs
+    names = [name for name, _ in pairs]
+    fields: dict[str, Any] = {}
+    if walked.spans and walked.spans[0].name == "size":
+        fields["size"] = walked.spans[0].value
+    if len(set(names)) == len(names) and "size" not in names and "trailing" not in names:
+        fields.update(pairs)
+    else:
+        fields["document"] = [{"key": name, "value": value} for name, value in pairs]
+    trailing = walked.trailing
+    if trailing is not None:
+        fields["trailing"] = redacted(len(trailing)) if hide else RENDER[bytes_as](trailing)
+    return fields, [value for name, value in pairs if name == "type"], [value for name, value in pairs if name == "frame"]
+
+
+def _spans(walked: Walked, hide: bool) -> list[Span]:
+    """The spans, those of unread bytes marked where there may be secrets in them."""
+    if not hide:
+        return walked.spans
+    return [
+        span._replace(secret=True, value=redacted(span.length)) if span.leaf and span.name in ("undecoded", "trailing") else span
+        for span in walked.spans
+    ]
+
+
+def _label(spans: list[Span] | None, body: dict[str, Any]) -> list[Span] | None:
+    if spans is None:
+        return None
+    label = labelled(body)["errCode_label"]
+    return [span._replace(label=label) if span.name == "errCode" and span.depth == 1 else span for span in spans]
+
+
+# What a line of text says of a message
+
+SAID: Final = 72
+"""Characters of a document in a line."""
+
+
+def says(message: Message) -> str:
+    """The fields of a frame that tell most."""
+    fields = message.fields
+    body = fields.get("frame")
+    if type(body) is not dict:
+        return ""
+    name = message.name
+    parts: list[str] = []
+    get = body.get
+    if name == "RECEV" or name == "ACKEV":
+        parts.append(f"subscription {_brief(get('subID', get('SubID')))}")
+        if "pos" in body:
+            parts.append(f"pos {_brief(body['pos'])}")
+        if "event" in body:
+            parts.append(_brief(body["event"]))
+        elif "bytes" in body:
+            parts.append(f"{_brief(body['bytes'])} bytes")
+    elif name == "QUERY" or name == "QUERYRESULT" or name == "QUERYACK" or name == "QUERYRESPONSE":
+        parts.append(f"query {_brief(get('queryID'))}")
+        if "errCode" in body:
+            parts.append(_error(body))
+        parts += [_brief(body[key]) for key in ("name", "binder", "params", "matcher", "docID", "result") if key in body]
+        if "numResults" in body:
+            parts.append(f"{_brief(body['numResults'])} results")
+        if "bytes" in body:
+            parts.append(f"{_brief(body['bytes'])} bytes")
+        if get("last"):
+            parts.append("last")
+    else:
+        if message.id is not None:
+            parts.append(f"#{message.id}")
+        if message.kind == "response":
+            parts.append("OK" if get("ok") else _error(body))
+        for key, value in body.items():
+            if key not in _SAID_ALREADY and value is not None:
+                parts.append(f"{_LEADS.get(key, f'{key} ')}{_brief(value)}")
+    return "  ".join(parts)
+
+
+_SAID_ALREADY: Final = frozenset(("ok", "rID", "errCode", "errCode_label", "errMsg", "sequence"))
+_LEADS: Final = {"channel": "", "event": "", "name": "", "command": "", "params": "", "subID": "subscription ", "SubID": "subscription "}
+
+
+def _error(body: dict[str, Any]) -> str:
+    label = body.get("errCode_label")
+    code = _brief(body.get("errCode", "?"))
+    told = f"refused {code} {label}" if label else f"refused {code}"
+    return f"{told}: {_brief(body['errMsg'])}" if "errMsg" in body else told
+
+
+def _brief(value: Any) -> str:
+    """A value in at most about `SAID` characters."""
+    if type(value) is str:
+        return value if len(value) <= SAID else f"{value[: SAID - 1]}…"
+    if isinstance(value, dict | list):
+        out: list[str] = []
+        _pour(value, out, SAID)
+        text = "".join(out)
+        return text if len(text) <= SAID else f"{text[: SAID - 1]}…"
+    if type(value) is bool:
+        return "true" if value else "false"
+    return "null" if value is None else str(value)
+
+
+def _pour(value: Any, out: list[str], room: int) -> int:
+    """Write `value` until there is no more room; returns the room left."""
+    if isinstance(value, Special) and len(value) == 1:
+        value = next(iter(value.values()))
+    if isinstance(value, dict):
+        opening, closing = "{", "}"
+        items: Any = value.items()
+    elif type(value) is list:
+        opening, closing = "[", "]"
+        items = ((None, item) for item in value)
+    else:
+        text = f'"{value[:SAID]}"' if type(value) is str else _brief(value)
+        out.append(text)
+        return room - len(text)
+    out.append(opening)
+    room -= 1
+    first = True
+    for key, item in items:
+        if not first:
+            out.append(" ")
+            room -= 1
+        first = False
+        if key is not None:
+            out.append(f"{key[:SAID]}=")
+            room -= len(key) + 1
+        if room <= 0:
+            break
+        room = _pour(item, out, room)
+        if room <= 0:
+            break
+    out.append(closing)
+    return room - 1
+
+
+TEXT: Final = """\
+A frame is one BSON document {type, frame}; fields are those of BSON, so the tables name them without byte positions.
+Values are printed as MongoDB Extended JSON v2, relaxed.
+
+The length in front counts itself. (The protocol's own document says that it does not; a sender that does it that way is read, and a
+note says so.) There was no version on the wire: `conversations` tells the dates that the frames of a connection allow.
+
+RESPONSE answers by rID, the one to CONNECT by being first. Before December 2016 there was no rID and answers came in the order of
+requests. QUERYRESULT answers by queryID until `last`. authInfo, username and password are secrets."""
+
+PROTOCOLS: Final = (
+    Protocol(
+        "mewbase",
+        "mewbase event store, the binary protocol of 2016 and 2017",
+        (7451,),
+        MewbaseDissector,
+        probe,
+        says,
+        FRAMES,
+        TEXT,
+    ),
+)

@@ -1,0 +1,173 @@
+"""Where frames of mewbase begin and end: the envelope, and how far bytes are from being one.
+
+The envelope is a BSON document {type: string, frame: document}, nearly always with its fields in this order:
+
+    n  n  n  n   02 't' 'y' 'p' 'e' 00   L L L L  type 00   03 'f' 'r' 'a' 'm' 'e' 00   m m m m ... 00 00
+
+Real programs count the length n itself into n, so that n = 22 + L + m. The protocol's document says that n is "the length of the
+rest"; a program that follows it sends 4 less, in n alone or in every document inside.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from dissect.bson import TYPES, UNREADABLE, read, walk
+from dissect.protocols.base import SEARCH_WINDOW
+from dissect.protocols.mewbase.layouts import FRAMES, FrameTable
+
+TYPE: Final = b"\x02type\x00"
+FRAME: Final = b"\x03frame\x00"
+
+SHORTEST: Final = 27
+"""Bytes of a frame with an empty type and an empty document."""
+
+ODD_LIMIT: Final = 1 << 20
+"""Bytes of a frame with its fields in another order, which has to be there as a whole to be believed."""
+
+LONG: Final = SEARCH_WINDOW - 64
+"""A frame longer than this is believed without the next one, which the search would not live to see."""
+
+ODD_NAME: Final = 64
+"""Bytes of the name of the first field of such a frame."""
+
+HEADS: Final[dict[bytes, FrameTable]] = {
+    TYPE + (len(table.name) + 1).to_bytes(4, "little") + table.name.encode() + b"\0" + FRAME: table for table in FRAMES
+}
+"""By all that stands between the two lengths of a frame."""
+
+Shift = tuple[int, int]
+"""What has to be added to the length of the frame, and of the documents inside, to get their sizes."""
+
+COUNTED: Final[Shift] = (0, 0)
+REST: Final[Shift] = (4, 0)
+REST_INSIDE: Final[Shift] = (4, 4)
+
+_INT32 = Struct("<i").unpack_from
+
+YES, MORE, NO = 1, 0, -1
+
+
+def head(data: bytes, at: int) -> tuple[FrameTable, int] | None:
+    """The frame type whose head stands behind the length at `at`, and the position of the inner document."""
+    if len(data) - at < 14:
+        return None
+    inner = at + 21 + data[at + 10]
+    table = HEADS.get(data[at + 4 : inner])
+    return None if table is None else (table, inner)
+
+
+def reads(data: bytes, at: int, end: int, shift: Shift) -> bool:
+    """Whether data[at:end] is a document without damage."""
+    if shift == COUNTED:
+        try:
+            read(data, at, end)
+        except UNREADABLE:
+            pass
+        else:
+            return True
+    walked = walk(data, at, end, shift=shift[0], inner_shift=shift[1])
+    return walked.fault is None and walked.trailing is None
+
+
+def first_length(data: bytes, at: int) -> tuple[int, Shift | None]:
+    """The size of a frame of a side whose way of counting is not known yet, and that way where the frame tells it.
+
+    As `Dissector.measure`: 0 when more bytes are needed, -1 when no frame begins at `at`.
+    """
+    size = _INT32(data, at)[0]
+    if data[at + 4 : at + 10] != TYPE or size < SHORTEST - 4:
+        return odd_length(data, at, COUNTED), None
+    have = len(data) - at
+    if have < 14:
+        return 0, None
+    text = _INT32(data, at + 10)[0]
+    if not 0 < text <= ODD_NAME:
+        return size, None
+    if have < 25 + text:
+        return 0, None
+    if data[at + 14 + text : at + 21 + text] != FRAME:
+        return size, None
+    inner = _INT32(data, at + 21 + text)[0]
+    ways = []
+    if size == 22 + text + inner:
+        ways = [COUNTED, REST_INSIDE]
+    elif size + 4 == 22 + text + inner:
+        ways = [COUNTED, REST]
+    else:
+        return size, COUNTED
+    if have < size:
+        return size, None
+    if reads(data, at, at + size, COUNTED):
+        return size, COUNTED
+    if not (data[at + size - 1] or data[at + size - 2]):
+        # both documents end where they should: a damaged frame
+        return size, None
+    if have < size + 4:
+        return 0, None
+    if reads(data, at, at + size + 4, ways[1]):
+        return size + 4, ways[1]
+    return size, None
+
+
+def odd_length(data: bytes, at: int, shift: Shift) -> int:
+    """The size of a frame that does not begin as real programs' frames do, once all of it is there and reads; as `measure`."""
+    size = _INT32(data, at)[0] + shift[0]
+    have = len(data) - at
+    start = data[at + 4 : at + 11]
+    if size < 5:
+        return -1
+    if size >= SHORTEST and len(start) < 6 and TYPE.startswith(start):
+        return 0
+    if size == 5:
+        return -1 if start[0] else 5
+    if start[0] not in TYPES or size > ODD_LIMIT:
+        return -1
+    name = data.find(0, at + 5, at + 5 + ODD_NAME)
+    if name < 0:
+        return -1 if have > ODD_NAME + 5 else 0
+    if not data[at + 5 : name].isascii():
+        return -1
+    if have < size:
+        return 0
+    return size if reads(data, at, at + size, shift) else -1
+
+
+def candidate(data: bytes, at: int, end: int, final: bool, shift: Shift | None) -> tuple[int, int]:
+    """Whether a frame begins at `at`, where `TYPE` stands behind four bytes: (YES, MORE or NO, size of the frame).
+
+    The type has to be known and the lengths to agree; the next frame, or the end of a segment at `end`, has to follow. Where no
+    byte will follow (`final`), what fits so far is enough.
+    """
+    lacking = NO if final else MORE
+    if end < at + 14:
+        return lacking, 0
+    text = _INT32(data, at + 10)[0]
+    if not 0 < text < 18:
+        return NO, 0
+    if end < at + 25 + text:
+        return lacking, 0
+    size, inner = _INT32(data, at)[0], _INT32(data, at + 21 + text)[0]
+    if data[at + 4 : at + 21 + text] not in HEADS or inner < 1:
+        return NO, 0
+    if size == 22 + text + inner:
+        sizes = [size, size + 4] if shift is None else [size + shift[0]]
+    elif size + 4 == 22 + text + inner and shift in (None, REST):
+        sizes = [size + 4]
+    else:
+        return NO, 0
+    best = NO
+    for length in sizes:
+        following = at + length
+        if following == end or (following > end and (final or length > LONG)):
+            return YES, length
+        if following > end:
+            best = MORE
+        elif data.startswith(TYPE, following + 4, end):
+            return YES, length
+        elif end < following + 10 and TYPE.startswith(data[following + 4 : end]):
+            if final:
+                return YES, length
+            best = MORE
+    return best, sizes[0]
