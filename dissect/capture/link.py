@@ -153,7 +153,7 @@ class LinkParser:
             counters.undecoded += unclear
             counters.not_tcp += len(kind) - known - unclear - int(np.count_nonzero(kind == DUPLICATE))
         if odd:
-            buffer, singles = self._row_by_row(batch, np.sort(np.concatenate(odd)) if len(odd) > 1 else odd[0], ip, room, sent)
+            buffer, singles = self._row_by_row(batch, np.sort(np.concatenate(odd)), ip, room, sent)
             if singles is not None:
                 parts.append(singles)
         return _join(batch, buffer, first_order, parts)
