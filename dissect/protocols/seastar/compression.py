@@ -1,0 +1,168 @@
+"""Unpacking of Seastar's two stock compressions.
+
+Both carry raw LZ4 blocks (no LZ4 frame header); see "Compressed frames" in the facts each function quotes. Nothing is carried
+over from one frame to the next. Sizes are compared before anything is allocated.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import NamedTuple
+
+import cramjam
+
+_u32 = Struct("<I").unpack_from
+
+LZ4 = "LZ4"
+LZ4_FRAGMENTED = "LZ4_FRAGMENTED"
+
+CHUNK = 32_768
+"""What every chunk of LZ4_FRAGMENTED but the last unpacks to."""
+
+REACH = 65_535
+"""How far back an LZ4 match can refer."""
+
+SMALLEST_MATCHED = 13
+"""LZ4 packs fewer bytes than this as literals only."""
+
+RATIO = 255
+"""An LZ4 block unpacks to less than this many times its size, give or take a few bytes."""
+
+
+class Unpackable(Exception):
+    """Packed bytes that do not unpack: `offset` in the frame (its length prefix included) and the reason."""
+
+    def __init__(self, offset: int, reason: str) -> None:
+        self.offset = offset
+        self.reason = reason
+        super().__init__(f"{reason} at byte {offset}")
+
+
+class Chunk(NamedTuple):
+    """One packed block of a frame: its header and block in the frame, and the size it unpacks to."""
+
+    header: int
+    start: int
+    end: int
+    unpacked: int
+    last: bool
+
+
+def chunks(algorithm: str, data: bytes, start: int, end: int) -> list[Chunk]:
+    """The blocks of the compressed frame data[start:end], whose first four bytes are its length; none: an empty frame.
+
+    Offsets count from `start`. What does not add up raises Unpackable.
+    """
+    size = end - start
+    if size < 8:
+        return []
+    if algorithm == LZ4:
+        unpacked = _u32(data, start + 4)[0]
+        if not unpacked:
+            raise Unpackable(4, "an unpacked size of 0 is an error that closes the connection")
+        return [Chunk(4, 8, size, unpacked, True)]
+    found: list[Chunk] = []
+    at = 4
+    while True:
+        if size - at < 4:
+            raise Unpackable(at, f"chunk header needs 4 bytes, {size - at} left")
+        head = _u32(data, start + at)[0]
+        if head & 0x8000_0000:
+            unpacked = head & 0x7FFF_FFFF
+            if not unpacked and not found:
+                return []
+            found.append(Chunk(at, at + 4, size, unpacked, True))
+            return found
+        if head > size - at - 4:
+            raise Unpackable(at, f"chunk of {head} bytes, {size - at - 4} left")
+        found.append(Chunk(at, at + 4, at + 4 + head, CHUNK, False))
+        at += 4 + head
+
+
+def unpacked_size(blocks: list[Chunk]) -> int:
+    return sum(block.unpacked for block in blocks)
+
+
+def unpack(blocks: list[Chunk], data: bytes, start: int, limit: int) -> bytes:
+    """The unpacked bytes of a frame that begins at data[start]; more than `limit` are refused."""
+    total = unpacked_size(blocks)
+    if total > limit:
+        raise Unpackable(blocks[0].header, f"{total} unpacked bytes are over the limit of {limit} bytes")
+    if len(blocks) == 1:
+        return _block(blocks[0], data, start, b"")
+    pieces: list[bytes] = []
+    before = b""
+    for block in blocks:
+        piece = _block(block, data, start, before)
+        pieces.append(piece)
+        before = (before + piece)[-REACH:]
+    return b"".join(pieces)
+
+
+def _block(block: Chunk, data: bytes, start: int, before: bytes) -> bytes:
+    """One block, which may refer to the bytes unpacked `before` it."""
+    packed = data[start + block.start : start + block.end]
+    size = block.unpacked
+    if not size:
+        return b""
+    if size > RATIO * len(packed) + 64:
+        raise Unpackable(block.header, f"{len(packed)} bytes cannot unpack to {size}")
+    skip = 0
+    if before and size >= SMALLEST_MATCHED:
+        # The decoder takes no dictionary, so the block gets a sequence in front that writes it: the last four bytes and all others as
+        # literals, then a match that writes the last four where they belong.
+        skip = len(before) + 4
+        packed = b"".join((_literals(len(before)), before[-4:], before[:-4], len(before).to_bytes(2, "little"), packed))
+    try:
+        unpacked = bytes(cramjam.lz4.decompress_block(packed, output_len=skip + size))
+    except (cramjam.DecompressionError, ValueError, OverflowError) as error:
+        raise Unpackable(block.start, "not an LZ4 block of this size") from error
+    if len(unpacked) - skip != size:
+        raise Unpackable(block.start, f"unpacks to {len(unpacked) - skip} bytes, not {size}")
+    return unpacked[skip:] if skip else unpacked
+
+
+def _literals(count: int) -> bytes:
+    """The token of an LZ4 sequence with so many literals and a match of four bytes."""
+    if count < 15:
+        return bytes((count << 4,))
+    rest = count - 15
+    return b"\xf0" + b"\xff" * (rest // 255) + bytes((rest % 255,))
+
+
+def unpack_head(packed: bytes, want: int) -> bytes:
+    """The first `want` unpacked bytes of a block of which only the beginning is there, or as many as that gives."""
+    out = bytearray()
+    at, size = 0, len(packed)
+    while at < size and len(out) < want:
+        token = packed[at]
+        at += 1
+        count = token >> 4
+        if count == 15:
+            while at < size:
+                count += packed[at]
+                at += 1
+                if packed[at - 1] != 255:
+                    break
+            else:
+                break
+        out += packed[at : at + min(count, want)]
+        at += count
+        if at + 2 > size:
+            break
+        distance = packed[at] | packed[at + 1] << 8
+        at += 2
+        if not 0 < distance <= len(out):
+            break
+        count = token & 15
+        if count == 15:
+            while at < size:
+                count += packed[at]
+                at += 1
+                if packed[at - 1] != 255:
+                    break
+            else:
+                break
+        for _ in range(min(count + 4, want)):
+            out.append(out[-distance])
+    return bytes(out[:want])

@@ -1,0 +1,748 @@
+"""Seastar RPC: two negotiation frames say how all others look; requests from the client, responses from the server, or a stream.
+
+Until the framing of both sides is known, bytes are taken segment by segment in packet order, so that what one side tells reaches the
+other at the same packet however the bytes came; afterwards each side is cut in bulk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from struct import Struct
+from typing import Any, ClassVar
+
+from dissect.layout import Style, walk
+from dissect.layout.values import RENDER, lossy
+from dissect.model import Chunk, Fault, Hole, Span
+from dissect.protocols.base import (
+    ANSWER,
+    ASK,
+    ASK_MAYBE,
+    NONE,
+    SEARCH,
+    WAIT,
+    Context,
+    Damage,
+    Decoded,
+    Dissector,
+    Emitted,
+    Mark,
+    Protocol,
+)
+from dissect.protocols.seastar import compression, layouts
+from dissect.protocols.seastar.compression import Unpackable
+from dissect.protocols.seastar.framing import (
+    FORCED,
+    GREETING,
+    OPENED,
+    UNKNOWN,
+    Framing,
+    Offer,
+    Terms,
+    agree,
+    fit,
+    plausible,
+    read_offer,
+)
+from dissect.protocols.seastar.layouts import (
+    COMPRESS,
+    CONNECTION_ID,
+    END_OF_STREAM,
+    FEATURES,
+    HANDLER_DURATION,
+    ISOLATION,
+    MAGIC,
+    NOT_MEASURED,
+    STREAM_PARENT,
+    TIMEOUT,
+)
+from dissect.protocols.seastar.probe import NAME, probe
+from dissect.protocols.seastar.telling import TEXT, paired, relate, says
+
+WINDOW = 4
+"""Segments whose starts are tried as the start of a chain that ends with the present one, where the framing is a guess."""
+WINDOW_KNOWN = 64
+"""The same where the framing is known and only the place is not."""
+
+OVER = 1 << 63
+"""A timeout from here on is negative as int64: over already when the request was written."""
+
+_u32 = Struct("<I").unpack_from
+_u64 = Struct("<Q").unpack_from
+_i64 = Struct("<q").unpack_from
+_request = Struct("<QqI").unpack_from
+_request_timeout = Struct("<QQqI").unpack_from
+_response = Struct("<qI").unpack_from
+_response_duration = Struct("<qII").unpack_from
+_record = Struct("<II").unpack_from
+
+# How a side's next frame is decoded
+_LATE, _GREETING, _REQUEST_TIMEOUT, _REQUEST, _RESPONSE_DURATION, _RESPONSE, _STREAM, _SEALED = range(8)
+_MODES = {
+    ("request", True): _REQUEST_TIMEOUT,
+    ("request", False): _REQUEST,
+    ("response", True): _RESPONSE_DURATION,
+    ("response", False): _RESPONSE,
+    ("stream", False): _STREAM,
+    ("sealed", False): _SEALED,
+}
+
+_EXPECTED, _SEEN, _MISSED = range(3)
+"""A side's negotiation frame: may still come, was there (whole or not), will not come."""
+
+
+class SeastarDissector(Dissector):
+    """Frames whose headers depend on what both sides negotiated."""
+
+    protocol: ClassVar[str] = NAME
+    header_size: ClassVar[int] = 4
+    reuse: ClassVar[str] = "supersede"
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        options = context.options
+        self.tables = layouts.Tables(options.verbs) if options.verbs else layouts.PLAIN
+        self.names = options.verbs
+        self.one_way: frozenset[int] = getattr(options.verbs, "one_way", frozenset())
+        self.style = Style(options.bytes_as, options.show_secrets)
+        self.render = RENDER[options.bytes_as]
+        self.forced = FORCED.get(context.verdict.layout or "")
+        # What is known when bytes are cut
+        self.greetings = [_EXPECTED, _EXPECTED]
+        self.offers: list[Offer | None] = [None, None]
+        self.framings: list[Framing | None] = [None, None]
+        self.inferred: list[str | None] = [None, None]
+        self.strict = [False, False]
+        self.last_ids: list[int | None] = [None, None]
+        self.begins: list[int | None] = [0 if context.syn else None] * 2
+        self.now = 0
+        # What is known when frames are decoded
+        self.modes = [_LATE, _LATE]
+        self.codecs: list[str | None] = [None, None]
+        self.side_notes: list[tuple[str, ...]] = [(), ()]
+        self.negative: set[int] = set()
+        self.ended = [False, False]
+        if self.forced is not None:
+            self._settle()
+
+    # Which framing
+
+    def terms(self) -> Terms:
+        """What may be in force, by everything known so far."""
+        if self.forced is not None:
+            return self.forced
+        terms = self._negotiated()
+        for framing in self.framings:
+            if framing is not None:
+                terms = terms.narrowed(framing)
+        return terms
+
+    def _negotiated(self) -> Terms:
+        if self.client is None:
+            return UNKNOWN
+        return agree(self.offers[self.client], self.offers[1 - self.client])
+
+    def candidates(self, side: int, terms: Terms) -> list[Framing]:
+        """The framings that `side` may have."""
+        role = None if self.client is None else side == self.client
+        return terms.framings(role)
+
+    def _settle(self) -> None:
+        """Take over every framing of which only one is possible."""
+        settled = False
+        for side in (0, 1):
+            if self.framings[side] is None and (self.forced is not None or self.greetings[side] != _EXPECTED):
+                found = self.candidates(side, self.terms())
+                if len(found) == 1:
+                    self._adopt(side, found[0])
+                    settled = True
+        if settled:
+            for flow in self.flows:
+                flow.raise_releases(self.now)
+
+    def _adopt(self, side: int, framing: Framing) -> None:
+        self.framings[side] = framing
+        if framing.kind in ("request", "response") and self.client is None:
+            self.client = side if framing.kind == "request" else 1 - side
+        reason = None if self.forced is not None else self._doubt(side)
+        self.inferred[side] = reason
+        self._describe()
+
+    def _doubt(self, side: int) -> str | None:
+        """Why the framing of `side` is a guess, if it is one."""
+        if self.client is None:
+            return "no negotiation was captured"
+        client, server = self.offers[self.client], self.offers[1 - self.client]
+        if server is not None and server.rest:
+            return "the server's negotiation is damaged"
+        terms = agree(client, server)
+        if (client is not None or server is not None) and len(self.candidates(side, terms)) == 1:
+            return None
+        missing = [name for name, offer in (("client", client), ("server", server)) if offer is None]
+        if len(missing) == 2:
+            return "no negotiation was captured"
+        return f"the {missing[0]}'s negotiation was not captured" if missing else "the client's negotiation is damaged"
+
+    def _describe(self) -> None:
+        """What `conversations` shows of this connection."""
+        terms = self.terms()
+        names = terms.layouts()
+        self.facts["layout"] = names[0] if len(names) == 1 else None
+        self.facts["candidates"] = tuple(names) if len(names) > 1 else ()
+        reasons = [reason for reason in self.inferred if reason is not None]
+        if reasons:
+            self.facts["inferred"] = reasons[0]
+
+    def _learn(self, side: int, data: bytes) -> None:
+        """Take in the negotiation frame of `side`, or what there is of it."""
+        offer = read_offer(data)
+        self.greetings[side] = _SEEN
+        self.offers[side] = offer
+        self.modes[side] = _GREETING
+        features = offer.features
+        if not self.context.syn and self.greetings[1 - side] != _SEEN:
+            # The first to speak is the client, unless it says something that only a server has to say.
+            self.client = 1 - side if CONNECTION_ID in features and STREAM_PARENT not in features else side
+        if side == self.client:
+            if len(features.get(STREAM_PARENT, b"")) == 8:
+                self.facts["stream_parent"] = _u64(features[STREAM_PARENT])[0]
+            if ISOLATION in features:
+                self.facts["isolation"] = lossy(features[ISOLATION])
+        elif len(features.get(CONNECTION_ID, b"")) == 8:
+            self.facts["connection_id"] = _u64(features[CONNECTION_ID])[0]
+
+    # Bytes to frames
+
+    def feed(self, items: Iterable[Chunk | Hole]) -> list[Emitted]:
+        items = list(items)
+        if all(self.framings[item.side] is not None for item in items):
+            return super().feed(items)
+        emitted: list[Emitted] = []
+        queue = _Segments(items)
+        for item, release in queue:
+            self.now = max(self.now, release)
+            emitted += super().feed((item,))
+            if None not in self.framings:
+                emitted += super().feed(queue.rest())
+                break
+        emitted.sort(key=lambda one: one[:4])
+        return emitted
+
+    def close(self, release: int, last: Mark) -> list[Emitted]:
+        self.now = release
+        return super().close(release, last)
+
+    def boundaries(self, side: int, data: bytes, at: int) -> list[int]:
+        framing = self.framings[side] or self._framing(side)
+        if framing is None or self.greetings[side] == _EXPECTED:
+            if self.greetings[side] == _EXPECTED and data.startswith(MAGIC, at) and len(data) - at >= GREETING:
+                end = at + GREETING + _u32(data, at + len(MAGIC))[0]
+                if end <= len(data) and end - at <= self.options.frame_limit:
+                    self._learn(side, data[at:end])
+                    self.begins[side] = self.flows[side].position + end
+                    return [end]
+            if framing is None or (len(data) - at < len(MAGIC) and MAGIC.startswith(data[at:])):
+                return []
+            self.greetings[side] = _MISSED
+        if self.strict[side]:
+            return super().boundaries(side, data, at)
+        ends: list[int] = []
+        append = ends.append
+        size, limit, header, length_at = len(data), self.options.frame_limit, framing.header, framing.length_at
+        stream = framing.kind == "stream" and framing.codec is None
+        previous = -1
+        while size - at >= header:
+            length = _u32(data, at + length_at)[0]
+            length = header if stream and length == END_OF_STREAM else header + length
+            if length > size - at or length > limit:
+                break
+            previous = at
+            at += length
+            append(at)
+        if previous >= 0:
+            self._remember(side, framing, data, previous)
+        return ends
+
+    def measure(self, side: int, data: bytes, at: int) -> int:
+        framing = self.framings[side] or self._framing(side)
+        left = len(data) - at
+        if self.greetings[side] == _EXPECTED:
+            head = data[at : at + len(MAGIC)]
+            if MAGIC.startswith(head):
+                if left < GREETING:
+                    return 0
+                return GREETING + int(_u32(data, at + len(MAGIC))[0])
+            self.greetings[side] = _MISSED
+            framing = framing or self._framing(side)
+        if framing is None:
+            return SEARCH if self.greetings[1 - side] != _EXPECTED or self.greetings[side] == _MISSED else WAIT
+        header = framing.header
+        if left < header:
+            return 0
+        if self.strict[side]:
+            if not plausible(framing, data, at, len(data)):
+                return -1
+            self._remember(side, framing, data, at)
+        length: int = _u32(data, at + framing.length_at)[0]
+        if length == END_OF_STREAM and framing.kind == "stream" and framing.codec is None:
+            return header
+        return header + length
+
+    def _framing(self, side: int) -> Framing | None:
+        """The framing of `side`, if what is known by now settles it."""
+        if self.greetings[side] == _EXPECTED and self.forced is None:
+            return None
+        if self.greetings[side] == _SEEN and self.greetings[1 - side] == _EXPECTED:
+            return None
+        self._settle()
+        return self.framings[side]
+
+    def _remember(self, side: int, framing: Framing, data: bytes, at: int) -> None:
+        """Keep the msg_id of the frame at `at`, from which one goes on after a loss."""
+        if framing.codec is None:
+            if framing.kind == "request":
+                self.last_ids[side] = _i64(data, at + (16 if framing.extra else 8))[0]
+            elif framing.kind == "response":
+                self.last_ids[side] = _i64(data, at)[0]
+
+    def broken(self, side: int, data: bytes) -> None:
+        if self.greetings[side] == _EXPECTED and data.startswith(MAGIC) and len(data) >= GREETING:
+            self._learn(side, data)
+
+    def give_up(self, side: int) -> None:
+        self.greetings[1 - side] = _MISSED
+        self._settle()
+        for flow in self.flows:
+            flow.raise_releases(self.now)
+
+    def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
+        flow = self.flows[side]
+        base = flow.position
+        if self.greetings[side] == _EXPECTED:
+            head = data[at : min(end, at + len(MAGIC))]
+            if MAGIC.startswith(head) and head:
+                if head == MAGIC:
+                    return True, at
+                if not final:
+                    return False, at
+            self.greetings[side] = _MISSED
+            if self.framings[side] is None:
+                self._settle()
+        framing = self.framings[side]
+        window = WINDOW if framing is None else WINDOW_KNOWN
+        index = flow.segment(base + end - 1)
+        starts = [start - base for start in flow.starts[max(0, index - window + 1) : index + 1] if start - base >= at]
+        begins = self.begins[side]
+        certain = begins is not None and begins - base == at and framing is None
+        if certain and at not in starts:
+            starts.insert(0, at)
+        missing = flow.missing if final else 0
+        for start in starts:
+            found = self._chain(side, data, start, end, missing, certain and start == at)
+            if found is not None:
+                if framing is None:
+                    self._adopt(side, found)
+                    self._settle()
+                self.strict[side] = True
+                return True, start
+        if certain:
+            return False, at
+        behind = flow.starts[max(0, index - window + 2) : index + 1]
+        return False, max(at, behind[0] - base if behind else end)
+
+    def _chain(self, side: int, data: bytes, start: int, end: int, missing: int, certain: bool) -> Framing | None:
+        """The framing in which frames from `start` end at `end`, if one is sound enough."""
+        framing = self.framings[side]
+        ends = (end, end + missing)
+        limit = self.options.frame_limit
+        if framing is not None:
+            previous = self.last_ids[side]
+            found = fit(framing, data, start, end, ends, 1, known=True, previous=previous, missing=missing, limit=limit)
+            return framing if found is not None else None
+        other = self.framings[1 - side]
+        sure = other is not None or self.offers != [None, None]
+        answers = other is not None and other.kind == "request"
+        doubtful: list[Framing] = []
+        guess: Framing | None = None
+        for candidate in self.candidates(side, self.terms()):
+            # Two frames make a guess; one will do where these certainly are frames and no other framing fits.
+            need = 1 if certain or (answers and candidate.kind == "response") else 2
+            found = fit(candidate, data, start, end, ends, need, proof_will_do=sure, missing=missing, limit=limit)
+            if found is None or (answers and candidate.kind == "response" and not self._asked(1 - side, found.last_id)):
+                continue
+            if found.proof:
+                return candidate
+            if found.frames < 2 or candidate.kind == "stream":
+                doubtful.append(candidate)
+            elif guess is None:
+                guess = candidate
+        if guess is not None:
+            return guess
+        return doubtful[0] if len(doubtful) == 1 else None
+
+    def _asked(self, side: int, ident: int) -> bool:
+        """Whether a response with this msg_id may answer what `side` has asked so far."""
+        last = self.last_ids[side]
+        return last is None or abs(ident) <= abs(last)
+
+    # Frames to messages
+
+    def decode(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> Decoded | tuple[Any, ...]:
+        mode = self.modes[side]
+        if mode < _REQUEST_TIMEOUT:
+            if mode == _GREETING:
+                self.modes[side] = _LATE
+                return self._greeting(side, data, start, end, damage)
+            mode = self._begin(side)
+        if self.codecs[side] is not None:
+            return self._compressed(side, mode, data, start, end, damage)
+        if damage is not None or self.options.detail:
+            return self._walk(side, mode, data, start, end, None if damage is None else damage.reason)
+        return self._frame(side, mode, data, start, end)
+
+    def _begin(self, side: int) -> int:
+        """How `side` is decoded from now on."""
+        framing = self.framings[side]
+        if framing is None:
+            # a frame of no framing is never cut
+            raise AssertionError("frame before its framing")
+        mode = _MODES[framing.kind, framing.extra]
+        self.modes[side] = mode
+        self.codecs[side] = framing.codec
+        inferred = self.inferred[side]
+        self.side_notes[side] = () if inferred is None else (f"framing inferred: {inferred}",)
+        return mode
+
+    def _frame(self, side: int, mode: int, data: bytes, start: int, end: int) -> tuple[Any, ...]:
+        """A sound plain frame, quickly; whatever is unusual goes to `_walk`."""
+        fields: dict[str, Any]
+        size = end - start
+        if mode == _REQUEST_TIMEOUT:
+            if size >= 28:
+                timeout, verb, ident, length = _request_timeout(data, start)
+                if ident > 0 and timeout < OVER and size == 28 + length:
+                    names = self.names
+                    payload = self.render(data[start + 28 : end])
+                    if names is None:
+                        fields = {"timeout": timeout, "verb": verb, "msg_id": ident, "len": length, "payload": payload}
+                        return "Request", "request", ident, fields, None, self.side_notes[side], None, ASK, ident, None
+                    if verb not in self.one_way:
+                        label = names.get(verb)
+                        fields = {"timeout": timeout, "verb": verb, "verb_label": label, "msg_id": ident, "len": length, "payload": payload}
+                        return "Request", "request", ident, fields, None, self.side_notes[side], None, ASK, ident, None
+        elif mode == _RESPONSE_DURATION:
+            if size >= 16:
+                ident, length, duration = _response_duration(data, start)
+                if ident > 0 and size == 16 + length and not self.negative:
+                    fields = {
+                        "msg_id": ident,
+                        "len": length,
+                        "handler_duration": duration,
+                        "handler_duration_label": "not measured" if duration == NOT_MEASURED else None,
+                        "payload": self.render(data[start + 16 : end]),
+                    }
+                    return "Response", "response", ident, fields, "answered", self.side_notes[side], None, ANSWER, ident, None
+        elif mode == _RESPONSE:
+            if size >= 12:
+                ident, length = _response(data, start)
+                if ident > 0 and size == 12 + length and not self.negative:
+                    fields = {"msg_id": ident, "len": length, "payload": self.render(data[start + 12 : end])}
+                    return "Response", "response", ident, fields, "answered", self.side_notes[side], None, ANSWER, ident, None
+        elif mode == _REQUEST:
+            if size >= 20 and self.names is None:
+                verb, ident, length = _request(data, start)
+                if ident > 0 and size == 20 + length:
+                    fields = {"verb": verb, "msg_id": ident, "len": length, "payload": self.render(data[start + 20 : end])}
+                    return "Request", "request", ident, fields, None, self.side_notes[side], None, ASK, ident, None
+        elif mode == _STREAM and size >= 4 and not self.ended[side]:
+            length = _u32(data, start)[0]
+            if size == 4 + length:
+                fields = {"len": length, "payload": self.render(data[start + 4 : end])}
+                return "Stream", "one_way", None, fields, None, self.side_notes[side], None, NONE, None, None
+        return self._walk(side, mode, data, start, end, None)
+
+    def _walk(self, side: int, mode: int, data: bytes, start: int, end: int, missing: str | None, buffer: str = "frame") -> tuple[Any, ...]:
+        """Any frame: slow and exact."""
+        notes: list[str] = list(self.side_notes[side])
+        spans: list[Span] | None
+        if mode == _STREAM:
+            last = end - start >= 4 and _u32(data, start)[0] == END_OF_STREAM
+            layout = layouts.END if last else layouts.STREAM
+        elif mode in (_REQUEST, _REQUEST_TIMEOUT):
+            layout = self.tables.request if mode == _REQUEST else self.tables.request_timeout
+        elif end - start >= 8 and self._failed(_i64(data, start)[0]):
+            layout = self.tables.exception if mode == _RESPONSE else self.tables.exception_duration
+        else:
+            layout = layouts.RESPONSE if mode == _RESPONSE else layouts.RESPONSE_DURATION
+        fields, spans, more, fault = walk(layout, data, start, end, self.style, missing, buffer)
+        spans = spans if self.options.detail else None
+        notes += more
+        ident = fields.get("msg_id")
+        if mode == _STREAM:
+            if self.ended[side]:
+                notes.append("after this side's end-of-stream")
+            self.ended[side] = self.ended[side] or layout is layouts.END
+            return layout.name, "one_way", None, fields, None, notes, fault, NONE, None, spans
+        if mode in (_REQUEST, _REQUEST_TIMEOUT):
+            if fields.get("timeout", 0) >= OVER:
+                notes.append("the timeout is negative as int64: over already, the server will not answer")
+            if ident is None:
+                return layout.name, "request", None, fields, None, notes, fault, NONE, None, spans
+            if ident < 0:
+                notes.append("the library sends no negative msg_id: here an answer has the same one, an exception its opposite")
+                if len(self.negative) < self.options.open_limit:
+                    self.negative.add(-ident)
+            elif self.negative:
+                self.negative.discard(ident)
+            if fields.get("verb") in self.one_way:
+                return layout.name, "one_way", abs(ident), fields, None, notes, fault, ASK_MAYBE, abs(ident), spans
+            return layout.name, "request", abs(ident), fields, None, notes, fault, ASK, abs(ident), spans
+        if ident is None:
+            return layout.name, "response", None, fields, None, notes, fault, NONE, None, spans
+        outcome = "refused" if layout.name == "Exception" else "answered"
+        if outcome == "refused" and fault is None and fields["exception_type_label"] is None:
+            notes.append(f"unknown exception type {fields['exception_type']}")
+        self.negative.discard(abs(ident))
+        return layout.name, "response", abs(ident), fields, outcome, notes, fault, ANSWER, abs(ident), spans
+
+    def _failed(self, ident: int) -> bool:
+        """Whether a response with this msg_id is an exception."""
+        return (ident < 0) != (abs(ident) in self.negative)
+
+    def _compressed(self, side: int, mode: int, data: bytes, start: int, end: int, damage: Damage | None) -> tuple[Any, ...]:
+        """The frame inside a compressed one."""
+        codec = self.codecs[side]
+        assert codec is not None
+        packed_size: int = _u32(data, start)[0]
+        about: dict[str, Any] = {"algorithm": codec, "packed_size": packed_size, "unpacked_size": None}
+        fields: dict[str, Any] = {"compression": about}
+        notes = list(self.side_notes[side])
+        fault: Fault | None = None
+        spans: list[Span] | None = None
+        if damage is None and codec in OPENED:
+            try:
+                blocks = compression.chunks(codec, data, start, end)
+                about["unpacked_size"] = compression.unpacked_size(blocks)
+                if self.options.detail:
+                    spans = self._outer_spans(codec, blocks, data, start, end)
+                if not blocks:
+                    if packed_size:
+                        fields["trailing"] = self.render(data[start + 4 : end])
+                    return "Empty", "one_way", None, fields, None, tuple(notes), None, NONE, None, spans
+                inner = compression.unpack(blocks, data, start, self.options.frame_limit)
+            except Unpackable as error:
+                fault = Fault("compression", error.offset, error.reason)
+            else:
+                if self.options.detail:
+                    self.buffers = {"unpacked": inner}
+                    found = self._walk(side, mode, inner, 0, len(inner), None, "unpacked")
+                    assert spans is not None
+                    spans += found[9]
+                else:
+                    found = self._frame(side, mode, inner, 0, len(inner))
+                    found = _counted_in(found, "unpacked")
+                return (*found[:3], {**fields, **found[3]}, *found[4:9], spans)
+        elif codec in OPENED:
+            assert damage is not None
+            return self._cut_off(side, mode, codec, fields, data, start, end, damage)
+        elif damage is not None:
+            fault = Fault("packed", end - start, damage.reason)
+        else:
+            notes.append(f"compression {codec} cannot be opened")
+        fields["packed"] = self.render(data[start + 4 : end])
+        if self.options.detail and spans is None:
+            spans = [Span("len", 0, 4, packed_size), Span("packed", 4, end - start - 4, fields["packed"])]
+        return "Compressed", "one_way", None, fields, None, notes, fault, NONE, None, spans
+
+    def _cut_off(
+        self, side: int, mode: int, codec: str, fields: dict[str, Any], data: bytes, start: int, end: int, damage: Damage
+    ) -> tuple[Any, ...]:
+        """A compressed frame of which bytes are missing: the header inside it may still unpack."""
+        inner = compression.unpack_head(data[start + 8 : end], 64) if fields["compression"]["packed_size"] >= 4 else b""
+        if codec == compression.LZ4 and end - start >= 8:
+            fields["compression"]["unpacked_size"] = _u32(data, start + 4)[0]
+        spans: list[Span] | None = None
+        if self.options.detail:
+            self.buffers = {"unpacked": inner}
+            spans = [Span("len", 0, 4, fields["compression"]["packed_size"])]
+            if end - start > 4:
+                spans.append(Span("packed", 4, end - start - 4, self.render(data[start + 4 : end])))
+        least = {_REQUEST_TIMEOUT: 28, _REQUEST: 20, _RESPONSE_DURATION: 16, _RESPONSE: 12, _STREAM: 4}[mode]
+        if len(inner) < least:
+            self.buffers = {}
+            fault = Fault("compression", end - start, damage.reason)
+            fields["packed"] = self.render(data[start + 4 : end])
+            return "Compressed", "one_way", None, fields, None, self.side_notes[side], fault, NONE, None, spans
+        found = self._walk(side, mode, inner, 0, len(inner), damage.reason, "unpacked")
+        if spans is not None:
+            spans += found[9]
+        return (*found[:3], {**fields, **found[3]}, *found[4:9], spans)
+
+    def _outer_spans(self, codec: str, blocks: list[compression.Chunk], data: bytes, start: int, end: int) -> list[Span]:
+        spans = [Span("len", 0, 4, _u32(data, start)[0])]
+        if not blocks:
+            if end - start > 4:
+                spans.append(Span("trailing", 4, end - start - 4, self.render(data[start + 4 : end])))
+            return spans
+        name = "unpacked_size" if codec == compression.LZ4 else "chunk"
+        for block in blocks:
+            spans.append(Span(name, block.header, 4, _u32(data, start + block.header)[0]))
+            if block.end > block.start:
+                packed = data[start + block.start : start + block.end]
+                spans.append(Span("block", block.start, len(packed), self.render(packed)))
+        return spans
+
+    def _greeting(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> tuple[Any, ...]:
+        """A negotiation frame; the server's gets what is in force by it."""
+        fields, spans, notes, fault = walk(layouts.NEGOTIATION, data, start, end, self.style, None if damage is None else damage.reason)
+        asks = side == self.client
+        seen: set[int] = set()
+        for record in fields.get("features", ()):
+            number = record.get("number")
+            if number in seen:
+                notes.append(f"feature {number} occurs twice: the first one counts")
+            elif number is not None and number not in FEATURES:
+                notes.append(f"unknown feature {number}")
+            seen.add(number)
+        offer, other = self.offers[side], self.offers[1 - side]
+        if not asks and offer is not None and fault is None:
+            fields["negotiated"] = self._in_force(offer, other)
+            notes += _unexpected(offer, other)
+        outcome = None if asks else "answered"
+        kind = "request" if asks else "response"
+        role = ASK if asks else ANSWER
+        return "Negotiation", kind, None, fields, outcome, notes, fault, role, NAME, spans if self.options.detail else None
+
+    def _in_force(self, server: Offer, client: Offer | None) -> dict[str, Any]:
+        """What the two frames agree on."""
+        terms = agree(client, server)
+        declined: list[str] | None = None
+        if client is not None:
+            declined = [
+                FEATURES.get(number, f"feature {number}")
+                for number in client.features
+                if number not in server.features and number != STREAM_PARENT
+            ]
+        return {
+            "connection": terms.connections[0] if len(terms.connections) == 1 else None,
+            "compression": terms.codecs[0] if len(terms.codecs) == 1 else server.algorithms or None,
+            "timeout": TIMEOUT in server.features and terms.connections != ("stream",),
+            "handler_duration": HANDLER_DURATION in server.features and terms.connections != ("stream",),
+            "declined": declined,
+        }
+
+
+def _unexpected(server: Offer, client: Offer | None) -> list[str]:
+    """What a server of the library would not have answered."""
+    notes: list[str] = []
+    if STREAM_PARENT in server.features:
+        notes.append("a server never sends STREAM_PARENT")
+    if client is None or client.rest:
+        return notes
+    notes += [
+        f"grants {FEATURES[number]}, which was not offered"
+        for number in (COMPRESS, TIMEOUT, ISOLATION, HANDLER_DURATION)
+        if number in server.features and number not in client.features
+    ]
+    if ISOLATION in server.features and client.features.get(ISOLATION, server.features[ISOLATION]) != server.features[ISOLATION]:
+        notes.append("the isolation cookie is not the client's")
+    return notes
+
+
+def _counted_in(found: tuple[Any, ...], buffer: str) -> tuple[Any, ...]:
+    """A decoded frame whose fault, if any, counts in another buffer than the frame."""
+    fault = found[6]
+    if fault is None:
+        return found
+    return (*found[:6], Fault(fault.field, fault.offset, fault.reason, buffer), *found[7:])
+
+
+class _Segments:
+    """The segments and holes of both sides, one by one in packet order."""
+
+    def __init__(self, items: list[Chunk | Hole]) -> None:
+        self.sides: tuple[list[Chunk | Hole], list[Chunk | Hole]] = ([], [])
+        for item in items:
+            self.sides[item.side].append(item)
+        self.at = [[0, 0], [0, 0]]
+
+    def __iter__(self) -> Iterator[tuple[Chunk | Hole, int]]:
+        while True:
+            heads = [(head, side) for side in (0, 1) if (head := self._head(side)) is not None]
+            if not heads:
+                return
+            (release, _), side = min(heads)
+            yield self._take(side), release
+
+    def _head(self, side: int) -> tuple[int, int] | None:
+        """Release and order of the next segment of `side`."""
+        items = self.sides[side]
+        index, segment = self.at[side]
+        if index == len(items):
+            return None
+        item = items[index]
+        if isinstance(item, Hole):
+            return item.release, item.order
+        return item.releases[segment], item.orders[segment]
+
+    def _take(self, side: int) -> Chunk | Hole:
+        at = self.at[side]
+        item = self.sides[side][at[0]]
+        if isinstance(item, Chunk):
+            segment = at[1]
+            if segment + 1 < len(item.starts):
+                at[1] += 1
+                return _part(item, segment, segment + 1)
+            if segment:
+                item = _part(item, segment, segment + 1)
+        at[0] += 1
+        at[1] = 0
+        return item
+
+    def rest(self) -> list[Chunk | Hole]:
+        """All that was not yet taken."""
+        found: list[Chunk | Hole] = []
+        for side in (0, 1):
+            index, segment = self.at[side]
+            items = self.sides[side][index:]
+            if segment:
+                item = items[0]
+                assert isinstance(item, Chunk)
+                items[0] = _part(item, segment, len(item.starts))
+            found += items
+        return found
+
+
+def _part(chunk: Chunk, first: int, last: int) -> Chunk:
+    """The segments [first, last) of a chunk."""
+    start = chunk.starts[first]
+    end = chunk.starts[last] if last < len(chunk.starts) else len(chunk.data)
+    position = chunk.position + start
+    return Chunk(
+        chunk.side,
+        position,
+        chunk.data[start:end],
+        [one - start for one in chunk.starts[first:last]],
+        chunk.orders[first:last],
+        chunk.releases[first:last],
+        chunk.numbers[first:last],
+        chunk.files[first:last],
+        chunk.times[first:last],
+        tuple(note for note in chunk.notes if position <= note[0] < position + end - start),
+    )
+
+
+PROTOCOLS = (
+    Protocol(
+        NAME,
+        "Seastar RPC",
+        (7000,),
+        SeastarDissector,
+        probe,
+        says,
+        layouts.LAYOUTS,
+        text=TEXT,
+        paired=paired,
+        relate=relate,
+        forced=tuple(FORCED),
+    ),
+)

@@ -1,0 +1,382 @@
+"""What the frames of a connection look like: agreed on in the negotiation, or inferred from how the bytes chain.
+
+A sound guess tiles the bytes from the start of a segment to the end of one, two frames at least, and each header must be one that
+the library could have written. Streams are no part of a guess, unless the negotiation leaves open that it is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from itertools import product
+from struct import Struct
+from typing import Literal, NamedTuple
+
+from dissect.layout.values import lossy
+from dissect.protocols.seastar.compression import LZ4, LZ4_FRAGMENTED, Unpackable, chunks, unpack, unpack_head
+from dissect.protocols.seastar.layouts import (
+    COMPRESS,
+    CONNECTION_ID,
+    END_OF_STREAM,
+    HANDLER_DURATION,
+    ISOLATION,
+    MAGIC,
+    STREAM_PARENT,
+    TIMEOUT,
+)
+
+Kind = Literal["request", "response", "stream", "sealed"]
+Connection = Literal["rpc", "stream"]
+
+_u32 = Struct("<I").unpack_from
+_record = Struct("<II").unpack_from
+_request = Struct("<QqI").unpack_from
+_request_timeout = Struct("<QQqI").unpack_from
+_response = Struct("<qI").unpack_from
+
+OPENED = (LZ4, LZ4_FRAGMENTED)
+"""Compressions that are opened; frames in any other are "sealed"."""
+
+GREETING = len(MAGIC) + 4
+"""The header of a negotiation frame."""
+
+LARGEST_ID = 1 << 48
+LARGEST_VERB = 1 << 32
+LARGEST_TIMEOUT = 1 << 40
+STEP = 1 << 10
+"""Requests of one chain: how far one msg_id may be above the one before."""
+SPREAD = 1 << 16
+"""Responses of one chain: how far apart their msg_ids may be."""
+EXCEPTION_KINDS = 2
+LEEWAY = 1 << 20
+"""How far msg_ids may be from the last one where the framing is known and frames in between were lost."""
+
+
+class Framing(NamedTuple):
+    """How the frames of one side look; `extra`: with the timeout (requests) or the handler duration (responses)."""
+
+    kind: Kind
+    extra: bool
+    codec: str | None
+
+    @property
+    def header(self) -> int:
+        """The size of a frame's header; of the outer one where it is compressed."""
+        if self.codec is not None or self.kind == "stream":
+            return 4
+        if self.kind == "request":
+            return 28 if self.extra else 20
+        return 16 if self.extra else 12
+
+    @property
+    def length_at(self) -> int:
+        """Where in the header the length stands."""
+        if self.codec is not None or self.kind == "stream":
+            return 0
+        if self.kind == "request":
+            return 24 if self.extra else 16
+        return 8
+
+    def __str__(self) -> str:
+        extra = {"request": " with timeout", "response": " with handler duration"}.get(self.kind, "") if self.extra else ""
+        return f"{self.kind}{extra}" + (f" in {self.codec}" if self.codec is not None else "")
+
+
+class Offer(NamedTuple):
+    """The records of one negotiation frame; a number that occurs twice counts once. `rest`: bytes of records that were not read."""
+
+    features: dict[int, bytes]
+    rest: int
+
+    @property
+    def algorithms(self) -> list[str]:
+        return [name for name in lossy(self.features.get(COMPRESS, b"")).split(",") if name]
+
+
+def read_offer(data: bytes) -> Offer:
+    """The records of the negotiation frame that `data` is, or that it begins."""
+    stop = GREETING + _u32(data, len(MAGIC))[0]
+    end = min(stop, len(data))
+    at = GREETING
+    features: dict[int, bytes] = {}
+    while end - at >= 8:
+        number, size = _record(data, at)
+        if at + 8 + size > end:
+            break
+        features.setdefault(number, data[at + 8 : at + 8 + size])
+        at += 8 + size
+    return Offer(features, stop - at)
+
+
+class Terms(NamedTuple):
+    """What may be in force on a connection; one value each where it is known."""
+
+    connections: tuple[Connection, ...]
+    timeouts: tuple[bool, ...]
+    durations: tuple[bool, ...]
+    codecs: tuple[str | None, ...]
+
+    def layouts(self) -> list[str]:
+        """Names of what may be in force, as `-d` takes them."""
+        found = []
+        for connection, timeout, duration, codec in product(*self):
+            parts: list[str] = [connection]
+            if connection == "rpc":
+                parts += ["timeout"] * timeout + ["duration"] * duration
+            if codec is not None:
+                parts.append(codec.lower())
+            found.append("+".join(parts))
+        return list(dict.fromkeys(found))
+
+    def framings(self, client: bool | None) -> list[Framing]:
+        """The framings possible for a side that is the client, the server, or either (None); the surest to recognise first."""
+        found: list[Framing] = []
+        for codec in sorted(self.codecs, key=lambda name: name is None):
+            if codec is not None and codec not in OPENED:
+                found.append(Framing("sealed", False, codec))
+                continue
+            if "rpc" in self.connections:
+                if client is not False:
+                    found += [Framing("request", extra, codec) for extra in sorted(self.timeouts, reverse=True)]
+                if client is not True:
+                    found += [Framing("response", extra, codec) for extra in sorted(self.durations, reverse=True)]
+        if "stream" in self.connections:
+            found += [Framing("stream", False, codec) for codec in self.codecs if codec is None or codec in OPENED]
+        return found
+
+    def narrowed(self, framing: Framing) -> Terms:
+        """What is left when one side is framed like this."""
+        codecs: tuple[str | None, ...] = (framing.codec,)
+        match framing.kind:
+            case "request":
+                return Terms(("rpc",), (framing.extra,), self.durations, codecs)
+            case "response":
+                return Terms(("rpc",), self.timeouts, (framing.extra,), codecs)
+            case "stream":
+                return Terms(("stream",), (False,), (False,), codecs)
+            case "sealed":
+                return self._replace(codecs=codecs)
+
+
+UNKNOWN = Terms(("rpc",), (False, True), (False, True), (LZ4, LZ4_FRAGMENTED, None))
+"""Without any negotiation. That it is a stream is never guessed."""
+
+FORCED: dict[str, Terms] = {
+    name: terms
+    for codec in (None, *OPENED)
+    for terms in (
+        *(Terms(("rpc",), (timeout,), (duration,), (codec,)) for timeout, duration in product((False, True), repeat=2)),
+        Terms(("stream",), (False,), (False,), (codec,)),
+    )
+    for name in terms.layouts()
+}
+"""Layouts that can be asked for, by name."""
+
+
+def agree(client: Offer | None, server: Offer | None) -> Terms:
+    """What the negotiation frames leave possible. The server's says what is in force, except that only the client's tells a stream."""
+    if client is None and server is None:
+        return UNKNOWN
+    connections = _connections(client, server)
+    if connections == ("stream",):
+        timeouts: set[bool] = {False}
+    else:
+        timeouts = set()
+    durations: set[bool] = set()
+    codecs: dict[str | None, None] = {}
+    for granted in _grants(client, server):
+        timeouts.add(TIMEOUT in granted and connections != ("stream",))
+        durations.add(HANDLER_DURATION in granted)
+        for codec in _codecs(client, granted):
+            codecs[codec] = None
+    return Terms(connections, tuple(sorted(timeouts)), tuple(sorted(durations)), tuple(codecs))
+
+
+def _connections(client: Offer | None, server: Offer | None) -> tuple[Connection, ...]:
+    if client is not None and STREAM_PARENT in client.features:
+        return ("stream",)
+    if client is not None and not client.rest:
+        return ("rpc",)
+    if server is not None and (TIMEOUT in server.features or (not server.rest and CONNECTION_ID not in server.features)):
+        # A stream connection never offers a timeout, and takes a server that has ids to give.
+        return ("rpc",)
+    return ("rpc", "stream")
+
+
+def _grants(client: Offer | None, server: Offer | None) -> Iterator[dict[int, bytes]]:
+    """The records that the server's frame may hold."""
+    if server is not None and not server.rest:
+        yield server.features
+        return
+    known = server.features if server is not None else {}
+    bounded = client is not None and not client.rest
+    offered = client.features if client is not None else {}
+    choices: list[list[tuple[int, bytes] | None]] = []
+    for number in (TIMEOUT, HANDLER_DURATION, ISOLATION, CONNECTION_ID):
+        if number in known:
+            continue
+        one = (number, bytes(8) if number == CONNECTION_ID else offered.get(number, b""))
+        choices.append([None, one] if number in offered or number == CONNECTION_ID or not bounded else [None])
+    if COMPRESS not in known:
+        names = client.algorithms if client is not None and client.algorithms else [] if bounded else list(OPENED)
+        choices.append([None, *((COMPRESS, name.encode()) for name in names)])
+    fitting: list[dict[int, bytes]] = []
+    possible: list[dict[int, bytes]] = []
+    for combination in product(*choices):
+        granted = dict(one for one in combination if one is not None)
+        possible.append({**known, **granted})
+        if server is not None and sum(8 + len(data) for data in granted.values()) == server.rest:
+            fitting.append({**known, **granted})
+    # The size of what is missing tells which records it holds, as far as they were offered.
+    yield from fitting if bounded and fitting else possible
+
+
+def _codecs(client: Offer | None, granted: dict[int, bytes]) -> list[str | None]:
+    names = Offer(granted, 0).algorithms
+    if not names:
+        return [None]
+    if len(names) > 1 and client is not None:
+        # Servers before September 2020 name all they support.
+        chosen = [name for name in client.algorithms if name in names][:1]
+        names = chosen or names
+    return list(names)
+
+
+class Fit(NamedTuple):
+    """Frames that tile the bytes up to `end`; `proof`: something in them that chance does not make."""
+
+    end: int
+    frames: int
+    proof: bool
+    first_id: int
+    last_id: int
+
+
+def fit(
+    framing: Framing,
+    data: bytes,
+    at: int,
+    bound: int,
+    ends: Container[int],
+    need: int,
+    *,
+    proof_will_do: bool = False,
+    previous: int | None = None,
+    known: bool = False,
+    missing: int = 0,
+    limit: int = 1 << 20,
+) -> Fit | None:
+    """Follow frames from `at` in data[:bound] to the first of `ends` behind `need` frames (or behind a proof).
+
+    `known`: the framing is certain and only the place is not; `previous` is the msg_id that this side sent last.
+    A hole of `missing` bytes follows `bound`: a frame may also end right behind it.
+    `limit` bounds what is unpacked.
+    """
+    frames = 0
+    proof = False
+    first = 0
+    last = previous
+    seen: set[int] = set()
+    kind, extra, codec = framing
+    while at < bound:
+        inner, begin, stop = data, at, bound
+        if codec is not None:
+            if bound - at < 4:
+                return None
+            after = at + 4 + _u32(data, at)[0]
+            if after > bound and after != bound + missing:
+                return None
+            if kind == "sealed" or after - at < 8:
+                frames += after - at >= 8
+                at = after
+                if at in ends and frames >= need:
+                    return Fit(at, frames, proof, first, first)
+                continue
+            inner = _opened(codec, data, at, min(after, bound), after, limit)
+            if not inner:
+                return None
+            begin, stop = 0, len(inner)
+        head = _head(kind, extra, inner, begin, stop, last, seen, known)
+        if head is None:
+            return None
+        size, ident, proved = head
+        if codec is None:
+            after = at + size
+            if after > bound and after != bound + missing:
+                return None
+        elif after <= bound:
+            if size != stop:
+                return None
+            proved = True
+        proof = proof or proved
+        if ident:
+            last = ident
+            first = first or ident
+            seen.add(abs(ident))
+        frames += kind != "stream" or size > 4
+        if (after in ends or after > bound) and (frames >= need or (proof and proof_will_do)):
+            return Fit(after, frames, proof, first, last or 0)
+        at = after
+    return None
+
+
+def _opened(codec: str, data: bytes, at: int, there: int, after: int, limit: int) -> bytes:
+    """The unpacked frame, or its beginning where it is not all there; nothing if it does not unpack."""
+    try:
+        if there == after:
+            blocks = chunks(codec, data, at, after)
+            return unpack(blocks, data, at, limit) if blocks else b""
+        return unpack_head(data[at + 8 : there], 64)
+    except Unpackable:
+        return b""
+
+
+def _head(
+    kind: Kind, extra: bool, data: bytes, at: int, bound: int, last: int | None, seen: set[int], known: bool
+) -> tuple[int, int, bool] | None:
+    """Size, msg_id and proof of the plain frame whose header stands at `at`; None if that is no header."""
+    if kind == "stream":
+        if bound - at < 4:
+            return None
+        size = _u32(data, at)[0]
+        return (4 if size == END_OF_STREAM else 4 + size), 0, False
+    if kind == "request":
+        if bound - at < (28 if extra else 20):
+            return None
+        timeout = 0
+        if extra:
+            timeout, verb, ident, size = _request_timeout(data, at)
+        else:
+            verb, ident, size = _request(data, at)
+        if not 0 < ident <= LARGEST_ID or (last is not None and not 0 < ident - last <= (LEEWAY if known else STEP)):
+            return None
+        if not known and (timeout >= LARGEST_TIMEOUT or verb >= LARGEST_VERB):
+            return None
+        return (28 if extra else 20) + size, ident, False
+    header = 16 if extra else 12
+    if bound - at < header:
+        return None
+    ident, size = _response(data, at)
+    absolute = abs(ident)
+    if not 0 < absolute <= LARGEST_ID or absolute in seen:
+        return None
+    if last is not None and abs(absolute - abs(last)) > (LEEWAY if known else SPREAD):
+        return None
+    if ident > 0:
+        return header + size, ident, False
+    body = at + header
+    if size < 8:
+        return None
+    if bound - body < 8:
+        return header + size, ident, False
+    what, inside = _record(data, body)
+    if inside != size - 8 or (what >= EXCEPTION_KINDS and not known):
+        return None
+    return header + size, ident, True
+
+
+def plausible(framing: Framing, data: bytes, at: int, bound: int) -> bool:
+    """Whether a frame of this framing may begin at `at`, for one side whose place was inferred."""
+    if framing.codec is not None or framing.kind == "stream":
+        return True
+    ident: int = _response(data, at)[0] if framing.kind == "response" else _request(data, at + 8 * framing.extra)[1]
+    return 0 < abs(ident) <= LARGEST_ID

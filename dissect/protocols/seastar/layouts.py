@@ -1,0 +1,133 @@
+"""Frames of Seastar RPC, after the library as of August 2026 (and August 2023 where older); all integers little endian.
+
+Which header a request or response has was agreed on in the two negotiation frames, so both have two layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dissect.layout import Blob, Choice, Field, FixedText, Layout, Repeat, Rest, Sized, Text, following, i64le, u32le, u64le
+
+MAGIC = b"SSTARRPC"
+
+COMPRESS, TIMEOUT, CONNECTION_ID, STREAM_PARENT, ISOLATION, HANDLER_DURATION = range(6)
+
+FEATURES: Mapping[int, str] = {
+    COMPRESS: "COMPRESS",
+    TIMEOUT: "TIMEOUT",
+    CONNECTION_ID: "CONNECTION_ID",
+    STREAM_PARENT: "STREAM_PARENT",
+    ISOLATION: "ISOLATION",
+    HANDLER_DURATION: "HANDLER_DURATION",
+}
+
+NOT_MEASURED = 0xFFFF_FFFF
+DURATIONS: Mapping[int, str] = {NOT_MEASURED: "not measured"}
+
+USER, UNKNOWN_VERB = 0, 1
+EXCEPTIONS: Mapping[int, str] = {USER: "USER", UNKNOWN_VERB: "UNKNOWN_VERB"}
+
+END_OF_STREAM = 0xFFFF_FFFF
+
+RECORD = (
+    Field("number", u32le, labels=FEATURES),
+    Field("len", u32le),
+    Choice(
+        "number",
+        {
+            COMPRESS: (
+                Field("algorithms", Text("len"), "the client's: offered, comma separated, best first; the server's: the one chosen"),
+            ),
+            CONNECTION_ID: (
+                Field("connection_id", Sized("len", u64le), "(serial << 16) | shard; from servers with streaming configured, unasked"),
+            ),
+            STREAM_PARENT: (
+                Field("stream_parent", Sized("len", u64le), "connection id of the parent; makes this a stream connection, never echoed"),
+            ),
+            ISOLATION: (Field("cookie", Text("len"), "echoed by the server"),),
+        },
+        otherwise=(Field("data", Blob("len"), "empty for TIMEOUT and HANDLER_DURATION; unknown features are ignored by the other side"),),
+    ),
+)
+
+NEGOTIATION = Layout(
+    "Negotiation",
+    Field("magic", FixedText(len(MAGIC)), "SSTARRPC"),
+    Field("len", u32le, "bytes of the records that follow", default=following),
+    Field("features", Sized("len", Repeat(RECORD)), "a number that occurs twice: the first one counts"),
+    note="First frame of each side. The server's says what is in force; it closes without an answer if it refuses.",
+)
+
+_TIMEOUT = Field("timeout", u64le, "milliseconds left when the frame was written, 0 none; negative as int64: over already")
+_MSG_ID = Field("msg_id", i64le, "rises, with gaps")
+_REPLY_ID = Field("msg_id", i64le, "the request's; its opposite for an exception")
+_LEN = Field("len", u32le, "bytes of the payload")
+_DURATION = Field("handler_duration", u32le, "microseconds by a coarse clock", labels=DURATIONS)
+_PAYLOAD = Field("payload", Blob("len"), "the application's own serialization")
+_EXCEPTION = (
+    Field("exception_type", u32le, labels=EXCEPTIONS),
+    Field("exception_len", u32le, "bytes of what follows"),
+)
+
+RESPONSE = Layout("Response", _REPLY_ID, _LEN, _PAYLOAD, kind="response", note="Without HANDLER_DURATION.")
+RESPONSE_DURATION = Layout("Response", _REPLY_ID, _LEN, _DURATION, _PAYLOAD, kind="response", note="With HANDLER_DURATION.")
+STREAM = Layout("Stream", _LEN, _PAYLOAD, kind="one_way", note="A message of a stream connection, from either side; may be empty.")
+END = Layout("EndOfStream", Field("len", u32le, "ff ff ff ff"), kind="one_way", note="This side sends no more; each side has its own.")
+SEALED = Layout(
+    "Compressed",
+    Field("len", u32le, "bytes that follow"),
+    Field("packed", Blob("len"), "a frame in a compression that cannot be opened here"),
+    kind="one_way",
+)
+LZ4_FRAME = Layout(
+    "LZ4 frame",
+    Field("len", u32le, "bytes that follow; below 4 an empty frame"),
+    Field("unpacked_size", u32le),
+    Field("block", Rest(), "one LZ4 block, which unpacks to one request, response or stream frame"),
+    kind="one_way",
+    note="Shown as the frame inside it, with `compression`: algorithm, packed_size, unpacked_size.",
+)
+LZ4_CHUNK = Layout(
+    "LZ4_FRAGMENTED chunk",
+    Field("header", u32le, "bit 31: last chunk, and the unpacked size; else the packed size of a chunk that unpacks to 32768"),
+    Field("block", Rest(), "an LZ4 block that may refer to the 64 KiB unpacked before it"),
+    kind="one_way",
+    note="A frame is its length and one or more of these.",
+)
+
+
+class Tables:
+    """The layouts that name verbs, with the names of one run."""
+
+    def __init__(self, verbs: Mapping[int, str] | None) -> None:
+        verb = Field("verb", u64le, "the application's number of a remote function", labels=verbs)
+        unknown = Field("verb", u64le, "the verb that the server does not know", labels=verbs)
+        self.request = Layout("Request", verb, _MSG_ID, _LEN, _PAYLOAD, note="Without TIMEOUT.")
+        self.request_timeout = Layout("Request", _TIMEOUT, verb, _MSG_ID, _LEN, _PAYLOAD, note="With TIMEOUT.")
+        what = Choice(
+            "exception_type",
+            {USER: (Field("text", Text("exception_len")),), UNKNOWN_VERB: (unknown,)},
+            otherwise=(Field("body", Blob("exception_len"), "the client takes it for an unknown exception"),),
+        )
+        note = "A response whose msg_id is the opposite of the request's. The payload length is always 8 + exception_len."
+        self.exception = Layout("Exception", _REPLY_ID, _LEN, *_EXCEPTION, what, kind="response", note=note)
+        self.exception_duration = Layout("Exception", _REPLY_ID, _LEN, _DURATION, *_EXCEPTION, what, kind="response", note=note)
+
+
+PLAIN = Tables(None)
+
+LAYOUTS = (
+    NEGOTIATION,
+    PLAIN.request_timeout,
+    PLAIN.request,
+    RESPONSE_DURATION,
+    RESPONSE,
+    PLAIN.exception_duration,
+    PLAIN.exception,
+    STREAM,
+    END,
+    LZ4_FRAME,
+    LZ4_CHUNK,
+    SEALED,
+)

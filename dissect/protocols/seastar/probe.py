@@ -1,0 +1,87 @@
+"""Whether a conversation is Seastar RPC: the magic of the negotiation, or frames that chain where that was not captured."""
+
+from __future__ import annotations
+
+from dissect.model import Verdict
+from dissect.protocols.base import SideView, View
+from dissect.protocols.seastar.framing import GREETING, UNKNOWN, Fit, Framing, fit, read_offer
+from dissect.protocols.seastar.layouts import CONNECTION_ID, MAGIC, STREAM_PARENT
+
+NAME = "seastar-rpc"
+
+CHAIN = 3
+"""So many frames of one side without a proof are certain, with both sides two are."""
+REACH = 4
+"""Segments within which a chain ends."""
+LATEST = 64
+"""Segments of each side that are looked at each time, the latest ones."""
+
+GUESSES = UNKNOWN.framings(None)
+
+
+def probe(view: View) -> Verdict | None:
+    for side in (0, 1):
+        runs = view.sides[side].runs
+        if runs and runs[0][0] == 0 and runs[0][1].startswith(MAGIC):
+            return Verdict(NAME, 1.0, ('begins with "SSTARRPC"',), client=_client(view, side))
+    if any(side.from_start and side.runs and side.runs[0][0] == 0 for side in view.sides):
+        # The first bytes of either side are here, and are another protocol's (or the magic is not yet whole).
+        return None
+    return _guess(view)
+
+
+def _client(view: View, side: int) -> int | None:
+    """Who is the client when `side` begins with a negotiation frame."""
+    if view.syn:
+        return 0
+    data = view.sides[side].runs[0][1]
+    if len(data) >= GREETING:
+        features = read_offer(data).features
+        if STREAM_PARENT in features:
+            return side
+        if CONNECTION_ID in features:
+            return 1 - side
+    return None
+
+
+def _guess(view: View) -> Verdict | None:
+    found: list[tuple[int, Framing, Fit]] = []
+    for side in (0, 1):
+        one = _chain(view.sides[side], view.final)
+        if one is not None:
+            found.append((side, *one))
+    if not found:
+        return None
+    if len(found) == 2:
+        kinds = {framing.kind for _, framing, _ in found}
+        if len(kinds) == 1 or len({framing.codec for _, framing, _ in found}) > 1:
+            return None
+        (_, _, asked), (_, _, answered) = sorted(found, key=lambda one: one[1].kind)
+        if abs(answered.first_id) > abs(asked.last_id) + asked.frames:
+            return None
+    side, framing, chain = found[0]
+    evidence = tuple(
+        f"no negotiation, but {one.frames} frames chain as {kind} from the start of a segment to the end of one" for _, kind, one in found
+    )
+    client = side if framing.kind == "request" else 1 - side
+    sure = len(found) == 2 or chain.proof or chain.frames >= CHAIN
+    return Verdict(NAME, 0.92 if sure else 0.7, evidence, client=client)
+
+
+def _chain(side: SideView, final: bool) -> tuple[Framing, Fit] | None:
+    """The first framing in which two frames or more end with a segment."""
+    for index, (_position, data) in enumerate(side.runs):
+        starts = side.segments if index == 0 else [0]
+        ends = [*starts[1:], len(data)]
+        first = 0 if final else max(0, len(starts) - LATEST)
+        for segment in range(first, len(starts)):
+            start = starts[segment]
+            near = set(ends[segment : segment + REACH])
+            guesses: list[tuple[Framing, Fit]] = []
+            for framing in GUESSES:
+                found = fit(framing, data, start, max(near), near, 2)
+                if found is not None:
+                    guesses.append((framing, found))
+            if guesses:
+                return next((one for one in guesses if one[1].proof), guesses[0])
+    return None
