@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from dissect.layout.types import (
     Array,
@@ -29,8 +30,16 @@ from dissect.layout.types import (
 Row = tuple[str, str, str]
 
 
-def rows(layout: Layout) -> list[Row]:
+class Described(Protocol):
+    """A table of a self-describing format, which is no `Layout` but tells its own rows."""
+
+    def rows(self) -> list[Row]: ...
+
+
+def rows(layout: Layout | Described) -> list[Row]:
     """(path, type, note) of every field in wire order; `[]` in a path stands for the items of an array."""
+    if not isinstance(layout, Layout):
+        return layout.rows()
     return _entries(layout.fields, "", "")
 
 
