@@ -1,0 +1,606 @@
+"""What stands behind the header of Apache Iggy's frames: field tables of identifiers, objects, messages and options.
+
+Follows the public source history of apache/iggy from commit 670a8baba (2023-08-31, server 0.0.1) to server 0.9.0-edge.5. All integers
+are little-endian. Where a layout is named, it is the first one with that form.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from struct import Struct
+from typing import Any
+
+from dissect.errors import Malformed
+from dissect.layout import (
+    Array,
+    Blob,
+    Choice,
+    Custom,
+    Entry,
+    Field,
+    Fixed,
+    Group,
+    Layout,
+    Optional,
+    Repeat,
+    Rest,
+    Sized,
+    Style,
+    Text,
+    Type,
+    boolean,
+    f32le,
+    f64le,
+    i8,
+    i16le,
+    i32le,
+    i64le,
+    u8,
+    u16le,
+    u32le,
+    u64le,
+    u128le,
+)
+from dissect.layout.generate import reader
+from dissect.layout.walk import Walker
+
+Body = tuple[Entry, ...]
+
+NUMERIC, STRING = 1, 2
+
+IDENTIFIER_KINDS = {NUMERIC: "numeric", STRING: "string"}
+CONSUMER_KINDS = {1: "consumer", 2: "consumer_group"}
+PARTITIONING_KINDS = {1: "balanced", 2: "partition_id", 3: "messages_key"}
+POLLING_KINDS = {1: "offset", 2: "timestamp", 3: "first", 4: "last", 5: "next"}
+MESSAGE_STATES = {1: "available", 10: "unavailable", 20: "poisoned", 30: "marked_for_deletion"}
+COMPRESSIONS = {1: "none", 2: "gzip"}
+USER_STATUSES = {1: "active", 2: "inactive"}
+TRANSPORTS = {1: "tcp", 2: "quic", 3: "http", 4: "websocket"}
+SNAPSHOT_COMPRESSIONS = {1: "stored", 2: "deflate", 3: "bzip2", 4: "zstd", 5: "lzma", 6: "xz"}
+SNAPSHOT_TYPES = {1: "file_system", 2: "processes", 3: "resources", 4: "test", 5: "logs", 6: "config", 100: "all"}
+OPTION_SCOPES = {1: "topic", 2: "stream", 3: "user"}
+ACKS = {0: "none", 1: "quorum"}
+HEADER_KINDS = {
+    1: "raw",
+    2: "string",
+    3: "bool",
+    4: "int8",
+    5: "int16",
+    6: "int32",
+    7: "int64",
+    8: "int128",
+    9: "uint8",
+    10: "uint16",
+    11: "uint32",
+    12: "uint64",
+    13: "uint128",
+    14: "float32",
+    15: "float64",
+}
+
+
+class _Versions(dict[int, str]):
+    """Labels of packed versions: major << 20 | minor << 10 | patch."""
+
+    def get(self, key: int, default: Any = None) -> Any:
+        return f"{key >> 20}.{key >> 10 & 1023}.{key & 1023}"
+
+    def __getitem__(self, key: int) -> str:
+        return str(self.get(key))
+
+
+VERSIONS: Mapping[int, str] = _Versions()
+
+
+# Parts written by hand
+
+
+def _refuse(buf: bytes, at: int, end: int, style: Style) -> tuple[Any, int]:
+    raise Malformed("value", at, "unknown kind")
+
+
+def _walk_refuse(buf: bytes, at: int, end: int, walker: Walker, name: str, depth: int) -> tuple[Any, int]:
+    raise Malformed(name, at, "its kind is unknown")
+
+
+NEVER = Custom(_refuse, _walk_refuse, "unknown kind")
+"""Stands where a kind that nobody knows would hide how long its value is."""
+
+
+def _read_i128(buf: bytes, at: int, end: int, style: Style) -> tuple[Any, int]:
+    if end - at < 16:
+        raise Malformed("value", at, f"int128 needs 16 bytes, {end - at} left")
+    return str(int.from_bytes(buf[at : at + 16], "little", signed=True)), at + 16
+
+
+def _walk_i128(buf: bytes, at: int, end: int, walker: Walker, name: str, depth: int) -> tuple[Any, int]:
+    value, after = _read_i128(buf, at, end, walker.style)
+    walker.span(name, at, at + 16, value, depth)
+    return value, after
+
+
+I128 = Custom(_read_i128, _walk_i128, "int128le", 16, samples=(bytes(16), b"\xff" * 16))
+
+_YEAR_2020, _YEAR_2100 = 1_577_836_800_000_000, 4_102_444_800_000_000
+
+
+def _read_created_at(buf: bytes, at: int, end: int, style: Style) -> tuple[Any, int]:
+    if end - at < 8:
+        raise Malformed("created_at", at, f"uint64 needs 8 bytes, {end - at} left")
+    little = int.from_bytes(buf[at : at + 8], "little")
+    big = int.from_bytes(buf[at : at + 8], "big")
+    return (big if _YEAR_2020 <= big < _YEAR_2100 and not _YEAR_2020 <= little < _YEAR_2100 else little), at + 8
+
+
+def _walk_created_at(buf: bytes, at: int, end: int, walker: Walker, name: str, depth: int) -> tuple[Any, int]:
+    value, after = _read_created_at(buf, at, end, walker.style)
+    walker.span(name, at, at + 8, value, depth)
+    return value, after
+
+
+CREATED_AT = Custom(_read_created_at, _walk_created_at, "uint64, of either byte order", 8, samples=(bytes(8),))
+"""Big-endian from 0.0.8 to 0.0.49, the only such field; told by which order gives a time between 2020 and 2100."""
+
+
+# Shapes
+
+S8 = Text(u8)
+S32 = Text(u32le)
+
+IDENTIFIER = Group(
+    Field("kind", u8, labels=IDENTIFIER_KINDS),
+    Choice("kind", {NUMERIC: (Field("value", Sized(u8, u32le)),), STRING: (Field("value", S8),)}, (Field("value", NEVER),)),
+)
+STREAM_ID = Field("stream_id", IDENTIFIER)
+TOPIC_ID = Field("topic_id", IDENTIFIER)
+GROUP_ID = Field("group_id", IDENTIFIER)
+USER_ID = Field("user_id", IDENTIFIER)
+
+CONSUMER_L0 = Field("consumer", Group(Field("kind", u8, labels=CONSUMER_KINDS), Field("id", u32le)))
+CONSUMER = Field("consumer", Group(Field("kind", u8, labels=CONSUMER_KINDS), Field("id", IDENTIFIER)))
+
+PARTITION_ID = Field("partition_id", u32le, "0 means none given up to L7; partitions count from 1 until then, from 0 later")
+PARTITION_L8: Body = (
+    Field("partition_given", boolean, "whether the partition id counts"),
+    Field("partition_id", u32le),
+)
+
+PARTITIONING = Field(
+    "partitioning",
+    Group(
+        Field("kind", u8, labels=PARTITIONING_KINDS),
+        Choice(
+            "kind",
+            {1: (Field("length", u8, "0"),), 2: (Field("value", Sized(u8, u32le)),), 3: (Field("value", Blob(u8)),)},
+            (Field("value", NEVER),),
+        ),
+    ),
+)
+
+
+def typed(length: Type = u32le) -> Mapping[int, Type]:
+    """Values of headers and options by their kind, behind a length in bytes."""
+    assert length is u32le
+    numbers = {3: boolean, 4: i8, 5: i16le, 6: i32le, 7: i64le, 8: I128, 9: u8, 10: u16le, 11: u32le, 12: u64le, 13: u128le}
+    made: dict[int, Type] = {1: Blob(u32le), 2: S32}
+    made.update({kind: Sized(u32le, number) for kind, number in numbers.items()})
+    made.update({14: Sized(u32le, f32le), 15: Sized(u32le, f64le)})
+    return made
+
+
+HEADER_L0: Body = (
+    Field("key", S32),
+    Field("kind", u8, labels=HEADER_KINDS),
+    Field("value", Choice("kind", typed(), Blob(u32le))),
+)
+HEADER_L9: Body = (
+    Field("key_kind", u8, labels=HEADER_KINDS),
+    Field("key", Choice("key_kind", typed(), Blob(u32le))),
+    Field("value_kind", u8, labels=HEADER_KINDS),
+    Field("value", Choice("value_kind", typed(), Blob(u32le))),
+)
+
+# Messages
+
+SENT_L0: Body = (
+    Field("id", u128le, "0 asks the server to choose"),
+    Field("headers", Sized(u32le, Repeat(HEADER_L0))),
+    Field("payload", Blob(u32le)),
+)
+POLLED_L0: Body = (
+    Field("offset", u64le),
+    Field("state", u8, labels=MESSAGE_STATES),
+    Field("timestamp", u64le, "microseconds"),
+    Field("id", u128le),
+    Field("checksum", u32le, "CRC-32 of the payload"),
+    Field("headers", Sized(u32le, Repeat(HEADER_L0))),
+    Field("payload", Blob(u32le)),
+)
+
+
+def message(header: Body, *reserved: Entry) -> Body:
+    """A message from L7 on, sent and polled alike: the payload comes before the headers although its length comes second."""
+    return (
+        Field("checksum", u64le, "of the bytes from the id on: CRC-32 in L7, XXH3-64 from L8; 0 from producers"),
+        Field("id", u128le),
+        Field("offset", u64le),
+        Field("timestamp", u64le, "microseconds"),
+        Field("origin_timestamp", u64le, "microseconds, of the producer"),
+        Field("headers_length", u32le),
+        Field("payload_length", u32le),
+        *reserved,
+        Field("payload", Blob("payload_length")),
+        Field("headers", Sized("headers_length", Repeat(header))),
+    )
+
+
+MESSAGE_L7 = message(HEADER_L0)
+MESSAGE_L9 = message(HEADER_L9, Field("reserved", u64le, "0"))
+
+BATCH_V4: Body = (
+    Field("partition_id", u64le),
+    Field("base_offset", u64le),
+    Field("base_timestamp", u64le, "microseconds, of the server"),
+    Field("origin_timestamp", u64le, "microseconds, of the producer"),
+    Field("batch_length", u64le, "with this header"),
+    Field("batch_checksum", u64le, "XXH3-64 of the 40 bytes before it, the count and the checksums of the messages"),
+    Field("message_count", u32le),
+    Field("reserved", Fixed(204), "zero"),
+    Field(
+        "messages",
+        Array(
+            (
+                Field("checksum", u64le, "XXH3-64 of the rest of the message"),
+                Field("id", u128le),
+                Field("offset_delta", u32le),
+                Field("timestamp_delta", u32le),
+                Field("headers_length", u32le),
+                Field("payload_length", u32le),
+                Field("reserved", u64le, "0"),
+                Field("payload", Blob("payload_length")),
+                Field("headers", Sized("headers_length", Repeat(HEADER_L9))),
+            ),
+            "message_count",
+        ),
+    ),
+)
+
+SEND_HEAD: Body = (
+    Field("metadata_length", u32le, "bytes from the stream id to the count"),
+    STREAM_ID,
+    TOPIC_ID,
+    PARTITIONING,
+)
+INDEXES = Field(
+    "indexes",
+    Array(
+        (Field("offset", u32le, "0"), Field("position", u32le, "end of the message, from the first one"), Field("timestamp", u64le, "0")),
+        u32le,
+    ),
+)
+
+
+def send(item: Body) -> Body:
+    return (*SEND_HEAD, INDEXES, Field("messages", Repeat(item)))
+
+
+SEND_L0: Body = (STREAM_ID, TOPIC_ID, PARTITIONING, Field("messages", Repeat(SENT_L0)))
+SEND_L7 = send(MESSAGE_L7)
+SEND_L9 = send(MESSAGE_L9)
+SEND_V4: Body = (*SEND_HEAD, Field("count", u32le), Field("batches", Repeat(BATCH_V4)))
+
+POLLED_HEAD: Body = (Field("partition_id", u32le), Field("current_offset", u64le))
+
+
+def polled(item: Body) -> Body:
+    return (*POLLED_HEAD, Field("messages", Array(item, u32le)))
+
+
+POLLED_V4: Body = (*POLLED_HEAD, Field("count", u32le, "messages in all batches"), Field("batches", Repeat(BATCH_V4)))
+
+
+def poll(consumer: Field, partition: Body) -> Body:
+    return (
+        consumer,
+        STREAM_ID,
+        TOPIC_ID,
+        *partition,
+        Field("strategy", u8, labels=POLLING_KINDS),
+        Field("strategy_value", u64le, "an offset, or microseconds"),
+        Field("count", u32le),
+        Field("auto_commit", boolean),
+    )
+
+
+# Streams and topics
+
+
+def stream(*options: Entry) -> Body:
+    return (
+        Field("id", u32le),
+        Field("created_at", u64le, "microseconds; seconds in 0.2.x"),
+        Field("topics_count", u32le),
+        Field("size_bytes", u64le),
+        Field("messages_count", u64le),
+        Field("name", S8),
+        *options,
+    )
+
+
+EXPIRY_U32 = Field("message_expiry", u32le, "seconds, 0 is never")
+EXPIRY_U64 = Field("message_expiry", u64le, "microseconds, 0 is the server's default, 2^64 - 1 never")
+COMPRESSION = Field("compression_algorithm", u8, labels=COMPRESSIONS)
+MAX_SIZE = Field("max_topic_size", u64le, "0 is the server's default, 2^64 - 1 unlimited")
+REPLICATION = Field("replication_factor", u8)
+
+SETTINGS: Mapping[str, Body] = {
+    "L0": (EXPIRY_U32,),
+    "L4": (EXPIRY_U32, MAX_SIZE, REPLICATION),
+    "L5": (COMPRESSION, EXPIRY_U32, MAX_SIZE, REPLICATION),
+    "L6": (COMPRESSION, EXPIRY_U64, MAX_SIZE, REPLICATION),
+}
+"""Of a topic in requests; in replies the compression comes behind the expiry."""
+
+REPLY_SETTINGS: Mapping[str, Body] = {
+    "L0": (EXPIRY_U32,),
+    "L4": (EXPIRY_U32, MAX_SIZE, REPLICATION),
+    "L5": (EXPIRY_U32, COMPRESSION, MAX_SIZE, REPLICATION),
+    "L6": (EXPIRY_U64, COMPRESSION, MAX_SIZE, REPLICATION),
+    "V3": (EXPIRY_U64, COMPRESSION, MAX_SIZE),
+}
+
+
+def topic(layout: str, *options: Entry) -> Body:
+    return (
+        Field("id", u32le),
+        Field("created_at", u64le, "microseconds"),
+        Field("partitions_count", u32le),
+        *REPLY_SETTINGS[layout],
+        Field("size_bytes", u64le),
+        Field("messages_count", u64le),
+        Field("name", S8),
+        *options,
+    )
+
+
+PARTITION: Body = (
+    Field("id", u32le),
+    Field("created_at", u64le, "microseconds"),
+    Field("segments_count", u32le),
+    Field("current_offset", u64le),
+    Field("size_bytes", u64le),
+    Field("messages_count", u64le),
+)
+PARTITIONS = Field("partitions", Array(PARTITION, "partitions_count"))
+PARTITIONS_COUNT = Field("partitions_count", u32le)
+NAME = Field("name", S8)
+
+# Consumer groups
+
+
+def group(*name: Entry) -> Body:
+    return (Field("id", u32le), Field("partitions_count", u32le), Field("members_count", u32le), *name)
+
+
+MEMBERS = Field("members", Array((Field("id", u32le), Field("partitions", Array(u32le, u32le))), "members_count"))
+
+# Clients
+
+
+def client(user: bool) -> Body:
+    return (
+        Field("id", u32le),
+        *((Field("user_id", u32le, "not logged in: 0, from L8 2^32 - 1"),) if user else ()),
+        Field("transport", u8, labels=TRANSPORTS),
+        Field("address", S32),
+        Field("groups_count", u32le),
+    )
+
+
+def memberships(*order: str) -> Field:
+    return Field("groups", Array(tuple(Field(f"{what}_id", u32le) for what in order), "groups_count"))
+
+
+# Users
+
+
+def user(created_at: Type, *options: Entry) -> Body:
+    return (
+        Field("id", u32le),
+        Field("created_at", created_at, "microseconds"),
+        Field("user_status", u8, labels=USER_STATUSES),
+        Field("username", S8),
+        *options,
+    )
+
+
+GLOBAL_PERMISSIONS = (
+    "manage_servers",
+    "read_servers",
+    "manage_users",
+    "read_users",
+    "manage_streams",
+    "read_streams",
+    "manage_topics",
+    "read_topics",
+    "poll_messages",
+    "send_messages",
+)
+STREAM_PERMISSIONS = ("manage_stream", "read_stream", "manage_topics", "read_topics", "poll_messages", "send_messages")
+TOPIC_PERMISSIONS = ("manage_topic", "read_topic", "poll_messages", "send_messages")
+
+PASSWORD = Field("password", S8, secret=True)
+TOKEN = Field("token", S8, secret=True)
+USERNAME = Field("username", S8)
+
+# Statistics
+
+STATS_HEAD: Body = (Field("process_id", u32le), Field("cpu_usage", f32le))
+STATS: Body = (
+    Field("memory_usage", u64le),
+    Field("total_memory", u64le),
+    Field("available_memory", u64le),
+    Field("run_time", u64le, "seconds up to 0.1.x, microseconds from 0.4"),
+    Field("start_time", u64le, "seconds up to 0.1.x, microseconds from 0.4, off by a million in 0.2.x"),
+    Field("read_bytes", u64le),
+    Field("written_bytes", u64le),
+    Field("messages_size_bytes", u64le),
+    Field("streams_count", u32le),
+    Field("topics_count", u32le),
+    Field("partitions_count", u32le),
+    Field("segments_count", u32le),
+    Field("messages_count", u64le),
+    Field("clients_count", u32le),
+    Field("consumer_groups_count", u32le),
+    Field("hostname", S32),
+    Field("os_name", S32),
+    Field("os_version", S32),
+    Field("kernel_version", S32),
+)
+STATS_L4: Body = (*STATS_HEAD, Field("total_cpu_usage", f32le), *STATS)
+STATS_VERSION: Body = (Field("server_version", S32), Field("server_semver", u32le))
+STATS_CACHE = Field(
+    "cache_metrics",
+    Array(
+        (
+            Field("stream_id", u32le),
+            Field("topic_id", u32le),
+            Field("partition_id", u32le),
+            Field("hits", u64le),
+            Field("misses", u64le),
+            Field("hit_ratio", f32le),
+        ),
+        u32le,
+    ),
+)
+STATS_THREADS: Body = (Field("threads_count", u32le), Field("free_disk_space", u64le), Field("total_disk_space", u64le))
+
+CLUSTER: Body = (
+    Field("name", S32),
+    Field(
+        "nodes",
+        Array(
+            (
+                Field("name", S32),
+                Field("ip", S32),
+                Field("tcp_port", u16le),
+                Field("quic_port", u16le),
+                Field("http_port", u16le),
+                Field("websocket_port", u16le),
+                Field("role", u8, labels={0: "leader", 1: "follower"}),
+                Field("status", u8, labels={0: "healthy", 1: "starting", 2: "stopping", 3: "unreachable", 4: "maintenance"}),
+            ),
+            u32le,
+        ),
+    ),
+)
+
+
+# Permissions: lists without a count, each entry announced by a flag
+
+_GLOBAL = Group(*(Field(name, boolean) for name in GLOBAL_PERMISSIONS))
+_STREAM = Group(Field("stream_id", u32le), *(Field(name, boolean) for name in STREAM_PERMISSIONS))
+_TOPIC = Group(Field("topic_id", u32le), *(Field(name, boolean) for name in TOPIC_PERMISSIONS))
+
+
+def _flag(buf: bytes, at: int, end: int) -> bool:
+    if at >= end:
+        raise Malformed("more", at, "the flag that says whether more follows is missing")
+    if buf[at] > 1:
+        raise Malformed("more", at, f"the flag that says whether more follows is {buf[at]}")
+    return buf[at] == 1
+
+
+def _read_permissions(buf: bytes, at: int, end: int, style: Style) -> tuple[Any, int]:
+    value, at = reader(_GLOBAL, style)(buf, at, end)
+    value["streams"] = streams = []
+    more = _flag(buf, at, end)
+    at += 1
+    while more:
+        one, at = reader(_STREAM, style)(buf, at, end)
+        streams.append(one)
+        one["topics"] = topics = []
+        more = _flag(buf, at, end)
+        at += 1
+        while more:
+            inner, at = reader(_TOPIC, style)(buf, at, end)
+            topics.append(inner)
+            more = _flag(buf, at, end)
+            at += 1
+        more = _flag(buf, at, end)
+        at += 1
+    return value, at
+
+
+def _walk_permissions(buf: bytes, at: int, end: int, walker: Walker, name: str, depth: int) -> tuple[Any, int]:
+    def flag(name: str, at: int, depth: int) -> bool:
+        try:
+            more = _flag(buf, at, end)
+        except Malformed as error:
+            walker.keep(value)
+            raise walker.short(at, end, error.reason, name) from None
+        walker.span(name, at, at + 1, more, depth)
+        return more
+
+    def group(kind: Group, name: str, at: int, depth: int) -> tuple[Any, int]:
+        try:
+            return walker.value(kind, at, end, name, depth)
+        except Malformed:
+            walker.keep(value)
+            raise
+
+    value: dict[str, Any] = {"streams": []}
+    walker.open(name, at, depth)
+    everywhere, at = group(_GLOBAL, "global", at, depth + 1)
+    value = {**everywhere, "streams": []}
+    more = flag("streams_follow", at, depth + 1)
+    at += 1
+    while more:
+        one, at = group(_STREAM, f"streams[{len(value['streams'])}]", at, depth + 1)
+        value["streams"].append(one)
+        one["topics"] = []
+        more = flag("topics_follow", at, depth + 2)
+        at += 1
+        while more:
+            inner, at = group(_TOPIC, f"topics[{len(one['topics'])}]", at, depth + 2)
+            one["topics"].append(inner)
+            more = flag("another_topic_follows", at, depth + 2)
+            at += 1
+        more = flag("another_stream_follows", at, depth + 1)
+        at += 1
+    walker.close(at)
+    return value, at
+
+
+PERMISSIONS = Custom(
+    _read_permissions,
+    _walk_permissions,
+    "permissions",
+    11,
+    samples=(
+        bytes(11),
+        bytes.fromhex("01000100010001000100 00"),
+        bytes.fromhex("00000000000000000000 01 01000000 010001000100 00 00"),
+        bytes.fromhex("00000000000000000000 01 01000000 010001000100 01 02000000 01010000 01 03000000 00000000 00 01 07000000 000000000000 00 00"),
+    ),
+)
+"""Global rights, then per stream and per topic; flags say whether another one follows."""
+
+MAY_HAVE_PERMISSIONS: Body = (
+    Field("has_permissions", u8),
+    Choice("has_permissions", {1: (Field("permissions", Sized(u32le, PERMISSIONS)),)}),
+)
+"""In requests: one zero byte when there are none."""
+
+REPLY_PERMISSIONS: Body = (
+    Field("has_permissions", u8),
+    Choice("has_permissions", {1: (Field("permissions", Sized(u32le, PERMISSIONS)),), 0: (Field("padding", Fixed(3), "zero"),)}),
+)
+"""In replies: four zero bytes when there are none."""
+
+OPTIONS = Field("options", Repeat(HEADER_L9))
+"""Options at the end of a request, without a length."""
+
+
+def sized_options(name: str = "options") -> Field:
+    return Field(name, Sized(u32le, Repeat(HEADER_L9)))

@@ -1,0 +1,690 @@
+"""Apache Iggy over TCP: a request leads with its length, a response with its status; or both with a header of 256 bytes.
+
+No frame states its layout, and no response the request it answers. So the dissector keeps the layouts in which every frame so far
+decodes with nothing left over, and the requests that wait for their answers, in order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+from dissect.layout import Style
+from dissect.layout.values import UNREADABLE
+from dissect.layout.walk import Walked
+from dissect.protocols.base import ANSWER, ASK, NONE, SEARCH_WINDOW, WAIT, Context, Damage, Decoded, Dissector, Emitted, Mark
+from dissect.protocols.iggy import frames
+from dissect.protocols.iggy.checks import Check, checks, request_checksum
+from dissect.protocols.iggy.commands import LISTED, OPERATIONS
+from dissect.protocols.iggy.features import CLASSIC, FRAMINGS, LAYOUTS, LONG
+from dissect.protocols.iggy.finding import clean, find_long, find_request, responses_to
+from dissect.protocols.iggy.frames import EVICTION, HEADER, OLD_LOGIN_CODE, OLD_LOGOUT_CODE, REPLY, REQUEST, U32, U32_U32, Table
+from dissect.protocols.iggy.statuses import ambiguous
+
+HELD_FRAMES, HELD_BYTES = 256, 1 << 20
+"""So much of a conversation waits for its layout; then it is decoded with the likeliest one, and says so."""
+
+EARLY_FRAMES = 64
+"""So many responses wait for a request that the capture shows later; then requests are not waited for any more."""
+
+TRIED = 256
+"""So many open requests are tried for a response when some may have been missed."""
+
+SEGMENTS_KEPT = 64
+"""So many segment starts are remembered as places where a frame may begin."""
+
+LATEST_COMMAND = 29
+"""The highest command byte of the 256-byte framing."""
+
+PORTS = (8090,)
+
+TEXT_LAYOUTS = ("L4", "L5", "L6")
+"""Servers of these layouts send, some of them, a text with an error."""
+
+_PLAIN = Style()
+
+_Cut = tuple[Any, ...]
+
+
+class Asked(NamedTuple):
+    """A request that waits for its response: its running number and what it asks for."""
+
+    number: int
+    code: int | None
+    operation: int | None = None
+    client: bytes = b""
+    request: int = 0
+
+
+class Given(NamedTuple):
+    """What a frame is as far as the order of frames tells, before it is decoded."""
+
+    number: int | None
+    code: int | None
+    operation: int | None = None
+    notes: tuple[str, ...] = ()
+
+
+class Entry(NamedTuple):
+    """A table of the conversation's layout, made ready."""
+
+    name: str
+    read: Callable[[bytes, int, int], dict[str, Any]]
+    table: Table
+    check: Check | None
+
+
+class IggyDissector(Dissector):
+    """One conversation of a client and a server of Apache Iggy."""
+
+    protocol: ClassVar[str] = "iggy"
+    header_size: ClassVar[int] = 8
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        if self.client is None:
+            self.client = 0 if context.ports[1] in PORTS or context.ports[0] not in PORTS else 1
+        self.style = Style(self.options.bytes_as, self.options.show_secrets)
+        verdict = context.verdict
+        self.forced = verdict.layout in LAYOUTS
+        self.candidates: tuple[str, ...] = (verdict.layout,) if verdict.layout in LAYOUTS else verdict.candidates  # type: ignore[assignment]
+        self.long: list[bool | None] = [None, None]
+        if self.candidates:
+            self.long[self.client] = self.candidates[0] in LONG
+            if self.forced:
+                self.long = [self.long[self.client]] * 2
+        self.settled = len(self.candidates) == 1
+        self.assumed = False
+        self.hint: str | None = None
+        self.deciding: list[str] = []
+        self.held: list[tuple[_Cut, Given]] = []
+        self.held_bytes = 0
+        self.early: list[_Cut] = []
+        self.patient = True
+        self.open: deque[Asked] = deque()
+        self.number = 0
+        self.pipelined = False
+        self.unsure = not context.syn
+        self.plain = not self.options.detail
+        self.given: Given | None = None
+        self.asks: dict[Any, Entry] = {}
+        self.answers: dict[Any, Entry] = {}
+        self.entries_of = ""
+        self.starts: list[list[int]] = [[], []]
+        self.known = [0, 0]
+        self.stubborn = False
+        self._tell()
+
+    # Framing
+
+    def measure(self, side: int, data: bytes, at: int) -> int:
+        long = self.long[side]
+        if long is None:
+            if side != self.client and self.long[1 - side] is None and not self.stubborn:
+                return WAIT
+            long = self._framing(side, data, at)
+            if long is None:
+                return 0
+        if long:
+            if len(data) - at < 64:
+                return 0
+            size: int = U32(data, at + 48)[0]
+            return size if size >= HEADER and 0 < data[at + 60] <= LATEST_COMMAND else -1
+        first, second = U32_U32(data, at)
+        if side == self.client:
+            return first + 4 if first >= 4 and (first <= self.options.frame_limit or second in frames.BY_CODE) else -1
+        if not first or not second:
+            return int(second) + 8
+        if len(data) - at < 12:
+            return 0
+        # an error with a text
+        return second + 8 if U32(data, at + 8)[0] + 4 == second else -1
+
+    def boundaries(self, side: int, data: bytes, at: int) -> list[int]:
+        long = self.long[side]
+        ends: list[int] = []
+        last = len(data)
+        limit = min(self.options.frame_limit, last)
+        if long is None:
+            return super().boundaries(side, data, at)
+        if long:
+            while last - at >= HEADER:
+                size = U32(data, at + 48)[0]
+                if size < HEADER or size > limit or not 0 < data[at + 60] <= LATEST_COMMAND:
+                    break
+                at += size
+                if at > last:
+                    break
+                ends.append(at)
+        elif side == self.client:
+            while last - at >= 8:
+                size = U32(data, at)[0]
+                if size < 4 or size > limit:
+                    break
+                at += size + 4
+                if at > last:
+                    break
+                ends.append(at)
+        else:
+            while last - at >= 8:
+                status, size = U32_U32(data, at)
+                if size > limit or (status and size):
+                    break
+                at += size + 8
+                if at > last:
+                    break
+                ends.append(at)
+        return ends
+
+    def _framing(self, side: int, data: bytes, at: int) -> bool | None:
+        """Whether this side speaks the 256-byte framing, told by its first bytes; None where more are needed."""
+        first = data[at : at + 8]
+        other = self.long[1 - side]
+        long: bool | None
+        if side == self.client:
+            long = first[:4] == b"\0\0\0\0"
+        elif not other:
+            long = False
+        elif len(data) - at >= 64:
+            long = U32(data, at + 48)[0] >= HEADER and data[at + 60] in (REPLY, EVICTION)
+        else:
+            # only zeros may become a header of 256 bytes
+            long = False if any(first) else None
+        if long is not None:
+            self._speaks(side, long)
+            if side == self.client:
+                self.settle(side, self.flows[side].position + at + 8)
+        return long
+
+    def _speaks(self, side: int, long: bool) -> None:
+        if self.long[side] is None:
+            self.long[side] = long
+            if not self.candidates and side == self.client:
+                self.candidates = LONG if long else CLASSIC
+            self._tell()
+
+    def give_up(self, side: int) -> None:
+        self.stubborn = True
+
+    @property
+    def mismatch(self) -> bool:
+        """Whether the two sides speak different framings."""
+        one, other = self.long
+        return one is not None and other is not None and one != other
+
+    # The way back into frames
+
+    def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
+        starts = self.starts[side]
+        known = self.known[side]
+        starts = [at + start for start in starts] + [min(at + known, end)]
+        found, place = self._find(side, data, at, end, starts)
+        if not found and end - place > SEARCH_WINDOW:
+            # as the caller does
+            place = end - SEARCH_WINDOW
+        self.known[side] = 0 if found or final else end - place
+        self.starts[side] = [] if found or final else [start - place for start in starts if place <= start < end][:SEGMENTS_KEPT]
+        return found, place
+
+    def _find(self, side: int, data: bytes, at: int, end: int, starts: list[int]) -> tuple[bool, int]:
+        long, other = self.long[side], self.long[1 - side]
+        client = side == self.client
+        kinds = (REQUEST,) if client else (REPLY, EVICTION)
+        if long or (long is None and (other is not False)):
+            found, place = find_long(data, at, end, kinds)
+            if found or long or other:
+                if found:
+                    self._speaks(side, True)
+                return found, place
+        if client:
+            found, place = find_request(data, at, end, starts, self.candidates or CLASSIC)
+        else:
+            found, place = self._find_response(data, at, end, starts)
+        if found:
+            self._speaks(side, False)
+        return found, place
+
+    def _find_response(self, data: bytes, at: int, end: int, starts: list[int]) -> tuple[bool, int]:
+        waiting: int | None = None
+        for start in starts:
+            if start >= end:
+                break
+            count = responses_to(data, start, end)
+            if count is None:
+                if waiting is None:
+                    waiting = start
+            elif count > 0 and (count * 8 < end - start or (count == 1 and waiting is None)):
+                # empty answers are but zeros: several of them in a row prove nothing
+                return True, start
+        return False, end if waiting is None else waiting
+
+    # Layouts
+
+    def emit(self, cuts: list[_Cut]) -> list[Emitted]:
+        if self.settled and not self.early:
+            opened, client = len(self.open), self.client
+            for cut in cuts:
+                if cut[4] == client:
+                    opened += 1
+                elif opened:
+                    opened -= 1
+                else:
+                    break
+            else:
+                return super().emit(cuts)
+        emitted: list[Emitted] = []
+        for cut in cuts:
+            emitted += self._emit_one(cut)
+        return emitted
+
+    def close(self, release: int, last: Mark) -> list[Emitted]:
+        emitted = super().close(release, last)
+        emitted += self._stop_waiting(release)
+        return emitted
+
+    def _emit_one(self, cut: _Cut) -> list[Emitted]:
+        side, data, start, end = cut[4], cut[10], cut[11], cut[12]
+        if data is None:
+            if cut[13][1]:
+                return super().emit([cut])
+            return self._give_up_early() + super().emit([cut])
+        if side == self.client:
+            emitted = self._place(cut, self._ask(data, start, end))
+            while self.early and self.open:
+                early = self.early.pop(0)
+                raised = (max(early[0], cut[0]), *early[1:])
+                emitted += self._place(raised, self._answer(early[10], early[11], early[12]))
+            return emitted
+        if not self.open and self.patient and not self.unsure and self._expected(data, start, end):
+            self.early.append((*cut[:10], data[start:end], 0, end - start, cut[13]))
+            if len(self.early) <= EARLY_FRAMES:
+                return []
+            self.patient = False
+            return self._give_up_early(cut[0])
+        return self._place(cut, self._answer(data, start, end))
+
+    def _expected(self, data: bytes, start: int, end: int) -> bool:
+        """Whether a response that nothing asked for will find its request later in the capture."""
+        return not self.mismatch and not (self.long[1 - (self.client or 0)] and end - start > 60 and data[start + 60] == EVICTION)
+
+    def _give_up_early(self, release: int = 0) -> list[Emitted]:
+        """Responses whose request does not come."""
+        emitted: list[Emitted] = []
+        while self.early:
+            early = self.early.pop(0)
+            emitted += self._place((max(early[0], release), *early[1:]), self._answer(early[10], early[11], early[12]))
+        return emitted
+
+    def _stop_waiting(self, release: int) -> list[Emitted]:
+        """Decode what is held with the likeliest layout."""
+        emitted = self._give_up_early(release)
+        self.assumed = True
+        return emitted + self._release(release)
+
+    def _place(self, cut: _Cut, given: Given) -> list[Emitted]:
+        """Emit one frame, or hold it until its layout is known; with it all that waited for what it tells."""
+        emitted: list[Emitted] = []
+        if not self.settled:
+            if cut[13] is None and self._narrow(cut, given):
+                emitted = self._release(cut[0])
+            if not self.settled and not self.assumed and self._undecided(cut, given):
+                data, start, end = cut[10], cut[11], cut[12]
+                self.held.append(((*cut[:10], data[start:end], 0, end - start, cut[13]), given))
+                self.held_bytes += end - start
+                if len(self.held) > HELD_FRAMES or self.held_bytes > HELD_BYTES:
+                    self.assumed = True
+                    self.facts["undecided"] = "more frames waited for the layout than are kept"
+                    emitted += self._release(cut[0])
+                return emitted
+        self.given = given
+        return emitted + super().emit([cut])
+
+    def _release(self, release: int) -> list[Emitted]:
+        """Emit what was held and need not be any more."""
+        held, self.held, self.held_bytes = self.held, [], 0
+        emitted: list[Emitted] = []
+        for cut, given in held:
+            if not self.settled and not self.assumed and self._undecided(cut, given):
+                self.held.append((cut, given))
+                self.held_bytes += cut[12]
+                continue
+            self.given = given
+            emitted += super().emit([(max(cut[0], release), *cut[1:])])
+        return emitted
+
+    def _undecided(self, cut: _Cut, given: Given) -> bool:
+        """Whether the layouts that are left read this frame differently, or its request is held."""
+        if any(given.number == before.number is not None for _, before in self.held):
+            return True
+        return self._differs(cut[4], cut[10], cut[11], cut[12], given, cut[13])
+
+    def _differs(self, side: int, data: bytes, start: int, end: int, given: Given, damage: Damage | None) -> bool:
+        tables = dict.fromkeys(self._table(layout, side, data, start, end, given) for layout in self.candidates)
+        if len(tables) <= 1:
+            return False
+        readings = [_reading(table, data, start, end, damage) for table in tables]
+        return any(reading != readings[0] for reading in readings[1:])
+
+    def _narrow(self, cut: _Cut, given: Given) -> bool:
+        """Keep the layouts in which this frame decodes with nothing left over; whether that told anything."""
+        side, data, start, end = cut[4], cut[10], cut[11], cut[12]
+        if self.mismatch and side != self.client:
+            return False
+        candidates = self.candidates
+        if self.long[side]:
+            possible = frames.header_layouts(data, start, end, side == self.client)
+            candidates = tuple(layout for layout in candidates if layout in possible) or candidates
+        tables: dict[Table, list[str]] = {}
+        for layout in candidates:
+            tables.setdefault(self._table(layout, side, data, start, end, given), []).append(layout)
+        if len(tables) > 1:
+            fitting: dict[Table, dict[str, Any]] = {}
+            for table in tables:
+                if table.code is None and table.name != "error":
+                    continue
+                try:
+                    fields = table.reader(_PLAIN)(data, start, end)
+                except UNREADABLE:
+                    continue
+                if "trailing" not in fields:
+                    fitting[table] = fields
+            likely = [table for table, fields in fitting.items() if _plausible(fields)] or list(fitting)
+            kept = {layout for table in likely for layout in tables[table]}
+            if kept:
+                candidates = tuple(layout for layout in candidates if layout in kept)
+        if len(candidates) == len(self.candidates):
+            return False
+        self.candidates = candidates
+        self.settled = len(candidates) == 1
+        who = "client" if side == self.client else "server"
+        self.deciding.append(f"{frames.name_of(given.code)} ({who}, position {cut[3]}): {', '.join(candidates)}")
+        self._tell()
+        return True
+
+    @property
+    def layout(self) -> str:
+        """The layout to decode with: the only one left, or else the likeliest."""
+        candidates = self.candidates or CLASSIC
+        return self.hint if self.hint in candidates else candidates[-1]
+
+    def _tell(self) -> None:
+        """Keep the facts for the row of this conversation."""
+        self.facts["layout"] = self.candidates[0] if self.settled else None
+        self.facts["candidates"] = () if self.settled else self.candidates
+        client = self.client or 0
+        long, other = self.long[client], self.long[1 - client]
+        if long is not None:
+            self.facts["framing"] = FRAMINGS[long]
+        if self.mismatch:
+            assert long is not None and other is not None
+            self.facts["mismatch"] = f"the client speaks the {FRAMINGS[long]}, the server the {FRAMINGS[other]}"
+        if self.deciding:
+            self.facts["deciding_frames"] = self.deciding
+
+    def _table(self, layout: str, side: int, data: bytes, start: int, end: int, given: Given) -> Table:
+        """The table for this frame if the layout is `layout`."""
+        code = given.code
+        if self.long[side]:
+            return self._long_table(layout, side, data, start, end, given)
+        if side == self.client:
+            return (code is not None and frames.ask(code, layout)) or frames.UNKNOWN_ASK
+        if end - start < 8:
+            return frames.UNKNOWN_ANSWER
+        status, length = U32_U32(data, start)
+        if status:
+            if self.mismatch:
+                return frames.refusal("L9")
+            return frames.refusal(layout) if not length or layout in TEXT_LAYOUTS else frames.BARE_REFUSAL
+        if code is None and end - start > 8 and data[start + 8] == end - start - 9:
+            return frames.TOKEN_ANSWER
+        return frames.answer(code, layout)
+
+    def _long_table(self, layout: str, side: int, data: bytes, start: int, end: int, given: Given) -> Table:
+        code, operation = given.code, given.operation
+        kind = data[start + 60] if end - start > 60 else 0
+        if side == self.client:
+            if kind != REQUEST:
+                return frames.OTHER
+            header = frames.request_header(layout, data, start, end)
+            return frames.long_ask(operation, code, layout, header) or frames.long_unknown_ask(header)
+        if kind == EVICTION:
+            return frames.EVICTED
+        if kind != REPLY:
+            return frames.OTHER
+        status_at = start + (224 if layout == "V1" else 216)
+        listed = operation in LISTED or operation == 1
+        if end - start >= HEADER:
+            if U32(data, status_at)[0]:
+                return frames.long_refusal(layout, False)
+            if listed and end - start >= HEADER + 4 and U32(data, start + HEADER)[0]:
+                return frames.long_refusal(layout, True)
+        if code is None:
+            hidden = end - start > HEADER and data[start + HEADER] == end - start - HEADER - 1
+            return frames.long_unknown_answer(layout, hidden or data[start + 208] == 146)
+        return frames.long_answer(operation, code, layout)
+
+    # Who answers whom
+
+    def lost(self, side: int) -> None:
+        self.unsure = True
+
+    def _ask(self, data: bytes, start: int, end: int) -> Given:
+        """Take a request in."""
+        opened = self.open
+        if opened and not self.unsure:
+            self.pipelined = True
+        elif self.unsure and not self.pipelined:
+            # a client that keeps one request in flight has read the answers to all before
+            opened.clear()
+            self.unsure = False
+        self.number = number = self.number + 1
+        if self.long[self.client or 0]:
+            operation, code = frames.operation_and_code(data, start, end)
+            client = data[start + 128 : start + 144]
+            request = int.from_bytes(data[start + 168 : start + 176], "little")
+            opened.append(Asked(number, code, operation, client, request))
+            return Given(number, code, operation)
+        code = U32(data, start + 4)[0]
+        if (code == 32 or code == 33) and "L0" in self.candidates:
+            code = _old_code(code, U32(data, start)[0])
+        opened.append(Asked(number, code))
+        return Given(number, code)
+
+    def _answer(self, data: bytes, start: int, end: int) -> Given:
+        """Find the request that a response answers, and remove it."""
+        opened = self.open
+        if self.mismatch:
+            return Given(None, None, None, (f"{self.facts['mismatch']}: this answers bytes of a frame, not a request",))
+        if self.long[1 - (self.client or 0)]:
+            return self._long_answer(data, start, end)
+        if not opened:
+            return Given(None, None, None, ("no request for this response was seen",))
+        if self.unsure:
+            return self._guess(data, start, end)
+        asked = opened.popleft()
+        return Given(asked.number, asked.code, asked.operation)
+
+    def _guess(self, data: bytes, start: int, end: int) -> Given:
+        """The request that a response may answer, after some may have been missed: the first whose answer it can be."""
+        fitting = [index for index, asked in enumerate(self.open) if index < TRIED and self._can_answer(asked, data, start, end)]
+        if not fitting:
+            return Given(None, None, None, (UNSURE,))
+        sure = len(fitting) == 1 and end - start >= 16
+        for _ in range(fitting[0]):
+            self.open.popleft()
+        asked = self.open.popleft()
+        if sure:
+            self.unsure = False
+        return Given(asked.number, asked.code, asked.operation, () if sure else (UNSURE,))
+
+    def _can_answer(self, asked: Asked, data: bytes, start: int, end: int) -> bool:
+        given = Given(asked.number, asked.code, asked.operation)
+        server = 1 - (self.client or 0)
+        for layout in self.candidates:
+            table = self._table(layout, server, data, start, end, given)
+            if table.name != "unknown" and clean(table, data, start, end):
+                return True
+        return False
+
+    def _long_answer(self, data: bytes, start: int, end: int) -> Given:
+        opened = self.open
+        if end - start < 209:
+            return self._oldest(())
+        if data[start + 60] == EVICTION:
+            client = data[start + 128 : start + 144]
+            if not opened:
+                return Given(None, None)
+            notes = () if opened[0].client == client or not any(client) else ("evicts another client than the one that waits",)
+            return self._oldest(notes)
+        if data[start + 60] != REPLY:
+            return Given(None, None)
+        client = data[start + 160 : start + 176]
+        request = int.from_bytes(data[start + 200 : start + 208], "little")
+        operation = data[start + 208]
+        if not opened:
+            return Given(None, None, operation, ("no request for this response was seen",))
+        for index, asked in enumerate(opened):
+            if index >= TRIED or (index and not self.unsure):
+                break
+            if _echoes(asked, client, request, operation):
+                for _ in range(index):
+                    opened.popleft()
+                if any(client[4:]):
+                    self.unsure = False
+                return self._oldest(())
+        asked = opened[0]
+        if self.unsure:
+            return Given(None, OPERATIONS.get(operation), operation, (UNSURE,))
+        return self._oldest((f"answers request {request}, operation {operation}; request {asked.request}, operation {asked.operation} waits",))
+
+    def _oldest(self, notes: tuple[str, ...]) -> Given:
+        """The request that has waited longest is answered."""
+        if not self.open:
+            return Given(None, None, None, notes)
+        asked = self.open.popleft()
+        return Given(asked.number, asked.code, asked.operation, (*notes, UNSURE) if self.unsure else notes)
+
+    # Decoding
+
+    def decode(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> Decoded | tuple[Any, ...]:
+        given = self.given
+        asks = side == self.client
+        if given is None:
+            given = self._ask(data, start, end) if asks else self._answer(data, start, end)
+        else:
+            self.given = None
+        layout = self.layout
+        if damage is not None or not self.plain:
+            return self._walked(side, data, start, end, given, layout, damage)
+        table = self._table(layout, side, data, start, end, given)
+        if table.code is not None:
+            try:
+                fields = table.reader(self.style)(data, start, end)
+            except UNREADABLE:
+                return self._walked(side, data, start, end, given, layout, None)
+            if "trailing" not in fields:
+                return self._finish_up(side, data, start, end, given, layout, table, table.name, fields, [], None, None)
+        return self._walked(side, data, start, end, given, layout, None)
+
+    def _walked(
+        self, side: int, data: bytes, start: int, end: int, given: Given, layout: str, damage: Damage | None
+    ) -> Decoded | tuple[Any, ...]:
+        table = self._table(layout, side, data, start, end, given)
+        form, walked = table.walk(data, start, end, self.style, None if damage is None else damage.reason)
+        name = form.name if table.code is not None else table.name
+        return self._finish_up(side, data, start, end, given, layout, table, name, walked.fields, walked.notes, walked.fault, walked)
+
+    def _finish_up(
+        self,
+        side: int,
+        data: bytes,
+        start: int,
+        end: int,
+        given: Given,
+        layout: str,
+        table: Table,
+        name: str,
+        fields: dict[str, Any],
+        notes: list[str],
+        fault: Any,
+        walked: Walked | None,
+    ) -> Decoded | tuple[Any, ...]:
+        asks = side == self.client
+        long = self.long[side]
+        if given.notes:
+            notes = [*notes, *given.notes]
+        if fault is None:
+            check = checks(table.code, layout, asks)
+            body = HEADER if long else 8
+            if check is not None and not (walked is not None and "trailing" in fields):
+                notes = [*notes, *check(data, start, start + body, end)]
+            if asks and long and layout != "V1" and end - start >= HEADER:
+                notes = [*notes, *request_checksum(data, start, end)]
+        if not self.settled and self._differs(side, data, start, end, given, None):
+            notes = [*notes, f"layout undecided ({', '.join(self.candidates)}): read as {layout}"]
+        spans = walked.spans if walked is not None and not self.plain else None
+        ident = fields.get("request") if long else None
+        if asks:
+            if table is frames.OTHER:
+                return (name, "one_way", ident, fields, None, notes, fault, NONE, None, spans)
+            if table.code is None:
+                name = frames.name_of(given.code)
+                if given.code is None and given.operation is not None:
+                    name = f"unknown operation {given.operation}"
+                else:
+                    notes = [*notes, f"unknown command code {given.code}"]
+            return (name, "request", ident, fields, None, notes, fault, ASK, given.number, spans)
+        if table is frames.OTHER:
+            return (f"unknown {fields.get('command')}", "one_way", ident, fields, None, notes, fault, NONE, None, spans)
+        if table.code is None and table is not frames.EVICTED:
+            name = frames.name_of(given.code)
+        status = fields.get("status", 0)
+        refused = bool(status) or bool(fields.get("results")) or table is frames.EVICTED
+        if status:
+            meanings = ambiguous(layout).get(status)
+            if meanings is not None:
+                notes = [*notes, f"status {status} is {meanings}, by release"]
+        number = given.number
+        outcome = None if number is None else "refused" if refused else "answered"
+        return (name, "response", ident, fields, outcome, notes, fault, NONE if number is None else ANSWER, number, spans)
+
+
+UNSURE = "the pairing is unsure: frames were missed before"
+
+
+def _old_code(code: int, length: int) -> int:
+    if code == 32:
+        return OLD_LOGIN_CODE if length > 4 else 32
+    return OLD_LOGOUT_CODE if length == 4 else 33
+
+
+def _echoes(asked: Asked, client: bytes, request: int, operation: int) -> bool:
+    """Whether a reply's header can be that of the answer to this request."""
+    if any(client[4:]) and client != asked.client:
+        return False
+    if operation != asked.operation and not 64 <= operation <= 68:
+        return False
+    return request == asked.request or not any(client[4:])
+
+
+def _plausible(value: Any) -> bool:
+    """Whether no text in these fields has control characters, as a wrong layout's often have."""
+    if isinstance(value, str):
+        return value.isprintable()
+    if isinstance(value, dict):
+        return all(_plausible(one) for key, one in value.items() if key not in ("payload", "headers"))
+    if isinstance(value, list):
+        return all(map(_plausible, value))
+    return True
+
+
+def _reading(table: Table, data: bytes, start: int, end: int, damage: Damage | None) -> Any:
+    """What a table makes of a frame, for comparison."""
+    if damage is None:
+        try:
+            return table.reader(_PLAIN)(data, start, end)
+        except UNREADABLE:
+            pass
+    _, walked = table.walk(data, start, end, _PLAIN, None if damage is None else damage.reason)
+    return (walked.fields, walked.notes, walked.fault)

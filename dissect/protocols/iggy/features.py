@@ -1,0 +1,37 @@
+"""The wire layouts of Apache Iggy, which no frame states: their names, order and releases.
+
+The names are this project's own. L0 to L9 are the classic framing (a length or a status first), V1 to V4 the one with a
+header of 256 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+LAYOUTS = ("L0", "L1", "L2", "L3", "L4", "L5", "L6", "L7", "L8", "L9", "V1", "V2", "V3", "V4")
+"""From the oldest to the newest."""
+
+CLASSIC = LAYOUTS[:10]
+LONG = LAYOUTS[10:]
+
+RANK: Mapping[str, int] = {layout: rank for rank, layout in enumerate(LAYOUTS)}
+
+RELEASES: Mapping[str, tuple[str, str]] = {
+    "L0": ("0.0.1", "0.0.29"),
+    "L1": ("0.0.30", "0.0.30"),
+    "L2": ("0.0.31", "0.0.32"),
+    "L3": ("0.0.33", "0.1.8"),
+    "L4": ("0.1.9", "0.2.12"),
+    "L5": ("0.2.13", "0.2.24"),
+    "L6": ("0.3.0", "0.4.999"),
+    "L7": ("0.5.0", "0.5.999"),
+    "L8": ("0.6.0", "0.6.999"),
+    "L9": ("0.7.0", "0.8.999"),
+    "V1": ("0.9.0-edge.1", "0.9.0-edge.2"),
+    "V2": ("0.9.0-edge.3", "0.9.0-edge.3"),
+    "V3": ("0.9.0-edge.4", "0.9.0-edge.4"),
+    "V4": ("0.9.0-edge.5", "0.9.999"),
+}
+"""First and last server release of each layout."""
+
+FRAMINGS: Mapping[bool, str] = {False: "classic framing", True: "256-byte framing"}

@@ -1,0 +1,192 @@
+"""Where frames of Apache Iggy begin in bytes that begin anywhere, and whether bytes are such frames at all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from dissect.layout import Style
+from dissect.layout.values import UNREADABLE
+from dissect.protocols.iggy import frames
+from dissect.protocols.iggy.commands import BY_CODE, OPERATION_LABELS
+from dissect.protocols.iggy.features import CLASSIC
+from dissect.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32
+from dissect.protocols.iggy.statuses import NAMES
+
+_ZEROS = bytes(66)
+_PLAIN = Style()
+
+LIMIT = 64 << 20
+"""No frame is longer."""
+
+EXACT: dict[int, int] = dict.fromkeys((1, 10, 12, 20, 22, 39, 41, 201), 4) | {21: 8}
+"""Lengths of requests that have only one (32 and 33 had another meaning before 0.0.8)."""
+
+TYPED_OPERATIONS = frozenset((*OPERATION_LABELS, *range(64, 69)))
+
+
+def long_header(data: bytes, at: int, end: int) -> int | None:
+    """Whether data[at:end] begins with a header of 256 bytes: its command byte, 0 if it does not, None if there are too few bytes."""
+    if end - at < 64:
+        return None
+    size = U32(data, at + 48)[0]
+    kind = data[at + 60]
+    if kind not in (REQUEST, REPLY, EVICTION) or not HEADER <= size <= LIMIT:
+        return 0
+    zeros = data[at + 62 : min(end, at + 128)]
+    if zeros.strip(b"\0"):
+        return 0
+    if end - at < HEADER:
+        return None
+    if kind == REQUEST:
+        good = any(data[at + 128 : at + 144]) and data[at + 176] in TYPED_OPERATIONS and not any(data[at + 177 : at + 184])
+        good = good and not any(data[at + 208 : at + HEADER])
+    elif kind == REPLY:
+        good = data[at + 208] in TYPED_OPERATIONS and not any(data[at + 209 : at + 216]) and not any(data[at + 228 : at + HEADER])
+        good = good and not any(data[at : at + 32])
+    else:
+        good = size == HEADER and not any(data[at + 152 : at + 255]) and 0 < data[at + 255] < 64
+    return kind if good else 0
+
+
+def find_long(data: bytes, at: int, end: int, kinds: Iterable[int]) -> tuple[bool, int]:
+    """Look for a header of 256 bytes: (True, p) one begins at p; (False, p) none begins before p."""
+    wanted = tuple(kinds)
+    place = at + 61
+    while True:
+        run = data.find(_ZEROS, place, end)
+        if run < 0:
+            return False, max(at, end - 127)
+        # the byte before the zeros is the command, or the replica behind it
+        for start in (run - 62, run - 61):
+            if start >= at:
+                kind = long_header(data, start, end)
+                if kind is None:
+                    return False, start
+                if kind in wanted:
+                    return True, start
+        place = run + 66
+        while place < end and not data[place]:
+            place += 1
+
+
+def fits(data: bytes, start: int, end: int, candidates: Iterable[str] = CLASSIC) -> list[str]:
+    """The classic layouts in which data[start:end] is a request with nothing left over."""
+    length, code = U32_U32(data, start)
+    if length + 4 != end - start or length < 4:
+        return []
+    if code in EXACT and EXACT[code] != length:
+        return []
+    if code == 32 and length > 4:
+        code = frames.OLD_LOGIN_CODE
+    elif code == 33 and length == 4:
+        code = frames.OLD_LOGOUT_CODE
+    found: list[str] = []
+    known: dict[frames.Table, bool] = {}
+    for layout in candidates:
+        table = frames.ask(code, layout)
+        if table is None:
+            continue
+        if table not in known:
+            known[table] = clean(table, data, start, end)
+        if known[table]:
+            found.append(layout)
+    return found
+
+
+def clean(table: frames.Table, data: bytes, start: int, end: int) -> bool:
+    """Whether a table reads this frame with nothing left over."""
+    try:
+        return "trailing" not in table.reader(_PLAIN)(data, start, end)
+    except UNREADABLE:
+        return False
+
+
+def response_size(data: bytes, at: int, end: int) -> int:
+    """The size of the classic response at `at`; 0: too few bytes; -1: none."""
+    if end - at < 8:
+        return 0
+    status, length = U32_U32(data, at)
+    if length > LIMIT:
+        return -1
+    if status:
+        if status not in NAMES:
+            return -1
+        if length:
+            if length < 4:
+                return -1
+            if end - at < 12:
+                return 0
+            if U32(data, at + 8)[0] + 4 != length:
+                return -1
+    return int(length) + 8
+
+
+def request_size(data: bytes, at: int, end: int) -> int:
+    """The size of the classic request at `at`, whose code must be known; 0: too few bytes; -1: none."""
+    if end - at < 8:
+        return 0
+    length, code = U32_U32(data, at)
+    if length < 4 or length > LIMIT or code not in BY_CODE:
+        return -1
+    if code in EXACT and EXACT[code] != length:
+        return -1
+    return int(length) + 4
+
+
+_LOW = b"".join(re.escape(bytes([code])) for code in BY_CODE if code < 256)
+_HIGH = b"|".join(re.escape(code.to_bytes(2, "little")) for code in BY_CODE if code >= 256)
+_REQUEST_HEAD = re.compile(b"(?=[\\x00-\\xff]{3}[\\x00-\\x04](?:[" + _LOW + b"]\\x00|" + _HIGH + b")\\x00\\x00)", re.DOTALL)
+
+
+def find_request(data: bytes, at: int, end: int, starts: list[int], candidates: Iterable[str]) -> tuple[bool, int]:
+    """Look for a classic request; `starts` are the offsets where segments start, which count as better places."""
+    waiting: int | None = None
+    layouts = tuple(candidates)
+    place = at
+    while True:
+        hit = _REQUEST_HEAD.search(data, place, end)
+        if hit is None:
+            break
+        start = hit.start()
+        place = start + 1
+        size = request_size(data, start, end)
+        if size < 0:
+            continue
+        if size == 0 or start + size > end:
+            if waiting is None:
+                waiting = start
+                if start in starts:
+                    break
+            continue
+        if not fits(data, start, start + size, layouts):
+            continue
+        if size >= 14 or (start in starts and requests_to(data, start, end)):
+            return True, start
+    if waiting is not None:
+        return False, waiting
+    return False, max(at, end - 7)
+
+
+def requests_to(data: bytes, at: int, end: int) -> bool:
+    """Whether requests follow each other from `at` exactly to `end`."""
+    while at < end:
+        size = request_size(data, at, end)
+        if size <= 0:
+            return False
+        at += size
+    return at == end
+
+
+def responses_to(data: bytes, at: int, end: int) -> int | None:
+    """How many responses follow each other from `at` exactly to `end`, -1 if they cannot; None if more bytes may show it."""
+    count = 0
+    while at < end:
+        size = response_size(data, at, end)
+        if size < 0:
+            return -1
+        if size == 0 or at + size > end:
+            return None
+        at += size
+        count += 1
+    return count

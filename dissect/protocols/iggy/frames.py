@@ -1,0 +1,387 @@
+"""Whole frames of Apache Iggy: headers of both framings in front of the bodies, as field tables by layout.
+
+A table stands for all layouts with the same bytes, so "do these layouts read this frame alike" is a question of identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from struct import Struct
+from typing import Any
+
+from dissect.layout import Array, Field, Fixed, Layout, Optional, Rest, Style, following, u8, u32le, u64le, u128le
+from dissect.layout.generate import decoder
+from dissect.layout.values import UNREADABLE
+from dissect.layout.walk import Walked, walk
+from dissect.protocols.iggy import bodies as b
+from dissect.protocols.iggy.bodies import Body
+from dissect.protocols.iggy.commands import (
+    BY_CODE,
+    EMPTY,
+    LISTED,
+    NON_REPLICATED,
+    OLD_LOGIN,
+    OLD_LOGOUT,
+    OPERATION_LABELS,
+    OPERATIONS,
+    REGISTER,
+    Command,
+    Forms,
+    forms,
+)
+from dissect.protocols.iggy.features import RANK
+from dissect.protocols.iggy.statuses import statuses
+
+OLD_LOGIN_CODE, OLD_LOGOUT_CODE = -OLD_LOGIN.code, -OLD_LOGOUT.code
+"""How the code 32 that is a login and the code 33 that is a logout are told from the later ones."""
+
+HEADER = 256
+REQUEST, REPLY, EVICTION = 5, 8, 13
+FRAME_KINDS: Mapping[int, str] = {REQUEST: "request", REPLY: "reply", EVICTION: "eviction"}
+
+U32 = Struct("<I").unpack_from
+U32_U32 = Struct("<II").unpack_from
+
+EVICTION_REASONS: Mapping[int, str] = {
+    1: "no session",
+    2: "release too low",
+    3: "release too high",
+    4: "bad operation",
+    5: "bad body",
+    6: "bad body size",
+    7: "session too low",
+    8: "release mismatch",
+    9: "bad credentials",
+    10: "bad token",
+    11: "inactive user",
+    12: "session error",
+    13: "stale client",
+    14: "incompatible protocol",
+    15: "malformed login",
+}
+
+OK: Mapping[int, str] = {0: "ok"}
+
+_ASK: Body = (Field("length", u32le, "of the bytes behind it, so with the code", default=following), Field("code", u32le))
+_ANSWER: Body = (Field("status", u32le, labels=OK), Field("length", u32le, "of the bytes behind it", default=following))
+_COMMON: Body = (
+    Field("checksum", u128le, "0 from clients"),
+    Field("checksum_body", u128le, "0 from clients"),
+    Field("cluster", u128le, "0 from clients"),
+    Field("size", u32le, "of the whole frame", default=lambda count: count + 52),
+    Field("view", u32le),
+    Field("release", u32le),
+    Field("command", u8, labels=FRAME_KINDS),
+    Field("replica", u8),
+    Field("reserved", Fixed(66), "zero"),
+)
+_REQUEST: Body = (
+    *_COMMON,
+    Field("client", u128le, "random"),
+    Field("request_checksum", u128le, "XXH3-64 of the body (from V2, some operations)"),
+    Field("timestamp", u64le),
+    Field("request", u64le, "advanced by replicated operations only"),
+    Field("operation", u8, labels=OPERATION_LABELS),
+    Field("operation_padding", Fixed(7), "zero"),
+)
+_NAMESPACE = Field("namespace", u64le, "top bit: metadata; else stream, topic and partition in 20, 12 and 20 bits")
+_SESSION = Field("session", u64le, "0 until registered")
+_USER = Field("session_user_id", u32le)
+_CODE = Field("code", u32le, "of operation 2")
+LONG_REQUESTS: Mapping[str, Body] = {
+    "V1a": (*_REQUEST, _NAMESPACE, _SESSION, _CODE, Field("reserved_end", Fixed(52), "zero")),
+    "V1": (*_REQUEST, _NAMESPACE, _SESSION, _USER, _CODE, Field("reserved_end", Fixed(48), "zero")),
+    "V2": (*_REQUEST, _SESSION, _USER, _CODE, Field("reserved_end", Fixed(56), "zero")),
+}
+"""The header of a request; V1a is that of the first builds of V1."""
+
+_REPLY: Body = (
+    *_COMMON,
+    Field("request_checksum", u128le),
+    Field("context", u128le),
+    Field("client", u128le, "echoed, or a small connection number"),
+    Field("op", u64le),
+    Field("commit", u64le),
+    Field("timestamp", u64le),
+    Field("request", u64le),
+    Field("operation", u8, labels=OPERATION_LABELS),
+    Field("operation_padding", Fixed(7), "zero"),
+)
+
+
+def _reply(header: str, labels: Mapping[int, str]) -> Body:
+    status = Field("status", u32le, labels=labels)
+    if header == "V1":
+        return (*_REPLY, _NAMESPACE, status, Field("reserved_end", Fixed(28), "zero"))
+    return (*_REPLY, status, Field("reserved_end", Fixed(36), "zero"))
+
+
+def _results(labels: Mapping[int, str]) -> Field:
+    return Field("results", Array((Field("index", u32le), Field("result", u32le, labels=labels)), u32le), "empty is success")
+
+
+class Table:
+    """One command in one direction: the layouts of all forms it has, the likeliest first."""
+
+    __slots__ = ("code", "layouts", "name", "readers")
+
+    def __init__(self, code: int | None, name: str, *layouts: Layout) -> None:
+        self.code = code
+        self.name = name
+        self.layouts = layouts
+        self.readers: dict[Style, Callable[[bytes, int, int], dict[str, Any]]] = {}
+
+    def reader(self, style: Style) -> Callable[[bytes, int, int], dict[str, Any]]:
+        """`read(data, start, end)`: fields, or one of UNREADABLE; of several forms, those that leave nothing over."""
+        made = self.readers.get(style)
+        if made is None:
+            decoders = [decoder(layout, style) for layout in self.layouts]
+            made = self.readers[style] = decoders[0] if len(decoders) == 1 else _first_whole(decoders)
+        return made
+
+    def walk(self, data: bytes, start: int, end: int, style: Style, missing: str | None = None) -> tuple[Layout, Walked]:
+        """The walk of the form that fits best."""
+        best: tuple[int, int, Layout, Walked] | None = None
+        for layout in self.layouts:
+            walked = walk(layout, data, start, end, style, missing)
+            if walked.fault is not None:
+                rank = (2, -walked.fault.offset)
+            elif "trailing" in walked.fields:
+                rank = (1, sum(span.length for span in walked.spans if span.leaf and span.name == "trailing" and not span.depth))
+            else:
+                return layout, walked
+            if best is None or rank < best[:2]:
+                best = (*rank, layout, walked)
+        assert best is not None
+        return best[2], best[3]
+
+
+def _first_whole(decoders: list[Callable[[bytes, int, int], dict[str, Any]]]) -> Callable[[bytes, int, int], dict[str, Any]]:
+    def read(data: bytes, start: int, end: int) -> dict[str, Any]:
+        for decode in decoders:
+            try:
+                fields = decode(data, start, end)
+            except UNREADABLE:
+                continue
+            if "trailing" not in fields:
+                return fields
+        raise ValueError("no form fits")
+
+    return read
+
+
+def command_of(code: int) -> Command | None:
+    if code == OLD_LOGIN_CODE:
+        return OLD_LOGIN
+    if code == OLD_LOGOUT_CODE:
+        return OLD_LOGOUT
+    return BY_CODE.get(code)
+
+
+def name_of(code: int | None) -> str:
+    """What a message is called in both directions."""
+    if code is None:
+        return "unknown"
+    command = command_of(code)
+    return command.name if command is not None else f"unknown {code}"
+
+
+def exists(code: int, layout: str) -> bool:
+    command = command_of(code)
+    if command is None:
+        return False
+    if command in (OLD_LOGIN, OLD_LOGOUT):
+        return layout == "L0"
+    return bool(forms(command.request, layout)[1])
+
+
+_BODY = Field("body", Rest())
+_SECRET_BODY = Field("body", Rest(), "hidden: it may be a token", secret=True)
+
+UNKNOWN_ASK = Table(None, "unknown", Layout("unknown", *_ASK, _BODY, note="a code that no layout has"))
+UNKNOWN_ANSWER = Table(None, "unknown", Layout("unknown", *_ANSWER, _BODY, kind="response", note="its request is not known"))
+TOKEN_ANSWER = Table(None, "unknown", Layout("unknown", *_ANSWER, _SECRET_BODY, kind="response"))
+
+
+@cache
+def _short(code: int, first: str, asks: bool) -> Table:
+    command = command_of(code)
+    assert command is not None
+    _, found = forms(command.request if asks else command.response, first)
+    head = _ASK if asks else _ANSWER
+    kind: Any = "request" if asks else "response"
+    layouts = [Layout(command.name, *head, *body, kind=kind, key=command.code, note=f"from {first}") for body in found]
+    return Table(code, command.name, *layouts)
+
+
+def ask(code: int, layout: str) -> Table | None:
+    """The table of a request in the classic framing; None where the layout has no such command."""
+    command = command_of(code)
+    if command is None or not exists(code, layout):
+        return None
+    return _short(code, forms(command.request, layout)[0], True)
+
+
+def answer(code: int | None, layout: str) -> Table:
+    """The table of a response with status 0 in the classic framing."""
+    command = None if code is None else command_of(code)
+    if code is None or command is None or not exists(code, layout):
+        return UNKNOWN_ANSWER
+    return _short(code, forms(command.response, layout)[0], False)
+
+
+@cache
+def refusal(layout: str) -> Table:
+    """The table of a response with another status in the classic framing."""
+    status = Field("status", u32le, labels=statuses(layout))
+    message = Optional(Field("message", b.S32, "from 0.2.2 to 0.4.86"))
+    return Table(None, "error", Layout("error", status, *_ANSWER[1:], message, kind="response"))
+
+
+BARE_REFUSAL = Table(None, "bare error", Layout("error", *_ANSWER, kind="response", note="in the layouts whose errors have no text"))
+
+
+# The 256-byte framing
+
+
+def header_of(layout: str) -> str:
+    return "V1" if layout == "V1" else "V2"
+
+
+def operation_and_code(data: bytes, start: int, end: int) -> tuple[int | None, int | None]:
+    """What a request asks for; the code of operation 2 stands elsewhere in V1 and in its first builds."""
+    if end - start < 177:
+        return None, None
+    operation = data[start + 176]
+    if operation == REGISTER:
+        return operation, 40
+    if operation != NON_REPLICATED:
+        return operation, OPERATIONS.get(operation)
+    for offset in (204, 196, 200):
+        if end - start >= offset + 4:
+            (code,) = U32(data, start + offset)
+            if code:
+                return operation, code
+    return operation, None
+
+
+def request_header(layout: str, data: bytes, start: int, end: int) -> str:
+    """Which of LONG_REQUESTS a request of this layout has."""
+    if layout != "V1":
+        return "V2"
+    early = end - start >= 208 and data[start + 176] == NON_REPLICATED and not U32(data, start + 204)[0] and U32(data, start + 200)[0]
+    return "V1a" if early else "V1"
+
+
+@cache
+def _long_ask(code: int, operation: int, header: str, first: str) -> Table:
+    head = LONG_REQUESTS[header]
+    layouts: list[Layout] = []
+    for one in (40, 45) if operation == REGISTER else (code,):
+        command = BY_CODE[one]
+        layouts += [Layout(command.name, *head, *body, key=one, note=f"from {first}") for body in forms(command.request, first)[1]]
+    return Table(code, layouts[0].name, *layouts)
+
+
+@cache
+def _long_unknown_ask(header: str) -> Table:
+    return Table(None, "unknown", Layout("unknown", *LONG_REQUESTS[header], _BODY))
+
+
+def long_ask(operation: int | None, code: int | None, layout: str, header: str) -> Table | None:
+    """The table of a request in the 256-byte framing; None where the layout has no such command."""
+    if code is None or operation is None or not exists(code, layout):
+        return None
+    if operation in (164, 165) and layout == "V4":
+        return None
+    return _long_ask(code, operation, header, forms(BY_CODE[code].request, layout)[0])
+
+
+def long_unknown_ask(header: str) -> Table:
+    return _long_unknown_ask(header)
+
+
+@cache
+def _long_answer(code: int, listed: bool, register: bool, header: str, first: str) -> Table:
+    head = _reply(header, OK)
+    command = BY_CODE[code]
+    found: Forms = forms(command.response, first)[1]
+    if register:
+        found = tuple((_results(OK), *body) if body else body for body in found)
+    elif listed:
+        found = tuple((_results(OK), *body) for body in found)
+    layouts = [Layout(command.name, *head, *body, kind="response", key=code, note=f"from {first}") for body in found]
+    return Table(code, command.name, *layouts)
+
+
+@cache
+def _long_unknown_answer(header: str, hidden: bool) -> Table:
+    return Table(None, "unknown", Layout("unknown", *_reply(header, OK), _SECRET_BODY if hidden else _BODY, kind="response"))
+
+
+def long_answer(operation: int | None, code: int | None, layout: str) -> Table:
+    """The table of a reply with status 0 and no failed result."""
+    header = header_of(layout)
+    if code is None or operation is None or not exists(code, layout):
+        return _long_unknown_answer(header, False)
+    first = forms(BY_CODE[code].response, layout)[0]
+    return _long_answer(code, operation in LISTED, operation == REGISTER, header, first)
+
+
+def long_unknown_answer(layout: str, hidden: bool) -> Table:
+    return _long_unknown_answer(header_of(layout), hidden)
+
+
+@cache
+def long_refusal(layout: str, listed: bool) -> Table:
+    """The table of a reply with another status, or with failed results."""
+    labels = statuses(layout)
+    more: Body = (_results(labels),) if listed else ()
+    return Table(None, "error", Layout("error", *_reply(header_of(layout), labels), *more, kind="response"))
+
+
+EVICTED = Table(
+    None,
+    "eviction",
+    Layout(
+        "eviction",
+        *_COMMON,
+        Field("client", u128le),
+        Field("highest_version", u32le, "accepted, with reason 14 only", labels=b.VERSIONS),
+        Field("lowest_version", u32le, labels=b.VERSIONS),
+        Field("reserved_end", Fixed(103), "zero"),
+        Field("reason", u8, labels=EVICTION_REASONS),
+        kind="response",
+        note="in place of a reply; the connection stays open",
+    ),
+)
+OTHER = Table(None, "unknown", Layout("unknown", *_COMMON, _BODY, kind="one_way", note="a frame between replicas"))
+
+NO_BODY = EMPTY
+
+
+def header_layouts(data: bytes, start: int, end: int, asks: bool) -> tuple[str, ...]:
+    """The layouts of the 256-byte framing that this header can have."""
+    every = ("V1", "V2", "V3", "V4")
+    if end - start < HEADER:
+        return every
+    if asks:
+        operation = data[start + 176]
+        session_or_namespace = int.from_bytes(data[start + 184 : start + 192], "little")
+        if operation == NON_REPLICATED:
+            return every[1:] if U32(data, start + 196)[0] else every[:1]
+        if session_or_namespace >> 63:
+            return every[:1]
+        if operation == REGISTER:
+            return every[1:]
+        if not session_or_namespace and U32(data, start + 192)[0]:
+            return every[:1]
+        return every
+    if data[start + 60] == REPLY and any(data[start + 220 : start + 224]):
+        return every[:1]
+    return every
+
+
+def newest(candidates: tuple[str, ...]) -> str:
+    return max(candidates, key=RANK.__getitem__)
