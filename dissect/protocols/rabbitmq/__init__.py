@@ -1,0 +1,1 @@
+"""RabbitMQ Streams: the protocol in use and its first draft."""

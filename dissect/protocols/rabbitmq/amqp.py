@@ -1,0 +1,419 @@
+"""AMQP 1.0 message bodies: sections down to every value (OASIS AMQP 1.0, parts 1 and 3).
+
+RabbitMQ Streams does not look into message bodies; clients put AMQP 1.0 messages there by convention. A body is
+AMQP when it reads as sections up to its last byte, so everything here raises `NotAmqp` at the first doubt and the
+caller shows the bytes instead.
+
+Values keep their type as {"type", "value"} where JSON would lose it: null, boolean, string, list and map stand for
+themselves, and so do fields whose type the specification declares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct, error
+from typing import Any
+from uuid import UUID
+
+from dissect.model import Span
+
+DEPTH_LIMIT = 48
+"""Levels of nesting that are followed. Real messages have fewer than ten."""
+
+ZERO_WIDTH_LIMIT = 16
+"""Items of an array whose constructor takes no bytes: more would be many values made of nothing."""
+
+Render = Callable[[bytes], Any]
+"""How bytes are shown."""
+
+Spans = list[Span] | None
+
+
+class NotAmqp(Exception):
+    """These bytes are no AMQP 1.0 message; the text says why."""
+
+
+SECTIONS = {
+    0x70: "header",
+    0x71: "delivery-annotations",
+    0x72: "message-annotations",
+    0x73: "properties",
+    0x74: "application-properties",
+    0x75: "data",
+    0x76: "amqp-sequence",
+    0x77: "amqp-value",
+    0x78: "footer",
+}
+
+_SYMBOLS = {
+    b"amqp:header:list": 0x70,
+    b"amqp:delivery-annotations:map": 0x71,
+    b"amqp:message-annotations:map": 0x72,
+    b"amqp:properties:list": 0x73,
+    b"amqp:application-properties:map": 0x74,
+    b"amqp:data:binary": 0x75,
+    b"amqp:amqp-sequence:list": 0x76,
+    b"amqp:amqp-value:*": 0x77,
+    b"amqp:footer:map": 0x78,
+}
+
+_HEADER = (("durable", "boolean"), ("priority", "ubyte"), ("ttl", "uint"), ("first_acquirer", "boolean"), ("delivery_count", "uint"))
+
+_PROPERTIES = (
+    ("message_id", None),
+    ("user_id", "binary"),
+    ("to", "string"),
+    ("subject", "string"),
+    ("reply_to", "string"),
+    ("correlation_id", None),
+    ("content_type", "symbol"),
+    ("content_encoding", "symbol"),
+    ("absolute_expiry_time", "timestamp"),
+    ("creation_time", "timestamp"),
+    ("group_id", "string"),
+    ("group_sequence", "uint"),
+    ("reply_to_group_id", "string"),
+)
+
+_NATURAL = frozenset(("null", "boolean", "string", "list", "map"))
+"""Types whose JSON form tells them apart."""
+
+
+def looks_like(data: bytes, at: int, end: int) -> bool:
+    """Whether data[at:end] begins as a section does: decides whether it is worth reading."""
+    if end - at < 3 or data[at]:
+        return False
+    code = data[at + 1]
+    if code == 0x53:
+        return 0x70 <= data[at + 2] <= 0x78
+    if code == 0x80:
+        return data[at + 2 : at + 9] == b"\0\0\0\0\0\0\0"
+    return code in (0xA3, 0xB3) and data.find(b"amqp:", at, at + 11) > 0
+
+
+def read(data: bytes, at: int, end: int, render: Render, spans: Spans = None, depth: int = 0) -> list[dict[str, Any]]:
+    """The sections of the message data[at:end]; `spans` collects their byte ranges, offsets counted in `data`."""
+    sections: list[dict[str, Any]] = []
+    try:
+        while at < end:
+            section, at = _section(data, at, end, render, spans, f"sections[{len(sections)}]", depth)
+            sections.append(section)
+    except (IndexError, error) as wrong:
+        raise NotAmqp("a value reaches beyond the message") from wrong
+    except UnicodeDecodeError as wrong:
+        raise NotAmqp("text is not UTF-8") from wrong
+    return sections
+
+
+def _section(data: bytes, at: int, end: int, render: Render, spans: Spans, label: str, depth: int) -> tuple[dict[str, Any], int]:
+    if data[at]:
+        raise NotAmqp("a section begins with another byte than 0")
+    begin = at
+    code = data[at + 1]
+    if code == 0x53:
+        descriptor, at = data[at + 2], at + 3
+    elif code == 0x80:
+        (descriptor,), at = _U64(data, at + 2), at + 10
+    elif code in (0xA3, 0xB3):
+        size, at = (data[at + 2], at + 3) if code == 0xA3 else (_U32(data, at + 2)[0], at + 6)
+        if size > end - at:
+            raise NotAmqp("a descriptor reaches beyond the message")
+        descriptor, at = _SYMBOLS.get(data[at : at + size], 0), at + size
+    else:
+        raise NotAmqp("no descriptor")
+    name = SECTIONS.get(descriptor)
+    if name is None or at >= end:
+        raise NotAmqp("unknown section")
+    whole = 0
+    if spans is not None:
+        whole = len(spans)
+        spans.append(Span(label, begin, 0, None, depth, False, name))
+        spans.append(Span("descriptor", begin, at - begin, descriptor, depth + 1, True, name))
+    reader = _Reader(data, render, spans)
+    if descriptor == 0x70:
+        value, at = reader.fields(at, end, _HEADER, depth + 1)
+    elif descriptor == 0x73:
+        value, at = reader.fields(at, end, _PROPERTIES, depth + 1)
+    elif descriptor == 0x77:
+        value, at = reader.value(at, end, "value", depth + 1, 0)
+    elif descriptor == 0x75:
+        value, at = reader.declared(at, end, "binary", depth + 1)
+    elif descriptor == 0x76:
+        value, at = reader.declared(at, end, "list", depth + 1)
+    elif descriptor == 0x74:
+        value, at = reader.declared(at, end, "map", depth + 1)
+    else:
+        reader.symbol_keys = True
+        value, at = reader.declared(at, end, "map", depth + 1)
+    if spans is not None:
+        spans[whole] = spans[whole]._replace(length=at - begin)
+    return {"section": name, "value": value}, at
+
+
+class _Reader:
+    """Reads values of one section; `symbol_keys`: the keys of its outermost map are declared as symbols."""
+
+    __slots__ = ("data", "render", "spans", "symbol_keys")
+
+    def __init__(self, data: bytes, render: Render, spans: Spans) -> None:
+        self.data = data
+        self.render = render
+        self.spans = spans
+        self.symbol_keys = False
+
+    def value(self, at: int, end: int, name: str, depth: int, level: int) -> tuple[Any, int]:
+        """The value at `at`, with its type where JSON would lose it."""
+        kind, value, at = self.typed(at, end, name, depth, level)
+        return (value if kind in _NATURAL else {"type": kind, "value": value}), at
+
+    def declared(self, at: int, end: int, declared: str, depth: int) -> tuple[Any, int]:
+        """The value of a section whose type is fixed."""
+        kind, value, at = self.typed(at, end, "value", depth, 0)
+        if kind != declared:
+            raise NotAmqp(f"{kind} where {declared} belongs")
+        return value, at
+
+    def fields(self, at: int, end: int, names: tuple[tuple[str, str | None], ...], depth: int) -> tuple[dict[str, Any], int]:
+        """A list whose items have names."""
+        begin = at
+        code = self.data[at]
+        if code == 0x45:
+            at = stop = at + 1
+            count = 0
+        elif code in (0xC0, 0xD0):
+            at, stop, count = _compound_data(self.data, code, at + 1, end)
+        else:
+            raise NotAmqp(f"type 0x{code:02x} where list belongs")
+        if count > len(names):
+            raise NotAmqp(f"{count} fields of at most {len(names)}")
+        spans = self.spans
+        if spans is not None:
+            spans.append(Span("value", begin, stop - begin, None, depth, False))
+            spans.append(Span("list", begin, at - begin, count, depth + 1))
+        values: dict[str, Any] = {}
+        for index in range(count):
+            name, declared = names[index]
+            kind, value, at = self.typed(at, stop, name, depth + 1, 1)
+            values[name] = value if kind in _NATURAL or kind == declared else {"type": kind, "value": value}
+        if at != stop:
+            raise NotAmqp("a list is longer than its items")
+        return values, at
+
+    def typed(self, at: int, end: int, name: str, depth: int, level: int) -> tuple[str, Any, int]:
+        """(type, value, where it ends); values inside others carry their type themselves."""
+        if at >= end:
+            raise NotAmqp("a value is missing")
+        return self.coded(self.data[at], at, at + 1, end, name, depth, level)
+
+    def coded(self, code: int, begin: int, at: int, end: int, name: str, depth: int, level: int) -> tuple[str, Any, int]:
+        """As `typed`; `code` is the constructor, `at` where its data begins and `begin` where its span does."""
+        scalar = _SCALARS.get(code)
+        if scalar is not None:
+            kind, convert, width = scalar
+            stop = at + width
+            if stop > end:
+                raise NotAmqp("a value reaches beyond its container")
+            value = convert(self.data, at)
+        elif code in _VARIABLE:
+            kind, wide = _VARIABLE[code]
+            if wide:
+                (size,), at = _U32(self.data, at), at + 4
+            else:
+                size, at = self.data[at], at + 1
+            stop = at + size
+            if stop > end:
+                raise NotAmqp(f"a {kind} of {size} bytes where {end - at} are left")
+            raw = self.data[at:stop]
+            value = self.render(raw) if kind == "binary" else raw.decode()
+        else:
+            return self.nested(code, begin, at, end, name, depth, level)
+        if kind in _BYTES:
+            value = self.render(value)
+        if self.spans is not None:
+            self.spans.append(Span(name, begin, stop - begin, value, depth, True, kind))
+        return kind, value, stop
+
+    def nested(self, code: int, begin: int, at: int, end: int, name: str, depth: int, level: int) -> tuple[str, Any, int]:
+        """Lists, maps, arrays and described values."""
+        if level >= DEPTH_LIMIT:
+            raise NotAmqp(f"values are nested deeper than {DEPTH_LIMIT} levels")
+        spans = self.spans
+        whole = 0
+        if spans is not None:
+            whole = len(spans)
+            spans.append(Span(name, begin, 0, None, depth, False))
+        level += 1
+        value: Any
+        if code == 0x00:
+            kind = "described"
+            if spans is not None:
+                spans.append(Span("described", begin, at - begin, 0, depth + 1))
+            descriptor, at = self.value(at, end, "descriptor", depth + 1, level)
+            inner, at = self.value(at, end, "value", depth + 1, level)
+            value = {"descriptor": descriptor, "value": inner}
+            stop = at
+        elif code in _COMPOUND_CODES:
+            kind = _COMPOUND_CODES[code]
+            at, stop, count = _compound_data(self.data, code, at, end)
+            if kind == "array":
+                at, value = self.array(begin, at, stop, count, depth, level)
+            else:
+                if count > stop - at:
+                    raise NotAmqp(f"count says {count}, {stop - at} bytes left")
+                if spans is not None:
+                    spans.append(Span(kind, begin, at - begin, count, depth + 1, True, f"{count} items"))
+                if kind == "map":
+                    at, value = self.map(at, stop, count, depth, level)
+                else:
+                    value = []
+                    for index in range(count):
+                        item, at = self.value(at, stop, f"[{index}]", depth + 1, level)
+                        value.append(item)
+            if at != stop:
+                raise NotAmqp(f"a {kind} is longer than its items")
+        else:
+            raise NotAmqp(f"type 0x{code:02x} is not known")
+        if spans is not None:
+            spans[whole] = Span(name, begin, stop - begin, None, depth, False, kind)
+        return kind, value, stop
+
+    def map(self, at: int, stop: int, count: int, depth: int, level: int) -> tuple[int, list[dict[str, Any]]]:
+        if count % 2:
+            raise NotAmqp(f"a map of {count} keys and values")
+        symbols = self.symbol_keys and level == 1
+        pairs = []
+        for _ in range(count // 2):
+            kind, key, at = self.typed(at, stop, "key", depth + 1, level)
+            if kind not in _NATURAL and not (symbols and kind == "symbol"):
+                key = {"type": kind, "value": key}
+            value, at = self.value(at, stop, str(key) if isinstance(key, str) else "value", depth + 1, level)
+            pairs.append({"key": key, "value": value})
+        return at, pairs
+
+    def array(self, begin: int, at: int, stop: int, count: int, depth: int, level: int) -> tuple[int, list[Any]]:
+        code, at, descriptor = self.constructor(at, stop, level)
+        if self.spans is not None:
+            self.spans.append(Span("array", begin, at - begin, count, depth + 1, True, f"{count} items"))
+        if count > stop - at and count > ZERO_WIDTH_LIMIT:
+            raise NotAmqp(f"an array of {count} items in {stop - at} bytes")
+        values: list[Any] = []
+        for index in range(count):
+            kind, value, at = self.coded(code, at, at, stop, f"[{index}]", depth + 1, level)
+            if kind not in _NATURAL:
+                value = {"type": kind, "value": value}
+            for one in reversed(descriptor):
+                value = {"type": "described", "value": {"descriptor": one, "value": value}}
+            values.append(value)
+        return at, values
+
+    def constructor(self, at: int, stop: int, level: int) -> tuple[int, int, list[Any]]:
+        """The type code of an array's items, where the first begins, and the descriptors that hold for all."""
+        spans, self.spans = self.spans, None
+        descriptors: list[Any] = []
+        while at < stop and self.data[at] == 0:
+            if len(descriptors) + level >= DEPTH_LIMIT:
+                raise NotAmqp(f"values are nested deeper than {DEPTH_LIMIT} levels")
+            descriptor, at = self.value(at + 1, stop, "descriptor", 0, level)
+            descriptors.append(descriptor)
+        self.spans = spans
+        if at >= stop:
+            raise NotAmqp("an array has no constructor")
+        return self.data[at], at + 1, descriptors
+
+
+def _compound_data(data: bytes, code: int, at: int, end: int) -> tuple[int, int, int]:
+    """Where the items begin and end and how many there are; `at` is behind the constructor."""
+    if code & 0x10:
+        size, count = _U32U32(data, at)
+        body, stop = at + 8, at + 4 + size
+    else:
+        size, count = data[at], data[at + 1]
+        body, stop = at + 2, at + 1 + size
+    if stop > end or stop < body:
+        raise NotAmqp(f"a size of {size} bytes where {end - at} are left")
+    return body, stop, count
+
+
+_U32 = Struct(">I").unpack_from
+_U32U32 = Struct(">II").unpack_from
+_U64 = Struct(">Q").unpack_from
+
+
+def _number(code: str) -> Callable[[bytes, int], Any]:
+    unpack = Struct(">" + code).unpack_from
+    return lambda data, at: unpack(data, at)[0]
+
+
+def _float(code: str) -> Callable[[bytes, int], Any]:
+    unpack = Struct(">" + code).unpack_from
+
+    def read_float(data: bytes, at: int) -> float | str:
+        value: float = unpack(data, at)[0]
+        if value != value:
+            return "NaN"
+        if value in (float("inf"), float("-inf")):
+            return "Infinity" if value > 0 else "-Infinity"
+        return value
+
+    return read_float
+
+
+def _boolean(data: bytes, at: int) -> bool:
+    if data[at] > 1:
+        raise NotAmqp(f"boolean {data[at]}")
+    return bool(data[at])
+
+
+def _char(data: bytes, at: int) -> str:
+    (code,) = _U32(data, at)
+    if code > 0x10FFFF or 0xD800 <= code < 0xE000:
+        raise NotAmqp(f"char 0x{code:x}")
+    return chr(code)
+
+
+def _constant(value: Any) -> Callable[[bytes, int], Any]:
+    return lambda data, at: value
+
+
+_BYTES = frozenset(("decimal32", "decimal64", "decimal128"))
+
+_SCALARS: dict[int, tuple[str, Callable[[bytes, int], Any], int]] = {
+    0x40: ("null", _constant(None), 0),
+    0x41: ("boolean", _constant(True), 0),
+    0x42: ("boolean", _constant(False), 0),
+    0x43: ("uint", _constant(0), 0),
+    0x44: ("ulong", _constant(0), 0),
+    0x45: ("list", lambda data, at: [], 0),
+    0x50: ("ubyte", _number("B"), 1),
+    0x51: ("byte", _number("b"), 1),
+    0x52: ("uint", _number("B"), 1),
+    0x53: ("ulong", _number("B"), 1),
+    0x54: ("int", _number("b"), 1),
+    0x55: ("long", _number("b"), 1),
+    0x56: ("boolean", _boolean, 1),
+    0x60: ("ushort", _number("H"), 2),
+    0x61: ("short", _number("h"), 2),
+    0x70: ("uint", _number("I"), 4),
+    0x71: ("int", _number("i"), 4),
+    0x72: ("float", _float("f"), 4),
+    0x73: ("char", _char, 4),
+    0x74: ("decimal32", lambda data, at: data[at : at + 4], 4),
+    0x80: ("ulong", _number("Q"), 8),
+    0x81: ("long", _number("q"), 8),
+    0x82: ("double", _float("d"), 8),
+    0x83: ("timestamp", _number("q"), 8),
+    0x84: ("decimal64", lambda data, at: data[at : at + 8], 8),
+    0x94: ("decimal128", lambda data, at: data[at : at + 16], 16),
+    0x98: ("uuid", lambda data, at: str(UUID(bytes=data[at : at + 16])), 16),
+}
+
+_VARIABLE = {
+    0xA0: ("binary", False),
+    0xA1: ("string", False),
+    0xA3: ("symbol", False),
+    0xB0: ("binary", True),
+    0xB1: ("string", True),
+    0xB3: ("symbol", True),
+}
+
+_COMPOUND_CODES = {0xC0: "list", 0xD0: "list", 0xC1: "map", 0xD1: "map", 0xE0: "array", 0xF0: "array"}

@@ -1,0 +1,527 @@
+"""Messages in chunks (Deliver) and in Publish: plain entries, sub-batches, tracking blocks, trailers.
+
+Follows the comments of osiris (osiris_log.erl, 1.10) and what servers were seen to send. A chunk's header announces a
+Bloom filter that is never sent and a trailer that is sent to subscriptions with `chunk_selector=all` only, so what is
+there is told from the size of the frame.
+
+One reader serves both the fast path and the walk: given a list for spans it records them, and fills the objects it was
+given as it goes, so that what was read before the damage stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from struct import error as struct_error
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from dissect.errors import Malformed
+from dissect.layout.types import Custom, Style
+from dissect.layout.values import RENDER, lossy
+from dissect.layout.walk import Walker
+from dissect.model import Span
+from dissect.protocols.rabbitmq import amqp
+from dissect.protocols.rabbitmq.compression import COMPRESSIONS, UNPACKED_LIMIT, NotUnpacked, unpack
+
+CHUNK_TYPES = {0: "user", 1: "tracking delta", 2: "tracking snapshot"}
+TRACKING_TYPES = {0: "sequence", 1: "offset", 2: "timestamp"}
+
+SUB_BATCH = 0x8000_0000
+"""The bit of an entry's first word that makes it a sub-batch; without it the word is the size of one message."""
+
+MAGIC = 0x50
+
+_U32 = Struct(">I").unpack_from
+_I32 = Struct(">i").unpack_from
+_U64 = Struct(">Q").unpack_from
+_I64 = Struct(">q").unpack_from
+_I16 = Struct(">h").unpack_from
+
+
+class Part(NamedTuple):
+    """A field of a fixed header."""
+
+    name: str
+    size: int
+    code: str
+    labels: dict[int, str] | None = None
+
+
+class Form(NamedTuple):
+    """How chunks of one version of the protocol are laid out: the header, its size, and what follows the first byte of a sub-batch."""
+
+    header: tuple[Part, ...]
+    size: int
+    sub_batch: tuple[Part, ...]
+
+
+def _form(header: tuple[Part, ...], sub_batch: tuple[Part, ...]) -> Form:
+    return Form(header, sum(part.size for part in header), sub_batch)
+
+
+_START = (Part("magic_version", 1, "B"),)
+_COUNTS = (Part("num_entries", 2, "H"), Part("num_records", 4, "I"))
+_TIMESTAMP = (Part("timestamp", 8, "q"),)
+_DATA = (Part("epoch", 8, "Q"), Part("chunk_first_offset", 8, "Q"), Part("chunk_crc", 4, "I"), Part("data_length", 4, "I"))
+
+CURRENT = _form(
+    (
+        *_START,
+        Part("chunk_type", 1, "B", CHUNK_TYPES),
+        *_COUNTS,
+        *_TIMESTAMP,
+        *_DATA,
+        Part("trailer_length", 4, "I"),
+        Part("bloom_size", 1, "B"),
+        Part("reserved", 3, "3s"),
+    ),
+    (Part("num_records", 2, "H"), Part("uncompressed_size", 4, "I"), Part("size", 4, "I")),
+)
+_DRAFT_SUB_BATCH = (Part("num_records", 2, "H"), Part("size", 4, "I"))
+DRAFT = _form((*_START, *_COUNTS, *_DATA), _DRAFT_SUB_BATCH)
+DRAFT_TIMED = _form((*_START, *_COUNTS, *_TIMESTAMP, *_DATA), _DRAFT_SUB_BATCH)
+
+
+class Reader:
+    """Reads the entries of one frame.
+
+    `start` is where the frame begins in the buffer: offsets in spans and faults count from there. `buffers` collects what was
+    unpacked, by the name that spans and faults give it.
+    """
+
+    __slots__ = ("budget", "buffer", "buffers", "counted", "form", "opened", "render", "spans", "start")
+
+    def __init__(self, form: Form, start: int, render: Callable[[bytes], Any], spans: list[Span] | None) -> None:
+        self.form = form
+        self.start = start
+        self.render = render
+        self.spans = spans
+        self.counted: dict[str, int] = {}
+        self.budget = UNPACKED_LIMIT
+        self.buffer = "frame"
+        self.buffers: dict[str, bytes] = {}
+        self.opened: list[int] = []
+
+    def note(self, text: str) -> None:
+        self.counted[text] = self.counted.get(text, 0) + 1
+
+    def notes(self) -> list[str]:
+        """What there is to say; the same of many entries is said once."""
+        return [text if count == 1 else f"{text} ({count} times)" for text, count in self.counted.items()]
+
+    def span(self, name: str, at: int, length: int, value: Any, depth: int, label: str | None = None) -> None:
+        if self.spans is not None:
+            self.spans.append(Span(name, at - self.start, length, value, depth, True, label, False, self.buffer))
+
+    def open(self, name: str, at: int, depth: int) -> None:
+        """A span around those that follow, until `close` says where it ends."""
+        if self.spans is not None:
+            self.opened.append(len(self.spans))
+            self.spans.append(Span(name, at - self.start, 0, None, depth, False, None, False, self.buffer))
+
+    def close(self, end: int, label: str | None = None) -> None:
+        if self.spans is not None:
+            index = self.opened.pop()
+            span = self.spans[index]
+            self.spans[index] = span._replace(length=end - self.start - span.offset, label=label)
+
+    def undo(self, mark: tuple[int, int]) -> None:
+        """Forget the spans since `mark`, to read the same bytes in another way."""
+        if self.spans is not None:
+            del self.spans[mark[0] :], self.opened[mark[1] :]
+
+    def mark(self) -> tuple[int, int]:
+        return (0 if self.spans is None else len(self.spans), len(self.opened))
+
+    def abandon(self) -> int:
+        """After damage: end the spans that are open with the last byte that was read; returns where that is in the frame."""
+        covered = 0
+        if self.spans is not None:
+            covered = max((span.offset + span.length for span in self.spans if span.leaf and span.buffer == "frame"), default=0)
+            for index in self.opened:
+                span = self.spans[index]
+                self.spans[index] = span._replace(length=max(0, covered - span.offset))
+            self.opened.clear()
+        return covered
+
+    def fail(self, field: str, at: int, reason: str) -> Malformed:
+        return Malformed(field, at - self.start, reason, self.buffer)
+
+    def parts(self, parts: tuple[Part, ...], data: bytes, at: int, end: int, into: dict[str, Any], path: str, depth: int) -> int:
+        """Fixed fields one by one: says which one the damage hit."""
+        for part in parts:
+            if end - at < part.size:
+                raise self.fail(f"{path}{part.name}", at, f"needs {part.size} bytes, {max(0, end - at)} left")
+            (value,) = Struct(">" + part.code).unpack_from(data, at)
+            if isinstance(value, bytes):
+                value = self.render(value)
+            into[part.name] = value
+            label = None
+            if part.labels is not None:
+                label = into[f"{part.name}_label"] = part.labels.get(value)
+            self.span(part.name, at, part.size, value, depth, label)
+            at += part.size
+        return at
+
+    # Chunks
+
+    def chunk(self, data: bytes, at: int, end: int, chunk: dict[str, Any], path: str, depth: int, whole: bool = True) -> int:
+        """The chunk data[at:end] into `chunk`; not `whole`: bytes behind `end` are missing."""
+        form = self.form
+        at = self.parts(form.header, data, at, end, chunk, f"{path}.", depth)
+        section: int = chunk["data_length"]
+        trailer: int = chunk.get("trailer_length", 0)
+        left = end - at
+        stop = min(at + section, end)
+        if chunk["magic_version"] != MAGIC:
+            self.note(f"chunk begins with 0x{chunk['magic_version']:02x} instead of 0x{MAGIC:02x}")
+        entries: list[dict[str, Any]] = []
+        chunk["entries"] = entries
+        begin = at
+        kind = chunk.get("chunk_type", 0)
+        self.open("entries", at, depth)
+        at = self.entries(data, at, stop, chunk["num_entries"], chunk["chunk_first_offset"], kind, entries, f"{path}.entries", depth + 1)
+        self.close(at)
+        if section > left:
+            raise self.fail(f"{path}.entries", at, f"data length says {section} bytes, {left} left")
+        if at < stop:
+            self.note(f"{stop - at} bytes left over behind the entries")
+            chunk["trailing"] = self.render(data[at:stop])
+            self.span("trailing", at, stop - at, chunk["trailing"], depth)
+        if crc32(data[begin:stop]) != chunk["chunk_crc"]:
+            self.note(crc_note(chunk["chunk_crc"], crc32(data[begin:stop])))
+        records = sum(entry.get("num_records", 1) for entry in entries)
+        if records != chunk["num_records"]:
+            self.note(f"chunk header counts {chunk['num_records']} records, {records} are there")
+        at = stop
+        if trailer and end - at >= trailer:
+            self.trailer(data, at, at + trailer, chunk, path, depth)
+            at += trailer
+        elif trailer and not whole and end > at:
+            raise self.fail(f"{path}.trailer", at, f"trailer length says {trailer} bytes, {end - at} left")
+        return at
+
+    def trailer(self, data: bytes, at: int, end: int, chunk: dict[str, Any], path: str, depth: int) -> None:
+        blocks = self.tracking(data, at, end, False, "trailer", depth)
+        if blocks is None:
+            chunk["trailer_data"] = self.render(data[at:end])
+            self.span("trailer_data", at, end - at, chunk["trailer_data"], depth)
+        else:
+            chunk["trailer"] = blocks
+
+    def entries(
+        self, data: bytes, at: int, end: int, count: int, offset: int, kind: int, entries: list[dict[str, Any]], path: str, depth: int
+    ) -> int:
+        for index in range(count):
+            name = f"[{index}]"
+            entry: dict[str, Any] = {"offset": offset}
+            self.open(name, at, depth)
+            try:
+                at = self.entry(data, at, end, offset, kind, entry, f"{path}{name}", depth + 1)
+            except Malformed:
+                if len(entry) > 1:
+                    entries.append(entry)
+                raise
+            self.close(at, f"offset {offset}")
+            entries.append(entry)
+            offset += entry.get("num_records", 1)
+        return at
+
+    def entry(self, data: bytes, at: int, end: int, offset: int | None, kind: int, entry: dict[str, Any], path: str, depth: int) -> int:
+        """One entry: a plain one, or a sub-batch."""
+        if end - at < 4:
+            raise self.fail(f"{path}.size", at, f"needs 4 bytes, {max(0, end - at)} left")
+        word: int = _U32(data, at)[0]
+        if word >= SUB_BATCH:
+            return self.sub_batch(data, at, end, offset, entry, path, depth)
+        entry["size"] = word
+        self.span("size", at, 4, word, depth)
+        at += 4
+        if word > end - at:
+            raise self.fail(f"{path}.body", at, f"size says {word} bytes, {end - at} left")
+        self.body(data, at, at + word, kind, entry, depth)
+        return at + word
+
+    def body(self, data: bytes, at: int, end: int, kind: int, entry: dict[str, Any], depth: int) -> None:
+        """What a plain entry holds: an AMQP message, tracking blocks, or bytes."""
+        if kind and kind in CHUNK_TYPES:
+            blocks = self.tracking(data, at, end, kind == 2, "tracking", depth)
+            if blocks is not None:
+                entry["tracking"] = blocks
+                return
+        elif amqp.looks_like(data, at, end):
+            sections = self.sections(data, at, end, depth)
+            if sections is not None:
+                entry["sections"] = sections
+                return
+        body = self.render(data[at:end])
+        entry["body"] = body
+        if end > at:
+            self.span("body", at, end - at, body, depth)
+
+    def sections(self, data: bytes, at: int, end: int, depth: int) -> list[dict[str, Any]] | None:
+        spans: list[Span] | None = None if self.spans is None else []
+        try:
+            sections = amqp.read(data, at, end, self.render, spans, depth)
+        except amqp.NotAmqp as why:
+            self.note(f"body begins as an AMQP message but is none: {why}")
+            return None
+        if spans and self.spans is not None:
+            self.spans.extend(span._replace(offset=span.offset - self.start, buffer=self.buffer) for span in spans)
+        return sections
+
+    def sub_batch(self, data: bytes, at: int, end: int, offset: int | None, entry: dict[str, Any], path: str, depth: int) -> int:
+        flags = data[at]
+        compression = flags >> 4 & 7
+        entry["compression"] = compression
+        label = entry["compression_label"] = COMPRESSIONS.get(compression)
+        entry["reserved"] = flags & 15
+        self.span("compression", at, 1, compression, depth, label)
+        at = self.parts(self.form.sub_batch, data, at + 1, end, entry, f"{path}.", depth)
+        size: int = entry["size"]
+        records: int = entry["num_records"]
+        if size > end - at:
+            raise self.fail(f"{path}.body", at, f"size says {size} bytes, {end - at} left")
+        stop = at + size
+        declared = entry.get("uncompressed_size")
+        try:
+            unpacked = self.unpacked(data[at:stop], compression, declared)
+        except NotUnpacked as why:
+            self.note(f"sub-batch left as it is: {why}")
+            body = entry["body"] = self.render(data[at:stop])
+            self.span("body", at, size, body, depth)
+            return stop
+        if declared is not None and len(unpacked) != declared:
+            self.note(f"sub-batch unpacks to {len(unpacked)} bytes, {declared} declared")
+        mark = self.mark()
+        outside = self.buffer, self.start
+        name = ""
+        begin = at
+        if compression:
+            name = "unpacked" if not self.buffers else f"unpacked {len(self.buffers) + 1}"
+            self.span("body", at, size, f"unpacks to {len(unpacked)} bytes", depth, name)
+            self.buffers[name] = unpacked
+            self.buffer, self.start = name, 0
+            begin = 0
+        else:
+            unpacked = data
+        try:
+            self.messages(unpacked, begin, begin + (len(unpacked) if compression else size), records, offset, entry, depth)
+        except Malformed as why:
+            # What is in a sub-batch is a matter of its publisher, and whatever it holds, the entries behind it are whole.
+            self.note(f"sub-batch holds no {records} messages: {why.field} {why.reason}")
+            entry.pop("messages", None)
+            self.buffer, self.start = outside
+            self.buffers.pop(name, None)
+            self.undo(mark)
+            body = entry["body"] = self.render(data[at:stop])
+            self.span("body", at, size, body, depth)
+        self.buffer, self.start = outside
+        return stop
+
+    def unpacked(self, data: bytes, compression: int, declared: int | None) -> bytes:
+        if compression == 0:
+            return data
+        # Without a size of its own (the draft), a sub-batch may grow by what text is known to.
+        size = min(self.budget, max(1 << 16, 64 * len(data))) if declared is None else declared
+        if size > self.budget:
+            raise NotUnpacked(f"{size} bytes are over the limit of {UNPACKED_LIMIT} bytes unpacked from a frame")
+        self.budget -= size
+        return unpack(compression, data, size)
+
+    def messages(self, data: bytes, at: int, end: int, count: int, offset: int | None, entry: dict[str, Any], depth: int) -> None:
+        """The messages of an unpacked sub-batch: size and body each."""
+        messages: list[dict[str, Any]] = []
+        self.open("messages", at, depth)
+        for index in range(count):
+            if end - at < 4:
+                raise self.fail("size", at, f"needs 4 bytes, {end - at} left")
+            (size,) = _U32(data, at)
+            if size > end - at - 4:
+                raise self.fail("size", at, f"says {size} bytes, {end - at - 4} left")
+            message: dict[str, Any] = {"size": size} if offset is None else {"offset": offset + index, "size": size}
+            self.open(f"[{index}]", at, depth + 1)
+            self.span("size", at, 4, size, depth + 2)
+            at += 4
+            self.body(data, at, at + size, 0, message, depth + 2)
+            at += size
+            self.close(at)
+            messages.append(message)
+        self.close(at)
+        entry["messages"] = messages
+        if at < end:
+            self.note(f"{end - at} bytes left over in a sub-batch")
+            entry["trailing"] = self.render(data[at:end])
+            self.span("trailing", at, end - at, entry["trailing"], depth)
+
+    def tracking(self, data: bytes, at: int, end: int, snapshot: bool, name: str, depth: int) -> list[dict[str, Any]] | None:
+        """Tracking blocks that fill data[at:end], or None."""
+        blocks: list[dict[str, Any]] = []
+        mark = self.mark()
+        self.open(name, at, depth)
+        try:
+            while at < end:
+                self.open(f"[{len(blocks)}]", at, depth + 1)
+                kind, size = data[at], data[at + 1]
+                stop = at + 2 + size
+                label = TRACKING_TYPES[kind]
+                text = data[at + 2 : stop].decode()
+                block: dict[str, Any] = {"type": kind, "type_label": label, "id": text}
+                self.span("type", at, 1, kind, depth + 2, label)
+                self.span("id", at + 1, 1 + size, text, depth + 2)
+                at = stop
+                if kind == 0 and snapshot:
+                    (block["chunk_id"],) = _U64(data, at)
+                    self.span("chunk_id", at, 8, block["chunk_id"], depth + 2)
+                    at += 8
+                (value,) = (_I64 if kind == 2 else _U64)(data, at)
+                block[label] = value
+                self.span(label, at, 8, value, depth + 2)
+                at += 8
+                self.close(at)
+                blocks.append(block)
+            if at != end:
+                raise IndexError
+        except (IndexError, KeyError, ValueError, struct_error):
+            self.undo(mark)
+            self.note(f"{name} is no list of tracking blocks")
+            return None
+        self.close(at)
+        return blocks
+
+    # Publish
+
+    def published(self, data: bytes, at: int, end: int, filtered: bool, entries: list[dict[str, Any]], path: str, depth: int) -> int:
+        """The messages of a Publish: servers read them to the end of the frame, whatever the count says."""
+        if end - at < 4:
+            raise self.fail(path, at, f"needs 4 bytes, {max(0, end - at)} left")
+        (count,) = _I32(data, at)
+        self.open(path, at, depth)
+        self.span("count", at, 4, count, depth + 1)
+        at += 4
+        while at < end:
+            name = f"[{len(entries)}]"
+            entry: dict[str, Any] = {}
+            self.open(name, at, depth + 1)
+            try:
+                if end - at < 8:
+                    raise self.fail(f"{path}{name}.publishing_id", at, f"needs 8 bytes, {end - at} left")
+                (entry["publishing_id"],) = _U64(data, at)
+                self.span("publishing_id", at, 8, entry["publishing_id"], depth + 2)
+                at += 8
+                if filtered:
+                    at = self.text("filter_value", data, at, end, entry, f"{path}{name}.", depth + 2)
+                at = self.entry(data, at, end, None, 0, entry, f"{path}{name}", depth + 2)
+            except Malformed:
+                if entry:
+                    entries.append(entry)
+                raise
+            self.close(at)
+            entries.append(entry)
+        self.close(at)
+        if count != len(entries):
+            self.note(f"count says {count} messages, {len(entries)} are there")
+        return at
+
+    def text(self, name: str, data: bytes, at: int, end: int, into: dict[str, Any], path: str, depth: int) -> int:
+        """Text behind a 16-bit length, null with -1."""
+        if end - at < 2:
+            raise self.fail(f"{path}{name}", at, f"needs 2 bytes, {max(0, end - at)} left")
+        size: int = _I16(data, at)[0]
+        stop = at + 2
+        value = None
+        if size != -1:
+            stop += size
+            if size < 0 or stop > end:
+                raise self.fail(f"{path}{name}", at, f"length says {size} bytes, {end - at - 2} left")
+            raw = data[at + 2 : stop]
+            try:
+                value = raw.decode()
+            except UnicodeDecodeError:
+                value = lossy(raw)
+                self.note(f"{name} is not UTF-8")
+        into[name] = value
+        self.span(name, at, stop - at, value, depth)
+        return stop
+
+    def tile(self, data: bytes, end: int) -> None:
+        """After damage: end what is open, and cover what was not read by a last span."""
+        if self.spans is not None:
+            covered = self.abandon()
+            left = end - self.start - covered
+            if left > 0:
+                self.spans.append(Span("undecoded", covered, left, self.render(data[end - left : end]), 0))
+
+
+def draft_form(data: bytes, at: int, end: int) -> Form:
+    """Which of the draft's two chunk headers begins at `at`: the one whose data length fits what follows."""
+    for form in (DRAFT, DRAFT_TIMED):
+        if end - at >= form.size and end - at - form.size == _U32(data, at + form.size - 4)[0]:
+            return form
+    return DRAFT
+
+
+def _read_chunk(form_of: Callable[[bytes, int, int], Form]) -> Custom:
+    def read(data: bytes, at: int, end: int, style: Style) -> tuple[dict[str, Any], int]:
+        reader = Reader(form_of(data, at, end), at, RENDER[style.bytes_as], None)
+        chunk: dict[str, Any] = {}
+        at = reader.chunk(data, at, end, chunk, "", 0)
+        if reader.counted:
+            raise ValueError("only the walk makes notes")
+        return chunk, at
+
+    def walk(data: bytes, at: int, end: int, walker: Walker, name: str, depth: int) -> tuple[dict[str, Any], int]:
+        reader = Reader(form_of(data, at, end), walker.start, walker.render, walker.spans)
+        chunk: dict[str, Any] = {}
+        walker.open(name, at, depth)
+        try:
+            at = reader.chunk(data, at, end, chunk, "", depth + 1)
+        except Malformed as wrong:
+            reader.abandon()
+            walker.keep(chunk)
+            raise walker.short(walker.start + wrong.offset, end, wrong.reason, wrong.field.strip(".")) from wrong
+        walker.close(at)
+        walker.notes.extend(reader.notes())
+        return chunk, at
+
+    return Custom(read, walk, "chunk", minimum=DRAFT.size, write=bytes)
+
+
+def _read_published(form: Form, filtered: bool) -> Custom:
+    def read(data: bytes, at: int, end: int, style: Style) -> tuple[list[dict[str, Any]], int]:
+        reader = Reader(form, at, RENDER[style.bytes_as], None)
+        entries: list[dict[str, Any]] = []
+        at = reader.published(data, at, end, filtered, entries, "", 0)
+        if reader.counted:
+            raise ValueError("only the walk makes notes")
+        return entries, at
+
+    def walk(data: bytes, at: int, end: int, walker: Walker, name: str, depth: int) -> tuple[list[dict[str, Any]], int]:
+        reader = Reader(form, walker.start, walker.render, walker.spans)
+        entries: list[dict[str, Any]] = []
+        try:
+            at = reader.published(data, at, end, filtered, entries, name, depth)
+        except Malformed as wrong:
+            reader.abandon()
+            walker.keep(entries)
+            raise walker.short(walker.start + wrong.offset, end, wrong.reason, wrong.field.removeprefix(name).strip(".")) from wrong
+        walker.notes.extend(reader.notes())
+        return entries, at
+
+    return Custom(read, walk, "messages to the end of the frame", minimum=4, write=bytes)
+
+
+def _current(data: bytes, at: int, end: int) -> Form:
+    return CURRENT
+
+
+CHUNK = _read_chunk(_current)
+DRAFT_CHUNK = _read_chunk(draft_form)
+PUBLISHED = _read_published(CURRENT, False)
+PUBLISHED_FILTERED = _read_published(CURRENT, True)
+DRAFT_PUBLISHED = _read_published(DRAFT, False)
+
+
+def crc_note(expected: int, actual: int) -> str:
+    return f"checksum of the chunk is 0x{expected:08x}, its data gives 0x{actual:08x}"

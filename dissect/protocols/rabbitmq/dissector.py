@@ -1,0 +1,641 @@
+"""RabbitMQ Streams: frames back to back, each a size, a key and a version; both the protocol in use and its first draft."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import cache
+from struct import Struct
+from typing import Any, ClassVar
+from zlib import crc32
+
+from dissect.errors import Malformed
+from dissect.layout import UNREADABLE, Layout, Style, decoder, walk
+from dissect.layout.types import Field
+from dissect.layout.values import RENDER
+from dissect.model import Fault, Span
+from dissect.protocols.base import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Context, Damage, Decoded, Dissector, Protocol
+from dissect.protocols.rabbitmq import layouts, layouts_draft
+from dissect.protocols.rabbitmq.chunk import MAGIC, Reader, crc_note, draft_form
+from dissect.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, Language, is_sound
+from dissect.protocols.rabbitmq.probe import probe_current, probe_draft
+from dissect.protocols.rabbitmq.says import says
+
+Handler = Callable[["StreamDissector", int, bytes, int, int], "tuple[Any, ...] | None"]
+"""Decodes a frame without flaw; None, or one of `UNREADABLE`, where it takes a closer look."""
+
+Handlers = Mapping[bytes, Handler]
+"""By the bytes of key and version."""
+
+UNKNOWN_LIMIT = 1 << 20
+"""A frame of a command that is not known is believed up to this size (the default frame_max)."""
+
+KNOWN_LIMIT = 0x7FFF_FFFF
+
+
+class Phase(Enum):
+    """How far the handshake has come."""
+
+    FRESH = "fresh"
+    GREETED = "greeted"
+    AUTHENTICATING = "authenticating"
+    TUNED = "tuned"
+    OPEN = "open"
+
+
+HANDSHAKE: Mapping[Phase, Mapping[str, Phase]] = {
+    Phase.FRESH: {"PeerProperties": Phase.GREETED},
+    Phase.GREETED: {"SaslHandshake": Phase.AUTHENTICATING},
+    Phase.AUTHENTICATING: {"SaslAuthenticate": Phase.AUTHENTICATING, "Tune": Phase.TUNED},
+    Phase.TUNED: {"Tune": Phase.TUNED, "Open": Phase.OPEN},
+}
+
+DRAFT_HANDSHAKE: Mapping[Phase, Mapping[str, Phase]] = {
+    **HANDSHAKE,
+    Phase.FRESH: {"SaslHandshake": Phase.AUTHENTICATING},
+}
+
+_ANYTIME = frozenset(("Heartbeat", "Close"))
+
+_OPEN = Phase.OPEN
+_UNLIMITED = 1 << 62
+
+_WORD = Struct(">4xI").unpack_from
+_HEAD = Struct(">II").unpack_from
+_U32 = Struct(">I").unpack_from
+_PUBLISH = Struct(">IHHBi").unpack_from
+_PUBLISHED = Struct(">QI").unpack_from
+_DELIVER = Struct(">IHHBBBHIqQQIIIB3s").unpack_from
+_DELIVER_2 = Struct(">IHHBQBBHIqQQIIIB3s").unpack_from
+
+
+def open_key(side: int, number: int, ident: int = 0) -> int:
+    """What pairs a request of `side` with its response: below zero, so that it is never the key of a published message."""
+    return -1 - (side << 48 | number << 32 | ident)
+
+
+def published_key(publisher: int, publishing_id: int) -> int:
+    return publisher << 64 | publishing_id
+
+
+class StreamDissector(Dissector):
+    """What the protocol in use and its draft have in common."""
+
+    header_size = 8
+    reuse = "queue"
+
+    language: ClassVar[Language]
+    handshake: ClassVar[Mapping[Phase, Mapping[str, Phase]]]
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.phase = Phase.FRESH if context.syn else Phase.OPEN
+        self.style = Style(self.options.bytes_as, self.options.show_secrets)
+        self.render = RENDER[self.style.bytes_as]
+        self.frame_max = _UNLIMITED
+        self.handlers: tuple[Handlers, Handlers] = ({}, {})
+        self._choose_handlers()
+
+    def _choose_handlers(self) -> None:
+        """Without a known client every frame is looked at closely, which finds out; with details wanted it has to be."""
+        if self.client is not None and not self.options.detail:
+            client, server = self.tables(self.style)
+            self.handlers = (server, client) if self.client else (client, server)
+
+    @classmethod
+    def tables(cls, style: Style) -> tuple[Handlers, Handlers]:
+        """The handlers of what a client and what a server sends."""
+        raise NotImplementedError
+
+    # Framing
+
+    def measure(self, side: int, data: bytes, at: int) -> int:
+        size, word = _HEAD(data, at)
+        if size < 4 or size > (KNOWN_LIMIT if word in self.language.words else UNKNOWN_LIMIT):
+            return -1
+        return int(size) + 4
+
+    def boundaries(self, side: int, data: bytes, at: int) -> list[int]:
+        ends: list[int] = []
+        append = ends.append
+        head, words = _HEAD, self.language.words
+        last = len(data)
+        header = last - 8
+        limit = self.options.frame_limit - 4
+        while at <= header:
+            size, word = head(data, at)
+            if word not in words or size < 4 or size > limit:
+                break
+            at += 4 + size
+            if at > last:
+                break
+            append(at)
+        return ends
+
+    def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
+        return self.language.search(None if self.client is None else side == self.client, data, at, end, final)
+
+    def lost(self, side: int) -> None:
+        self.phase = Phase.OPEN
+
+    # Meaning
+
+    def decode(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> Decoded | tuple[Any, ...]:
+        if damage is None:
+            handler = self.handlers[side].get(data[start + 4 : start + 8])
+            if handler is not None:
+                try:
+                    decoded = handler(self, side, data, start, end)
+                except UNREADABLE:
+                    decoded = None
+                if decoded is not None:
+                    if self.phase is _OPEN:
+                        return decoded
+                    note = self._advance(decoded[0], decoded[1])
+                    return decoded if note is None else (*decoded[:5], (*decoded[5], note), *decoded[6:])
+        return self._decode_closely(side, data, start, end, damage)
+
+    def _advance(self, name: str, kind: str) -> str | None:
+        """Follow the handshake: a note when this message was not expected now."""
+        if (kind == "response" and name != "Tune") or name in _ANYTIME:
+            return None
+        following = self.handshake[self.phase].get(name)
+        if following is None:
+            return f"{name} while the connection is {self.phase.value}"
+        self.phase = following
+        return None
+
+    def _decode_closely(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> tuple[Any, ...]:
+        """Any frame: damaged, not known, from the wrong side, with details wanted. Exact and slow."""
+        (word,) = _WORD(data, start)
+        if self.client is None:
+            self._tell_client(side, word)
+        missing = None if damage is None else damage.reason
+        layout, odd = self._layout_of(side, word, data, start, end)
+        if layout is None:
+            return self._decode_unknown(word, data, start, end, missing)
+        if layout in self.language.heads:
+            fields, spans, notes, fault = self._read_entries(layout, data, start, end, missing)
+        else:
+            fields, spans, notes, fault = walk(layout, data, start, end, self.style, missing)
+        name, kind = layout.name, layout.kind
+        ident, outcome, role, key = self.meaning(layout, side, fields)
+        if odd is not None:
+            # Whoever is right about the direction, this answers nothing and waits for nothing.
+            notes.append(odd)
+            outcome, role, key = None, NONE, None
+        else:
+            self.follow(layout, side, fields, notes)
+        if self.phase is not _OPEN:
+            unexpected = self._advance(name, kind)
+            if unexpected is not None:
+                notes.append(unexpected)
+        return name, kind, ident, fields, outcome, notes, fault, role, key, spans if self.options.detail else None
+
+    def _decode_unknown(self, word: int, data: bytes, start: int, end: int, missing: str | None) -> tuple[Any, ...]:
+        key, version = word >> 16, word & 0xFFFF
+        name, marked = self.name_of(key)
+        if name is None:
+            name = f"unknown 0x{key:04x}"
+            note = f"command 0x{key:04x} is not known"
+        else:
+            note = f"version {version} of {name} is not known"
+        # Whatever its version, there may be a password in it.
+        layout = layouts.UNKNOWN_SECRET if name == "SaslAuthenticate" else layouts.UNKNOWN
+        fields, spans, notes, fault = walk(layout, data, start, end, self.style, missing)
+        notes.append(note)
+        kind = "response" if marked else "one_way"
+        return name, kind, None, fields, None, notes, fault, NONE, None, spans if self.options.detail else None
+
+    def name_of(self, key: int) -> tuple[str | None, bool]:
+        """The command of a key, and whether the key marks a response."""
+        return self.language.commands.get(key), False
+
+    def _tell_client(self, side: int, word: int) -> None:
+        """A frame that only one of the two sends says which side is the client."""
+        asks, answers = word in self.language.client, word in self.language.server
+        if asks != answers:
+            self.client = side if asks else 1 - side
+            self._choose_handlers()
+
+    def _layout_of(self, side: int, word: int, data: bytes, start: int, end: int) -> tuple[Layout | None, str | None]:
+        """The layout of a frame, and a note if only the other side sends it."""
+        language = self.language
+        if self.client is None:
+            choices = (*language.client.get(word, ()), *language.server.get(word, ()))
+            return (self.choose(choices, data, start, end), None) if choices else (None, None)
+        asks = side == self.client
+        own, other = (language.client, language.server) if asks else (language.server, language.client)
+        choices = own.get(word, ())
+        if choices:
+            return self.choose(choices, data, start, end), None
+        choices = other.get(word, ())
+        if choices:
+            layout = self.choose(choices, data, start, end)
+            return layout, f"{layout.name} {layout.kind} sent by the {'client' if asks else 'server'}"
+        return None, None
+
+    def choose(self, choices: tuple[Layout, ...], data: bytes, start: int, end: int) -> Layout:
+        """Which of several layouts with one key and version this frame has: the first it reads as without a flaw."""
+        if len(choices) > 1:
+            for layout in choices:
+                if is_sound(layout, data, start, end):
+                    return layout
+        return choices[0]
+
+    def meaning(self, layout: Layout, side: int, fields: dict[str, Any]) -> tuple[Any, str | None, int, Any]:
+        """Id, outcome, role and key of a message whose fields may not all be there."""
+        number = self.language.numbers[layout.name]
+        if layout in self.language.published:
+            publisher = fields.get("publisher_id", 0)
+            ids = [one["publishing_id"] for one in fields.get("published_messages", ()) if "publishing_id" in one]
+            return None, None, ASK_MANY, [published_key(publisher, one) for one in ids]
+        if layout.name == "PublishConfirm":
+            publisher = fields.get("publisher_id", 0)
+            return None, "answered", ANSWER_MANY, [published_key(publisher, one) for one in fields.get("publishing_ids", ())]
+        if layout.name == "PublishError":
+            publisher = fields.get("publisher_id", 0)
+            ids = [one["publishing_id"] for one in fields.get("publishing_errors", ()) if "publishing_id" in one]
+            return None, "refused", ANSWER_MANY, [published_key(publisher, one) for one in ids]
+        if layout.name == "Tune":
+            if layout.kind == "request":
+                return None, None, ASK, open_key(side, number)
+            return None, "answered", ANSWER, open_key(1 - side, number)
+        if layout.name == "Credit" and "subscription_id" in fields:
+            # Answered in trouble only, and then without a correlation id.
+            if layout.kind == "one_way":
+                return None, None, ASK_MAYBE, open_key(side, number, fields["subscription_id"])
+            return None, "refused", ANSWER, open_key(1 - side, number, fields["subscription_id"])
+        ident = fields.get("correlation_id")
+        if ident is None:
+            return None, None, NONE, None
+        if layout.kind == "request":
+            return ident, None, ASK, open_key(side, number, ident)
+        code = fields.get("response_code")
+        refused = code is not None and code not in self.language.accepted
+        return ident, "refused" if refused else "answered", ANSWER, open_key(1 - side, number, ident)
+
+    def follow(self, layout: Layout, side: int, fields: dict[str, Any], notes: list[str]) -> None:
+        """Keep the state that some messages change, and note what it says of them."""
+        if layout in self.language.published:
+            if side == self.client and fields.get("size", 0) > self.frame_max:
+                notes.append(f"frame of {fields['size']} bytes is over the negotiated maximum of {self.frame_max} bytes")
+        elif layout.name == "Tune" and layout.kind == "response" and "heartbeat" in fields:
+            # The values that hold are those of the client.
+            self.frame_max = fields["frame_max"] or _UNLIMITED
+            self.facts["frame_max"] = fields["frame_max"]
+            self.facts["heartbeat"] = fields["heartbeat"]
+
+    def _read_entries(
+        self, layout: Layout, data: bytes, start: int, end: int, missing: str | None
+    ) -> tuple[dict[str, Any], list[Span], list[str], Fault | None]:
+        """Publish and Deliver, whose messages no table can say."""
+        language = self.language
+        detail = self.options.detail
+        reader = Reader(language.forms[0], start, self.render, [] if detail else None)
+        fields: dict[str, Any] = {}
+        fault: Fault | None = None
+        try:
+            at = reader.parts(language.heads[layout], data, start, end, fields, "", 0)
+            if layout in language.published:
+                if layout is layouts_draft.PUBLISH:
+                    at = reader.text("stream", data, at, end, fields, "", 0)
+                entries: list[dict[str, Any]] = []
+                fields["published_messages"] = entries
+                at = reader.published(data, at, end, layout is layouts.PUBLISH_2, entries, "published_messages", 0)
+            else:
+                if layout is layouts_draft.DELIVER:
+                    reader.form = draft_form(data, at, end)
+                chunk: dict[str, Any] = {}
+                reader.open("chunk", at, 0)
+                fields["chunk"] = chunk
+                at = reader.chunk(data, at, end, chunk, "chunk", 1)
+                reader.close(at)
+            if missing is not None:
+                raise Malformed("trailing", end - start, missing)
+            if at < end:
+                reader.note(f"{end - at} bytes left over")
+                fields["trailing"] = self.render(data[at:end])
+                reader.span("trailing", at, end - at, fields["trailing"], 0)
+        except Malformed as wrong:
+            fault = Fault(wrong.field, wrong.offset, missing or wrong.reason, wrong.buffer)
+            reader.tile(data, end)
+        if detail and reader.buffers:
+            self.buffers = reader.buffers
+        return fields, reader.spans or [], reader.notes(), fault
+
+
+# Handlers: what `_decode_closely` does, for frames without flaw and without a step more than that takes
+
+
+def _ask(layout: Layout, style: Style, number: int) -> Handler:
+    read, name = decoder(layout, style), layout.name
+    keys = open_key(0, number), open_key(1, number)
+
+    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+        fields = read(data, start, end)
+        if "trailing" in fields:
+            return None
+        ident = fields["correlation_id"]
+        return name, "request", ident, fields, None, (), None, ASK, keys[side] - ident, None
+
+    return handle
+
+
+def _answer(layout: Layout, style: Style, number: int, accepted: frozenset[int]) -> Handler:
+    read, name = decoder(layout, style), layout.name
+    keys = open_key(1, number), open_key(0, number)
+
+    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+        fields = read(data, start, end)
+        if "trailing" in fields:
+            return None
+        ident = fields["correlation_id"]
+        outcome = "answered" if fields["response_code"] in accepted else "refused"
+        return name, "response", ident, fields, outcome, (), None, ANSWER, keys[side] - ident, None
+
+    return handle
+
+
+def _one_way(layout: Layout, style: Style) -> Handler:
+    read, name = decoder(layout, style), layout.name
+
+    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+        fields = read(data, start, end)
+        if "trailing" in fields:
+            return None
+        return name, "one_way", None, fields, None, (), None, NONE, None, None
+
+    return handle
+
+
+def _credit(layout: Layout, style: Style, number: int) -> Handler:
+    read = decoder(layout, style)
+    keys = open_key(0, number), open_key(1, number)
+
+    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+        fields = read(data, start, end)
+        if "trailing" in fields:
+            return None
+        return "Credit", "one_way", None, fields, None, (), None, ASK_MAYBE, keys[side] - fields["subscription_id"], None
+
+    return handle
+
+
+def _confirm(layout: Layout, style: Style) -> Handler:
+    read = decoder(layout, style)
+
+    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+        fields = read(data, start, end)
+        if "trailing" in fields:
+            return None
+        keys = fields["publishing_ids"]
+        publisher = fields.get("publisher_id")
+        if publisher:
+            publisher <<= 64
+            keys = [publisher | one for one in keys]
+        return "PublishConfirm", "response", None, fields, "answered", (), None, ANSWER_MANY, keys, None
+
+    return handle
+
+
+def _publish(style: Style) -> Handler:
+    render = RENDER[style.bytes_as]
+    head, each = _PUBLISH, _PUBLISHED
+
+    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+        size, key, version, publisher, count = head(data, start)
+        if size > self.frame_max:
+            return None
+        high = publisher << 64
+        at = start + 13
+        messages: list[dict[str, Any]] = []
+        keys = []
+        append = messages.append
+        while at < end:
+            publishing_id, length = each(data, at)
+            at += 12
+            stop = at + length
+            # A sub-batch is longer than any frame
+            if stop > end:
+                return None
+            if length > 2 and not data[at] and data[at + 1] in _DESCRIBED:
+                return None
+            append({"publishing_id": publishing_id, "size": length, "body": render(data[at:stop])})
+            keys.append(high | publishing_id)
+            at = stop
+        if len(messages) != count:
+            return None
+        fields = {"size": size, "key": key, "version": version, "publisher_id": publisher, "published_messages": messages}
+        return "Publish", "request", None, fields, None, (), None, ASK_MANY, keys, None
+
+    return handle
+
+
+_DESCRIBED = frozenset((0x53, 0x80, 0xA3, 0xB3))
+"""What follows the first byte of an AMQP section."""
+
+
+def _deliver(style: Style, version_2: bool) -> Handler:
+    render = RENDER[style.bytes_as]
+    head, word_at = (_DELIVER_2 if version_2 else _DELIVER), _U32
+    section_at = 65 if version_2 else 57
+
+    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+        if version_2:
+            (size, key, version, subscription, committed, magic, kind, count, records, timestamp, epoch, first, crc, length, trailer, bloom,
+             reserved) = head(data, start)  # fmt: skip
+        else:
+            (size, key, version, subscription, magic, kind, count, records, timestamp, epoch, first, crc, length, trailer, bloom,
+             reserved) = head(data, start)  # fmt: skip
+        at = start + section_at
+        last = at + length
+        # Trailers, tracking chunks and sub-batches are read by `Reader`
+        if last != end or kind or magic != MAGIC or records != count:
+            return None
+        notes: Any = ()
+        actual = crc32(data[at:last])
+        if actual != crc:
+            notes = (crc_note(crc, actual),)
+        entries: list[dict[str, Any]] = []
+        append = entries.append
+        offset = first
+        for _ in range(count):
+            (word,) = word_at(data, at)
+            at += 4
+            stop = at + word
+            if stop > last:
+                return None
+            if word > 2 and not data[at] and data[at + 1] in _DESCRIBED:
+                return None
+            append({"offset": offset, "size": word, "body": render(data[at:stop])})
+            offset += 1
+            at = stop
+        if at != last:
+            return None
+        chunk = {
+            "magic_version": magic,
+            "chunk_type": kind,
+            "chunk_type_label": "user",
+            "num_entries": count,
+            "num_records": records,
+            "timestamp": timestamp,
+            "epoch": epoch,
+            "chunk_first_offset": first,
+            "chunk_crc": crc,
+            "data_length": length,
+            "trailer_length": trailer,
+            "bloom_size": bloom,
+            "reserved": render(reserved),
+            "entries": entries,
+        }
+        if version_2:
+            fields = {
+                "size": size,
+                "key": key,
+                "version": version,
+                "subscription_id": subscription,
+                "committed_chunk_id": committed,
+                "chunk": chunk,
+            }
+        else:
+            fields = {"size": size, "key": key, "version": version, "subscription_id": subscription, "chunk": chunk}
+        return "Deliver", "one_way", None, fields, None, notes, None, NONE, None, None
+
+    return handle
+
+
+def _handlers(language: Language, by_side: dict[int, tuple[Layout, ...]], style: Style, special: Mapping[Layout, Handler]) -> Handlers:
+    """A handler for every key and version that leaves no choice between layouts."""
+    made: dict[bytes, Handler] = {}
+    for word, choices in by_side.items():
+        layout = choices[0]
+        number = language.numbers[layout.name]
+        if layout in special:
+            handler = special[layout]
+        elif len(choices) > 1 or layout.name in ("Tune", "PublishError") or layout in language.heads:
+            continue
+        elif layout.name == "PublishConfirm":
+            handler = _confirm(layout, style)
+        elif layout.name == "Credit":
+            if layout.kind == "response":
+                continue
+            handler = _credit(layout, style, number)
+        elif layout.kind == "request":
+            handler = _ask(layout, style, number)
+        elif layout.kind == "one_way":
+            handler = _one_way(layout, style)
+        elif any(field.name == "response_code" for field in layout.fields if isinstance(field, Field)):
+            handler = _answer(layout, style, number, language.accepted)
+        else:
+            continue
+        made[word.to_bytes(4, "big")] = handler
+    return made
+
+
+@cache
+def _current_handlers(style: Style) -> tuple[Handlers, Handlers]:
+    special = {
+        layouts.PUBLISH: _publish(style),
+        layouts.DELIVER: _deliver(style, False),
+        layouts.DELIVER_2: _deliver(style, True),
+    }
+    language = CURRENT_LANGUAGE
+    return _handlers(language, language.client, style, special), _handlers(language, language.server, style, special)
+
+
+@cache
+def _draft_handlers(style: Style) -> tuple[Handlers, Handlers]:
+    # Unsubscribe is answered under the key of Subscribe: these are followed.
+    language = DRAFT_LANGUAGE
+    followed = (layouts_draft.UNSUBSCRIBE, layouts_draft.UNSUBSCRIBE_RESPONSE, layouts_draft.SUBSCRIBE_RESPONSE)
+    client = {word: choices for word, choices in language.client.items() if choices[0] not in followed}
+    server = {word: choices for word, choices in language.server.items() if choices[0] not in followed}
+    return _handlers(language, client, style, {}), _handlers(language, server, style, {})
+
+
+class RabbitmqStreamDissector(StreamDissector):
+    """RabbitMQ Streams as servers since 3.9 speak it."""
+
+    protocol = "rabbitmq-stream"
+    language = CURRENT_LANGUAGE
+    handshake = HANDSHAKE
+
+    @classmethod
+    def tables(cls, style: Style) -> tuple[Handlers, Handlers]:
+        return _current_handlers(style)
+
+    def name_of(self, key: int) -> tuple[str | None, bool]:
+        return self.language.commands.get(key & ~layouts.RESPONSE), key >= layouts.RESPONSE
+
+
+class RabbitmqStreamDraftDissector(StreamDissector):
+    """The first draft: version 0, the same key both ways, so that the direction tells requests from responses."""
+
+    protocol = "rabbitmq-stream-draft"
+    language = DRAFT_LANGUAGE
+    handshake = DRAFT_HANDSHAKE
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.unsubscribing: dict[int, int] = {}
+
+    @classmethod
+    def tables(cls, style: Style) -> tuple[Handlers, Handlers]:
+        return _draft_handlers(style)
+
+    def choose(self, choices: tuple[Layout, ...], data: bytes, start: int, end: int) -> Layout:
+        if choices[0] is layouts_draft.CLOSE:
+            # A response is exactly as long as its fixed fields, and a request always longer.
+            return layouts_draft.CLOSE_RESPONSE if _U32(data, start)[0] == 10 else layouts_draft.CLOSE
+        if layouts_draft.SUBSCRIBE_RESPONSE in choices and end - start >= 12 and _U32(data, start + 8)[0] in self.unsubscribing:
+            return layouts_draft.UNSUBSCRIBE_SUCCESS
+        return super().choose(choices, data, start, end)
+
+    def follow(self, layout: Layout, side: int, fields: dict[str, Any], notes: list[str]) -> None:
+        super().follow(layout, side, fields, notes)
+        ident = fields.get("correlation_id")
+        if ident is None:
+            return
+        waiting = self.unsubscribing
+        if layout is layouts_draft.UNSUBSCRIBE:
+            waiting[ident] = waiting.get(ident, 0) + 1
+            if len(waiting) > self.options.open_limit:
+                del waiting[next(iter(waiting))]
+        elif layout in (layouts_draft.UNSUBSCRIBE_RESPONSE, layouts_draft.UNSUBSCRIBE_SUCCESS) and ident in waiting:
+            waiting[ident] -= 1
+            if not waiting[ident]:
+                del waiting[ident]
+
+
+_TEXT = """\
+Frames are a size, a key and a version, back to back from the first byte. Requests and responses carry a correlation id chosen by
+whoever asks; Publish is answered by PublishConfirm and PublishError under its publishing ids, and Credit only in trouble.
+
+In `published_messages` and `chunk.entries`, and in the `messages` of a sub-batch, a body that is an AMQP 1.0 message is shown as
+`sections`; any other is in `body` as bytes. `offset` of an entry is not on the wire but counted from the chunk's first. The number
+of published messages is what the frame holds; a count that says otherwise is noted."""
+
+PROTOCOLS = (
+    Protocol(
+        "rabbitmq-stream",
+        "RabbitMQ Streams",
+        (5552, 5551),
+        RabbitmqStreamDissector,
+        probe_current,
+        says,
+        layouts.LAYOUTS,
+        _TEXT,
+    ),
+    Protocol(
+        "rabbitmq-stream-draft",
+        "RabbitMQ Streams, first draft (May 2020)",
+        (5552, 5551, 5555),
+        RabbitmqStreamDraftDissector,
+        probe_draft,
+        says,
+        layouts_draft.LAYOUTS,
+        "Requests and responses have the same key and are told apart by who sends them; a successful Unsubscribe is answered with the key\n"
+        "of Subscribe. Told from later versions by the version 0 in every frame.",
+    ),
+)

@@ -1,0 +1,231 @@
+"""What the protocol in use and its draft are made of, and how frames are told in bytes without a known beginning."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from struct import Struct
+from typing import Any
+
+from dissect.layout import UNREADABLE, Layout, Style, decoder
+from dissect.layout.types import Field, Fixed, Number, minimum
+from dissect.protocols.rabbitmq import layouts, layouts_draft
+from dissect.protocols.rabbitmq.chunk import CURRENT, DRAFT, DRAFT_TIMED, MAGIC, Form, Part, Reader
+
+SIZE_LIMIT = 64 << 20
+"""No frame is looked for that is longer: 1 MiB is usual, and Deliver frames are not held to it."""
+
+CHAIN = 3
+"""So many sound frames in a row are certain, whatever comes behind them."""
+
+NO, MAYBE, YES = range(3)
+
+Table = dict[int, tuple[Layout, ...]]
+"""Layouts by key and version (one number)."""
+
+_HEAD = Struct(">II").unpack_from
+_PLAIN = Style()
+
+
+class Language:
+    """The tables of one of the two protocols.
+
+    `client` and `server` are what each side may send, `words` the keys and versions of both, `heads` the fixed fields before the
+    entries of Publish and Deliver, `pattern` finds every place where a frame could begin, `accepted` are the response codes that
+    do not refuse.
+    """
+
+    __slots__ = (
+        "accepted",
+        "bounds",
+        "client",
+        "commands",
+        "delivered",
+        "forms",
+        "heads",
+        "numbers",
+        "pattern",
+        "published",
+        "server",
+        "words",
+    )
+
+    def __init__(
+        self,
+        client: Iterable[Layout],
+        server: Iterable[Layout],
+        both: Iterable[Layout],
+        heads: dict[Layout, tuple[Part, ...]],
+        forms: tuple[Form, ...],
+        pattern: bytes,
+        commands: Mapping[int, str],
+        accepted: frozenset[int],
+    ) -> None:
+        self.client = _table((*client, *both))
+        self.server = _table((*server, *both))
+        self.words = frozenset((*self.client, *self.server))
+        self.heads = heads
+        self.published = frozenset(layout for layout in heads if layout.name == "Publish")
+        self.delivered = frozenset(layout for layout in heads if layout.name == "Deliver")
+        self.forms = forms
+        self.pattern = re.compile(pattern, re.DOTALL)
+        self.commands = commands
+        self.numbers = {name: number for number, name in commands.items()}
+        self.accepted = accepted
+        self.bounds = {layout: _bounds(layout) for table in (self.client, self.server) for each in table.values() for layout in each}
+
+    def tables(self, client: bool | None) -> tuple[Table, ...]:
+        """What a side may send that is the client, the server, or not known to be either."""
+        if client is None:
+            return (self.client, self.server)
+        return (self.client,) if client else (self.server,)
+
+    def header(self, tables: tuple[Table, ...], data: bytes, at: int, end: int) -> tuple[int, list[Layout]]:
+        """The whole length of the frame whose header could be at `at`, and what it could be; (0, []) if none."""
+        size, word = _HEAD(data, at)
+        length = size + 4
+        found: list[Layout] = []
+        if length <= SIZE_LIMIT:
+            for table in tables:
+                for layout in table.get(word, ()):
+                    least, most = self.bounds[layout]
+                    if least <= length <= most and (layout not in self.delivered or self.fits(layout, data, at, end, length)):
+                        found.append(layout)
+        return (length, found) if found else (0, found)
+
+    def fits(self, layout: Layout, data: bytes, at: int, end: int, length: int) -> bool:
+        """Whether what is there of a Deliver is a chunk of the right size."""
+        begin = at + sum(part.size for part in self.heads[layout])
+        if begin < end and data[begin] != MAGIC:
+            return False
+        for form in self.forms:
+            if begin + form.size > end:
+                return True
+            chunk: dict[str, Any] = {}
+            Reader(form, at, bytes, None).parts(form.header, data, begin, end, chunk, "", 0)
+            left = at + length - begin - form.size
+            section = chunk["data_length"]
+            if (
+                0 < chunk["num_entries"] <= chunk["num_records"]
+                and chunk.get("chunk_type", 0) <= 2
+                and left in (section, section + chunk.get("trailer_length", 0))
+            ):
+                return True
+        return False
+
+    def tells(self, layouts: list[Layout], data: bytes, at: int, end: int) -> bool:
+        """Whether a frame that is not whole is certain all the same: the header of a chunk is long and full of sizes."""
+        needed = self.forms[-1].size
+        return any(layout in self.delivered and end - at >= sum(part.size for part in self.heads[layout]) + needed for layout in layouts)
+
+    def search(self, client: bool | None, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
+        """(True, p): from p on frames certainly follow each other. (False, p): none begins before p."""
+        tables = self.tables(client)
+        keep = -1
+        # Every byte may look like a header and every candidate may be long: bounded work for each look.
+        budget = [16 * (end - at) + (1 << 20)]
+        for match in self.pattern.finditer(data, at, end):
+            place = match.start()
+            answer = self.chain(tables, data, place, end, final, keep >= 0, budget)
+            if answer == YES:
+                return True, place
+            if answer == MAYBE and keep < 0:
+                keep = place
+        if final:
+            return False, end
+        return False, keep if keep >= 0 else max(at, end - 7)
+
+    def chain(self, tables: tuple[Table, ...], data: bytes, at: int, end: int, final: bool, inside: bool, budget: list[int]) -> int:
+        """Whether frames begin at `at`; `inside`: an earlier candidate would cover it, so more is asked for.
+
+        `end` is the end of a segment, where frames often end too.
+        """
+        sound = 0
+        strong = False
+        needed = 2 if inside else 1
+        while True:
+            left = end - at
+            if left == 0:
+                return YES if sound >= needed else MAYBE
+            if left < 8:
+                if sound >= 2 or (final and strong and sound >= needed):
+                    return YES
+                return NO if final else MAYBE
+            length, layouts = self.header(tables, data, at, end)
+            if not length:
+                return NO
+            if length > left:
+                if sound >= needed or (not inside and self.tells(layouts, data, at, end)):
+                    return YES
+                return NO if final else MAYBE
+            budget[0] -= length
+            if budget[0] < 0 or not any(is_sound(layout, data, at, at + length) for layout in layouts):
+                return YES if sound >= 2 else NO
+            sound += 1
+            strong = strong or length > 12
+            if sound >= CHAIN:
+                return YES
+            at += length
+
+
+def is_sound(layout: Layout, data: bytes, start: int, end: int) -> bool:
+    """Whether the frame reads as `layout` without anything to say about it."""
+    try:
+        return "trailing" not in decoder(layout, _PLAIN)(data, start, end)
+    except UNREADABLE:
+        return False
+
+
+def word_of(layout: Layout) -> int:
+    """Key and version of a layout as one number."""
+    version = next(field.default for field in layout.fields if isinstance(field, Field) and field.name == "version")
+    assert isinstance(layout.key, int)
+    return layout.key << 16 | int(version)
+
+
+def _table(all_layouts: tuple[Layout, ...]) -> Table:
+    table: Table = {}
+    for layout in all_layouts:
+        word = word_of(layout)
+        table[word] = (*table.get(word, ()), layout)
+    return table
+
+
+def _bounds(layout: Layout) -> tuple[int, int]:
+    """How short and how long a frame may be, its size field included, as far as its layout tells."""
+    least = minimum(layout.fields)
+    fixed = all(isinstance(entry, Field) and isinstance(entry.type, Number | Fixed) for entry in layout.fields)
+    return least, least if fixed else SIZE_LIMIT
+
+
+_FRAME = (Part("size", 4, "I"), Part("key", 2, "H"), Part("version", 2, "H"))
+
+CURRENT_LANGUAGE = Language(
+    layouts.CLIENT_LAYOUTS,
+    layouts.SERVER_LAYOUTS,
+    layouts.BOTH_LAYOUTS,
+    {
+        layouts.PUBLISH: (*_FRAME, Part("publisher_id", 1, "B")),
+        layouts.PUBLISH_2: (*_FRAME, Part("publisher_id", 1, "B")),
+        layouts.DELIVER: (*_FRAME, Part("subscription_id", 1, "B")),
+        layouts.DELIVER_2: (*_FRAME, Part("subscription_id", 1, "B"), Part("committed_chunk_id", 8, "Q")),
+    },
+    (CURRENT,),
+    rb"(?=[\x00-\x03]...[\x00\x80][\x01-\x1f]\x00[\x01\x02])",
+    layouts.COMMANDS,
+    frozenset((0x01, 0x0A)),
+)
+
+DRAFT_LANGUAGE = Language(
+    layouts_draft.CLIENT_LAYOUTS,
+    layouts_draft.SERVER_LAYOUTS,
+    layouts_draft.BOTH_LAYOUTS,
+    {
+        layouts_draft.PUBLISH: _FRAME,
+        layouts_draft.DELIVER: (*_FRAME, Part("subscription_id", 4, "I")),
+    },
+    (DRAFT, DRAFT_TIMED),
+    rb"(?=[\x00-\x03]...(?:\x00[\x00-\x0e]|\x03[\xe6\xe7])\x00\x00)",
+    layouts_draft.COMMANDS,
+    frozenset((0, 9)),
+)

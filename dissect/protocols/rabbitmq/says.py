@@ -1,0 +1,218 @@
+"""What a message says, in a few words for its line of text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from dissect.model import Message
+
+RUNS = 3
+"""Runs of numbers that a line shows before it gives up."""
+
+PAIRS = 3
+"""Properties that a line shows."""
+
+_HEADER = frozenset(("size", "key", "version", "correlation_id", "response_code", "response_code_label", "trailing"))
+
+Fields = dict[str, Any]
+
+
+def says(message: Message) -> str:
+    """The key fields of a message; tolerates messages of which only the beginning is there."""
+    fields = message.fields
+    parts: list[str] = []
+    if message.id is not None:
+        parts.append(f"#{message.id}")
+    if "response_code" in fields:
+        parts.append(_code(fields, "response_code"))
+        if message.kind == "response" and message.outcome == "refused" and message.name != "Credit":
+            return "  ".join(parts)
+    maker = _RESPONSES.get(message.name) if message.kind == "response" else None
+    maker = maker or _SAYS.get(message.name)
+    try:
+        parts += _others(fields) if maker is None else maker(fields)
+    except (KeyError, TypeError, IndexError):
+        parts += _others(fields)
+    return "  ".join(part for part in parts if part)
+
+
+def _code(fields: Fields, name: str) -> str:
+    return fields.get(f"{name}_label") or f"code 0x{fields[name]:02x}"
+
+
+def _others(fields: Fields) -> list[str]:
+    """Every plain value that no better words are known for."""
+    return [f"{name}={value}" for name, value in fields.items() if name not in _HEADER and isinstance(value, str | int)]
+
+
+def _ranges(numbers: Iterable[int]) -> str:
+    """`1-4, 7` for what follows each other."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        elif len(runs) == RUNS:
+            return ", ".join(map(_run, runs)) + ", ..."
+        else:
+            runs.append([number, number])
+    return ", ".join(map(_run, runs))
+
+
+def _run(run: Sequence[int]) -> str:
+    return str(run[0]) if run[0] == run[1] else f"{run[0]}-{run[1]}"
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what[:-1] + 'ie' if what.endswith('y') else what}s"
+
+
+def _pairs(pairs: list[dict[str, Any]], first: tuple[str, ...] = ()) -> str:
+    """`key=value` of the interesting ones, or of the first few."""
+    if first:
+        chosen = [pair for name in first for pair in pairs if pair["key"] == name]
+        pairs = chosen or pairs
+    text = " ".join(f"{pair['key']}={pair['value']}" for pair in pairs[:PAIRS])
+    return f"{text} ..." if len(pairs) > PAIRS else text
+
+
+def _names(names: list[str]) -> str:
+    text = ", ".join(map(str, names[:PAIRS]))
+    return f"{text} and {len(names) - PAIRS:,} more" if len(names) > PAIRS else text or "none"
+
+
+def _offset(fields: Fields) -> str:
+    kind = fields["offset_type_label"] or f"type {fields['offset_type']}"
+    return f"{kind} {fields['offset']}" if "offset" in fields and fields["offset_type"] in (4, 5) else str(kind)
+
+
+def _published(fields: Fields) -> list[str]:
+    messages = fields["published_messages"]
+    whose = [f"publisher {fields['publisher_id']}"] if "publisher_id" in fields else [str(fields["stream"])]
+    size = sum(one.get("size", 0) for one in messages)
+    ids = _ranges(one["publishing_id"] for one in messages)
+    what = [f"{'id' if len(messages) == 1 else 'ids'} {ids}"] if messages else []
+    batches = sum("compression" in one for one in messages)
+    packed = [_count(batches, "sub-batch").replace("batchs", "batches")] if batches else []
+    return [*whose, *what, _count(len(messages), "message"), *packed, _count(size, "byte")]
+
+
+def _confirmed(fields: Fields) -> list[str]:
+    ids = fields["publishing_ids"]
+    whose = [f"publisher {fields['publisher_id']}"] if "publisher_id" in fields else []
+    return [*whose, f"{'id' if len(ids) == 1 else 'ids'} {_ranges(ids) or 'none'}"]
+
+
+def _not_published(fields: Fields) -> list[str]:
+    errors = fields["publishing_errors"]
+    whose = [f"publisher {fields['publisher_id']}"] if "publisher_id" in fields else []
+    reasons = dict.fromkeys(_code(one, "code") for one in errors)
+    return [*whose, f"{'id' if len(errors) == 1 else 'ids'} {_ranges(one['publishing_id'] for one in errors)}", ", ".join(reasons)]
+
+
+def _delivered(fields: Fields) -> list[str]:
+    chunk = fields["chunk"]
+    first, records = chunk["chunk_first_offset"], chunk["num_records"]
+    parts = [
+        f"subscription {fields['subscription_id']}",
+        f"offset {first}" if records == 1 else f"offsets {first}-{first + max(records, 1) - 1}",
+        _count(chunk["num_entries"], "entry"),
+    ]
+    if records != chunk["num_entries"]:
+        parts.append(_count(records, "record"))
+    if chunk.get("chunk_type"):
+        parts.append(str(chunk["chunk_type_label"] or f"chunk type {chunk['chunk_type']}"))
+    return parts
+
+
+def _subscribe(fields: Fields) -> list[str]:
+    start = f"from {_offset(fields)}" if "offset_type" in fields else f"from offset {fields['offset']}"
+    properties = [_pairs(fields["properties"])] if fields.get("properties") else []
+    return [f"subscription {fields['subscription_id']}", str(fields["stream"]), start, f"credit {fields['credit']}", *properties]
+
+
+def _metadata(fields: Fields) -> list[str]:
+    streams = fields["stream_metadata"]
+    bad = [f"{one['stream_name']}: {_code(one, 'response_code')}" for one in streams if one["response_code_label"] != "OK"]
+    good = [one["stream_name"] for one in streams if one["response_code_label"] == "OK"]
+    return [_count(len(fields["brokers"]), "broker"), *([_names(good)] if good else []), *bad[:PAIRS]]
+
+
+def _versions(fields: Fields) -> list[str]:
+    newer = [f"{one['key_label'] or one['key']} {one['max_version']}" for one in fields["commands"] if one["max_version"] > 1]
+    return [_count(len(fields["commands"]), "command"), *([f"up to {', '.join(newer)}"] if newer else [])]
+
+
+_SAYS: dict[str, Callable[[Fields], list[str]]] = {
+    "PeerProperties": lambda fields: [_pairs(fields["peer_properties"], ("product", "version"))],
+    "SaslHandshake": lambda fields: [],
+    "SaslAuthenticate": lambda fields: [str(fields["mechanism"])],
+    "Tune": lambda fields: [
+        f"frame_max {fields['frame_max']:,}" if fields["frame_max"] else "no frame_max",
+        f"heartbeat {fields['heartbeat']} s" if fields["heartbeat"] else "no heartbeat",
+    ],
+    "Open": lambda fields: [f"virtual host {fields['virtual_host']}"],
+    "Close": lambda fields: [_code(fields, "closing_code"), str(fields["closing_reason"])],
+    "Heartbeat": lambda fields: [],
+    "DeclarePublisher": lambda fields: [
+        f"publisher {fields['publisher_id']}",
+        str(fields["stream"]),
+        f"reference {fields['publisher_reference']}" if fields["publisher_reference"] else "",
+    ],
+    "Publish": _published,
+    "PublishConfirm": _confirmed,
+    "PublishError": _not_published,
+    "QueryPublisherSequence": lambda fields: [f"reference {fields['publisher_reference']}", str(fields["stream"])],
+    "DeletePublisher": lambda fields: [f"publisher {fields['publisher_id']}"],
+    "Subscribe": _subscribe,
+    "Deliver": _delivered,
+    "Credit": lambda fields: [f"subscription {fields['subscription_id']}", *([f"+{fields['credit']}"] if "credit" in fields else [])],
+    "StoreOffset": lambda fields: [f"reference {fields['reference']}", str(fields["stream"]), f"offset {fields['offset']}"],
+    "QueryOffset": lambda fields: [f"reference {fields['reference']}", str(fields["stream"])],
+    "Unsubscribe": lambda fields: [f"subscription {fields['subscription_id']}"],
+    "Create": lambda fields: [str(fields["stream"]), _pairs(fields["arguments"])],
+    "Delete": lambda fields: [str(fields["stream"])],
+    "Metadata": lambda fields: [_names(fields["streams"])],
+    "MetadataUpdate": lambda fields: [str(fields["stream"]), _code(fields, "code")],
+    "Route": lambda fields: [f"{fields['super_stream']} by {fields['routing_key']}"],
+    "Partitions": lambda fields: [str(fields["super_stream"])],
+    "ConsumerUpdate": lambda fields: [f"subscription {fields['subscription_id']}", fields["active_label"] or f"active {fields['active']}"],
+    "ExchangeCommandVersions": _versions,
+    "StreamStats": lambda fields: [str(fields["stream"])],
+    "CreateSuperStream": lambda fields: [str(fields["name"]), _count(len(fields["partitions"]), "partition"), _pairs(fields["arguments"])],
+    "DeleteSuperStream": lambda fields: [str(fields["name"])],
+    "ResolveOffsetSpec": lambda fields: [str(fields["stream"]), _offset(fields)],
+}
+
+
+def _nothing(fields: Fields) -> list[str]:
+    return []
+
+
+_RESPONSES: dict[str, Callable[[Fields], list[str]]] = {
+    **dict.fromkeys(
+        (
+            "DeclarePublisher",
+            "DeletePublisher",
+            "Subscribe",
+            "Unsubscribe",
+            "Create",
+            "Delete",
+            "SaslAuthenticate",
+            "Close",
+            "CreateSuperStream",
+            "DeleteSuperStream",
+        ),
+        _nothing,
+    ),
+    "QueryPublisherSequence": lambda fields: [f"sequence {fields['sequence']}"],
+    "QueryOffset": lambda fields: [f"offset {fields['offset']}"],
+    "Metadata": _metadata,
+    "SaslHandshake": lambda fields: [_names(fields["mechanisms"])],
+    "Open": lambda fields: [_pairs(fields["connection_properties"])] if "connection_properties" in fields else [],
+    "Route": lambda fields: [_names(fields["streams"])],
+    "Partitions": lambda fields: [_names(fields["streams"])],
+    "ConsumerUpdate": lambda fields: [_offset(fields)],
+    "StreamStats": lambda fields: [_pairs(fields["stats"])],
+    "ResolveOffsetSpec": lambda fields: [_offset(fields)],
+}
