@@ -371,13 +371,18 @@ class ByteStream:
         self.run = []
         orders: list[int]
         releases: list[int]
-        parts, orders, releases, numbers, files, times = map(list, zip(*run, strict=True))
-        starts = list(accumulate(map(len, parts), initial=0))
-        size = starts.pop()
-        data = parts[0] if len(parts) == 1 else b"".join(parts)
-        if releases == orders:
-            releases = orders
-        start = self.next - size
+        if len(run) == 1:
+            data, order, release, number, file, time_ns = run[0]
+            starts, orders, numbers, files, times = [0], [order], [number], [file], [time_ns]
+            releases = orders if release == order else [release]
+        else:
+            parts, orders, releases, numbers, files, times = map(list, zip(*run, strict=True))
+            starts = list(accumulate(map(len, parts), initial=0))
+            starts.pop()
+            data = b"".join(parts)
+            if releases == orders:
+                releases = orders
+        start = self.next - len(data)
         notes = self.take_notes(start, self.next) if self.notes else ()
         self.items.append(Chunk(self.side, start - self.origin, data, starts, orders, releases, numbers, files, times, notes))
         self.remember(data)

@@ -24,6 +24,9 @@ __all__ = ["END", "Conversation", "Conversations", "Delivery"]
 FEW = 8
 """Batches of so few segments cost less one by one than by column."""
 
+SHORT = 6
+"""Segments between two that are in trouble cost less one by one than as a stretch of their own."""
+
 _FACTORS = np.array(
     [0x9E37_79B9_7F4A_7C15, 0xC2B2_AE3D_27D4_EB4F, 0x1656_67B1_9E37_79F9, 0x85EB_CA77_C2B2_AE63, 0x27D4_EB2F_1656_67C5], np.uint64
 )
@@ -55,7 +58,9 @@ class Conversations:
         count = len(batch)
         if count:
             pool = self._pool
-            if count <= FEW or pool.total + int(np.maximum(batch.length, PIECE_COST).sum()) > pool.total_limit:
+            # A segment has three ends, of what is known and of what was cut, and each makes at most one more piece.
+            most = pool.total + int(batch.length.sum()) + 3 * PIECE_COST * count
+            if count <= FEW or most > pool.total_limit:
                 # The limit over all conversations is the one thing that makes them depend on each other: keep their order.
                 self._in_order(batch)
             else:
@@ -158,43 +163,19 @@ class Conversations:
 
     def _grouped(self, batch: SegmentBatch, by_flow: NDArray[np.int64], begin: NDArray[np.int64], keys: bytes) -> None:
         """Take a batch whose rows in the order `by_flow` lie together by flow; `begin` says where each flow begins."""
-        count = len(by_flow)
-        end = np.append(begin[1:], count)
-        flags = batch.flags[by_flow]
-        # Rows of a flow up to its last SYN, and from its first FIN or RST on, are walked; those between may be plain.
-        special = np.flatnonzero(flags & (SYN | FIN | RST))
-        first, stop = begin.copy(), end.copy()
-        if len(special):
-            owner = np.searchsorted(begin, special, "right") - 1
-            opening = flags[special] & SYN != 0
-            np.maximum.at(first, owner[opening], special[opening] + 1)
-            np.minimum.at(stop, owner[~opening], special[~opening])
-            np.maximum(first, stop, out=stop)
-        plain = _Plain(batch, by_flow, first, stop)
-
+        plain = _Plain(batch, by_flow, begin)
         rows: NDArray[np.int64] | None = None
         buffer = batch.buffer
         table, touched = self._table, self._touched
-        at = 0
-        for group, (low, start, rest, high) in enumerate(zip(begin.tolist(), first.tolist(), stop.tolist(), end.tolist(), strict=True)):
-            key = keys[at : at + 40]
-            at += 40
+        for stretch, (flow, low, high, walk) in enumerate(plain.stretches):
+            key = keys[flow * 40 : flow * 40 + 40]
             assembler = table.get(key)
-            if low < start:
-                if rows is None:
-                    rows = _columns(batch, by_flow)
-                assembler = self._walk(key, assembler, rows[low:start].tolist(), buffer)
-            if start < rest:
-                if assembler is not None and plain.take(assembler, group):
-                    touched[assembler] = None
-                else:
-                    if rows is None:
-                        rows = _columns(batch, by_flow)
-                    assembler = self._walk(key, assembler, rows[start:rest].tolist(), buffer)
-            if rest < high:
-                if rows is None:
-                    rows = _columns(batch, by_flow)
-                self._walk(key, assembler, rows[rest:high].tolist(), buffer)
+            if not walk and assembler is not None and plain.take(assembler, stretch):
+                touched[assembler] = None
+                continue
+            if rows is None:
+                rows = _columns(batch, by_flow)
+            self._walk(key, assembler, rows[low:high].tolist(), buffer)
 
 
 def _columns(batch: SegmentBatch, rows: NDArray[np.int64] | None) -> NDArray[np.int64]:
@@ -214,52 +195,84 @@ def _endpoint(key: bytes, at: int) -> tuple[str, int]:
     return f"[{inet_ntop(AF_INET6, key[at : at + 16])}]:{port}", port
 
 
+def _around(trouble: NDArray[np.int64], flow: NDArray[np.int64], begin: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Which rows to walk: those in trouble, and the few between them or the ends of their flow, which are not worth a stretch."""
+    count = len(flow)
+    if not len(trouble):
+        return np.zeros(count, np.bool_)
+    trouble.sort()
+    owner = flow[trouble]
+    end = np.append(begin[1:], count)
+    apart = (np.diff(trouble) > SHORT) | (np.diff(owner) != 0)
+    first = trouble[np.append(True, apart)]
+    last = trouble[np.append(apart, True)] + 1
+    from_begin, to_end = begin[flow[first]], end[flow[first]]
+    first = np.where(first - from_begin < SHORT, from_begin, first)
+    last = np.where(to_end - last < SHORT, to_end, last)
+    change = np.zeros(count + 1, np.int8)
+    change[first] += 1
+    change[last] -= 1
+    return np.cumsum(change[:-1], dtype=np.int8) > 0
+
+
 class _Plain:
-    """The rows of a batch that may be plain, in parts: one side of one flow each."""
+    """The stretches of a batch: rows of one flow in packet order, either around some trouble, or with none to be seen between them.
 
-    def __init__(self, batch: SegmentBatch, by_flow: NDArray[np.int64], first: NDArray[np.int64], stop: NDArray[np.int64]) -> None:
-        """The rows of each flow from `first` to before `stop`, which count in `by_flow`."""
-        groups = len(first)
+    Those without trouble fall in parts, one for each side that sends.
+    """
+
+    def __init__(self, batch: SegmentBatch, by_flow: NDArray[np.int64], begin: NDArray[np.int64]) -> None:
         self._buffer = batch.buffer
-        sizes = stop - first
-        group = np.repeat(np.arange(groups), sizes)
-        rows = by_flow[np.arange(len(group)) + np.repeat(first - (np.cumsum(sizes) - sizes), sizes)]
-        self._empty = not len(rows)
-        if self._empty:
-            return
-        side = group * 2 + batch.reverse[rows]
+        count, flows = len(by_flow), len(begin)
+        flow = np.repeat(np.arange(flows), np.diff(begin, append=count))
+        side = flow * 2 + batch.reverse[by_flow]
         # numpy sorts 16-bit integers several times as fast.
-        by_side = np.argsort(side.astype(np.uint16) if groups < 1 << 15 else side, kind="stable")
-        side = side[by_side]
-        rows = rows[by_side]
-        count = len(rows)
+        place = np.argsort(side.astype(np.uint16) if flows < 1 << 15 else side, kind="stable")
+        side = side[place]
+        rows = by_flow[place]
 
-        seq, ack = batch.seq[rows], batch.ack[rows]
-        wire = batch.wire[rows]
-        times = batch.time_ns[rows]
+        seq, wire = batch.seq[rows], batch.wire[rows]
+        trouble = wire != batch.length[rows]
+        trouble |= batch.flags[rows] & (ACK | SYN | FIN | RST) != ACK
+        trouble[1:] |= ((seq[:-1] + wire[:-1]) & MASK != seq[1:]) & (side[1:] == side[:-1])
+        walk = _around(place[trouble], flow, begin)
+
+        border = np.empty(count, np.bool_)
+        border[0] = True
+        np.not_equal(walk[1:], walk[:-1], out=border[1:])
+        border[begin] = True
+        low = np.flatnonzero(border)
+        high = np.append(low[1:], count)
+        self.stretches = list(zip(flow[low].tolist(), low.tolist(), high.tolist(), walk[low].tolist(), strict=True))
+        """The flow, rows from and to (counted in `by_flow`), and whether there is trouble."""
+
+        kept = np.flatnonzero(~walk[place])
+        side = (np.cumsum(border) - 1)[place[kept]] * 2 + (side[kept] & 1)
+        rows, seq, wire = rows[kept], seq[kept], wire[kept]
+        if not len(rows):
+            return
+        count = len(rows)
         border = np.empty(count, np.bool_)
         border[0] = True
         np.not_equal(side[1:], side[:-1], out=border[1:])
         begin = np.flatnonzero(border)
         sizes = np.diff(begin, append=count)
-
-        trouble = wire != batch.length[rows]
-        trouble |= batch.flags[rows] & ACK == 0
-        trouble[1:] |= ((seq[:-1] + wire[:-1]) & MASK != seq[1:]) & ~border[1:]
+        ack = batch.ack[rows]
         base = ack[begin]
         ahead = ((ack - np.repeat(base, sizes) + 0x8000_0000) & MASK) - 0x8000_0000
+        times = batch.time_ns[rows]
         # Acknowledgements so far apart have no order on the circle.
-        trouble |= np.abs(ahead) > FAR
-        self._trouble = np.logical_or.reduceat(trouble, begin).tolist()
+        self._trouble = (np.maximum.reduceat(np.abs(ahead), begin) > FAR).tolist()
         self._ack = (base + np.maximum.reduceat(ahead, begin)).tolist()
         self._seq = seq[begin].tolist()
         self._latest = np.maximum.reduceat(times, begin).tolist()
         self._packets = sizes.tolist()
         self._bytes = np.add.reduceat(wire, begin).tolist()
-        self._side = (side[begin] & 1).tolist()
-        self._part = np.searchsorted(side[begin], np.arange(groups + 1) * 2).tolist()
+        part = np.full(2 * len(low), -1, np.int64)
+        part[side[begin]] = np.arange(len(begin))
+        self._part = part.tolist()
 
-        last = by_flow[np.maximum(stop, 1) - 1]
+        last = by_flow[high - 1]
         self._last = list(
             zip(
                 batch.order[last].tolist(),
@@ -283,8 +296,8 @@ class _Plain:
         self._files = batch.file[rows].tolist()
         self._times = times[filled].tolist()
 
-    def take(self, assembler: Assembler, group: int) -> bool:
-        """Hand the rows of one flow to its conversation, if they are plain and it is in no trouble; otherwise do nothing."""
+    def take(self, assembler: Assembler, stretch: int) -> bool:
+        """Hand the rows of a stretch to their conversation, if they follow what it has and it is in no trouble; otherwise do nothing."""
         one, two = assembler.streams
         if (
             assembler.closed is not None
@@ -295,34 +308,42 @@ class _Plain:
             or two.fin is not None
         ):
             return False
-        part = self._part[group]
-        flip = assembler.flip
-        side = self._side[part] ^ flip
-        own, other = assembler.streams[side], assembler.streams[1 - side]
-        more = self._part[group + 1] - part == 2
-        if not self._follows(part, own) or (more and not self._follows(part + 1, other)):
-            return False
-        back = self._bytes[part + 1] if more else 0
-        acked = self._acked(part, other, back)
-        if acked is None:
-            return False
-        if more:
-            acked_back = self._acked(part + 1, own, self._bytes[part])
+        part, back = self._part[2 * stretch], self._part[2 * stretch + 1]
+        if assembler.flip:
+            part, back = back, part
+        size = size_back = 0
+        if part >= 0:
+            if not self._follows(part, one):
+                return False
+            size = self._bytes[part]
+        if back >= 0:
+            if not self._follows(back, two):
+                return False
+            size_back = self._bytes[back]
+        acked: int | None = one.acked
+        acked_back: int | None = two.acked
+        if part >= 0:
+            acked_back = self._acked(part, two, size_back)
             if acked_back is None:
                 return False
-            own.acked = max(own.acked, acked_back)
-        other.acked = max(other.acked, acked)
-        self._add(part, assembler, own)
-        if more:
-            self._add(part + 1, assembler, other)
-        assembler.conversation.last = self._last[group]
+        if back >= 0:
+            acked = self._acked(back, one, size)
+            if acked is None:
+                return False
+        assert acked is not None and acked_back is not None
+        one.acked, two.acked = acked, acked_back
+        if part >= 0:
+            self._add(part, assembler, one)
+        if back >= 0:
+            self._add(back, assembler, two)
+        assembler.conversation.last = self._last[stretch]
         return True
 
     def _follows(self, part: int, stream: ByteStream) -> bool:
-        """Whether the rows of a part follow each other and what was there before."""
+        """Whether the rows of a part follow what was there before."""
         if self._trouble[part] or not stream.known or (self._seq[part] - stream.base - stream.next) & MASK:
             return False
-        return not self._bytes[part] or (stream.known == FIXED and stream.sent <= stream.next)
+        return stream.sent <= stream.next and (stream.known == FIXED or not self._bytes[part])
 
     def _acked(self, part: int, stream: ByteStream, more: int) -> int | None:
         """The position that the rows of a part acknowledge in the other side's `stream` after `more` bytes; None if those are missing."""
@@ -331,7 +352,7 @@ class _Plain:
             return None if stream.hint is None else stream.acked
         end = stream.next + more
         ahead = ((self._ack[part] - stream.base - end + 0x8000_0000) & MASK) - 0x8000_0000
-        return end + ahead if -FAR <= ahead <= 0 else None
+        return max(end + ahead, stream.acked) if -FAR <= ahead <= 0 else None
 
     def _add(self, part: int, assembler: Assembler, stream: ByteStream) -> None:
         packets, size = self._packets[part], self._bytes[part]

@@ -173,7 +173,7 @@ def tell(segments: Sequence[Segment], options: Options | None = None) -> list[St
     try:
         # By column, however few segments, and then as it comes.
         for conversations.FEW in (0, few):
-            for size in (1, 2, 3, 7, 9, 20, None):
+            for size in (1, 3, 7, 20, None):
                 parts = feed(segments, size, options)
                 assert [story.summary() for story in parts] == whole, f"batches of {size}"
     finally:
