@@ -116,9 +116,9 @@ class _Maker:
             self.field(field, branch, made, tail)
 
     def field(self, field: Field, kind: Type, made: dict[str, Any], tail: bool) -> None:
-        if field.name in self.sizes or (callable(field.default) and field.name not in self.asked):
+        if field.name in self.sizes or (callable(field.default) and field.name not in self.asked and field.name not in self.counts):
             return
-        if field.default is not None and field.name not in self.asked and self.draw(st.integers(0, 9)):
+        if field.default is not None and field.name not in self.asked and field.name not in self.counts and self.draw(st.integers(0, 9)):
             made[field.name] = field.default
             return
         wanted: list[Any] = [*self.asked.get(field.name, ()), *(field.labels or ())]

@@ -88,6 +88,8 @@ class _Builder:
         name = field.name
         if name in values:
             value = values[name]
+        elif (counted := self.counted(name, around, values, where)) is not None:
+            value = counted
         elif callable(field.default):
             assert isinstance(kind, Number)
             self.open.append((len(self.parts), kind, field.default))
@@ -96,11 +98,11 @@ class _Builder:
         elif field.default is not None:
             value = field.default
         else:
-            value = self.counted(name, around, values, where)
+            raise ValueError(f"{where} needs a value for {name}")
         self.scopes[-1][name] = value
         self.value(kind, value, f"{where}.{name}")
 
-    def counted(self, name: str, around: Sequence[Entry], values: Values, where: str) -> int:
+    def counted(self, name: str, around: Sequence[Entry], values: Values, where: str) -> int | None:
         """The count or length that another field of the object takes from the field `name`."""
         for field in _fields(around):
             kind = field.type
@@ -113,7 +115,7 @@ class _Builder:
                 return _size(kind, value)
             if isinstance(kind, Sized) and kind.length == name:
                 return len(self.apart(kind.content, value, f"{where}.{field.name}"))
-        raise ValueError(f"{where} needs a value for {name}")
+        return None
 
     def apart(self, kind: Type, value: Any, where: str) -> bytes:
         """The bytes of a value on its own."""

@@ -469,7 +469,7 @@ class _Maker:
         self.emit(f"if not at <= {stop} <= {self.end}:" if signed else f"if {stop} > {self.end}:")
         self.emit("    raise ValueError")
         value, run, _ = flat
-        if len(run) == 1 and value == run[0][0] and run[0][1] != "B":
+        if len(run) == 1 and value == run[0][0] and run[0][1] in "bHhIiQq":
             counted = self.name("COUNTED", _Counted(run[0][3], run[0][1]))
             self.emit(f"{items} = [*{counted}[{size}](buf, at)]")
         else:

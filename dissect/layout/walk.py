@@ -5,8 +5,8 @@ The last word on a frame: what `walk` reads without a fault or a note, the decod
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from struct import unpack_from
+from collections.abc import Callable, Sequence
+from struct import Struct
 from typing import Any, NamedTuple
 
 from dissect.errors import Malformed
@@ -24,7 +24,6 @@ from dissect.layout.types import (
     Labels,
     Layout,
     Number,
-    Optional,
     Repeat,
     Rest,
     RestText,
@@ -51,6 +50,9 @@ class Walked(NamedTuple):
 
 PLAIN = Style()
 
+_make_span = tuple.__new__
+_NOT_WHOLE = frozenset(("f", "d", "16s"))
+
 
 def walk(
     layout: Layout,
@@ -75,6 +77,10 @@ def walk(
         walker.damaged(layout.secret)
         return Walked(fields, walker.spans, walker.notes, Fault(damage.field, damage.offset, damage.reason, damage.buffer))
     return Walked(fields, walker.spans, walker.notes, None)
+
+
+Read = tuple[Any, int, Any]
+"""A value, the position behind it, and what choices, counts and labels refer to: the bare integer or text, or None."""
 
 
 class Walker:
@@ -109,7 +115,8 @@ class Walker:
     def span(
         self, name: str, at: int, stop: int, value: Any, depth: int, label: str | None = None, secret: bool = False, leaf: bool = True
     ) -> None:
-        self.spans.append(Span(name, at - self.start, stop - at, value, depth, leaf, label, secret, self.buffer))
+        # Past the named tuple's own constructor, which costs more than the rest of the work on a field.
+        self.spans.append(_make_span(Span, (name, at - self.start, stop - at, value, depth, leaf, label, secret, self.buffer)))
 
     def open(self, name: str, at: int, depth: int) -> None:
         """Begin the span of an object or array; what follows with a greater depth lies in it until `close`."""
@@ -119,8 +126,8 @@ class Walker:
     def close(self, stop: int) -> None:
         """End the span opened last."""
         index = self.opened.pop()
-        span = self.spans[index]
-        self.spans[index] = span._replace(length=stop - self.start - span.offset)
+        name, offset, _, value, depth, leaf, label, secret, buffer = self.spans[index]
+        self.spans[index] = _make_span(Span, (name, offset, stop - self.start - offset, value, depth, leaf, label, secret, buffer))
 
     def malformed(self, at: int, reason: str, *names: str) -> Malformed:
         """To be raised: the field named by `names` below the present one, such as "entries[2]", "body", is damaged at `at`."""
@@ -176,18 +183,18 @@ class Walker:
 
     def _entries(self, entries: Sequence[Entry], at: int, end: int, depth: int, into: dict[str, Any]) -> int:
         for entry in entries:
-            match entry:
-                case Field(type=Choice() as choice):
-                    at = self._choice(choice, entry, at, end, depth, into)
-                case Field():
-                    at = self._field(entry, entry.type, at, end, depth, into)
-                case Choice():
-                    at = self._choice(entry, None, at, end, depth, into)
-                case Optional(fields=tail):
-                    if at < end:
-                        at = self._entries(tail, at, end, depth, into)
-                    elif self.missing is not None and end == self.end:
-                        raise self.malformed(at, self.missing, *_first_name(tail))
+            if isinstance(entry, Field):
+                kind = entry.type
+                if isinstance(kind, Choice):
+                    at = self._choice(kind, entry, at, end, depth, into)
+                else:
+                    at = self._field(entry, kind, at, end, depth, into)
+            elif isinstance(entry, Choice):
+                at = self._choice(entry, None, at, end, depth, into)
+            elif at < end:
+                at = self._entries(entry.fields, at, end, depth, into)
+            elif self.missing is not None and end == self.end:
+                raise self.malformed(at, self.missing, *_first_name(entry.fields))
         return at
 
     def _choice(self, choice: Choice, field: Field | None, at: int, end: int, depth: int, into: dict[str, Any]) -> int:
@@ -227,7 +234,7 @@ class Walker:
                 return scope[name]
         raise ValueError(f"no field {name}")
 
-    def _secret(self, kind: Type, at: int, end: int, name: str, depth: int, labels: Labels | None) -> tuple[Any, int, Any]:
+    def _secret(self, kind: Type, at: int, end: int, name: str, depth: int, labels: Labels | None) -> Read:
         """A value that is replaced by its size, or whose spans are flagged as secret."""
         first, notes = len(self.spans), len(self.notes)
         show = self.style.show_secrets
@@ -252,69 +259,66 @@ class Walker:
         self.span(name, begin, at, value, depth, secret=True)
         return value, at, bare
 
-    def _value(self, kind: Type, at: int, end: int, name: str, depth: int, labels: Labels | None) -> tuple[Any, int, Any]:
-        """Value, new position, and the bare value for those who refer to the field."""
-        value: Any
-        match kind:
-            case Number():
-                bare = self._number(kind, at, end)
-                value = self._shown(kind, bare)
-                stop = at + kind.size
-                self.span(name, at, stop, value, depth, None if labels is None else labels.get(bare))
-                return value, stop, None if kind.floating or kind.code == "16s" else bare
-            case Fixed(size=size) | FixedText(size=size):
-                stop = self._take(size, at, end)
-                data = self.buf[at:stop]
-                value = self._text(data) if isinstance(kind, FixedText) else self.render(data)
-                self.span(name, at, stop, value, depth)
-                return value, stop, None
-            case Bits(number=number, parts=parts):
-                bare = self._number(number, at, end)
-                value = {}
-                for part, shift, mask, part_labels in parts:
-                    value[part] = bare >> shift & mask
-                    if part_labels is not None:
-                        value[f"{part}_label"] = part_labels.get(value[part])
-                stop = at + number.size
-                self.span(name, at, stop, value, depth)
-                return value, stop, None
-            case Text() | Blob():
-                return self._prefixed(kind, at, end, name, depth)
-            case Rest() | RestText():
-                data = self.buf[at:end]
-                value = self._text(data) if isinstance(kind, RestText) else self.render(data)
-                self.span(name, at, end, value, depth)
-                if self.missing is not None and end == self.end:
-                    self.partial = value
-                    raise self.malformed(end, self.missing)
-                return value, end, None
-            case Array():
-                value, at = self._array(kind, at, end, name, depth, labels)
-                return value, at, None
-            case Repeat():
-                self.open(name, at, depth)
-                value, at = self._items(kind.item, None, at, end, name, depth + 1, labels)
-                self.close(at)
-                return value, at, None
-            case Group():
-                self.open(name, at, depth)
-                value = {}
-                at = self.fields(kind.fields, at, end, depth + 1, value)
-                self.close(at)
-                return value, at, None
-            case Sized():
-                value, at = self._region(kind, at, end, name, depth, labels)
-                return value, at, None
-            case Custom():
-                value, at = self._custom(kind, at, end, name, depth)
-                return value, at, None
-            case Choice():
-                raise ValueError("a choice is a field of its own")
+    def _value(self, kind: Type, at: int, end: int, name: str, depth: int, labels: Labels | None) -> Read:
+        return _BY_TYPE[type(kind)](self, kind, at, end, name, depth, labels)
+
+    def _one_number(self, kind: Number, at: int, end: int, name: str, depth: int, labels: Labels | None) -> Read:
+        bare = value = self._number(kind, at, end)
+        if kind is boolean or kind.code in _NOT_WHOLE:
+            value = self._shown(kind, bare)
+        stop = at + kind.size
+        self.span(name, at, stop, value, depth, None if labels is None else labels.get(bare))
+        return value, stop, None if kind.code in _NOT_WHOLE else bare
+
+    def _fixed(self, kind: Fixed | FixedText, at: int, end: int, name: str, depth: int, labels: Labels | None) -> Read:
+        if end - at < kind.size:
+            raise self.short(at, end, f"takes {sized(kind.size)}, {end - at} left")
+        stop = at + kind.size
+        data = self.buf[at:stop]
+        value = self._text(data) if isinstance(kind, FixedText) else self.render(data)
+        self.span(name, at, stop, value, depth)
+        return value, stop, None
+
+    def _bits(self, kind: Bits, at: int, end: int, name: str, depth: int, labels: Labels | None) -> Read:
+        word = self._number(kind.number, at, end)
+        value: dict[str, Any] = {}
+        for part, shift, mask, part_labels in kind.parts:
+            value[part] = word >> shift & mask
+            if part_labels is not None:
+                value[f"{part}_label"] = part_labels.get(value[part])
+        stop = at + kind.number.size
+        self.span(name, at, stop, value, depth)
+        return value, stop, None
+
+    def _rest(self, kind: Rest | RestText, at: int, end: int, name: str, depth: int, labels: Labels | None) -> Read:
+        data = self.buf[at:end]
+        value = self._text(data) if isinstance(kind, RestText) else self.render(data)
+        self.span(name, at, end, value, depth)
+        if self.missing is not None and end == self.end:
+            self.partial = value
+            raise self.malformed(end, self.missing)
+        return value, end, None
+
+    def _group(self, kind: Group, at: int, end: int, name: str, depth: int, labels: Labels | None) -> Read:
+        self.open(name, at, depth)
+        value: dict[str, Any] = {}
+        at = self.fields(kind.fields, at, end, depth + 1, value)
+        self.close(at)
+        return value, at, None
+
+    def _repeat(self, kind: Repeat, at: int, end: int, name: str, depth: int, labels: Labels | None) -> Read:
+        self.open(name, at, depth)
+        value, at = self._items(kind.item, None, at, end, name, depth + 1, labels)
+        self.close(at)
+        return value, at, None
 
     def _number(self, kind: Number, at: int, end: int) -> Any:
         if end - at < kind.size:
             raise self.short(at, end, f"{kind.name} takes {sized(kind.size)}, {end - at} left")
-        return unpack_from("B" if kind is boolean else kind.order + kind.code, self.buf, at)[0]
+        unpack = _UNPACK.get(kind)
+        if unpack is None:
+            unpack = _UNPACK[kind] = Struct("B" if kind is boolean else kind.order + kind.code).unpack_from
+        return unpack(self.buf, at)[0]
 
     def _shown(self, kind: Number, bare: Any) -> Any:
         if kind is boolean:
@@ -327,11 +331,6 @@ class Walker:
         if kind.code == "16s":
             return str(int.from_bytes(bare, "big" if kind.order == ">" else "little"))
         return bare
-
-    def _take(self, size: int, at: int, end: int) -> int:
-        if end - at < size:
-            raise self.short(at, end, f"takes {sized(size)}, {end - at} left")
-        return at + size
 
     def _text(self, data: bytes) -> str:
         try:
@@ -346,7 +345,7 @@ class Walker:
             return self._reference(length), at
         return self._number(length, at, end), at + length.size
 
-    def _prefixed(self, kind: Text | Blob, at: int, end: int, name: str, depth: int) -> tuple[Any, int, Any]:
+    def _prefixed(self, kind: Text | Blob, at: int, end: int, name: str, depth: int, labels: Labels | None) -> Read:
         size, first = self._length(kind.length, at, end)
         value: Any = None
         stop = first
@@ -361,7 +360,7 @@ class Walker:
         self.span(name, at, stop, value, depth)
         return value, stop, value
 
-    def _array(self, kind: Array, at: int, end: int, name: str, depth: int, labels: Labels | None) -> tuple[list[Any], int]:
+    def _array(self, kind: Array, at: int, end: int, name: str, depth: int, labels: Labels | None) -> Read:
         size, first = self._length(kind.count, at, end)
         if size < 0:
             raise self.malformed(at, f"count is {size}")
@@ -376,7 +375,7 @@ class Walker:
             self.span("count", at, first, size, depth + 1)
         value, at = self._items(kind.item, size, first, end, name, depth + 1, labels)
         self.close(at)
-        return value, at
+        return value, at, None
 
     def _items(
         self, kind: Type, size: int | None, at: int, end: int, name: str, depth: int, labels: Labels | None
@@ -408,7 +407,7 @@ class Walker:
         self.path[-1] = around
         return items, at
 
-    def _region(self, kind: Sized, at: int, end: int, name: str, depth: int, labels: Labels | None) -> tuple[Any, int]:
+    def _region(self, kind: Sized, at: int, end: int, name: str, depth: int, labels: Labels | None) -> Read:
         size, first = self._length(kind.length, at, end)
         if size < 0:
             raise self.malformed(at, f"length is {size}")
@@ -438,9 +437,9 @@ class Walker:
             self.partial = value or None
             raise self.malformed(stop, self.missing)
         self.close(stop)
-        return value, stop
+        return value, stop, None
 
-    def _custom(self, kind: Custom, at: int, end: int, name: str, depth: int) -> tuple[Any, int]:
+    def _custom(self, kind: Custom, at: int, end: int, name: str, depth: int, labels: Labels | None) -> Read:
         mark = len(self.path)
         try:
             value, stop = kind.walk(self.buf, at, end, self, name, depth)
@@ -453,7 +452,7 @@ class Walker:
         if not at <= stop <= end:
             raise self.malformed(at, f"takes {sized(stop - at)}, {end - at} left")
         del self.path[mark:]
-        return value, stop
+        return value, stop, None
 
     # The end
 
@@ -478,6 +477,25 @@ class Walker:
         if at < self.end:
             value = redacted(self.end - at) if secret and not self.style.show_secrets else self.render(self.buf[at : self.end])
             self.span("undecoded", at, self.end, value, 0, secret=secret)
+
+
+_UNPACK: dict[Number, Callable[[bytes, int], tuple[Any, ...]]] = {}
+
+_BY_TYPE: dict[type, Callable[..., Read]] = {
+    Number: Walker._one_number,
+    Fixed: Walker._fixed,
+    FixedText: Walker._fixed,
+    Bits: Walker._bits,
+    Text: Walker._prefixed,
+    Blob: Walker._prefixed,
+    Rest: Walker._rest,
+    RestText: Walker._rest,
+    Array: Walker._array,
+    Repeat: Walker._repeat,
+    Group: Walker._group,
+    Sized: Walker._region,
+    Custom: Walker._custom,
+}
 
 
 def _typed(kind: Type | tuple[Entry, ...]) -> Type:

@@ -107,6 +107,7 @@ TABLES = [
         Field("e", FixedText(3)),
     ),
     Layout("blobs", Field("a", Blob(i32, null=-1)), Field("b", Blob(u8)), Field("c", Fixed(5)), Field("d", Fixed(0)), Field("e", Rest())),
+    Layout("fixed", Field("a", Array(Fixed(3), u8)), Field("b", Array(FixedText(2), i16)), Field("c", Repeat(Group(Field("d", Fixed(2)))))),
     Layout("rest", Field("flag", boolean), Field("text", RestText())),
     Layout(
         "labels", Field("one", u16, labels=LABELS), Field("many", Array(u8, u8), labels=LABELS), Field("rest", Repeat(i16), labels=LABELS)
@@ -196,15 +197,25 @@ TABLES = [
 ]
 
 
-def layouts() -> list[Any]:
-    """The tables above and those of the protocols."""
+def protocol_tables() -> list[tuple[str, Any]]:
     from dissect.protocols import PROTOCOLS
 
+    return [
+        (f"{protocol.name} {place} {table.name} {table.kind}", table)
+        for protocol in PROTOCOLS
+        for place, table in enumerate(protocol.layouts)
+    ]
+
+
+def layouts() -> list[Any]:
+    """The tables above and those of the protocols."""
     found = [pytest.param(table, id=f"table {table.name}") for table in TABLES]
-    for protocol in PROTOCOLS:
-        for place, layout in enumerate(protocol.layouts):
-            found.append(pytest.param(layout, id=f"{protocol.name} {place} {layout.name} {layout.kind}"))
-    return found
+    return [*found, *(pytest.param(table, id=name) for name, table in protocol_tables() if isinstance(table, Layout))]
+
+
+def other_tables() -> list[Any]:
+    """Tables that do not say where bytes are (a self-describing format has others): documentation only."""
+    return [pytest.param(table, id=name) for name, table in protocol_tables() if not isinstance(table, Layout)]
 
 
 SOME = settings(max_examples=max(6, settings.default.max_examples // 5)) if settings.default else settings()
@@ -236,3 +247,10 @@ def test_damage(layout: Layout, data: st.DataObject, places: Sequence[tuple[int,
 def test_noise(layout: Layout, noise: bytes) -> None:
     check_agreement(layout, noise, 0, len(noise))
     check_agreement(layout, b"\xff" + noise + noise, 1, 1 + len(noise))
+
+
+@pytest.mark.parametrize("table", other_tables())
+def test_other_tables_are_documentation(table: Any) -> None:
+    rows = table.rows()
+    assert rows
+    assert all(len(row) == 3 and row[0] and row[1] for row in rows)
