@@ -111,7 +111,7 @@ class Run:
         if unread:
             said.append(unread)
         if not table and rows and (unread or trouble):
-            said.append(f"more: streamdump conversations {' '.join(map(_quoted, names))}")
+            said.append(f"more: streamdump conversations {_quoted(names[0]) if len(names) == 1 else 'FILE...'}")
         return f"{names[0] if len(names) == 1 else _count(len(names), 'file')}: {'; '.join(said)}"
 
 

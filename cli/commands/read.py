@@ -135,10 +135,11 @@ def _text(clock: Clock, colours: Palette, tree: bool, dump: bool, show_secrets: 
         parts = [fields(message, show_secrets, colours, width)] if tree else []
         if dump:
             parts.append(hexdump(message, show_secrets, colours, width))
-        return "\n".join(parts)
+        return "\n".join([*parts, ""])
 
     says = {protocol.name: protocol.says for protocol in PROTOCOLS}
-    lines = Lines(says, clock.value, colours, width, details if tree or dump else None)
+    longest = {protocol.name: max((len(layout.name) for layout in protocol.layouts), default=0) for protocol in PROTOCOLS}
+    lines = Lines(says, clock.value, colours, width, details if tree or dump else None, longest)
     started = False
 
     def show(batch: list[Record]) -> None:

@@ -50,28 +50,30 @@ def table(rows: Sequence[ConversationRow], columns: int, colour: bool) -> str:
     from rich.table import Table
     from rich.text import Text
 
-    made = Table(box=SIMPLE_HEAD, pad_edge=False, expand=False, header_style="bold" if colour else "")
-    for name, justify in (("#", "right"), ("conversation", "left"), ("protocol", "left"), ("packets", "right"), ("bytes", "right")):
-        made.add_column(name, justify=justify, no_wrap=name == "#")  # type: ignore[arg-type]
-    made.add_column("messages", justify="right")
-    made.add_column("how it went", overflow="fold")
+    made = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold" if colour else "")
+    made.add_column("#", justify="right", no_wrap=True)
+    made.add_column("conversation", no_wrap=True)
+    made.add_column("protocol", min_width=14)
+    made.add_column("packets", justify="right", no_wrap=True)
+    made.add_column("bytes", justify="right", no_wrap=True)
+    made.add_column("how it went", min_width=14)
     for row in rows:
         first, arrow, second, way = _sides(row)
-        ends = Text(f"{first}\n{arrow} {second}")
-        ends.append(f"\n{visible('; '.join([*row.evidence, *_facts(row)]))}", "dim")
-        protocol = Text(_protocol(row), "cyan" if row.protocol else "dim")
-        protocol.append(f"\n{row.confidence:.0%} sure" if row.confidence else "", "dim")
-        went = Text()
+        protocol = Text(_protocol(row), "bold cyan" if row.protocol else "")
+        protocol.append(f"\n{row.confidence:.0%} sure: " if row.confidence else "\n", "dim")
+        protocol.append(visible("; ".join([*row.evidence, *_facts(row)])), "dim")
+        went = Text(f"{row.messages:,} {'message' if row.messages == 1 else 'messages'}\n")
         for text in _trouble(row):
             went.append(f"! {text}\n", "bold red")
+        if row.retransmissions:
+            went.append(f"{row.retransmissions:,} retransmitted\n")
         went.append(visible(row.ended))
         made.add_row(
             str(row.conversation),
-            ends,
+            f"{first}\n{arrow} {second}",
             protocol,
             f"> {row.packets[way]:,}\n< {row.packets[1 - way]:,}",
             f"> {row.bytes[way]:,}\n< {row.bytes[1 - way]:,}",
-            f"{row.messages:,}",
             went,
         )
     out = StringIO()
@@ -104,6 +106,4 @@ def _trouble(row: ConversationRow) -> list[str]:
     for count, text in ((row.faults, "damaged"), (row.unanswered, "unanswered"), (row.limit_hits, "limits reached")):
         if count:
             told.append(f"{count:,} {text}")
-    if row.retransmissions:
-        told.append(f"{row.retransmissions:,} retransmitted")
     return told

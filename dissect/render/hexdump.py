@@ -8,7 +8,10 @@ from dissect.model import Message, Span
 from dissect.render.terminal import PLAIN, Palette, cut, visible
 from dissect.render.tree import redacted
 
-ROW = 16
+ROW, NARROW_ROW = 16, 8
+WIDE = 100
+"""Columns of a terminal from which on a row has 16 bytes."""
+
 _SHOWN = bytes(one if 0x20 <= one < 0x7F else 0x2E for one in range(256))
 
 
@@ -48,21 +51,26 @@ def _hidden(data: bytes, own: list[Span], spans: list[Span], show_secrets: bool)
 
 def _rows(data: bytes, own: list[Span], hidden: bytearray | None, palette: Palette, columns: int | None) -> Iterator[str]:
     own = sorted(own, key=lambda span: span.offset)
+    size = ROW if columns is None or columns >= WIDE else NARROW_ROW
+    cells = 3 * size if size == ROW else 3 * size - 1
     following = 0
-    for at in range(0, len(data), ROW):
-        row = data[at : at + ROW]
-        if hidden is None or not any(hidden[at : at + ROW]):
+    for at in range(0, len(data), size):
+        row = data[at : at + size]
+        if hidden is None or not any(hidden[at : at + size]):
             pairs = [f"{one:02x}" for one in row]
             text = row.translate(_SHOWN).decode()
         else:
             pairs = ["**" if hidden[at + index] else f"{one:02x}" for index, one in enumerate(row)]
             text = "".join(["*" if hidden[at + index] else chr(_SHOWN[one]) for index, one in enumerate(row)])
+        if size == ROW:
+            pairs.insert(8, "")
         names = []
-        while following < len(own) and own[following].offset < at + ROW:
+        while following < len(own) and own[following].offset < at + size:
             names.append(visible(own[following].name))
             following += 1
-        dump = f"{' '.join(pairs[:8]):<23}  {' '.join(pairs[8:]):<23}"
+        head = f"{at:04x}"
+        dump = f"  {' '.join(pairs):<{cells}}  {text:<{size}}  "
         beside = " ".join(names)
         if columns is not None:
-            beside = cut(beside, max(0, columns - 77))
-        yield f"    {palette.dim}{at:04x}{palette.reset}  {dump}  {text:<{ROW}}  {palette.ask}{beside}{palette.reset}".rstrip()
+            beside = cut(beside, columns - 4 - len(head) - len(dump))
+        yield f"    {palette.dim}{head}{palette.reset}{dump}{palette.ask}{beside}{palette.reset}".rstrip()

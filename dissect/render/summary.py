@@ -19,6 +19,12 @@ Says = Callable[[Message], str]
 REMEMBERED = 8192
 """Conversations whose endpoints, and names that, are kept ready; when there are more, all are made anew."""
 
+NAME_WIDTH, NAME_LIMIT = 18, 26
+"""Columns for the names of messages, at first and at most; a longer name shifts its line."""
+
+ROOMY = 100
+"""Columns of a terminal from which on names have the room they might need from the start."""
+
 _THREE = [f"{number:03d}" for number in range(1000)]
 _FIRST = [f"{number:>5}" for number in range(1000)]
 
@@ -63,16 +69,24 @@ class Lines:
     """Makes lines of records; keeps the widths of columns, which only grow, and the time that relative times count from."""
 
     def __init__(
-        self, says: Mapping[str, Says], times: Times = "r", palette: Palette = PLAIN, columns: int | None = None, after: Says | None = None
+        self,
+        says: Mapping[str, Says],
+        times: Times = "r",
+        palette: Palette = PLAIN,
+        columns: int | None = None,
+        after: Says | None = None,
+        longest: Mapping[str, int] | None = None,
     ) -> None:
-        """`columns`: the width of the terminal, None when there is none. `after`: further whole lines for a message."""
+        """`columns`: the width of the terminal, None when there is none. `after`: further whole lines for a message. `longest`: the
+        length of each protocol's longest message name, so that columns need not grow on the way."""
         self.says = says
         self.times = times
         self.palette = palette
         self.columns = columns
         self.after = after
+        self.longest = longest if longest and (columns is None or columns >= ROOMY) else {}
         self.number_width = 5
-        self.name_width = 18
+        self.name_width = NAME_WIDTH
         self.pair_width = 0
         self.protocol_width = 0
         self.time_width = {"r": 10, "ad": 26, "ud": 26, "e": 20}[times]
@@ -247,6 +261,7 @@ class Lines:
         first = client if client is not None else record.src
         second = record.dst if first == record.src else record.src
         protocol = record.protocol
+        self._widen(self.longest.get(protocol, 0))
         size = len(first) + len(second)
         if size > self.pair_width or len(protocol) > self.protocol_width:
             self.pair_width = max(size, self.pair_width)
@@ -272,14 +287,18 @@ class Lines:
         palette = self.palette
         return f"{blank}{place.colour}{palette.bold}{cut(text, max(0, self.columns - len(blank)))}{palette.reset}"
 
+    def _widen(self, size: int) -> None:
+        if self.name_width < min(NAME_LIMIT, size):
+            self.name_width = min(NAME_LIMIT, size)
+            self._names.clear()
+
     def _name(self, name: str) -> str:
         """`name`, harmless and as wide as its column."""
         if len(self._names) >= REMEMBERED:
             self._names.clear()
         shown = visible(name)
         if len(shown) > self.name_width:
-            self.name_width = min(26, len(shown))
-            self._names.clear()
+            self._widen(len(shown))
         self._names[name] = padded = f"{shown:<{self.name_width}}"
         return padded
 

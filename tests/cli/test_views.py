@@ -1,0 +1,352 @@
+"""The command line over real captures: what is printed where, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from cli.app import main
+from cli.exits import ExitCode
+from dissect.render.schema import schema
+from dissect.render.terminal import width
+from tests.cli.terminal import on_terminal
+
+GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
+CAPTURES = sorted(path for path in GOLDEN.rglob("*.pcap*") if path.suffix != ".jsonl")
+STREAM = GOLDEN / "rabbitmq-stream" / "js_publish_consume_405.pcap"
+CODES = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def shown(capsys: pytest.CaptureFixture[str], *argv: str | Path, code: ExitCode = ExitCode.DONE) -> tuple[str, str]:
+    assert main([str(one) for one in argv]) == code
+    out, err = capsys.readouterr()
+    return out, err
+
+
+def records(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_line_a_record_in_both_forms(capsys: pytest.CaptureFixture[str]) -> None:
+    text, err = shown(capsys, STREAM)
+    made = records(shown(capsys, "--json", STREAM)[0])
+    assert len(text.splitlines()) == len(made) > 60
+    for line, record in zip(text.splitlines(), made, strict=True):
+        assert line.split()[0] == str(record["number"])
+        assert record["name"] in line
+        assert record["src"] in line
+        assert record["dst"] in line
+        assert record["protocol"] in line
+    assert err.count("\n") == 1
+    assert re.search(r": [0-9,]+ packets, [0-9,]+ messages in [0-9]+ conversations", err)
+
+
+def test_text_and_json_are_asked_for_in_three_ways(capsys: pytest.CaptureFixture[str]) -> None:
+    assert shown(capsys, "--json", STREAM)[0] == shown(capsys, "-T", "json", "-r", STREAM)[0]
+    assert shown(capsys, STREAM)[0] == shown(capsys, "-T", "text", STREAM)[0]
+
+
+@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.name)
+def test_json_fits_the_schema(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    check = jsonschema.Draft202012Validator(schema())
+    for argv in (["--json", "--exchanges"], ["conversations", "--json"]):
+        main([*argv, str(path)])
+        for record in records(capsys.readouterr().out):
+            check.validate(record)
+
+
+@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.name)
+def test_secrets_are_in_no_form_of_output(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    secrets = _secrets(path, capsys)
+    forms = [[], ["-V"], ["-x"], ["-V", "-x"], ["conversations"], ["conversations", "--json"], ["--json", "--exchanges"]]
+    forms += [["--json", "--bytes", form] for form in ("hex", "base64", "text", "omit")]
+    for form in forms:
+        main([*form, str(path)])
+        out, err = capsys.readouterr()
+        for secret in secrets:
+            assert secret not in out.lower(), form
+            assert secret not in err.lower(), form
+
+
+def _secrets(path: Path, capsys: pytest.CaptureFixture[str]) -> set[str]:
+    """Every secret of a capture in all the ways it could show: text, hex with and without blanks, base64."""
+    from base64 import b64encode
+
+    main(["--json", str(path)])
+    hidden = records(capsys.readouterr().out)
+    main(["--json", "--show-secrets", str(path)])
+    plain = records(capsys.readouterr().out)
+    found: set[bytes] = set()
+    for one, other in zip(hidden, plain, strict=True):
+        _compare(one.get("fields"), other.get("fields"), found)
+    forms: set[str] = set()
+    for secret in found:
+        for part in {secret, *secret.split(b"\0")}:
+            if len(part) >= 5:
+                forms |= {part.hex(), part.hex(" "), b64encode(part).decode().lower(), part.decode("latin-1").lower()}
+    # what is also said in the clear elsewhere (a user name that is the password) is no leak
+    clear = "\n".join(json.dumps(record) for record in hidden).lower()
+    return {form for form in forms if form not in clear}
+
+
+def _compare(hidden: Any, plain: Any, found: set[bytes]) -> None:
+    if isinstance(hidden, dict) and isinstance(plain, dict):
+        for key in hidden:
+            _compare(hidden[key], plain.get(key), found)
+    elif isinstance(hidden, list) and isinstance(plain, list):
+        for one, other in zip(hidden, plain, strict=True):
+            _compare(one, other, found)
+    elif isinstance(hidden, str) and hidden.startswith("<redacted ") and isinstance(plain, str):
+        is_hex = re.fullmatch(r"(?:[0-9a-f]{2})+", plain) is not None
+        found.add(bytes.fromhex(plain) if is_hex else plain.encode())
+
+
+@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.name)
+def test_every_view_takes_every_capture(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for argv in (["-V", "-x"], ["-x", "--show-secrets", "--color", "always"], ["--exchanges", "-t", "ad"], ["conversations"]):
+        assert main([*argv, str(path)]) in (ExitCode.DONE, ExitCode.UNREADABLE)
+        text = CODES.sub("", capsys.readouterr().out)
+        assert all(line.isprintable() for line in text.split("\n"))
+
+
+def test_tree_covers_every_byte_of_a_frame(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = shown(capsys, "-V", "-c", "1", STREAM)
+    record = records(shown(capsys, "--json", "-c", "1", STREAM)[0])[0]
+    leaves = [(int(at, 16), int(size)) for at, size, data in re.findall(r"\[([0-9a-f]{4,})\+(\d+)\] +((?:[0-9a-f*]{2} )*)", out) if data]
+    at = 0
+    for offset, size in leaves:
+        assert offset == at
+        at += size
+    assert at == record["size"]
+
+
+def test_stop_after_messages_and_packets(capsys: pytest.CaptureFixture[str]) -> None:
+    everything = records(shown(capsys, "--json", STREAM)[0])
+    out, err = shown(capsys, "--json", "-c", "5", STREAM)
+    assert records(out) == everything[:5]
+    assert "stopped by -c" in err
+    out, err = shown(capsys, "--json", "-a", "packets:20", STREAM)
+    assert "20 packets" in err
+    assert 0 < len(records(out)) < len(everything)
+
+
+def test_quiet_says_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = shown(capsys, "-q", STREAM)
+    assert not out
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("clock", ["r", "ad", "ud", "e"])
+def test_times(clock: str, capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = shown(capsys, "-t", clock, "-c", "1", STREAM)
+    record = records(shown(capsys, "--json", "-c", "1", STREAM)[0])[0]
+    expected = {
+        "r": "0.000000",
+        "ad": record["time"][16:26],
+        "ud": record["time"][:26].replace("T", " "),
+        "e": f"{record['time_ns'] // 10**9}.{record['time_ns'] % 10**9:09d}",
+    }
+    assert f"{expected[clock]} " in out
+
+
+def test_readable_inputs_are_read_before_the_others_are_complained_about(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = records(shown(capsys, "--json", STREAM)[0])
+    (tmp_path / "empty").write_bytes(b"")
+    out, err = shown(capsys, "--json", tmp_path / "none", STREAM, tmp_path / "empty", code=ExitCode.UNREADABLE)
+    assert len(records(out)) == len(whole)
+    assert "none: no such file" in err
+    assert "empty: is empty" in err
+
+
+def test_a_cut_capture_gives_what_is_whole_and_then_its_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = records(shown(capsys, "--json", STREAM)[0])
+    (tmp_path / "cut.pcap").write_bytes(STREAM.read_bytes()[:5000])
+    out, err = shown(capsys, "--json", tmp_path / "cut.pcap", code=ExitCode.UNREADABLE)
+    some = [record for record in records(out) if record["record"] == "message"]
+    assert 0 < len(some) < len(whole)
+    assert re.search(r"cut\.pcap: .*after packet \d+, at byte \d+", err)
+
+
+def test_merged_captures_name_their_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    once = records(shown(capsys, "--json", STREAM)[0])
+    both = records(shown(capsys, "--json", STREAM, STREAM)[0])
+    assert {record.get("file") for record in both} <= {0, 1, None}
+    assert len(once) <= len(both)
+
+
+def test_a_file_named_like_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "schema").write_bytes(STREAM.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    assert "PeerProperties" in shown(capsys, "-r", "schema", "-c", "1")[0]
+    assert "PeerProperties" in shown(capsys, "./schema", "-c", "1")[0]
+
+
+def test_conversations(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = records(shown(capsys, "conversations", "--json", STREAM)[0])
+    text, err = shown(capsys, "conversations", STREAM)
+    assert len(text.splitlines()) == len(rows) + 1
+    made = records(shown(capsys, "--json", STREAM)[0])
+    for row, line in zip(rows, text.splitlines()[1:], strict=True):
+        assert row["messages"] == sum(one["record"] == "message" and one["conversation"] == row["conversation"] for one in made)
+        assert row["client"] in line
+        assert row["protocol"] in line
+        assert row["ended"] in line
+        assert all(one in line for one in row["evidence"])
+    assert "more:" not in err
+
+
+def test_protocols_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    from dissect.protocols import PROTOCOLS
+
+    lines = shown(capsys, "protocols")[0].splitlines()
+    assert [line.split()[0] for line in lines] == [protocol.name for protocol in PROTOCOLS]
+    for protocol in PROTOCOLS:
+        text = shown(capsys, "protocols", protocol.name)[0]
+        assert all(layout.name in text for layout in protocol.layouts)
+    _, err = shown(capsys, "protocols", "rabitmq", code=ExitCode.USAGE)
+    assert "did you mean rabbitmq-stream?" in err
+
+
+def test_decode_as_names_the_nearest_protocol(capsys: pytest.CaptureFixture[str]) -> None:
+    _, err = shown(capsys, "-d", "tcp.port==5552,rabbit-stream", STREAM, code=ExitCode.USAGE)
+    assert "did you mean rabbitmq-stream?" in err
+    _, err = shown(capsys, "-d", "tcp.port==5552,mewbase:L1", STREAM, code=ExitCode.USAGE)
+    assert "has no layout L1" in err
+
+
+# As other programs see it
+
+
+def process(*argv: str | Path, **more: Any) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "cli", *map(str, argv)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
+
+
+def test_a_closed_pipe_ends_quietly() -> None:
+    many = GOLDEN / "rabbitmq-stream" / "pipelined_requests_405.pcap"
+    running = process("--json", many if many.exists() else STREAM)
+    assert running.stdout is not None
+    assert running.stderr is not None
+    running.stdout.close()
+    assert running.wait(60) == ExitCode.DONE
+    assert running.stderr.read() == b""
+    running.stderr.close()
+
+
+def test_a_pipe_is_read_while_it_is_written() -> None:
+    data = STREAM.read_bytes()
+    running = process("--json", "-", stdin=subprocess.PIPE)
+    assert running.stdin is not None
+    assert running.stdout is not None
+    assert running.stderr is not None
+    running.stdin.write(data[:6000])
+    running.stdin.flush()
+    # the rest is held back until a record has come out
+    assert json.loads(running.stdout.readline())["number"] == 1
+    running.stdin.write(data[6000:])
+    running.stdin.close()
+    assert len(running.stdout.read().splitlines()) > 60
+    assert running.wait(60) == ExitCode.DONE
+    running.stdout.close()
+    running.stderr.close()
+
+
+@pytest.mark.parametrize("given", [0, 6000])
+def test_an_interruption_ends_with_what_was_read(given: int) -> None:
+    running = process("--json", "-", stdin=subprocess.PIPE)
+    assert running.stdin is not None
+    assert running.stdout is not None
+    assert running.stderr is not None
+    running.stdin.write(STREAM.read_bytes()[: given or 24])
+    running.stdin.flush()
+    if given:
+        running.stdout.readline()
+    else:
+        time.sleep(1)
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=60)
+    assert b"Traceback" not in err
+    if given:
+        assert running.returncode == ExitCode.DONE
+        assert b"interrupted" in err
+    else:
+        assert running.returncode == ExitCode.INTERRUPTED
+
+
+def test_a_full_disk_is_told() -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "cli", "--json", str(STREAM)], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert done.returncode == ExitCode.USAGE
+    assert done.stderr == "streamdump: standard output cannot be written: No space left on device\n"
+
+
+def test_a_named_pipe_is_an_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(STREAM.read_bytes()))
+    writer.start()
+    out, _ = shown(capsys, "--json", pipe)
+    writer.join()
+    assert len(records(out)) > 60
+
+
+# As a person sees it
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120, 200])
+def test_nothing_is_wider_than_the_terminal(columns: int) -> None:
+    for argv in ([str(STREAM)], ["-V", "-x", "-c", "8", str(STREAM)], ["conversations", str(STREAM)]):
+        code, text = on_terminal(argv, columns, stderr=False)
+        assert code == ExitCode.DONE
+        lines = CODES.sub("", text).split("\n")
+        if "-x" not in argv or columns >= 80:
+            assert max(map(width, lines)) <= columns
+        assert "\x1b[" in text
+
+
+def test_a_terminal_gets_a_heading_and_introductions() -> None:
+    _, text = on_terminal([str(STREAM)], 120)
+    lines = CODES.sub("", text).splitlines()
+    assert lines[0].split() == ["#", "time", "message", "latency", "what", "it", "says"]
+    assert re.fullmatch(r" +0  \S+ > \S+  rabbitmq-stream", lines[1])
+    assert lines[-1].startswith("streamdump: ")
+
+
+@pytest.mark.parametrize(
+    ("argv", "environment", "colour"),
+    [
+        ([], {}, True),
+        ([], {"NO_COLOR": "1"}, False),
+        (["--color", "always"], {"NO_COLOR": "1"}, False),
+        (["--color", "always"], {}, True),
+        (["--color", "never"], {"FORCE_COLOR": "1"}, False),
+        ([], {"TERM": "dumb"}, False),
+        (["--json"], {"FORCE_COLOR": "1"}, False),
+        (["--json", "--color", "always"], {}, False),
+    ],
+    ids=str,
+)
+def test_colour_on_a_terminal(argv: list[str], environment: dict[str, str], colour: bool) -> None:
+    _, text = on_terminal([*argv, str(STREAM)], 100, environment)
+    assert ("\x1b[" in text) is colour
+
+
+def test_no_arguments_on_a_terminal_show_help_instead_of_waiting() -> None:
+    code, text = on_terminal([])
+    assert code == ExitCode.DONE
+    assert "streamdump capture.pcap" in text
+    code, text = on_terminal(["--json"])
+    assert code == ExitCode.USAGE
+    assert "no capture given" in text
