@@ -32,7 +32,6 @@ from dissect.layout.types import (
     Text,
     Type,
     boolean,
-    has_secret,
     minimum,
 )
 from dissect.layout.values import RENDER, UNREADABLE, lossy, not_finite, redacted, sized
@@ -64,17 +63,17 @@ def walk(
     buffer: str = "frame",
 ) -> Walked:
     """Read buf[start:end] as `layout`. `missing` says that the frame goes on behind `end` and why that is not here."""
-    walker = Walker(buf, start, end, style, missing, buffer)
+    walker = Walker(buf, start, end, style, missing, buffer, layout.secret)
     fields: dict[str, Any] = {}
     at = start
     try:
         at = walker.fields(layout.fields, start, end, 0, fields)
         if at < end:
-            walker.left_over(at, end, 0, fields, layout.secret)
+            walker.left_over(at, end, 0, fields)
         if missing is not None:
             raise walker.malformed(end, missing, "trailing")
     except Malformed as damage:
-        walker.damaged(layout.secret)
+        walker.damaged()
         return Walked(fields, walker.spans, walker.notes, Fault(damage.field, damage.offset, damage.reason, damage.buffer))
     return Walked(fields, walker.spans, walker.notes, None)
 
@@ -91,15 +90,34 @@ class Walker:
     raises `malformed(...)` at damage after `keep(...)` of what it has read so far, and hides its own secrets by `style`.
     """
 
-    __slots__ = ("buf", "buffer", "end", "missing", "notes", "opened", "partial", "path", "render", "scopes", "spans", "start", "style")
+    __slots__ = (
+        "buf",
+        "buffer",
+        "end",
+        "missing",
+        "notes",
+        "opened",
+        "partial",
+        "path",
+        "render",
+        "scopes",
+        "secret",
+        "spans",
+        "start",
+        "style",
+    )
 
-    def __init__(self, buf: bytes, start: int, end: int, style: Style, missing: str | None = None, buffer: str = "frame") -> None:
+    def __init__(
+        self, buf: bytes, start: int, end: int, style: Style, missing: str | None = None, buffer: str = "frame", secret: bool = False
+    ) -> None:
         self.buf = buf
         self.start = start
         self.end = end
         self.style = style
         self.missing = missing
         self.buffer = buffer
+        self.secret = secret
+        """Whether there is a secret anywhere in the frame: then a wrong length may have moved it to where no field is."""
         self.render = RENDER[style.bytes_as]
         self.spans: list[Span] = []
         self.notes: list[str] = []
@@ -425,7 +443,7 @@ class Walker:
                 value = {}
                 at = self.fields(fields, first, stop, depth + 1, value)
                 if at < stop:
-                    self.left_over(at, stop, depth + 1, value, has_secret(fields))
+                    self.left_over(at, stop, depth + 1, value)
             case Repeat(item=item):
                 value, at = self._items(item, None, first, stop, name, depth + 1, labels)
             case content:
@@ -456,16 +474,16 @@ class Walker:
 
     # The end
 
-    def left_over(self, at: int, end: int, depth: int, into: dict[str, Any], secret: bool) -> None:
-        value = redacted(end - at) if secret and not self.style.show_secrets else self.render(self.buf[at:end])
+    def left_over(self, at: int, end: int, depth: int, into: dict[str, Any]) -> None:
+        value = redacted(end - at) if self.secret and not self.style.show_secrets else self.render(self.buf[at:end])
         into["trailing"] = value
-        self.span("trailing", at, end, value, depth, secret=secret)
+        self.span("trailing", at, end, value, depth, secret=self.secret)
         if self.missing is None or end != self.end:
             inside = f" in {self.where()}" if self.path else ""
             self.notes.append(f"{sized(end - at)} left over{inside}")
 
-    def damaged(self, secret: bool) -> None:
-        """Cover what could not be read. Where a layout has a secret anywhere, a wrong length may have moved it there."""
+    def damaged(self) -> None:
+        """Cover what could not be read."""
         covered = max((span.offset + span.length for span in self.spans if span.leaf), default=0)
         for index in reversed(self.opened):
             if index == len(self.spans) - 1:
@@ -475,8 +493,8 @@ class Walker:
                 self.spans[index] = span._replace(length=covered - span.offset)
         at = self.start + covered
         if at < self.end:
-            value = redacted(self.end - at) if secret and not self.style.show_secrets else self.render(self.buf[at : self.end])
-            self.span("undecoded", at, self.end, value, 0, secret=secret)
+            value = redacted(self.end - at) if self.secret and not self.style.show_secrets else self.render(self.buf[at : self.end])
+            self.span("undecoded", at, self.end, value, 0, secret=self.secret)
 
 
 _UNPACK: dict[Number, Callable[[bytes, int], tuple[Any, ...]]] = {}
