@@ -16,6 +16,7 @@ from dissect.layout.values import RENDER
 from dissect.model import Fault, Span
 from dissect.protocols.base import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Context, Damage, Decoded, Dissector, Protocol
 from dissect.protocols.rabbitmq import layouts, layouts_draft
+from dissect.protocols.rabbitmq.amqp import read as read_amqp
 from dissect.protocols.rabbitmq.chunk import MAGIC, Reader, crc_note, draft_form
 from dissect.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, Language, is_sound
 from dissect.protocols.rabbitmq.probe import probe_current, probe_draft
@@ -420,8 +421,9 @@ def _publish(style: Style) -> Handler:
             if stop > end:
                 return None
             if length > 2 and not data[at] and data[at + 1] in _DESCRIBED:
-                return None
-            append({"publishing_id": publishing_id, "size": length, "body": render(data[at:stop])})
+                append({"publishing_id": publishing_id, "size": length, "sections": read_amqp(data, at, stop, render)})
+            else:
+                append({"publishing_id": publishing_id, "size": length, "body": render(data[at:stop])})
             keys.append(high | publishing_id)
             at = stop
         if len(messages) != count:
@@ -467,8 +469,9 @@ def _deliver(style: Style, version_2: bool) -> Handler:
             if stop > last:
                 return None
             if word > 2 and not data[at] and data[at + 1] in _DESCRIBED:
-                return None
-            append({"offset": offset, "size": word, "body": render(data[at:stop])})
+                append({"offset": offset, "size": word, "sections": read_amqp(data, at, stop, render)})
+            else:
+                append({"offset": offset, "size": word, "body": render(data[at:stop])})
             offset += 1
             at = stop
         if at != last:

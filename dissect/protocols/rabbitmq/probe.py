@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from dissect.layout import Layout, Style, decoder
+from dissect.layout import Layout, Style, decoder, walk
 from dissect.model import Verdict
 from dissect.protocols.base import SideView, View
 from dissect.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, Language, is_sound
@@ -22,6 +22,8 @@ _STRICT = {"PeerProperties": 0.95, "Deliver": 0.95, "SaslHandshake": 0.75, "Exch
 _WEAK = frozenset(("Heartbeat", "Credit"))
 
 _PLAIN = Style()
+
+_CUT = "cut"
 
 
 class Seen(NamedTuple):
@@ -72,60 +74,79 @@ def _probe(view: View, language: Language, protocol: str) -> Verdict | None:
     if best is None:
         return None
     confidence, client, seen = best
-    version = "version 0" if language is DRAFT_LANGUAGE else "version 1"
-    evidence = [*seen[client].evidence, *seen[1 - client].evidence, version]
+    version = "version 0 in every frame" if language is DRAFT_LANGUAGE else "version 1 or 2 in every frame"
+    whose = ("one side", "the other side") if equal else ("client", "server")
+    evidence = [f"{who}: {text}" for who, one in zip(whose, (seen[client], seen[1 - client]), strict=True) for text in one.evidence]
+    evidence.append(version)
     if seen[0].frames and seen[1].frames:
         evidence.append("both sides agree")
     return Verdict(protocol, min(confidence, 0.99), tuple(evidence), None, None if equal else client)
 
 
 def _look(side: SideView, language: Language, client: bool, final: bool) -> Seen:
-    if not side.runs:
-        return _NOTHING
-    data = side.runs[0][1]
-    at = 0
-    if not side.from_start:
+    if side.from_start:
+        return _follow(side.runs, 0, language, client) if side.runs and side.runs[0][0] == 0 else _NOTHING
+    for position, data in side.runs:
         found, at = language.search(client, data, 0, len(data), final)
-        if not found:
-            return _NOTHING
-    return _follow(data, at, side.from_start, language, client)
+        if found:
+            return _follow(side.runs, position + at, language, client)
+    return _NOTHING
 
 
-def _follow(data: bytes, at: int, start: bool, language: Language, client: bool) -> Seen:
-    """Follow the frames from `at` on."""
+def _follow(runs: list[tuple[int, bytes]], position: int, language: Language, client: bool) -> Seen:
+    """Follow the frames from `position` on, over holes too: where a frame ends the next one begins."""
     tables = language.tables(client)
-    end = len(data)
     doubt = 1.0
     names: list[str] = []
     weak = 0
     first = ""
-    while end - at >= 8 and len(names) < FRAMES:
-        length, layouts = language.header(tables, data, at, end)
-        if not length:
-            if not names:
-                return _WRONG
-            # An unknown command is possible, but more than one frame must have been right before.
-            return Seen(min(1.0, doubt * 4), len(names), weak, _evidence(names, first, client, False), False)
-        if length > end - at:
-            if language.tells(layouts, data, at, end):
-                doubt *= 0.08
-                names.append("Deliver")
-                first = first or "Deliver, its sizes agree with its chunk header"
-                at = end
+    ended = False
+    for start, data in runs:
+        at, end = position - start, len(data)
+        if at < 0:
+            # The header is in a hole, and with it the place of the next one.
             break
-        sound = [layout for layout in layouts if is_sound(layout, data, at, at + length) and _is_readable(layout, data, at, at + length)]
-        if not sound:
-            return _WRONG if not names else Seen(min(1.0, doubt * 2), len(names), weak, _evidence(names, first, client, False), False)
-        layout = sound[0]
-        if not names:
-            first = _first(layout, data, at, at + length)
-        names.append(layout.name)
-        doubt *= 1.0 - _weight(layout, length)
-        weak += layout.name in _WEAK
-        at += length
+        while end - at >= 8 and len(names) < FRAMES:
+            length, layouts = language.header(tables, data, at, end)
+            stop = min(at + length, end)
+            if length <= end - at:
+                layouts = [layout for layout in layouts if is_sound(layout, data, at, stop) and _is_readable(layout, data, at, stop)]
+            else:
+                layouts = [layout for layout in layouts if _begins(layout, data, at, stop)]
+            if not layouts:
+                if not names:
+                    return _WRONG
+                # A command may be unknown and a frame bad, but this is no evidence.
+                return Seen(min(1.0, doubt * 3), len(names), weak, _evidence(names, first, False), False)
+            layout = layouts[0]
+            if length <= end - at:
+                first = first or _first(layout, data, at, stop)
+                doubt *= 1.0 - _weight(layout, length)
+                weak += layout.name in _WEAK
+            elif language.tells(layouts, data, at, end):
+                first = first or "Deliver, its size agrees with its chunk header"
+                doubt *= 0.08
+            else:
+                if start + end == runs[-1][0] + len(runs[-1][1]):
+                    # It may go on otherwise.
+                    break
+                first = first or f"{layout.name}, its size leads to the next frame"
+                doubt *= 0.7
+            names.append(layout.name)
+            at += length
+        position = start + at
+        ended = at == end
     if not names:
         return _NOTHING
-    return Seen(doubt, len(names), weak, _evidence(names, first, client, at == end), False)
+    return Seen(doubt, len(names), weak, _evidence(names, first, ended), False)
+
+
+def _begins(layout: Layout, data: bytes, at: int, end: int) -> bool:
+    """Whether the beginning of a frame, as far as it is there, reads as `layout`."""
+    if layout.name in ("Publish", "Deliver"):
+        return True
+    fault = walk(layout, data, at, end, _PLAIN, _CUT).fault
+    return fault is None or fault.reason == _CUT
 
 
 def _weight(layout: Layout, length: int) -> float:
@@ -167,12 +188,11 @@ def _first(layout: Layout, data: bytes, start: int, end: int) -> str:
     return f"{what} of exactly {end - start} bytes"
 
 
-def _evidence(names: list[str], first: str, client: bool, whole: bool) -> tuple[str, ...]:
-    who = "client" if client else "server"
-    evidence = [f"{who}: {first}"]
+def _evidence(names: list[str], first: str, whole: bool) -> tuple[str, ...]:
+    evidence = [first]
     if len(names) > 1:
         shown = ", ".join(names[1:4]) + (", ..." if len(names) > 4 else "")
-        evidence.append(f"{who}: {len(names)} frames follow each other ({shown} next)")
+        evidence.append(f"{len(names)} frames follow each other ({shown} next)")
     if whole:
-        evidence.append(f"{who}: the last frame ends with the data")
+        evidence.append("the last frame ends with the data")
     return tuple(evidence)

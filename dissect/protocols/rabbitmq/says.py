@@ -15,6 +15,8 @@ PAIRS = 3
 
 _HEADER = frozenset(("size", "key", "version", "correlation_id", "response_code", "response_code_label", "trailing"))
 
+_FINE = frozenset(("OK", "SASL challenge"))
+
 Fields = dict[str, Any]
 
 
@@ -26,7 +28,7 @@ def says(message: Message) -> str:
         parts.append(f"#{message.id}")
     if "response_code" in fields:
         parts.append(_code(fields, "response_code"))
-        if message.kind == "response" and message.outcome == "refused" and message.name != "Credit":
+        if message.name != "Credit" and fields.get("response_code_label") not in _FINE:
             return "  ".join(parts)
     maker = _RESPONSES.get(message.name) if message.kind == "response" else None
     maker = maker or _SAYS.get(message.name)
@@ -152,7 +154,7 @@ _SAYS: dict[str, Callable[[Fields], list[str]]] = {
         f"heartbeat {fields['heartbeat']} s" if fields["heartbeat"] else "no heartbeat",
     ],
     "Open": lambda fields: [f"virtual host {fields['virtual_host']}"],
-    "Close": lambda fields: [_code(fields, "closing_code"), str(fields["closing_reason"])],
+    "Close": lambda fields: list(dict.fromkeys((_code(fields, "closing_code"), str(fields["closing_reason"])))),
     "Heartbeat": lambda fields: [],
     "DeclarePublisher": lambda fields: [
         f"publisher {fields['publisher_id']}",
@@ -174,7 +176,7 @@ _SAYS: dict[str, Callable[[Fields], list[str]]] = {
     "Delete": lambda fields: [str(fields["stream"])],
     "Metadata": lambda fields: [_names(fields["streams"])],
     "MetadataUpdate": lambda fields: [str(fields["stream"]), _code(fields, "code")],
-    "Route": lambda fields: [f"{fields['super_stream']} by {fields['routing_key']}"],
+    "Route": lambda fields: [str(fields["super_stream"]), f"routing key {fields['routing_key']}"],
     "Partitions": lambda fields: [str(fields["super_stream"])],
     "ConsumerUpdate": lambda fields: [f"subscription {fields['subscription_id']}", fields["active_label"] or f"active {fields['active']}"],
     "ExchangeCommandVersions": _versions,
