@@ -154,6 +154,7 @@ class _Flow:
         "files",
         "floor",
         "have",
+        "jumbled",
         "missing",
         "need",
         "notes",
@@ -190,6 +191,8 @@ class _Flow:
         self.numbers: list[int] = []
         self.files: list[int] = []
         self.times: list[int] = []
+        self.jumbled = False
+        """Whether segments came in another order than that of the byte stream."""
         self.searching = searching
         self.scan = 0
         self.tried = 0
@@ -203,6 +206,7 @@ class _Flow:
         base = chunk.position
         self.starts.extend([base + start for start in chunk.starts] if base else chunk.starts)
         self.orders.extend(chunk.orders)
+        self.jumbled = self.jumbled or chunk.releases is not chunk.orders
         floor = self.floor
         if floor and chunk.releases and chunk.releases[0] < floor:
             self.releases.extend([max(release, floor) for release in chunk.releases])
@@ -448,6 +452,8 @@ class Dissector:
         cuts = self._cuts
         self._cuts = []
         if len(cuts) > 1:
+            if self.flows[0].jumbled or self.flows[1].jumbled:
+                _straighten(cuts)
             cuts.sort()
         return self.emit(cuts)
 
@@ -794,6 +800,18 @@ class Dissector:
                     )
                 )
             at = end
+
+
+def _straighten(cuts: list[_Cut]) -> None:
+    """Let what one packet made certain keep the order of its byte stream, though the later part may have been captured first."""
+    certain = [(-1, -1), (-1, -1)]
+    for index, cut in enumerate(cuts):
+        release, order, side = cut[0], cut[1], cut[4]
+        before = certain[side]
+        if before[0] == release and order < before[1]:
+            cuts[index] = (release, before[1], *cut[2:])
+        else:
+            certain[side] = (release, order)
 
 
 def rfc3339(time_ns: int) -> str:
