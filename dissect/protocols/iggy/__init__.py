@@ -1,0 +1,1 @@
+"""Apache Iggy: fourteen layouts in two framings."""

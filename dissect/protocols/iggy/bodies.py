@@ -7,7 +7,6 @@ are little-endian. Where a layout is named, it is the first one with that form.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from struct import Struct
 from typing import Any
 
 from dissect.errors import Malformed
@@ -20,10 +19,7 @@ from dissect.layout import (
     Field,
     Fixed,
     Group,
-    Layout,
-    Optional,
     Repeat,
-    Rest,
     Sized,
     Style,
     Text,
@@ -178,10 +174,21 @@ PARTITIONING = Field(
 )
 
 
-def typed(length: Type = u32le) -> Mapping[int, Type]:
+def typed() -> Mapping[int, Type]:
     """Values of headers and options by their kind, behind a length in bytes."""
-    assert length is u32le
-    numbers = {3: boolean, 4: i8, 5: i16le, 6: i32le, 7: i64le, 8: I128, 9: u8, 10: u16le, 11: u32le, 12: u64le, 13: u128le}
+    numbers: dict[int, Type] = {
+        3: boolean,
+        4: i8,
+        5: i16le,
+        6: i32le,
+        7: i64le,
+        8: I128,
+        9: u8,
+        10: u16le,
+        11: u32le,
+        12: u64le,
+        13: u128le,
+    }
     made: dict[int, Type] = {1: Blob(u32le), 2: S32}
     made.update({kind: Sized(u32le, number) for kind, number in numbers.items()})
     made.update({14: Sized(u32le, f32le), 15: Sized(u32le, f64le)})
@@ -581,7 +588,9 @@ PERMISSIONS = Custom(
         bytes(11),
         bytes.fromhex("01000100010001000100 00"),
         bytes.fromhex("00000000000000000000 01 01000000 010001000100 00 00"),
-        bytes.fromhex("00000000000000000000 01 01000000 010001000100 01 02000000 01010000 01 03000000 00000000 00 01 07000000 000000000000 00 00"),
+        bytes.fromhex(
+            "00000000000000000000 01 01000000 010001000100 01 02000000 01010000 01 03000000 00000000 00 01 07000000 000000000000 00 00"
+        ),
     ),
 )
 """Global rights, then per stream and per topic; flags say whether another one follows."""

@@ -34,6 +34,9 @@ def checks(code: int | None, layout: str, asks: bool) -> Check | None:
             return _polled_l0
         if layout == "V4":
             return lambda data, start, body, end: _batches(data, body + 16, end)
+        if rank >= RANK["V1"]:
+            # seen of V2 and V3: the checksum is that of the message as V4 has it, with deltas that this form does not carry
+            return None
         head, digest = _message_form(layout)
         return lambda data, start, body, end: _messages(data, body + 16, end, head, digest)
     if code == 101 and asks:

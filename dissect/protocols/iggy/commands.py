@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from dissect.layout import Array, Blob, Choice, Field, Optional, Repeat, Rest, Text, u8, u32le, u64le
+from dissect.layout import Array, Blob, Choice, Entry, Field, Fixed, Optional, Repeat, Rest, boolean, u8, u32le, u64le
 from dissect.protocols.iggy import bodies as b
 from dissect.protocols.iggy.bodies import Body
 from dissect.protocols.iggy.features import RANK
@@ -34,7 +34,7 @@ def forms(since: Since, layout: str) -> tuple[str, Forms]:
     return found
 
 
-def one(*fields: b.Entry) -> Forms:
+def one(*fields: Entry) -> Forms:
     """A body of a single form."""
     return (fields,)
 
@@ -42,7 +42,7 @@ def one(*fields: b.Entry) -> Forms:
 EMPTY: Forms = ((),)
 
 
-def maybe(*fields: b.Entry) -> Forms:
+def maybe(*fields: Entry) -> Forms:
     """A body that is there or not: "not found" is an empty answer, as is that of releases which did not answer with the object yet."""
     return (fields, ())
 
@@ -119,7 +119,7 @@ def _created(since: Since, first: str = "L6", certain: str = "L7") -> Since:
 _GET_USER: Since = {
     "L0": one(*_USER_L0, *b.REPLY_PERMISSIONS),
     "L4": one(*_USER_L4, *b.REPLY_PERMISSIONS),
-    "V3": one(*_USER_L4, *b.REPLY_PERMISSIONS, b.sized_options()),
+    "V3": one(*_USER_V3, *b.REPLY_PERMISSIONS),
 }
 _GET_STREAM: Since = {
     first: one(*(_STREAM_V3 if first == "V3" else _STREAM_L0), Field("topics", Array(topic, "topics_count")))
@@ -143,7 +143,7 @@ _REGISTERED: Body = (
 )
 _REGISTER: Body = (Field("protocol_version", u32le, labels=b.VERSIONS), Field("sdk_name", b.S8), Field("sdk_version", b.S8))
 _REGISTER_CONTEXT = Field("context", b.S32)
-_BIND_SECRET = Field("bind_secret", b.Fixed(32), "seen with version 0.12.0 only", secret=True)
+_BIND_SECRET = Field("bind_secret", Fixed(32), "seen with version 0.12.0 only", secret=True)
 
 _GROUP: Since = {"L0": one(*STREAM_AND_TOPIC, GROUP_U32), "L2": one(*STREAM_AND_TOPIC, b.GROUP_ID)}
 _GET_GROUP_REQUEST = _GROUP
@@ -298,7 +298,7 @@ COMMANDS: tuple[Command, ...] = (
     command(
         102,
         "flush_unsaved_buffer",
-        {"L6": one(*STREAM_AND_TOPIC, b.PARTITION_ID, Field("fsync", b.boolean))},
+        {"L6": one(*STREAM_AND_TOPIC, b.PARTITION_ID, Field("fsync", boolean))},
     ),
     command(120, "get_consumer_offset", _offset(()), {"L0": one(*_CONSUMED), "L6": maybe(*_CONSUMED)}),
     command(121, "store_consumer_offset", _offset((_OFFSET,), (_OFFSET, _ACK))),
@@ -326,10 +326,7 @@ COMMANDS: tuple[Command, ...] = (
         301,
         "get_topics",
         one(b.STREAM_ID),
-        {
-            first: one(Field("topics", Array(topic, u32le) if first == "V3" else Repeat(topic)))
-            for first, topic in _TOPICS.items()
-        },
+        {first: one(Field("topics", Array(topic, u32le) if first == "V3" else Repeat(topic))) for first, topic in _TOPICS.items()},
     ),
     command(
         302,
@@ -429,4 +426,4 @@ OPERATION_LABELS: Mapping[int, str] = {
 }
 
 LISTED = frozenset((*range(64, 138), *range(139, 150), 161, 162, 164, 165))
-"""Operations whose answer begins with a list of results; so does a register answer that is not empty."""
+"""Operations, as the reply names them, whose answer begins with a list of results; so does a register answer that is not empty."""

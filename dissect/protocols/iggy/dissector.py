@@ -13,14 +13,16 @@ from typing import Any, ClassVar, NamedTuple
 from dissect.layout import Style
 from dissect.layout.values import UNREADABLE
 from dissect.layout.walk import Walked
-from dissect.protocols.base import ANSWER, ASK, NONE, SEARCH_WINDOW, WAIT, Context, Damage, Decoded, Dissector, Emitted, Mark
+from dissect.protocols.base import ANSWER, ASK, NONE, SEARCH_WINDOW, WAIT, Context, Damage, Decoded, Dissector, Emitted, Mark, Protocol
 from dissect.protocols.iggy import frames
 from dissect.protocols.iggy.checks import Check, checks, request_checksum
-from dissect.protocols.iggy.commands import LISTED, OPERATIONS
+from dissect.protocols.iggy.commands import BY_CODE, LISTED, OPERATIONS, REGISTER
 from dissect.protocols.iggy.features import CLASSIC, FRAMINGS, LAYOUTS, LONG
 from dissect.protocols.iggy.finding import clean, find_long, find_request, responses_to
 from dissect.protocols.iggy.frames import EVICTION, HEADER, OLD_LOGIN_CODE, OLD_LOGOUT_CODE, REPLY, REQUEST, U32, U32_U32, Table
+from dissect.protocols.iggy.probe import probe
 from dissect.protocols.iggy.statuses import ambiguous
+from dissect.protocols.iggy.telling import TEXT, relate, says
 
 HELD_FRAMES, HELD_BYTES = 256, 1 << 20
 """So much of a conversation waits for its layout; then it is decoded with the likeliest one, and says so."""
@@ -88,7 +90,7 @@ class IggyDissector(Dissector):
         self.style = Style(self.options.bytes_as, self.options.show_secrets)
         verdict = context.verdict
         self.forced = verdict.layout in LAYOUTS
-        self.candidates: tuple[str, ...] = (verdict.layout,) if verdict.layout in LAYOUTS else verdict.candidates  # type: ignore[assignment]
+        self.candidates: tuple[str, ...] = (verdict.layout,) if verdict.layout in LAYOUTS else verdict.candidates
         self.long: list[bool | None] = [None, None]
         if self.candidates:
             self.long[self.client] = self.candidates[0] in LONG
@@ -133,7 +135,7 @@ class IggyDissector(Dissector):
             return size if size >= HEADER and 0 < data[at + 60] <= LATEST_COMMAND else -1
         first, second = U32_U32(data, at)
         if side == self.client:
-            return first + 4 if first >= 4 and (first <= self.options.frame_limit or second in frames.BY_CODE) else -1
+            return first + 4 if first >= 4 and (first <= self.options.frame_limit or second in BY_CODE) else -1
         if not first or not second:
             return int(second) + 8
         if len(data) - at < 12:
@@ -453,7 +455,8 @@ class IggyDissector(Dissector):
         if kind != REPLY:
             return frames.OTHER
         status_at = start + (224 if layout == "V1" else 216)
-        listed = operation in LISTED or operation == 1
+        named = data[start + 208] if end - start > 208 else operation
+        listed = named in LISTED or named == REGISTER
         if end - start >= HEADER:
             if U32(data, status_at)[0]:
                 return frames.long_refusal(layout, False)
@@ -462,7 +465,7 @@ class IggyDissector(Dissector):
         if code is None:
             hidden = end - start > HEADER and data[start + HEADER] == end - start - HEADER - 1
             return frames.long_unknown_answer(layout, hidden or data[start + 208] == 146)
-        return frames.long_answer(operation, code, layout)
+        return frames.long_answer(named, code, layout)
 
     # Who answers whom
 
@@ -535,7 +538,7 @@ class IggyDissector(Dissector):
             client = data[start + 128 : start + 144]
             if not opened:
                 return Given(None, None)
-            notes = () if opened[0].client == client or not any(client) else ("evicts another client than the one that waits",)
+            notes = () if opened[0].client == client or not any(client[4:]) else ("evicts another client than the one that waits",)
             return self._oldest(notes)
         if data[start + 60] != REPLY:
             return Given(None, None)
@@ -556,7 +559,9 @@ class IggyDissector(Dissector):
         asked = opened[0]
         if self.unsure:
             return Given(None, OPERATIONS.get(operation), operation, (UNSURE,))
-        return self._oldest((f"answers request {request}, operation {operation}; request {asked.request}, operation {asked.operation} waits",))
+        return self._oldest(
+            (f"answers request {request}, operation {operation}; request {asked.request}, operation {asked.operation} waits",)
+        )
 
     def _oldest(self, notes: tuple[str, ...]) -> Given:
         """The request that has waited longest is answered."""
@@ -578,7 +583,7 @@ class IggyDissector(Dissector):
         if damage is not None or not self.plain:
             return self._walked(side, data, start, end, given, layout, damage)
         table = self._table(layout, side, data, start, end, given)
-        if table.code is not None:
+        if table.code is not None and not table.mixed:
             try:
                 fields = table.reader(self.style)(data, start, end)
             except UNREADABLE:
@@ -633,7 +638,7 @@ class IggyDissector(Dissector):
                 if given.code is None and given.operation is not None:
                     name = f"unknown operation {given.operation}"
                 else:
-                    notes = [*notes, f"unknown command code {given.code}"]
+                    notes = [*notes, f"command code {given.code} is not known in {layout}"]
             return (name, "request", ident, fields, None, notes, fault, ASK, given.number, spans)
         if table is frames.OTHER:
             return (f"unknown {fields.get('command')}", "one_way", ident, fields, None, notes, fault, NONE, None, spans)
@@ -688,3 +693,19 @@ def _reading(table: Table, data: bytes, start: int, end: int, damage: Damage | N
             pass
     _, walked = table.walk(data, start, end, _PLAIN, None if damage is None else damage.reason)
     return (walked.fields, walked.notes, walked.fault)
+
+
+PROTOCOLS = (
+    Protocol(
+        "iggy",
+        "Apache Iggy",
+        PORTS,
+        IggyDissector,
+        probe,
+        says,
+        frames.documented(),
+        TEXT,
+        relate=relate,
+        forced=LAYOUTS,
+    ),
+)

@@ -30,7 +30,7 @@ from dissect.protocols.iggy.commands import (
     Forms,
     forms,
 )
-from dissect.protocols.iggy.features import RANK
+from dissect.protocols.iggy.features import CLASSIC, RANK
 from dissect.protocols.iggy.statuses import statuses
 
 OLD_LOGIN_CODE, OLD_LOGOUT_CODE = -OLD_LOGIN.code, -OLD_LOGOUT.code
@@ -124,12 +124,14 @@ def _results(labels: Mapping[int, str]) -> Field:
 class Table:
     """One command in one direction: the layouts of all forms it has, the likeliest first."""
 
-    __slots__ = ("code", "layouts", "name", "readers")
+    __slots__ = ("code", "layouts", "mixed", "name", "readers")
 
     def __init__(self, code: int | None, name: str, *layouts: Layout) -> None:
         self.code = code
         self.name = name
         self.layouts = layouts
+        self.mixed = len({layout.name for layout in layouts}) > 1
+        """The form tells which command it is (register)."""
         self.readers: dict[Style, Callable[[bytes, int, int], dict[str, Any]]] = {}
 
     def reader(self, style: Style) -> Callable[[bytes, int, int], dict[str, Any]]:
@@ -211,7 +213,7 @@ def _short(code: int, first: str, asks: bool) -> Table:
     _, found = forms(command.request if asks else command.response, first)
     head = _ASK if asks else _ANSWER
     kind: Any = "request" if asks else "response"
-    layouts = [Layout(command.name, *head, *body, kind=kind, key=command.code, note=f"from {first}") for body in found]
+    layouts = [Layout(command.name, *head, *body, kind=kind, key=str(command.code), note=f"from {first}") for body in found]
     return Table(code, command.name, *layouts)
 
 
@@ -280,7 +282,7 @@ def _long_ask(code: int, operation: int, header: str, first: str) -> Table:
     layouts: list[Layout] = []
     for one in (40, 45) if operation == REGISTER else (code,):
         command = BY_CODE[one]
-        layouts += [Layout(command.name, *head, *body, key=one, note=f"from {first}") for body in forms(command.request, first)[1]]
+        layouts += [Layout(command.name, *head, *body, key=str(one), note=f"from {first}") for body in forms(command.request, first)[1]]
     return Table(code, layouts[0].name, *layouts)
 
 
@@ -311,7 +313,7 @@ def _long_answer(code: int, listed: bool, register: bool, header: str, first: st
         found = tuple((_results(OK), *body) if body else body for body in found)
     elif listed:
         found = tuple((_results(OK), *body) for body in found)
-    layouts = [Layout(command.name, *head, *body, kind="response", key=code, note=f"from {first}") for body in found]
+    layouts = [Layout(command.name, *head, *body, kind="response", key=str(code), note=f"from {first}") for body in found]
     return Table(code, command.name, *layouts)
 
 
@@ -385,3 +387,23 @@ def header_layouts(data: bytes, start: int, end: int, asks: bool) -> tuple[str, 
 
 def newest(candidates: tuple[str, ...]) -> str:
     return max(candidates, key=RANK.__getitem__)
+
+
+def documented() -> tuple[Layout, ...]:
+    """Each command's tables, where they begin to hold."""
+    found: dict[Layout, None] = {}
+    for command in (*BY_CODE.values(), OLD_LOGIN, OLD_LOGOUT):
+        code = command.code if BY_CODE.get(command.code) is command else -command.code
+        for asks, since in ((True, command.request), (False, command.response)):
+            for first in since:
+                if first in CLASSIC:
+                    tables = [_short(code, first, asks)]
+                else:
+                    operation = next((one for one, known in OPERATIONS.items() if known == code), NON_REPLICATED)
+                    operation = REGISTER if code in (40, 45) else operation
+                    table = long_ask(operation, code, first, header_of(first)) if asks else long_answer(operation, code, first)
+                    tables = [] if table is None else [table]
+                found.update((layout, None) for table in tables for layout in table.layouts)
+    for table in (refusal("L6"), long_refusal("V4", True), EVICTED):
+        found.update((layout, None) for layout in table.layouts)
+    return tuple(found)

@@ -232,7 +232,8 @@ NAMES: Mapping[int, str] = {
     5001: "consumer_group_already_exists; consumer_group_id_already_exists (from 0.0.52); - (from 0.6.0)",
     5002: "consumer_group_member_not_found; invalid_consumer_group_id (from 0.0.52)",
     5003: "invalid_consumer_group_id; consumer_group_name_not_found (from 0.0.52)",
-    5004: "cannot_create_consumer_groups_directory; invalid_consumer_group_name (from 0.0.30); consumer_group_name_already_exists (from 0.0.52)",
+    5004: "cannot_create_consumer_groups_directory; invalid_consumer_group_name (from 0.0.30); "
+    "consumer_group_name_already_exists (from 0.0.52)",
     5005: "cannot_read_consumer_groups; consumer_group_name_already_exists (from 0.0.30); invalid_consumer_group_name (from 0.0.52)",
     5006: "cannot_create_consumer_group_info; consumer_group_member_not_found (from 0.0.52)",
     5007: "cannot_delete_consumer_group_info; cannot_create_consumer_group_info (from 0.0.52)",

@@ -1,0 +1,193 @@
+"""Whether a conversation speaks Apache Iggy: there is no magic number, so frames must chain and decode."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from dissect.model import Verdict
+from dissect.protocols.base import SideView, View
+from dissect.protocols.iggy import frames
+from dissect.protocols.iggy.commands import BY_CODE
+from dissect.protocols.iggy.features import CLASSIC, FRAMINGS, LONG
+from dissect.protocols.iggy.finding import clean, find_long, fits, long_header, request_size, response_size
+from dissect.protocols.iggy.frames import EVICTION, REPLY, REQUEST, U32, U32_U32
+
+PORT = 8090
+
+STARTS = 24
+"""So many segment starts are tried as the beginning of a frame."""
+
+FRAMES = 12
+"""So many frames of a side are looked at."""
+
+
+class _Requests(NamedTuple):
+    """Requests that chain from some point: how many, the weight of those that decode, and the codes for the other side."""
+
+    frames: int
+    good: int
+    weight: int
+    codes: tuple[int, ...]
+    layouts: tuple[str, ...]
+
+
+_NO_REQUESTS = _Requests(0, 0, 0, (), CLASSIC)
+
+
+def probe(view: View) -> Verdict | None:
+    """The verdict on a conversation, or None where nothing speaks for Apache Iggy."""
+    best: Verdict | None = None
+    for client in (0,) if view.syn else (0, 1):
+        for weigh in (_long, _classic):
+            verdict = weigh(view, client)
+            if verdict is not None and (best is None or verdict.confidence > best.confidence):
+                best = verdict
+    return best
+
+
+def _long(view: View, client: int) -> Verdict | None:
+    """The 256-byte framing: its header is as good as a magic number, and tells the direction."""
+    for side, kinds, who in ((client, (REQUEST,), "client"), (1 - client, (REPLY, EVICTION), "server")):
+        one = view.sides[side]
+        if not one.runs:
+            continue
+        data = one.runs[0][1]
+        if one.from_start:
+            kind = long_header(data, 0, len(data))
+            if kind is not None and kind in kinds:
+                evidence = f"{who} begins with a 256-byte header, command {kind} ({frames.FRAME_KINDS[kind]})"
+                return Verdict("iggy", 0.97, (evidence,), None, client, None, LONG)
+            if side == client:
+                break
+            continue
+        for _, run in one.runs[:4]:
+            found, place = find_long(run, 0, len(run), kinds)
+            if found:
+                return Verdict(
+                    "iggy", 0.95, (f"{who} sends a 256-byte header at byte {place} of what was captured",), None, client, None, LONG
+                )
+    return None
+
+
+def _classic(view: View, client: int) -> Verdict | None:
+    """The classic framing: requests that decode, answered by frames that chain and decode as their answers."""
+    asking, answering = view.sides[client], view.sides[1 - client]
+    requests = _requests(asking)
+    if not requests.good:
+        return None
+    answers, bad = _responses(answering, requests)
+    if bad and not answers:
+        return None
+    weight = requests.weight
+    if weight >= 5 and answers:
+        confidence = 0.97
+    elif (weight >= 3 and answers) or (weight >= 2 and answers >= 2):
+        confidence = 0.92
+    elif weight >= 6:
+        confidence = 0.85
+    elif answers:
+        confidence = 0.6
+    elif weight >= 3:
+        confidence = 0.55
+    else:
+        confidence = 0.45
+    if view.ports[1 - client] == PORT and (weight >= 2 or view.final or answers):
+        confidence = max(confidence, 0.9 if answers or weight >= 3 else 0.6)
+    evidence = [f"{requests.good} of {requests.frames} requests with a known code decode to the last byte"]
+    if answers:
+        evidence.append(f"{answers} responses chain behind them")
+    evidence.append(FRAMINGS[False])
+    return Verdict("iggy", confidence, tuple(evidence), None, client, None, CLASSIC)
+
+
+def _places(side: SideView) -> list[int]:
+    """Offsets in the first run where a frame may begin."""
+    if side.from_start:
+        return [0]
+    return side.segments[:STARTS] or [0]
+
+
+def _requests(side: SideView) -> _Requests:
+    best = _NO_REQUESTS
+    if not side.runs or (side.from_start and side.runs[0][0]):
+        return best
+    data = side.runs[0][1]
+    for place in _places(side):
+        found = _chain(data, place)
+        if found.weight > best.weight:
+            best = found
+    return best
+
+
+def _chain(data: bytes, at: int) -> _Requests:
+    """Requests from `at` on; the first two must be known and decode, later ones may be new to us."""
+    end = len(data)
+    count = good = weight = 0
+    codes: list[int] = []
+    layouts: tuple[str, ...] = CLASSIC
+    while count < FRAMES:
+        size = request_size(data, at, end)
+        if size < 0:
+            if good < 2 or end - at < 8 or not 4 <= U32(data, at)[0] <= 1 << 16:
+                return _NO_REQUESTS if end - at >= 8 else _Requests(count, good, weight, tuple(codes), layouts)
+            size = U32(data, at)[0] + 4
+        if not size or at + size > end:
+            break
+        code = U32_U32(data, at)[1]
+        fitting = tuple(fits(data, at, at + size, layouts))
+        if fitting:
+            layouts = fitting
+            good += 1
+            # a request without a body is eight bytes that others may send too
+            weight += 1 if size == 8 else 2 if size < 14 else 3
+        elif good < 2 and not (good and code in BY_CODE):
+            return _NO_REQUESTS
+        if code == 32 and size > 8:
+            code = frames.OLD_LOGIN_CODE
+        elif code == 33 and size == 8:
+            code = frames.OLD_LOGOUT_CODE
+        codes.append(code)
+        count += 1
+        at += size
+    return _Requests(count, good, weight, tuple(codes), layouts)
+
+
+def _responses(side: SideView, requests: _Requests) -> tuple[int, bool]:
+    """How many responses fit these requests, and whether the bytes are no responses at all."""
+    if not side.runs or (side.from_start and side.runs[0][0]):
+        return 0, False
+    data = side.runs[0][1]
+    end = len(data)
+    best = 0
+    bad = True
+    for place in _places(side):
+        at = place
+        waiting = deque(requests.codes)
+        count = 0
+        broken = False
+        while count < FRAMES:
+            size = response_size(data, at, end)
+            if size < 0:
+                broken = True
+                break
+            if not size or at + size > end:
+                break
+            if side.from_start and waiting:
+                code = waiting.popleft()
+                if not U32(data, at)[0] and not _answers(code, requests.layouts, data, at, at + size):
+                    broken = True
+                    break
+            count += 1
+            at += size
+        if not broken:
+            bad = False
+            best = max(best, count)
+    return best, bad
+
+
+def _answers(code: int, layouts: tuple[str, ...], data: bytes, start: int, end: int) -> bool:
+    """Whether these bytes can be the successful answer to a command in some layout."""
+    if frames.command_of(code) is None:
+        return True
+    return any(clean(frames.answer(code, layout), data, start, end) for layout in layouts)
