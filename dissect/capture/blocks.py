@@ -101,28 +101,25 @@ class Blocks:
 
     def read(self, least: int = 1) -> bytes:
         """The next block: all that can be had without waiting up to about `BLOCK` bytes, but at least `least`; fewer only at the end."""
-        if self._error is not None:
-            raise self._error
         parts: list[bytes] = []
         size = 0
         if self._back:
             parts, size, self._back = [self._back], len(self._back), b""
         # The bytes of a plain file come in one piece and need no joining.
-        while size < least or (size < BLOCK and self.raw.ready()):
+        while self._error is None and (size < least or (size < BLOCK and self.raw.ready())):
             try:
                 piece = self.raw.read(BLOCK - size if size < BLOCK else BLOCK) if self._pieces is None else next(self._pieces, b"")
             except CaptureError as error:
                 self._error = error
             except Damaged as error:
                 self._error = CaptureError(str(error), self.name)
-            if self._error is not None:
-                if not parts:
-                    raise self._error
-                break
-            if not piece:
-                break
-            parts.append(piece)
-            size += len(piece)
+            else:
+                if not piece:
+                    break
+                parts.append(piece)
+                size += len(piece)
+        if self._error is not None and not parts:
+            raise self._error
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def unread(self, data: bytes) -> None:

@@ -17,13 +17,13 @@ from dissect.model import PacketBatch
 
 
 class Reader:
-    """The packets of one input in batches; reading it a second time goes on where the first ended."""
+    """The packets of one input in batches, to be read once."""
 
     def __init__(self, blocks: Blocks, owned: bool) -> None:
-        self.name = blocks.name
-        self.format = ""
         self._blocks = blocks
         self._owned = owned
+        self.name = blocks.name
+        self.format = ""
         self._links: dict[int, None] = {}
         self._packets = self._begin()
 
@@ -72,17 +72,20 @@ class Reader:
 
     def batches(self, rows: int | None = None) -> Iterator[PacketBatch]:
         """The packets in batches of what a block holds, or of at most `rows`; a damaged input gives all that is whole, then the error."""
-        for batch in self._packets:
-            if rows is None:
-                yield batch
-            else:
-                for start in range(0, len(batch), rows):
-                    yield part(batch, start, start + rows)
+        try:
+            for batch in self._packets:
+                for start in range(0, len(batch), rows or len(batch)):
+                    yield part(batch, start, start + rows) if rows else batch
+        finally:
+            self.close()
 
     def close(self) -> None:
-        """Closes the input if `open_capture` opened it."""
+        """Closes the input if `open_capture` opened it; the end of reading does so too."""
         if self._owned:
             self._blocks.raw.close()
+
+    def __del__(self) -> None:
+        self.close()
 
     def __enter__(self) -> Self:
         return self

@@ -37,6 +37,8 @@ ZSTD_WINDOW = 128 << 20
 
 LZ4_BLOCKS = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
 LZ4_WINDOW = 65_535
+LZ4_MATCH = 9
+"""The smallest block that can refer to what is before it: the format ends every block with five literals."""
 
 
 def packing(raw: Raw) -> Iterator[bytes] | None:
@@ -65,7 +67,7 @@ def _gzip(raw: Raw) -> Iterator[bytes]:
             try:
                 piece = unpacker.decompress(data)
             except zlib.error as error:
-                yield _until_error(before, data)
+                yield from _until_error(before, data)
                 raise Damaged(f"the gzip data is damaged: {error}") from error
             if piece:
                 yield piece
@@ -73,12 +75,13 @@ def _gzip(raw: Raw) -> Iterator[bytes]:
         more = _another(raw, "gzip", GZIP)
 
 
-def _until_error(unpacker: Any, data: bytes) -> bytes:
+def _until_error(unpacker: Any, data: bytes) -> Iterator[bytes]:
     """What comes out before the error, which a single call would have thrown away."""
-    pieces: list[bytes] = []
+    parts = _Parts()
     with contextlib.suppress(zlib.error):
-        pieces.extend(unpacker.decompress(data[at : at + 1]) for at in range(len(data)))
-    return b"".join(pieces)
+        for at in range(len(data)):
+            parts.add(unpacker.decompress(data[at : at + 1]))
+    return parts.take()
 
 
 def _members(raw: Raw, what: str, magic: bytes, make: Callable[[], Any]) -> Iterator[bytes]:
@@ -189,14 +192,15 @@ def _lz4(raw: Raw) -> Iterator[bytes]:
             raise Damaged(f"the lz4 data is damaged: a block of {size} bytes")
         block = _exactly(raw, size, "lz4")
         if not plain:
-            before = _lz4_history(window) if linked and window else b""
+            before = _lz4_history(window) if window and size >= LZ4_MATCH else b""
             start = len(window) + 4 if before else 0
             try:
-                end = cramjam.lz4.decompress_block_into(before + block, room, output_len=len(room))
+                end = cramjam.lz4.decompress_block_into(before + block, room, output_len=start + largest)
             except cramjam.DecompressionError as error:
                 raise Damaged(f"the lz4 data is damaged: {error}") from error
             block = bytes(room[start:end])
-        yield block
+        if block:
+            yield block
         if block_sum:
             _exactly(raw, 4, "lz4")
         if linked:

@@ -1,0 +1,95 @@
+"""Several inputs as one, by time."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from dissect.capture import blocks as blocks_module
+from dissect.capture.merge import merge
+from dissect.errors import CaptureError
+from tests.capture.frames import NULL, START_NS, Packet, pcap, pcapng, reader
+
+
+def file(*times: int, link: int = 1) -> bytes:
+    """A capture whose packets say their number."""
+    return pcap([Packet(bytes((n,)) * 20, START_NS + at) for n, at in enumerate(times, 1)], link, nano=True)
+
+
+def merged(*files: bytes, rows: int | None = None, errors: list[CaptureError] | None = None) -> list[tuple[int, int, int, bytes]]:
+    """Input, packet number, time and first byte of each packet."""
+    found = []
+    for batch in merge([reader(one) for one in files], errors, rows):
+        for index, number, time_ns, at, size in zip(batch.file, batch.number, batch.time_ns, batch.offset, batch.captured, strict=True):
+            data = batch.buffer[at : at + size]
+            assert data == bytes((number,)) * 20
+            found.append((int(index), int(number), int(time_ns) - START_NS))
+    return found  # type: ignore[return-value]
+
+
+def test_packets_come_by_time() -> None:
+    assert merged(file(1, 4, 9), file(2, 3, 10)) == [(0, 1, 1), (1, 1, 2), (1, 2, 3), (0, 2, 4), (0, 3, 9), (1, 3, 10)]
+
+
+def test_equal_times_come_in_the_order_of_the_inputs() -> None:
+    assert merged(file(5, 5, 6), file(5, 5), file(4, 5)) == [(2, 1, 4), (0, 1, 5), (0, 2, 5), (1, 1, 5), (1, 2, 5), (2, 2, 5), (0, 3, 6)]
+
+
+def test_each_input_keeps_its_own_order() -> None:
+    assert merged(file(5, 1, 7), file(3, 6)) == [(1, 1, 3), (0, 1, 5), (0, 2, 1), (1, 2, 6), (0, 3, 7)]
+
+
+def test_inputs_that_do_not_overlap() -> None:
+    assert [one[:2] for one in merged(file(10, 11), file(1, 2), file(5))] == [(1, 1), (1, 2), (2, 1), (0, 1), (0, 2)]
+
+
+def test_empty_captures_and_inputs_that_did_not_open() -> None:
+    assert merged(file(), file(1), file()) == [(1, 1, 1)]
+    assert [batch.file.tolist() for batch in merge([None, reader(file(1)), None])] == [[1]]
+    assert list(merge([])) == []
+
+
+def test_one_input_is_itself() -> None:
+    assert merged(file(5, 1, 7)) == [(0, 1, 5), (0, 2, 1), (0, 3, 7)]
+
+
+def test_formats_and_link_types_mix() -> None:
+    batches = list(merge([reader(file(1, 3, link=NULL)), reader(pcapng([Packet(bytes(20), START_NS + 2)]))]))
+    assert [link for batch in batches for link in batch.link.tolist()] == [NULL, 1, NULL]
+
+
+def test_damaged_input_does_not_end_the_others() -> None:
+    errors: list[CaptureError] = []
+    found = merged(file(1, 2, 3)[:-1], file(1, 5, 9), errors=errors)
+    assert found == [(0, 1, 1), (1, 1, 1), (0, 2, 2), (1, 2, 5), (1, 3, 9)]
+    assert [error.packet for error in errors] == [2]
+
+
+def test_without_a_list_the_error_comes_at_the_end() -> None:
+    batches = merge([reader(file(1, 2, 3)[:-1]), reader(file(1, 5, 9))])
+    numbers = []
+    with pytest.raises(CaptureError, match="cut off in packet 3"):
+        for batch in batches:
+            numbers += batch.number.tolist()
+    assert len(numbers) == 5
+
+
+def test_batches_do_not_change_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = random.Random(4)
+    files = [file(*(chance.randrange(60) for _ in range(50))) for _ in range(4)]
+    whole = merged(*files)
+    keys = {}
+    for index in range(4):
+        own = [one for one in whole if one[0] == index]
+        assert [one[1] for one in own] == list(range(1, 51))
+        latest = 0
+        for one in own:
+            latest = max(latest, one[2])
+            keys[one[:2]] = (latest, index, one[1])
+    assert [one[:2] for one in whole] == sorted(keys, key=lambda one: keys[one])
+    for size in (1, 40, 100, 333):
+        monkeypatch.setattr(blocks_module, "BLOCK", size)
+        monkeypatch.setattr(blocks_module, "PIECE", 7)
+        for rows in (None, 1, 7):
+            assert merged(*files, rows=rows) == whole
