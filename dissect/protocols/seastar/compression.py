@@ -19,6 +19,9 @@ LZ4_FRAGMENTED = "LZ4_FRAGMENTED"
 CHUNK = 32_768
 """What every chunk of LZ4_FRAGMENTED but the last unpacks to."""
 
+LAST_CHUNK = 0x8000_0000
+"""The bit of a chunk header that marks the last chunk."""
+
 REACH = 65_535
 """How far back an LZ4 match can refer."""
 
@@ -67,8 +70,8 @@ def chunks(algorithm: str, data: bytes, start: int, end: int) -> list[Chunk]:
         if size - at < 4:
             raise Unpackable(at, f"chunk header needs 4 bytes, {size - at} left")
         head = _u32(data, start + at)[0]
-        if head & 0x8000_0000:
-            unpacked = head & 0x7FFF_FFFF
+        if head >= LAST_CHUNK:
+            unpacked = head - LAST_CHUNK
             if not unpacked and not found:
                 return []
             found.append(Chunk(at, at + 4, size, unpacked, True))

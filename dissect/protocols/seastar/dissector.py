@@ -31,8 +31,10 @@ from dissect.protocols.base import (
 from dissect.protocols.seastar import compression, layouts
 from dissect.protocols.seastar.compression import Unpackable
 from dissect.protocols.seastar.framing import (
+    FAR,
     FORCED,
     GREETING,
+    LONGEST_HEADER,
     OPENED,
     UNKNOWN,
     Framing,
@@ -40,6 +42,8 @@ from dissect.protocols.seastar.framing import (
     Terms,
     agree,
     fit,
+    likely,
+    needed,
     plausible,
     read_offer,
 )
@@ -57,11 +61,6 @@ from dissect.protocols.seastar.layouts import (
 )
 from dissect.protocols.seastar.probe import NAME, probe
 from dissect.protocols.seastar.telling import TEXT, paired, relate, says
-
-WINDOW = 4
-"""Segments whose starts are tried as the start of a chain that ends with the present one, where the framing is a guess."""
-WINDOW_KNOWN = 64
-"""The same where the framing is known and only the place is not."""
 
 OVER = 1 << 63
 """A timeout from here on is negative as int64: over already when the request was written."""
@@ -113,6 +112,9 @@ class SeastarDissector(Dissector):
         self.inferred: list[str | None] = [None, None]
         self.strict = [False, False]
         self.last_ids: list[int | None] = [None, None]
+        self.possible: tuple[dict[int, list[Framing]], dict[int, list[Framing]]] = ({}, {})
+        self.held = [False, False]
+        self.news = False
         self.begins: list[int | None] = [0 if context.syn else None] * 2
         self.now = 0
         # What is known when frames are decoded
@@ -198,10 +200,8 @@ class SeastarDissector(Dissector):
         self.greetings[side] = _SEEN
         self.offers[side] = offer
         self.modes[side] = _GREETING
+        self.news = True
         features = offer.features
-        if not self.context.syn and self.greetings[1 - side] != _SEEN:
-            # The first to speak is the client, unless it says something that only a server has to say.
-            self.client = 1 - side if CONNECTION_ID in features and STREAM_PARENT not in features else side
         if side == self.client:
             if len(features.get(STREAM_PARENT, b"")) == 8:
                 self.facts["stream_parent"] = _u64(features[STREAM_PARENT])[0]
@@ -209,6 +209,30 @@ class SeastarDissector(Dissector):
                 self.facts["isolation"] = lossy(features[ISOLATION])
         elif len(features.get(CONNECTION_ID, b"")) == 8:
             self.facts["connection_id"] = _u64(features[CONNECTION_ID])[0]
+
+    def _tells_client(self, side: int, data: bytes, more: bool) -> bool:
+        """Whether it is known which side is the client, when `side` begins with this negotiation frame (and has sent `more`)."""
+        if self.context.syn or (self.held[side] and self.client is not None):
+            return True
+        other = 1 - side
+        features = read_offer(data).features
+        if STREAM_PARENT in features:
+            self.client = side
+        elif CONNECTION_ID in features:
+            self.client = other
+        elif self.greetings[other] == _MISSED:
+            # It sends what can only follow this answer to its own negotiation, which was before the capture.
+            self.client = other
+        elif more:
+            # A server does not go on without a request.
+            self.client = side
+        elif self.held[other]:
+            # The first to speak is the client.
+            self.client = other
+        elif self.greetings[other] == _EXPECTED:
+            self.held[side] = True
+            return False
+        return True
 
     # Bytes to frames
 
@@ -221,6 +245,10 @@ class SeastarDissector(Dissector):
         for item, release in queue:
             self.now = max(self.now, release)
             emitted += super().feed((item,))
+            while self.news:
+                # what one side tells may free the other
+                self.news = False
+                emitted += super().feed(())
             if None not in self.framings:
                 emitted += super().feed(queue.rest())
                 break
@@ -236,13 +264,13 @@ class SeastarDissector(Dissector):
         if framing is None or self.greetings[side] == _EXPECTED:
             if self.greetings[side] == _EXPECTED and data.startswith(MAGIC, at) and len(data) - at >= GREETING:
                 end = at + GREETING + _u32(data, at + len(MAGIC))[0]
-                if end <= len(data) and end - at <= self.options.frame_limit:
+                if end <= len(data) and end - at <= self.options.frame_limit and self._tells_client(side, data[at:end], end < len(data)):
                     self._learn(side, data[at:end])
                     self.begins[side] = self.flows[side].position + end
                     return [end]
             if framing is None or (len(data) - at < len(MAGIC) and MAGIC.startswith(data[at:])):
                 return []
-            self.greetings[side] = _MISSED
+            self._miss(side)
         if self.strict[side]:
             return super().boundaries(side, data, at)
         ends: list[int] = []
@@ -270,8 +298,10 @@ class SeastarDissector(Dissector):
             if MAGIC.startswith(head):
                 if left < GREETING:
                     return 0
-                return GREETING + int(_u32(data, at + len(MAGIC))[0])
-            self.greetings[side] = _MISSED
+                length = GREETING + int(_u32(data, at + len(MAGIC))[0])
+                known = left < length or length > self.options.frame_limit
+                return length if known or self._tells_client(side, data[at : at + length], left > length) else WAIT
+            self._miss(side)
             framing = framing or self._framing(side)
         if framing is None:
             return SEARCH if self.greetings[1 - side] != _EXPECTED or self.greetings[side] == _MISSED else WAIT
@@ -282,7 +312,7 @@ class SeastarDissector(Dissector):
             if not plausible(framing, data, at, len(data)):
                 return -1
             self._remember(side, framing, data, at)
-        length: int = _u32(data, at + framing.length_at)[0]
+        length = int(_u32(data, at + framing.length_at)[0])
         if length == END_OF_STREAM and framing.kind == "stream" and framing.codec is None:
             return header
         return header + length
@@ -306,10 +336,19 @@ class SeastarDissector(Dissector):
 
     def broken(self, side: int, data: bytes) -> None:
         if self.greetings[side] == _EXPECTED and data.startswith(MAGIC) and len(data) >= GREETING:
+            if not self._tells_client(side, data, False):
+                self.client = side
             self._learn(side, data)
 
+    def _miss(self, side: int) -> None:
+        """The negotiation frame of `side` is not where it should be, so it will not come."""
+        self.greetings[side] = _MISSED
+        self.news = True
+
     def give_up(self, side: int) -> None:
-        self.greetings[1 - side] = _MISSED
+        if self.greetings[side] == _EXPECTED and self.client is None:
+            self.client = side
+        self._miss(1 - side)
         self._settle()
         for flow in self.flows:
             flow.raise_releases(self.now)
@@ -324,20 +363,23 @@ class SeastarDissector(Dissector):
                     return True, at
                 if not final:
                     return False, at
-            self.greetings[side] = _MISSED
+            self._miss(side)
             if self.framings[side] is None:
                 self._settle()
         framing = self.framings[side]
-        window = WINDOW if framing is None else WINDOW_KNOWN
         index = flow.segment(base + end - 1)
-        starts = [start - base for start in flow.starts[max(0, index - window + 1) : index + 1] if start - base >= at]
+        first = max(0, index - FAR + 1)
+        # (start, segments from there to the end)
+        starts = [
+            (start - base, index + 1 - number) for number, start in enumerate(flow.starts[first : index + 1], first) if start - base >= at
+        ]
         begins = self.begins[side]
         certain = begins is not None and begins - base == at and framing is None
-        if certain and at not in starts:
-            starts.insert(0, at)
+        if certain and starts[:1] != [(at, index + 1 - first)]:
+            starts.insert(0, (at, 1))
         missing = flow.missing if final else 0
-        for start in starts:
-            found = self._chain(side, data, start, end, missing, certain and start == at)
+        for start, segments in starts:
+            found = self._chain(side, data, start, end, missing, 1 if certain and start == at else needed(segments, end - start))
             if found is not None:
                 if framing is None:
                     self._adopt(side, found)
@@ -346,38 +388,55 @@ class SeastarDissector(Dissector):
                 return True, start
         if certain:
             return False, at
-        behind = flow.starts[max(0, index - window + 2) : index + 1]
-        return False, max(at, behind[0] - base if behind else end)
+        behind = flow.starts[index - FAR + 2] - base if index >= FAR - 1 else at
+        keep = max(at, behind)
+        for position in [one for one in self.possible[side] if one < base + keep]:
+            del self.possible[side][position]
+        return False, keep
 
-    def _chain(self, side: int, data: bytes, start: int, end: int, missing: int, certain: bool) -> Framing | None:
-        """The framing in which frames from `start` end at `end`, if one is sound enough."""
+    def _chain(self, side: int, data: bytes, start: int, end: int, missing: int, need: int) -> Framing | None:
+        """The framing in which frames from `start` end at `end`, if one is sound enough; `need`: so many frames make a guess."""
         framing = self.framings[side]
-        ends = (end, end + missing)
         limit = self.options.frame_limit
         if framing is not None:
+            ends = {end: 1, end + missing: 1}
             previous = self.last_ids[side]
-            found = fit(framing, data, start, end, ends, 1, known=True, previous=previous, missing=missing, limit=limit)
+            found = fit(framing, data, start, end, ends, known=True, previous=previous, missing=missing, limit=limit)
             return framing if found is not None else None
+        candidates = self._likely(side, data, start, end)
+        if not candidates:
+            return None
         other = self.framings[1 - side]
         sure = other is not None or self.offers != [None, None]
         answers = other is not None and other.kind == "request"
         doubtful: list[Framing] = []
-        guess: Framing | None = None
-        for candidate in self.candidates(side, self.terms()):
-            # Two frames make a guess; one will do where these certainly are frames and no other framing fits.
-            need = 1 if certain or (answers and candidate.kind == "response") else 2
-            found = fit(candidate, data, start, end, ends, need, proof_will_do=sure, missing=missing, limit=limit)
+        guesses: list[tuple[tuple[bool, int], Framing]] = []
+        for candidate in candidates:
+            # One frame will do where these certainly are frames and no other framing fits.
+            enough = 1 if answers and candidate.kind == "response" else need
+            ends = {end: enough, end + missing: enough}
+            found = fit(candidate, data, start, end, ends, proof_will_do=sure, missing=missing, limit=limit)
             if found is None or (answers and candidate.kind == "response" and not self._asked(1 - side, found.last_id)):
                 continue
-            if found.proof:
-                return candidate
-            if found.frames < 2 or candidate.kind == "stream":
+            if found.proof or (found.frames > 1 and candidate.kind != "stream"):
+                guesses.append((found.doubt, candidate))
+            else:
                 doubtful.append(candidate)
-            elif guess is None:
-                guess = candidate
-        if guess is not None:
-            return guess
+        if guesses:
+            return min(guesses, key=lambda one: one[0])[1]
         return doubtful[0] if len(doubtful) == 1 else None
+
+    def _likely(self, side: int, data: bytes, start: int, end: int) -> list[Framing]:
+        """The framings that the bytes at `start` may begin a frame of, remembered for the next end that is tried."""
+        candidates = self.candidates(side, self.terms())
+        position = self.flows[side].position + start
+        known = self.possible[side].get(position)
+        if known is None:
+            known = likely(candidates, data, start, end)
+            if end - start < LONGEST_HEADER:
+                return known
+            self.possible[side][position] = known
+        return [framing for framing in known if framing in candidates]
 
     def _asked(self, side: int, ident: int) -> bool:
         """Whether a response with this msg_id may answer what `side` has asked so far."""

@@ -6,13 +6,13 @@ the library could have written. Streams are no part of a guess, unless the negot
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from struct import Struct
 from typing import Literal, NamedTuple
 
 from dissect.layout.values import lossy
-from dissect.protocols.seastar.compression import LZ4, LZ4_FRAGMENTED, Unpackable, chunks, unpack, unpack_head
+from dissect.protocols.seastar.compression import LAST_CHUNK, LZ4, LZ4_FRAGMENTED, RATIO, Unpackable, chunks, unpack, unpack_head
 from dissect.protocols.seastar.layouts import (
     COMPRESS,
     CONNECTION_ID,
@@ -39,7 +39,12 @@ OPENED = (LZ4, LZ4_FRAGMENTED)
 GREETING = len(MAGIC) + 4
 """The header of a negotiation frame."""
 
+LONGEST_HEADER = 28
+
 LARGEST_ID = 1 << 48
+LARGE_ID = 1 << 32
+LARGE_ID_FRAMES = 4
+"""A guess whose msg_ids are large needs so many frames."""
 LARGEST_VERB = 1 << 32
 LARGEST_TIMEOUT = 1 << 40
 STEP = 1 << 10
@@ -47,6 +52,11 @@ STEP = 1 << 10
 SPREAD = 1 << 16
 """Responses of one chain: how far apart their msg_ids may be."""
 EXCEPTION_KINDS = 2
+NEAR, FAR = 4, 64
+"""Segments that a chain of two frames spans at most where the framing is a guess, and one of three."""
+LARGE_SEGMENT = 256
+NEVER = 1 << 62
+
 LEEWAY = 1 << 20
 """How far msg_ids may be from the last one where the framing is known and frames in between were lost."""
 
@@ -241,6 +251,14 @@ def _codecs(client: Offer | None, granted: dict[int, bytes]) -> list[str | None]
     return list(names)
 
 
+def needed(segments: int, size: int) -> int:
+    """How many frames make a guess whose chain spans so many segments of so many bytes in all."""
+    if segments <= NEAR:
+        return 2
+    # Small segments begin and end anywhere, so that ending with one means little.
+    return 3 if segments <= FAR and size >= segments * LARGE_SEGMENT else NEVER
+
+
 class Fit(NamedTuple):
     """Frames that tile the bytes up to `end`; `proof`: something in them that chance does not make."""
 
@@ -250,14 +268,18 @@ class Fit(NamedTuple):
     first_id: int
     last_id: int
 
+    @property
+    def doubt(self) -> tuple[bool, int]:
+        """Lower is better: a wrong framing takes two small numbers for one large msg_id."""
+        return not self.proof, max(abs(self.first_id), abs(self.last_id))
+
 
 def fit(
     framing: Framing,
     data: bytes,
     at: int,
     bound: int,
-    ends: Container[int],
-    need: int,
+    ends: Mapping[int, int],
     *,
     proof_will_do: bool = False,
     previous: int | None = None,
@@ -265,7 +287,7 @@ def fit(
     missing: int = 0,
     limit: int = 1 << 20,
 ) -> Fit | None:
-    """Follow frames from `at` in data[:bound] to the first of `ends` behind `need` frames (or behind a proof).
+    """Follow frames from `at` in data[:bound] to the first of `ends` that enough of them (its value) reach, or that a proof reaches.
 
     `known`: the framing is certain and only the place is not; `previous` is the msg_id that this side sent last.
     A hole of `missing` bytes follows `bound`: a frame may also end right behind it.
@@ -288,7 +310,7 @@ def fit(
             if kind == "sealed" or after - at < 8:
                 frames += after - at >= 8
                 at = after
-                if at in ends and frames >= need:
+                if frames >= ends.get(at, NEVER):
                     return Fit(at, frames, proof, first, first)
                 continue
             inner = _opened(codec, data, at, min(after, bound), after, limit)
@@ -313,7 +335,10 @@ def fit(
             first = first or ident
             seen.add(abs(ident))
         frames += kind != "stream" or size > 4
-        if (after in ends or after > bound) and (frames >= need or (proof and proof_will_do)):
+        need = ends.get(after, NEVER)
+        if not known and abs(ident) >= LARGE_ID and not proof:
+            need = max(need, LARGE_ID_FRAMES)
+        if frames >= need or (proof and proof_will_do and need < NEVER):
             return Fit(after, frames, proof, first, last or 0)
         at = after
     return None
@@ -372,6 +397,31 @@ def _head(
     if inside != size - 8 or (what >= EXCEPTION_KINDS and not known):
         return None
     return header + size, ident, True
+
+
+def likely(framings: Iterable[Framing], data: bytes, at: int, bound: int) -> list[Framing]:
+    """Those of `framings` that the first header at `at` does not rule out; a cheap test before `fit`."""
+    found: list[Framing] = []
+    for framing in framings:
+        kind, extra, codec = framing
+        if codec is None:
+            possible = _head(kind, extra, data, at, bound, None, set(), False) is not None
+        elif kind == "sealed":
+            possible = bound - at >= 4
+        else:
+            possible = bound - at < 8 or _packed(codec, *_record(data, at))
+        if possible:
+            found.append(framing)
+    return found
+
+
+def _packed(codec: str, size: int, head: int) -> bool:
+    """Whether a compressed frame of this size may begin with this header."""
+    if size < 8:
+        return size < 4
+    if codec == LZ4:
+        return 4 <= head <= RATIO * size
+    return 4 <= head - LAST_CHUNK <= RATIO * size if head >= LAST_CHUNK else head < size
 
 
 def plausible(framing: Framing, data: bytes, at: int, bound: int) -> bool:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dissect.model import Verdict
 from dissect.protocols.base import SideView, View
-from dissect.protocols.seastar.framing import GREETING, UNKNOWN, Fit, Framing, fit, read_offer
+from dissect.protocols.seastar.framing import FAR, GREETING, UNKNOWN, Fit, Framing, fit, likely, needed, read_offer
 from dissect.protocols.seastar.layouts import CONNECTION_ID, MAGIC, STREAM_PARENT
 
 NAME = "seastar-rpc"
 
-CHAIN = 3
-"""So many frames of one side without a proof are certain, with both sides two are."""
-REACH = 4
-"""Segments within which a chain ends."""
-LATEST = 64
+CHAIN = 4
+"""So many frames of one side are certain where the other side is not there."""
+ALONE = 8
+"""The same where the other side is there and fits nothing so far."""
+SURE, UNSURE = 0.92, 0.7
+
+LATEST = 2 * FAR
 """Segments of each side that are looked at each time, the latest ones."""
 
 GUESSES = UNKNOWN.framings(None)
@@ -59,29 +61,33 @@ def _guess(view: View) -> Verdict | None:
         (_, _, asked), (_, _, answered) = sorted(found, key=lambda one: one[1].kind)
         if abs(answered.first_id) > abs(asked.last_id) + asked.frames:
             return None
-    side, framing, chain = found[0]
+    else:
+        side, framing, chain = found[0]
+        silent = not view.sides[1 - side].runs
+        if chain.frames < (2 if chain.proof else CHAIN if silent else ALONE) and not (silent and view.final and framing.kind == "request"):
+            return None
     evidence = tuple(
         f"no negotiation, but {one.frames} frames chain as {kind} from the start of a segment to the end of one" for _, kind, one in found
     )
+    side, framing, chain = found[0]
     client = side if framing.kind == "request" else 1 - side
     sure = len(found) == 2 or chain.proof or chain.frames >= CHAIN
-    return Verdict(NAME, 0.92 if sure else 0.7, evidence, client=client)
+    return Verdict(NAME, SURE if sure else UNSURE, evidence, client=client)
 
 
 def _chain(side: SideView, final: bool) -> tuple[Framing, Fit] | None:
-    """The first framing in which two frames or more end with a segment."""
+    """The first framing in which enough frames end with a segment."""
     for index, (_position, data) in enumerate(side.runs):
         starts = side.segments if index == 0 else [0]
         ends = [*starts[1:], len(data)]
-        first = 0 if final else max(0, len(starts) - LATEST)
-        for segment in range(first, len(starts)):
+        for segment in range(0 if final else max(0, len(starts) - LATEST), len(starts)):
             start = starts[segment]
-            near = set(ends[segment : segment + REACH])
-            guesses: list[tuple[Framing, Fit]] = []
-            for framing in GUESSES:
-                found = fit(framing, data, start, max(near), near, 2)
-                if found is not None:
-                    guesses.append((framing, found))
-            if guesses:
-                return next((one for one in guesses if one[1].proof), guesses[0])
+            framings = likely(GUESSES, data, start, len(data))
+            if not framings:
+                continue
+            near = {end: needed(count, end - start) for count, end in enumerate(ends[segment : segment + FAR], 1)}
+            bound = max(near)
+            found = [(framing, one) for framing in framings if (one := fit(framing, data, start, bound, near)) is not None]
+            if found:
+                return min(found, key=lambda one: one[1].doubt)
     return None
