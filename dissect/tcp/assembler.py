@@ -460,9 +460,9 @@ class Assembler:
             return True
         offset = ((seq - own.base - own.next + 0x8000_0000) & MASK) - 0x8000_0000
         if self.closed is not None:
-            # The SYN of a conversation that reuses the ports was lost: these bytes are none of the finished one's. One number below
-            # its first byte is a keep-alive's.
-            return own.origin - own.next - 1 <= offset and offset + wire <= 0
+            # Other bytes are none of this one's: the SYN of a conversation that reuses the ports was lost. A keep-alive may be one
+            # number outside.
+            return own.origin - own.next - 1 <= offset and offset + wire <= (wire == 1)
         if self.reset:
             return -NEAR <= offset <= NEAR
         if -NEAR <= offset <= FAR:

@@ -135,7 +135,7 @@ def _add(stories: dict[int, Story], deliveries: list[Delivery]) -> None:
         for item in delivery.items:
             check(item)
             into = story.items[item.side]
-            assert item.position == sum(len(known[2]) if known[0] == "bytes" else known[2] for known in into)
+            assert item.position == (_end(into[-1]) if into else 0)
             if isinstance(item, Hole):
                 into.append(("hole", item.position, item.size, item.reason, item.release, item.order))
                 continue
@@ -152,6 +152,10 @@ def _add(stories: dict[int, Story], deliveries: list[Delivery]) -> None:
                 releases = [item[4] for item in story.items[side]]
                 assert releases == sorted(releases)
                 assert not releases or releases[-1] <= delivery.closed
+
+
+def _end(item: tuple[Any, ...]) -> int:
+    return int(item[1]) + (len(item[2]) if item[0] == "bytes" else int(item[2]))
 
 
 def check(item: Chunk | Hole) -> None:

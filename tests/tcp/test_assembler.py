@@ -1,27 +1,172 @@
-"""Reassembly: each kind of trouble with its segments written out."""
+"""Reassembly: each kind of trouble with its segments written out.
+
+A's byte stream begins at sequence number 1000, B's at 5000. Packets are counted from 0, the first three are the handshake.
+"""
 
 from __future__ import annotations
 
-from dissect.model import Options
-from dissect.tcp.conversations import END
-from tests.tcp.segments import ACK, FIN, PSH, RST, SYN, a, b, handshake, one, tell
+import time
+
+import pytest
+
+from dissect.model import Chunk, Options
+from dissect.tcp.conversations import END, Conversations
+from tests.tcp.segments import ACK, FIN, RST, SYN, a, b, batch, handshake, one, tell
+
+SECOND = 1_000_000_000
+
+
+def counts(story, side: int = 0):  # type: ignore[no-untyped-def]
+    return story.conversation.sides[side]
 
 
 def test_in_order() -> None:
     story = one([*handshake(), a(1000, b"hello "), a(1006, b"world"), b(5000, b"yes", ack=1011)])
-    assert story.bytes(0) == b"hello world"
-    assert story.bytes(1) == b"yes"
     assert story.items[0] == [("bytes", 0, b"hello ", 3, 3, 4, 3_000_000), ("bytes", 6, b"world", 4, 4, 5, 4_000_000)]
+    assert story.bytes(1) == b"yes"
     assert story.conversation.syn
     assert story.conversation.endpoints == ("192.0.2.1:40000", "192.0.2.2:5552")
+    assert story.conversation.ports == (40000, 5552)
     assert story.closed == [END]
     assert story.conversation.ended == "open at end of capture"
+    assert story.conversation.packets == [4, 2]
+    assert story.conversation.stream_bytes == [11, 3]
+
+
+def test_sequence_numbers_wrap() -> None:
+    first = 0xFFFF_FFFA
+    segments = [a(first - 1, ack=None, flags=SYN), b(4999, ack=first, flags=SYN | ACK), a(first)]
+    segments += [a(first, b"hello "), b(5000, ack=0), a(6, b"later"), a(0, b"world,"), b(5000, ack=11)]
+    assert one(segments).bytes(0) == b"hello world,later"
+
+
+# Order
 
 
 def test_reordered() -> None:
     story = one([*handshake(), a(1006, b"world"), a(1000, b"hello ")])
     assert story.items[0] == [("bytes", 0, b"hello ", 4, 4, 5, 4_000_000), ("bytes", 6, b"world", 3, 4, 4, 3_000_000)]
-    assert story.conversation.sides[0].out_of_order == 1
+    assert counts(story).out_of_order == 1
+
+
+def test_reordered_backwards() -> None:
+    story = one([*handshake(), *(a(1000 + at, b"%02d" % at) for at in range(20, -1, -2))])
+    assert story.bytes(0) == b"".join(b"%02d" % at for at in range(0, 22, 2))
+    assert {item[4] for item in story.items[0]} == {13}
+    assert counts(story).out_of_order == 10
+
+
+def test_acknowledged_before_it_was_captured() -> None:
+    story = one([*handshake(), b(5000, ack=1011), a(1000, b"hello "), b(5000, ack=1011), a(1006, b"world")])
+    assert story.bytes(0) == b"hello world"
+    assert story.holes(0) == []
+
+
+# Again
+
+
+def test_retransmitted() -> None:
+    story = one([*handshake(), a(1000, b"hello "), a(1000, b"hello "), a(1006, b"world"), a(1000, b"hello world")])
+    assert [item[2:4] for item in story.items[0]] == [(b"hello ", 3), (b"world", 5)]
+    assert counts(story).retransmitted == 2
+    assert story.conversation.retransmissions == 2
+    assert counts(story).conflicts == 0
+
+
+def test_retransmitted_while_it_waits() -> None:
+    story = one([*handshake(), a(1006, b"world"), a(1006, b"world"), a(1000, b"hello ")])
+    assert [item[2:5] for item in story.items[0]] == [(b"hello ", 5, 5), (b"world", 3, 5)]
+    assert counts(story).retransmitted == 1
+
+
+def test_overlap_keeps_the_first_bytes_and_their_packet() -> None:
+    story = one([*handshake(), a(1000, b"hello "), a(1003, b"lo world")])
+    assert [item[1:4] for item in story.items[0]] == [(0, b"hello ", 3), (6, b"world", 4)]
+    assert counts(story).overlapping == 1
+    assert story.notes[0] == []
+
+
+def test_overlap_with_bytes_that_wait() -> None:
+    story = one([*handshake(), a(1004, b"EF"), a(1010, b"KL"), a(1002, b"cdefghijklmn"), a(1000, b"ab")])
+    pieces = [(0, b"ab", 6), (2, b"cd", 5), (4, b"EF", 3), (6, b"ghij", 5), (10, b"KL", 4), (12, b"mn", 5)]
+    assert [item[1:4] for item in story.items[0]] == pieces
+    assert counts(story).conflicts == 1
+    assert story.notes[0] == [
+        (4, "2 bytes sent again differ, the first at position 4; those that came first were kept"),
+        (10, "2 bytes sent again differ, the first at position 10; those that came first were kept"),
+    ]
+
+
+def test_segment_inside_another_that_waits() -> None:
+    story = one([*handshake(), a(1002, b"cdefgh"), a(1004, b"ef"), a(1000, b"ab")])
+    assert story.bytes(0) == b"abcdefgh"
+    assert counts(story).retransmitted == 1
+
+
+def test_conflict_with_released_bytes_is_noted_on_the_next_one() -> None:
+    story = one([*handshake(), a(1000, b"hello "), a(1000, b"hullo world"), a(1011, b"!")])
+    assert story.bytes(0) == b"hello world!"
+    assert story.notes[0] == [(6, "1 bytes sent again differ, the first at position 1; those that came first were kept")]
+    assert counts(story).conflicts == 1
+
+
+def test_conflict_is_found_while_bytes_are_not_acknowledged() -> None:
+    blocks = [bytes([at]) * 1000 for at in range(10)]
+    segments = [*handshake(), *(a(1000 + 1000 * at, block) for at, block in enumerate(blocks))]
+    assert counts(one([*segments, a(1000, b"\x55" * 1000)])).conflicts == 1
+    # Those are no longer held.
+    assert counts(one([*segments, b(5000, ack=11000), a(1000, b"\x55" * 1000)])).conflicts == 0
+    assert counts(one([*segments, b(5000, ack=11000), a(9500, b"\x55" * 1000)])).conflicts == 1
+
+
+def test_many_conflicts_leave_few_notes() -> None:
+    segments = [*handshake(), a(1000, b"first")]
+    segments += [a(1000, b"F" + bytes([at % 250]) * 4) for at in range(600)]
+    segments += [a(1005, b"last")]
+    story = one(segments)
+    assert counts(story).conflicts == 600
+    assert len(story.notes[0]) == 256
+
+
+# Probes
+
+
+def test_keep_alives_bring_nothing() -> None:
+    segments = [*handshake(), a(1000, b"hello "), b(5000, ack=1006), a(1005), b(5000, ack=1006), a(1005, b"\0"), b(5000, ack=1006)]
+    story = one([*segments, a(1006, b"world")])
+    assert story.bytes(0) == b"hello world"
+    assert counts(story).keep_alives == 2
+    assert counts(story).conflicts == 0
+    assert counts(story).retransmitted == 0
+
+
+def test_keep_alive_before_the_first_byte() -> None:
+    story = one([*handshake(), a(999), b(5000, ack=1000), a(999, b"\0"), b(5000, ack=1000), a(1000, b"hello")])
+    assert story.bytes(0) == b"hello"
+    assert counts(story).keep_alives == 2
+    assert counts(story).early == 0
+
+
+def test_keep_alive_does_not_stand_in_for_a_byte_never_captured() -> None:
+    segments = [*handshake(), a(1000, b"hello ", time_ns=0), b(5000, ack=1011, time_ns=0), a(1010, b"\0", time_ns=9 * SECOND)]
+    story = one([*segments, a(1011, b"!", time_ns=9 * SECOND)])
+    assert story.bytes(0) == b"hello .....!"
+    assert counts(story).keep_alives == 1
+
+
+def test_single_byte_right_after_its_acknowledgement() -> None:
+    story = one([*handshake(), b(5000, ack=1001), a(1000, b"h"), a(1001, b"ello")])
+    assert story.bytes(0) == b"hello"
+    assert counts(story).keep_alives == 0
+
+
+def test_zero_window_probe_is_sent_again() -> None:
+    story = one([*handshake(), a(1000, b"hello"), b(5000, ack=1005), a(1005, b" "), b(5000, ack=1005), a(1005, b" world")])
+    assert [item[1:4] for item in story.items[0]] == [(0, b"hello", 3), (5, b" ", 5), (6, b"world", 7)]
+    assert counts(story).conflicts == 0
+
+
+# The end
 
 
 def test_closed_by_both_fins() -> None:
@@ -29,31 +174,384 @@ def test_closed_by_both_fins() -> None:
     story = one(segments)
     assert story.closed == [4]
     assert story.conversation.ended == "FIN"
+    assert not story.conversation.open
     assert story.conversation.packets == [4, 2]
     assert story.conversation.stream_bytes == [3, 3]
+
+
+def test_fin_with_data_still_out_of_order() -> None:
+    segments = [*handshake(), b(5000, flags=FIN | ACK), a(1006, b"world", flags=FIN | ACK), a(1000, b"hello ")]
+    story = one(segments)
+    assert story.bytes(0) == b"hello world"
+    assert story.closed == [5]
+
+
+def test_fin_before_the_data() -> None:
+    story = one([*handshake(), b(5000, flags=FIN | ACK), a(1011, flags=FIN | ACK), a(1006, b"world"), a(1000, b"hello ")])
+    assert story.bytes(0) == b"hello world"
+    assert story.closed == [6]
+
+
+def test_rst_with_data_still_out_of_order() -> None:
+    story = one([*handshake(), a(1006, b"world"), b(5000, ack=1000, flags=RST | ACK), a(1000, b"hello ")])
+    assert story.bytes(0) == b"hello world"
+    assert story.conversation.ended == "RST by 192.0.2.2:5552"
+    assert not story.conversation.open
+    assert story.closed == [END]
+
+
+def test_payload_of_rst_is_no_part_of_the_byte_stream() -> None:
+    story = one([*handshake(), a(1000, b"hello"), a(1005, b"went wrong", flags=RST)])
+    assert story.conversation.stream_bytes == [5, 0]
+
+
+def test_one_fin_only() -> None:
+    story = one([*handshake(), a(1000, b"hello", flags=FIN | ACK)])
+    assert story.conversation.ended == "FIN by 192.0.2.1:40000, open at end of capture"
+
+
+def test_bytes_behind_a_fin_are_dropped() -> None:
+    story = one([*handshake(), a(1000, b"hello", flags=FIN | ACK), a(1005, b" world"), a(1003, b"lo!")])
+    assert story.bytes(0) == b"hello"
+    assert counts(story).strays == 2
+
+
+def test_fin_below_what_was_sent_is_none() -> None:
+    story = one([*handshake(), a(1000, b"hello"), a(1002, flags=FIN | ACK), a(1005, b" world")])
+    assert story.bytes(0) == b"hello world"
+
+
+def test_packets_after_the_end_bring_nothing() -> None:
+    segments = [*handshake(), a(1000, b"bye", flags=FIN | ACK), b(5000, b"bye", ack=1004, flags=FIN | ACK)]
+    story = one([*segments, a(1000, b"bye", flags=FIN | ACK), a(1004, ack=5004), a(1003, b"\0"), b(5004, flags=RST)])
+    assert story.bytes(0) == b"bye"
+    assert story.conversation.packets == [6, 3]
+    assert story.conversation.ended == "FIN"
+    assert story.conversation.last[0] == 8
+
+
+# The beginning
+
+
+def test_syn_with_data() -> None:
+    segments = [a(999, b"early ", ack=None, flags=SYN), b(4999, ack=1000, flags=SYN | ACK), a(1000, b"early bird"), b(5000, ack=1010)]
+    story = one(segments)
+    assert [item[1:4] for item in story.items[0]] == [(0, b"early ", 0), (6, b"bird", 2)]
+
+
+def test_syn_repeated() -> None:
+    story = one([a(999, ack=None, flags=SYN), a(999, ack=None, flags=SYN), *handshake()[1:], a(999, ack=None, flags=SYN), a(1000, b"x")])
+    assert story.bytes(0) == b"x"
+
+
+def test_syn_captured_after_its_answer() -> None:
+    syn, answer, last = handshake()
+    story = one([answer, syn, last, a(1000, b"x"), b(5000, b"y")])
+    assert story.conversation.endpoints == ("192.0.2.1:40000", "192.0.2.2:5552")
+    assert story.conversation.syn
+    assert story.conversation.stream_bytes == [1, 1]
+
+
+def test_syn_captured_after_the_first_byte() -> None:
+    story = one([a(1000, b"x", ack=5000), a(999, ack=None, flags=SYN), b(4999, ack=1000, flags=SYN | ACK), b(5000, b"y", ack=1001)])
+    assert story.conversation.stream_bytes == [1, 1]
+    # It was released as if from the middle, so nobody may think otherwise later.
+    assert not story.conversation.syn
+
+
+def test_server_side_is_the_one_that_answers_the_syn() -> None:
+    story = one([b(4999, ack=1000, flags=SYN | ACK), a(1000, b"x")])
+    assert story.conversation.endpoints[0] == "192.0.2.1:40000"
+    assert story.conversation.syn
+    story = one([b(4999, ack=None, flags=SYN), a(999, ack=5000, flags=SYN | ACK), b(5000, b"x")])
+    assert story.conversation.endpoints[0] == "192.0.2.2:5552"
+    assert story.conversation.syn
+
+
+def test_middle_of_a_byte_stream() -> None:
+    story = one([b(7000, b"middle", ack=3000), a(3000, b"answer", ack=7006)])
+    assert story.conversation.endpoints[0] == "192.0.2.2:5552"
+    assert not story.conversation.syn
+    assert (story.bytes(0), story.bytes(1)) == (b"middle", b"answer")
+
+
+def test_bytes_from_before_the_first_one_released() -> None:
+    story = one([a(1010, b"middle"), a(1000, b"before the"), a(1005, b"e the middle"), a(1017, b"end")])
+    assert story.bytes(0) == b"middle" + b"e" + b"end"
+    assert story.notes[0] == [
+        (6, "10 bytes from before the first byte released came late and were dropped"),
+        (6, "5 bytes sent again differ, the first at position 0; those that came first were kept"),
+        (6, "5 bytes from before the first byte released came late and were dropped"),
+    ]
+    assert counts(story).early == 2
+
+
+def test_segment_without_bytes_tells_the_start() -> None:
+    story = one([a(1000), b(5000), a(1006, b"world"), a(1000, b"hello ")])
+    assert story.bytes(0) == b"hello world"
+
+
+def test_start_moves_down_while_nothing_is_released() -> None:
+    story = one([a(1003), a(1006, b"world"), a(1000, b"hello ")])
+    assert story.bytes(0) == b"hello world"
+    assert counts(story).early == 0
+
+
+def test_start_after_a_keep_alive() -> None:
+    assert one([a(999), b(5000, ack=1000), a(1000, b"hello")]).bytes(0) == b"hello"
+    assert one([a(999), a(1000), a(1000, b"hello")]).bytes(0) == b"hello"
+    assert one([a(999), b(5000, ack=1000)]).conversation.stream_bytes == [0, 0]
+
+
+def test_answer_to_the_syn_is_missing() -> None:
+    syn, _, last = handshake()
+    story = one([syn, last, b(5004, b"world"), b(5000, b"hell")])
+    assert story.bytes(1) == b"hellworld"
+
+
+def test_only_one_direction_captured() -> None:
+    story = one([a(1000, b"question", ack=5000), a(1008, b"next", ack=5010), a(1012, b"last", ack=5020)])
+    assert story.bytes(0) == b"questionnextlast"
+    assert story.conversation.stream_bytes == [16, 0]
+    # With the SYN the other side's beginning is known, and what it sent too.
+    syn, _, last = handshake()
+    assert one([syn, last, a(1000, b"question", ack=5010)]).holes(1) == [(0, 10, "lost")]
+
+
+# Lost
 
 
 def test_lost_at_the_end_of_the_capture() -> None:
     story = one([*handshake(), a(1000, b"hello "), a(1011, b"again")])
     assert story.bytes(0) == b"hello .....again"
     assert story.items[0][1] == ("hole", 6, 5, "lost", END, 4)
+    assert counts(story).lost == 5
+
+
+def test_hole_the_other_side_has_is_given_up_after_64_packets() -> None:
+    segments = [*handshake(), a(1006, b"world"), b(5000, ack=1011), *(b(5000, ack=1011) for _ in range(62))]
+    story = one([*segments, a(1011, b"!"), a(1012, b"!")])
+    assert story.items[0][0] == ("hole", 0, 6, "lost", 68, 3)
+    assert story.items[0][1][4] == 68
+    # The 64th further packet may still bring it.
+    story = one([*segments, a(1011, b"!"), a(1000, b"hello "), a(1012, b"!")])
+    assert story.bytes(0) == b"hello world!!"
+    assert story.holes(0) == []
+
+
+def test_hole_the_other_side_has_is_given_up_after_one_second() -> None:
+    def segments(later: int) -> list:  # type: ignore[type-arg]
+        head = [segment._replace(time_ns=0) for segment in handshake()]
+        head += [a(1006, b"world", time_ns=SECOND), b(5000, ack=1011, time_ns=2 * SECOND), b(5000, b"x", ack=1011, time_ns=later)]
+        return [*head, a(1000, b"hello ", ack=5001, time_ns=later)]
+
+    assert one(segments(3 * SECOND - 1)).bytes(0) == b"hello world"
+    story = one(segments(3 * SECOND))
+    assert story.bytes(0) == b"......world"
+    assert story.items[0][0] == ("hole", 0, 6, "lost", 5, 3)
+
+
+def test_hole_nobody_acknowledged_is_waited_for() -> None:
+    story = one([*handshake(), a(1006, b"world"), *(b(5000, ack=1000) for _ in range(200)), a(1000, b"hello ")])
+    assert story.bytes(0) == b"hello world"
+
+
+def test_packet_out_of_order_in_time_does_not_make_waiting_shorter() -> None:
+    segments = [*handshake(), a(1006, b"world", time_ns=9 * SECOND), b(5000, ack=1011, time_ns=9 * SECOND)]
+    story = one([*segments, b(5000, ack=1011, time_ns=2 * SECOND), a(1000, b"hello ", time_ns=9 * SECOND)])
+    assert story.bytes(0) == b"hello world"
+
+
+def test_acknowledged_without_a_byte_behind_it() -> None:
+    story = one([*handshake(), a(1000, b"hello "), b(5000, ack=1011)])
+    assert story.items[0][1] == ("hole", 6, 5, "lost", END, 4)
+    assert story.conversation.stream_bytes == [11, 0]
+
+
+def test_position_of_a_later_segment_without_bytes() -> None:
+    assert one([*handshake(), a(1000, b"hello "), a(1011)]).bytes(0) == b"hello ....."
+
+
+def test_last_bytes_before_a_fin_are_lost() -> None:
+    story = one([*handshake(), a(1000, b"hello "), a(1011, flags=FIN | ACK), b(5000, ack=1012, flags=FIN | ACK), a(1012, ack=5001)])
+    assert story.bytes(0) == b"hello ....."
+    assert story.conversation.stream_bytes == [11, 0]
+    assert story.conversation.ended == "FIN"
+
+
+def test_number_of_a_lost_fin_is_no_byte() -> None:
+    story = one([*handshake(), a(1000, b"hello"), b(5000, ack=1006, flags=FIN | ACK), a(1006, ack=5001)])
+    assert story.conversation.stream_bytes == [5, 0]
+    story = one([*handshake(), a(1000, b"hello"), b(5000, ack=1006), b(5000, ack=1006, flags=RST | ACK)])
+    assert story.conversation.stream_bytes == [5, 0]
+
+
+def test_absurd_acknowledgement_is_not_believed() -> None:
+    far = a(1000, b"hello"), b(5000, ack=1005 + (600 << 20)), b(5000, ack=0x9000_0000)
+    story = one([*handshake(), *far, a(1005, b" world")])
+    assert story.bytes(0) == b"hello world"
+    # Two that agree are.
+    story = one([*handshake(), *far[:2], b(5000, ack=2005 + (600 << 20))])
+    assert story.holes(0) == [(5, (600 << 20) + 1000, "lost")]
+
+
+# Cut by the snap length
+
+
+def test_cut() -> None:
+    segments = [*handshake(), a(1000, b"hello", wire=11), a(1011, b"again", wire=5), b(5000, b"", ack=1016, wire=7), b(5007, b"x")]
+    story = one(segments)
+    assert story.bytes(0) == b"hello......again"
+    assert story.items[0][1] == ("hole", 5, 6, "cut", 3, 3)
+    assert story.holes(1) == [(0, 7, "cut")]
+    assert (counts(story).cut, counts(story).lost) == (6, 0)
+
+
+def test_cut_and_out_of_order() -> None:
+    story = one([*handshake(), a(1011, b"again"), a(1004, b"o ", wire=7), a(1000, b"hell")])
+    assert story.bytes(0) == b"hello .....again"
+    assert story.holes(0) == [(6, 5, "cut")]
+    assert story.items[0][2][4:6] == (5, 4)
+
+
+def test_bytes_fill_what_was_cut_while_it_waits() -> None:
+    story = one([*handshake(), a(1004, b"o ", wire=7), a(1007, b"orl"), a(1000, b"hell")])
+    assert story.bytes(0) == b"hello .orl."
+    assert story.holes(0) == [(6, 1, "cut"), (10, 1, "cut")]
+
+
+def test_nothing_is_left_of_a_segment() -> None:
+    story = one([*handshake(), a(1000, b"", wire=11), a(1011, b"", wire=5)])
+    assert story.holes(0) == [(0, 11, "cut"), (11, 5, "cut")]
+
+
+# Limits
+
+
+def test_bytes_that_wait_are_limited() -> None:
+    options = Options(waiting_limit=3000)
+    segments = [*handshake(), a(2000, b"b" * 1000), a(4000, b"d" * 1000), a(5000, b"e" * 1000)]
+    assert len(one([*segments, a(1000, b"a" * 1000), a(3000, b"c" * 1000)], options).holes(0)) == 0
+    story = one([*segments, a(7000, b"g" * 1000), a(8000, b"h" * 1000), a(1000, b"a" * 1000)], options)
+    assert story.holes(0) == [(0, 1000, "lost"), (2000, 1000, "lost"), (5000, 1000, "lost")]
+    assert [item[4] for item in story.items[0] if item[0] == "hole"] == [6, 7, END]
+    assert story.conversation.limit_hits == 2
+
+
+def test_time_that_bytes_wait_is_limited() -> None:
+    options = Options(waiting_time_ns=5 * SECOND)
+    segments = [segment._replace(time_ns=0) for segment in handshake()]
+    segments += [a(1006, b"world", time_ns=SECOND), a(1020, b"!", time_ns=3 * SECOND)]
+    assert one([*segments, a(1000, b"hello ", time_ns=6 * SECOND - 1)], options).bytes(0) == b"hello world.........!"
+    story = one([*segments, b(5000, time_ns=6 * SECOND), b(5000, time_ns=8 * SECOND), b(5000, time_ns=9 * SECOND)], options)
+    assert [item[4] for item in story.items[0]] == [5, 5, 6, 6]
+    assert story.conversation.limit_hits == 2
+
+
+def test_bytes_that_wait_in_all_conversations_are_limited() -> None:
+    options = Options(waiting_total=2500)
+
+    def conversation(port: int) -> list:  # type: ignore[type-arg]
+        return [
+            segment._replace(src=("192.0.2.9", port) if segment.src[1] != 5552 else segment.src)._replace(
+                dst=("192.0.2.9", port) if segment.dst[1] != 5552 else segment.dst
+            )
+            for segment in [*handshake(), a(2000, b"b" * 1000)]
+        ]
+
+    stories = tell([*conversation(1), *conversation(2), *conversation(3), *conversation(4)], options)
+    # The one that waits longest gives way.
+    assert [story.items[0][0][4] for story in stories] == [11, 15, END, END]
+    assert [story.conversation.limit_hits for story in stories] == [1, 1, 0, 0]
+
+
+# Several conversations between the same ports
 
 
 def test_new_syn_reuses_ports() -> None:
-    first, second = tell(
-        [*handshake(), a(1000, b"old"), a(1999, ack=None, flags=SYN | PSH), b(7999, ack=2000, flags=SYN | ACK), a(2000, b"new")]
-    )
-    assert (first.bytes(0), second.bytes(0)) == (b"old", b"new")
-    assert first.closed == [4]
+    again = [a(1999, ack=None, flags=SYN), b(7999, ack=2000, flags=SYN | ACK), a(2000, b"new", ack=8000)]
+    first, second = tell([*handshake(), a(1000, b"old"), a(1005, b"waits"), *again])
+    assert (first.bytes(0), second.bytes(0)) == (b"old..waits", b"new")
+    assert first.closed == [5]
     assert first.conversation.ended == "ports reused"
+    assert not first.conversation.open
     assert (first.conversation.index, second.conversation.index) == (0, 1)
+    assert second.conversation.first[0] == 5
 
 
-def test_reset() -> None:
-    story = one([*handshake(), b(5000, b"x"), a(1000, b"half", flags=ACK), b(5001, ack=1004, flags=RST | ACK)])
+CLOSED = [*handshake(), a(1000, b"bye", flags=FIN | ACK), b(5000, b"bye", ack=1004, flags=FIN | ACK), a(1004, ack=5004)]
+
+
+def test_syn_after_the_end() -> None:
+    first, second = tell([*CLOSED, a(1999, ack=None, flags=SYN), b(7999, ack=2000, flags=SYN | ACK), a(2000, b"new", ack=8000)])
+    assert first.closed == [4]
+    assert first.conversation.ended == "FIN"
+    assert second.bytes(0) == b"new"
+    # With numbers as before too, as programs that make up packets do.
+    first, second = tell([*CLOSED, *CLOSED])
+    assert first.bytes(0) == second.bytes(0) == b"bye"
+    assert first.closed == [4]
+    assert second.closed == [10]
+
+
+def test_syn_from_the_other_side() -> None:
+    first, second = tell([*CLOSED, b(7999, ack=None, flags=SYN), a(1999, ack=8000, flags=SYN | ACK), b(8000, b"new", ack=2000)])
+    assert first.conversation.endpoints == second.conversation.endpoints[::-1]
+    assert second.bytes(0) == b"new"
+
+
+def test_refused_and_tried_again() -> None:
+    refused = [a(999, ack=None, flags=SYN), b(0, ack=1000, flags=RST | ACK)]
+    story = one([*refused, *refused])
     assert story.conversation.ended == "RST by 192.0.2.2:5552"
-    assert story.closed == [END]
+    first, second = tell([*refused, a(77_000, ack=None, flags=SYN), b(0, ack=77_001, flags=RST | ACK)])
+    assert first.conversation.ended == second.conversation.ended == "RST by 192.0.2.2:5552"
 
 
-def test_limit() -> None:
-    assert Options().waiting_limit
+def test_syn_of_the_next_conversation_is_lost() -> None:
+    first, second = tell([*CLOSED, b(7999, ack=2000, flags=SYN | ACK), a(2000, b"new", ack=8000), b(8000, b"yes", ack=2003)])
+    assert (second.bytes(0), second.bytes(1)) == (b"new", b"yes")
+    assert second.conversation.syn
+    first, second = tell([*CLOSED, a(2000, b"new", ack=8000), b(8000, b"yes", ack=2003)])
+    assert (second.bytes(0), second.bytes(1)) == (b"new", b"yes")
+    assert not second.conversation.syn
+    assert first.conversation.packets == [4, 2]
+
+
+def test_next_conversation_after_a_reset_without_its_syn() -> None:
+    reset = [*handshake(), a(1000, b"old"), b(5000, ack=1003, flags=RST | ACK)]
+    first, second = tell([*reset, a(900_000_000, b"new", ack=8000)])
+    assert (first.bytes(0), second.bytes(0)) == (b"old", b"new")
+
+
+def test_stray_segment() -> None:
+    segments = [*handshake(), a(1000, b"hello "), a(3_000_000_000, b"stray"), a(1006, b"world")]
+    story = one(segments)
+    assert story.bytes(0) == b"hello world"
+    assert counts(story).strays == 1
+    # A second one that continues it shows that it belongs to another conversation.
+    first, second = tell([*segments, a(3_000_000_005, b"stays"), a(3_000_000_010, b" on")])
+    assert first.bytes(0) == b"hello world"
+    assert second.bytes(0) == b"stays on"
+
+
+# What it must not cost
+
+
+@pytest.mark.parametrize("step", [2, -2])
+def test_single_bytes_out_of_order_do_not_cost_their_square(step: int) -> None:
+    def cost(count: int) -> float:
+        places = range(1001, 1001 + 2 * count, 2)
+        segments = [*handshake(), *(a(at, b"x") for at in places[:: step // 2]), *(a(at - 1, b"y") for at in places)]
+        one = batch([segment._replace(time_ns=0) for segment in segments])
+        tcp = Conversations(Options(waiting_limit=1 << 30))
+        begin = time.process_time()
+        deliveries = [*tcp.feed(one), *tcp.finish()]
+        spent = time.process_time() - begin
+        (chunk,) = (item for delivery in deliveries for item in delivery.items)
+        assert isinstance(chunk, Chunk)
+        assert chunk.data == b"yx" * count
+        return spent
+
+    # Four times as many; their square would be sixteen times as much.
+    assert min(cost(16_000) for _ in range(3)) < 10 * max(cost(4_000) for _ in range(3))
