@@ -310,15 +310,15 @@ def walk(
     shift: int = 0,
     inner_shift: int = 0,
     resume: bool = True,
-    secrets: frozenset[str] = frozenset(),
+    secret: Callable[[str], bool] | None = None,
 ) -> Walked:
     """The document data[start:end] with byte ranges and exact faults.
 
     `size`: its true size when the rest of it is not there, which `missing` explains. `shift`, `inner_shift`: what has to be added to the
     length of the outermost and of inner documents (4 for a writer that does not count the length itself). `resume`: go on behind
-    damage where a length tells how. The values at the paths `secrets`, and all below them, are replaced by their sizes.
+    damage where a length tells how. Values at paths that are `secret`, and all below them, are replaced by their sizes.
     """
-    walker = _Walker(data, start, end, missing, inner_shift, resume, secrets)
+    walker = _Walker(data, start, end, missing, inner_shift, resume, secret)
     return walker.frame(end if size is None else start + size, shift)
 
 
@@ -330,14 +330,16 @@ def _object(pairs: list[tuple[str, Any]]) -> Any:
 class _Walker:
     """One pass over a document; `failed` says that the bytes at the current position could not be read."""
 
-    def __init__(self, data: bytes, origin: int, have: int, missing: str, shift: int, resume: bool, secrets: frozenset[str]) -> None:
+    def __init__(
+        self, data: bytes, origin: int, have: int, missing: str, shift: int, resume: bool, secret: Callable[[str], bool] | None
+    ) -> None:
         self.data = data
         self.origin = origin
         self.have = have
         self.missing = missing
         self.shift = shift
         self.resume = resume
-        self.secrets = secrets
+        self.secret = secret
         self.spans: list[Span] = []
         self.notes: list[str] = []
         self.more_notes = 0
@@ -445,7 +447,7 @@ class _Walker:
             if hidden:
                 field = path
             index = len(self.spans)
-            secret = hidden or field in self.secrets
+            secret = hidden or (self.secret is not None and self.secret(field))
             if kind in (0x03, 0x04):
                 value, following = self.inner(at, stop + 1, last, kind == 0x04, field, nesting, depth + 1, secret)
                 if index < len(self.spans):
@@ -514,7 +516,8 @@ class _Walker:
                 self.complain(field, at, f"length says {size} bytes, its elements end after {here - at - self.shift}")
                 self.failed = not self.resume
         elif believed and self.resume and end <= have:
-            self.add("undecoded", here, end, None, depth, hidden)
+            if here < end:
+                self.add("undecoded", here, end, None, depth, hidden)
             here = end
             self.failed = False
         value = [item for _, item in pairs] if array else _object(pairs)

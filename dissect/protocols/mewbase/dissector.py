@@ -12,7 +12,7 @@ from dissect.model import Fault, Message, Span
 from dissect.protocols.base import ANSWER, ANSWER_PART, ASK, NONE, Context, Damage, Dissector, Protocol
 from dissect.protocols.mewbase.detect import probe
 from dissect.protocols.mewbase.framing import COUNTED, HEADS, MORE, SHORTEST, TYPE, YES, Shift, candidate, first_length, head, odd_length
-from dissect.protocols.mewbase.layouts import BY_NAME, CLIENT, FRAMES, SECRET_NAMES, SECRETS, FrameTable, Shape, labelled, shape
+from dissect.protocols.mewbase.layouts import BY_NAME, CLIENT, FRAMES, SECRET_NAMES, FrameTable, Shape, labelled, secret_in, shape
 
 _INT32 = Struct("<i").unpack_from
 
@@ -142,19 +142,20 @@ class MewbaseDissector(Dissector):
         if damage is not None:
             size = max(damage.size, claimed + shift[0])
         known = head(data, start)
+        table = None if known is None else known[0]
         # What cannot be read of a frame that may hold secrets may be one.
-        careful = known is None or known[0] is _CONNECT
-        walked = walk(
-            data,
-            start,
-            end,
-            size=size,
-            missing="" if damage is None else damage.reason,
-            shift=shift[0],
-            inner_shift=shift[1],
-            resume=not careful,
-            secrets=frozenset() if options.show_secrets else SECRETS,
-        )
+        careful = table is None or table is _CONNECT
+        missing = "" if damage is None else damage.reason
+
+        def walked_as(table: FrameTable | None) -> Walked:
+            secret = None if options.show_secrets else secret_in(table)
+            return walk(
+                data, start, end, size=size, missing=missing, shift=shift[0], inner_shift=shift[1], resume=not careful, secret=secret
+            )
+
+        walked = walked_as(table)
+        if table is None and any(name == "type" and type(value) is str and value.upper() == "CONNECT" for name, value in walked.pairs):
+            walked = walked_as(_CONNECT)
         hide = careful and not options.show_secrets
         notes = walked.notes
         if shift[0]:
@@ -475,14 +476,30 @@ def says(message: Message) -> str:
             parts.append(f"#{message.id}")
         if message.kind == "response":
             parts.append("OK" if get("ok") else _error(body))
-        for key, value in body.items():
-            if key not in _SAID_ALREADY and value is not None:
-                parts.append(f"{_LEADS.get(key, f'{key} ')}{_brief(value)}")
+        parts += [
+            f"{_LEADS.get(key, f'{key} ')}{_brief(value)}"
+            for key, value in body.items()
+            if key not in _SAID_ALREADY and value is not None and _UNSET.get(key) != value
+        ]
     return "  ".join(parts)
 
 
 _SAID_ALREADY: Final = frozenset(("ok", "rID", "errCode", "errCode_label", "errMsg", "sequence"))
-_LEADS: Final = {"channel": "", "event": "", "name": "", "command": "", "params": "", "subID": "subscription ", "SubID": "subscription "}
+_UNSET: Final = {"sessID": -1, "startPos": -1, "startTimestamp": 0}
+"""What clients write for a field that is not used."""
+_LEADS: Final = {
+    "channel": "",
+    "event": "",
+    "name": "",
+    "command": "",
+    "sessID": "session ",
+    "startPos": "from pos ",
+    "startTimestamp": "from time ",
+    "durableID": "durable ",
+    "filterName": "filter ",
+    "subID": "subscription ",
+    "SubID": "subscription ",
+}
 
 
 def _error(body: dict[str, Any]) -> str:

@@ -7,7 +7,7 @@ protocol's own document, the note says so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -20,8 +20,8 @@ UNKNOWN_NOTED: Final = 8
 
 SECRET_NAMES: Final = frozenset(("authInfo", "username", "password"))
 
-SECRETS: Final = SECRET_NAMES | {f"frame.{name}" for name in SECRET_NAMES}
-"""Paths whose values are never shown, nor what is below them; also where a sender forgets the inner document."""
+PUBLIC: Final = frozenset(("type", "frame", "frame.version"))
+"""What is shown of CONNECT, whose other fields are whatever the user's authentication takes."""
 
 ERRORS: Final = {
     1: "authentication failed",
@@ -95,11 +95,11 @@ class FrameTable:
         rows.append(("frame", "document", ""))
         for entry in self.fields:
             said = [f"instead of {entry.instead_of}" if entry.instead_of else entry.need]
-            if entry.since:
+            if entry.since and entry.since not in entry.need:
                 said.append(f"since {entry.since}")
             if entry.until:
                 said.append(f"until {entry.until}")
-            if f"frame.{entry.name}" in SECRETS:
+            if entry.name in SECRET_NAMES:
                 said.append("secret")
             if entry.note:
                 said.append(entry.note)
@@ -281,6 +281,27 @@ FRAMES: Final = (
     FrameTable("CREATECHANNEL", CLIENT, "request", (Entry("name", STRING, MUST), RID), since="2017-01-03"),
     FrameTable("COMMAND", CLIENT, "request", (Entry("name", STRING, MUST), Entry("command", DOCUMENT, MUST), RID), since="2017-01-13"),
 )
+
+
+def secret_in(table: FrameTable | None) -> Callable[[str], bool]:
+    """Which paths of a frame of this type, or of one that is not known, are never shown, nor what is below them."""
+    if table is None:
+        return _secret_by_name
+    return _secret_in_connect if table.name == "CONNECT" else _secret_elsewhere
+
+
+def _secret_in_connect(path: str) -> bool:
+    return path not in PUBLIC
+
+
+def _secret_elsewhere(path: str) -> bool:
+    return path.startswith("frame.") and path[6:] in SECRET_NAMES
+
+
+def _secret_by_name(path: str) -> bool:
+    """Also where a sender forgets the inner document, or damage has hit a name."""
+    return path.rpartition(".")[2] in SECRET_NAMES
+
 
 BY_NAME: Final = {frame.name: frame for frame in FRAMES}
 
