@@ -346,13 +346,15 @@ def _ask(layout: Layout, style: Style, number: int) -> Handler:
 def _answer(layout: Layout, style: Style, number: int, accepted: frozenset[int]) -> Handler:
     read, name = decoder(layout, style), layout.name
     keys = open_key(1, number), open_key(0, number)
+    coded = any(field.name == "response_code" for field in layout.fields if isinstance(field, Field))
 
     def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
         fields = read(data, start, end)
         if "trailing" in fields:
             return None
         ident = fields["correlation_id"]
-        outcome = "answered" if fields["response_code"] in accepted else "refused"
+        # The response to Metadata has no code of its own
+        outcome = "answered" if not coded or fields["response_code"] in accepted else "refused"
         return name, "response", ident, fields, outcome, (), None, ANSWER, keys[side] - ident, None
 
     return handle
@@ -528,10 +530,8 @@ def _handlers(language: Language, by_side: dict[int, tuple[Layout, ...]], style:
             handler = _ask(layout, style, number)
         elif layout.kind == "one_way":
             handler = _one_way(layout, style)
-        elif any(field.name == "response_code" for field in layout.fields if isinstance(field, Field)):
-            handler = _answer(layout, style, number, language.accepted)
         else:
-            continue
+            handler = _answer(layout, style, number, language.accepted)
         made[word.to_bytes(4, "big")] = handler
     return made
 
