@@ -116,13 +116,14 @@ def _block(block: Chunk, data: bytes, start: int, before: bytes) -> bytes:
         # literals, then a match that writes the last four where they belong.
         skip = len(before) + 4
         packed = b"".join((_literals(len(before)), before[-4:], before[:-4], len(before).to_bytes(2, "little"), packed))
+    unpacked = bytearray(skip + size)
     try:
-        unpacked = bytes(cramjam.lz4.decompress_block(packed, output_len=skip + size))
+        count = cramjam.lz4.decompress_block_into(packed, unpacked)
     except (cramjam.DecompressionError, ValueError, OverflowError) as error:
         raise Unpackable(block.start, "not an LZ4 block of this size") from error
-    if len(unpacked) - skip != size:
-        raise Unpackable(block.start, f"unpacks to {len(unpacked) - skip} bytes, not {size}")
-    return unpacked[skip:] if skip else unpacked
+    if count - skip != size:
+        raise Unpackable(block.start, f"unpacks to {count - skip} bytes, not {size}")
+    return bytes(memoryview(unpacked)[skip:])
 
 
 def _literals(count: int) -> bytes:

@@ -238,7 +238,7 @@ class SeastarDissector(Dissector):
 
     def feed(self, items: Iterable[Chunk | Hole]) -> list[Emitted]:
         items = list(items)
-        if all(self.framings[item.side] is not None for item in items):
+        if all(self._decided(item.side) for item in items):
             return super().feed(items)
         emitted: list[Emitted] = []
         queue = _Segments(items)
@@ -249,11 +249,15 @@ class SeastarDissector(Dissector):
                 # what one side tells may free the other
                 self.news = False
                 emitted += super().feed(())
-            if None not in self.framings:
+            if self._decided(0) and self._decided(1):
                 emitted += super().feed(queue.rest())
                 break
         emitted.sort(key=lambda one: one[:4])
         return emitted
+
+    def _decided(self, side: int) -> bool:
+        """Whether nothing that either side sends can change how `side` is cut."""
+        return self.framings[side] is not None and self.greetings[side] != _EXPECTED
 
     def close(self, release: int, last: Mark) -> list[Emitted]:
         self.now = release
