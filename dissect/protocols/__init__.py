@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dissect.protocols.base import Protocol
-from dissect.protocols.iggy import dissector as iggy
-from dissect.protocols.mewbase import dissector as mewbase
-from dissect.protocols.rabbitmq import dissector as rabbitmq
-from dissect.protocols.seastar import dissector as seastar
+from dissect.protocols.iggy.dissector import PROTOCOLS as IGGY
+from dissect.protocols.mewbase.dissector import PROTOCOLS as MEWBASE
+from dissect.protocols.rabbitmq.dissector import PROTOCOLS as RABBITMQ
+from dissect.protocols.seastar.dissector import PROTOCOLS as SEASTAR
 
-PROTOCOLS: tuple[Protocol, ...] = (*rabbitmq.PROTOCOLS, *iggy.PROTOCOLS, *seastar.PROTOCOLS, *mewbase.PROTOCOLS)
+PROTOCOLS: tuple[Protocol, ...] = (*RABBITMQ, *IGGY, *SEASTAR, *MEWBASE)
 """Every protocol name, in the order in which `streamdump protocols` lists them."""
