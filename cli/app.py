@@ -15,8 +15,7 @@ from cli.commands.read import read
 from cli.commands.schema import schema
 from cli.exits import ExitCode
 from cli.help import page
-from cli.output import say
-from cli.run import closed_pipe
+from cli.output import PipeClosed, say
 from dissect.errors import StreamdumpError, UsageError
 
 READ = "read"
@@ -28,8 +27,26 @@ _OF_THE_GROUP = ("--install-completion", "--show-completion")
 _WrongCall: type[Exception] = typer.BadParameter.__mro__[2]
 
 
+class _AsWritten:
+    """Values as they were written: ours are strings and flags only, and typer would import pydantic to check that they are."""
+
+    @staticmethod
+    def coerce(value: Any, param: Any, ctx: Any) -> Any:
+        return () if value is None and (param.multiple or param.nargs == -1) else value
+
+
+def _as_written(parameters: list[Any]) -> list[Any]:
+    for parameter in parameters:
+        if hasattr(parameter, "get_runtime_param"):
+            parameter.get_runtime_param = _AsWritten
+    return parameters
+
+
 class _Command(TyperCommand):
     """A command whose help is ours."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _as_written(super().get_params(ctx))
 
     def get_help(self, ctx: Any) -> str:
         group = ctx.parent.command if ctx.parent is not None else None
@@ -41,6 +58,9 @@ class _Command(TyperCommand):
 
 class _Group(TyperGroup):
     """The commands; an argv that does not begin with the name of one is a call of `read`."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _as_written(super().get_params(ctx))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         first = args[0] if args else ""
@@ -64,11 +84,10 @@ app.command(cls=_Command)(schema)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `streamdump` with these arguments; the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    command = typer.main.get_command(app)
     try:
-        return int(command.main(args=arguments, prog_name="streamdump", standalone_mode=False) or 0)
-    except BrokenPipeError:
-        return closed_pipe()
+        return int(typer.main.get_command(app).main(args=arguments, prog_name="streamdump", standalone_mode=False) or 0)
+    except PipeClosed:
+        return ExitCode.DONE
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
     except UsageError as error:

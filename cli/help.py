@@ -8,7 +8,6 @@ from collections.abc import Iterable, Sequence
 from textwrap import wrap
 from typing import Any
 
-from cli.options import When
 from cli.output import coloured
 
 EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
@@ -35,7 +34,7 @@ OTHER = "Other"
 
 def page(command: Any, name: str, commands: Iterable[Any] = (), further: Iterable[Any] = ()) -> str:
     """The help of `command`; `commands` are listed and `further` parameters added under the last heading."""
-    bold, dim, reset = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if coloured(When.AUTO, sys.stdout) else ("", "", "")
+    bold, dim, reset = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if coloured("auto", sys.stdout) else ("", "", "")
     size = min(shutil.get_terminal_size().columns, 110)
     about = "streamdump reads captures of message-streaming protocols, message by message." if not name else command.help
     lines = [about, ""]
@@ -74,7 +73,6 @@ def _entry(parameter: Any) -> tuple[str, str]:
     metavar = "" if parameter.is_flag else f" {parameter.metavar or ''}".rstrip()
     text = parameter.help or ""
     default = parameter.default
-    shown = getattr(default, "value", default)
-    if not parameter.is_flag and shown is not None and not callable(shown):
-        text += f" (default {shown})"
+    if not parameter.is_flag and isinstance(default, str):
+        text += f" (default {default})"
     return f"{names}{metavar}", text

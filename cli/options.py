@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from difflib import get_close_matches
-from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,38 +16,12 @@ if TYPE_CHECKING:
 SHOWN, READ, LIMITS, OTHER = "What is shown", "What is read", "Limits", "Other"
 
 
-class When(StrEnum):
-    """When to colour."""
+WHEN = ("auto", "always", "never")
+FORMS = ("text", "json")
+CLOCKS = ("r", "ad", "ud", "e")
+BYTES_AS = ("hex", "base64", "text", "omit")
 
-    AUTO = "auto"
-    ALWAYS = "always"
-    NEVER = "never"
-
-
-class Form(StrEnum):
-    """The form of the output."""
-
-    TEXT = "text"
-    JSON = "json"
-
-
-class Clock(StrEnum):
-    """How times are written."""
-
-    RELATIVE = "r"
-    LOCAL = "ad"
-    UTC = "ud"
-    EPOCH = "e"
-
-
-class BytesAs(StrEnum):
-    """How byte values are written."""
-
-    HEX = "hex"
-    BASE64 = "base64"
-    TEXT = "text"
-    OMIT = "omit"
-
+# Every value is a string here and is checked by our own functions: their messages say what to write instead.
 
 Files = Annotated[
     list[str] | None, typer.Argument(metavar="FILE...", help="captures, merged by time; - is standard input", show_default=False)
@@ -71,7 +44,12 @@ AutoStop = Annotated[
     list[str] | None,
     typer.Option("-a", metavar="packets:N", help="stop after N packets", rich_help_panel=READ, show_default=False),
 ]
-Colour = Annotated[When, typer.Option("--color", metavar="WHEN", help="auto, always or never; NO_COLOR wins", rich_help_panel=OTHER)]
+Colour = Annotated[
+    str,
+    typer.Option(
+        "--color", metavar="WHEN", help="auto, always or never; NO_COLOR wins", rich_help_panel=OTHER, autocompletion=lambda: list(WHEN)
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="JSON Lines, one object a record (-T json)", rich_help_panel=SHOWN)]
 
 
@@ -96,7 +74,7 @@ def library_options(
     frame_limit: str,
     open_limit: str,
     *,
-    bytes_as: BytesAs = BytesAs.HEX,
+    bytes_as: str = "hex",
     show_secrets: bool = False,
     detail: bool = False,
     exchanges: bool = False,
@@ -105,7 +83,7 @@ def library_options(
     from dissect.model import Options
 
     return Options(
-        bytes_as=bytes_as.value,
+        bytes_as=one_of("--bytes", bytes_as, BYTES_AS),  # type: ignore[arg-type]
         show_secrets=show_secrets,
         detail=detail,
         exchanges=exchanges,
@@ -117,6 +95,16 @@ def library_options(
         frame_limit=size("--frame-limit", frame_limit),
         open_limit=whole("--open-limit", open_limit),
     )
+
+
+def one_of(option: str, text: str, choices: tuple[str, ...]) -> str:
+    """`text`, which must be one of `choices`."""
+    if text not in choices:
+        near = get_close_matches(text, choices, 1)
+        raise UsageError(
+            f"{option} {text}: must be {', '.join(choices[:-1])} or {choices[-1]}{f'; did you mean {near[0]}?' if near else ''}"
+        )
+    return text
 
 
 def size(option: str, text: str) -> int:

@@ -7,21 +7,26 @@ import shutil
 import sys
 from typing import IO, TYPE_CHECKING
 
-from cli.options import When
+from cli.options import WHEN, one_of
 from dissect.errors import UsageError
 
 if TYPE_CHECKING:
     from dissect.render.terminal import Palette
 
 
+class PipeClosed(Exception):
+    """Whoever read standard output has seen enough (`| head`). No `OSError`, because typer ends the process on that one."""
+
+
 def write(block: bytes) -> None:
-    """Put `block` on standard output at once. A full disk is a `UsageError`; a closed pipe stays a `BrokenPipeError`."""
+    """Put `block` on standard output at once. A full disk is a `UsageError`, a closed pipe `PipeClosed`."""
     stream = sys.stdout.buffer
     try:
         stream.write(block)
         stream.flush()
-    except BrokenPipeError:
-        raise
+    except BrokenPipeError as error:
+        abandon(sys.stdout)
+        raise PipeClosed from error
     except OSError as error:
         abandon(sys.stdout)
         raise UsageError(f"standard output cannot be written: {error.strerror}") from error
@@ -57,16 +62,17 @@ def abandon(stream: IO[str]) -> None:
     os.close(nowhere)
 
 
-def coloured(when: When, stream: IO[str]) -> bool:
+def coloured(when: str, stream: IO[str]) -> bool:
     """Whether `stream` gets colour: on a terminal, or when asked for; never under NO_COLOR."""
-    if os.environ.get("NO_COLOR") or when is When.NEVER:
+    one_of("--color", when, WHEN)
+    if os.environ.get("NO_COLOR") or when == "never":
         return False
-    if when is When.ALWAYS or os.environ.get("FORCE_COLOR"):
+    if when == "always" or os.environ.get("FORCE_COLOR"):
         return True
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def palette(when: When) -> Palette:
+def palette(when: str) -> Palette:
     """The colours of standard output."""
     from dissect.render.terminal import COLOURED, PLAIN
 

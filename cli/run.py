@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from cli.exits import ExitCode
-from cli.options import When
-from cli.output import abandon, coloured, say
+from cli.options import WHEN, one_of
+from cli.output import coloured, say
 from dissect.errors import CaptureError, MissingCodec, UsageError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ PATIENCE = 1.0
 class Run:
     """Reads captures with one inspector and keeps what went wrong."""
 
-    def __init__(self, files: Sequence[str], options: Options, packets: int | None = None, colour: When = When.AUTO) -> None:
+    def __init__(self, files: Sequence[str], options: Options, packets: int | None = None, colour: str = "auto") -> None:
         from dissect.capture.files import open_capture
         from dissect.inspector import Inspector
 
@@ -44,7 +44,7 @@ class Run:
         self.errors: list[CaptureError] = []
         self.readers: list[Reader] = []
         self.packets = packets
-        self.colour = colour
+        self.colour = one_of("--color", colour, WHEN)
         self.stopped: str | None = None
         for file in files:
             try:
@@ -60,15 +60,17 @@ class Run:
         for reader in self.readers:
             reader.close()
 
-    def batches(self) -> Iterator[list[Record]]:
-        """The records, batch by batch; an interruption ends them early."""
+    def each(self, show: Callable[[list[Record]], bool]) -> None:
+        """Hand on the records batch by batch until `show` says that it has enough; an interruption ends them early."""
         if not self.readers:
             return
         progress = _Progress(self.readers, self.colour)
         try:
             with _few_collections():
                 for batch in self.inspector.batches(self.packets):
-                    yield batch
+                    if show(batch):
+                        self.stopped = "stopped by -c"
+                        break
                     progress.step()
         except KeyboardInterrupt:
             self.stopped = "interrupted"
@@ -166,7 +168,7 @@ def _few_collections() -> Iterator[None]:
 class _Progress:
     """A bar on standard error, from the moment a run turns out to be long; nothing where it would be in the way."""
 
-    def __init__(self, readers: Sequence[Reader], colour: When) -> None:
+    def __init__(self, readers: Sequence[Reader], colour: str) -> None:
         self.readers = readers
         self.colour = colour
         self.since = monotonic()
@@ -200,9 +202,3 @@ class _Progress:
         self.bar = Progress(*columns, console=console, auto_refresh=False, transient=True)
         self.task = self.bar.add_task(visible(Path(name).name), total=self.total)
         self.bar.start()
-
-
-def closed_pipe() -> ExitCode:
-    """The reader of our output has seen enough (`| head`)."""
-    abandon(sys.stdout)
-    return ExitCode.DONE

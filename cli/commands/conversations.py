@@ -17,7 +17,6 @@ from cli.options import (
     WaitingLimit,
     WaitingTime,
     WaitingTotal,
-    When,
     library_options,
     packet_limit,
 )
@@ -37,13 +36,12 @@ def conversations(
     waiting_time: WaitingTime = "10",
     frame_limit: FrameLimit = "64M",
     open_limit: OpenLimit = "65536",
-    colour: Colour = When.AUTO,
+    colour: Colour = "auto",
 ) -> int:
     """Who talked to whom, in which protocol, how sure that is, and how it went."""
     options = library_options(decode_as, undecided_limit, waiting_limit, waiting_total, waiting_time, frame_limit, open_limit)
     with Run([*(read_files or ()), *(files or ())], options, packet_limit(stop), colour) as run:
-        for _ in run.batches():
-            pass
+        run.each(lambda _: False)
         rows = run.inspector.rows()
         if json:
             from dissect.render.jsonl import encode

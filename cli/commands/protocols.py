@@ -7,13 +7,13 @@ from typing import Annotated
 import typer
 
 from cli.exits import ExitCode
-from cli.options import Colour, When, protocol_named
+from cli.options import Colour, protocol_named
 from cli.output import columns, palette, write_text
 
 
 def protocols(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="the protocol whose field tables to print", show_default=False)] = None,
-    colour: Colour = When.AUTO,
+    colour: Colour = "auto",
 ) -> int:
     """The protocols that are read; with a NAME, its field tables."""
     from dissect.protocols import PROTOCOLS

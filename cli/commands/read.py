@@ -10,16 +10,16 @@ import typer
 
 from cli.exits import ExitCode
 from cli.options import (
+    BYTES_AS,
+    CLOCKS,
+    FORMS,
     OTHER,
     READ,
     SHOWN,
     AutoStop,
-    BytesAs,
-    Clock,
     Colour,
     DecodeAs,
     Files,
-    Form,
     FrameLimit,
     Json,
     OpenLimit,
@@ -28,8 +28,8 @@ from cli.options import (
     WaitingLimit,
     WaitingTime,
     WaitingTotal,
-    When,
     library_options,
+    one_of,
     packet_limit,
     whole,
 )
@@ -49,17 +49,32 @@ def read(
     tree: Annotated[bool, typer.Option("-V", help="every field, with its bytes and where they are", rich_help_panel=SHOWN)] = False,
     dump: Annotated[bool, typer.Option("-x", help="hex dump of each frame, with field names", rich_help_panel=SHOWN)] = False,
     json: Json = False,
-    form: Annotated[Form, typer.Option("-T", metavar="FORM", help="text or json", rich_help_panel=SHOWN)] = Form.TEXT,
+    form: Annotated[
+        str, typer.Option("-T", metavar="FORM", help="text or json", rich_help_panel=SHOWN, autocompletion=lambda: list(FORMS))
+    ] = "text",
     clock: Annotated[
-        Clock,
-        typer.Option("-t", metavar="FORM", help="times: r relative, ad local, ud UTC, e epoch", rich_help_panel=SHOWN),
-    ] = Clock.RELATIVE,
+        str,
+        typer.Option(
+            "-t",
+            metavar="FORM",
+            help="times: r relative, ad local, ud UTC, e epoch",
+            rich_help_panel=SHOWN,
+            autocompletion=lambda: list(CLOCKS),
+        ),
+    ] = "r",
     exchanges: Annotated[
         bool, typer.Option("--exchanges", help="a record for every request with its response, too", rich_help_panel=SHOWN)
     ] = False,
     bytes_as: Annotated[
-        BytesAs, typer.Option("--bytes", metavar="FORM", help="byte values: hex, base64, text or omit", rich_help_panel=SHOWN)
-    ] = BytesAs.HEX,
+        str,
+        typer.Option(
+            "--bytes",
+            metavar="FORM",
+            help="byte values: hex, base64, text or omit",
+            rich_help_panel=SHOWN,
+            autocompletion=lambda: list(BYTES_AS),
+        ),
+    ] = "hex",
     show_secrets: Annotated[bool, typer.Option("--show-secrets", help="passwords and tokens as they are", rich_help_panel=SHOWN)] = False,
     quiet: Annotated[bool, typer.Option("-q", help="only the closing line about the whole run", rich_help_panel=SHOWN)] = False,
     count: Annotated[
@@ -73,7 +88,7 @@ def read(
     waiting_time: WaitingTime = "10",
     frame_limit: FrameLimit = "64M",
     open_limit: OpenLimit = "65536",
-    colour: Colour = When.AUTO,
+    colour: Colour = "auto",
     version: Annotated[bool, typer.Option("--version", help="the version", rich_help_panel=OTHER)] = False,
 ) -> int:
     """The messages of captures, a line each."""
@@ -83,7 +98,8 @@ def read(
     if len(sys.argv) <= 1 and not names and sys.stdin.isatty():
         print(context.get_help())
         return ExitCode.DONE
-    json = json or form is Form.JSON
+    json = one_of("-T", form, FORMS) == "json" or json
+    one_of("-t", clock, CLOCKS)
     if json and (tree or dump):
         raise UsageError(f"{'-V' if tree else '-x'} is a view for people; the JSON has all fields already")
     left = None if count is None else whole("-c", count)
@@ -102,14 +118,16 @@ def read(
     )
     with Run(names, options, packet_limit(stop), colour) as run:
         show = _nothing if quiet else _json() if json else _text(clock, palette(colour), tree, dump, show_secrets)
-        for batch in run.batches():
+
+        def one(batch: list[Record]) -> bool:
+            nonlocal left
             if left is not None:
                 batch, left = _first(batch, left)
             if batch:
                 show(batch)
-            if left == 0:
-                run.stopped = "stopped by -c"
-                break
+            return left == 0
+
+        run.each(one)
         return run.end()
 
 
@@ -123,7 +141,7 @@ def _json() -> Callable[[list[Record]], None]:
     return lambda batch: write(encode(batch))
 
 
-def _text(clock: Clock, colours: Palette, tree: bool, dump: bool, show_secrets: bool) -> Callable[[list[Record]], None]:
+def _text(clock: str, colours: Palette, tree: bool, dump: bool, show_secrets: bool) -> Callable[[list[Record]], None]:
     from dissect.protocols import PROTOCOLS
     from dissect.render.hexdump import hexdump
     from dissect.render.summary import Lines
@@ -139,7 +157,14 @@ def _text(clock: Clock, colours: Palette, tree: bool, dump: bool, show_secrets: 
 
     says = {protocol.name: protocol.says for protocol in PROTOCOLS}
     longest = {protocol.name: max((len(layout.name) for layout in protocol.layouts), default=0) for protocol in PROTOCOLS}
-    lines = Lines(says, clock.value, colours, width, details if tree or dump else None, longest)
+    lines = Lines(
+        says,
+        clock,  # type: ignore[arg-type]
+        colours,
+        width,
+        details if tree or dump else None,
+        longest,
+    )
     started = False
 
     def show(batch: list[Record]) -> None:

@@ -14,8 +14,8 @@ from typing import Any
 from dissect.model import Message, Span
 from dissect.render.terminal import PLAIN, Palette, cut, pad, visible, width
 
-RAW = 8
-"""Bytes shown beside a field."""
+RAW, NARROW_RAW, NARROW = 8, 4, 80
+"""Bytes shown beside a field, and on terminals of fewer columns than `NARROW`."""
 
 NAME_LIMIT = 40
 """Columns that names and their indentation may take before values stop lining up."""
@@ -46,6 +46,7 @@ def _rows(message: Message, spans: list[Span], show_secrets: bool, palette: Pale
     raw = message.raw or {}
     size = min(NAME_LIMIT, max((2 * span.depth + width(visible(span.name)) for span in spans), default=0))
     broken = _broken(message, spans)
+    shown = RAW if columns is None or columns >= NARROW else NARROW_RAW
     buffer = "frame"
     for index, span in enumerate(spans):
         if span.buffer != buffer:
@@ -56,14 +57,14 @@ def _rows(message: Message, spans: list[Span], show_secrets: bool, palette: Pale
         more = " "
         data = ""
         if span.leaf:
-            taken = raw.get(buffer, b"")[span.offset : span.offset + min(span.length, RAW)]
+            taken = raw.get(buffer, b"")[span.offset : span.offset + min(span.length, shown)]
             data = " ".join(["**"] * len(taken)) if hidden else taken.hex(" ")
             more = "+" if span.length > len(taken) else " "
         name = pad("  " * span.depth + visible(span.name), size)
         bad = index == broken
         if bad:
             more = "!"
-        head = f"    {where:<11} {data:<{3 * RAW - 1}} {more}  {name}"
+        head = f"    {where:<11} {data:<{3 * shown - 1}} {more}  {name}"
         value = _value(span, hidden, bad)
         if bad:
             value = f"{_fault(message)}  {value}" if value else _fault(message)
@@ -73,11 +74,11 @@ def _rows(message: Message, spans: list[Span], show_secrets: bool, palette: Pale
         else:
             loud = palette.bad if bad else ""
             yield (
-                f"    {palette.dim}{where:<11} {data:<{3 * RAW - 1}}{palette.reset} {loud}{more}{palette.reset}  {palette.ask}{name}"
+                f"    {palette.dim}{where:<11} {data:<{3 * shown - 1}}{palette.reset} {loud}{more}{palette.reset}  {palette.ask}{name}"
                 f"{palette.reset}  {loud}{text}{palette.reset}"
             )
     if message.fault is not None and broken is None:
-        yield f"    {palette.bad}{'':<{3 * RAW + 11}} !  {_fault(message)}{palette.reset}"
+        yield f"    {palette.bad}{'':<{3 * shown + 11}} !  {_fault(message)}{palette.reset}"
 
 
 def _broken(message: Message, spans: list[Span]) -> int | None:

@@ -66,7 +66,10 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--jsno", "x"], "no such option --jsno; did you mean --json?"),
         (["-Z", "x"], "no such option -Z"),
-        (["-T", "jsom", "x"], "'jsom' is not one of 'text', 'json'"),
+        (["-T", "jsom", "x"], "-T jsom: must be text or json; did you mean json?"),
+        (["-t", "x", "x"], "-t x: must be r, ad, ud or e"),
+        (["--bytes", "x", "x"], "--bytes x: must be hex, base64, text or omit"),
+        (["--color", "x", "x"], "--color x: must be auto, always or never"),
         (["-c", "few", "x"], "-c few: must be a whole number, 1 or more"),
         (["-c", "0", "x"], "-c 0: must be a whole number, 1 or more"),
         (["-a", "packets:x", "x"], "-a packets:x: N must be a number"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ import pytest
 
 from cli.app import main
 from cli.exits import ExitCode
+from cli.output import coloured
 from dissect.render.schema import schema
 from dissect.render.terminal import width
 from tests.cli.terminal import on_terminal
@@ -62,42 +65,50 @@ def test_json_fits_the_schema(path: Path, capsys: pytest.CaptureFixture[str]) ->
     check = jsonschema.Draft202012Validator(schema())
     for argv in (["--json", "--exchanges"], ["conversations", "--json"]):
         main([*argv, str(path)])
+        # the validator is slow, and messages of one name look alike
+        seen: set[tuple[Any, ...]] = set()
         for record in records(capsys.readouterr().out):
-            check.validate(record)
+            shape = tuple(record[key] is None for key in record), record.get("name"), record["record"]
+            if shape not in seen:
+                check.validate(record)
+            seen.add(shape)
 
 
 @pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.name)
-def test_secrets_are_in_no_form_of_output(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    secrets = _secrets(path, capsys)
-    forms = [[], ["-V"], ["-x"], ["-V", "-x"], ["conversations"], ["conversations", "--json"], ["--json", "--exchanges"]]
-    forms += [["--json", "--bytes", form] for form in ("hex", "base64", "text", "omit")]
+def test_secrets_are_in_no_form_of_output(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    # the name of a capture may tell what its password is
+    Path("x").write_bytes(path.read_bytes())
+    secrets = _secrets(capsys)
+    if not secrets:
+        return
+    forms = [[], ["-V", "-x"], ["conversations"], ["conversations", "--json"]]
+    forms += [["--json", "--exchanges", "--bytes", form] for form in ("hex", "base64", "text", "omit")]
     for form in forms:
-        main([*form, str(path)])
-        out, err = capsys.readouterr()
+        main([*form, "x"])
+        text = "".join(capsys.readouterr()).lower()
         for secret in secrets:
-            assert secret not in out.lower(), form
-            assert secret not in err.lower(), form
+            assert secret not in text, form
 
 
-def _secrets(path: Path, capsys: pytest.CaptureFixture[str]) -> set[str]:
-    """Every secret of a capture in all the ways it could show: text, hex with and without blanks, base64."""
-    from base64 import b64encode
-
-    main(["--json", str(path)])
-    hidden = records(capsys.readouterr().out)
-    main(["--json", "--show-secrets", str(path)])
-    plain = records(capsys.readouterr().out)
+def _secrets(capsys: pytest.CaptureFixture[str]) -> set[str]:
+    """Every secret of the capture in all the ways it could show: text, hex with and without blanks, base64."""
+    main(["--json", "x"])
+    hidden = capsys.readouterr().out
+    main(["--json", "--show-secrets", "x"])
+    plain = capsys.readouterr().out
     found: set[bytes] = set()
-    for one, other in zip(hidden, plain, strict=True):
+    for one, other in zip(records(hidden), records(plain), strict=True):
         _compare(one.get("fields"), other.get("fields"), found)
-    forms: set[str] = set()
-    for secret in found:
-        for part in {secret, *secret.split(b"\0")}:
-            if len(part) >= 5:
-                forms |= {part.hex(), part.hex(" "), b64encode(part).decode().lower(), part.decode("latin-1").lower()}
-    # what is also said in the clear elsewhere (a user name that is the password) is no leak
-    clear = "\n".join(json.dumps(record) for record in hidden).lower()
-    return {form for form in forms if form not in clear}
+    secrets: set[str] = set()
+    for secret in {part for whole in found for part in (whole, *whole.split(b"\0"))}:
+        forms = {secret.hex(), secret.hex(" "), b64encode(secret).decode().lower(), secret.decode("latin-1").lower()}
+        # what is also said in the clear elsewhere (a user name that is the password) is no leak
+        if len(set(secret)) >= 4 and not any(form in hidden.lower() for form in forms):
+            secrets |= forms
+    return secrets
 
 
 def _compare(hidden: Any, plain: Any, found: set[bytes]) -> None:
@@ -114,7 +125,7 @@ def _compare(hidden: Any, plain: Any, found: set[bytes]) -> None:
 
 @pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.name)
 def test_every_view_takes_every_capture(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for argv in (["-V", "-x"], ["-x", "--show-secrets", "--color", "always"], ["--exchanges", "-t", "ad"], ["conversations"]):
+    for argv in (["-V", "-x", "--exchanges", "--color", "always", "--show-secrets"], ["-t", "ad"], ["conversations"]):
         assert main([*argv, str(path)]) in (ExitCode.DONE, ExitCode.UNREADABLE)
         text = CODES.sub("", capsys.readouterr().out)
         assert all(line.isprintable() for line in text.split("\n"))
@@ -305,14 +316,13 @@ def test_a_named_pipe_is_an_input(tmp_path: Path, capsys: pytest.CaptureFixture[
 # As a person sees it
 
 
-@pytest.mark.parametrize("columns", [60, 80, 120, 200])
+@pytest.mark.parametrize("columns", [70, 120])
 def test_nothing_is_wider_than_the_terminal(columns: int) -> None:
     for argv in ([str(STREAM)], ["-V", "-x", "-c", "8", str(STREAM)], ["conversations", str(STREAM)]):
         code, text = on_terminal(argv, columns, stderr=False)
         assert code == ExitCode.DONE
         lines = CODES.sub("", text).split("\n")
-        if "-x" not in argv or columns >= 80:
-            assert max(map(width, lines)) <= columns
+        assert max(map(width, lines)) <= columns
         assert "\x1b[" in text
 
 
@@ -325,22 +335,40 @@ def test_a_terminal_gets_a_heading_and_introductions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("argv", "environment", "colour"),
+    ("argv", "environment"),
+    [(["--color", "always"], {"NO_COLOR": "1"}), (["--json", "--color", "always"], {"FORCE_COLOR": "1"})],
+    ids=str,
+)
+def test_no_colour_on_a_terminal(argv: list[str], environment: dict[str, str]) -> None:
+    _, text = on_terminal([*argv, str(STREAM)], 100, environment)
+    assert "\x1b[" not in text
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+@pytest.mark.parametrize(
+    ("when", "environment", "colour"),
     [
-        ([], {}, True),
-        ([], {"NO_COLOR": "1"}, False),
-        (["--color", "always"], {"NO_COLOR": "1"}, False),
-        (["--color", "always"], {}, True),
-        (["--color", "never"], {"FORCE_COLOR": "1"}, False),
-        ([], {"TERM": "dumb"}, False),
-        (["--json"], {"FORCE_COLOR": "1"}, False),
-        (["--json", "--color", "always"], {}, False),
+        ("auto", {}, None),
+        ("always", {}, True),
+        ("never", {"FORCE_COLOR": "1"}, False),
+        ("always", {"NO_COLOR": "1", "FORCE_COLOR": "1"}, False),
+        ("auto", {"NO_COLOR": ""}, None),
+        ("auto", {"FORCE_COLOR": "1"}, True),
+        ("auto", {"TERM": "dumb"}, False),
     ],
     ids=str,
 )
-def test_colour_on_a_terminal(argv: list[str], environment: dict[str, str], colour: bool) -> None:
-    _, text = on_terminal([*argv, str(STREAM)], 100, environment)
-    assert ("\x1b[" in text) is colour
+def test_colour(when: str, environment: dict[str, str], colour: bool | None, terminal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Stream(io.StringIO):
+        def isatty(self) -> bool:
+            return terminal
+
+    for name in ("NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert coloured(when, Stream()) is (terminal if colour is None else colour)
 
 
 def test_no_arguments_on_a_terminal_show_help_instead_of_waiting() -> None:
