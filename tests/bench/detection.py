@@ -1,0 +1,55 @@
+"""How often detection is right, unsure or wrong: every capture on random ports, whole and from random packets on.
+
+python tests/bench/detection.py [FOLDER with a folder of captures for each protocol] [--starts 5]
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from dissect.capture.files import open_capture  # noqa: E402
+from dissect.inspector import Inspector  # noqa: E402
+from tests.rewrite import capture, packets, random_ports, with_ports  # noqa: E402
+
+FAMILIES = {"rabbitmq-stream": ("rabbitmq-stream", "rabbitmq-stream-draft")}
+
+
+def judge(source: object, family: str) -> Counter[str]:
+    inspector = Inspector([open_capture(source)])  # type: ignore[arg-type]
+    for _ in inspector.batches():
+        pass
+    said: Counter[str] = Counter()
+    for row in inspector.rows():
+        if not sum(row.bytes):
+            continue
+        right = FAMILIES.get(family, (family,))
+        said["right" if row.protocol in right else "unknown" if row.protocol is None else f"wrong: {row.protocol}"] += 1
+    return said
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path, nargs="?", default=ROOT / "captures" / "golden")
+    parser.add_argument("--starts", type=int, default=5)
+    options = parser.parse_args()
+    for folder in sorted(path for path in options.folder.iterdir() if path.is_dir()):
+        whole: Counter[str] = Counter()
+        later: Counter[str] = Counter()
+        for number, path in enumerate(sorted(folder.glob("*.pcap*"))):
+            found = with_ports(packets(path), random_ports(number))
+            whole += judge(capture(found), folder.name)
+            chance = random.Random(number)
+            for _ in range(options.starts):
+                later += judge(capture(found[chance.randrange(1, max(2, len(found))) :]), folder.name)
+        print(f"{folder.name:18} from the start: {dict(whole)}   from a random packet on: {dict(later)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

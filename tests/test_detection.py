@@ -1,0 +1,89 @@
+"""Detection on real traffic: never a wrong protocol, whatever the ports and wherever the capture begins."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dissect.capture.files import open_capture
+from dissect.inspector import Inspector
+from dissect.model import ConversationRow, Message, Options
+from dissect.protocols import PROTOCOLS
+from tests.rewrite import Packet, capture, packets, random_ports, server_port, with_ports
+
+ROOT = Path(__file__).parents[1] / "captures"
+GOLDEN = sorted((ROOT / "golden").rglob("*.pcap*"))
+OTHERS = sorted((ROOT / "samples" / "others").glob("*.pcap"))
+DEFAULT_PORTS = sorted({port for protocol in PROTOCOLS for port in protocol.ports})
+
+
+def name(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"
+
+
+def rows(found: list[Packet]) -> list[ConversationRow]:
+    inspector = Inspector([open_capture(capture(found))])
+    for _ in inspector.batches():
+        pass
+    return inspector.rows()
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=name)
+def test_no_conversation_is_given_a_wrong_protocol(path: Path) -> None:
+    found = with_ports(packets(path), random_ports(1))
+    chance = random.Random(str(path.name))
+    for start in (0, chance.randrange(1, max(2, len(found)))):
+        said = {row.protocol for row in rows(found[start:]) if row.protocol is not None}
+        assert all(one.startswith(path.parent.name) for one in said)
+
+
+@pytest.mark.parametrize("path", OTHERS, ids=name)
+def test_nothing_is_claimed_of_other_protocols(path: Path) -> None:
+    own = packets(path)
+    port = server_port(own)
+    for wanted in (port, *DEFAULT_PORTS):
+        found = with_ports(own, lambda one, wanted=wanted: wanted if one == port else one)  # type: ignore[misc]
+        for start in (0, 4, len(found) // 2):
+            assert {row.protocol for row in rows(found[start:])} <= {None}
+
+
+INTERLEAVED = {
+    "rabbitmq-stream": ["js_publish_consume_405.pcap", "draft_exchange.pcap", "superstream_310.pcap"],
+    "iggy": ["py080-group.pcap", "seed-cli.pcap", "node0100e4-hb.pcap"],
+    "seastar-rpc": None,
+    "mewbase": ["java-query.pcap", "py-flow.pcap"],
+}
+
+
+def contents(found: list[Packet]) -> list[list[Any]]:
+    """What the messages of each conversation say, without numbers, times and addresses, in the order of their first packet."""
+    inspector = Inspector([open_capture(capture(found))], Options(exchanges=True))
+    said: dict[int, list[Any]] = {}
+    for record in inspector.records():
+        if isinstance(record, Message):
+            one = (record.protocol, record.name, record.kind, record.sender, record.id, record.position, record.size, record.fields)
+            said.setdefault(record.conversation, []).append((*one, record.outcome, record.latency_ns, list(record.notes), record.fault))
+    return [said[conversation] for conversation in sorted(said)]
+
+
+def test_all_protocols_interleaved_on_odd_ports_read_as_each_alone() -> None:
+    paths = []
+    for family, names in INTERLEAVED.items():
+        folder = ROOT / "golden" / family
+        paths += [folder / one for one in names] if names else sorted(folder.glob("*.pcap"))[:3]
+    alone: list[list[Any]] = []
+    mixed: list[Packet] = []
+    for number, path in enumerate(paths):
+        found = with_ports(packets(path), lambda port, number=number: 10_000 + (port * 31 + number * 977) % 50_000)  # type: ignore[misc]
+        # Addresses repeat between captures, so ports keep them apart; times are moved to one common beginning.
+        begin = found[0].time_ns
+        mixed += [packet._replace(time_ns=packet.time_ns - begin + 1_700_000_000_000_000_000) for packet in found]
+        alone += contents(found)
+    mixed.sort(key=lambda packet: packet.time_ns)
+    together = contents(mixed)
+    assert len(together) == len(alone)
+    assert sorted(map(repr, together)) == sorted(map(repr, alone))
+    assert {protocol.name for protocol in PROTOCOLS} == {one[0][0] for one in together}
