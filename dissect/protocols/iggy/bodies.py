@@ -96,7 +96,7 @@ def _refuse(buf: bytes, at: int, end: int, style: Style) -> tuple[Any, int]:
 
 
 def _walk_refuse(buf: bytes, at: int, end: int, walker: Walker, name: str, depth: int) -> tuple[Any, int]:
-    raise Malformed(name, at, "its kind is unknown")
+    raise walker.malformed(at, "its kind is unknown")
 
 
 NEVER = Custom(_refuse, _walk_refuse, "unknown kind")
@@ -110,6 +110,8 @@ def _read_i128(buf: bytes, at: int, end: int, style: Style) -> tuple[Any, int]:
 
 
 def _walk_i128(buf: bytes, at: int, end: int, walker: Walker, name: str, depth: int) -> tuple[Any, int]:
+    if end - at < 16:
+        raise walker.short(at, end, f"int128 takes 16 bytes, {end - at} left")
     value, after = _read_i128(buf, at, end, walker.style)
     walker.span(name, at, at + 16, value, depth)
     return value, after
@@ -129,6 +131,8 @@ def _read_created_at(buf: bytes, at: int, end: int, style: Style) -> tuple[Any, 
 
 
 def _walk_created_at(buf: bytes, at: int, end: int, walker: Walker, name: str, depth: int) -> tuple[Any, int]:
+    if end - at < 8:
+        raise walker.short(at, end, f"uint64 takes 8 bytes, {end - at} left")
     value, after = _read_created_at(buf, at, end, walker.style)
     walker.span(name, at, at + 8, value, depth)
     return value, after
@@ -540,7 +544,16 @@ def _read_permissions(buf: bytes, at: int, end: int, style: Style) -> tuple[Any,
 
 
 def _walk_permissions(buf: bytes, at: int, end: int, walker: Walker, name: str, depth: int) -> tuple[Any, int]:
-    def flag(name: str, at: int, depth: int) -> bool:
+    value: dict[str, Any] = {}
+
+    def rights(kind: Group, at: int, depth: int, into: dict[str, Any]) -> int:
+        try:
+            return walker.fields(kind.fields, at, end, depth, into)
+        except Malformed:
+            walker.keep(value)
+            raise
+
+    def follows(name: str, at: int, depth: int) -> bool:
         try:
             more = _flag(buf, at, end)
         except Malformed as error:
@@ -549,31 +562,37 @@ def _walk_permissions(buf: bytes, at: int, end: int, walker: Walker, name: str, 
         walker.span(name, at, at + 1, more, depth)
         return more
 
-    def group(kind: Group, name: str, at: int, depth: int) -> tuple[Any, int]:
-        try:
-            return walker.value(kind, at, end, name, depth)
-        except Malformed:
-            walker.keep(value)
-            raise
+    def enter(name: str, at: int, depth: int) -> None:
+        walker.path.append(name)
+        walker.open(name, at, depth)
 
-    value: dict[str, Any] = {"streams": []}
+    def leave(at: int) -> None:
+        walker.path.pop()
+        walker.close(at)
+
     walker.open(name, at, depth)
-    everywhere, at = group(_GLOBAL, "global", at, depth + 1)
-    value = {**everywhere, "streams": []}
-    more = flag("streams_follow", at, depth + 1)
+    at = rights(_GLOBAL, at, depth + 1, value)
+    streams: list[dict[str, Any]] = []
+    value["streams"] = streams
+    more = follows("streams_follow", at, depth + 1)
     at += 1
     while more:
-        one, at = group(_STREAM, f"streams[{len(value['streams'])}]", at, depth + 1)
-        value["streams"].append(one)
-        one["topics"] = []
-        more = flag("topics_follow", at, depth + 2)
+        enter(f"streams[{len(streams)}]", at, depth + 1)
+        streams.append({})
+        at = rights(_STREAM, at, depth + 2, streams[-1])
+        topics: list[dict[str, Any]] = []
+        streams[-1]["topics"] = topics
+        more = follows("topics_follow", at, depth + 2)
         at += 1
         while more:
-            inner, at = group(_TOPIC, f"topics[{len(one['topics'])}]", at, depth + 2)
-            one["topics"].append(inner)
-            more = flag("another_topic_follows", at, depth + 2)
+            enter(f"topics[{len(topics)}]", at, depth + 2)
+            topics.append({})
+            at = rights(_TOPIC, at, depth + 3, topics[-1])
+            leave(at)
+            more = follows("another_topic_follows", at, depth + 2)
             at += 1
-        more = flag("another_stream_follows", at, depth + 1)
+        leave(at)
+        more = follows("another_stream_follows", at, depth + 1)
         at += 1
     walker.close(at)
     return value, at

@@ -15,8 +15,8 @@ from dissect.layout.values import UNREADABLE
 from dissect.layout.walk import Walked
 from dissect.protocols.base import ANSWER, ASK, NONE, SEARCH_WINDOW, WAIT, Context, Damage, Decoded, Dissector, Emitted, Mark, Protocol
 from dissect.protocols.iggy import frames
-from dissect.protocols.iggy.checks import Check, checks, request_checksum
-from dissect.protocols.iggy.commands import BY_CODE, LISTED, OPERATIONS, REGISTER
+from dissect.protocols.iggy.checks import CHECKED_OPERATIONS, Check, checks, request_checksum
+from dissect.protocols.iggy.commands import BY_CODE, LISTED, NON_REPLICATED, OPERATIONS, REGISTER
 from dissect.protocols.iggy.features import CLASSIC, FRAMINGS, LAYOUTS, LONG
 from dissect.protocols.iggy.finding import clean, find_long, find_request, responses_to
 from dissect.protocols.iggy.frames import EVICTION, HEADER, OLD_LOGIN_CODE, OLD_LOGOUT_CODE, REPLY, REQUEST, U32, U32_U32, Table
@@ -46,6 +46,9 @@ TEXT_LAYOUTS = ("L4", "L5", "L6")
 
 _PLAIN = Style()
 
+_FIRST = ("V1",)
+"""The layout whose requests have no checksum."""
+
 _Cut = tuple[Any, ...]
 
 
@@ -68,13 +71,8 @@ class Given(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-class Entry(NamedTuple):
-    """A table of the conversation's layout, made ready."""
-
-    name: str
-    read: Callable[[bytes, int, int], dict[str, Any]]
-    table: Table
-    check: Check | None
+Quick = tuple[str, Callable[[bytes, int, int], dict[str, Any]], Check | None]
+"""What the fast path needs of a table of the conversation's layout: name, reader and check."""
 
 
 class IggyDissector(Dissector):
@@ -105,14 +103,14 @@ class IggyDissector(Dissector):
         self.early: list[_Cut] = []
         self.patient = True
         self.open: deque[Asked] = deque()
+        """Requests that wait for their answers; plain tuples where the fast path put them."""
         self.number = 0
         self.pipelined = False
         self.unsure = not context.syn
         self.plain = not self.options.detail
         self.given: Given | None = None
-        self.asks: dict[Any, Entry] = {}
-        self.answers: dict[Any, Entry] = {}
-        self.entries_of = ""
+        self.asks: dict[int, Quick | None] = {}
+        self.answers: dict[int, Quick | None] = {}
         self.starts: list[list[int]] = [[], []]
         self.known = [0, 0]
         self.stubborn = False
@@ -505,18 +503,20 @@ class IggyDissector(Dissector):
             return Given(None, None, None, ("no request for this response was seen",))
         if self.unsure:
             return self._guess(data, start, end)
-        asked = opened.popleft()
+        asked = Asked._make(opened.popleft())
         return Given(asked.number, asked.code, asked.operation)
 
     def _guess(self, data: bytes, start: int, end: int) -> Given:
         """The request that a response may answer, after some may have been missed: the first whose answer it can be."""
-        fitting = [index for index, asked in enumerate(self.open) if index < TRIED and self._can_answer(asked, data, start, end)]
+        fitting = [
+            index for index, asked in enumerate(self.open) if index < TRIED and self._can_answer(Asked._make(asked), data, start, end)
+        ]
         if not fitting:
             return Given(None, None, None, (UNSURE,))
         sure = len(fitting) == 1 and end - start >= 16
         for _ in range(fitting[0]):
             self.open.popleft()
-        asked = self.open.popleft()
+        asked = Asked._make(self.open.popleft())
         if sure:
             self.unsure = False
         return Given(asked.number, asked.code, asked.operation, () if sure else (UNSURE,))
@@ -538,7 +538,7 @@ class IggyDissector(Dissector):
             client = data[start + 128 : start + 144]
             if not opened:
                 return Given(None, None)
-            notes = () if opened[0].client == client or not any(client[4:]) else ("evicts another client than the one that waits",)
+            notes = () if opened[0][3] == client or not any(client[4:]) else ("evicts another client than the one that waits",)
             return self._oldest(notes)
         if data[start + 60] != REPLY:
             return Given(None, None)
@@ -550,13 +550,13 @@ class IggyDissector(Dissector):
         for index, asked in enumerate(opened):
             if index >= TRIED or (index and not self.unsure):
                 break
-            if _echoes(asked, client, request, operation):
+            if _echoes(Asked._make(asked), client, request, operation):
                 for _ in range(index):
                     opened.popleft()
                 if any(client[4:]):
                     self.unsure = False
                 return self._oldest(())
-        asked = opened[0]
+        asked = Asked._make(opened[0])
         if self.unsure:
             return Given(None, OPERATIONS.get(operation), operation, (UNSURE,))
         return self._oldest(
@@ -567,7 +567,7 @@ class IggyDissector(Dissector):
         """The request that has waited longest is answered."""
         if not self.open:
             return Given(None, None, None, notes)
-        asked = self.open.popleft()
+        asked = Asked._make(self.open.popleft())
         return Given(asked.number, asked.code, asked.operation, (*notes, UNSURE) if self.unsure else notes)
 
     # Decoding
@@ -576,6 +576,10 @@ class IggyDissector(Dissector):
         given = self.given
         asks = side == self.client
         if given is None:
+            if damage is None and self.settled and self.plain:
+                quick = self._quick_ask(side, data, start, end) if asks else self._quick_answer(side, data, start, end)
+                if quick is not None:
+                    return quick
             given = self._ask(data, start, end) if asks else self._answer(data, start, end)
         else:
             self.given = None
@@ -591,6 +595,114 @@ class IggyDissector(Dissector):
             if "trailing" not in fields:
                 return self._finish_up(side, data, start, end, given, layout, table, table.name, fields, [], None, None)
         return self._walked(side, data, start, end, given, layout, None)
+
+    def _quick_ask(self, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+        """A whole, well-formed request of the settled layout; None leaves it, untouched, to the exact way."""
+        if self.unsure:
+            return None
+        long = self.long[side]
+        if long:
+            key = -data[start + 176]
+            if key == -NON_REPLICATED:
+                key = U32(data, start + 196)[0]
+        else:
+            key = U32(data, start + 4)[0]
+        try:
+            quick = self.asks[key]
+        except KeyError:
+            quick = self.asks[key] = self._quick(key, True)
+        if quick is None:
+            return None
+        name, read, check = quick
+        try:
+            fields = read(data, start, end)
+        except UNREADABLE:
+            return None
+        if "trailing" in fields:
+            return None
+        opened = self.open
+        if opened:
+            self.pipelined = True
+        self.number = number = self.number + 1
+        notes: Any = ()
+        if long:
+            if check is not None:
+                notes = check(data, start, start + HEADER, end)
+            operation = data[start + 176]
+            if operation in CHECKED_OPERATIONS and self.candidates != _FIRST:
+                notes = [*notes, *request_checksum(data, start, end)]
+            ident = fields["request"]
+            code = OPERATIONS[operation] if key < 0 else key
+            opened.append((number, code, operation, data[start + 128 : start + 144], ident))  # type: ignore[arg-type]
+            return (name, "request", ident, fields, None, notes, None, ASK, number, None)
+        if check is not None:
+            notes = check(data, start, start + 8, end)
+        opened.append((number, key, None, b"", 0))  # type: ignore[arg-type]
+        return (name, "request", None, fields, None, notes, None, ASK, number, None)
+
+    def _quick_answer(self, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+        """A whole, well-formed answer without an error to the oldest request; None leaves it, untouched, to the exact way."""
+        opened = self.open
+        if not opened or self.unsure:
+            return None
+        number, code, operation, client, request = opened[0]
+        long = self.long[side]
+        if long is not self.long[1 - side]:
+            return None
+        if long:
+            if code is None or operation is None:
+                return None
+            key = code if operation == NON_REPLICATED else -operation
+            echoed = data[start + 160 : start + 176]
+            if data[start + 60] != REPLY or data[start + 208] != operation or (echoed != client and any(echoed[4:])):
+                return None
+        else:
+            if U32(data, start)[0] or code is None:
+                return None
+            key = code
+        try:
+            quick = self.answers[key]
+        except KeyError:
+            quick = self.answers[key] = self._quick(key, False)
+        if quick is None:
+            return None
+        name, read, check = quick
+        try:
+            fields = read(data, start, end)
+        except UNREADABLE:
+            return None
+        if "trailing" in fields:
+            return None
+        ident = None
+        if long:
+            ident = fields["request"]
+            if fields["status"] or fields.get("results") or (ident != request and echoed == client):
+                return None
+        opened.popleft()
+        notes: Any = () if check is None else check(data, start, start + (HEADER if long else 8), end)
+        return (name, "response", ident, fields, "answered", notes, None, ANSWER, number, None)
+
+    def _quick(self, key: int, asks: bool) -> Quick | None:
+        """The table of a command's requests or answers in the settled layout, for the fast path; None where there is more to see."""
+        layout = self.candidates[0]
+        table: Table | None
+        if self.long[self.client or 0]:
+            operation = NON_REPLICATED if key > 0 else -key
+            code: int | None = key if key > 0 else OPERATIONS.get(operation)
+            if layout == "V1" and operation == NON_REPLICATED and asks:
+                return None
+            if asks:
+                table = frames.long_ask(operation, code, layout, frames.header_of(layout))
+            else:
+                table = frames.long_answer(operation, code, layout)
+        else:
+            code = key
+            if layout == "L0" and key in (32, 33):
+                return None
+            table = frames.ask(code, layout) if asks else frames.answer(code, layout)
+        if table is None or table.code is None or table.mixed:
+            return None
+        return table.name, table.reader(self.style), checks(code, layout, asks)
 
     def _walked(
         self, side: int, data: bytes, start: int, end: int, given: Given, layout: str, damage: Damage | None

@@ -390,20 +390,24 @@ def newest(candidates: tuple[str, ...]) -> str:
 
 
 def documented() -> tuple[Layout, ...]:
-    """Each command's tables, where they begin to hold."""
-    found: dict[Layout, None] = {}
+    """Each command's tables where they begin to hold; those of the 256-byte framing without the header, which stands at the end."""
+    found: list[Layout] = []
     for command in (*BY_CODE.values(), OLD_LOGIN, OLD_LOGOUT):
         code = command.code if BY_CODE.get(command.code) is command else -command.code
         for asks, since in ((True, command.request), (False, command.response)):
-            for first in since:
+            kind: Any = "request" if asks else "response"
+            for first, bodies in since.items():
                 if first in CLASSIC:
-                    tables = [_short(code, first, asks)]
-                else:
-                    operation = next((one for one, known in OPERATIONS.items() if known == code), NON_REPLICATED)
-                    operation = REGISTER if code in (40, 45) else operation
-                    table = long_ask(operation, code, first, header_of(first)) if asks else long_answer(operation, code, first)
-                    tables = [] if table is None else [table]
-                found.update((layout, None) for table in tables for layout in table.layouts)
-    for table in (refusal("L6"), long_refusal("V4", True), EVICTED):
-        found.update((layout, None) for layout in table.layouts)
-    return tuple(found)
+                    found += _short(code, first, asks).layouts
+                    continue
+                note = f"from {first}, behind the header of 256 bytes"
+                found += [Layout(command.name, *body, kind=kind, key=str(command.code), note=note) for body in bodies if body]
+    found += refusal("L6").layouts
+    for header, fields in LONG_REQUESTS.items():
+        found.append(
+            Layout("request header", *fields, note=f"the header of 256 bytes, from {header.replace('V1a', 'the first builds of V1')}")
+        )
+    for header in ("V1", "V2"):
+        found.append(Layout("reply header", *_reply(header, OK), kind="response", note=f"the header of 256 bytes, from {header}"))
+    results = Layout("results", _results(OK), kind="response", note="behind the header of a reply, in front of its body, where it may fail")
+    return (*found, results, *EVICTED.layouts)
