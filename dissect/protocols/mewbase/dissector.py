@@ -66,6 +66,18 @@ class MewbaseDissector(Dissector):
     # Framing
 
     def measure(self, side: int, data: bytes, at: int) -> int:
+        size = self._length(side, data, at)
+        if size < 0:
+            # That no frame begins here, and so whatever follows, is certain with the last byte that was looked at. Frames before
+            # this one may have been taken off the flow already.
+            flow = self.flows[side]
+            position = flow.position - size if flow.data is not data else flow.position + at - size
+            flow.raise_releases(flow.releases[flow.segment(position - 1)])
+            return -1
+        return size
+
+    def _length(self, side: int, data: bytes, at: int) -> int:
+        """The size of the frame at `at`, 0 when more bytes are needed, or minus the number of bytes that tell that none begins here."""
         shift = self.shifts[side]
         if shift is None:
             size, shift = first_length(data, at)
@@ -78,16 +90,20 @@ class MewbaseDissector(Dissector):
         return odd_length(data, at, shift)
 
     def boundaries(self, side: int, data: bytes, at: int) -> list[int]:
-        if self.shifts[side] != COUNTED:
-            return super().boundaries(side, data, at)
         ends: list[int] = []
         append = ends.append
         size, limit = len(data), self.options.frame_limit
-        last = size - 10
-        while at <= last and data[at + 4 : at + 10] == TYPE:
-            length = _INT32(data, at)[0]
+        while size - at >= 10:
+            if self.shifts[side] is COUNTED and data[at + 4 : at + 10] == TYPE:
+                length = _INT32(data, at)[0]
+                if length < SHORTEST:
+                    break
+            else:
+                length = self._length(side, data, at)
+                if length <= 0:
+                    break
             at += length
-            if length < SHORTEST or at > size or length > limit:
+            if at > size or length > limit:
                 break
             append(at)
         return ends

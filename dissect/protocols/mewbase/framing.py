@@ -48,6 +48,8 @@ _INT32 = Struct("<i").unpack_from
 
 YES, MORE, NO = 1, 0, -1
 
+_CUT: Final = "the rest is not there yet"
+
 
 def head(data: bytes, at: int) -> tuple[FrameTable, int] | None:
     """The frame type whose head stands behind the length at `at`, and the position of the inner document."""
@@ -74,64 +76,64 @@ def reads(data: bytes, at: int, end: int, shift: Shift) -> bool:
 def first_length(data: bytes, at: int) -> tuple[int, Shift | None]:
     """The size of a frame of a side whose way of counting is not known yet, and that way where the frame tells it.
 
-    As `Dissector.measure`: 0 when more bytes are needed, -1 when no frame begins at `at`.
+    As `odd_length`; nothing but the bytes of the frame itself is looked at, so that it is certain as soon as they are there.
     """
-    size = _INT32(data, at)[0]
+    size = int(_INT32(data, at)[0])
     if data[at + 4 : at + 10] != TYPE or size < SHORTEST - 4:
         return odd_length(data, at, COUNTED), None
     have = len(data) - at
     if have < 14:
         return 0, None
     text = _INT32(data, at + 10)[0]
-    if not 0 < text <= ODD_NAME:
+    if not 0 < text <= min(ODD_NAME, size - 25):
         return size, None
     if have < 25 + text:
         return 0, None
     if data[at + 14 + text : at + 21 + text] != FRAME:
         return size, None
     inner = _INT32(data, at + 21 + text)[0]
-    ways = []
     if size == 22 + text + inner:
-        ways = [COUNTED, REST_INSIDE]
+        other = REST_INSIDE
     elif size + 4 == 22 + text + inner:
-        ways = [COUNTED, REST]
+        other = REST
     else:
         return size, COUNTED
     if have < size:
         return size, None
     if reads(data, at, at + size, COUNTED):
         return size, COUNTED
-    if not (data[at + size - 1] or data[at + size - 2]):
-        # both documents end where they should: a damaged frame
-        return size, None
-    if have < size + 4:
-        return 0, None
-    if reads(data, at, at + size + 4, ways[1]):
-        return size + 4, ways[1]
+    walked = walk(data, at, at + size, size=size + 4, missing=_CUT, shift=other[0], inner_shift=other[1], resume=False)
+    if walked.fault is not None and walked.fault.reason == _CUT:
+        # good as far as it goes, and its last four bytes are still to come
+        return size + 4, other
     return size, None
 
 
 def odd_length(data: bytes, at: int, shift: Shift) -> int:
-    """The size of a frame that does not begin as real programs' frames do, once all of it is there and reads; as `measure`."""
-    size = _INT32(data, at)[0] + shift[0]
+    """The size of a frame that does not begin as real programs' frames do, once all of it is there and reads.
+
+    0 when more bytes are needed. When no frame begins at `at`, minus the number of bytes that tell so.
+    """
+    size = int(_INT32(data, at)[0]) + shift[0]
     have = len(data) - at
-    start = data[at + 4 : at + 11]
+    start = data[at + 4 : at + 10]
     if size < 5:
-        return -1
+        return -4
+    if size == 5:
+        return -5 if start[0] else 5
     if size >= SHORTEST and len(start) < 6 and TYPE.startswith(start):
         return 0
-    if size == 5:
-        return -1 if start[0] else 5
     if start[0] not in TYPES or size > ODD_LIMIT:
-        return -1
-    name = data.find(0, at + 5, at + 5 + ODD_NAME)
+        return -5
+    room = min(5 + ODD_NAME, size)
+    name = data.find(0, at + 5, at + room)
     if name < 0:
-        return -1 if have > ODD_NAME + 5 else 0
+        return -room if have >= room else 0
     if not data[at + 5 : name].isascii():
-        return -1
+        return at - name
     if have < size:
         return 0
-    return size if reads(data, at, at + size, shift) else -1
+    return size if reads(data, at, at + size, shift) else -size
 
 
 def candidate(data: bytes, at: int, end: int, final: bool, shift: Shift | None) -> tuple[int, int]:
