@@ -3,6 +3,18 @@
 `conversations` takes a shorter way for segments that lie in order and must leave the same state behind; whatever one rule here
 looks at (positions, the count of packets, the latest capture time) therefore depends on packets alone, never on batches.
 
+What is believed, where packets contradict each other:
+
+- A conversation begins with a SYN, and ends where a SYN with another number comes; after FIN of both sides, or RST and bytes, with any
+  SYN. A SYN-ACK counts where it answers no SYN of the conversation. Without a SYN, the next one between the same ports begins with bytes
+  outside of the old one's after FIN of both sides, with bytes more than `NEAR` away after RST, and otherwise with a second segment
+  that continues one from nowhere in reach.
+- The other side's acknowledgement, and the position of a segment without bytes, show what was sent. What is more than `NEAR` beyond all
+  that was seen takes two packets that say so, and more than `FAR` is never believed.
+- The first FIN counts, unless bytes behind it were seen before; bytes behind it that come later are dropped. One number at the end
+  without a byte is a FIN that was not captured, where the other side has ended or RST came.
+- A single byte that is there already, whatever it is, is a keep-alive or a probe.
+
 Positions inside a `ByteStream` count from an arbitrary point of the circle of sequence numbers, so that a byte stream whose
 beginning was not captured can still move its start down until its first bytes are released; `origin` is position 0 of the outside.
 """
@@ -10,7 +22,7 @@ beginning was not captured can still move its start down until its first bytes a
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
 from typing import Any, Literal
@@ -67,6 +79,7 @@ class Side(msgspec.Struct, gc=False):
     out_of_order: int = 0
     """Segments with something new below what was seen before."""
     keep_alives: int = 0
+    """Segments without bytes just below the next, or with a single one that was there already."""
     conflicts: int = 0
     """Segments that bring other bytes where there are some already."""
     early: int = 0
@@ -308,7 +321,7 @@ class ByteStream:
         self.certain = 0
         self.fin: int | None = None
         # Acknowledgements of missing bytes that are not old enough: (position, packets, clock)
-        self.pending: list[tuple[int, int, int]] | None = None
+        self.pending: deque[tuple[int, int, int]] | None = None
         # An implausible position that a second packet may confirm; the sequence number that would continue a stray segment.
         self.doubt: int | None = None
         self.stray: int | None = None
@@ -667,7 +680,7 @@ class Assembler:
                 return
             if at > max(stream.next, stream.certain):
                 if stream.pending is None:
-                    stream.pending = []
+                    stream.pending = deque()
                 stream.pending.append((at, self.packets, self.clock))
         stream.acked = max(at, stream.acked)
 
@@ -676,13 +689,13 @@ class Assembler:
         pending = stream.pending
         assert pending is not None
         packets, clock = self.packets - ACKED_PACKETS, self.clock - ACKED_TIME_NS
-        rest = []
-        for entry in pending:
-            if entry[1] <= packets or entry[2] <= clock:
-                stream.certain = max(stream.certain, entry[0])
-            elif entry[0] > stream.next:
-                rest.append(entry)
-        stream.pending = rest or None
+        while pending:
+            position, came, when = pending[0]
+            if came <= packets or when <= clock:
+                stream.certain = max(stream.certain, position)
+            elif position > stream.next:
+                return
+            pending.popleft()
 
     def _reset(self, own: ByteStream, seq: int) -> None:
         if own.known:
@@ -715,7 +728,7 @@ class Assembler:
         own.acked = min(own.acked, end)
         own.certain = min(own.certain, end)
         if own.pending:
-            own.pending = [(min(at, end), packets, clock) for at, packets, clock in own.pending]
+            own.pending = deque((min(at, end), packets, clock) for at, packets, clock in own.pending)
 
     def _bring(self, own: ByteStream, at: int, data: bytes, wire: int, mark: Mark, fin: bool) -> None:
         """Take the bytes of a segment that is not simply the next one."""
@@ -723,12 +736,7 @@ class Assembler:
         if own.known < FIXED:
             at = self._begin(own, at)
         end = at + wire
-        if (
-            wire == 1
-            and not fin
-            and own.known == FIXED
-            and ((end == own.sent and own.holds(at)) or (own.next < end == own.top and end <= own.certain))
-        ):
+        if wire == 1 and not fin and (own.holds(at) or (end == own.top and end <= own.certain)):
             # Its byte may be anything. In the second case the true one was acknowledged but never captured.
             count.keep_alives += 1
             return

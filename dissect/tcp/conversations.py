@@ -27,6 +27,9 @@ FEW = 8
 SHORT = 6
 """Segments between two that are in trouble cost less one by one than as a stretch of their own."""
 
+IDLE, CROWDED = "forgotten after a long time without a packet", "forgotten for newer ones"
+"""How conversations end that `evict` ends."""
+
 _FACTORS = np.array(
     [0x9E37_79B9_7F4A_7C15, 0xC2B2_AE3D_27D4_EB4F, 0x1656_67B1_9E37_79F9, 0x85EB_CA77_C2B2_AE63, 0x27D4_EB2F_1656_67C5], np.uint64
 )
@@ -74,6 +77,32 @@ class Conversations:
                 assembler.finish(END)
                 self._touched[assembler] = None
         return self._deliver()
+
+    def evict(self, now_ns: int, idle_ns: int, closed_ns: int, most: int, order: int) -> list[Delivery]:
+        """What conversations end with that are forgotten to keep memory bounded (live only): without a packet for `idle_ns`, ended
+        for `closed_ns`, and, while there are more than `most`, first those that ended and then those longest without a packet."""
+        table = self._table
+        old = []
+        for key, assembler in table.items():
+            conversation = assembler.conversation
+            if now_ns - conversation.last[3] >= (idle_ns if conversation.open and assembler.closed is None else closed_ns):
+                old.append(key)
+        self._forget(old, IDLE, order)
+        if len(table) > most:
+            # Some more than needed: sorting them for each new conversation would be slow.
+            ages = sorted(table, key=lambda key: (table[key].conversation.open, table[key].conversation.last[3]))
+            self._forget(ages[: len(table) - most + most // 10], CROWDED, order)
+        return self._deliver()
+
+    def _forget(self, keys: list[bytes], why: str, order: int) -> None:
+        for key in keys:
+            assembler = self._table.pop(key)
+            if assembler.closed is None:
+                cut_short = assembler.conversation.open
+                assembler.finish(order)
+                if cut_short:
+                    assembler.conversation.ended = why
+                self._touched[assembler] = None
 
     def _deliver(self) -> list[Delivery]:
         self._new.sort(key=lambda conversation: conversation.first)
@@ -232,9 +261,12 @@ class _Plain:
         rows = by_flow[place]
 
         seq, wire = batch.seq[rows], batch.wire[rows]
+        flags = batch.flags[rows]
         trouble = wire != batch.length[rows]
-        trouble |= batch.flags[rows] & (ACK | SYN | FIN | RST) != ACK
-        trouble[1:] |= ((seq[:-1] + wire[:-1]) & MASK != seq[1:]) & (side[1:] == side[:-1])
+        trouble |= flags & (ACK | SYN | FIN | RST) != ACK
+        # A SYN counts one number.
+        after = seq + wire + ((flags & SYN) == SYN)
+        trouble[1:] |= (after[:-1] & MASK != seq[1:]) & (side[1:] == side[:-1])
         walk = _around(place[trouble], flow, begin)
 
         border = np.empty(count, np.bool_)
