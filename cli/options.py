@@ -40,6 +40,17 @@ DecodeAs = Annotated[
         show_default=False,
     ),
 ]
+Verbs = Annotated[
+    str | None,
+    typer.Option(
+        "--verbs",
+        metavar="scylla|FILE",
+        help="names of Seastar RPC verbs: ScyllaDB's, or lines `number = name`",
+        rich_help_panel=READ,
+        show_default=False,
+        autocompletion=lambda: ["scylla"],
+    ),
+]
 AutoStop = Annotated[
     list[str] | None,
     typer.Option("-a", metavar="packets:N", help="stop after N packets", rich_help_panel=READ, show_default=False),
@@ -73,6 +84,7 @@ def library_options(
     waiting_time: str,
     frame_limit: str,
     open_limit: str,
+    verbs: str | None,
     *,
     bytes_as: str = "hex",
     show_secrets: bool = False,
@@ -81,6 +93,7 @@ def library_options(
 ) -> Options:
     """The library's options for those of a command line."""
     from dissect.model import Options
+    from dissect.protocols.seastar.verbs import load_verbs
 
     return Options(
         bytes_as=one_of("--bytes", bytes_as, BYTES_AS),  # type: ignore[arg-type]
@@ -88,6 +101,7 @@ def library_options(
         detail=detail,
         exchanges=exchanges,
         decode_as=tuple(decode_rule(rule) for rule in decode_as or ()),
+        verbs=None if verbs is None else load_verbs(verbs),
         undecided_limit=size("--undecided-limit", undecided_limit),
         waiting_limit=size("--waiting-limit", waiting_limit),
         waiting_total=size("--waiting-total", waiting_total),

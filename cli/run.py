@@ -112,9 +112,16 @@ class Run:
         unread = _unread(rows)
         if unread:
             said.append(unread)
+        if self.inspector.options.verbs is None and any(row.protocol == "seastar-rpc" and _scylla(row) for row in rows):
+            said.append("if that is ScyllaDB, --verbs scylla names its verbs")
         if not table and rows and (unread or trouble):
             said.append(f"more: streamdump conversations {_quoted(names[0]) if len(names) == 1 else 'FILE...'}")
         return f"{names[0] if len(names) == 1 else _count(len(names), 'file')}: {'; '.join(said)}"
+
+
+def _scylla(row: ConversationRow) -> bool:
+    """Whether a port is one that ScyllaDB listens on; too little to name its verbs unasked."""
+    return any(endpoint.rpartition(":")[2] in ("7000", "7001") for endpoint in row.endpoints)
 
 
 def _count(number: int, what: str) -> str:

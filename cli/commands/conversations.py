@@ -14,6 +14,7 @@ from cli.options import (
     OpenLimit,
     ReadFiles,
     UndecidedLimit,
+    Verbs,
     WaitingLimit,
     WaitingTime,
     WaitingTotal,
@@ -30,6 +31,7 @@ def conversations(
     json: Json = False,
     stop: AutoStop = None,
     decode_as: DecodeAs = None,
+    verbs: Verbs = None,
     undecided_limit: UndecidedLimit = "1M",
     waiting_limit: WaitingLimit = "16M",
     waiting_total: WaitingTotal = "256M",
@@ -39,7 +41,7 @@ def conversations(
     colour: Colour = "auto",
 ) -> int:
     """Who talked to whom, in which protocol, how sure that is, and how it went."""
-    options = library_options(decode_as, undecided_limit, waiting_limit, waiting_total, waiting_time, frame_limit, open_limit)
+    options = library_options(decode_as, undecided_limit, waiting_limit, waiting_total, waiting_time, frame_limit, open_limit, verbs)
     with Run([*(read_files or ()), *(files or ())], options, packet_limit(stop), colour) as run:
         run.each(lambda _: False)
         rows = run.inspector.rows()

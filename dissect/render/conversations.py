@@ -96,7 +96,15 @@ def _protocol(row: ConversationRow) -> str:
 
 
 def _facts(row: ConversationRow) -> list[str]:
-    return [f"{key.replace('_', ' ')}: {value}" for key, value in row.facts.items()]
+    return [f"{key.replace('_', ' ')}: {_fact(value)}" for key, value in row.facts.items()]
+
+
+def _fact(value: object) -> str:
+    if isinstance(value, list | tuple | set | frozenset):
+        return ", ".join(map(str, value))
+    if isinstance(value, dict):
+        return ", ".join([f"{key} {item}" for key, item in value.items()])
+    return str(value)
 
 
 def _trouble(row: ConversationRow) -> list[str]:

@@ -378,3 +378,16 @@ def test_no_arguments_on_a_terminal_show_help_instead_of_waiting() -> None:
     code, text = on_terminal(["--json"])
     assert code == ExitCode.USAGE
     assert "no capture given" in text
+
+
+def test_verbs_are_named_when_asked_for_only(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    port = GOLDEN / "seastar-rpc" / "port7000.pcap"
+    out, err = shown(capsys, port)
+    assert "--verbs scylla" in err
+    assert "verb " in out
+    (tmp_path / "names").write_text("\n".join(f"{number} = call_{number}" for number in range(64)))
+    out, err = shown(capsys, "--verbs", tmp_path / "names", port)
+    assert "--verbs" not in err
+    assert "call_" in out
+    _, err = shown(capsys, "--verbs", "sylla", port, code=ExitCode.USAGE)
+    assert "scylla" in err
