@@ -45,7 +45,7 @@ SECTIONS = {
     0x78: "footer",
 }
 
-_DATA = b"\x00\x53\x75"
+_DATA = b"\x00\x53\x75\xa0"
 
 _SYMBOLS = {
     b"amqp:header:list": 0x70,
@@ -98,20 +98,14 @@ def read(data: bytes, at: int, end: int, render: Render, spans: Spans = None, de
     sections: list[dict[str, Any]] = []
     try:
         while at < end:
-            if spans is None and data[at : at + 3] == _DATA:
+            if spans is None and data[at : at + 4] == _DATA:
                 # What nearly every message has, and often nothing else.
-                code = data[at + 3]
-                if code == 0xA0:
-                    begin, stop = at + 5, at + 5 + data[at + 4]
-                elif code == 0xB0:
-                    begin, stop = at + 8, at + 8 + _U32(data, at + 4)[0]
-                else:
-                    raise NotAmqp(f"type 0x{code:02x} where binary belongs")
-                if stop > end:
-                    raise NotAmqp("a value reaches beyond the message")
-                sections.append({"section": "data", "value": render(data[begin:stop])})
-                at = stop
-                continue
+                begin = at + 5
+                stop = begin + data[at + 4]
+                if stop <= end:
+                    sections.append({"section": "data", "value": render(data[begin:stop])})
+                    at = stop
+                    continue
             section, at = _section(data, at, end, render, spans, f"sections[{len(sections)}]", depth)
             sections.append(section)
     except (IndexError, error) as wrong:

@@ -1,0 +1,924 @@
+"""RabbitMQ Streams, the protocol in use and its draft: every command as captured, and every trap of the protocol by hand."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+import sys
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cramjam
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dissect
+from dissect.layout import Layout
+from dissect.model import Chunk, Gap, Hole, Message, Options, Verdict
+from dissect.protocols.base import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, END, NONE, Context, Damage, SideView, View
+from dissect.protocols.rabbitmq import chunk as chunks
+from dissect.protocols.rabbitmq import compression, layouts, layouts_draft
+from dissect.protocols.rabbitmq.dissector import RabbitmqStreamDissector, RabbitmqStreamDraftDissector, StreamDissector
+from dissect.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, word_of
+from dissect.protocols.rabbitmq.probe import probe_current, probe_draft
+from dissect.protocols.rabbitmq.says import says
+from tests.layout_properties import check_agreement, check_tiles, check_truncations
+from tests.protocols.rabbitmq_frames import FRAMES, Frame
+
+CAPTURES = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream"
+
+CLIENT, SERVER = 0, 1
+
+
+def context(syn: bool = False, client: int | None = 0, **options: Any) -> Context:
+    verdict = Verdict("rabbitmq-stream", 1.0, ())
+    return Context(0, ("10.0.0.1:4000", "10.0.0.2:5552"), (4000, 5552), client, syn, verdict, Options(**options))
+
+
+def current(**options: Any) -> RabbitmqStreamDissector:
+    return RabbitmqStreamDissector(context(**options))
+
+
+def draft(**options: Any) -> RabbitmqStreamDraftDissector:
+    return RabbitmqStreamDraftDissector(context(**options))
+
+
+def decode(data: bytes | str, side: int = CLIENT, dissector: StreamDissector | None = None, damage: Damage | None = None) -> dict[str, Any]:
+    """What one frame says, with another behind it in the buffer."""
+    if isinstance(data, str):
+        data = bytes.fromhex(data)
+    dissector = dissector or current()
+    names = ("name", "kind", "id", "fields", "outcome", "notes", "fault", "role", "key", "spans")
+    decoded = dissector.decode(side, b"\xff\x00" + data + data, 2, 2 + len(data), damage)
+    said = dict(zip(names, decoded, strict=True))
+    said["notes"] = list(said["notes"])
+    return said
+
+
+def frame(key: int, *parts: bytes, version: int = 1) -> bytes:
+    body = b"".join(parts)
+    return struct.pack(">IHH", 4 + len(body), key, version) + body
+
+
+def string(text: str | bytes | None) -> bytes:
+    if text is None:
+        return b"\xff\xff"
+    data = text.encode() if isinstance(text, str) else text
+    return struct.pack(">h", len(data)) + data
+
+
+def plain(body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + body
+
+
+def sub_batch(kind: int, bodies: list[bytes], packed: bytes | None = None, size: int | None = None, count: int | None = None) -> bytes:
+    unpacked = b"".join(map(plain, bodies))
+    data = unpacked if packed is None else packed
+    declared = len(unpacked) if size is None else size
+    return struct.pack(">BHII", 0x80 | kind << 4, len(bodies) if count is None else count, declared, len(data)) + data
+
+
+def chunk(
+    *entries: bytes, first: int = 40, records: int | None = None, crc: int | None = None, kind: int = 0, trailer: int = 0, bloom: int = 0
+) -> bytes:
+    data = b"".join(entries)
+    head = struct.pack(
+        ">BBHIqQQIIIB3s",
+        0x50,
+        kind,
+        len(entries),
+        len(entries) if records is None else records,
+        1_700_000_000_000,
+        3,
+        first,
+        zlib.crc32(data) if crc is None else crc,
+        len(data),
+        trailer,
+        bloom,
+        bytes(3),
+    )
+    return head + data
+
+
+def deliver(*entries: bytes, **header: Any) -> bytes:
+    return frame(8, b"\x07", chunk(*entries, **header))
+
+
+def publish(*entries: bytes, count: int | None = None) -> bytes:
+    return frame(2, b"\x01", struct.pack(">i", len(entries) if count is None else count), *entries)
+
+
+def entries_of(said: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = said["fields"]["chunk"]["entries"]
+    return found
+
+
+# As captured
+
+
+@pytest.mark.parametrize("expected", FRAMES, ids=lambda one: f"{'draft ' if one.draft else ''}{one.name} {one.kind} by {one.sender}")
+def test_a_frame_as_captured(expected: Frame) -> None:
+    dissector = draft() if expected.draft else current()
+    if expected.draft and expected.hex[8:12] == "0002" and expected.name == "Unsubscribe":
+        dissector.decode(CLIENT, bytes.fromhex("0000000c 0005 0000 00000008 00000001"), 0, 16, None)
+    said = decode(expected.hex, SERVER if expected.sender == "server" else CLIENT, dissector)
+    head = struct.unpack(">IHH", bytes.fromhex(expected.hex[:16]))
+    assert said["fields"] == {"size": head[0], "key": head[1], "version": head[2], **expected.fields}
+    assert list(said["fields"]) == ["size", "key", "version", *expected.fields]
+    assert (said["name"], said["kind"], said["id"], said["notes"], said["fault"]) == (
+        expected.name,
+        expected.kind,
+        expected.id,
+        expected.notes,
+        None,
+    )
+
+
+@pytest.mark.parametrize("expected", FRAMES, ids=lambda one: f"{'draft ' if one.draft else ''}{one.name} {one.kind} by {one.sender}")
+def test_details_say_the_same_and_tile_the_frame(expected: Frame) -> None:
+    side = SERVER if expected.sender == "server" else CLIENT
+    fast = decode(expected.hex, side, draft() if expected.draft else current())
+    slow = decode(expected.hex, side, draft(detail=True) if expected.draft else current(detail=True))
+    spans = slow.pop("spans")
+    fast.pop("spans")
+    assert slow == fast
+    at = 0
+    for span in spans:
+        if span.leaf and span.buffer == "frame":
+            assert span.offset == at
+            at += span.length
+    assert at == len(bytes.fromhex(expected.hex))
+
+
+def test_every_layout_was_captured() -> None:
+    """Those that no server of the captures sends are tested by hand below."""
+    by_hand = {layouts.SASL_AUTHENTICATE_RESPONSE_32, layouts.TUNE_RESPONSE_MARKED}
+    seen: set[Layout] = set()
+    for one in FRAMES:
+        language = DRAFT_LANGUAGE if one.draft else CURRENT_LANGUAGE
+        table = language.server if one.sender == "server" else language.client
+        data = bytes.fromhex(one.hex)
+        for layout in table.get(int.from_bytes(data[4:8], "big"), ()):
+            if layout.kind == one.kind and not check_agreement(layout, data, 0, len(data)).notes:
+                seen.add(layout)
+                break
+    seen.add(layouts_draft.UNSUBSCRIBE_SUCCESS)
+    assert {*layouts.LAYOUTS, *layouts_draft.LAYOUTS} - seen == by_hand
+
+
+def captured(*names: str) -> Iterator[Message]:
+    for path in sorted(CAPTURES.glob("*.pcap*")):
+        if not names or path.name in names:
+            for record in dissect.read(path, detail=True):
+                if isinstance(record, Message):
+                    yield record
+
+
+def test_every_captured_frame_agrees_with_its_table() -> None:
+    """Decoder and walk, over all captures; each shape of frame once with every truncation."""
+    known: set[tuple[Any, ...]] = set()
+    for message in captured():
+        assert message.raw is not None
+        data = message.raw["frame"]
+        language = DRAFT_LANGUAGE if message.protocol.endswith("draft") else CURRENT_LANGUAGE
+        table = language.client if message.sender == "client" else language.server
+        choices = table.get(int.from_bytes(data[4:8], "big"), ())
+        for layout in choices:
+            if layout.kind != message.kind or message.fault is not None or len(data) > 3000:
+                continue
+            check_agreement(layout, data, 0, len(data))
+            shape = (id(layout), len(data) // 16)
+            if shape not in known and len(data) < 300:
+                known.add(shape)
+                check_truncations(layout, data)
+
+
+def test_no_capture_of_a_sound_conversation_has_faults_or_notes() -> None:
+    ours = {"overlapping_405.pcap", "snaplen_96_310.pcap", "sasl_before_peerprops_310.pcap", "server_close_frame_too_large_436.pcap"}
+    odd = {path.name for path in CAPTURES.glob("*.pcap*")} & (ours | {"server_close_unknown_frame_310.pcap"})
+    sound = sorted({path.name for path in CAPTURES.glob("*.pcap*")} - odd)
+    for message in captured(*sound):
+        assert message.fault is None, message
+        assert list(message.notes) == [], message
+
+
+def test_the_frame_counts_of_the_captures() -> None:
+    """What an independent reader of the captures counted: messages, and bytes in them."""
+    counted = {
+        "consumer_update_sac_436.pcap": (64, 3167),
+        "draft_exchange.pcap": (41, 1575),
+        "duplicated_310.pcap": (126, 15332),
+        "js_subentries_436.pcap": (66, 4488),
+        "midframe_start_436.pcap": (68, 162787),
+        "midstream_310.pcap": (16, 3648),
+        "overlapping_405.pcap": (48, 10749),
+        "pipelined_requests_405.pcap": (617, 22746),
+        "reordered_310.pcap": (126, 15332),
+        "seq_wrap_405.pcap": (27, 111693),
+        "snaplen_96_310.pcap": (29, 14311),
+        "tiny_segments_405.pcap": (21, 803),
+        "tls_405.pcap": (0, 0),
+    }
+    for name, expected in counted.items():
+        messages = list(captured(name))
+        assert (len(messages), sum(message.size for message in messages)) == expected, name
+
+
+# Traps
+
+
+def test_an_offset_is_there_only_where_its_type_has_one() -> None:
+    subscribe = "00000015 0007 0001 00000001 00 0003 61 62 63 {} 000a"
+    for kind, value, offset in (
+        ("0001", "", None),
+        ("0002", "", None),
+        ("0003", "", None),
+        ("0004", "ffffffffffffffff", 2**64 - 1),
+        ("0005", "ffffffffffffffff", -1),
+    ):
+        data = bytes.fromhex(subscribe.format(kind + value))
+        fields = decode(struct.pack(">I", len(data) - 4) + data[4:])["fields"]
+        assert fields.get("offset") == offset
+        assert fields["credit"] == 10
+        assert "properties" not in fields
+
+
+def test_eight_surplus_bytes_of_a_consumer_update_answer() -> None:
+    said = decode("00000014 801a 0001 00000000 0001 0003 0000000000000000")
+    assert said["fields"]["surplus"] == "0000000000000000"
+    assert (said["fault"], said["notes"], said["outcome"]) == (None, [], "answered")
+    said = decode("00000010 801a 0001 00000000 0001 0003 00000000")
+    assert said["fault"].field == "surplus"
+
+
+def test_a_trailer_that_is_announced_and_not_sent() -> None:
+    said = decode(deliver(plain(b"abc"), trailer=44, bloom=255), SERVER)
+    assert (said["fault"], said["notes"]) == (None, [])
+    assert said["fields"]["chunk"]["trailer_length"] == 44
+    assert "trailer" not in said["fields"]["chunk"]
+    assert entries_of(said) == [{"offset": 40, "size": 3, "body": "616263"}]
+
+
+def test_a_trailer_that_is_sent() -> None:
+    trailer = bytes.fromhex("00 02 7731 000000000000000501 01 61 000000000000000202 01 61 ffffffffffffffff")
+    said = decode(frame(8, b"\x07", chunk(plain(b"abc"), trailer=len(trailer)), trailer), SERVER)
+    assert (said["fault"], said["notes"]) == (None, [])
+    assert said["fields"]["chunk"]["trailer"] == [
+        {"type": 0, "type_label": "sequence", "id": "w1", "sequence": 5},
+        {"type": 1, "type_label": "offset", "id": "a", "offset": 2},
+        {"type": 2, "type_label": "timestamp", "id": "a", "timestamp": -1},
+    ]
+
+
+def test_a_trailer_that_is_no_tracking() -> None:
+    said = decode(frame(8, b"\x07", chunk(plain(b"abc"), trailer=3), b"\x09\x01a"), SERVER)
+    assert said["fields"]["chunk"]["trailer_data"] == "090161"
+    assert said["notes"] == ["trailer is no list of tracking blocks"]
+
+
+def test_a_tracking_snapshot_has_a_chunk_id_for_each_sequence() -> None:
+    block = bytes.fromhex("00 02 7731 0000000000000028 0000000000000005")
+    said = decode(deliver(plain(block), kind=2), SERVER)
+    assert entries_of(said)[0]["tracking"] == [{"type": 0, "type_label": "sequence", "id": "w1", "chunk_id": 40, "sequence": 5}]
+    assert said["fields"]["chunk"]["chunk_type_label"] == "tracking snapshot"
+
+
+def test_a_wrong_checksum_is_noted() -> None:
+    for options in ({}, {"detail": True}):
+        said = decode(deliver(plain(b"abc"), crc=0x1234), SERVER, current(**options))
+        assert said["notes"] == [f"checksum of the chunk is 0x00001234, its data gives 0x{zlib.crc32(plain(b'abc')):08x}"]
+        assert said["fault"] is None
+
+
+def test_offsets_count_the_records_before() -> None:
+    said = decode(deliver(plain(b"a"), sub_batch(0, [b"x", b"y", b"z"]), plain(b"b"), records=5), SERVER)
+    assert (said["fault"], said["notes"]) == (None, [])
+    first, batch, last = entries_of(said)
+    assert (first["offset"], batch["offset"], last["offset"]) == (40, 41, 44)
+    assert batch == {
+        "offset": 41,
+        "compression": 0,
+        "compression_label": "none",
+        "reserved": 0,
+        "num_records": 3,
+        "uncompressed_size": 15,
+        "size": 15,
+        "messages": [
+            {"offset": 41, "size": 1, "body": "78"},
+            {"offset": 42, "size": 1, "body": "79"},
+            {"offset": 43, "size": 1, "body": "7a"},
+        ],
+    }
+
+
+def test_a_wrong_number_of_records_is_noted() -> None:
+    assert decode(deliver(plain(b"a"), records=7), SERVER)["notes"] == ["chunk header counts 7 records, 1 are there"]
+
+
+def test_more_data_than_entries() -> None:
+    data = plain(b"a") + plain(b"b")
+    said = decode(deliver(data), SERVER)
+    assert said["fields"]["chunk"]["trailing"] == "0000000162"
+    assert said["notes"] == ["5 bytes left over behind the entries"]
+
+
+def test_fewer_data_than_entries() -> None:
+    data = plain(b"abc")
+    whole = struct.pack(">BBHIqQQIIIB3s", 0x50, 0, 2, 2, 0, 1, 40, zlib.crc32(data), len(data), 0, 0, bytes(3)) + data
+    said = decode(frame(8, b"\x07", whole), SERVER)
+    assert entries_of(said) == [{"offset": 40, "size": 3, "body": "616263"}]
+    assert (said["fault"].field, said["fault"].offset, said["fault"].reason) == ("chunk.entries[1].size", 64, "needs 4 bytes, 0 left")
+
+
+def test_an_entry_that_is_longer_than_the_chunk() -> None:
+    said = decode(deliver(struct.pack(">I", 0x7FFFFFFF) + b"abc"), SERVER)
+    assert said["fault"].reason == "size says 2147483647 bytes, 3 left"
+    assert entries_of(said) == [{"offset": 40, "size": 0x7FFFFFFF}]
+
+
+def test_a_chunk_that_says_it_is_longer_than_its_frame() -> None:
+    data = bytearray(deliver(plain(b"abc")))
+    data[45:49] = struct.pack(">I", 0xFFFFFFFF)
+    said = decode(bytes(data), SERVER)
+    assert entries_of(said) == [{"offset": 40, "size": 3, "body": "616263"}]
+    assert said["fault"].reason == "data length says 4294967295 bytes, 7 left"
+
+
+def test_publish_counts_a_sub_batch_once_and_is_read_to_its_end() -> None:
+    data = publish(struct.pack(">Q", 5) + sub_batch(0, [b"x", b"y"]), struct.pack(">Q", 6) + plain(b""))
+    said = decode(data)
+    assert (said["fault"], said["notes"]) == (None, [])
+    first, second = said["fields"]["published_messages"]
+    assert [one["body"] for one in first["messages"]] == ["78", "79"]
+    assert second == {"publishing_id": 6, "size": 0, "body": ""}
+    assert (said["role"], said["key"]) == (ASK_MANY, [1 << 64 | 5, 1 << 64 | 6])
+    said = decode(publish(struct.pack(">Q", 5) + plain(b"x"), count=3))
+    assert said["notes"] == ["count says 3 messages, 1 are there"]
+    assert said["fault"] is None
+
+
+def test_a_filter_value_may_be_null_or_empty() -> None:
+    entries = [struct.pack(">Q", number) + string(value) + plain(b"x") for number, value in ((1, None), (2, ""), (3, "de"), (4, b"\xff\\"))]
+    said = decode(frame(2, b"\x00", struct.pack(">i", 4), *entries, version=2))
+    assert [one["filter_value"] for one in said["fields"]["published_messages"]] == [None, "", "de", "\\xff\\\\"]
+    assert said["notes"] == ["filter_value is not UTF-8"]
+
+
+def test_null_strings_and_text_that_is_not_utf8() -> None:
+    assert decode(frame(0xE, b"\0\0\0\1", string(None)))["fields"]["stream"] is None
+    said = decode(frame(0xE, b"\0\0\0\1", string(b"a\xff\\b")))
+    assert said["fields"]["stream"] == "a\\xff\\\\b"
+    assert said["notes"] == ["stream is not UTF-8"]
+    said = decode(frame(0xE, b"\0\0\0\1", b"\xff\xfeab"))
+    assert said["fault"].field == "stream"
+
+
+def test_the_answer_to_credit_has_no_correlation_id() -> None:
+    credit, answer = decode("00000007 0009 0001 2c 0001"), decode("00000007 8009 0001 0004 2c", SERVER)
+    assert (credit["kind"], credit["role"]) == ("one_way", ASK_MAYBE)
+    assert (answer["kind"], answer["role"], answer["outcome"], answer["id"]) == ("response", ANSWER, "refused", None)
+    assert credit["key"] == answer["key"]
+    assert decode("00000007 0009 0001 2c ffff")["fields"]["credit"] == -1
+
+
+def test_tune_is_asked_by_the_server_and_answered_under_the_same_key() -> None:
+    dissector = current()
+    asked = decode("0000000c 0014 0001 00100000 0000003c", SERVER, dissector)
+    answered = decode("0000000c 0014 0001 00001000 00000000", CLIENT, dissector)
+    assert (asked["kind"], asked["role"], answered["kind"], answered["role"]) == ("request", ASK, "response", ANSWER)
+    assert asked["key"] == answered["key"]
+    assert dissector.facts == {"frame_max": 4096, "heartbeat": 0}
+    marked = decode("0000000c 8014 0001 00001000 00000000", CLIENT, dissector)
+    assert (marked["name"], marked["kind"], marked["key"]) == ("Tune", "response", asked["key"])
+
+
+def test_a_frame_over_the_negotiated_maximum_is_noted_for_the_client_only() -> None:
+    dissector = current()
+    decode("0000000c 0014 0001 00000040 00000000", CLIENT, dissector)
+    big = publish(struct.pack(">Q", 5) + plain(bytes(80)))
+    assert decode(big, CLIENT, dissector)["notes"] == [f"frame of {len(big) - 4} bytes is over the negotiated maximum of 64 bytes"]
+    assert decode(deliver(plain(bytes(80))), SERVER, dissector)["notes"] == []
+    decode("0000000c 0014 0001 00000000 00000000", CLIENT, dissector)
+    assert decode(big, CLIENT, dissector)["notes"] == []
+
+
+def test_ids_of_client_and_server_do_not_meet() -> None:
+    by_client, by_server = decode("0000000c 0016 0001 00000001 0001 0000"), decode("0000000c 0016 0001 00000001 0001 0000", SERVER)
+    assert by_client["key"] != by_server["key"]
+    assert decode("0000000a 8016 0001 00000001 0001", SERVER)["key"] == by_client["key"]
+    assert decode("0000000a 8016 0001 00000001 0001", CLIENT)["key"] == by_server["key"]
+    for ident in ("00000000", "ffffffff"):
+        asked, answered = decode(f"0000000c 000e 0001 {ident} 0002 7065"), decode(f"0000000a 800e 0001 {ident} 0001", SERVER)
+        assert asked["key"] == answered["key"] < 0
+
+
+def test_metadata_is_answered_without_a_code() -> None:
+    said = decode("00000010 800f 0001 00000005 00000000 00000000", SERVER)
+    assert (said["outcome"], said["role"]) == ("answered", ANSWER)
+    assert "response_code" not in said["fields"]
+
+
+def test_old_servers_answer_route_and_partitions_without_the_response_bit() -> None:
+    for key in ("0018", "0019"):
+        said = decode(f"0000000e {key} 0001 0000000a 0002 00000000", SERVER)
+        assert (said["kind"], said["outcome"], said["fields"]["streams"]) == ("response", "refused", [])
+    said = decode("0000000e 0018 0001 0000000a 0002 7573 0000", CLIENT)
+    assert (said["kind"], said["fields"]["routing_key"]) == ("request", "us")
+
+
+def test_a_sasl_challenge_has_a_length_of_16_bits_and_may_have_32() -> None:
+    for length in ("0003", "00000003"):
+        data = bytes.fromhex(f"00000000 8013 0001 00000003 000a {length} 414243")
+        data = struct.pack(">I", len(data) - 4) + data[4:]
+        said = decode(data, SERVER, current(show_secrets=True))
+        assert said["fields"]["sasl_opaque_data"] == "414243"
+        assert (said["fault"], said["notes"], said["outcome"]) == (None, [], "answered")
+        assert decode(data, SERVER)["fields"]["sasl_opaque_data"] == "<redacted 3 bytes>"
+
+
+def test_error_answers_keep_their_fields_except_open() -> None:
+    said = decode("00000012 800b 0001 00000007 0013 0000000000000000", SERVER)
+    assert (said["fields"]["response_code_label"], said["fields"]["offset"], said["outcome"]) == ("no offset", 0, "refused")
+    said = decode("0000000a 8015 0001 00000007 000c", SERVER)
+    assert (said["fault"], said["outcome"]) == (None, "refused")
+
+
+def test_unknown_keys_versions_and_codes() -> None:
+    said = decode("00000008 0777 0001 deadbeef")
+    assert (said["name"], said["kind"], said["fields"]["body"]) == ("unknown 0x0777", "one_way", "deadbeef")
+    assert said["notes"] == ["command 0x0777 is not known"]
+    said = decode("00000008 8777 0001 deadbeef", SERVER)
+    assert (said["name"], said["kind"]) == ("unknown 0x8777", "response")
+    said = decode("00000008 0002 0009 deadbeef")
+    assert (said["name"], said["notes"], said["fields"]["body"]) == ("Publish", ["version 9 of Publish is not known"], "deadbeef")
+    said = decode("0000000a 800e 0001 00000001 0099", SERVER)
+    assert (said["fields"]["response_code"], said["fields"]["response_code_label"], said["outcome"]) == (0x99, None, "refused")
+    assert said["fault"] is None
+
+
+def test_a_message_from_the_wrong_side() -> None:
+    said = decode(frame(3, b"\x00", struct.pack(">iQ", 1, 5)), CLIENT)
+    assert said["notes"] == ["PublishConfirm response sent by the client"]
+    assert (said["fields"]["publishing_ids"], said["role"], said["outcome"]) == ([5], NONE, None)
+
+
+def test_bytes_left_over_and_bytes_missing() -> None:
+    said = decode("0000000c 800e 0001 00000001 0001 beef", SERVER)
+    assert (said["fields"]["trailing"], said["fault"]) == ("beef", None)
+    assert said["notes"] == ["2 bytes left over"]
+    said = decode("00000006 800e 0001 0001", SERVER)
+    assert said["fault"].field == "correlation_id"
+    assert said["fields"] == {"size": 6, "key": 0x800E, "version": 1}
+
+
+def test_a_damaged_frame_keeps_what_came_before() -> None:
+    whole = frame(7, b"\0\0\0\5", b"\x02", string("orders"), struct.pack(">HQH", 4, 40, 10), b"\0\0\0\0")
+    for cut in range(8, len(whole)):
+        said = decode(whole[:cut], CLIENT, damage=Damage(len(whole), "77 bytes lost"))
+        assert said["fault"].reason == "77 bytes lost"
+        assert list(said["fields"].items()) == list(decode(whole)["fields"].items())[: len(said["fields"])]
+    assert said["id"] == 5
+    assert said["fields"]["credit"] == 10
+
+
+def test_a_damaged_deliver_keeps_its_entries() -> None:
+    whole = deliver(*(plain(b"message %d" % number) for number in range(4)))
+    complete = entries_of(decode(whole, SERVER))
+    for options in ({}, {"detail": True}):
+        for cut in range(8, len(whole)):
+            said = decode(whole[:cut], SERVER, current(**options), Damage(len(whole), "9 bytes lost"))
+            assert said["fault"].reason == "9 bytes lost"
+            entries = said["fields"].get("chunk", {}).get("entries", [])
+            assert all(one == two for one, two in zip(entries, complete, strict=False) if "body" in one)
+            if options:
+                assert sum(span.length for span in said["spans"] if span.leaf) == cut
+
+
+# Handshake
+
+
+def test_an_unexpected_order_is_noted() -> None:
+    dissector = current(syn=True)
+    heard = []
+    for side, data in (
+        (CLIENT, "00000008 0012 0001 00000001"),
+        (CLIENT, "0000000c 0011 0001 00000001 00000000"),
+        (SERVER, "0000000e 8011 0001 00000001 0001 00000000"),
+        (CLIENT, "00000004 0017 0001"),
+        (CLIENT, "0000000c 000e 0001 00000002 0002 7065"),
+        (CLIENT, "00000008 0012 0001 00000003"),
+        (CLIENT, "00000013 0013 0001 00000003 0005 504c41494e ffffffff"),
+        (SERVER, "0000000c 0014 0001 00100000 0000003c"),
+        (CLIENT, "0000000c 0014 0001 00100000 0000003c"),
+        (CLIENT, "0000000b 0015 0001 00000004 0001 2f"),
+        (CLIENT, "0000000c 000e 0001 00000005 0002 7065"),
+    ):
+        heard.append(decode(data, side, dissector)["notes"])
+    assert heard[0] == ["SaslHandshake while the connection is fresh"]
+    assert heard[4] == ["Delete while the connection is greeted"]
+    assert [notes for notes in heard if notes] == [heard[0], heard[4]]
+
+
+def test_a_capture_that_begins_in_the_middle_expects_nothing() -> None:
+    assert decode("0000000c 000e 0001 00000005 0002 7065", CLIENT, current(syn=False))["notes"] == []
+
+
+# Secrets
+
+
+def message_of(said: dict[str, Any]) -> Message:
+    names = ("name", "kind", "id", "fields", "outcome", "fault")
+    name, kind, ident, fields, outcome, fault = (said[one] for one in names)
+    return Message(1, 0, "", 0, 0, "", "", None, "", name, kind, ident, 0, (1, 1), 0, 0, fields, None, outcome, None, [], fault)
+
+
+def passwords(said: Any) -> bool:
+    text = json.dumps(said, default=lambda one: one.hex() if isinstance(one, bytes) else str(one))
+    return "s3cret" in text or b"s3cret".hex() in text or "czNjcmV0" in text
+
+
+@pytest.mark.parametrize("bytes_as", ["hex", "base64", "text", "omit"])
+@pytest.mark.parametrize("key", [0x0013, 0x8013])
+def test_no_password_is_ever_shown(bytes_as: Any, key: int) -> None:
+    secret = b"\0user\0s3cret-s3cret"
+    request = frame(key, b"\0\0\0\1", string("PLAIN"), struct.pack(">i", len(secret)), secret)
+    answer = frame(key, b"\0\0\0\1\0\x0a", struct.pack(">H", len(secret)), secret)
+    for whole in (request, answer, request + b"s3cret", answer[:-3]):
+        data = struct.pack(">I", len(whole) - 4) + whole[4:]
+        for version in (1, 2):
+            data = data[:6] + struct.pack(">H", version) + data[8:]
+            for side in (CLIENT, SERVER):
+                for options in ({}, {"detail": True}):
+                    for cut in range(8, len(data) + 1):
+                        dissector = current(bytes_as=bytes_as, **options)
+                        assert not passwords(decode(data[:cut], side, dissector))
+                        said = decode(data[:cut], side, dissector, Damage(len(data) + 9, "9 bytes lost"))
+                        assert not passwords(said)
+                        assert not passwords(says(message_of(said)))
+
+
+def test_passwords_are_shown_when_asked_for() -> None:
+    data = frame(0x13, b"\0\0\0\1", string("PLAIN"), struct.pack(">i", 7), b"\0s3cret")
+    assert decode(data, CLIENT, current(show_secrets=True, bytes_as="text"))["fields"]["sasl_opaque_data"] == "\0s3cret"
+
+
+# Compression
+
+BODIES = [b"first", b"second " * 20, b""]
+UNPACKED = b"".join(map(plain, BODIES))
+
+PACKED = {
+    "gzip": (1, gzip.compress(UNPACKED)),
+    "snappy framed": (2, bytes(cramjam.snappy.compress(UNPACKED))),
+    "snappy raw": (2, bytes(cramjam.snappy.compress_raw(UNPACKED))),
+    "lz4": (3, bytes(cramjam.lz4.compress(UNPACKED))),
+    "zstd": (4, bytes(cramjam.zstd.compress(UNPACKED))),
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_packed_sub_batch(name: str) -> None:
+    kind, packed = PACKED[name]
+    dissector = current(detail=True)
+    said = decode(deliver(sub_batch(kind, BODIES, packed), plain(b"next"), records=4), SERVER, dissector)
+    assert (said["fault"], said["notes"]) == (None, [])
+    batch, following = entries_of(said)
+    assert [bytes.fromhex(one["body"]) for one in batch["messages"]] == BODIES
+    assert [one["offset"] for one in batch["messages"]] == [40, 41, 42]
+    assert following["offset"] == 43
+    assert dissector.buffers == {"unpacked": UNPACKED}
+    inner = [span for span in said["spans"] if span.leaf and span.buffer == "unpacked"]
+    assert [span.offset for span in inner] == [0, 4, 9, 13, 153]
+    assert sum(span.length for span in inner) == len(UNPACKED)
+    assert decode(publish(struct.pack(">Q", 1) + sub_batch(kind, BODIES, packed)))["notes"] == []
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_a_bomb_is_not_unpacked(name: str) -> None:
+    """A sub-batch that would unpack to more than it declares stays as it is."""
+    kind, packed = PACKED[name]
+    said = decode(deliver(sub_batch(kind, BODIES, packed, size=20), plain(b"next"), records=4), SERVER)
+    batch, following = entries_of(said)
+    assert batch["body"] == packed.hex()
+    assert "messages" not in batch
+    assert (following["offset"], following["body"]) == (43, b"next".hex())
+    assert len(said["notes"]) == 1
+    assert "unpacks to more than the 20 bytes declared" in said["notes"][0]
+    assert said["fault"] is None
+
+
+def test_what_is_unpacked_from_a_frame_has_a_limit() -> None:
+    half = compression.UNPACKED_LIMIT // 2 + 1
+    batches = [sub_batch(1, [], gzip.compress(b""), size=half, count=1)] * 3
+    said = decode(deliver(*batches, records=3), SERVER)
+    assert said["fault"] is None
+    assert any("over the limit" in note and "(2 times)" in note for note in said["notes"])
+
+
+@pytest.mark.parametrize("kind", [1, 2, 3, 4])
+def test_bytes_that_do_not_unpack_stay(kind: int) -> None:
+    said = decode(deliver(sub_batch(kind, [], b"garbage garbage", size=100, count=2), records=2), SERVER)
+    assert entries_of(said)[0]["body"] == b"garbage garbage".hex()
+    assert said["notes"][0].startswith("sub-batch left as it is: ")
+    assert said["fault"] is None
+
+
+def test_a_compression_that_is_not_known() -> None:
+    said = decode(deliver(sub_batch(6, [], b"zz", size=2, count=1)), SERVER)
+    assert entries_of(said)[0]["compression_label"] is None
+    assert said["notes"] == ["sub-batch left as it is: compression 6 is not known"]
+
+
+def test_a_codec_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cramjam", None)
+    for name, (kind, packed) in PACKED.items():
+        said = decode(deliver(sub_batch(kind, BODIES, packed), records=3), SERVER)
+        if name == "gzip":
+            assert said["notes"] == []
+        else:
+            assert said["notes"] == [f"sub-batch left as it is: {name.split()[0]}: no codec is installed"]
+            assert entries_of(said)[0]["body"] == packed.hex()
+
+
+def test_a_sub_batch_that_holds_no_messages() -> None:
+    said = decode(deliver(sub_batch(0, [], b"\0\0\0\x09abc", size=7, count=1)), SERVER)
+    assert entries_of(said)[0]["body"] == "00000009616263"
+    assert said["notes"] == ["sub-batch holds no 1 messages: size says 9 bytes, 3 left"]
+    assert said["fault"] is None
+    said = decode(deliver(sub_batch(0, [b"ab"], plain(b"ab") + b"zz")), SERVER)
+    assert entries_of(said)[0]["trailing"] == "7a7a"
+
+
+# Draft
+
+
+def test_the_draft_answers_unsubscribe_with_the_key_of_subscribe() -> None:
+    dissector = draft()
+    answer = "0000000a 0002 0000 00000008 0000"
+    assert decode(answer, SERVER, dissector)["name"] == "Subscribe"
+    asked = decode("0000000c 0005 0000 00000008 00000001", CLIENT, dissector)
+    said = decode(answer, SERVER, dissector)
+    assert (said["name"], said["key"], said["outcome"]) == ("Unsubscribe", asked["key"], "answered")
+    assert decode(answer, SERVER, dissector)["name"] == "Subscribe"
+
+
+def test_close_of_the_draft_is_told_by_its_size() -> None:
+    for side in (CLIENT, SERVER):
+        asked = decode("0000000c 000d 0000 00000001 0000 0000", side, draft())
+        answered = decode("0000000a 000d 0000 00000001 0000", side, draft())
+        assert (asked["kind"], answered["kind"]) == ("request", "response")
+        assert asked["key"] == decode("0000000a 000d 0000 00000001 0000", 1 - side, draft())["key"]
+
+
+def test_the_chunk_of_the_draft_with_a_timestamp() -> None:
+    data = plain(b"abc")
+    short = struct.pack(">BHIQQII", 0x50, 1, 1, 3, 40, zlib.crc32(data), len(data)) + data
+    long = struct.pack(">BHIqQQII", 0x50, 1, 1, 77, 3, 40, zlib.crc32(data), len(data)) + data
+    for body, timestamp in ((short, None), (long, 77)):
+        for options in ({}, {"detail": True}):
+            said = decode(frame(3, b"\0\0\0\1", body, version=0), SERVER, draft(**options))
+            assert (said["fault"], said["notes"]) == (None, [])
+            assert said["fields"]["chunk"].get("timestamp") == timestamp
+            assert entries_of(said) == [{"offset": 40, "size": 3, "body": "616263"}]
+
+
+def test_a_sub_batch_of_the_draft_has_no_uncompressed_size() -> None:
+    packed = gzip.compress(UNPACKED)
+    for kind, body in ((0, UNPACKED), (1, packed)):
+        data = struct.pack(">BHI", 0x80 | kind << 4, 3, len(body)) + body
+        whole = struct.pack(">BHIQQII", 0x50, 1, 3, 3, 40, zlib.crc32(data), len(data)) + data
+        said = decode(frame(3, b"\0\0\0\1", whole, version=0), SERVER, draft())
+        assert said["notes"] == []
+        assert [bytes.fromhex(one["body"]) for one in entries_of(said)[0]["messages"]] == BODIES
+
+
+def test_codes_of_the_draft() -> None:
+    said = decode("0000000a 03e6 0000 00000001 0004", SERVER, draft())
+    assert (said["name"], said["fields"]["response_code_label"], said["outcome"]) == ("Create", "stream already exists", "refused")
+    assert decode("0000000a 03e6 0000 00000001 0000", SERVER, draft())["outcome"] == "answered"
+
+
+# Pairing keys
+
+
+def test_confirms_and_errors_answer_what_was_published() -> None:
+    published = decode(publish(struct.pack(">Q", 2**64 - 1) + plain(b"x"), struct.pack(">Q", 0) + plain(b"y")))
+    confirmed = decode(frame(3, b"\x01", struct.pack(">iQ", 1, 2**64 - 1)), SERVER)
+    refused = decode(frame(4, b"\x01", struct.pack(">iQH", 1, 0, 0x12)), SERVER)
+    assert (confirmed["role"], refused["role"]) == (ANSWER_MANY, ANSWER_MANY)
+    assert (confirmed["outcome"], refused["outcome"]) == ("answered", "refused")
+    assert sorted([*confirmed["key"], *refused["key"]]) == sorted(published["key"])
+    other = decode(frame(3, b"\x02", struct.pack(">iQ", 1, 0)), SERVER)
+    assert not set(other["key"]) & set(published["key"])
+
+
+# Framing
+
+
+def feed(dissector: StreamDissector, *items: Chunk | Hole) -> list[Any]:
+    emitted = dissector.feed(items)
+    emitted += dissector.close(END, (99, 99, 0, 99))
+    emitted.sort(key=lambda one: one[:4])
+    return [one[4] for one in emitted]
+
+
+def segments(side: int, position: int, parts: list[bytes], first: int = 0) -> Chunk:
+    starts = [sum(map(len, parts[:index])) for index in range(len(parts))]
+    orders = list(range(first, first + len(parts)))
+    return Chunk(side, position, b"".join(parts), starts, orders, orders, orders, [0] * len(parts), orders)
+
+
+def brief(records: list[Any]) -> list[tuple[Any, ...]]:
+    return [("gap", one.position, one.size, one.reason) if isinstance(one, Gap) else (one.name, one.position, one.size) for one in records]
+
+
+HEARTBEAT = bytes.fromhex("00000004 0017 0001")
+CONFIRM = bytes.fromhex("00000011 0003 0001 00 00000001 0000000000000005")
+ANSWER_OK = bytes.fromhex("0000000a 8001 0001 00000001 0001")
+
+
+def test_it_starts_in_the_middle_of_a_frame() -> None:
+    tail = deliver(plain(b"x" * 100))[50:]
+    said = brief(feed(current(), segments(SERVER, 0, [tail + CONFIRM + ANSWER_OK])))
+    at = len(tail)
+    assert said == [("gap", 0, at, "skipped"), ("PublishConfirm", at, 21), ("DeclarePublisher", at + 21, 14)]
+
+
+def test_one_frame_that_ends_with_the_segment_is_enough() -> None:
+    assert brief(feed(current(), segments(SERVER, 0, [b"???" + CONFIRM]))) == [("gap", 0, 3, "skipped"), ("PublishConfirm", 3, 21)]
+    assert brief(feed(current(), segments(CLIENT, 0, [HEARTBEAT]))) == [("Heartbeat", 0, 8)]
+
+
+def test_a_large_frame_is_told_by_the_header_of_its_chunk() -> None:
+    data = deliver(plain(b"x" * 5000))
+    parts = [b"yy" + data[:1000], data[1000:3000], data[3000:]]
+    assert brief(feed(current(), segments(SERVER, 0, parts))) == [("gap", 0, 2, "skipped"), ("Deliver", 2, len(data))]
+
+
+def test_bytes_in_a_message_that_look_like_frames() -> None:
+    """Frames inside a body, in a conversation that begins with that body's frame: what holds it wins."""
+    data = publish(struct.pack(">Q", 1) + plain(b"ab" + HEARTBEAT + CONFIRM + bytes(400)))
+    parts = [data[:60], data[60:300], data[300:] + HEARTBEAT]
+    assert brief(feed(current(), segments(CLIENT, 0, parts))) == [("Publish", 0, len(data)), ("Heartbeat", len(data), 8)]
+
+
+def test_nothing_is_invented_in_noise() -> None:
+    noise = bytes((index * 7 + index // 3) & 0xFF for index in range(3000))
+    assert brief(feed(current(), segments(SERVER, 0, [noise[:1000], noise[1000:]]))) == [("gap", 0, 3000, "skipped")]
+    zeros = bytes(3000)
+    assert brief(feed(current(), segments(SERVER, 0, [zeros]))) == [("gap", 0, 3000, "skipped")]
+    assert brief(feed(draft(), segments(SERVER, 0, [zeros]))) == [("gap", 0, 3000, "skipped")]
+
+
+def test_after_a_hole_that_hides_a_header_it_begins_again() -> None:
+    dissector = current(syn=True)
+    records = feed(
+        dissector,
+        segments(SERVER, 0, [CONFIRM + ANSWER_OK[:5]]),
+        Hole(SERVER, 26, 9, "lost", 5, 5, 5, 0, 5),
+        segments(SERVER, 35, [CONFIRM + CONFIRM], 6),
+    )
+    assert brief(records) == [
+        ("PublishConfirm", 0, 21),
+        ("gap", 21, 5, "skipped"),
+        ("gap", 26, 9, "lost"),
+        ("PublishConfirm", 35, 21),
+        ("PublishConfirm", 56, 21),
+    ]
+
+
+def test_sizes_that_cannot_be_true() -> None:
+    said = feed(current(syn=True), segments(CLIENT, 0, [b"\xff\xff\xff\xff" + bytes(40) + HEARTBEAT + HEARTBEAT]))
+    assert brief(said)[0] == ("gap", 0, 44, "skipped")
+    assert brief(said)[1:] == [("Heartbeat", 44, 8), ("Heartbeat", 52, 8)]
+    said = feed(current(syn=True), segments(CLIENT, 0, [bytes.fromhex("7fffffff 0001 0001") + bytes(100)]))
+    assert (said[0].name, said[0].fields["size"]) == ("DeclarePublisher", 0x7FFFFFFF)
+    assert said[0].fault.reason == "108 of 2147483651 bytes captured"
+
+
+def test_the_client_is_told_by_what_it_sends() -> None:
+    dissector = current(client=None)
+    records = feed(dissector, segments(CLIENT, 0, [CONFIRM + ANSWER_OK]))
+    assert dissector.client == SERVER
+    assert [one.sender for one in records] == ["server", "server"]
+
+
+# Detection
+
+
+def view(client: bytes, server: bytes, syn: bool = True) -> View:
+    sides = [SideView([(0, data)] if data else [], syn, [0]) for data in (client, server)]
+    return View((sides[0], sides[1]), (4000, 4001), syn, False)
+
+
+def test_a_first_frame_is_enough() -> None:
+    hello = next(one for one in FRAMES if one.name == "PeerProperties" and one.kind == "request")
+    verdict = probe_current(view(bytes.fromhex(hello.hex), b""))
+    assert verdict is not None
+    assert verdict.confidence >= 0.9
+    assert verdict.client == 0
+    assert verdict.evidence[0] == "client: PeerProperties request, 1 properties fill the frame"
+    assert probe_draft(view(bytes.fromhex(hello.hex), b"")) is None
+
+
+def test_the_version_alone_tells_the_draft() -> None:
+    hello, answer = "00000008 0009 0000 00000001", "00000015 0009 0000 00000001 0000 00000001 0005 504c41494e"
+    alone = probe_draft(view(bytes.fromhex(hello), b""))
+    assert alone is not None
+    assert alone.confidence < 0.9
+    both = probe_draft(view(bytes.fromhex(hello), bytes.fromhex(answer)))
+    assert both is not None
+    assert both.confidence >= 0.9
+    assert probe_current(view(bytes.fromhex(hello), bytes.fromhex(answer))) is None
+
+
+def test_one_heartbeat_is_not_enough() -> None:
+    one = probe_current(view(HEARTBEAT, b"", syn=False))
+    assert one is not None
+    assert one.confidence < 0.5
+    many = probe_current(view(HEARTBEAT * 3, HEARTBEAT * 2, syn=False))
+    assert many is not None
+    assert many.confidence >= 0.9
+    assert many.client is None
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        # ApiVersions, SaslHandshake with PLAIN, Metadata, and Delete's look-alike SyncGroup, as Kafka's clients send them
+        "0000001c 0012 0001 00000001 000e 6b61666b612d707974686f6e2d32",
+        "00000017 0011 0001 00000002 0006 636c69656e74 0005 504c41494e",
+        "00000018 0003 0001 00000003 000e 6b61666b612d707974686f6e2d32",
+        "0000002a 000e 0001 00000004 0006 636c69656e74 0005 67726f7570 00000001 0006 6d656d626572 00000000",
+    ],
+)
+def test_kafka_is_not_taken_for_it(request_: str) -> None:
+    data = bytes.fromhex(request_)
+    data = struct.pack(">I", len(data) - 4) + data[4:]
+    for syn in (True, False):
+        for probe in (probe_current, probe_draft):
+            verdict = probe(view(data, b"", syn))
+            assert verdict is None or verdict.confidence < 0.5
+
+
+@pytest.mark.parametrize("name", ["rstream_publish_consume_310.pcap", "draft_exchange.pcap", "consumer_update_sac_436.pcap"])
+def test_one_side_alone_is_enough(name: str) -> None:
+    sides: dict[tuple[int, str], bytes] = {}
+    for message in captured(name):
+        assert message.raw is not None
+        assert message.sender is not None
+        side = (message.conversation, message.sender)
+        sides[side] = sides.get(side, b"") + message.raw["frame"]
+    probe = probe_draft if name.startswith("draft") else probe_current
+    for (_, sender), data in sides.items():
+        verdict = probe(view(data, b"", syn=False))
+        assert verdict is not None
+        assert verdict.confidence >= 0.9
+        assert verdict.client == (0 if sender == "client" else 1)
+
+
+# What a line says
+
+
+def test_what_messages_say() -> None:
+    said = {(one.name, one.kind): says(one) for one in captured("subbatch_compressed_405.pcap", "access_refused_436.pcap")}
+    assert said["PeerProperties", "response"].startswith("#1  OK  product=RabbitMQ version=4.")
+    assert said["Deliver", "one_way"] == "subscription 1  offsets 60-85  4 entries  26 records"
+    assert said["Create", "response"] in ("#5  access refused", "#5  OK")
+    assert said["PublishConfirm", "response"] == "publisher 1  ids 50-53"
+
+
+@given(st.sampled_from(FRAMES), st.integers(8, 400))
+def test_what_messages_say_of_which_only_the_beginning_is_there(one: Frame, cut: int) -> None:
+    data = bytes.fromhex(one.hex)[:cut]
+    side = SERVER if one.sender == "server" else CLIENT
+    said = decode(data, side, draft() if one.draft else current(), Damage(len(data) + 9, "9 bytes lost"))
+    assert isinstance(says(message_of(said)), str)
+
+
+def test_the_tables_name_every_command() -> None:
+    assert {layout.name for layout in layouts.LAYOUTS} == set(layouts.COMMANDS.values())
+    assert {layout.name for layout in layouts_draft.LAYOUTS} == set(layouts_draft.COMMANDS.values())
+    for layout in (*layouts.LAYOUTS, *layouts_draft.LAYOUTS):
+        assert word_of(layout) & 0xFFFF == (
+            0 if layout in layouts_draft.LAYOUTS else 2 if layout in (layouts.PUBLISH_2, layouts.DELIVER_2) else 1
+        )
+
+
+def test_the_custom_parts_agree_on_made_up_chunks() -> None:
+    for data in (
+        deliver(plain(b"abc"), sub_batch(0, [b"x", b"y"]), sub_batch(1, BODIES, gzip.compress(UNPACKED)), records=6),
+        deliver(plain(bytes.fromhex("005375a00161"))),
+        frame(8, b"\x07", chunk(plain(b"abc"), trailer=11), bytes.fromhex("00 01 61 0000000000000005")),
+    ):
+        walked = check_agreement(layouts.DELIVER, data, 0, len(data))
+        check_tiles(walked, len(data))
+        assert (walked.fault, walked.notes) == (None, [])
+        check_truncations(layouts.DELIVER, data)
+    assert chunks.CURRENT.size == 48
+    assert chunks.DRAFT.size == 31
+    assert chunks.DRAFT_TIMED.size == 39

@@ -1,0 +1,273 @@
+"""AMQP 1.0 message bodies: every type, every section, and everything that is none."""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from dissect.model import Span
+from dissect.protocols.rabbitmq import amqp
+
+
+def read(data: bytes | str) -> list[dict[str, Any]]:
+    """The sections, with other bytes around them, and with spans that tile them."""
+    if isinstance(data, str):
+        data = bytes.fromhex(data)
+    around = b"\x00\x53\x75" + data + b"\x00\x53\x75\xa0\x01z"
+    spans: list[Span] = []
+    sections = amqp.read(around, 3, 3 + len(data), bytes.hex, spans)
+    assert amqp.read(around, 3, 3 + len(data), bytes.hex) == sections
+    at = 3
+    for span in spans:
+        if span.leaf:
+            assert span.offset == at
+            at += span.length
+    assert at == 3 + len(data)
+    for index, span in enumerate(spans):
+        inside = [below for below in spans[index + 1 :] if below.offset < span.offset + span.length] if not span.leaf else []
+        assert all(below.offset + below.length <= span.offset + span.length for below in inside)
+    json.dumps(sections, allow_nan=False)
+    return sections
+
+
+def value(data: str) -> Any:
+    """One value, as the body of an amqp-value section."""
+    (section,) = read("005377" + data.replace(" ", ""))
+    assert section["section"] == "amqp-value"
+    return section["value"]
+
+
+DESCRIBED = {"descriptor": {"type": "symbol", "value": "a"}, "value": {"type": "int", "value": 7}}
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ("40", None),
+        ("41", True),
+        ("42", False),
+        ("43", {"type": "uint", "value": 0}),
+        ("44", {"type": "ulong", "value": 0}),
+        ("45", []),
+        ("50 ff", {"type": "ubyte", "value": 255}),
+        ("51 ff", {"type": "byte", "value": -1}),
+        ("52 ff", {"type": "uint", "value": 255}),
+        ("53 ff", {"type": "ulong", "value": 255}),
+        ("54 ff", {"type": "int", "value": -1}),
+        ("55 ff", {"type": "long", "value": -1}),
+        ("56 01", True),
+        ("56 00", False),
+        ("60 ffff", {"type": "ushort", "value": 65535}),
+        ("61 ffff", {"type": "short", "value": -1}),
+        ("70 ffffffff", {"type": "uint", "value": 2**32 - 1}),
+        ("71 ffffffff", {"type": "int", "value": -1}),
+        ("72 3fc00000", {"type": "float", "value": 1.5}),
+        ("72 7fc00000", {"type": "float", "value": "NaN"}),
+        ("73 0001f600", {"type": "char", "value": "\U0001f600"}),
+        ("74 22500001", {"type": "decimal32", "value": "22500001"}),
+        ("80 ffffffffffffffff", {"type": "ulong", "value": 2**64 - 1}),
+        ("81 ffffffffffffffff", {"type": "long", "value": -1}),
+        ("82 fff0000000000000", {"type": "double", "value": "-Infinity"}),
+        ("82 7ff0000000000000", {"type": "double", "value": "Infinity"}),
+        ("83 ffffffffffffffff", {"type": "timestamp", "value": -1}),
+        ("84 2238000000000001", {"type": "decimal64", "value": "2238000000000001"}),
+        ("94 22080000000000000000000000000001", {"type": "decimal128", "value": "22080000000000000000000000000001"}),
+        ("98 00112233445566778899aabbccddeeff", {"type": "uuid", "value": "00112233-4455-6677-8899-aabbccddeeff"}),
+        ("a0 02 beef", {"type": "binary", "value": "beef"}),
+        ("b0 00000002 beef", {"type": "binary", "value": "beef"}),
+        ("a1 03 c3a961", "éa"),
+        ("b1 00000001 61", "a"),
+        ("a3 01 61", {"type": "symbol", "value": "a"}),
+        ("b3 00000001 61", {"type": "symbol", "value": "a"}),
+        ("c0 04 03 40 41 42", [None, True, False]),
+        ("d0 00000006 00000002 4041", [None, True]),
+        ("c1 05 02 a10161 41", [{"key": "a", "value": True}]),
+        ("d1 00000006 00000002 4341", [{"key": {"type": "uint", "value": 0}, "value": True}]),
+        ("e0 04 02 50 0102", {"type": "array", "value": [{"type": "ubyte", "value": 1}, {"type": "ubyte", "value": 2}]}),
+        ("e0 04 02 a1 0000", {"type": "array", "value": ["", ""]}),
+        ("f0 00000007 00000001 c0 0100", {"type": "array", "value": [[]]}),
+        ("e0 02 00 50", {"type": "array", "value": []}),
+        ("e0 02 03 41", {"type": "array", "value": [True, True, True]}),
+        (
+            "e0 07 01 00 a30161 54 07",
+            {"type": "array", "value": [{"type": "described", "value": DESCRIBED}]},
+        ),
+        (
+            "00 a30161 54 07",
+            {"type": "described", "value": DESCRIBED},
+        ),
+    ],
+)  # fmt: skip
+def test_every_type(data: str, expected: Any) -> None:
+    assert value(data) == expected
+
+
+def test_every_section() -> None:
+    sections = read(
+        "005370 c0 07 05 41 5004 43 42 43"
+        "005371 c1 05 02 a30161 41"
+        "005372 c1 06 02 a30161 5407"
+        "005373 c0 0b 04 a10131 a00175 40 a10173"
+        "005374 c1 06 02 a10161 5407"
+        "005375 a002 beef"
+        "005375 b0 00000001 78"
+        "005376 c0 03 02 41 42"
+        "005378 c1 05 02 a30161 41"
+    )
+    assert sections == [
+        {
+            "section": "header",
+            "value": {"durable": True, "priority": 4, "ttl": 0, "first_acquirer": False, "delivery_count": 0},
+        },
+        {"section": "delivery-annotations", "value": [{"key": "a", "value": True}]},
+        {"section": "message-annotations", "value": [{"key": "a", "value": {"type": "int", "value": 7}}]},
+        {"section": "properties", "value": {"message_id": "1", "user_id": "75", "to": None, "subject": "s"}},
+        {"section": "application-properties", "value": [{"key": "a", "value": {"type": "int", "value": 7}}]},
+        {"section": "data", "value": "beef"},
+        {"section": "data", "value": "78"},
+        {"section": "amqp-sequence", "value": [True, False]},
+        {"section": "footer", "value": [{"key": "a", "value": True}]},
+    ]
+
+
+def test_other_spellings_of_a_descriptor() -> None:
+    data = [{"section": "data", "value": "61"}]
+    assert read("00 80 0000000000000075 a00161".replace(" ", "")) == data
+    symbol = b"amqp:data:binary"
+    assert read(b"\x00\xa3" + bytes([len(symbol)]) + symbol + b"\xa0\x01a") == data
+    assert read(b"\x00\xb3" + struct.pack(">I", len(symbol)) + symbol + b"\xa0\x01a") == data
+
+
+def test_a_field_of_another_type_than_declared_keeps_it() -> None:
+    assert read("005373 c0 03 01 5305") == [{"section": "properties", "value": {"message_id": {"type": "ulong", "value": 5}}}]
+    assert read("005370 c0 03 01 5305") == [{"section": "header", "value": {"durable": {"type": "ulong", "value": 5}}}]
+
+
+@pytest.mark.parametrize(
+    ("data", "why"),
+    [
+        ("00", "no descriptor|beyond the message"),
+        ("01537540", "another byte than 0"),
+        ("004075a000", "no descriptor"),
+        ("005379a000", "unknown section"),
+        ("005375", "unknown section"),
+        ("005375a1 0161", "string where binary"),
+        ("005375a0 0261", "2 bytes where 1 are left"),
+        ("005375b0 ffffffff 61", "4294967295 bytes where 1 are left"),
+        ("00537540", "null where binary"),
+        ("005374c0 0100", "list where map"),
+        ("005377", "unknown section"),
+        ("005377 5602", "boolean 2"),
+        ("005377 73 0000d800", "char 0xd800"),
+        ("005377 a102 c328", "not UTF-8"),
+        ("005377 a302 61", "2 bytes where 1 are left"),
+        ("005377 c0 0502 41", "size of 5"),
+        ("005377 c0 0203 41", "count says 3"),
+        ("005377 c0 0301 4141", "longer than its items"),
+        ("005377 c1 0201 41", "1 keys and values"),
+        ("005377 d0 00000003 00000000", "size of 3"),
+        ("005377 e0 0101", "no constructor"),
+        ("005377 f0 00000005 ffffffff 40", "array of 4294967295 items in 0 bytes"),
+        ("005377 f0 00000005 00000011 41", "array of 17 items in 0 bytes"),
+        ("005377 99", "type 0x99 is not known"),
+        ("005370 c0 0706 414141414141", "6 fields of at most 5"),
+    ],
+)
+def test_what_is_no_message(data: str, why: str) -> None:
+    with pytest.raises(amqp.NotAmqp, match=why):
+        read(data)
+
+
+@pytest.mark.parametrize("shape", ["list", "map", "array", "described"])
+def test_deep_nesting_is_refused_without_recursion(shape: str) -> None:
+    body = b"\x40"
+    for _ in range(10_000):
+        if shape == "list":
+            body = b"\xd0" + struct.pack(">II", len(body) + 4, 1) + body
+        elif shape == "map":
+            body = b"\xd1" + struct.pack(">II", len(body) + 5, 2) + b"\x40" + body
+        elif shape == "array":
+            body = b"\xf0" + struct.pack(">II", len(body) + 4, 1) + body
+        else:
+            body = b"\x00\x44" + body
+    with pytest.raises(amqp.NotAmqp, match="nested deeper than 48 levels"):
+        amqp.read(b"\x00\x53\x77" + body, 0, len(body) + 3, bytes.hex)
+
+
+def test_forty_levels_are_read() -> None:
+    body = b"\x41"
+    for _ in range(40):
+        body = b"\xc0" + bytes([len(body) + 1, 1]) + body
+    expected: Any = True
+    for _ in range(40):
+        expected = [expected]
+    assert read(b"\x00\x53\x77" + body)[0]["value"] == expected
+
+
+# What is written is read
+
+
+def _wide(kind: str, body: bytes, count: int) -> bytes:
+    code = {"list": 0xD0, "map": 0xD1}[kind]
+    return bytes([code]) + struct.pack(">II", len(body) + 4, count) + body
+
+
+def _pair(number: bytes, kind: str, told: int) -> tuple[bytes, Any]:
+    return number, {"type": kind, "value": told}
+
+
+_scalars = (
+    st.sampled_from([(b"\x40", None), (b"\x41", True), (b"\x42", False), (b"\x45", [])])
+    | st.text(max_size=20).map(lambda one: (b"\xb1" + struct.pack(">I", len(one.encode())) + one.encode(), one))
+    | st.integers(0, 2**64 - 1).map(lambda one: _pair(b"\x80" + struct.pack(">Q", one), "ulong", one))
+    | st.integers(-(2**31), 2**31 - 1).map(lambda one: _pair(b"\x71" + struct.pack(">i", one), "int", one))
+    | st.binary(max_size=20).map(lambda one: (b"\xa0" + bytes([len(one)]) + one, {"type": "binary", "value": one.hex()}))
+)
+
+
+def _lists(inner: st.SearchStrategy[tuple[bytes, Any]]) -> st.SearchStrategy[tuple[bytes, Any]]:
+    return st.lists(inner, max_size=4).map(
+        lambda items: (_wide("list", b"".join(one for one, _ in items), len(items)), [told for _, told in items])
+    )
+
+
+def _maps(inner: st.SearchStrategy[tuple[bytes, Any]]) -> st.SearchStrategy[tuple[bytes, Any]]:
+    return st.lists(st.tuples(inner, inner), max_size=3).map(
+        lambda items: (
+            _wide("map", b"".join(key[0] + one[0] for key, one in items), 2 * len(items)),
+            [{"key": key[1], "value": one[1]} for key, one in items],
+        )
+    )
+
+
+@given(st.recursive(_scalars, lambda inner: _lists(inner) | _maps(inner), max_leaves=12))
+def test_what_is_written_is_read(one: tuple[bytes, Any]) -> None:
+    data, told = one
+    assert read(b"\x00\x53\x77" + data) == [{"section": "amqp-value", "value": told}]
+
+
+@given(st.binary(max_size=60), st.sampled_from(range(0x70, 0x79)))
+@example(b"\xf0\x00\x00\x00\x05\xff\xff\xff\xff\x40", 0x77)
+def test_any_bytes_are_read_or_refused(data: bytes, code: int) -> None:
+    try:
+        read(b"\x00\x53" + bytes([code]) + data)
+    except amqp.NotAmqp:
+        with pytest.raises(amqp.NotAmqp):
+            amqp.read(b"\x00\x53" + bytes([code]) + data, 0, len(data) + 3, bytes.hex)
+
+
+@given(st.recursive(_scalars, _lists, max_leaves=8), st.integers(0, 60), st.integers(0, 255))
+def test_damaged_messages_are_read_or_refused(one: tuple[bytes, Any], place: int, byte: int) -> None:
+    data = bytearray(b"\x00\x53\x77" + one[0])
+    data[place % len(data)] = byte
+    try:
+        read(bytes(data))
+    except amqp.NotAmqp:
+        pass
+    else:
+        assert amqp.looks_like(bytes(data), 0, len(data)) or data[1] != 0x53
