@@ -32,6 +32,10 @@ class MissingCodec(CaptureError):
     """A compressed capture whose decompressor is not installed (exit code 2, not 3)."""
 
 
+class InterfaceError(CaptureError):
+    """No permission to capture, no such interface, or one that went away (exit code 4)."""
+
+
 class UsageError(StreamdumpError):
     """An option value or filter that cannot be carried out (exit code 2)."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -17,7 +17,13 @@ from dissect.model import Chunk, ConversationRow, Hole, Options, PacketBatch, Re
 from dissect.pair import Link, Pairer
 from dissect.protocols import PROTOCOLS
 from dissect.protocols.base import GAP, Context, Dissector, Emitted, rfc3339
-from dissect.tcp.conversations import Conversation, Conversations, Delivery
+from dissect.tcp.conversations import CROWDED, IDLE, Conversation, Conversations, Delivery
+
+AGE_NS = 500_000_000
+"""How often a capture without an end looks for what has become old."""
+
+UNANSWERED = {IDLE: "timeout", CROWDED: "limit"}
+"""Why requests stay open in conversations that are forgotten."""
 
 
 class Source(Protocol):
@@ -55,6 +61,16 @@ class Tracked(msgspec.Struct):
     limit_hits: int = 0
     facts: dict[str, Any] = msgspec.field(default_factory=dict)
     client: int | None = None
+    done: bool = False
+
+
+class Past(msgspec.Struct):
+    """What is still known of conversations whose rows were dropped; live only."""
+
+    conversations: int = 0
+    limit_hits: int = 0
+    unread: dict[str, int] = msgspec.field(default_factory=dict)
+    """Those of no known protocol that carried bytes, by what they are."""
 
 
 class Inspector:
@@ -69,9 +85,11 @@ class Inspector:
         self.errors: list[CaptureError] = []
         self.link = LinkParser()
         self.conversations: list[Tracked] = []
+        self.past = Past()
         self._tcp = Conversations(self.options)
         self._links: list[Link] = []
         self._number = 0
+        self._aged_ns = 0
 
     def records(self) -> Iterator[Record]:
         """The records one by one."""
@@ -112,13 +130,56 @@ class Inspector:
         emitted.sort(key=itemgetter(0, 1, 2, 3))
         return self._hand_out(emitted)
 
+    def age(self, now_ns: int, leaving: Callable[[list[ConversationRow]], None] | None = None) -> list[Record]:
+        """For a capture without an end: the requests that were not answered in time, and what conversations end with that are
+        forgotten. `now_ns` is a time up to which all packets were given; `leaving` gets the rows that are dropped."""
+        if now_ns - self._aged_ns < AGE_NS:
+            return []
+        self._aged_ns = now_ns
+        options, order = self.options, self.counters.packets
+        emitted: list[Emitted] = []
+        for tracked in self.conversations:
+            if tracked.pairer is not None and tracked.pairer.open:
+                late = tracked.pairer.expire(now_ns - options.answer_time_ns, order)
+                tracked.unanswered += len(late)
+                self.counters.unanswered += len(late)
+                emitted += late
+        for delivery in self._tcp.evict(now_ns, options.idle_time_ns, options.closed_time_ns, options.tracked_limit, order):
+            emitted += self._deliver(delivery)
+        self._drop_rows(now_ns, leaving)
+        emitted.sort(key=itemgetter(0, 1, 2, 3))
+        return self._hand_out(emitted)
+
     def rows(self) -> list[ConversationRow]:
-        """The conversations so far, by first packet."""
-        rows = [_row(number, tracked) for number, tracked in enumerate(sorted(self.conversations, key=lambda one: one.tcp.index), 1)]
+        """The conversations so far, by first packet; without those that `age` dropped."""
+        before = self.past.conversations + 1
+        rows = [_row(number, tracked) for number, tracked in enumerate(sorted(self.conversations, key=lambda one: one.tcp.index), before)]
         for protocol in PROTOCOLS:
             if protocol.relate is not None:
                 protocol.relate([row for row in rows if row.protocol == protocol.name])
         return rows
+
+    def _drop_rows(self, now_ns: int, leaving: Callable[[list[ConversationRow]], None] | None) -> None:
+        """Drop what is kept of conversations that ended, when they did long ago or there are too many."""
+        done = [tracked for tracked in self.conversations if tracked.done]
+        done.sort(key=lambda tracked: tracked.tcp.last[3])
+        spare = len(self.conversations) - self.options.tracked_limit
+        before = now_ns - self.options.closed_time_ns
+        gone = [tracked for index, tracked in enumerate(done) if index < spare or tracked.tcp.last[3] <= before]
+        if not gone:
+            return
+        left = {id(tracked) for tracked in gone}
+        self.conversations = [tracked for tracked in self.conversations if id(tracked) not in left]
+        past = self.past
+        rows = [_row(past.conversations + number, tracked) for number, tracked in enumerate(gone, 1)]
+        past.conversations += len(gone)
+        for row in rows:
+            past.limit_hits += row.limit_hits
+            if row.protocol is None and any(row.bytes):
+                name = row.name or "unknown"
+                past.unread[name] = past.unread.get(name, 0) + 1
+        if leaving is not None:
+            leaving(rows)
 
     def _packets(self) -> Iterator[PacketBatch]:
         if len(self.inputs) == 1:
@@ -203,7 +264,7 @@ class Inspector:
         if dissector is not None and pairer is not None:
             conversation = tracked.tcp
             emitted += self._pair(tracked, dissector.close(release, conversation.last))
-            reason = "capture ended" if conversation.open else "closed"
+            reason = "capture ended" if conversation.open else UNANSWERED.get(conversation.ended, "closed")
             ended = pairer.close(release, reason)
             tracked.unanswered += len(ended)
             self.counters.unanswered += len(ended)
@@ -211,6 +272,7 @@ class Inspector:
             tracked.client = dissector.client
             tracked.limit_hits += pairer.limit_hits
             tracked.dissector = tracked.pairer = None
+        tracked.done = True
         return emitted
 
     def _pair(self, tracked: Tracked, emitted: list[Emitted]) -> list[Emitted]:

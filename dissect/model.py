@@ -279,3 +279,9 @@ class Options(msgspec.Struct, frozen=True):
     waiting_time_ns: int = 10_000_000_000
     frame_limit: int = 64 << 20
     open_limit: int = 65_536
+    answer_time_ns: int = 30_000_000_000
+    """Live only, as all that follow: a request that has no response after this long is reported."""
+    idle_time_ns: int = 3_600_000_000_000
+    closed_time_ns: int = 30_000_000_000
+    tracked_limit: int = 20_000
+    """Conversations are forgotten after so long without a packet, or after their end, or when there are more than this."""

@@ -43,6 +43,8 @@ class Pairer:
         self.perhaps: dict[Hashable, Emitted] = {}
         self.gaps = [-1, -1]
         self.limit_hits = 0
+        self._late: dict[int, Emitted] = {}
+        """Requests reported as not answered in time, by identity. They stay open: a late response must not answer the next one."""
 
     def run(self, emitted: list[Emitted]) -> list[Emitted]:
         """Pair these records, in their order; returns them with the exchanges that became certain."""
@@ -96,6 +98,20 @@ class Pairer:
                     del self.perhaps[next(iter(self.perhaps))]
         return out
 
+    def expire(self, before_ns: int, release: int) -> list[Emitted]:
+        """Requests made before `before_ns` are reported, once each, as unanswered for now; live only."""
+        out: list[Emitted] = []
+        late = self._late
+        for entry in self.open.values():
+            for one in entry if type(entry) is deque else (entry,):
+                asked = one.asked if type(one) is _Batch else one
+                if asked[4].time_ns > before_ns:
+                    break
+                if id(asked) not in late and not (type(one) is _Batch and one.left < 0):
+                    late[id(asked)] = asked
+                    out.append(self._end(asked, "unanswered", "timeout", release, asked[1], asked[2], asked[3]))
+        return out
+
     def close(self, release: int, reason: str) -> list[Emitted]:
         """Every request that is still open ends as unanswered: `reason` "closed" or "capture ended", or bytes were lost."""
         out: list[Emitted] = []
@@ -106,12 +122,19 @@ class Pairer:
                 if id(asked) in seen or (type(one) is _Batch and one.left < 0):
                     continue
                 seen.add(id(asked))
+                if id(asked) in self._late:
+                    continue
                 why = "bytes lost" if self.gaps[1 - asked[2]] >= asked[1] else reason
                 out.append(self._end(asked, "unanswered", why, release, asked[1], asked[2], asked[3]))
         out.sort(key=lambda one: one[:4])
         self.open.clear()
+        self._late.clear()
         self.perhaps.clear()
         return out
+
+    def _told(self, asked: Emitted) -> bool:
+        """Whether a request that ends now was reported before."""
+        return self._late.pop(id(asked), None) is not None
 
     def _link(self, one: Emitted, asked: Emitted) -> int:
         response, request = one[4], asked[4]
@@ -128,7 +151,7 @@ class Pairer:
 
     def _answer(self, one: Emitted, asked: Emitted, append: Callable[[Emitted], None]) -> None:
         latency = self._link(one, asked)
-        if self.every:
+        if not (self._late and self._told(asked)) and self.every:
             append(self._exchange(asked, one, one[4].outcome or "answered", latency))
 
     def _exchange(self, asked: Emitted, one: Emitted, outcome: str, latency: int) -> Emitted:
@@ -154,7 +177,8 @@ class Pairer:
         del self.open[key]
         self.open[key] = one
         asked = older.asked if type(older) is _Batch else older
-        append(self._end(asked, "superseded", None, one[0], one[1], one[2], one[3]))
+        if not self._told(asked):
+            append(self._end(asked, "superseded", None, one[0], one[1], one[2], one[3]))
 
     def _ask_many(self, one: Emitted, append: Callable[[Emitted], None]) -> None:
         opened = self.open
@@ -201,8 +225,8 @@ class Pairer:
             response.outcome = None
             return
         self._link(one, first)
-        if self.every:
-            for batch in done:
+        for batch in done:
+            if not self._told(batch.asked) and self.every:
                 latency = one[7] - batch.asked[4].time_ns
                 append(self._exchange(batch.asked, one, "refused" if batch.refused else "answered", latency))
 
@@ -220,7 +244,8 @@ class Pairer:
             # its other keys may still come: they answer nothing any more
             older.left = -1
             older = older.asked
-        append(self._end(older, "unanswered", "limit", one[0], one[1], one[2], one[3]))
+        if not self._told(older):
+            append(self._end(older, "unanswered", "limit", one[0], one[1], one[2], one[3]))
 
 
 def _exchange_of(request: Message, outcome: Any, reason: str | None, latency: int | None) -> Exchange:

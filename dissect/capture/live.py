@@ -1,0 +1,397 @@
+"""Captures from interfaces of Linux: raw packets with the kernel's times go into batches, no Python runs for a packet alone.
+
+The socket is scapy's; its packets are read from a ring that it shares with the kernel (TPACKET_V3), which is handed over in blocks of
+some tens of milliseconds. One socket serves everything: several interfaces are one socket for all whose filter looks at the interface,
+so that packets come in the kernel's order. After Linux, Documentation/networking/packet_mmap.rst and include/uapi/linux/if_packet.h.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import select
+import socket
+import struct
+from collections.abc import Iterator, Sequence
+from time import monotonic, time_ns
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dissect.capture import bpf
+from dissect.capture.blocks import explain
+from dissect.capture.columns import gather
+from dissect.capture.duplicates import Duplicates
+from dissect.capture.files import part
+from dissect.capture.interfaces import Interface, interfaces, is_up
+from dissect.errors import InterfaceError
+from dissect.model import PacketBatch
+
+Ints = NDArray[np.int64]
+
+SOL_PACKET = 263
+ADD_MEMBERSHIP, RX_RING, STATISTICS, VERSION = 1, 5, 6, 10
+PROMISCUOUS = 1
+V3 = 2
+EVERYTHING = 3
+"""ETH_P_ALL: packets of every protocol."""
+
+BLOCK = 256 << 10
+"""Bytes of a block; the largest packet must fit in."""
+
+FRAME = 2048
+"""The kernel wants to be told how many frames fit; in this version of the ring it has no other meaning."""
+
+RETIRE_MS = 20
+"""A block that is not full is handed over after so long: what waiting adds to the time until a message is seen."""
+
+TICK_MS = 100
+"""How long a quiet capture waits before it gives an empty batch, so that time goes on for whoever reads."""
+
+TOGETHER = 16
+"""Blocks that make up a batch at most."""
+
+LAST_WAIT = 0.25
+"""Seconds that the end of a capture waits at most for blocks on their way."""
+
+SNAP = 256 << 10
+BUFFER = 32 << 20
+MOST_PORTS = 50
+"""Jumps of a filter reach 255 instructions; with more ports than this all TCP is taken."""
+
+ETHERNET, LOOPBACK = 1, 772
+LINK_ETHERNET, LINK_SLL2 = 1, 276
+COOKED, TAG = 20, 4
+VLAN_VALID, VLAN_TYPE_VALID = 0x10, 0x40
+VLAN = (0x8100, 0x88A8)
+
+STATUS, PACKETS_IN_BLOCK, FIRST_PACKET, BLOCK_LENGTH = 8, 12, 16, 20
+USER = 1
+
+HEAD = np.dtype(
+    [
+        ("next", "=u4"),
+        ("second", "=u4"),
+        ("nanosecond", "=u4"),
+        ("captured", "=u4"),
+        ("wire", "=u4"),
+        ("status", "=u4"),
+        ("mac", "=u2"),
+        ("net", "=u2"),
+        ("hash", "=u4"),
+        ("tag", "=u4"),
+        ("tag_type", "=u2"),
+        ("unused", "V10"),
+        ("family", "=u2"),
+        ("protocol", ">u2"),
+        ("interface", "=i4"),
+        ("hardware", "=u2"),
+        ("type", "u1"),
+        ("address_length", "u1"),
+        ("address", "V8"),
+    ]
+)
+"""struct tpacket3_hdr and the struct sockaddr_ll behind it; then come 14 free bytes, a link header and the IP header."""
+
+SLL2 = np.dtype(
+    [
+        ("protocol", ">u2"),
+        ("zero", "u2"),
+        ("interface", ">u4"),
+        ("hardware", ">u2"),
+        ("type", "u1"),
+        ("address_length", "u1"),
+        ("address", "V8"),
+        ("tag", ">u2"),
+        ("inner", ">u2"),
+    ]
+)
+"""The header of LINKTYPE_LINUX_SLL2, with room for a VLAN tag behind it."""
+
+
+class Live:
+    """The packets of some interfaces, in batches as they come; a reader like that of a file.
+
+    `granted` is the size of the ring that the kernel made, `packets` the number handed on so far, `dropped` those that found the ring
+    full, `duplicates` those taken out because they had been seen on another interface. `now_ns`: all that was captured until about
+    then has been handed on. `link` is the link type of all packets.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        *,
+        expression: str | None = None,
+        ports: Sequence[int] = (),
+        buffer: int = BUFFER,
+        snap: int = SNAP,
+        promiscuous: bool = False,
+    ) -> None:
+        """Opens the interfaces (`any`: all). `expression` None takes TCP of `ports`, "" all TCP, else it is a filter of tcpdump's."""
+        self.name = " and ".join(names)
+        self.packets = self.dropped = self.duplicates = 0
+        self.now_ns = time_ns()
+        self._chosen = [] if "any" in names else _found(names)
+        alone = self._chosen[0] if len(self._chosen) == 1 else None
+        self._cooked = alone is None or alone.hardware not in (ETHERNET, LOOPBACK)
+        self.link = LINK_SLL2 if self._cooked else LINK_ETHERNET
+        program = bpf.entry([one.index for one in self._chosen] if alone is None else ())
+        if expression:
+            program += bpf.expression(expression, None if self._cooked else LINK_ETHERNET, snap)
+        else:
+            program += bpf.tcp(sorted(set(ports)) if expression is None and len(ports) <= MOST_PORTS else (), snap)
+        self._again = Duplicates()
+        self._stopped = self._closed = False
+        self._block = 0
+        # scapy closes its socket when nobody holds the object around it.
+        self._holder = _opened(alone)
+        self._socket: socket.socket = getattr(self._holder, "ins", self._holder)
+        try:
+            bpf.attach(self._socket, program)
+            self._blocks = _ring(self._socket, max(2, buffer // BLOCK))
+            if promiscuous:
+                for one in self._chosen:
+                    self._socket.setsockopt(SOL_PACKET, ADD_MEMBERSHIP, struct.pack("=iHH8s", one.index, PROMISCUOUS, 0, b""))
+            self.granted = self._blocks * BLOCK
+            self._ring = mmap.mmap(self._socket.fileno(), self.granted, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+        except BaseException:
+            self._holder.close()
+            raise
+        self._poll = select.poll()
+        self._poll.register(self._socket, select.POLLIN | select.POLLERR)
+        self._looked = monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends the capture at once."""
+        if not self._closed:
+            self._closed = True
+            self._count_drops()
+            self._ring.close()
+            self._holder.close()
+
+    def stop(self) -> None:
+        """Lets `batches` end once everything captured so far has been handed on."""
+        self._stopped = True
+
+    def batches(self, rows: int | None = None) -> Iterator[PacketBatch]:
+        """What has come, at most every `RETIRE_MS`, or an empty batch after `TICK_MS`; raises `InterfaceError` when the interface goes."""
+        gone: InterfaceError | None = None
+        deadline: float | None = None
+        while not self._closed:
+            if self._stopped or gone is not None:
+                if deadline is None:
+                    deadline = monotonic() + LAST_WAIT
+                wait = 2 * RETIRE_MS
+            else:
+                wait = TICK_MS
+            now = time_ns()
+            if not self._ready():
+                events = self._poll.poll(wait)
+                if events and events[0][1] & select.POLLERR:
+                    gone = gone or self._failed()
+            batch = self._take()
+            self.now_ns = now
+            self._count_drops()
+            for start in range(0, len(batch), rows or len(batch) or 1):
+                yield part(batch, start, start + rows) if rows else batch
+            if not len(batch):
+                if deadline is not None:
+                    break
+                yield batch
+            if deadline is not None and monotonic() > deadline:
+                break
+            gone = gone or self._missing()
+        if gone is not None:
+            raise gone
+
+    def _ready(self) -> bool:
+        return bool(struct.unpack_from("=I", self._ring, self._block * BLOCK + STATUS)[0] & USER)
+
+    def _failed(self) -> InterfaceError | None:
+        code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        return InterfaceError(f"went away while capturing: {os.strerror(code).lower()}", self.name) if code else None
+
+    def _missing(self) -> InterfaceError | None:
+        """With several interfaces the socket does not tell: the last one to go ends the capture."""
+        if len(self._chosen) < 2 or monotonic() < self._looked + 1:
+            return None
+        self._looked = monotonic()
+        if any(is_up(one.name) for one in self._chosen):
+            return None
+        return InterfaceError("went away while capturing", self.name)
+
+    def _count_drops(self) -> None:
+        # Asking sets the kernel's counters to zero.
+        _, dropped, _ = struct.unpack("=III", self._socket.getsockopt(SOL_PACKET, STATISTICS, 12))
+        self.dropped += dropped
+
+    def _take(self) -> PacketBatch:
+        """The packets of the blocks at hand."""
+        ring = self._ring
+        pieces: list[bytes] = []
+        at: list[int] = []
+        base = 0
+        unpack = struct.Struct("=I").unpack_from
+        while len(pieces) < TOGETHER and self._ready():
+            start = self._block * BLOCK
+            count, place, length = struct.unpack_from("=III", ring, start + PACKETS_IN_BLOCK)
+            piece = ring[start : start + max(length, place)]
+            struct.pack_into("=I", ring, start + STATUS, 0)
+            self._block = (self._block + 1) % self._blocks
+            for _ in range(count):
+                at.append(base + place)
+                place += unpack(piece, place)[0]
+            pieces.append(piece)
+            base += len(piece)
+        return self._batch(b"".join(pieces), np.array(at, np.int64))
+
+    def _batch(self, buffer: bytes, at: Ints) -> PacketBatch:
+        head = gather(buffer, at, HEAD)
+        net = at + head["net"]
+        if self._cooked:
+            buffer, offset, captured, wire, kind = _cook(buffer, at, head)
+        else:
+            buffer, offset, captured, wire = _tagged(buffer, at, head)
+        times = head["second"].astype(np.int64) * 1_000_000_000 + head["nanosecond"]
+        count = len(at)
+        batch = PacketBatch(
+            buffer,
+            times,
+            np.zeros(count, np.int64),
+            np.zeros(count, np.int32),
+            offset,
+            captured,
+            wire,
+            np.full(count, self.link, np.int32),
+        )
+        if self._cooked and count:
+            again = self._again.find(batch, net, offset + captured - net, kind, head["type"].astype(np.int64))
+            if again is not None:
+                self.duplicates += len(again)
+                batch = _without(batch, again)
+        batch.number = np.arange(self.packets + 1, self.packets + 1 + len(batch), dtype=np.int64)
+        self.packets += len(batch)
+        return batch
+
+
+def _found(names: Sequence[str]) -> list[Interface]:
+    """The interfaces of these names, which must be up."""
+    known = {one.name: one for one in interfaces()}
+    chosen = []
+    for name in dict.fromkeys(names):
+        if name not in known:
+            listed = ", ".join([*known, "any"])
+            raise InterfaceError(f"no such interface; there are {listed}", name)
+        if not known[name].up:
+            raise InterfaceError(f"the interface is down; `ip link set {name} up` would bring it up", name)
+        chosen.append(known[name])
+    return chosen
+
+
+def _opened(interface: Interface | None) -> Any:
+    """A socket for packets of this interface, or of all; scapy's where it has one. What comes in without a filter goes with the making of
+    the ring."""
+    name = "any" if interface is None else interface.name
+    try:
+        if interface is None:
+            return socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(EVERYTHING))
+        from scapy.arch.linux import L2ListenSocket
+
+        return L2ListenSocket(iface=interface.name, promisc=False, nofilter=1)
+    except PermissionError as error:
+        raise InterfaceError("capturing needs the capability CAP_NET_RAW", name) from error
+    except OSError as error:
+        raise InterfaceError(f"cannot be opened: {explain(error)}", name) from error
+
+
+def _ring(opened: socket.socket, blocks: int) -> int:
+    """Makes the ring; returns of how many blocks, where memory is short fewer than asked for."""
+    try:
+        opened.setsockopt(SOL_PACKET, VERSION, V3)
+    except OSError as error:
+        raise InterfaceError(f"this system has no packet ring (TPACKET_V3): {explain(error)}") from error
+    while True:
+        try:
+            opened.setsockopt(SOL_PACKET, RX_RING, struct.pack("=7I", BLOCK, blocks, FRAME, BLOCK // FRAME * blocks, RETIRE_MS, 0, 0))
+        except OSError as error:
+            if blocks <= 2:
+                raise InterfaceError(f"the kernel grants no buffer: {explain(error)}") from error
+            blocks = max(2, blocks // 2)
+        else:
+            return blocks
+
+
+def _tagged(buffer: bytes, at: Ints, head: NDArray[Any]) -> tuple[bytes, Ints, Ints, Ints]:
+    """Ethernet frames as they were sent: the kernel hands a VLAN tag over beside the frame, here it is put back."""
+    offset = at + head["mac"]
+    captured = head["captured"].astype(np.int64)
+    wire = head["wire"].astype(np.int64)
+    rows = np.flatnonzero((head["status"] & VLAN_VALID) != 0)
+    if not len(rows):
+        return buffer, offset, captured, wire
+    data = np.frombuffer(buffer, np.uint8).copy()
+    tag = np.empty((len(rows), 2), ">u2")
+    tag[:, 0] = _tag_types(head[rows])
+    tag[:, 1] = head["tag"][rows]
+    place = offset[rows][:, None] - TAG
+    data[place + np.arange(12)] = data[place + TAG + np.arange(12)]
+    data[place + 12 + np.arange(TAG)] = tag.view(np.uint8)
+    offset[rows] -= TAG
+    captured[rows] += TAG
+    wire[rows] += TAG
+    return data.tobytes(), offset, captured, wire
+
+
+def _cook(buffer: bytes, at: Ints, head: NDArray[Any]) -> tuple[bytes, Ints, Ints, Ints, Ints]:
+    """Packets of any link type with a Linux cooked header (version 2) instead of their own, and what they are (EtherType)."""
+    net = at + head["net"]
+    link = head["net"].astype(np.int64) - head["mac"]
+    captured = np.maximum(head["captured"].astype(np.int64) - link, 0)
+    wire = np.maximum(head["wire"].astype(np.int64) - link, captured)
+    kind = head["protocol"].astype(np.int64)
+    data = np.frombuffer(buffer, np.uint8).copy()
+    # A tag that the sender wrote into the frame itself lies before the IP header and is gone with the link header.
+    inline = np.flatnonzero(np.isin(kind, VLAN) & (captured > 0))
+    if len(inline):
+        version = data[net[inline]] >> 4
+        kind[inline] = np.where(version == 4, 0x0800, np.where(version == 6, 0x86DD, kind[inline]))
+    tagged = (head["status"] & VLAN_VALID) != 0
+    cooked = np.zeros(len(at), SLL2)
+    for name in ("interface", "hardware", "type", "address_length", "address", "tag"):
+        cooked[name] = head[name]
+    cooked["inner"] = kind
+    cooked["protocol"] = np.where(tagged, _tag_types(head), kind)
+    size = np.where(tagged, COOKED + TAG, COOKED)
+    offset = net - size
+    image = cooked.view(np.uint8).reshape(len(at), SLL2.itemsize)
+    data[offset[:, None] + np.arange(COOKED)] = image[:, :COOKED]
+    rows = np.flatnonzero(tagged)
+    data[net[rows][:, None] - TAG + np.arange(TAG)] = image[rows, COOKED:]
+    return data.tobytes(), offset, captured + size, wire + size, kind
+
+
+def _tag_types(head: NDArray[Any]) -> NDArray[Any]:
+    return np.where((head["status"] & VLAN_TYPE_VALID) != 0, head["tag_type"], VLAN[0])
+
+
+def _without(batch: PacketBatch, rows: Ints) -> PacketBatch:
+    kept = np.ones(len(batch), np.bool_)
+    kept[rows] = False
+    return PacketBatch(
+        batch.buffer,
+        batch.time_ns[kept],
+        batch.number[kept],
+        batch.file[kept],
+        batch.offset[kept],
+        batch.captured[kept],
+        batch.wire[kept],
+        batch.link[kept],
+    )

@@ -1,0 +1,155 @@
+"""Writes pcapng files: one, or a ring of several of which the oldest are removed.
+
+After the I-D draft-ietf-opsawg-pcapng; times in nanoseconds.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections import deque
+from pathlib import Path
+from time import gmtime, strftime
+from typing import NamedTuple
+
+import numpy as np
+
+from dissect.capture.blocks import explain
+from dissect.errors import UsageError
+from dissect.model import PacketBatch
+
+SECTION, INTERFACE, STATISTICS, ENHANCED = 0x0A0D0D0A, 1, 5, 6
+END_OF_OPTIONS, APPLICATION, INTERFACE_NAME, RESOLUTION = 0, 4, 2, 9
+RECEIVED, DROPPED = 4, 5
+NANOSECONDS = 9
+OVERHEAD = 32
+"""Bytes of a packet's block besides the packet and what fills it up."""
+
+
+class Ring(NamedTuple):
+    """When to go on in a new file, and how many to keep; None: no limit."""
+
+    size: int | None = None
+    duration_ns: int | None = None
+    files: int | None = None
+
+
+class Writer:
+    """Writes packets as captured, passwords and tokens included: files are made readable for their owner alone.
+
+    With a `ring` the files are named as other tools do: NAME_00001_20240131235959.pcapng, by number and UTC of the first packet.
+    """
+
+    def __init__(self, path: str, link: int, interface: str, snap: int, ring: Ring | None = None) -> None:
+        self.path = Path(path)
+        self.written = 0
+        """Bytes of all files so far."""
+        self._head = _head(link, interface, snap)
+        self._ring = ring
+        self._file = -1
+        self._size = self._packets = 0
+        self._since = 0
+        self._number = 0
+        self._kept: deque[Path] = deque()
+        if ring is None:
+            self._open(self.path)
+        else:
+            # What cannot be written should show before the first packet.
+            if not os.access(self.path.parent, os.W_OK | os.X_OK):
+                raise UsageError(f"-w {self.path}: {self.path.parent} is no directory in which files can be made")
+
+    def fitting(self, batch: PacketBatch, size: int) -> int:
+        """How many packets of a batch can be written until `size` bytes are reached; the one that reaches it counts."""
+        ends = self.written + np.cumsum(_sizes(batch))
+        if self._file < 0:
+            ends += len(self._head)
+        return min(int(np.searchsorted(ends, size)) + 1, len(batch))
+
+    def write(self, batch: PacketBatch) -> None:
+        """Adds packets; on disk when this returns."""
+        ring = self._ring
+        parts: list[bytes] = []
+        held = 0
+        buffer = batch.buffer
+        rows = zip(batch.time_ns.tolist(), batch.offset.tolist(), batch.captured.tolist(), batch.wire.tolist(), strict=True)
+        for time_ns, offset, captured, wire in rows:
+            if ring is not None and (self._file < 0 or self._full(ring, held, time_ns)):
+                self._put(b"".join(parts))
+                parts, held = [], 0
+                self._next(ring, time_ns)
+            total = OVERHEAD + captured + (-captured & 3)
+            parts.append(struct.pack("<7I", ENHANCED, total, 0, time_ns >> 32, time_ns & 0xFFFF_FFFF, captured, wire))
+            parts.append(buffer[offset : offset + captured])
+            parts.append(bytes(-captured & 3) + struct.pack("<I", total))
+            held += total
+            self._packets += 1
+        self._put(b"".join(parts))
+
+    def close(self, time_ns: int, received: int, dropped: int) -> None:
+        """Ends the file with what became of the packets."""
+        if self._file >= 0:
+            options = _option(RECEIVED, struct.pack("<Q", received)) + _option(DROPPED, struct.pack("<Q", dropped))
+            self._put(_block(STATISTICS, struct.pack("<3I", 0, time_ns >> 32, time_ns & 0xFFFF_FFFF) + options))
+            self._shut()
+
+    def _full(self, ring: Ring, held: int, time_ns: int) -> bool:
+        if not self._packets:
+            return False
+        if ring.size is not None and self._size + held >= ring.size:
+            return True
+        return ring.duration_ns is not None and time_ns - self._since >= ring.duration_ns
+
+    def _next(self, ring: Ring, time_ns: int) -> None:
+        self._shut()
+        self._number += 1
+        stamp = strftime("%Y%m%d%H%M%S", gmtime(time_ns // 1_000_000_000))
+        path = self.path.with_name(f"{self.path.stem}_{self._number:05d}_{stamp}{self.path.suffix}")
+        self._open(path)
+        self._since = time_ns
+        self._kept.append(path)
+        if ring.files is not None and len(self._kept) > ring.files:
+            self._kept.popleft().unlink(missing_ok=True)
+
+    def _open(self, path: Path) -> None:
+        try:
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        except OSError as error:
+            raise UsageError(f"-w {path}: cannot be written: {explain(error)}") from error
+        self._size = self._packets = 0
+        self._put(self._head)
+
+    def _put(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            try:
+                left = left[os.write(self._file, left) :]
+            except OSError as error:
+                raise UsageError(f"-w {self.path}: cannot be written: {explain(error)}") from error
+        self._size += len(data)
+        self.written += len(data)
+
+    def _shut(self) -> None:
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+def _sizes(batch: PacketBatch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    return OVERHEAD + batch.captured + (-batch.captured & 3)
+
+
+def _head(link: int, interface: str, snap: int) -> bytes:
+    section = struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1) + _option(APPLICATION, b"streamdump")
+    described = (
+        struct.pack("<HHI", link, 0, snap) + _option(INTERFACE_NAME, interface.encode()) + _option(RESOLUTION, bytes((NANOSECONDS,)))
+    )
+    return _block(SECTION, section + _option(END_OF_OPTIONS, b"")) + _block(INTERFACE, described + _option(END_OF_OPTIONS, b""))
+
+
+def _option(code: int, value: bytes) -> bytes:
+    return struct.pack("<HH", code, len(value)) + value + bytes(-len(value) & 3)
+
+
+def _block(kind: int, body: bytes) -> bytes:
+    total = len(body) + 12
+    return struct.pack("<II", kind, total) + body + struct.pack("<I", total)
