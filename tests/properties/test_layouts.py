@@ -218,8 +218,8 @@ def other_tables() -> list[Any]:
     return [pytest.param(table, id=name) for name, table in protocol_tables() if not isinstance(table, Layout)]
 
 
-SOME = settings(max_examples=max(6, settings.default.max_examples // 5)) if settings.default else settings()
-"""For what looks at every cut of a frame."""
+SOME = settings(max_examples=max(6, settings.default.max_examples // 8)) if settings.default else settings()
+"""There are hundreds of layouts, and every cut of every frame is looked at."""
 
 every_layout = pytest.mark.parametrize("layout", layouts())
 
