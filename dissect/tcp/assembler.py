@@ -89,8 +89,9 @@ class Side(msgspec.Struct, gc=False):
 
 
 class Conversation(msgspec.Struct, eq=False):
-    """Both byte streams between two endpoints. Side 0 sent the SYN, or without one the first packet; `first` and `last` packet.
+    """Both byte streams between two endpoints. Side 0 sent the SYN, or without one the first packet.
 
+    `first` and `last` are the packets from the first to the one that closed it, `latest` counts those that came after it was closed.
     `syn`: side 0 is known to be the client. `open`: not ended by FIN of both sides, RST, or a new SYN. `ended` says how it ended.
     """
 
@@ -98,6 +99,7 @@ class Conversation(msgspec.Struct, eq=False):
     ports: tuple[int, int]
     first: Mark
     last: Mark
+    latest: Mark
     index: int = -1
     syn: bool = False
     sides: tuple[Side, Side] = msgspec.field(default_factory=lambda: (Side(), Side()))
@@ -130,7 +132,7 @@ class Conversation(msgspec.Struct, eq=False):
 
     @property
     def last_time_ns(self) -> int:
-        return self.last[3]
+        return self.latest[3]
 
 
 class Waiting:
@@ -535,11 +537,12 @@ class Assembler:
         count.bytes += wire
         self.packets += 1
         mark = (order, number, file, time_ns)
+        self.conversation.latest = mark
+        if self.closed is not None:
+            return
         self.conversation.last = mark
         if time_ns > self.clock:
             self.clock = time_ns
-        if self.closed is not None:
-            return
         if other.pending:
             self._expire(other)
         if own.pending:

@@ -134,7 +134,7 @@ class Conversations:
         flip = reverse ^ (flags & (SYN | ACK) == SYN | ACK)
         low, high = _endpoint(key, 0), _endpoint(key, 18)
         (one, port), (two, other_port) = (high, low) if flip else (low, high)
-        conversation = Conversation((one, two), (port, other_port), mark, mark)
+        conversation = Conversation((one, two), (port, other_port), mark, mark, mark)
         self._new.append(conversation)
         assembler = Assembler(conversation, flip, self._pool)
         self._table[key] = assembler
@@ -368,7 +368,7 @@ class _Plain:
             self._add(part, assembler, one)
         if back >= 0:
             self._add(back, assembler, two)
-        assembler.conversation.last = self._last[stretch]
+        assembler.conversation.last = assembler.conversation.latest = self._last[stretch]
         return True
 
     def _follows(self, part: int, stream: ByteStream) -> bool:

@@ -96,6 +96,7 @@ class Story(NamedTuple):
     items: tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]
     notes: tuple[list[tuple[int, str]], list[tuple[int, str]]]
     closed: list[int]
+    ends: list[tuple[int, int, int, int]]
 
     def bytes(self, side: int) -> bytes:
         """The bytes of a side, a dot for each that is missing."""
@@ -108,8 +109,8 @@ class Story(NamedTuple):
         """All that must not depend on batches."""
         row = self.conversation
         counts = [tuple(getattr(side, name) for name in side.__struct_fields__) for side in row.sides]
-        head = (row.index, row.endpoints, row.ports, row.first, row.last, row.syn, row.ended, row.open, row.limit_hits)
-        return (*head, counts, self.items, self.notes, self.closed)
+        head = (row.index, row.endpoints, row.ports, row.first, row.last, row.latest, row.syn, row.ended, row.open, row.limit_hits)
+        return (*head, counts, self.items, self.notes, self.closed, self.ends)
 
 
 def feed(segments: Sequence[Segment], size: int | None = None, options: Options | None = None) -> list[Story]:
@@ -130,7 +131,7 @@ def run(batches: Iterable[SegmentBatch], options: Options | None = None) -> list
 def _add(stories: dict[int, Story], deliveries: list[Delivery]) -> None:
     for delivery in deliveries:
         index = delivery.conversation.index
-        story = stories.setdefault(index, Story(delivery.conversation, ([], []), ([], []), []))
+        story = stories.setdefault(index, Story(delivery.conversation, ([], []), ([], []), [], []))
         assert not story.closed, "nothing follows the end of a conversation"
         for item in delivery.items:
             check(item)
@@ -146,6 +147,8 @@ def _add(stories: dict[int, Story], deliveries: list[Delivery]) -> None:
                 into.append(("bytes", item.position + start, item.data[start:end], order, release, number, time_ns))
         if delivery.closed is not None:
             story.closed.append(delivery.closed)
+            # Nothing that comes later may change it: a batch may hold more packets.
+            story.ends.append(delivery.conversation.last)
             for side in (0, 1):
                 size = sum(len(item[2]) if item[0] == "bytes" else item[2] for item in story.items[side])
                 assert delivery.conversation.stream_bytes[side] == size
