@@ -154,7 +154,7 @@ def dissect_pieces(protocol: Protocol, pieces: list[Piece], verdict: Verdict, cl
         if not (isinstance(record, Gap) and record.in_frame):
             side = 0 if record.src == "10.0.0.1:4000" else 1
             sizes[side] += record.size
-        records.append((one[0], one[1], one[2], one[3], one[5], one[6], one[7], msgspec.to_builtins(record)))
+        records.append((one[0], one[1], one[2], one[3], one[5], one[6], one[7], msgspec.json.encode(record)))
     totals = [sum(piece.size for piece in pieces if piece.side == side) for side in (0, 1)]
     assert sizes == totals, "messages and gaps are the byte stream"
     return records
