@@ -15,8 +15,9 @@ from cli.commands.read import read
 from cli.commands.schema import schema
 from cli.exits import ExitCode
 from cli.help import page
+from cli.live import ways_out
 from cli.output import PipeClosed, say
-from dissect.errors import StreamdumpError, UsageError
+from dissect.errors import InterfaceError, StreamdumpError, UsageError
 
 READ = "read"
 """The command that needs no name; typing it means a file of that name."""
@@ -90,6 +91,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.DONE
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
+    except InterfaceError as error:
+        say(str(error))
+        if isinstance(error.__cause__, PermissionError):
+            for way in ways_out():
+                say(way)
+        return ExitCode.NO_INTERFACE
     except UsageError as error:
         say(str(error))
         return ExitCode.USAGE

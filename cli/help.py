@@ -16,11 +16,13 @@ EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
         ("streamdump -V -c 3 capture.pcap", "the first three with every field and its bytes"),
         ("streamdump --json capture.pcap | jq .name", "JSON Lines for other programs"),
         ("streamdump conversations capture.pcap", "who talked to whom, in which protocol"),
-        ("tcpdump -U -w - tcp | streamdump -", "while it happens"),
+        ("streamdump -i any", "while it happens, on the known ports"),
+        ("tcpdump --immediate-mode -U -w - tcp | streamdump -", "the same through a pipe"),
     ),
     "conversations": (
         ("streamdump conversations capture.pcap", "a table, or plain columns in a pipe"),
         ("streamdump conversations --json *.pcap", "one JSON object a conversation"),
+        ("streamdump conversations -i any", "a table that is kept up to date"),
     ),
     "protocols": (
         ("streamdump protocols", "names, usual ports, titles"),

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from dissect.model import Options
     from dissect.protocols.base import Protocol
 
-SHOWN, READ, LIMITS, OTHER = "What is shown", "What is read", "Limits", "Other"
+SHOWN, READ, LIVE, LIMITS, OTHER = "What is shown", "What is read", "Live capture", "Limits", "Other"
 
 
 WHEN = ("auto", "always", "never")
@@ -53,7 +53,57 @@ Verbs = Annotated[
 ]
 AutoStop = Annotated[
     list[str] | None,
-    typer.Option("-a", metavar="packets:N", help="stop after N packets", rich_help_panel=READ, show_default=False),
+    typer.Option(
+        "-a",
+        metavar="packets:N",
+        help="stop after N packets; live also duration:N seconds, filesize:N kB of -w",
+        rich_help_panel=READ,
+        show_default=False,
+    ),
+]
+Interfaces = Annotated[
+    list[str] | None,
+    typer.Option("-i", metavar="IFACE", help="capture from it; again for more, any for all", rich_help_panel=LIVE, show_default=False),
+]
+ListInterfaces = Annotated[bool, typer.Option("-D", help="the interfaces there are, with state and addresses", rich_help_panel=LIVE)]
+CaptureFilter = Annotated[
+    str | None,
+    typer.Option(
+        "-f",
+        metavar="EXPR",
+        help="packets to capture, as tcpdump writes it; '' all TCP; without it the known ports and those of -d",
+        rich_help_panel=LIVE,
+        show_default=False,
+    ),
+]
+Buffer = Annotated[str, typer.Option("-B", metavar="SIZE", help="the kernel's buffer for packets", rich_help_panel=LIVE)]
+Snap = Annotated[str, typer.Option("-s", metavar="BYTES", help="how much of each packet to capture", rich_help_panel=LIVE)]
+Promiscuous = Annotated[bool, typer.Option("--promiscuous", help="also frames for other machines", rich_help_panel=LIVE)]
+WriteTo = Annotated[
+    str | None,
+    typer.Option(
+        "-w", metavar="FILE", help="write the packets as captured (secrets too), as pcapng", rich_help_panel=LIVE, show_default=False
+    ),
+]
+RingBuffer = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-b",
+        metavar="filesize:N",
+        help="-w into files in turn: a new one after N kB or duration:N seconds, keeping files:N",
+        rich_help_panel=LIVE,
+        show_default=False,
+    ),
+]
+AnswerTime = Annotated[
+    str, typer.Option("--timeout", metavar="SECONDS", help="when a request without a response is reported", rich_help_panel=LIVE)
+]
+IdleTime = Annotated[
+    str, typer.Option("--idle-time", metavar="SECONDS", help="when a silent conversation is forgotten", rich_help_panel=LIVE)
+]
+ClosedTime = Annotated[str, typer.Option("--closed-time", metavar="SECONDS", help="when one that ended is forgotten", rich_help_panel=LIVE)]
+TrackedLimit = Annotated[
+    str, typer.Option("--tracked-limit", metavar="N", help="conversations remembered; then the oldest is forgotten", rich_help_panel=LIVE)
 ]
 Colour = Annotated[
     str,
@@ -90,6 +140,10 @@ def library_options(
     show_secrets: bool = False,
     detail: bool = False,
     exchanges: bool = False,
+    answer_time: str = "30",
+    idle_time: str = "3600",
+    closed_time: str = "30",
+    tracked_limit: str = "20000",
 ) -> Options:
     """The library's options for those of a command line."""
     from dissect.model import Options
@@ -108,6 +162,10 @@ def library_options(
         waiting_time_ns=_seconds("--waiting-time", waiting_time),
         frame_limit=size("--frame-limit", frame_limit),
         open_limit=whole("--open-limit", open_limit),
+        answer_time_ns=_seconds("--timeout", answer_time),
+        idle_time_ns=_seconds("--idle-time", idle_time),
+        closed_time_ns=_seconds("--closed-time", closed_time),
+        tracked_limit=whole("--tracked-limit", tracked_limit),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from pathlib import Path
@@ -66,7 +66,7 @@ class Run:
             return
         progress = _Progress(self.readers, self.colour)
         try:
-            with _few_collections():
+            with few_collections():
                 for batch in self.inspector.batches(self.packets):
                     if show(batch):
                         self.stopped = "stopped by -c"
@@ -92,52 +92,54 @@ class Run:
 
     def _summary(self, table: bool) -> str:
         names = [reader.name for reader in self.readers]
-        counters = self.inspector.counters
-        rows = self.inspector.rows()
-        said = [f"{_count(counters.packets, 'packet')}, {_count(counters.messages, 'message')} in {_count(len(rows), 'conversation')}"]
-        if self.stopped:
-            said[0] += f", {self.stopped}"
-        trouble = []
-        if counters.gaps:
-            trouble.append(f"{_count(counters.gaps, 'gap')} ({_count(counters.gap_bytes, 'byte')} missing or skipped)")
-        if counters.faults:
-            trouble.append(f"{counters.faults:,} damaged")
-        if counters.unanswered:
-            trouble.append(f"{counters.unanswered:,} unanswered")
-        limits = sum(row.limit_hits for row in rows)
-        if limits:
-            trouble.append(f"{_count(limits, 'limit')} reached")
-        if trouble:
-            said.append(", ".join(trouble))
-        unread = _unread(rows)
-        if unread:
-            said.append(unread)
-        if self.inspector.options.verbs is None and any(row.protocol == "seastar-rpc" and _scylla(row) for row in rows):
-            said.append("if that is ScyllaDB, --verbs scylla names its verbs")
-        if not table and rows and (unread or trouble):
+        said, trouble = account(self.inspector, self.stopped)
+        if not table and trouble:
             said.append(f"more: streamdump conversations {_quoted(names[0]) if len(names) == 1 else 'FILE...'}")
-        return f"{names[0] if len(names) == 1 else _count(len(names), 'file')}: {'; '.join(said)}"
+        return f"{names[0] if len(names) == 1 else count(len(names), 'file')}: {'; '.join(said)}"
 
 
-def _scylla(row: ConversationRow) -> bool:
-    """Whether a port is one that ScyllaDB listens on; too little to name its verbs unasked."""
-    return any(endpoint.rpartition(":")[2] in ("7000", "7001") for endpoint in row.endpoints)
+def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ()) -> tuple[list[str], bool]:
+    """What was read, in parts of a line, and whether `conversations` can tell more; `lost`: what to say of packets besides."""
+    counters, past = inspector.counters, inspector.past
+    rows = inspector.rows()
+    conversations = past.conversations + len(rows)
+    packets = ", ".join([count(counters.packets, "packet"), *lost])
+    said = [f"{packets}, {count(counters.messages, 'message')} in {count(conversations, 'conversation')}"]
+    if stopped:
+        said[0] += f", {stopped}"
+    trouble = []
+    if counters.gaps:
+        trouble.append(f"{count(counters.gaps, 'gap')} ({count(counters.gap_bytes, 'byte')} missing or skipped)")
+    if counters.faults:
+        trouble.append(f"{counters.faults:,} damaged")
+    if counters.unanswered:
+        trouble.append(f"{counters.unanswered:,} unanswered")
+    limits = past.limit_hits + sum(row.limit_hits for row in rows)
+    if limits:
+        trouble.append(f"{count(limits, 'limit')} reached")
+    if trouble:
+        said.append(", ".join(trouble))
+    unread = _unread(rows, past.unread)
+    if unread:
+        said.append(unread)
+    return said, bool(conversations and (unread or trouble))
 
 
-def _count(number: int, what: str) -> str:
+def count(number: int, what: str) -> str:
+    """ "1 packet", "1,448 packets"."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _unread(rows: Sequence[ConversationRow]) -> str:
+def _unread(rows: Sequence[ConversationRow], before: Mapping[str, int]) -> str:
     """What conversations of no known protocol are, the most frequent first."""
-    names: dict[str, int] = {}
+    names = dict(before)
     for row in rows:
         if row.protocol is None and any(row.bytes):
             name = row.name or "unknown"
             names[name] = names.get(name, 0) + 1
     ordered = sorted(names.items(), key=lambda one: -one[1])
     text = ", ".join(f"{number:,} {name}" if len(names) > 1 else name for name, number in ordered[:4])
-    return f"{_count(sum(names.values()), 'conversation')} not read ({text}{', ...' if len(names) > 4 else ''})" if names else ""
+    return f"{count(sum(names.values()), 'conversation')} not read ({text}{', ...' if len(names) > 4 else ''})" if names else ""
 
 
 def _quoted(name: str) -> str:
@@ -160,7 +162,7 @@ def _advice(error: CaptureError) -> str:
 
 
 @contextmanager
-def _few_collections() -> Iterator[None]:
+def few_collections() -> Iterator[None]:
     """Collect garbage rarely: records make many objects and no cycles."""
     before = gc.get_threshold()
     gc.freeze()

@@ -3,26 +3,42 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
+from cli.live import LiveRun, Table, Wanted, check_without
 from cli.options import (
+    AnswerTime,
     AutoStop,
+    Buffer,
+    CaptureFilter,
+    ClosedTime,
     Colour,
     DecodeAs,
     Files,
     FrameLimit,
+    IdleTime,
+    Interfaces,
     Json,
     OpenLimit,
+    Promiscuous,
     ReadFiles,
+    RingBuffer,
+    Snap,
+    TrackedLimit,
     UndecidedLimit,
     Verbs,
     WaitingLimit,
     WaitingTime,
     WaitingTotal,
+    WriteTo,
     library_options,
     packet_limit,
 )
 from cli.output import coloured, columns, write, write_text
 from cli.run import Run
+
+if TYPE_CHECKING:
+    from dissect.model import ConversationRow, Options
 
 
 def conversations(
@@ -32,6 +48,17 @@ def conversations(
     stop: AutoStop = None,
     decode_as: DecodeAs = None,
     verbs: Verbs = None,
+    interfaces: Interfaces = None,
+    capture_filter: CaptureFilter = None,
+    buffer: Buffer = "32M",
+    snap: Snap = "262144",
+    promiscuous: Promiscuous = False,
+    write_to: WriteTo = None,
+    ring: RingBuffer = None,
+    answer_time: AnswerTime = "30",
+    idle_time: IdleTime = "3600",
+    closed_time: ClosedTime = "30",
+    tracked_limit: TrackedLimit = "20000",
     undecided_limit: UndecidedLimit = "1M",
     waiting_limit: WaitingLimit = "16M",
     waiting_total: WaitingTotal = "256M",
@@ -41,17 +68,51 @@ def conversations(
     colour: Colour = "auto",
 ) -> int:
     """Who talked to whom, in which protocol, how sure that is, and how it went."""
-    options = library_options(decode_as, undecided_limit, waiting_limit, waiting_total, waiting_time, frame_limit, open_limit, verbs)
-    with Run([*(read_files or ()), *(files or ())], options, packet_limit(stop), colour) as run:
+    names = [*(read_files or ()), *(files or ())]
+    wanted = Wanted(interfaces or (), capture_filter, buffer, snap, promiscuous, write_to, ring, stop)
+    options = library_options(
+        decode_as,
+        undecided_limit,
+        waiting_limit,
+        waiting_total,
+        waiting_time,
+        frame_limit,
+        open_limit,
+        verbs,
+        answer_time=answer_time,
+        idle_time=idle_time,
+        closed_time=closed_time,
+        tracked_limit=tracked_limit,
+    )
+    if wanted.interfaces:
+        return _live(wanted, names, options, json, colour)
+    check_without(wanted)
+    with Run(names, options, packet_limit(stop), colour) as run:
         run.each(lambda _: False)
-        rows = run.inspector.rows()
-        if json:
-            from dissect.render.jsonl import encode
-
-            write(encode(rows))
-        elif rows:
-            from dissect.render.conversations import plain, table
-
-            width = columns()
-            write_text(plain(rows) if width is None else table(rows, width, coloured(colour, sys.stdout)))
+        _show(run.inspector.rows(), json, colour)
         return run.end(table=True)
+
+
+def _live(wanted: Wanted, names: list[str], options: Options, json: bool, colour: str) -> int:
+    """While it goes on a table on a terminal; in JSON each conversation when it is forgotten, and all others at the end."""
+    with LiveRun(wanted, names, options, colour) as run:
+        if json:
+            run.leaving = lambda rows: _show(rows, json, colour)
+            run.each(lambda _: False)
+        else:
+            with Table(run) as table:
+                run.each(table.take)
+        _show(run.inspector.rows(), json, colour)
+        return run.end(table=True)
+
+
+def _show(rows: list[ConversationRow], json: bool, colour: str) -> None:
+    if json:
+        from dissect.render.jsonl import encode
+
+        write(encode(rows))
+    elif rows:
+        from dissect.render.conversations import plain, table
+
+        width = columns()
+        write_text(plain(rows) if width is None else table(rows, width, coloured(colour, sys.stdout)))

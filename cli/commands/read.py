@@ -9,26 +9,40 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.exits import ExitCode
+from cli.live import LiveRun, Wanted, check_without, list_interfaces
 from cli.options import (
     BYTES_AS,
     CLOCKS,
     FORMS,
+    LIVE,
     OTHER,
     READ,
     SHOWN,
+    AnswerTime,
     AutoStop,
+    Buffer,
+    CaptureFilter,
+    ClosedTime,
     Colour,
     DecodeAs,
     Files,
     FrameLimit,
+    IdleTime,
+    Interfaces,
     Json,
+    ListInterfaces,
     OpenLimit,
+    Promiscuous,
     ReadFiles,
+    RingBuffer,
+    Snap,
+    TrackedLimit,
     UndecidedLimit,
     Verbs,
     WaitingLimit,
     WaitingTime,
     WaitingTotal,
+    WriteTo,
     library_options,
     one_of,
     packet_limit,
@@ -84,6 +98,21 @@ def read(
     stop: AutoStop = None,
     decode_as: DecodeAs = None,
     verbs: Verbs = None,
+    interfaces: Interfaces = None,
+    list_all: ListInterfaces = False,
+    capture_filter: CaptureFilter = None,
+    buffer: Buffer = "32M",
+    snap: Snap = "262144",
+    promiscuous: Promiscuous = False,
+    write_to: WriteTo = None,
+    ring: RingBuffer = None,
+    answer_time: AnswerTime = "30",
+    idle_time: IdleTime = "3600",
+    closed_time: ClosedTime = "30",
+    tracked_limit: TrackedLimit = "20000",
+    line_buffered: Annotated[
+        bool, typer.Option("-l", help="lines at once also into a pipe; they always come so, -l is a habit", rich_help_panel=LIVE)
+    ] = False,
     undecided_limit: UndecidedLimit = "1M",
     waiting_limit: WaitingLimit = "16M",
     waiting_total: WaitingTotal = "256M",
@@ -96,6 +125,11 @@ def read(
     """The messages of captures, a line each."""
     if version:
         return _version()
+    if list_all:
+        return list_interfaces()
+    wanted = Wanted(interfaces or (), capture_filter, buffer, snap, promiscuous, write_to, ring, stop)
+    if not wanted.interfaces:
+        check_without(wanted)
     names = [*(read_files or ()), *(files or ())]
     if len(sys.argv) <= 1 and not names and sys.stdin.isatty():
         print(context.get_help())
@@ -118,8 +152,12 @@ def read(
         show_secrets=show_secrets,
         detail=tree or dump,
         exchanges=exchanges,
+        answer_time=answer_time,
+        idle_time=idle_time,
+        closed_time=closed_time,
+        tracked_limit=tracked_limit,
     )
-    with Run(names, options, packet_limit(stop), colour) as run:
+    with LiveRun(wanted, names, options, colour) if interfaces else Run(names, options, packet_limit(stop), colour) as run:
         show = _nothing if quiet else _json() if json else _text(clock, palette(colour), tree, dump, show_secrets)
 
         def one(batch: list[Record]) -> bool:

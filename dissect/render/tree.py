@@ -65,7 +65,7 @@ def _rows(message: Message, spans: list[Span], show_secrets: bool, palette: Pale
         if bad:
             more = "!"
         head = f"    {where:<11} {data:<{3 * shown - 1}} {more}  {name}"
-        value = _value(span, hidden, bad)
+        value = _value(span, hidden, bad, raw.get(buffer, b""))
         if bad:
             value = f"{_fault(message)}  {value}" if value else _fault(message)
         text = value if columns is None else cut(value, max(0, columns - width(head) - 2))
@@ -94,7 +94,7 @@ def _broken(message: Message, spans: list[Span]) -> int | None:
     return found
 
 
-def _value(span: Span, hidden: bool, bad: bool) -> str:
+def _value(span: Span, hidden: bool, bad: bool, data: bytes) -> str:
     if not span.leaf:
         return ""
     value = span.value
@@ -103,7 +103,9 @@ def _value(span: Span, hidden: bool, bad: bool) -> str:
         return value if is_told else f"<redacted {span.length} bytes>"
     if bad and value is None:
         return ""
-    text = _text(value)
+    # Hex digits that repeat the bytes are bytes; text of so many characters would have taken as many bytes.
+    is_hex = isinstance(value, str) and value != "" and data[span.offset : span.offset + span.length].hex().endswith(value)
+    text = str(value) if is_hex else _text(value)
     return f"{text}  {visible(span.label)}" if span.label else text
 
 

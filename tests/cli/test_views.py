@@ -243,6 +243,15 @@ def process(*argv: str | Path, **more: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-m", "cli", *map(str, argv)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
 
 
+def test_json_waits_for_nothing_it_does_not_need() -> None:
+    code = (
+        "import sys; from cli.app import main; main(sys.argv[1:]);"
+        "print(sorted({'rich', 'scapy', 'pydantic', 'pyspark'} & {name.split('.')[0] for name in sys.modules}), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, "--json", STREAM], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
 def test_a_closed_pipe_ends_quietly() -> None:
     many = GOLDEN / "rabbitmq-stream" / "pipelined_requests_405.pcap"
     running = process("--json", many if many.exists() else STREAM)

@@ -76,6 +76,12 @@ def test_a_secret_value_is_hidden_even_if_its_dissector_forgot() -> None:
     assert "secret" not in tree(detailed(spans=spans), False)
 
 
+def test_bytes_are_told_from_text() -> None:
+    made = tree(detailed(spans=[Span("head", 0, 4, "00000014"), Span("body", 4, 18, "00000014")]), False).splitlines()
+    assert made[1].endswith("  head  00000014")
+    assert made[2].endswith("  body  '00000014'")
+
+
 def test_unpacked_bytes_are_shown_as_their_own() -> None:
     one = detailed()
     assert one.raw is not None

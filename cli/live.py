@@ -1,0 +1,329 @@
+"""One run over interfaces: opens them, hands batches of records on as they come, and says at the end what was captured."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from time import monotonic
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from cli.exits import ExitCode
+from cli.options import WHEN, one_of, size, whole
+from cli.output import PipeClosed, abandon, coloured, columns, say, write_text
+from cli.run import account, few_collections
+from dissect.errors import CaptureError, InterfaceError, UsageError
+
+if TYPE_CHECKING:
+    from dissect.capture.write import Ring, Writer
+    from dissect.inspector import Inspector
+    from dissect.model import ConversationRow, Options, PacketBatch, Record
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+KILOBYTE = 1000
+"""As tshark counts in `filesize:N`."""
+
+
+REFRESH = 0.5
+"""Seconds between two states of the table."""
+
+
+class Stops(NamedTuple):
+    """When to stop of one's own accord; None: not for this reason."""
+
+    packets: int | None = None
+    duration: float | None = None
+    size: int | None = None
+
+
+class Wanted(NamedTuple):
+    """What the options of live capture say."""
+
+    interfaces: Sequence[str]
+    expression: str | None
+    buffer: str
+    snap: str
+    promiscuous: bool
+    write: str | None
+    ring: Sequence[str] | None
+    stop: Sequence[str] | None
+
+
+def check_without(wanted: Wanted) -> None:
+    """Options of live capture make no sense for files."""
+    for given, option in ((wanted.expression, "-f"), (wanted.write, "-w"), (wanted.ring, "-b"), (wanted.promiscuous, "--promiscuous")):
+        if given not in (None, False, [], ()):
+            raise UsageError(f"{option} belongs to live capture; name an interface with -i, or see streamdump -D")
+
+
+class LiveRun:
+    """Captures with one inspector; the counterpart of `Run`."""
+
+    def __init__(self, wanted: Wanted, files: Sequence[str], options: Options, colour: str) -> None:
+        from dissect.capture.live import Live
+        from dissect.inspector import Inspector
+        from dissect.protocols import PROTOCOLS
+
+        if files:
+            raise UsageError(f"-i captures from an interface, {files[0]} is a file; give one or the other")
+        if wanted.write == "-":
+            raise UsageError("-w - : packets are written to files only; standard output has the messages")
+        if "any" in wanted.interfaces and len(set(wanted.interfaces)) > 1:
+            raise UsageError("-i any stands for all interfaces; leave the others out")
+        self.colour = one_of("--color", colour, WHEN)
+        self.stops = stops(wanted)
+        self.stopped: str | None = None
+        self.error: CaptureError | None = None
+        self.leaving: Callable[[list[ConversationRow]], None] | None = None
+        """Is given the rows of conversations that are forgotten."""
+        self.tick: Callable[[], None] | None = None
+        """Is called after every batch, about ten times a second or more."""
+        ring = ring_of(wanted)
+        known = sorted({port for protocol in PROTOCOLS for port in protocol.ports} | {rule[0] for rule in options.decode_as})
+        snap = whole("-s", wanted.snap)
+        self.live = Live(
+            wanted.interfaces,
+            expression=wanted.expression,
+            ports=known,
+            buffer=size("-B", wanted.buffer),
+            snap=snap,
+            promiscuous=wanted.promiscuous,
+        )
+        self.inspector: Inspector = Inspector([self.live], options)
+        self.writer: Writer | None = None
+        self._interrupted = 0
+        self._before: list[tuple[signal.Signals, Any]] = []
+        try:
+            if wanted.write is not None:
+                from dissect.capture.write import Writer
+
+                self.writer = Writer(wanted.write, self.live.link, self.live.name, snap, ring)
+        except BaseException:
+            self.live.close()
+            raise
+        if wanted.expression is None:
+            taken = f"TCP on ports {', '.join(map(str, known))}"
+        else:
+            taken = f"what matches {wanted.expression!r}" if wanted.expression else "all TCP"
+        say(f"{self.live.name}: capturing {taken}; the kernel granted a buffer of {_amount(self.live.granted)}")
+        if wanted.write is not None:
+            say(f"-w {wanted.write}: packets are written as captured, passwords and tokens included")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.live.close()
+        if self.writer is not None:
+            self.writer.close(self.live.now_ns, self.live.packets + self.live.dropped, self.live.dropped)
+
+    def each(self, show: Callable[[list[Record]], bool]) -> None:
+        """Hand on the records as they come until `show` says that it has enough, a condition of -a is met, or the user ends it."""
+        self._listen(True)
+        try:
+            with few_collections():
+                self._each(show)
+        except InterfaceError as error:
+            self.error = error
+            show(self.inspector.finish())
+        finally:
+            self._listen(False)
+
+    def _each(self, show: Callable[[list[Record]], bool]) -> None:
+        inspector, live, duration = self.inspector, self.live, self.stops.duration
+        ends = None if duration is None else monotonic() + duration
+        reader_gone = _reader_gone()
+        for batch in live.batches():
+            enough = False
+            if len(batch):
+                batch, enough = self._limited(batch)
+                if self.writer is not None:
+                    self.writer.write(batch)
+                if show(inspector.take(batch)):
+                    self.stopped = "stopped by -c"
+                    return
+            late = inspector.age(live.now_ns, self.leaving)
+            if late and show(late):
+                self.stopped = "stopped by -c"
+                return
+            if self.tick is not None:
+                self.tick()
+            if enough:
+                self.stopped = "stopped by -a"
+                break
+            if ends is not None and monotonic() >= ends:
+                self.stopped, ends = "stopped by -a", None
+                live.stop()
+            if not len(batch) and reader_gone():
+                abandon(sys.stdout)
+                raise PipeClosed
+        show(inspector.finish())
+
+    def _limited(self, batch: PacketBatch) -> tuple[PacketBatch, bool]:
+        """The packets that -a still allows, and whether it allows no more."""
+        from dissect.capture.files import part
+
+        rows = len(batch)
+        enough = False
+        if self.stops.packets is not None and rows >= self.stops.packets - self.inspector.counters.packets:
+            rows, enough = self.stops.packets - self.inspector.counters.packets, True
+        if self.stops.size is not None and self.writer is not None:
+            fitting, full = self.writer.fitting(batch, self.stops.size)
+            if full and fitting <= rows:
+                rows, enough = fitting, True
+        return (batch if rows == len(batch) else part(batch, 0, rows)), enough
+
+    def end(self, table: bool = False) -> ExitCode:
+        """Say on standard error what was captured, then what went wrong; the exit code."""
+        live = self.live
+        live.close()
+        extra = [f"{live.dropped:,} dropped by the kernel"]
+        if live.duplicates:
+            extra.append(f"{live.duplicates:,} seen twice and counted once")
+        parts, _ = account(self.inspector, self.stopped, extra)
+        say(f"{live.name}: {'; '.join(parts)}")
+        if live.dropped:
+            say("a larger buffer (-B 256M) or a narrower filter (-f) keeps the kernel from dropping packets")
+        if self.error is not None:
+            say(str(self.error))
+            return ExitCode.NO_INTERFACE
+        if self._interrupted and not self.inspector.counters.packets:
+            return ExitCode.INTERRUPTED
+        return ExitCode.DONE
+
+    def _listen(self, begin: bool) -> None:
+        if begin:
+            self._before = [(one, signal.signal(one, self._interrupt)) for one in SIGNALS]
+        else:
+            for one, handler in self._before:
+                signal.signal(one, handler)
+            self._before = []
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        """The first time lets the run end in order, the second time ends it at once."""
+        self._interrupted += 1
+        if self._interrupted > 1:
+            raise KeyboardInterrupt
+        self.stopped = "interrupted"
+        self.live.stop()
+
+
+def stops(wanted: Wanted) -> Stops:
+    """What `-a duration:N`, `-a packets:N` and `-a filesize:N` say; of several of a kind the smallest."""
+    found: dict[str, int] = {}
+    for condition in wanted.stop or ():
+        kind, number = _condition("-a", condition, ("duration", "packets", "filesize"))
+        found[kind] = min(number, found.get(kind, number))
+    if "filesize" in found and wanted.write is None:
+        raise UsageError("-a filesize:N speaks of the file that -w names; there is none")
+    kilobytes = found.get("filesize")
+    return Stops(found.get("packets"), found.get("duration"), None if kilobytes is None else kilobytes * KILOBYTE)
+
+
+def ring_of(wanted: Wanted) -> Ring | None:
+    """What `-b filesize:N`, `-b duration:N` and `-b files:N` say."""
+    from dissect.capture.write import Ring
+
+    if not wanted.ring:
+        return None
+    if wanted.write is None:
+        raise UsageError("-b divides the file that -w names; there is none")
+    found = dict(_condition("-b", condition, ("filesize", "duration", "files")) for condition in wanted.ring)
+    if set(found) == {"files"}:
+        raise UsageError("-b files:N says how many to keep; -b filesize:N or duration:N says when to begin the next")
+    kilobytes, seconds = found.get("filesize"), found.get("duration")
+    return Ring(
+        None if kilobytes is None else kilobytes * KILOBYTE, None if seconds is None else seconds * 1_000_000_000, found.get("files")
+    )
+
+
+def _condition(option: str, condition: str, kinds: Sequence[str]) -> tuple[str, int]:
+    kind, _, number = condition.partition(":")
+    if kind not in kinds:
+        raise UsageError(f"{option} {condition}: unknown condition; write {', '.join(f'{one}:N' for one in kinds)}")
+    if not (number.isascii() and number.isdigit()) or not int(number):
+        raise UsageError(f"{option} {condition}: N must be a whole number, 1 or more")
+    return kind, int(number)
+
+
+def ways_out() -> list[str]:
+    """What to do without the permission to capture."""
+    python = os.path.realpath(sys.executable)
+    own = os.path.join(sys.prefix, "bin", "python-capture")
+    return [
+        f"as root:        sudo {sys.executable} -m cli -i ...",
+        f"as you, always: install -m 700 {python} {own} && sudo setcap cap_net_raw=ep {own} && {own} -m cli -i ...",
+        f"through a pipe: sudo tcpdump --immediate-mode -U -i any -w - tcp | {sys.executable} -m cli -",
+    ]
+
+
+def list_interfaces() -> ExitCode:
+    """What `-D` prints: the interfaces with state and addresses."""
+    from dissect.capture.interfaces import interfaces
+
+    found = interfaces()
+    rows = [[one.name, one.state, one.kind, ", ".join(one.addresses) or "no address"] for one in found]
+    rows.append(["any", "up" if any(one.up for one in found) else "down", "all", "all interfaces together, cooked"])
+    sizes = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = ["  ".join([*(cell.ljust(size) for cell, size in zip(row[:3], sizes, strict=True)), row[3]]) for row in rows]
+    write_text("".join(f"{line}\n" for line in lines))
+    return ExitCode.DONE
+
+
+class Table:
+    """The conversations as a table on the terminal, refreshed as long as the capture goes on; elsewhere it does nothing."""
+
+    def __init__(self, run: LiveRun) -> None:
+        from dissect.render.live import Watch
+
+        self._run = run
+        self._watch = Watch()
+        self._screen: Any = None
+        self._latest = 0.0
+
+    def __enter__(self) -> Self:
+        if columns() is not None:
+            from rich.console import Console
+            from rich.live import Live
+
+            console = Console(file=sys.stdout, no_color=not coloured(self._run.colour, sys.stdout), highlight=False, markup=False)
+            self._screen = Live(console=console, auto_refresh=False, transient=True)
+            self._screen.start()
+            self._run.tick = self._refresh
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._screen is not None:
+            self._screen.stop()
+
+    def take(self, records: list[Record]) -> bool:
+        """Note what the table shows of these records; never enough."""
+        if self._screen is not None:
+            self._watch.take(records)
+        return False
+
+    def _refresh(self) -> None:
+        now = monotonic()
+        if now - self._latest >= REFRESH:
+            self._latest = now
+            self._screen.update(self._watch.table(self._run.inspector, now, self._screen.console.size.height), refresh=True)
+
+
+def _reader_gone() -> Callable[[], bool]:
+    """Tells when whoever read standard output has gone, which otherwise shows only with the next message."""
+    poll = select.poll()
+    try:
+        poll.register(sys.stdout.fileno(), 0)
+    except (OSError, ValueError):
+        return lambda: False
+    return lambda: any(events & (select.POLLERR | select.POLLNVAL) for _, events in poll.poll(0))
+
+
+def _amount(number: int) -> str:
+    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+        if number >= unit:
+            return f"{number / unit:.4g} {name}"
+    return f"{number} bytes"
