@@ -17,7 +17,7 @@ from dissect.protocols.base import ANSWER, ASK, NONE, SEARCH_WINDOW, WAIT, Conte
 from dissect.protocols.iggy import frames
 from dissect.protocols.iggy.checks import CHECKED_OPERATIONS, Check, checks, request_checksum
 from dissect.protocols.iggy.commands import BY_CODE, LISTED, NON_REPLICATED, OPERATIONS, REGISTER
-from dissect.protocols.iggy.features import CLASSIC, FRAMINGS, LAYOUTS, LONG
+from dissect.protocols.iggy.features import CLASSIC, FRAMINGS, LAYOUTS, LONG, hinted
 from dissect.protocols.iggy.finding import clean, find_long, find_request, responses_to
 from dissect.protocols.iggy.frames import EVICTION, HEADER, OLD_LOGIN_CODE, OLD_LOGOUT_CODE, REPLY, REQUEST, U32, U32_U32, Table
 from dissect.protocols.iggy.probe import probe
@@ -40,6 +40,9 @@ LATEST_COMMAND = 29
 """The highest command byte of the 256-byte framing."""
 
 PORTS = (8090,)
+
+STATING = frozenset(("login_user", "login_register", "login_register_with_pat", "get_stats"))
+"""Messages in which a side may state its version."""
 
 TEXT_LAYOUTS = ("L4", "L5", "L6")
 """Servers of these layouts send, some of them, a text with an error."""
@@ -94,6 +97,11 @@ class IggyDissector(Dissector):
             self.long[self.client] = self.candidates[0] in LONG
             if self.forced:
                 self.long = [self.long[self.client]] * 2
+        # nothing said which framing it is: what frames tell counts from the packet on that brought them
+        self.blind = not self.candidates
+        # frames are cut ahead of what is decoded, so where they begin must not depend on the layouts left
+        self.searched = self.candidates if self.candidates and self.candidates[0] in CLASSIC else CLASSIC
+        self.told: list[bool | None] = [None, None] if self.blind else self.long
         self.settled = len(self.candidates) == 1
         self.assumed = False
         self.hint: str | None = None
@@ -200,8 +208,6 @@ class IggyDissector(Dissector):
     def _speaks(self, side: int, long: bool) -> None:
         if self.long[side] is None:
             self.long[side] = long
-            if not self.candidates and side == self.client:
-                self.candidates = LONG if long else CLASSIC
             self._tell()
 
     def give_up(self, side: int) -> None:
@@ -210,7 +216,7 @@ class IggyDissector(Dissector):
     @property
     def mismatch(self) -> bool:
         """Whether the two sides speak different framings."""
-        one, other = self.long
+        one, other = self.told
         return one is not None and other is not None and one != other
 
     # The way back into frames
@@ -231,14 +237,14 @@ class IggyDissector(Dissector):
         long, other = self.long[side], self.long[1 - side]
         client = side == self.client
         kinds = (REQUEST,) if client else (REPLY, EVICTION)
-        if long or (long is None and (other is not False)):
+        if long or (long is None and (other is not False or self.blind)):
             found, place = find_long(data, at, end, kinds)
-            if found or long or other:
+            if found or long or (other and not self.blind):
                 if found:
                     self._speaks(side, True)
                 return found, place
         if client:
-            found, place = find_request(data, at, end, starts, self.candidates or CLASSIC)
+            found, place = find_request(data, at, end, starts, self.searched)
         else:
             found, place = self._find_response(data, at, end, starts)
         if found:
@@ -262,9 +268,11 @@ class IggyDissector(Dissector):
     # Layouts
 
     def emit(self, cuts: list[_Cut]) -> list[Emitted]:
-        if self.settled and not self.early:
+        if self.settled and not self.early and not self.unsure:
             opened, client = len(self.open), self.client
             for cut in cuts:
+                if cut[10] is None:
+                    break
                 if cut[4] == client:
                     opened += 1
                 elif opened:
@@ -288,7 +296,17 @@ class IggyDissector(Dissector):
         if data is None:
             if cut[13][1]:
                 return super().emit([cut])
-            return self._give_up_early() + super().emit([cut])
+            emitted = self._give_up_early()
+            certain = not self.unsure and side != self.client and self._skip_answers(start)
+            emitted += super().emit([cut])
+            if certain:
+                self.unsure = False
+            return emitted
+        if self.blind:
+            self.told[side] = self.long[side]
+            if not self.candidates:
+                self.candidates = LONG if self.long[side] else CLASSIC
+            self._tell()
         if side == self.client:
             emitted = self._place(cut, self._ask(data, start, end))
             while self.early and self.open:
@@ -303,6 +321,18 @@ class IggyDissector(Dissector):
             self.patient = False
             return self._give_up_early(cut[0])
         return self._place(cut, self._answer(data, start, end))
+
+    def _skip_answers(self, size: int) -> bool:
+        """Whether `size` lost bytes of the server are exactly the next answers, because none of those has a body; they are taken off."""
+        if size % 8 or self.long[1 - (self.client or 0)] or set(self.candidates) & set(TEXT_LAYOUTS) or size > 8 * len(self.open):
+            return False
+        count = size // 8
+        missed = [Asked._make(self.open[index]) for index in range(count)]
+        if not all(asked.code is not None and frames.always_empty(asked.code, layout) for asked in missed for layout in self.candidates):
+            return False
+        for _ in range(count):
+            self.open.popleft()
+        return True
 
     def _expected(self, data: bytes, start: int, end: int) -> bool:
         """Whether a response that nothing asked for will find its request later in the capture."""
@@ -413,11 +443,10 @@ class IggyDissector(Dissector):
         self.facts["layout"] = self.candidates[0] if self.settled else None
         self.facts["candidates"] = () if self.settled else self.candidates
         client = self.client or 0
-        long, other = self.long[client], self.long[1 - client]
+        long, other = self.told[client], self.told[1 - client]
         if long is not None:
             self.facts["framing"] = FRAMINGS[long]
-        if self.mismatch:
-            assert long is not None and other is not None
+        if long is not None and other is not None and self.mismatch:
             self.facts["mismatch"] = f"the client speaks the {FRAMINGS[long]}, the server the {FRAMINGS[other]}"
         if self.deciding:
             self.facts["deciding_frames"] = self.deciding
@@ -697,12 +726,21 @@ class IggyDissector(Dissector):
                 table = frames.long_answer(operation, code, layout)
         else:
             code = key
-            if layout == "L0" and key in (32, 33):
+            if key == 38 or (layout == "L0" and key in (32, 33)):
                 return None
             table = frames.ask(code, layout) if asks else frames.answer(code, layout)
         if table is None or table.code is None or table.mixed:
             return None
         return table.name, table.reader(self.style), checks(code, layout, asks)
+
+    def _hear(self, fields: dict[str, Any]) -> None:
+        """Keep the version that a side states of itself."""
+        for key, server in (("version", False), ("sdk_version", False), ("server_version", True)):
+            version = fields.get(key)
+            if isinstance(version, str) and version:
+                name = fields.get("sdk_name")
+                self.facts["server_version" if server else "client_version"] = version if name is None else f"{name} {version}"
+                self.hint = hinted(version, server) or self.hint
 
     def _walked(
         self, side: int, data: bytes, start: int, end: int, given: Given, layout: str, damage: Damage | None
@@ -738,6 +776,8 @@ class IggyDissector(Dissector):
                 notes = [*notes, *check(data, start, start + body, end)]
             if asks and long and layout != "V1" and end - start >= HEADER:
                 notes = [*notes, *request_checksum(data, start, end)]
+        if name in STATING:
+            self._hear(fields)
         if not self.settled and self._differs(side, data, start, end, given, None):
             notes = [*notes, f"layout undecided ({', '.join(self.candidates)}): read as {layout}"]
         spans = walked.spans if walked is not None and not self.plain else None

@@ -34,4 +34,26 @@ RELEASES: Mapping[str, tuple[str, str]] = {
 }
 """First and last server release of each layout."""
 
+CLIENT_VERSIONS: Mapping[str, str] = {"0.5": "L6", "0.6": "L6", "0.7": "L7", "0.8": "L8", "0.9": "L9", "0.10": "L9"}
+SERVER_VERSIONS: Mapping[str, str] = {"0.4": "L6", "0.5": "L7", "0.6": "L8", "0.7": "L9", "0.8": "L9"}
+"""The layouts of the Rust library and of the server, by the version they state, down to the second number."""
+
+EDGES: Mapping[str, str] = {
+    "0.9.0-edge.2": "V1",
+    "0.9.0-edge.3": "V2",
+    "0.9.0-edge.4": "V3",
+    "0.11.0-edge.1": "V1",
+    "0.11.0-edge.2": "V2",
+} | {"0.11.0-edge.3": "V3"}
+"""Those of the pre-releases, of both; later ones are V4."""
+
+
+def hinted(version: str, server: bool) -> str | None:
+    """The layout that a stated version speaks for: a hint only, for libraries of other languages count on their own."""
+    if version in EDGES:
+        return EDGES[version]
+    known = SERVER_VERSIONS if server else CLIENT_VERSIONS
+    return known.get(".".join(version.split(".")[:2]))
+
+
 FRAMINGS: Mapping[bool, str] = {False: "classic framing", True: "256-byte framing"}

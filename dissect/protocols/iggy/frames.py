@@ -234,6 +234,13 @@ def answer(code: int | None, layout: str) -> Table:
 
 
 @cache
+def always_empty(code: int, layout: str) -> bool:
+    """Whether all answers to this command, in the classic framing, are a status only."""
+    command = command_of(code)
+    return command is not None and exists(code, layout) and forms(command.response, layout)[1] == EMPTY
+
+
+@cache
 def refusal(layout: str) -> Table:
     """The table of a response with another status in the classic framing."""
     status = Field("status", u32le, labels=statuses(layout))

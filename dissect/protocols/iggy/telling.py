@@ -11,7 +11,8 @@ from dissect.protocols.iggy.features import RELEASES
 TEXT = """\
 No frame states its layout. streamdump keeps the layouts in which every frame of a conversation decodes with nothing left over;
 `conversations` lists those that could not be told apart. A message that they read differently waits for its layout (256 frames or
-1 MiB, then it is read as the newest one and says so). Status codes were given out again, so they have names by layout. `-d
+1 MiB, then it is read as the one that a stated
+version speaks for, else the newest, and says so). Status codes were given out again, so they have names by layout. `-d
 tcp.port==N,iggy:L9` forces a layout.
 
 L0 to L9 have the classic framing: a request is length, code and payload, a response status, length and payload. V1 to V4 have a header of
