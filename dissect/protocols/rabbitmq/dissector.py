@@ -19,6 +19,7 @@ from dissect.protocols.rabbitmq import layouts, layouts_draft
 from dissect.protocols.rabbitmq.amqp import read as read_amqp
 from dissect.protocols.rabbitmq.chunk import MAGIC, Reader, crc_note, draft_form
 from dissect.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, Language, is_sound
+from dissect.protocols.rabbitmq.parts import DRAFT_PARTS, PARTS
 from dissect.protocols.rabbitmq.probe import probe_current, probe_draft
 from dissect.protocols.rabbitmq.says import says
 
@@ -627,7 +628,7 @@ PROTOCOLS = (
         RabbitmqStreamDissector,
         probe_current,
         says,
-        layouts.LAYOUTS,
+        (*layouts.LAYOUTS, *PARTS),
         _TEXT,
     ),
     Protocol(
@@ -637,7 +638,7 @@ PROTOCOLS = (
         RabbitmqStreamDraftDissector,
         probe_draft,
         says,
-        layouts_draft.LAYOUTS,
+        (*layouts_draft.LAYOUTS, *DRAFT_PARTS),
         "Requests and responses have the same key and are told apart by who sends them; a successful Unsubscribe is answered with the key\n"
         "of Subscribe. Told from later versions by the version 0 in every frame.",
     ),

@@ -1,0 +1,105 @@
+"""Documentation of the parts that `chunk` reads by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dissect.protocols.rabbitmq.chunk import CURRENT, DRAFT, DRAFT_TIMED, Form, Part
+
+_TYPES = {"B": "uint8", "H": "uint16", "I": "uint32", "Q": "uint64", "q": "int64", "3s": "3 bytes"}
+
+_NOTES = {
+    "magic_version": "0x50: magic 5 and version 0",
+    "chunk_type": "0 user, 1 tracking delta, 2 tracking snapshot",
+    "num_entries": "a sub-batch is one",
+    "num_records": "messages, those in sub-batches included",
+    "timestamp": "ms since 1970",
+    "chunk_first_offset": "the chunk's id too",
+    "chunk_crc": "CRC-32 of the entries; verified",
+    "trailer_length": "also when the trailer is not sent",
+    "bloom_size": "of a filter that is never sent",
+    "uncompressed_size": "nothing is unpacked beyond it",
+}
+
+Row = tuple[str, str, str]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PartTable:
+    """Fields of a part of a message, as `streamdump protocols` shows them."""
+
+    name: str
+    note: str
+    said: tuple[Row, ...]
+    kind: str = "part"
+
+    def rows(self) -> list[Row]:
+        return list(self.said)
+
+
+def _rows(parts: tuple[Part, ...]) -> list[Row]:
+    return [(part.name, _TYPES[part.code], _NOTES.get(part.name, "")) for part in parts]
+
+
+_ENTRIES = ("entries[]", "entry or sub-batch", "as many as num_entries; a sub-batch where the first bit is set")
+
+
+def _sub_batch(form: Form, offset: str) -> PartTable:
+    first = [
+        ("offset", "", offset),
+        ("compression", "bits 1-3 of a uint8", "0 none, 1 gzip, 2 snappy (framed or raw), 3 lz4 (frame), 4 zstd"),
+        ("reserved", "bits 4-7 of the same", ""),
+    ]
+    last = [
+        ("messages[].offset", "", offset),
+        ("messages[].size", "uint32", ""),
+        ("messages[].body", "bytes", "or messages[].sections, as in an entry"),
+        ("body", "bytes", "instead of messages, where it does not unpack"),
+    ]
+    return PartTable("Sub-batch", "in chunks and in Publish", (*first, *_rows(form.sub_batch), *last))
+
+
+_COUNTED = "not on the wire: counted from the chunk's first; absent in Publish"
+
+_ENTRY = PartTable(
+    "Entry",
+    "in chunks and in Publish",
+    (
+        ("offset", "", _COUNTED),
+        ("size", "uint32", "below 0x80000000"),
+        ("body", "bytes", "a message that is not AMQP 1.0"),
+        ("sections[].section", "described type", "instead of body, for an AMQP 1.0 message: header, properties, data, ..."),
+        ("sections[].value", "AMQP value", 'as {"type", "value"} where JSON would lose the type'),
+    ),
+)
+
+_TRACKING = PartTable(
+    "Tracking block",
+    "in trailers, and as `tracking` of the one entry of a tracking chunk",
+    (
+        ("type", "uint8", "0 sequence, 1 offset, 2 timestamp"),
+        ("id", "text, length uint8", "of a publisher or consumer"),
+        ("chunk_id", "uint64", "for a sequence in a tracking snapshot"),
+        ("sequence", "uint64", "if type is 0"),
+        ("offset", "uint64", "if type is 1"),
+        ("timestamp", "int64", "if type is 2"),
+    ),
+)
+
+PARTS = (
+    PartTable(
+        "Chunk",
+        "in Deliver",
+        (*_rows(CURRENT.header), _ENTRIES, ("trailer[]", "tracking block", "sent with chunk_selector=all only")),
+    ),
+    _ENTRY,
+    _sub_batch(CURRENT, _COUNTED),
+    _TRACKING,
+)
+
+DRAFT_PARTS = (
+    PartTable("Chunk", "in Deliver; 31 bytes before the entries", (*_rows(DRAFT.header), _ENTRIES)),
+    PartTable("Chunk", "from June 2020 on; 39 bytes before the entries", (*_rows(DRAFT_TIMED.header), _ENTRIES)),
+    _ENTRY,
+    _sub_batch(DRAFT, _COUNTED),
+)
