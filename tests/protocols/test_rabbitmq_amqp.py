@@ -87,6 +87,7 @@ DESCRIBED = {"descriptor": {"type": "symbol", "value": "a"}, "value": {"type": "
         ("c0 04 03 40 41 42", [None, True, False]),
         ("d0 00000006 00000002 4041", [None, True]),
         ("c1 05 02 a10161 41", [{"key": "a", "value": True}]),
+        ("c1 01 00", {"type": "map", "value": []}),
         ("d1 00000006 00000002 4341", [{"key": {"type": "uint", "value": 0}, "value": True}]),
         ("e0 04 02 50 0102", {"type": "array", "value": [{"type": "ubyte", "value": 1}, {"type": "ubyte", "value": 2}]}),
         ("e0 04 02 a1 0000", {"type": "array", "value": ["", ""]}),
@@ -240,7 +241,7 @@ def _maps(inner: st.SearchStrategy[tuple[bytes, Any]]) -> st.SearchStrategy[tupl
     return st.lists(st.tuples(inner, inner), max_size=3).map(
         lambda items: (
             _wide("map", b"".join(key[0] + one[0] for key, one in items), 2 * len(items)),
-            [{"key": key[1], "value": one[1]} for key, one in items],
+            [{"key": key[1], "value": one[1]} for key, one in items] or {"type": "map", "value": []},
         )
     )
 

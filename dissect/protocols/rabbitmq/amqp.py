@@ -174,7 +174,7 @@ class _Reader:
     def value(self, at: int, end: int, name: str, depth: int, level: int) -> tuple[Any, int]:
         """The value at `at`, with its type where JSON would lose it."""
         kind, value, at = self.typed(at, end, name, depth, level)
-        return (value if kind in _NATURAL else {"type": kind, "value": value}), at
+        return _shown(kind, value), at
 
     def declared(self, at: int, end: int, declared: str, depth: int) -> tuple[Any, int]:
         """The value of a section whose type is fixed."""
@@ -204,7 +204,7 @@ class _Reader:
         for index in range(count):
             name, declared = names[index]
             kind, value, at = self.typed(at, stop, name, depth + 1, 1)
-            values[name] = value if kind in _NATURAL or kind == declared else {"type": kind, "value": value}
+            values[name] = value if kind == declared else _shown(kind, value)
         if at != stop:
             raise NotAmqp("a list is longer than its items")
         return values, at
@@ -294,8 +294,8 @@ class _Reader:
         pairs = []
         for _ in range(count // 2):
             kind, key, at = self.typed(at, stop, "key", depth + 1, level)
-            if kind not in _NATURAL and not (symbols and kind == "symbol"):
-                key = {"type": kind, "value": key}
+            if not (symbols and kind == "symbol"):
+                key = _shown(kind, key)
             value, at = self.value(at, stop, str(key) if isinstance(key, str) else "value", depth + 1, level)
             pairs.append({"key": key, "value": value})
         return at, pairs
@@ -309,8 +309,7 @@ class _Reader:
         values: list[Any] = []
         for index in range(count):
             kind, value, at = self.coded(code, at, at, stop, f"[{index}]", depth + 1, level)
-            if kind not in _NATURAL:
-                value = {"type": kind, "value": value}
+            value = _shown(kind, value)
             for one in reversed(descriptor):
                 value = {"type": "described", "value": {"descriptor": one, "value": value}}
             values.append(value)
@@ -329,6 +328,11 @@ class _Reader:
         if at >= stop:
             raise NotAmqp("an array has no constructor")
         return self.data[at], at + 1, descriptors
+
+
+def _shown(kind: str, value: Any) -> Any:
+    """The value as it is where its JSON form tells its type; an empty map would look like an empty list."""
+    return value if kind in _NATURAL and (value or kind != "map") else {"type": kind, "value": value}
 
 
 def _compound_data(data: bytes, code: int, at: int, end: int) -> tuple[int, int, int]:
