@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import typer
@@ -82,11 +83,17 @@ app.command(cls=_Command)(protocols)
 app.command(cls=_Command)(schema)
 
 
+@cache
+def _command() -> Any:
+    """The commands as typer builds them, once per process."""
+    return typer.main.get_command(app)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `streamdump` with these arguments; the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
-        return int(typer.main.get_command(app).main(args=arguments, prog_name="streamdump", standalone_mode=False) or 0)
+        return int(_command().main(args=arguments, prog_name="streamdump", standalone_mode=False) or 0)
     except PipeClosed:
         return ExitCode.DONE
     except KeyboardInterrupt:
