@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import select
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from time import monotonic
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -251,12 +251,12 @@ def _condition(option: str, condition: str, kinds: Sequence[str]) -> tuple[str, 
 
 def ways_out() -> list[str]:
     """What to do without the permission to capture."""
-    python = os.path.realpath(sys.executable)
-    own = os.path.join(sys.prefix, "bin", "python-capture")
+    python = Path(sys.executable).resolve()
+    own = Path(sys.prefix) / "bin" / "python-capture"
     return [
-        f"as root:        sudo {sys.executable} -m cli -i ...",
-        f"as you, always: install -m 700 {python} {own} && sudo setcap cap_net_raw=ep {own} && {own} -m cli -i ...",
-        f"through a pipe: sudo tcpdump --immediate-mode -U -i any -w - tcp | {sys.executable} -m cli -",
+        f"1. as root: sudo {sys.executable} -m cli -i ...",
+        f"2. with a Python of your own that may: install -m 700 {python} {own} && sudo setcap cap_net_raw=ep {own}; then {own} -m cli -i ...",
+        f"3. through a pipe: sudo tcpdump --immediate-mode -U -i any -w - tcp | {sys.executable} -m cli -",
     ]
 
 

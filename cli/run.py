@@ -122,7 +122,14 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
     unread = _unread(rows, past.unread)
     if unread:
         said.append(unread)
+    if inspector.options.verbs is None and any(row.protocol == "seastar-rpc" and _scylla(row) for row in rows):
+        said.append("if that is ScyllaDB, --verbs scylla names its verbs")
     return said, bool(conversations and (unread or trouble))
+
+
+def _scylla(row: ConversationRow) -> bool:
+    """Whether a port is one that ScyllaDB listens on; too little to name its verbs unasked."""
+    return any(endpoint.rpartition(":")[2] in ("7000", "7001") for endpoint in row.endpoints)
 
 
 def count(number: int, what: str) -> str:

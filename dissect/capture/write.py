@@ -58,12 +58,14 @@ class Writer:
             if not os.access(self.path.parent, os.W_OK | os.X_OK):
                 raise UsageError(f"-w {self.path}: {self.path.parent} is no directory in which files can be made")
 
-    def fitting(self, batch: PacketBatch, size: int) -> int:
-        """How many packets of a batch can be written until `size` bytes are reached; the one that reaches it counts."""
+    def fitting(self, batch: PacketBatch, size: int) -> tuple[int, bool]:
+        """How many packets of a batch can be written until the files have `size` bytes, the one that gets there included; whether they
+        then have."""
         ends = self.written + np.cumsum(_sizes(batch))
         if self._file < 0:
             ends += len(self._head)
-        return min(int(np.searchsorted(ends, size)) + 1, len(batch))
+        before = int(np.searchsorted(ends, size))
+        return min(before + 1, len(batch)), before < len(batch)
 
     def write(self, batch: PacketBatch) -> None:
         """Adds packets; on disk when this returns."""

@@ -58,11 +58,11 @@ class Watch:
         tracked = {one.tcp.index: one for one in inspector.conversations}
         self._latencies = {index: kept for index, kept in self._latencies.items() if index in tracked}
         self._rates = {index: self._rate(one, now) for index, one in tracked.items()}
-        counters = inspector.counters
+        counters, conversations = inspector.counters, inspector.past.conversations + len(tracked)
         made = Table(
             box=SIMPLE_HEAD,
             pad_edge=False,
-            title=f"{counters.packets:,} packets, {counters.messages:,} messages, {inspector.past.conversations + len(tracked):,} conversations",
+            title=f"{counters.packets:,} packets, {counters.messages:,} messages, {conversations:,} conversations",
             title_justify="left",
         )
         for name in ("#", "conversation", "protocol", "messages/s", "bytes/s", "open", "latest", "median", "gaps"):
