@@ -388,16 +388,12 @@ class MewbaseDissector(Dissector):
         return [*notes, f"subscription {subscription} was not given out on this connection"]
 
     def _date(self, since: str, until: str) -> None:
-        """Narrow down the time that the two programs are of."""
+        """Narrow down the time that the two programs are of: seen first that day, and gone that day."""
         self.since = max(self.since, since)
         if until and (not self.until or until < self.until):
             self.until = until
-        if self.since and self.until:
-            self.facts["layout"] = f"{self.since} to {self.until}" if self.since <= self.until else "of no known date"
-        elif self.since:
-            self.facts["layout"] = f"since {self.since}"
-        elif self.until:
-            self.facts["layout"] = f"until {self.until}"
+        known = not self.until or self.since <= self.until
+        self.facts["layout"] = f"{self.since}..{self.until}" if known else "of no one date"
 
 
 _CONNECT = BY_NAME["CONNECT"]
@@ -578,7 +574,7 @@ A frame is one BSON document {type, frame}; fields are those of BSON, so the tab
 Values are printed as MongoDB Extended JSON v2, relaxed.
 
 The length in front counts itself. (The protocol's own document says that it does not; a sender that does it that way is read, and a
-note says so.) There was no version on the wire: `conversations` tells the dates that the frames of a connection allow.
+note says so.) There was no version on the wire: `conversations` tells the dates between which the frames of a connection were in use (2016-12-01..2017-06-28).
 
 RESPONSE answers by rID, the one to CONNECT by being first. Before December 2016 there was no rID and answers came in the order of
 requests. QUERYRESULT answers by queryID until `last`. authInfo, username and password are secrets."""
