@@ -125,6 +125,7 @@ def run(batches: Iterable[SegmentBatch], options: Options | None = None) -> list
         _add(stories, tcp.feed(one))
     _add(stories, tcp.finish())
     assert tcp.feed(batch([])) == []
+    assert (tcp._pool.total, tcp._pool.count) == (0, 0)
     return [stories[index] for index in sorted(stories)]
 
 
