@@ -380,7 +380,9 @@ def by_dpkt(path: Path) -> Iterator[tuple[int, int, int, int, int, bytes]]:
     """The segments of a capture of Ethernet as dpkt alone reads them."""
     with path.open("rb") as file:
         for number, (_, data) in enumerate(dpkt.pcap.UniversalReader(file), 1):
-            segment = dpkt.ethernet.Ethernet(data).data.data
+            packet = dpkt.ethernet.Ethernet(data).data
+            # dpkt hands out the cut-off last packet of a file as if it were whole
+            segment = None if isinstance(packet, bytes) else packet.data
             if isinstance(segment, dpkt.tcp.TCP):
                 yield number, segment.sport, segment.seq, segment.ack, segment.flags, segment.data
 
