@@ -93,8 +93,10 @@ class MewbaseDissector(Dissector):
         ends: list[int] = []
         append = ends.append
         size, limit = len(data), self.options.frame_limit
-        while size - at >= 10:
-            if self.shifts[side] is COUNTED and data[at + 4 : at + 10] == TYPE:
+        last = size - 10
+        counted = self.shifts[side] is COUNTED
+        while at <= last:
+            if counted and data[at + 4 : at + 10] == TYPE:
                 length = _INT32(data, at)[0]
                 if length < SHORTEST:
                     break
@@ -102,6 +104,7 @@ class MewbaseDissector(Dissector):
                 length = self._length(side, data, at)
                 if length <= 0:
                     break
+                counted = self.shifts[side] is COUNTED
             at += length
             if at > size or length > limit:
                 break
@@ -574,7 +577,8 @@ A frame is one BSON document {type, frame}; fields are those of BSON, so the tab
 Values are printed as MongoDB Extended JSON v2, relaxed.
 
 The length in front counts itself. (The protocol's own document says that it does not; a sender that does it that way is read, and a
-note says so.) There was no version on the wire: `conversations` tells the dates between which the frames of a connection were in use (2016-12-01..2017-06-28).
+note says so.) There was no version on the wire: `conversations` tells the dates between which the frames of a connection were in
+use, as 2016-12-01..2017-06-28.
 
 RESPONSE answers by rID, the one to CONNECT by being first. Before December 2016 there was no rID and answers came in the order of
 requests. QUERYRESULT answers by queryID until `last`. authInfo, username and password are secrets."""
