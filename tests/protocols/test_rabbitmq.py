@@ -881,6 +881,49 @@ def test_one_side_alone_is_enough(name: str) -> None:
         assert verdict.client == (0 if sender == "client" else 1)
 
 
+# Both paths
+
+
+def samples() -> list[tuple[bytes, int, bool]]:
+    """Frames with their side, and whether they are the draft's."""
+    found = [(bytes.fromhex(one.hex), SERVER if one.sender == "server" else CLIENT, one.draft) for one in FRAMES]
+    sections = bytes.fromhex("005373c00702a10161a10162 005375a00161")
+    batches = [sub_batch(kind, BODIES, packed) for kind, packed in PACKED.values()]
+    found.append((deliver(plain(sections), *batches, plain(b"last"), records=17), SERVER, False))
+    found.append((publish(*(struct.pack(">Q", number) + one for number, one in enumerate([plain(sections), *batches]))), CLIENT, False))
+    trailer = bytes.fromhex("00 01 61 0000000000000005")
+    found.append((frame(8, b"\x07", chunk(plain(b"abc"), trailer=11), trailer), SERVER, False))
+    found.append((deliver(plain(trailer), kind=1), SERVER, False))
+    return found
+
+
+@given(
+    st.sampled_from(samples()), st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=3), st.none() | st.integers(8, 400)
+)
+def test_details_change_nothing(sample: tuple[bytes, int, bool], places: list[tuple[int, int]], cut: int | None) -> None:
+    """The fast path, the close look and the one with details say the same of any bytes, and spans tile every buffer."""
+    frame_, side, is_draft = sample
+    data = bytearray(frame_)
+    for place, byte in places:
+        data[4 + place % (len(data) - 4)] = byte
+    damage = None if cut is None or cut >= len(data) else Damage(len(data), "9 bytes lost")
+    data = data[:cut]
+    fast = decode(bytes(data), side, draft() if is_draft else current(), damage)
+    dissector = draft(detail=True) if is_draft else current(detail=True)
+    slow = decode(bytes(data), side, dissector, damage)
+    spans = slow.pop("spans")
+    fast.pop("spans")
+    assert slow == fast
+    reached: dict[str, int] = {"frame": 0}
+    for span in spans:
+        if span.leaf:
+            assert span.offset == reached.get(span.buffer, 0), span
+            reached[span.buffer] = span.offset + span.length
+    sizes = {"frame": len(data), **{name: len(content) for name, content in dissector.buffers.items() if content}}
+    assert reached == sizes
+    assert json.dumps(fast["fields"], allow_nan=False) == json.dumps(slow["fields"], allow_nan=False), "in the same order"
+
+
 # What a line says
 
 
