@@ -300,14 +300,18 @@ SEND_L7 = send(MESSAGE_L7)
 SEND_L9 = send(MESSAGE_L9)
 SEND_V4: Body = (*SEND_HEAD, Field("count", u32le), Field("batches", Repeat(BATCH_V4)))
 
-POLLED_HEAD: Body = (Field("partition_id", u32le), Field("current_offset", u64le))
+POLLED_HEAD: Body = (Field("partition_id", u32le), Field("current_offset", u64le), Field("count", u32le, "messages"))
 
 
 def polled(item: Body) -> Body:
-    return (*POLLED_HEAD, Field("messages", Array(item, u32le)))
+    return (*POLLED_HEAD, Field("messages", Array(item, "count")))
 
 
-POLLED_V4: Body = (*POLLED_HEAD, Field("count", u32le, "messages in all batches"), Field("batches", Repeat(BATCH_V4)))
+POLLED_V4: Body = (
+    *POLLED_HEAD,
+    # nothing polled is read as in the layouts before
+    Choice("count", {0: (Field("messages", Repeat(MESSAGE_L9)),)}, (Field("batches", Repeat(BATCH_V4)),)),
+)
 
 
 def poll(consumer: Field, partition: Body) -> Body:

@@ -419,7 +419,7 @@ class IggyDissector(Dissector):
                     continue
                 if "trailing" not in fields:
                     fitting[table] = fields
-            likely = [table for table, fields in fitting.items() if _plausible(fields)] or list(fitting)
+            likely = [table for table, fields in fitting.items() if table.name == "error" or _plausible(fields)] or list(fitting)
             kept = {layout for table in likely for layout in tables[table]}
             if kept:
                 candidates = tuple(layout for layout in candidates if layout in kept)
@@ -447,7 +447,7 @@ class IggyDissector(Dissector):
         if long is not None:
             self.facts["framing"] = FRAMINGS[long]
         if long is not None and other is not None and self.mismatch:
-            self.facts["mismatch"] = f"the client speaks the {FRAMINGS[long]}, the server the {FRAMINGS[other]}"
+            self.facts["mismatch"] = f"the client speaks the {FRAMINGS[long]} framing, the server the {FRAMINGS[other]} one"
         if self.deciding:
             self.facts["deciding_frames"] = self.deciding
 
@@ -826,11 +826,15 @@ def _echoes(asked: Asked, client: bytes, request: int, operation: int) -> bool:
 
 
 def _plausible(value: Any) -> bool:
-    """Whether no text in these fields has control characters, as a wrong layout's often have."""
+    """Whether no text in these fields has control characters and no kind is unknown: a wrong layout often shows by that."""
     if isinstance(value, str):
         return value.isprintable()
     if isinstance(value, dict):
-        return all(_plausible(one) for key, one in value.items() if key not in ("payload", "headers"))
+        return all(
+            one is not None if key.endswith("_label") else _plausible(one)
+            for key, one in value.items()
+            if key not in ("payload", "headers", "operation_label")
+        )
     if isinstance(value, list):
         return all(map(_plausible, value))
     return True

@@ -44,7 +44,8 @@ EDGES: Mapping[str, str] = {
     "0.9.0-edge.4": "V3",
     "0.11.0-edge.1": "V1",
     "0.11.0-edge.2": "V2",
-} | {"0.11.0-edge.3": "V3"}
+    "0.11.0-edge.3": "V3",
+}
 """Those of the pre-releases, of both; later ones are V4."""
 
 
@@ -56,4 +57,4 @@ def hinted(version: str, server: bool) -> str | None:
     return known.get(".".join(version.split(".")[:2]))
 
 
-FRAMINGS: Mapping[bool, str] = {False: "classic framing", True: "256-byte framing"}
+FRAMINGS: Mapping[bool, str] = {False: "classic", True: "256-byte"}

@@ -9,7 +9,7 @@ from dissect.model import Verdict
 from dissect.protocols.base import SideView, View
 from dissect.protocols.iggy import frames
 from dissect.protocols.iggy.commands import BY_CODE
-from dissect.protocols.iggy.features import CLASSIC, FRAMINGS, LONG
+from dissect.protocols.iggy.features import CLASSIC, LONG
 from dissect.protocols.iggy.finding import clean, find_long, fits, long_header, request_size, response_size
 from dissect.protocols.iggy.frames import EVICTION, REPLY, REQUEST, U32, U32_U32
 
@@ -97,7 +97,6 @@ def _classic(view: View, client: int) -> Verdict | None:
     evidence = [f"{requests.good} of {requests.frames} requests with a known code decode to the last byte"]
     if answers:
         evidence.append(f"{answers} responses chain behind them")
-    evidence.append(FRAMINGS[False])
     return Verdict("iggy", confidence, tuple(evidence), None, client, None, CLASSIC)
 
 

@@ -1,0 +1,849 @@
+"""Apache Iggy: layouts told by the bytes of a conversation, pairing by order, secrets, damage. Bytes are written as in the facts."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+from pathlib import Path
+from struct import pack
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
+
+from dissect.capture.files import open_capture
+from dissect.inspector import Inspector
+from dissect.model import Chunk, ConversationRow, Gap, Hole, Message, Options, Record, Verdict
+from dissect.protocols.base import ANSWER, ASK, END, NONE, Context, Emitted, SideView, View
+from dissect.protocols.iggy import dissector as module
+from dissect.protocols.iggy.dissector import PROTOCOLS, IggyDissector
+from dissect.protocols.iggy.features import CLASSIC, LAYOUTS, LONG
+from dissect.protocols.iggy.frames import ask, long_ask
+from dissect.protocols.iggy.probe import probe
+from dissect.protocols.iggy.statuses import ambiguous, statuses
+from dissect.protocols.iggy.telling import relate, says
+
+CLIENT, SERVER = 0, 1
+GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "iggy"
+CAPTURES = sorted(GOLDEN.glob("*.pcap"))
+
+Event = tuple[int, bytes | int]
+"""A segment of a side, or so many lost bytes of it."""
+
+
+# Frames of the classic framing
+
+
+def request(code: int, payload: bytes = b"") -> bytes:
+    return pack("<II", 4 + len(payload), code) + payload
+
+
+def response(payload: bytes = b"", status: int = 0) -> bytes:
+    return pack("<II", status, len(payload)) + payload
+
+
+def s8(text: str) -> bytes:
+    return bytes([len(text)]) + text.encode()
+
+
+def s32(text: str) -> bytes:
+    return pack("<I", len(text)) + text.encode()
+
+
+PING = request(1)
+OK = response()
+ONE = bytes.fromhex("01 04 01000000")
+LOGIN_L0 = request(38, s8("iggy") + s8("swordfish"))
+LOGIN_L6 = request(38, s8("iggy") + s8("swordfish") + s32("0.9.0") + s32(""))
+LOGGED_IN = response(pack("<I", 1))
+POLL_L8 = request(100, b"\x01" + ONE + ONE + ONE + b"\x01" + pack("<I", 1) + b"\x05" + pack("<QI", 0, 10) + b"\x00")
+NOTHING_POLLED = response(pack("<IQI", 1, 0, 0))
+
+
+def sent_l9(payload: bytes) -> bytes:
+    return bytes(24) + bytes(24) + pack("<IIQ", 0, len(payload), 0) + payload
+
+
+def polled_l9(payload: bytes, checksum: int | None = None) -> bytes:
+    rest = pack("<16sQQQIIQ", bytes(16), 7, 1_700_000_000_000_000, 1_700_000_000_000_000, 0, len(payload), 0) + payload
+    return pack("<Q", xxh3_64_intdigest(rest) if checksum is None else checksum) + rest
+
+
+# Frames of the 256-byte framing, of V2 and later
+
+
+def long_request(operation: int, code: int = 0, body: bytes = b"", number: int = 1, client: bytes = b"c" * 16) -> bytes:
+    head = bytearray(256)
+    head[48:52] = pack("<I", 256 + len(body))
+    head[60] = 5
+    head[128:144] = client
+    head[168:176] = pack("<Q", number)
+    head[176] = operation
+    head[196:200] = pack("<I", code)
+    return bytes(head) + body
+
+
+def long_reply(operation: int, body: bytes = b"", number: int = 1, status: int = 0, client: bytes = b"c" * 16) -> bytes:
+    head = bytearray(256)
+    head[48:52] = pack("<I", 256 + len(body))
+    head[60] = 8
+    head[160:176] = client
+    head[200:208] = pack("<Q", number)
+    head[208] = operation
+    head[216:220] = pack("<I", status)
+    return bytes(head) + body
+
+
+def eviction(reason: int) -> bytes:
+    head = bytearray(256)
+    head[48:52] = pack("<I", 256)
+    head[60] = 13
+    head[128:144] = b"c" * 16
+    head[255] = reason
+    return bytes(head)
+
+
+# Driving a dissector
+
+
+def iggy(layout: str | None = None, candidates: tuple[str, ...] = CLASSIC, syn: bool = True, **options: Any) -> IggyDissector:
+    verdict = Verdict("iggy", 1.0, (), None, 0, layout, () if layout else candidates)
+    ends = ("192.0.2.1:40000", "192.0.2.2:8090")
+    return IggyDissector(Context(0, ends, (40_000, 8090), 0 if syn else None, syn, verdict, Options(**options)))
+
+
+def items_of(events: list[Event]) -> list[Chunk | Hole]:
+    position = [0, 0]
+    items: list[Chunk | Hole] = []
+    for order, (side, what) in enumerate(events):
+        at = position[side]
+        if isinstance(what, int):
+            items.append(Hole(side, at, what, "lost", order, order, order + 1, 0, order * 1000))
+            position[side] += what
+        elif what:
+            items.append(Chunk(side, at, what, [0], [order], [order], [order + 1], [0], [order * 1000]))
+            position[side] += len(what)
+    return items
+
+
+def joined(items: list[Chunk | Hole]) -> list[Chunk | Hole]:
+    """The same bytes in as few chunks as a reassembler makes of them, side by side."""
+    made: list[Chunk | Hole] = []
+    for side in (0, 1):
+        last: Chunk | None = None
+        for item in items:
+            if item.side != side:
+                continue
+            if isinstance(item, Hole) or last is None:
+                last = None if isinstance(item, Hole) else msgspec.structs.replace(item)
+                made.append(item if last is None else last)
+                continue
+            last.starts = [*last.starts, len(last.data)]
+            last.data += item.data
+            last.orders = [*last.orders, *item.orders]
+            last.releases = [*last.releases, *item.releases]
+            last.numbers = [*last.numbers, *item.numbers]
+            last.files = [*last.files, *item.files]
+            last.times = [*last.times, *item.times]
+    return made
+
+
+def emitted(dissector: IggyDissector, events: list[Event], together: int = 1) -> list[Emitted]:
+    """What comes out, in the order of release; `together`: so many segments at once."""
+    items = items_of(events)
+    out: list[Emitted] = []
+    for at in range(0, len(items), together):
+        out += dissector.feed(joined(items[at : at + together]))
+    count = len(events)
+    out += dissector.close(END, (count, count + 1, 0, count * 1000))
+    return sorted(out, key=lambda one: one[0])
+
+
+def run(dissector: IggyDissector, *events: Event) -> list[Record]:
+    return [one[4] for one in emitted(dissector, list(events))]
+
+
+def messages(records: list[Record]) -> list[Message]:
+    return [record for record in records if isinstance(record, Message)]
+
+
+def talk(dissector: IggyDissector, *frames: bytes) -> list[Message]:
+    """Requests and responses in turn."""
+    return messages(run(dissector, *((index % 2, frame) for index, frame in enumerate(frames))))
+
+
+# Captures
+
+
+def rows_of(readme: Path) -> list[tuple[str, str, int, int, int]]:
+    found = re.findall(r"\| `(\S+)` \| (\S+) \|[^\n]*?\| (\d+) \| (\d+) \| (\d+) \|", readme.read_text())
+    return [(file, layout, int(asks), int(answers), int(commands)) for file, layout, asks, answers, commands in found]
+
+
+README = rows_of(GOLDEN / "README.md")
+
+MALFORMED = {("node050-all.pcap", "create_user"), ("node080-all.pcap", "create_user")}
+
+
+def read(file: str, **options: Any) -> tuple[list[Record], list[ConversationRow]]:
+    inspector = Inspector([open_capture(GOLDEN / file)], Options(**options))
+    return list(inspector.records()), inspector.rows()
+
+
+def test_the_readme_names_every_capture() -> None:
+    assert sorted(row[0] for row in README) == [path.name for path in CAPTURES]
+
+
+@pytest.mark.parametrize(
+    ("file", "layout", "asks", "answers", "commands"), README, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_a_capture_says_what_its_readme_tells(file: str, layout: str, asks: int, answers: int, commands: int) -> None:
+    records, rows = read(file)
+    said = messages(records)
+    requests = [one for one in said if one.kind == "request"]
+    paired = [one for one in said if one.kind == "response" and one.outcome is not None]
+    if file == "seed-lossy.pcap":
+        assert len(paired) >= answers
+    else:
+        assert len(paired) == answers
+    assert (len(requests), len({one.name for one in requests})) == (asks, commands)
+    for one in said:
+        assert one.fault is None or (file, one.name) in MALFORMED
+    for row in rows:
+        if row.protocol is None:
+            assert file == "node080-tls.pcap" or not any(row.bytes)
+        else:
+            assert layout in ((row.layout,) if row.layout else row.candidates)
+            assert row.client is not None
+            assert row.client.split(":")[-1] != "8090"
+
+
+@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
+def test_no_secret_of_a_capture_is_shown(path: Path) -> None:
+    """Passwords and tokens as they stand in the frames of a run that reveals them."""
+    shown = read(path.name, show_secrets=True)[0]
+    secrets: set[str] = set()
+    for one in messages(shown):
+        secrets |= {one.fields[key] for key in ("password", "current_password", "new_password", "token") if key in one.fields}
+    hidden = msgspec.json.encode(read(path.name)[0]).decode()
+    for secret in secrets - {"iggy"}:
+        assert secret not in hidden
+        assert secret.encode().hex() not in hidden
+    assert '"password":"iggy"' not in hidden
+
+
+def test_a_login_is_hidden_in_hex_dumps_too() -> None:
+    dissector = iggy("L9", detail=True)
+    (login,) = talk(dissector, LOGIN_L6)
+    assert login.fields["password"] == "<redacted 9 bytes>"
+    assert login.spans is not None
+    assert [span.name for span in login.spans if span.secret] == ["password"]
+
+
+def test_the_mismatch_of_framings_is_reported() -> None:
+    records, rows = read("new-client-old-server.pcap")
+    said = messages(records)
+    text = "the client speaks the 256-byte framing, the server the classic one"
+    assert rows[0].facts["mismatch"] == text
+    answers = [one for one in said if one.kind == "response"]
+    assert [one.fields["status_label"] for one in answers] == ["invalid_command"] * 6
+    assert all(text in one.notes[0] and one.outcome is None and one.request is None for one in answers)
+
+
+def test_evictions_answer_the_login() -> None:
+    said = messages(read("py090d5-errors.pcap")[0])
+    (evicted,) = [one for one in said if one.name == "eviction"]
+    assert (evicted.outcome, says(evicted)) == ("refused", "evicted: bad credentials")
+    assert next(one for one in said if one.number == evicted.request).name == "login_register"
+
+
+def test_errors_carry_their_text() -> None:
+    refused = [one for one in messages(read("v0220-failures.pcap")[0]) if one.outcome == "refused"]
+    assert any("already exists" in one.fields.get("message", "") for one in refused)
+    assert all(one.fields["status_label"] for one in refused)
+
+
+def test_other_conversations_of_the_server_tell_what_they_settled() -> None:
+    _, rows = read("v05-cli.pcap")
+    assert {tuple(row.facts["server_layouts"]) for row in rows if row.layout is None and any(row.bytes)} == {("L7",)}
+    mixed = [msgspec.structs.replace(rows[0], facts={}, layout=layout) for layout in ("L4", None, "L7")]
+    relate(mixed)
+    assert mixed[1].facts == {"server_layouts": ["L4", "L7"]}
+
+
+def test_checksums_of_real_messages_agree() -> None:
+    """Both sorts of CRC-32, XXH3-64 of messages, batches and requests."""
+    for file in ("seed-all", "py040-basic", "py050-basic", "py060-basic", "py080-basic", "py090d5-basic", "py090d2-basic"):
+        said = messages(read(f"{file}.pcap")[0])
+        assert any(one.fields.get("messages") or one.fields.get("batches") for one in said)
+        assert not [note for one in said for note in one.notes if "checksum" in note or "XXH3" in note]
+
+
+# Layouts
+
+
+@pytest.mark.parametrize(
+    ("payload", "code", "layouts"),
+    [
+        (s8("iggy") + s8("secret"), 38, "L0 L1 L2 L3 L4 L5"),
+        (s8("iggy") + s8("secret") + s32("0.7.0") + s32(""), 38, "L6 L7 L8 L9"),
+        (s8("iggy") + s8("secret"), 32, "L0"),
+        (b"", 33, "L0"),
+        (pack("<I", 1) + s8("orders"), 202, "L0 L1 L2 L3 L4 L5 L6 L7"),
+        (s8("orders"), 202, "L8 L9"),
+        (ONE + pack("<III", 1, 3, 0) + s8("events"), 302, "L0 L1 L2 L3"),
+        (ONE + pack("<III", 1, 3, 0) + pack("<QB", 0, 1) + s8("events"), 302, "L4"),
+        (ONE + pack("<II", 1, 3) + pack("<BIQB", 1, 0, 0, 1) + s8("events"), 302, "L5"),
+        (ONE + pack("<II", 1, 3) + pack("<BQQB", 1, 0, 0, 1) + s8("events"), 302, "L6 L7"),
+        (ONE + pack("<I", 3) + pack("<BQQB", 1, 0, 0, 1) + s8("events"), 302, "L8 L9"),
+        (b"\x01" + pack("<I", 1) + ONE + ONE + pack("<I", 1), 120, "L0 L1 L2"),
+        (b"\x01" + ONE + ONE + ONE + pack("<I", 1), 120, "L3 L4 L5 L6 L7"),
+        (b"\x01" + ONE + ONE + ONE + b"\x01" + pack("<I", 1), 120, "L8 L9"),
+        (ONE + ONE + b"\x01\x00" + bytes(16) + pack("<I", 0) + s32("hello"), 101, "L0 L1 L2 L3 L4 L5 L6"),
+        (ONE + ONE + pack("<I", 1), 602, "L0"),
+        (ONE + ONE + pack("<I", 1) + s8("group"), 602, "L1 L2 L3 L4 L5 L6 L7"),
+        (ONE + ONE + s8("group"), 602, "L8 L9"),
+        (ONE + ONE + pack("<I", 1), 604, "L0 L1"),
+        (ONE + ONE + ONE, 604, "L2 L3 L4 L5 L6 L7 L8 L9"),
+        (s8("token") + pack("<I", 60), 42, "L3 L4 L5"),
+        (s8("token") + pack("<Q", 60), 42, "L6 L7 L8 L9"),
+        (b"", 1, "L0 L1 L2 L3 L4 L5 L6 L7 L8 L9"),
+    ],
+)
+def test_a_request_keeps_the_layouts_it_decodes_in(payload: bytes, code: int, layouts: str) -> None:
+    dissector = iggy()
+    talk(dissector, request(code, payload))
+    left = (dissector.facts["layout"],) if dissector.facts["layout"] else dissector.facts["candidates"]
+    assert " ".join(left) == layouts
+
+
+def test_batches_tell_the_layouts_of_messages() -> None:
+    index = bytes(16)
+    head = ONE + ONE + b"\x01\x00" + pack("<I", 1)
+    for message, layout in ((bytes(48) + pack("<II", 0, 2) + b"hi", "L7 L8"), (sent_l9(b"hi"), "L9")):
+        dissector = iggy()
+        talk(dissector, request(101, pack("<I", len(head)) + head + index + message))
+        left = (dissector.facts["layout"],) if dissector.facts["layout"] else dissector.facts["candidates"]
+        assert " ".join(left) == layout
+
+
+def test_what_all_layouts_read_alike_is_released_at_once() -> None:
+    out = emitted(iggy(), [(CLIENT, PING), (SERVER, OK), (CLIENT, LOGIN_L6), (SERVER, LOGGED_IN)])
+    assert [one[0] for one in out] == [0, 1, 2, 3]
+
+
+GROUPS = request(20)
+MEMBER = response(pack("<IIB", 1, 1, 1) + s32("127.0.0.1:1") + pack("<IIII", 1, 5, 6, 7))
+
+
+def test_what_they_read_differently_waits_for_the_layout() -> None:
+    """The order of the ids in a client's groups was turned round in L1."""
+    settle = request(602, ONE + ONE + pack("<I", 1))
+    events: list[Event] = [(CLIENT, GROUPS), (SERVER, MEMBER), (CLIENT, PING), (SERVER, OK), (CLIENT, settle), (SERVER, OK)]
+    out = emitted(iggy(), events)
+    assert [(one[0], one[4].packets[1]) for one in out] == [(0, 1), (2, 3), (3, 4), (4, 2), (4, 5), (5, 6)]
+    waited = out[3][4]
+    assert waited.fields["groups"] == [{"group_id": 5, "topic_id": 6, "stream_id": 7}]
+    assert waited.notes == []
+    # the request was out before, so the answer finds it
+    assert (out[0][5:7], out[3][5:7]) == ((ASK, 1), (ANSWER, 1))
+
+
+def test_a_layout_that_stays_open_is_assumed_at_the_end() -> None:
+    dissector = iggy()
+    said = talk(dissector, GROUPS, MEMBER)
+    assert said[1].fields["groups"] == [{"stream_id": 5, "topic_id": 6, "group_id": 7}]
+    assert said[1].notes == [f"layout undecided ({', '.join(CLASSIC)}): read as L9"]
+    assert dissector.facts["candidates"] == CLASSIC
+
+
+def test_a_stated_version_says_what_to_assume() -> None:
+    dissector = iggy(candidates=("L0", "L1", "L6"))
+    said = talk(dissector, request(10), response(stats("0.4.300")), GROUPS, MEMBER)
+    assert dissector.facts["server_version"] == "0.4.300"
+    assert said[3].fields["groups"][0]["stream_id"] == 5
+
+
+def stats(version: str) -> bytes:
+    body = (
+        pack("<Iff", 1, 0.5, 0.5) + pack("<8Q", *range(8)) + pack("<4IQII", *range(7)) + s32("host") + s32("Linux") + s32("12") + s32("6")
+    )
+    return body + s32(version) + pack("<I", 4300)
+
+
+def test_waiting_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HELD_FRAMES", 3)
+    events: list[Event] = []
+    for _ in range(5):
+        events += [(CLIENT, GROUPS), (SERVER, MEMBER)]
+    dissector = iggy()
+    out = emitted(dissector, events)
+    # the fourth answer is one too many
+    assert [one[0] for one in out] == [0, 2, 4, 6, 7, 7, 7, 7, 8, 9]
+    assert sum(bool(one[4].notes) for one in out) == 5
+    assert "undecided" in dissector.facts
+
+
+def test_a_wrong_layout_often_shows_control_characters() -> None:
+    """Eight bytes of text for L8, an id and a name for the layouts before."""
+    dissector = iggy()
+    talk(dissector, request(202, pack("<I", 7) + s8("abc")))
+    assert dissector.facts["candidates"] == CLASSIC[:8]
+
+
+def test_bytes_left_over_decide_nothing() -> None:
+    dissector = iggy()
+    (deleted,) = talk(dissector, request(303, ONE + ONE + b"\0\0\0\0"))
+    assert deleted.fields["trailing"] == "00000000"
+    assert deleted.notes == ["4 bytes left over"]
+    assert dissector.facts["candidates"] == CLASSIC
+
+
+def test_a_layout_can_be_forced() -> None:
+    dissector = iggy("L9")
+    said = talk(dissector, GROUPS, MEMBER)
+    assert said[1].fields["groups"][0]["stream_id"] == 5
+    assert said[1].notes == ()
+    assert dissector.facts["layout"] == "L9"
+    assert PROTOCOLS[0].forced == LAYOUTS
+
+
+def test_without_candidates_the_first_bytes_tell_the_framing() -> None:
+    assert talk(iggy(candidates=()), PING, OK)[1].name == "ping"
+    said = talk(iggy(candidates=()), long_request(2, 1), long_reply(2))
+    assert [one.name for one in said] == ["ping", "ping"]
+    assert said[0].fields["operation_label"] == "non_replicated"
+
+
+def test_big_endian_times_of_old_users() -> None:
+    body = pack("<I", 1) + pack(">Q", 1_694_000_000_000_000) + b"\x01" + s8("iggy")
+    (_, users) = talk(iggy("L0"), request(32), response(body))
+    assert users.fields["users"][0]["created_at"] == 1_694_000_000_000_000
+    little = pack("<I", 1) + pack("<Q", 1_694_000_000_000_000) + b"\x01" + s8("iggy")
+    assert talk(iggy("L3"), request(32), response(little))[1].fields == {**users.fields}
+
+
+def test_status_names_go_with_the_layout() -> None:
+    assert statuses("L9")[51] == "personal_access_token_already_exists"
+    assert statuses("L0")[51] == "not_connected"
+    assert 51 not in statuses("L3")
+    assert ambiguous("L3")[51] == "not_connected or personal_access_token_already_exists"
+    assert (statuses("L7")[1011], statuses("L8")[1011]) == ("stream_id_already_exists", "stream_directory_not_found")
+    assert statuses("V4")[14003] == "incompatible_protocol_version"
+    assert all(statuses(layout)[3] == "invalid_command" for layout in LAYOUTS)
+    (_, refused) = talk(iggy("L3"), request(43, s8("t")), response(status=51))
+    assert refused.fields["status_label"] is None
+    assert refused.notes == ["status 51 is not_connected or personal_access_token_already_exists, by release"]
+
+
+def test_unknown_commands_and_statuses() -> None:
+    said = talk(iggy("L9"), request(777, b"\x01\x02"), response(status=9999), PING, OK)
+    assert [one.name for one in said] == ["unknown 777", "unknown 777", "ping", "ping"]
+    assert said[0].fields["body"] == "0102"
+    assert said[0].notes == ["command code 777 is not known in L9"]
+    assert (said[1].outcome, said[1].fields["status_label"]) == ("refused", None)
+
+
+# Pairing
+
+
+def keys(events: list[Event], dissector: IggyDissector | None = None) -> list[tuple[str, int, Any]]:
+    out = emitted(dissector or iggy(), events)
+    return [(one[4].name, one[5], one[6]) for one in out if isinstance(one[4], Message)]
+
+
+def test_responses_answer_in_order() -> None:
+    said = keys([(CLIENT, PING + request(201) + PING), (SERVER, OK + OK), (SERVER, OK)])
+    assert said == [
+        ("ping", ASK, 1),
+        ("get_streams", ASK, 2),
+        ("ping", ASK, 3),
+        ("ping", ANSWER, 1),
+        ("get_streams", ANSWER, 2),
+        ("ping", ANSWER, 3),
+    ]
+
+
+def test_an_answer_captured_before_its_request_waits_for_it() -> None:
+    out = emitted(iggy(), [(SERVER, OK), (CLIENT, PING), (CLIENT, request(201)), (SERVER, OK)])
+    assert [(one[4].name, one[0], one[5], one[6]) for one in out] == [
+        ("ping", 1, ASK, 1),
+        ("ping", 1, ANSWER, 1),
+        ("get_streams", 2, ASK, 2),
+        ("get_streams", 3, ANSWER, 2),
+    ]
+
+
+def test_nobody_waits_for_ever_for_a_request() -> None:
+    out = emitted(iggy(), [(SERVER, OK)] * 70)
+    assert [one[0] for one in out[:66]] == [64] * 65 + [65]
+    assert all(one[4].notes == ["no request for this response was seen"] and one[5] == NONE for one in out)
+
+
+def test_after_a_loss_a_client_with_one_request_in_flight_is_sure_again() -> None:
+    events: list[Event] = [(CLIENT, PING), (SERVER, 8), (CLIENT, request(201)), (SERVER, OK)]
+    assert keys(events) == [("ping", ASK, 1), ("get_streams", ASK, 2), ("get_streams", ANSWER, 2)]
+    assert not any(one.notes for one in messages(run(iggy(), *events)))
+
+
+def test_after_a_loss_of_requests_the_answers_to_those_are_not_paired() -> None:
+    said = messages(run(iggy(), (CLIENT, PING), (SERVER, OK), (CLIENT, 8), (SERVER, OK), (CLIENT, PING), (SERVER, OK)))
+    assert [(one.name, list(one.notes)) for one in said] == [
+        ("ping", []),
+        ("ping", []),
+        ("unknown", ["no request for this response was seen"]),
+        ("ping", []),
+        ("ping", []),
+    ]
+
+
+def test_a_loss_of_exactly_the_next_answers_leaves_no_doubt() -> None:
+    many = PING * 4 + request(201)
+    said = keys([(CLIENT, many), (SERVER, OK), (SERVER, 16), (SERVER, OK)], iggy("L9"))
+    assert said[5:] == [("ping", ANSWER, 1), ("ping", ANSWER, 4)]
+
+
+def test_a_loss_of_some_answers_makes_pairing_unsure_until_one_fits_a_single_request() -> None:
+    many = request(201) + PING * 3 + request(120, b"\x01" + ONE + ONE + ONE + b"\x01" + bytes(4)) + PING
+    offset = response(pack("<IQQ", 1, 2, 3))
+    said = messages(run(iggy("L9"), (CLIENT, many), (SERVER, 20), (SERVER, OK), (SERVER, offset), (SERVER, OK)))[6:]
+    assert [(one.name, list(one.notes)) for one in said] == [
+        ("get_streams", ["the pairing is unsure: frames were missed before"]),
+        ("get_consumer_offset", []),
+        ("ping", []),
+    ]
+
+
+def test_the_middle_of_a_conversation() -> None:
+    """The tail of an answer, an answer to a request not seen, then the usual."""
+    events: list[Event] = [
+        (SERVER, b"tail"),
+        (SERVER, LOGGED_IN),
+        (CLIENT, POLL_L8),
+        (SERVER, NOTHING_POLLED),
+        (CLIENT, PING),
+        (SERVER, OK),
+    ]
+    records = run(iggy(syn=False), *events)
+    gaps = [one for one in records if isinstance(one, Gap)]
+    assert [(gap.position, gap.size, gap.reason) for gap in gaps] == [(0, 4, "skipped")]
+    said = messages(records)
+    assert [one.name for one in said] == ["unknown", "poll_messages", "poll_messages", "ping", "ping"]
+    assert said[0].notes == ["no request for this response was seen"]
+
+
+def test_an_answer_that_may_be_a_token_is_hidden() -> None:
+    (unknown,) = messages(run(iggy(syn=False), (SERVER, response(s8("verysecrettoken")))))
+    assert unknown.fields["body"] == "<redacted 16 bytes>"
+
+
+# The 256-byte framing
+
+
+def test_operations_and_codes_name_commands_alike() -> None:
+    said = talk(
+        iggy(candidates=LONG),
+        long_request(2, 100, POLL_L8[8:]),
+        long_reply(2, NOTHING_POLLED[8:]),
+        long_request(130, body=ONE, number=2),
+        long_reply(130, pack("<III", 1, 0, 1009), number=2),
+        long_request(200),
+        long_reply(200, status=3),
+        long_request(2, 777, b"\xff"),
+        long_reply(2, status=3),
+    )
+    assert [one.name for one in said[::2]] == ["poll_messages", "delete_stream", "unknown operation 200", "unknown 777"]
+    assert said[3].fields["results"] == [{"index": 0, "result": 1009, "result_label": "stream_id_not_found"}]
+    assert [one.outcome for one in said[1::2]] == ["answered", "refused", "refused", "refused"]
+    assert says(said[3]) == "stream_id_not_found"
+    assert said[0].id == 1
+
+
+def test_register_tells_password_and_token_by_what_decodes() -> None:
+    start = pack("<I", 11264) + s8("rust-sdk") + s8("0.11.0-edge.5")
+    with_password = start + s8("iggy") + s8("swordfish") + s32("")
+    with_token = start + s8("sesame-token") + s32("")
+    with_secret = pack("<I", 12288) + s8("rust-sdk") + s8("0.11.1") + bytes(range(200, 232)) + s8("iggy") + s8("swordfish") + s32("")
+    reply = bytes(4) + pack("<IQI", 1, 9, 11264) + s8("0.9.0-edge.5")
+    for body, name in (
+        (with_password, "login_register"),
+        (with_token, "login_register_with_pat"),
+        (with_secret, "login_register"),
+    ):
+        dissector = iggy(candidates=LONG)
+        said = talk(dissector, long_request(1, body=body), long_reply(1, reply))
+        assert said[0].name == name
+        text = str(said[0].fields)
+        assert "swordfish" not in text
+        assert "sesame" not in text
+        assert bytes(range(200, 232)).hex() not in text
+        assert said[0].fields["protocol_version_label"] in ("0.11.0", "0.12.0")
+        assert dissector.facts["server_version"] == "0.9.0-edge.5"
+
+
+def test_evictions_and_echoes() -> None:
+    said = talk(
+        iggy(candidates=LONG),
+        long_request(2, 1),
+        eviction(13),
+        long_request(160, body=b"", number=3),
+        long_reply(160, number=0, client=b"\x07" + bytes(15)),
+        long_request(2, 1, number=5),
+        long_reply(128, number=4),
+    )
+    assert (said[1].name, said[1].outcome, said[1].fields["reason_label"]) == ("eviction", "refused", "stale client")
+    assert said[3].notes == []
+    assert "answers request 4, operation 128; request 5, operation 2 waits" in said[5].notes
+
+
+def test_after_a_loss_the_header_finds_the_request() -> None:
+    asked = b"".join(long_request(130, body=ONE, number=number) for number in (1, 2, 3))
+    said = keys(
+        [(CLIENT, asked), (SERVER, 260), (SERVER, long_reply(130, bytes(4), number=2)), (SERVER, long_reply(130, bytes(4), number=3))],
+        iggy("V4"),
+    )
+    assert said[3:] == [("delete_stream", ANSWER, 2), ("delete_stream", ANSWER, 3)]
+
+
+def test_frames_begin_again_behind_a_loss() -> None:
+    body = b"\x05" + bytes(200) + b"\x08" + bytes(90)
+    dissector = iggy("V4", syn=False)
+    records = run(dissector, (CLIENT, body), (CLIENT, b"x" + long_request(2, 1)), (SERVER, bytes(70)), (SERVER, b"y" + long_reply(2)))
+    assert [one.name for one in messages(records)] == ["ping", "ping"]
+    assert sum(one.size for one in records if isinstance(one, Gap)) == len(body) + 1 + 71
+
+
+def batch(*payloads: bytes) -> bytes:
+    frames = [pack("<16sIIIIQ", bytes(16), place, 0, 0, len(one), 0) + one for place, one in enumerate(payloads)]
+    frames = [pack("<Q", xxh3_64_intdigest(frame)) + frame for frame in frames]
+    size = 256 + sum(map(len, frames))
+    head = pack("<QQQQQ", 0, 40, 1_700_000_000_000_000, 1_700_000_000_000_000, size)
+    count = pack("<I", len(payloads))
+    digest = xxh3_64_intdigest(head + count + b"".join(frame[:8] for frame in frames))
+    return head + pack("<Q", digest) + count + bytes(204) + b"".join(frames)
+
+
+def test_checksums_of_batches() -> None:
+    good = pack("<IQI", 0, 41, 2) + batch(b"one", b"two")
+    (_, polled) = talk(iggy("V4"), long_request(2, 100, POLL_L8[8:]), long_reply(2, good))
+    assert (polled.notes, says(polled)) == ([], "partition 0  2 messages  offsets 40-41  current 41")
+    bad = good[:-1] + b"!"
+    (_, polled) = talk(iggy("V4"), long_request(2, 100, POLL_L8[8:]), long_reply(2, bad))
+    assert [note.split(":")[0] for note in polled.notes] == ["batches[0].messages[1]"]
+    bad = good[:16] + b"\x01" + good[17:]
+    (_, polled) = talk(iggy("V4"), long_request(2, 100, POLL_L8[8:]), long_reply(2, bad))
+    assert [note.split(" is")[0] for note in polled.notes] == ["batches[0]: batch_checksum"]
+
+
+def test_checksums_of_messages_and_requests() -> None:
+    good = response(pack("<IQI", 1, 7, 1) + polled_l9(b"hello"))
+    assert talk(iggy("L9"), POLL_L8, good)[1].notes == []
+    bad = response(pack("<IQI", 1, 7, 1) + polled_l9(b"hello", 5))
+    assert "messages[0]: checksum is 5" in talk(iggy("L9"), POLL_L8, bad)[1].notes[0]
+    for checksum, wrong in ((xxh3_64_intdigest(s8("new")), False), (1, True)):
+        frame = bytearray(long_request(128, body=s8("new")))
+        frame[144:152] = pack("<Q", checksum)
+        (created,) = talk(iggy("V4"), bytes(frame))
+        assert any("request_checksum" in note for note in created.notes) is wrong
+
+
+def test_a_send_request_whose_counts_disagree() -> None:
+    head = ONE + ONE + b"\x01\x00" + pack("<I", 2)
+    body = pack("<I", 99) + head + pack("<IIQ", 0, 70, 0) * 2 + sent_l9(b"hello")
+    (sent,) = talk(iggy("L9"), request(101, body))
+    assert sent.notes == [
+        "metadata_length is 99, its fields take 18 bytes",
+        "indexes[0]: position is 70, the message ends at 69",
+        "2 indexes, 1 messages",
+    ]
+
+
+# Damage
+
+
+def test_a_frame_with_a_hole_hides_what_may_be_a_password() -> None:
+    records = run(iggy("L9"), (CLIENT, LOGIN_L6[:12]), (CLIENT, 4), (CLIENT, LOGIN_L6[16:] + PING))
+    said = messages(records)
+    assert said[0].fault is not None
+    assert said[0].fault.reason == "4 bytes lost"
+    assert b"swordfish".hex() not in str(said[0].fields)
+    assert said[1].name == "ping"
+
+
+def test_a_password_behind_a_wrong_length_is_hidden() -> None:
+    broken = request(38, b"\xff" + b"iggy" + s8("swordfish"))
+    (login,) = talk(iggy("L9"), broken)
+    assert login.fault is not None
+    assert b"swordfish".hex() not in str(login.fields)
+
+
+def test_a_length_that_cannot_be_is_passed_over() -> None:
+    records = run(iggy("L9"), (CLIENT, PING), (CLIENT, b"\0\0\0\0garbage"), (CLIENT, POLL_L8))
+    assert [(type(one).__name__, one.size) for one in records] == [("Message", 8), ("Gap", 11), ("Message", len(POLL_L8))]  # type: ignore[union-attr]
+
+
+def test_a_malformed_permission_block_stays_in_its_frame() -> None:
+    block = bytes(10) + b"\x01" + pack("<I", 1) + bytes(6) + b"\x09"
+    user = s8("u") + s8("swordfish") + b"\x01\x01" + pack("<I", len(block)) + block
+    said = talk(iggy("L9"), request(33, user), OK, PING, OK)
+    assert said[0].fault is not None
+    assert said[0].fault.field.startswith("permissions")
+    assert "swordfish" not in str(said[0].fields)
+    assert said[2].fault is None
+
+
+# Detection
+
+
+def view(sides: tuple[bytes, bytes], ports: tuple[int, int] = (40_000, 40_001), syn: bool = True, final: bool = True) -> View:
+    one, other = (SideView([(0, data)] if data else [], syn, [0]) for data in sides)
+    return View((one, other), ports, syn, final)
+
+
+def test_two_pings_are_enough_and_one_is_not() -> None:
+    verdict = probe(view((PING * 2, OK * 2)))
+    assert verdict is not None
+    assert verdict.confidence >= 0.9
+    verdict = probe(view((PING, OK)))
+    assert verdict is not None
+    assert verdict.confidence < 0.9
+    verdict = probe(view((PING, OK), (40_000, 8090)))
+    assert verdict is not None
+    assert verdict.confidence >= 0.9
+
+
+def test_the_direction_without_syn() -> None:
+    for client, sides in ((0, (LOGIN_L6 + POLL_L8, LOGGED_IN)), (1, (LOGGED_IN, LOGIN_L6 + POLL_L8))):
+        verdict = probe(view(sides, syn=False))
+        assert verdict is not None
+        assert (verdict.client, verdict.confidence >= 0.9) == (client, True)
+    for client, sides in ((0, (long_request(2, 1), b"")), (1, (long_reply(2), b""))):
+        verdict = probe(view(sides, syn=False))
+        assert verdict is not None
+        assert (verdict.client, verdict.candidates) == (client, LONG)
+
+
+@pytest.mark.parametrize(
+    "sides",
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"HTTP/1.1 200 OK\r\n"),
+        (bytes.fromhex("160301020001000200"), b""),
+        (b"", OK * 3),
+        (bytes(300), bytes(300)),
+        (request(777, b"abc"), OK),
+        (pack("<IIII", 58, 1, 0, 2013) + bytes(42), b""),
+        (request(202, b"\xff"), OK),
+    ],
+)
+def test_what_is_not_iggy(sides: tuple[bytes, bytes]) -> None:
+    for ports in ((40_000, 40_001), (40_000, 8090)):
+        for syn in (True, False):
+            assert probe(view(sides, ports, syn)) is None
+
+
+# Lines
+
+
+def test_lines_say_the_key_fields() -> None:
+    said = talk(iggy("L9"), POLL_L8, NOTHING_POLLED, LOGIN_L6, LOGGED_IN, request(200, ONE), OK)
+    assert [says(one) for one in said] == [
+        "1/1  partition 1  consumer 1  next  up to 10",
+        "partition 1  0 messages  current 0",
+        "username=iggy  password=<redacted 9 bytes>  version=0.9.0",
+        "user_id=1",
+        "stream 1",
+        "not found",
+    ]
+
+
+# Any bytes, in any pieces
+
+POOL = [
+    PING,
+    LOGIN_L0,
+    LOGIN_L6,
+    POLL_L8,
+    GROUPS,
+    request(201),
+    request(777, b"zz"),
+    request(101, pack("<I", 18) + ONE + ONE + b"\x01\x00" + pack("<I", 1) + bytes(16) + sent_l9(b"hello")),
+]
+ANSWERS = [
+    OK,
+    LOGGED_IN,
+    MEMBER,
+    NOTHING_POLLED,
+    response(status=3),
+    response(s32("no"), 1010),
+    response(pack("<IQI", 1, 7, 1) + polled_l9(b"x")),
+]
+LONGS = [
+    long_request(2, 1),
+    long_request(128, body=s8("a")),
+    long_request(2, 100, POLL_L8[8:]),
+    long_request(2, 606, ONE * 3),
+    long_request(77),
+]
+LONG_ANSWERS = [long_reply(2), long_reply(128, bytes(4)), long_reply(2, NOTHING_POLLED[8:]), eviction(9), long_reply(2, status=40)]
+
+
+def events_of(seed: int, long: bool) -> list[Event]:
+    """A conversation with damage: bytes changed, lost, doubled, cut, and segments cut anew."""
+    rng = random.Random(seed)
+    asks, answers = (LONGS, LONG_ANSWERS) if long else (POOL, ANSWERS)
+    events: list[Event] = []
+    for _ in range(rng.randrange(1, 12)):
+        events.append((CLIENT, rng.choice(asks)))
+        if rng.random() < 0.9:
+            events.append((SERVER, rng.choice(answers)))
+    for _ in range(rng.choice((0, 0, 1, 3))):
+        place = rng.randrange(len(events))
+        side, data = events[place]
+        if isinstance(data, int) or not data:
+            continue
+        at = rng.randrange(len(data))
+        how = rng.randrange(6)
+        changed: list[Event] = [
+            (side, data[:at] + bytes([rng.choice((0, 1, 255))]) + data[at + 1 :]),
+            (side, len(data)),
+            (side, data[:at] + data[at + 1 :]),
+            (side, rng.randbytes(rng.randrange(1, 90))),
+            (1 - side, data),
+        ]
+        events[place : place + 1] = [changed[how]] if how < 5 else [(side, data[:at]), (side, data[at:])]
+    return [event for event in events if event[1]]
+
+
+@given(seed=st.integers(0, 1 << 32), long=st.booleans(), syn=st.booleans(), layout=st.sampled_from((None, None, None, *LAYOUTS)))
+def test_any_bytes_in_any_pieces_say_the_same(seed: int, long: bool, syn: bool, layout: str | None) -> None:
+    events = events_of(seed, long)
+    said: list[list[tuple[Any, ...]]] = []
+    for together in (1, 3, len(events) or 1):
+        dissector = iggy(layout, LONG if long else CLASSIC, syn)
+        out = emitted(dissector, events, together)
+        said.append([(one[0], one[5], one[6], msgspec.json.encode(one[4])) for one in out])
+        for side, end in enumerate(("192.0.2.1:40000", "192.0.2.2:8090")):
+            size = sum(one[4].size for one in out if one[4].src == end and not getattr(one[4], "in_frame", False))
+            assert size == sum(what if isinstance(what, int) else len(what) for at, what in events if at == side)
+    assert said[0] == said[1] == said[2]
+    assert Counter(one[1] for one in said[0])[ANSWER] <= Counter(one[1] for one in said[0])[ASK]
+
+
+@given(data=st.binary(max_size=400), other=st.binary(max_size=400), syn=st.booleans())
+def test_noise_is_read_and_never_claimed(data: bytes, other: bytes, syn: bool) -> None:
+    run(iggy(candidates=(), syn=syn), (CLIENT, data), (SERVER, other))
+    run(iggy("V4", syn=syn), (CLIENT, data), (SERVER, other))
+    verdict = probe(view((data, other), syn=syn))
+    assert verdict is None or verdict.confidence < 0.9
+
+
+def test_tables_are_shared_by_layouts_with_the_same_bytes() -> None:
+    assert ask(100, "L3") is ask(100, "L7")
+    assert ask(100, "L7") is not ask(100, "L8")
+    assert ask(503, "L5") is None
+    assert long_ask(2, 100, "V2", "V2") is long_ask(2, 100, "V4", "V2")
+    assert long_ask(164, 123, "V4", "V2") is None
