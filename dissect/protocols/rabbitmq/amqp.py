@@ -45,8 +45,6 @@ SECTIONS = {
     0x78: "footer",
 }
 
-_DATA = b"\x00\x53\x75\xa0"
-
 _SYMBOLS = {
     b"amqp:header:list": 0x70,
     b"amqp:delivery-annotations:map": 0x71,
@@ -98,13 +96,13 @@ def read(data: bytes, at: int, end: int, render: Render, spans: Spans = None, de
     sections: list[dict[str, Any]] = []
     try:
         while at < end:
-            if spans is None and data[at : at + 4] == _DATA:
-                # What nearly every message has, and often nothing else.
-                begin = at + 5
-                stop = begin + data[at + 4]
-                if stop <= end:
-                    sections.append({"section": "data", "value": render(data[begin:stop])})
-                    at = stop
+            if spans is None:
+                try:
+                    section, at = _quick_section(data, at, end, render)
+                except (ValueError, LookupError, error):
+                    pass
+                else:
+                    sections.append(section)
                     continue
             section, at = _section(data, at, end, render, spans, f"sections[{len(sections)}]", depth)
             sections.append(section)
@@ -113,6 +111,98 @@ def read(data: bytes, at: int, end: int, render: Render, spans: Spans = None, de
     except UnicodeDecodeError as wrong:
         raise NotAmqp("text is not UTF-8") from wrong
     return sections
+
+
+def _quick_section(data: bytes, at: int, end: int, render: Render) -> tuple[dict[str, Any], int]:
+    """As `_section`, for what messages are usually made of; raises at everything else, which `_section` then reads or refuses."""
+    code = data[at + 2]
+    if data[at] or data[at + 1] != 0x53:
+        raise ValueError
+    name = SECTIONS[code]
+    at += 3
+    if code == 0x75:
+        size = data[at + 1]
+        stop = at + 2 + size
+        if data[at] != 0xA0 or stop > end:
+            raise ValueError
+        return {"section": name, "value": render(data[at + 2 : stop])}, stop
+    if code == 0x73 or code == 0x70:
+        names = _PROPERTIES if code == 0x73 else _HEADER
+        if data[at] != 0xC0:
+            raise ValueError
+        stop, count = at + 2 + data[at + 1], data[at + 2]
+        if stop > end or count > len(names):
+            raise ValueError
+        at += 3
+        fields: dict[str, Any] = {}
+        for field, declared in names[:count]:
+            kind, value, at = _quick(data, at, stop, render, 1)
+            fields[field] = value if kind == declared else _shown(kind, value)
+        if at != stop:
+            raise ValueError
+        return {"section": name, "value": fields}, at
+    if code == 0x74 or code == 0x72:
+        if data[at] != 0xC1:
+            raise ValueError
+        stop, count = at + 2 + data[at + 1], data[at + 2]
+        if stop > end or count % 2:
+            raise ValueError
+        at += 3
+        pairs: list[dict[str, Any]] = []
+        for _ in range(count // 2):
+            kind, key, at = _quick(data, at, stop, render, 1)
+            if code == 0x74 or kind != "symbol":
+                key = _shown(kind, key)
+            kind, value, at = _quick(data, at, stop, render, 1)
+            pairs.append({"key": key, "value": _shown(kind, value)})
+        if at != stop:
+            raise ValueError
+        return {"section": name, "value": pairs}, at
+    if code != 0x77:
+        raise ValueError
+    kind, value, at = _quick(data, at, end, render, 0)
+    return {"section": name, "value": _shown(kind, value)}, at
+
+
+def _quick(data: bytes, at: int, end: int, render: Render, level: int) -> tuple[str, Any, int]:
+    """As `_Reader.typed`, for scalars, short texts and short containers."""
+    code = data[at]
+    at += 1
+    small = _SMALL.get(code)
+    if small is not None:
+        stop = at + 1 + data[at]
+        if stop > end:
+            raise ValueError
+        raw = data[at + 1 : stop]
+        return small, render(raw) if code == 0xA0 else raw.decode(), stop
+    scalar = _SCALARS.get(code)
+    if scalar is not None:
+        kind, convert, width = scalar
+        stop = at + width
+        if stop > end or kind in _BYTES:
+            raise ValueError
+        return kind, convert(data, at), stop
+    if (code != 0xC0 and code != 0xC1) or level >= DEPTH_LIMIT:
+        raise ValueError
+    stop, count = at + 1 + data[at], data[at + 1]
+    at += 2
+    if stop > end or count > stop - at:
+        raise ValueError
+    items: list[Any] = []
+    level += 1
+    if code == 0xC0:
+        for _ in range(count):
+            kind, value, at = _quick(data, at, stop, render, level)
+            items.append(_shown(kind, value))
+    else:
+        for _ in range(count // 2):
+            kind, key, at = _quick(data, at, stop, render, level)
+            name = _shown(kind, key)
+            kind, value, at = _quick(data, at, stop, render, level)
+            items.append({"key": name, "value": _shown(kind, value)})
+    if at != stop:
+        raise ValueError
+    return ("list" if code == 0xC0 else "map"), items, at
 
 
 def _section(data: bytes, at: int, end: int, render: Render, spans: Spans, label: str, depth: int) -> tuple[dict[str, Any], int]:
@@ -429,5 +519,7 @@ _VARIABLE = {
     0xB1: ("string", True),
     0xB3: ("symbol", True),
 }
+
+_SMALL = {code: kind for code, (kind, wide) in _VARIABLE.items() if not wide}
 
 _COMPOUND_CODES = {0xC0: "list", 0xD0: "list", 0xC1: "map", 0xD1: "map", 0xE0: "array", 0xF0: "array"}
