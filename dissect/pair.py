@@ -13,6 +13,10 @@ Link = tuple[Message | Exchange, Message, Message | None]
 """(a record, the request it names, the response it names): numbers are known only when records are handed out."""
 
 
+EARLY_KEPT = 1_024
+"""Unmatched responses remembered for a request that is still held back by a hole, or was captured late."""
+
+
 class _Batch:
     """A request that several responses answer piece by piece (Publish)."""
 
@@ -41,6 +45,8 @@ class Pairer:
         self.paired = paired
         self.open: dict[Hashable, Any] = {}
         self.perhaps: dict[Hashable, Emitted] = {}
+        self.early: dict[Hashable, tuple[Emitted, str | None]] = {}
+        """Responses that came before any request of theirs, with their outcome: they have been handed on unpaired."""
         self.gaps = [-1, -1]
         self.limit_hits = 0
         self._late: dict[int, Emitted] = {}
@@ -68,11 +74,14 @@ class Pairer:
                     asked = entry
                     del opened[one[6]]
                 if asked is None:
+                    self._remember(one[6], one, one[4].outcome)
                     one[4].outcome = None
                 else:
                     self._answer(one, asked, append)
             elif role == ASK:
                 key = one[6]
+                if self.early and self._answered_early(key, one, append):
+                    continue
                 if key in opened:
                     self._ask_again(one, key, append)
                 else:
@@ -128,6 +137,7 @@ class Pairer:
                 out.append(self._end(asked, "unanswered", why, release, asked[1], asked[2], asked[3]))
         out.sort(key=lambda one: one[:4])
         self.open.clear()
+        self.early.clear()
         self._late.clear()
         self.perhaps.clear()
         return out
@@ -186,6 +196,14 @@ class Pairer:
         if not keys:
             return
         batch = _Batch(one, len(keys))
+        if self.early:
+            early = [self._early(key, one) for key in keys]
+            keys = [key for key, found in zip(keys, early, strict=True) if found is None]
+            answers = [found for found in early if found is not None]
+            batch.left = len(keys)
+            batch.refused = any(outcome == "refused" for _, outcome in answers)
+            if answers and not keys:
+                self._append_early(one, answers[-1][0], "refused" if batch.refused else "answered", append)
         for key in keys:
             older = opened.get(key)
             if older is None:
@@ -210,6 +228,7 @@ class Pairer:
                 if not entry:
                     del opened[key]
             elif entry is None:
+                self._remember(key, one, response.outcome)
                 continue
             else:
                 batch = entry
@@ -229,6 +248,35 @@ class Pairer:
             if not self._told(batch.asked) and self.every:
                 latency = one[7] - batch.asked[4].time_ns
                 append(self._exchange(batch.asked, one, "refused" if batch.refused else "answered", latency))
+
+    def _remember(self, key: Hashable, one: Emitted, outcome: str | None) -> None:
+        early = self.early
+        early[key] = one, outcome
+        if len(early) > EARLY_KEPT:
+            del early[next(iter(early))]
+
+    def _early(self, key: Hashable, one: Emitted) -> tuple[Emitted, str | None] | None:
+        """The response that was handed on before this, its request.
+
+        Where keys are used again, only one that was captured after the request can be it.
+        """
+        found = self.early.pop(key, None)
+        if found is None or (self.reuse == "queue" and found[0][7] < one[4].time_ns):
+            return None
+        return found
+
+    def _answered_early(self, key: Hashable, one: Emitted, append: Callable[[Emitted], None]) -> bool:
+        found = self._early(key, one)
+        if found is None:
+            return False
+        self._append_early(one, found[0], found[1] or "answered", append)
+        return True
+
+    def _append_early(self, one: Emitted, response: Emitted, outcome: str, append: Callable[[Emitted], None]) -> None:
+        """The response cannot name its request any more, so the exchange is always written."""
+        exchange = _exchange_of(one[4], outcome, None, response[7] - one[4].time_ns)
+        self.links.append((exchange, one[4], response[4]))
+        append((one[0], one[1], one[2], one[3], exchange, 0, None, 0))  # type: ignore[arg-type]
 
     def _drop_oldest(self, one: Emitted, append: Callable[[Emitted], None]) -> None:
         key = next(iter(self.open))

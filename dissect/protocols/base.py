@@ -22,6 +22,9 @@ answered (in trouble only), so is never missed: the newest with its key replaces
 END = 1 << 62
 """The order of the end of the capture: after every packet."""
 
+_MISSING = {"lost": "lost", "cut": "cut by the snap length", "both": "lost or cut by the snap length"}
+"""How a damaged frame says why bytes of it are missing."""
+
 WAIT = -2
 """`measure`: how long this frame is depends on bytes of the other side that are not there yet."""
 
@@ -144,6 +147,7 @@ class _Partial(msgspec.Struct):
     first: Mark
     last: Mark
     lost: int = 0
+    why: str = "lost"
 
 
 class _Flow:
@@ -549,7 +553,7 @@ class Dissector:
         assert partial is not None
         flow.partial = None
         order, number, file, time_ns = partial.last
-        reason = f"{partial.lost} bytes lost" if partial.lost else partial.reason
+        reason = f"{partial.lost} bytes {_MISSING[partial.why]}" if partial.lost else partial.reason
         if size < partial.length:
             missing = f"{size} of {partial.length} bytes captured"
             reason = f"{reason}, {missing}" if partial.lost else missing
@@ -591,12 +595,13 @@ class Dissector:
         mark = (hole.order, hole.number, hole.file, hole.time_ns)
         size = hole.size
         flow.missing = size
-        self._stop(side, hole.release, mark, size, "lost" if hole.reason == "lost" else "cut")
+        self._stop(side, hole.release, mark, size, _MISSING[hole.reason])
         flow.missing = 0
         partial = flow.partial
         position = hole.position
         if partial is not None:
             inside = min(size, partial.position + partial.length - position)
+            partial.why = hole.reason if not partial.lost or partial.why == hole.reason else "both"
             partial.lost += inside
             partial.want = min(partial.want, len(partial.prefix))
             self._put_gap(side, position, inside, hole.reason, True, hole.release, mark)

@@ -104,6 +104,12 @@ def test_a_hole_inside_a_frame_is_part_of_it() -> None:
     assert said[0].notes == ["2 bytes lost"]
 
 
+def test_a_hole_of_the_snap_length_is_called_so() -> None:
+    said = run(toy(), [chunk(0, [frame(b"abcdef")[:4]], 0), hole(4, 2, 1, "cut"), chunk(6, [b"ef"], 1)])
+    assert isinstance(said[0], Message)
+    assert said[0].notes == ["2 bytes cut by the snap length"]
+
+
 def test_a_hole_that_ends_with_the_frame_keeps_the_border() -> None:
     said = brief(run(toy(), [chunk(0, [frame(b"abcd")[:3]], 0), hole(3, 3, 1), chunk(6, [frame(b"")], 1)]))
     assert said == [("message", 0, 6, (1, 1), "a50461"), ("lost", 3, 3, True), ("message", 6, 2, (2, 2), "a500")]
@@ -190,11 +196,9 @@ def items_of(conversation: list[tuple[int, int, bytes | int]], cuts: set[int]) -
         if isinstance(content, int):
             flush(side)
             following = next((at for at in range(order, len(conversation)) if conversation[at][0] == side and at > order), order)
-            runs.setdefault(side + 2, (0, [], []))
             feeds[-1].append(hole(position, content, max(order, following), side=side))
-            runs.pop(side + 2)
         else:
-            start, segments, orders = runs.setdefault(side, (position, [], []))
+            _, segments, orders = runs.setdefault(side, (position, [], []))
             segments.append(content)
             orders.append(order)
         if order in cuts:

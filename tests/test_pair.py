@@ -1,0 +1,185 @@
+"""Pairing on messages made by hand: every way in which a request can end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dissect.model import Exchange, Message
+from dissect.pair import EARLY_KEPT, Link, Pairer
+from dissect.protocols.base import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, END, GAP, NONE, Emitted
+
+
+class Talk:
+    """A conversation made packet by packet; `said` collects what the pairer hands back."""
+
+    def __init__(self, reuse: str = "supersede", limit: int = 100, every: bool = False) -> None:
+        self.links: list[Link] = []
+        self.pairer = Pairer(reuse, limit, every, self.links)
+        self.said: list[Any] = []
+        self.order = 0
+
+    def put(self, role: int, key: Any, time_ns: int, outcome: str | None = None, side: int | None = None) -> Message:
+        self.order += 1
+        side = (1 if role in (ANSWER, ANSWER_MANY, ANSWER_PART) else 0) if side is None else side
+        kind: Any = "response" if side else "request"
+        message = Message(
+            1, 0, "", time_ns, 0, "a", "b", None, "toy", "Do", kind, None, 0, (1, 1), 0, 1, {}, None, outcome, None, (), None
+        )  # fmt: skip
+        one: Any = (self.order, self.order, side, self.order, message, role, key, time_ns)
+        self.keep(self.pairer.run([one]))
+        return message
+
+    def keep(self, emitted: list[Emitted]) -> None:
+        self.said += [one[4] for one in emitted if isinstance(one[4], Exchange)]
+
+    def close(self, reason: str = "closed") -> list[tuple[Any, ...]]:
+        self.keep(self.pairer.close(END, reason))
+        return [(one.outcome, one.reason, one.latency_ns) for one in self.said]
+
+    def request_of(self, message: Message) -> Message | None:
+        return next((request for record, request, _ in self.links if record is message), None)
+
+
+def test_a_response_names_its_request_and_the_time_between() -> None:
+    talk = Talk()
+    request = talk.put(ASK, 1, 100)
+    response = talk.put(ANSWER, 1, 350, "answered")
+    assert talk.request_of(response) is request
+    assert (response.outcome, response.latency_ns) == ("answered", 250)
+    assert talk.close() == []
+
+
+def test_every_pair_is_an_exchange_when_asked_for() -> None:
+    talk = Talk(every=True)
+    talk.put(ASK, 1, 100)
+    talk.put(ANSWER, 1, 350, "refused")
+    assert talk.close() == [("refused", None, 250)]
+
+
+def test_a_response_without_request_stays_unpaired() -> None:
+    talk = Talk()
+    response = talk.put(ANSWER, 9, 100, "answered")
+    assert (response.outcome, response.latency_ns) == (None, None)
+    assert talk.close() == []
+
+
+def test_requests_left_at_the_end_are_unanswered() -> None:
+    talk = Talk()
+    talk.put(ASK, 1, 100)
+    assert talk.close("capture ended") == [("unanswered", "capture ended", None)]
+
+
+def test_lost_bytes_of_the_answering_side_are_the_reason() -> None:
+    talk = Talk()
+    talk.put(ASK, 1, 100)
+    talk.put(GAP, None, 110, side=0)
+    talk.put(ASK, 2, 120)
+    talk.put(GAP, None, 130, side=1)
+    talk.put(ASK, 3, 140)
+    assert talk.close() == [("unanswered", "bytes lost", None), ("unanswered", "bytes lost", None), ("unanswered", "closed", None)]
+
+
+def test_a_key_used_again_supersedes_the_older_request() -> None:
+    talk = Talk()
+    talk.put(ASK, 1, 100)
+    newer = talk.put(ASK, 1, 200)
+    assert talk.request_of(talk.put(ANSWER, 1, 300, "answered")) is newer
+    assert talk.close() == [("superseded", None, None)]
+
+
+def test_a_key_used_again_queues_where_ids_repeat() -> None:
+    talk = Talk("queue")
+    older, newer = talk.put(ASK, 1, 100), talk.put(ASK, 1, 200)
+    assert talk.request_of(talk.put(ANSWER, 1, 300, "answered")) is older
+    assert talk.request_of(talk.put(ANSWER, 1, 400, "answered")) is newer
+    assert talk.close() == []
+
+
+def test_the_oldest_request_goes_at_the_limit() -> None:
+    talk = Talk(limit=2)
+    for key in range(3):
+        talk.put(ASK, key, 100 + key)
+    assert [(one.outcome, one.reason) for one in talk.said] == [("unanswered", "limit")]
+    assert talk.put(ANSWER, 0, 200, "answered").latency_ns is None
+    assert talk.put(ANSWER, 1, 200, "answered").latency_ns == 99
+
+
+def test_one_response_answers_many_and_names_the_oldest() -> None:
+    talk = Talk("queue", every=True)
+    first = talk.put(ASK_MANY, [1, 2], 100)
+    talk.put(ASK_MANY, [3], 150)
+    response = talk.put(ANSWER_MANY, [3, 1], 200, "answered")
+    assert talk.request_of(response) is first
+    assert response.latency_ns == 100
+    talk.put(ANSWER_MANY, [2], 260, "refused")
+    assert talk.close() == [("answered", None, 50), ("refused", None, 160)]
+
+
+def test_a_request_answered_in_part_is_unanswered() -> None:
+    talk = Talk("queue")
+    talk.put(ASK_MANY, [1, 2], 100)
+    talk.put(ANSWER_MANY, [1], 200, "answered")
+    assert talk.close() == [("unanswered", "closed", None)]
+
+
+def test_parts_of_an_answer_leave_the_request_open() -> None:
+    talk = Talk(every=True)
+    request = talk.put(ASK, 1, 100)
+    assert talk.request_of(talk.put(ANSWER_PART, 1, 150, "answered")) is request
+    assert talk.request_of(talk.put(ANSWER, 1, 250, "answered")) is request
+    assert talk.close() == [("answered", None, 150)]
+
+
+def test_what_may_be_answered_is_never_missed() -> None:
+    talk = Talk()
+    talk.put(ASK_MAYBE, 1, 100)
+    newer = talk.put(ASK_MAYBE, 1, 200)
+    assert talk.request_of(talk.put(ANSWER, 1, 300, "refused")) is newer
+    talk.put(ASK_MAYBE, 1, 400)
+    assert talk.close() == []
+
+
+def test_a_response_handed_on_before_its_request_was_certain() -> None:
+    talk = Talk("queue")
+    response = talk.put(ANSWER, 1, 300, "refused")
+    talk.put(ASK, 1, 100)
+    assert response.outcome is None
+    assert talk.close() == [("refused", None, 200)]
+    assert talk.links[-1][2] is response
+
+
+def test_an_older_response_is_not_that_of_a_request_that_uses_its_id_again() -> None:
+    talk = Talk("queue")
+    talk.put(ANSWER, 1, 100, "answered")
+    talk.put(ASK, 1, 200)
+    assert talk.close() == [("unanswered", "closed", None)]
+
+
+def test_a_swapped_pair_is_a_pair_where_ids_never_repeat() -> None:
+    talk = Talk()
+    talk.put(ANSWER, 1, 100, "answered")
+    talk.put(ASK, 1, 130)
+    assert talk.close() == [("answered", None, -30)]
+
+
+def test_confirms_handed_on_before_their_publish() -> None:
+    talk = Talk("queue")
+    talk.put(ANSWER_MANY, [1, 2], 300, "answered")
+    talk.put(ASK_MANY, [1, 2, 3], 100)
+    talk.put(ANSWER_MANY, [3], 400, "answered")
+    talk.put(ASK_MANY, [4], 500)
+    assert talk.close() == [("unanswered", "closed", None)]
+
+
+def test_responses_without_requests_are_not_kept_without_end() -> None:
+    talk = Talk()
+    for key in range(EARLY_KEPT + 10):
+        talk.put(ANSWER, key, 100, "answered")
+    assert len(talk.pairer.early) == EARLY_KEPT
+
+
+def test_messages_that_need_no_answer_leave_nothing() -> None:
+    talk = Talk()
+    talk.put(NONE, None, 100)
+    assert talk.close() == []
+    assert not talk.pairer.open
