@@ -681,6 +681,15 @@ def test_a_password_behind_a_wrong_length_is_hidden() -> None:
     assert b"swordfish".hex() not in str(login.fields)
 
 
+@pytest.mark.parametrize("layout", ["L1", "L9"])
+def test_commands_that_a_layout_lacks_hide_what_may_be_secret(layout: str) -> None:
+    old_login = request(32, s8("iggy") + s8("swordfish"))
+    said = talk(iggy(layout), old_login, OK, request(40, s8("swordfish")), OK, request(44, s8("swordfish")), LOGGED_IN)
+    assert [one.name for one in said[::2]] == ["login_user", "login_register", "login_with_personal_access_token"]
+    assert b"swordfish".hex() not in str(said)
+    assert "swordfish" not in str(said)
+
+
 def test_a_length_that_cannot_be_is_passed_over() -> None:
     records = run(iggy("L9"), (CLIENT, PING), (CLIENT, b"\0\0\0\0garbage"), (CLIENT, POLL_L8))
     assert [(type(one).__name__, one.size) for one in records] == [("Message", 8), ("Gap", 11), ("Message", len(POLL_L8))]  # type: ignore[union-attr]
@@ -727,6 +736,13 @@ def test_the_direction_without_syn() -> None:
         assert (verdict.client, verdict.candidates) == (client, LONG)
 
 
+def test_the_beginning_of_a_long_header_speaks_for_it_at_the_end() -> None:
+    verdict = probe(view((long_request(2, 1)[:96], b"")))
+    assert verdict is not None
+    assert verdict.confidence == 0.6
+    assert probe(view((long_request(2, 1)[:96], b""), final=False)) is None
+
+
 @pytest.mark.parametrize(
     "sides",
     [
@@ -734,6 +750,7 @@ def test_the_direction_without_syn() -> None:
         (bytes.fromhex("160301020001000200"), b""),
         (b"", OK * 3),
         (bytes(300), bytes(300)),
+        (bytes(90), b""),
         (request(777, b"abc"), OK),
         (pack("<IIII", 58, 1, 0, 2013) + bytes(42), b""),
         (request(202, b"\xff"), OK),
@@ -825,6 +842,8 @@ def test_any_bytes_in_any_pieces_say_the_same(seed: int, long: bool, syn: bool, 
     for together in (1, 3, len(events) or 1):
         dissector = iggy(layout, LONG if long else CLASSIC, syn)
         out = emitted(dissector, events, together)
+        for one in out:
+            assert isinstance(one[4], Gap) or isinstance(says(one[4]), str)
         said.append([(one[0], one[5], one[6], msgspec.json.encode(one[4])) for one in out])
         for side, end in enumerate(("192.0.2.1:40000", "192.0.2.2:8090")):
             size = sum(one[4].size for one in out if one[4].src == end and not getattr(one[4], "in_frame", False))

@@ -457,7 +457,8 @@ class IggyDissector(Dissector):
         if self.long[side]:
             return self._long_table(layout, side, data, start, end, given)
         if side == self.client:
-            return (code is not None and frames.ask(code, layout)) or frames.UNKNOWN_ASK
+            found = None if code is None else frames.ask(code, layout)
+            return found or (frames.HIDDEN_ASK if code is not None and frames.hides(code) else frames.UNKNOWN_ASK)
         if end - start < 8:
             return frames.UNKNOWN_ANSWER
         status, length = U32_U32(data, start)
@@ -516,7 +517,7 @@ class IggyDissector(Dissector):
             opened.append(Asked(number, code, operation, client, request))
             return Given(number, code, operation)
         code = U32(data, start + 4)[0]
-        if (code == 32 or code == 33) and "L0" in self.candidates:
+        if (code == 32 or code == 33) and ("L0" in self.candidates or code == 32):
             code = _old_code(code, U32(data, start)[0])
         opened.append(Asked(number, code))
         return Given(number, code)

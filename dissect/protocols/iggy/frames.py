@@ -12,6 +12,7 @@ from typing import Any
 
 from dissect.layout import Array, Field, Fixed, Layout, Optional, Rest, Style, following, u8, u32le, u64le, u128le
 from dissect.layout.generate import decoder
+from dissect.layout.types import has_secret
 from dissect.layout.values import UNREADABLE
 from dissect.layout.walk import Walked, walk
 from dissect.protocols.iggy import bodies as b
@@ -199,9 +200,10 @@ def exists(code: int, layout: str) -> bool:
 
 
 _BODY = Field("body", Rest())
-_SECRET_BODY = Field("body", Rest(), "hidden: it may be a token", secret=True)
+_SECRET_BODY = Field("body", Rest(), "hidden: it may be a password or a token", secret=True)
 
 UNKNOWN_ASK = Table(None, "unknown", Layout("unknown", *_ASK, _BODY, note="a code that no layout has"))
+HIDDEN_ASK = Table(None, "unknown", Layout("unknown", *_ASK, _SECRET_BODY, note="a code that the layout does not have"))
 UNKNOWN_ANSWER = Table(None, "unknown", Layout("unknown", *_ANSWER, _BODY, kind="response", note="its request is not known"))
 TOKEN_ANSWER = Table(None, "unknown", Layout("unknown", *_ANSWER, _SECRET_BODY, kind="response"))
 
@@ -217,6 +219,15 @@ def _short(code: int, first: str, asks: bool) -> Table:
     return Table(code, command.name, *layouts)
 
 
+@cache
+def hides(code: int) -> bool:
+    """Whether a command's request or response holds a secret in any layout."""
+    command = command_of(code)
+    return command is not None and any(
+        has_secret(body) for since in (command.request, command.response) for found in since.values() for body in found
+    )
+
+
 def ask(code: int, layout: str) -> Table | None:
     """The table of a request in the classic framing; None where the layout has no such command."""
     command = command_of(code)
@@ -228,8 +239,10 @@ def ask(code: int, layout: str) -> Table | None:
 def answer(code: int | None, layout: str) -> Table:
     """The table of a response with status 0 in the classic framing."""
     command = None if code is None else command_of(code)
-    if code is None or command is None or not exists(code, layout):
+    if code is None or command is None:
         return UNKNOWN_ANSWER
+    if not exists(code, layout):
+        return TOKEN_ANSWER if hides(code) else UNKNOWN_ANSWER
     return _short(code, forms(command.response, layout)[0], False)
 
 

@@ -58,6 +58,9 @@ def _long(view: View, client: int) -> Verdict | None:
             if kind is not None and kind in kinds:
                 evidence = f"{who} begins with a 256-byte header, command {kind} ({frames.FRAME_KINDS[kind]})"
                 return Verdict("iggy", 0.97, (evidence,), None, client, None, LONG)
+            if kind is None and view.final and len(data) >= 96 and side == client and not any(data[:48]):
+                evidence = f"{who} begins like a 256-byte header of which {len(data)} bytes were captured"
+                return Verdict("iggy", 0.6, (evidence,), None, client, None, LONG)
             if side == client:
                 break
             continue

@@ -99,7 +99,7 @@ def _failure(fields: dict[str, Any]) -> str:
     if status:
         label = fields.get("status_label") or f"status {status}"
         text = fields.get("message")
-        return f"{label}: {text}" if text else label
+        return f"{label}: {text}" if text else str(label)
     results = fields.get("results")
     if results:
         return ", ".join(dict.fromkeys(str(one.get("result_label") or f"result {one.get('result')}") for one in results))
@@ -169,16 +169,22 @@ def _polled(fields: dict[str, Any]) -> str:
     messages = _messages(fields)
     parts = [f"partition {fields['partition_id']}", f"{len(messages)} message" if len(messages) == 1 else f"{len(messages):,} messages"]
     if messages:
-        if "offset" in messages[0]:
-            first, last = messages[0]["offset"], messages[-1].get("offset")
-        else:
+        if "batches" in fields:
             batches = [batch for batch in fields["batches"] if batch.get("messages")]
-            first = batches[0]["base_offset"] + batches[0]["messages"][0].get("offset_delta", 0)
-            last = batches[-1]["base_offset"] + batches[-1]["messages"][-1].get("offset_delta", 0)
-        parts.append(f"offset {first}" if first == last else f"offsets {first}-{last}")
+            first, last = _offset(batches[0], 0), _offset(batches[-1], -1)
+        else:
+            first, last = messages[0].get("offset"), messages[-1].get("offset")
+        if first is not None and last is not None:
+            parts.append(f"offset {first}" if first == last else f"offsets {first}-{last}")
     if "current_offset" in fields:
         parts.append(f"current {fields['current_offset']}")
     return "  ".join(parts)
+
+
+def _offset(batch: dict[str, Any], place: int) -> int | None:
+    """The offset of a message of a batch; a damaged one may not say."""
+    delta = batch["messages"][place].get("offset_delta")
+    return None if delta is None else batch["base_offset"] + delta
 
 
 def relate(rows: list[ConversationRow]) -> None:
