@@ -6,7 +6,7 @@ the odd one row by row through dpkt (`odd.py`) and joins the same batch in its p
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 
 from dissect.capture.columns import gather
 from dissect.capture.duplicates import Duplicates
-from dissect.capture.odd import NOT_TCP, UNDECODED, WAITS, OddPackets, Segment
 from dissect.model import PacketBatch, SegmentBatch
+
+if TYPE_CHECKING:
+    from dissect.capture.odd import OddPackets, Segment
 
 Ints = NDArray[np.int64]
 
@@ -116,7 +118,7 @@ class LinkParser:
 
     def __init__(self) -> None:
         self.counters = Counters()
-        self._odd = OddPackets()
+        self._odd: OddPackets | None = None
         self._duplicates = Duplicates()
 
     def segments(self, batch: PacketBatch, first_order: int) -> SegmentBatch:
@@ -160,6 +162,11 @@ class LinkParser:
 
     def _row_by_row(self, batch: PacketBatch, rows: Ints, ip: Ints, room: Ints, sent: Ints) -> tuple[bytes, Rows | None]:
         """The segments of odd packets, and the buffer with the reassembled datagrams appended."""
+        # dpkt takes a tenth of the time to start, and most captures have no such packet
+        from dissect.capture.odd import NOT_TCP, UNDECODED, WAITS, OddPackets
+
+        if self._odd is None:
+            self._odd = OddPackets()
         counters = self.counters
         buffer = batch.buffer
         appended: list[bytes] = []
