@@ -214,11 +214,10 @@ class Reader:
         self, data: bytes, at: int, end: int, count: int, offset: int, kind: int, entries: list[dict[str, Any]], path: str, depth: int
     ) -> int:
         for index in range(count):
-            name = f"[{index}]"
             entry: dict[str, Any] = {"offset": offset}
-            self.open(name, at, depth)
+            self.open(f"entries[{index}]", at, depth)
             try:
-                at = self.entry(data, at, end, offset, kind, entry, f"{path}{name}", depth + 1)
+                at = self.entry(data, at, end, offset, kind, entry, f"{path}[{index}]", depth + 1)
             except Malformed:
                 if len(entry) > 1:
                     entries.append(entry)
@@ -341,7 +340,7 @@ class Reader:
             if size > end - at - 4:
                 raise self.fail("size", at, f"says {size} bytes, {end - at - 4} left")
             message: dict[str, Any] = {"size": size} if offset is None else {"offset": offset + index, "size": size}
-            self.open(f"[{index}]", at, depth + 1)
+            self.open(f"messages[{index}]", at, depth + 1)
             self.span("size", at, 4, size, depth + 2)
             at += 4
             self.body(data, at, at + size, 0, message, depth + 2)
@@ -362,7 +361,7 @@ class Reader:
         self.open(name, at, depth)
         try:
             while at < end:
-                self.open(f"[{len(blocks)}]", at, depth + 1)
+                self.open(f"{name}[{len(blocks)}]", at, depth + 1)
                 kind, size = data[at], data[at + 1]
                 stop = at + 2 + size
                 label = TRACKING_TYPES[kind]
@@ -401,18 +400,18 @@ class Reader:
         self.span("count", at, 4, count, depth + 1)
         at += 4
         while at < end:
-            name = f"[{len(entries)}]"
+            name = f"{path}[{len(entries)}]"
             entry: dict[str, Any] = {}
             self.open(name, at, depth + 1)
             try:
                 if end - at < 8:
-                    raise self.fail(f"{path}{name}.publishing_id", at, f"needs 8 bytes, {end - at} left")
+                    raise self.fail(f"{name}.publishing_id", at, f"needs 8 bytes, {end - at} left")
                 (entry["publishing_id"],) = _U64(data, at)
                 self.span("publishing_id", at, 8, entry["publishing_id"], depth + 2)
                 at += 8
                 if filtered:
-                    at = self.text("filter_value", data, at, end, entry, f"{path}{name}.", depth + 2)
-                at = self.entry(data, at, end, None, 0, entry, f"{path}{name}", depth + 2)
+                    at = self.text("filter_value", data, at, end, entry, f"{name}.", depth + 2)
+                at = self.entry(data, at, end, None, 0, entry, name, depth + 2)
             except Malformed:
                 if entry:
                     entries.append(entry)

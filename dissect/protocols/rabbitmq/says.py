@@ -95,8 +95,8 @@ def _published(fields: Fields) -> list[str]:
     ids = _ranges(one["publishing_id"] for one in messages)
     what = [f"{'id' if len(messages) == 1 else 'ids'} {ids}"] if messages else []
     batches = sum("compression" in one for one in messages)
-    packed = [_count(batches, "sub-batch").replace("batchs", "batches")] if batches else []
-    return [*whose, *what, _count(len(messages), "message"), *packed, _count(size, "byte")]
+    packed = [f"in {batches} sub-batch{'es' if batches > 1 else ''}"] if batches else []
+    return [*whose, *what, _count(sum(one.get("num_records", 1) for one in messages), "message"), *packed, _count(size, "byte")]
 
 
 def _confirmed(fields: Fields) -> list[str]:
