@@ -22,6 +22,7 @@ from dissect.model import Chunk, Gap, Hole, Message, Options, Verdict
 from dissect.protocols.base import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, END, NONE, Context, Damage, SideView, View
 from dissect.protocols.rabbitmq import chunk as chunks
 from dissect.protocols.rabbitmq import compression, layouts, layouts_draft
+from dissect.protocols.rabbitmq import says as words
 from dissect.protocols.rabbitmq.dissector import RabbitmqStreamDissector, RabbitmqStreamDraftDissector, StreamDissector
 from dissect.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, word_of
 from dissect.protocols.rabbitmq.probe import probe_current, probe_draft
@@ -933,6 +934,21 @@ def test_what_messages_say() -> None:
     assert said["Deliver", "one_way"] == "subscription 1  offsets 60-85  4 entries  26 records"
     assert said["Create", "response"] in ("#5  access refused", "#5  OK")
     assert said["PublishConfirm", "response"] == "publisher 1  ids 50-53"
+
+
+def test_the_quick_words_are_the_same_as_the_careful_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = list(captured("credit_flow_405.pcap", "rstream_offsets_405.pcap", "publish_small_405.pcap", "draft_exchange.pcap"))
+    quick = [says(one) for one in known]
+    monkeypatch.setattr(words, "_QUICK", {})
+    assert quick == [says(one) for one in known]
+
+
+@pytest.mark.parametrize("key", layouts.COMMANDS)
+def test_what_messages_of_an_unknown_version_say(key: int) -> None:
+    for one in (key, key | layouts.RESPONSE):
+        said = decode(frame(one, b"\0\0\0\1", version=9))
+        assert said["notes"] == [f"version 9 of {said['name']} is not known"]
+        assert says(message_of(said)) in ("body=00000001", "body=<redacted 4 bytes>", "")
 
 
 @given(st.sampled_from(FRAMES), st.integers(8, 400))

@@ -23,6 +23,14 @@ Fields = dict[str, Any]
 def says(message: Message) -> str:
     """The key fields of a message; tolerates messages of which only the beginning is there."""
     fields = message.fields
+    quick = _QUICK.get(message.name)
+    if quick is not None:
+        try:
+            text = quick(fields)
+        except (KeyError, TypeError):
+            text = None
+        if text is not None:
+            return text
     parts: list[str] = []
     if message.id is not None:
         parts.append(f"#{message.id}")
@@ -185,6 +193,49 @@ _SAYS: dict[str, Callable[[Fields], list[str]]] = {
     "DeleteSuperStream": lambda fields: [str(fields["name"])],
     "ResolveOffsetSpec": lambda fields: [str(fields["stream"]), _offset(fields)],
 }
+
+
+def _quick_publish(fields: Fields) -> str | None:
+    messages = fields["published_messages"]
+    if len(messages) != 1 or "publisher_id" not in fields:
+        return None
+    one = messages[0]
+    if "compression" in one:
+        return None
+    size = one["size"]
+    return f"publisher {fields['publisher_id']}  id {one['publishing_id']}  1 message  {size:,} byte{'' if size == 1 else 's'}"
+
+
+def _quick_confirm(fields: Fields) -> str | None:
+    ids = fields["publishing_ids"]
+    if len(ids) > 2 or not ids or "publisher_id" not in fields:
+        return None
+    if len(ids) == 1:
+        return f"publisher {fields['publisher_id']}  id {ids[0]}"
+    return f"publisher {fields['publisher_id']}  ids {ids[0]}{'-' if ids[0] + 1 == ids[1] else ', '}{ids[1]}"
+
+
+def _quick_deliver(fields: Fields) -> str | None:
+    chunk = fields["chunk"]
+    count = chunk["num_entries"]
+    if chunk["num_records"] != count or chunk.get("chunk_type") or count < 2:
+        return None
+    first = chunk["chunk_first_offset"]
+    return f"subscription {fields['subscription_id']}  offsets {first}-{first + count - 1}  {count:,} entries"
+
+
+def _quick_credit(fields: Fields) -> str | None:
+    return None if "response_code" in fields else f"subscription {fields['subscription_id']}  +{fields['credit']}"
+
+
+_QUICK: dict[str, Callable[[Fields], str | None]] = {
+    "Publish": _quick_publish,
+    "PublishConfirm": _quick_confirm,
+    "Deliver": _quick_deliver,
+    "Credit": _quick_credit,
+    "Heartbeat": lambda fields: "",
+}
+"""The same words for what most lines are about."""
 
 
 def _nothing(fields: Fields) -> list[str]:
