@@ -46,12 +46,12 @@ _ENTRIES = ("entries[]", "entry or sub-batch", "as many as num_entries; a sub-ba
 
 def _sub_batch(form: Form, offset: str) -> PartTable:
     first = [
-        ("offset", "", offset),
+        ("offset", "uint64", offset),
         ("compression", "bits 1-3 of a uint8", "0 none, 1 gzip, 2 snappy (framed or raw), 3 lz4 (frame), 4 zstd"),
         ("reserved", "bits 4-7 of the same", ""),
     ]
     last = [
-        ("messages[].offset", "", offset),
+        ("messages[].offset", "uint64", offset),
         ("messages[].size", "uint32", ""),
         ("messages[].body", "bytes", "or messages[].sections, as in an entry"),
         ("body", "bytes", "instead of messages, where it does not unpack"),
@@ -65,7 +65,7 @@ _ENTRY = PartTable(
     "Entry",
     "in chunks and in Publish",
     (
-        ("offset", "", _COUNTED),
+        ("offset", "uint64", _COUNTED),
         ("size", "uint32", "below 0x80000000"),
         ("body", "bytes", "a message that is not AMQP 1.0"),
         ("sections[].section", "described type", "instead of body, for an AMQP 1.0 message: header, properties, data, ..."),
