@@ -251,7 +251,9 @@ class Inspector:
         dissector = protocol.dissector(context)
         tracked.dissector = dissector
         tracked.facts = dissector.facts
-        tracked.pairer = Pairer(dissector.reuse, self.options.open_limit, self.options.exchanges, self._links, protocol.paired)
+        tracked.pairer = Pairer(
+            dissector.reuse, self.options.open_limit, self.options.exchanges, self._links, protocol.paired, conversation.syn
+        )
 
     def _close(self, tracked: Tracked, release: int) -> list[Emitted]:
         emitted: list[Emitted] = []

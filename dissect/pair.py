@@ -33,10 +33,17 @@ class Pairer:
 
     `reuse` says what a key that is still open means: "queue", the oldest waiting request is answered first, or
     "supersede", the older request will not be answered any more. `every`: write an exchange for answered ones too.
+    `whole`: the capture has the conversation's beginning.
     """
 
     def __init__(
-        self, reuse: str, limit: int, every: bool, links: list[Link], paired: Callable[[Message, Message], list[str]] | None = None
+        self,
+        reuse: str,
+        limit: int,
+        every: bool,
+        links: list[Link],
+        paired: Callable[[Message, Message], list[str]] | None = None,
+        whole: bool = False,
     ) -> None:
         self.reuse = reuse
         self.limit = limit
@@ -47,6 +54,7 @@ class Pairer:
         self.perhaps: dict[Hashable, Emitted] = {}
         self.early: dict[Hashable, tuple[Emitted, str | None]] = {}
         """Responses that came before any request of theirs, with their outcome: they have been handed on unpaired."""
+        self.whole = whole
         self.gaps = [-1, -1]
         self.limit_hits = 0
         self._late: dict[int, Emitted] = {}
@@ -258,12 +266,14 @@ class Pairer:
     def _early(self, key: Hashable, one: Emitted) -> tuple[Emitted, str | None] | None:
         """The response that was handed on before this, its request.
 
-        Where keys are used again, only one that was captured after the request can be it.
+        Where keys are used again, one that was captured before the request may answer another one, which this capture lacks;
+        it cannot where nothing of the asking side is missing.
         """
         found = self.early.pop(key, None)
-        if found is None or (self.reuse == "queue" and found[0][7] < one[4].time_ns):
+        if found is None:
             return None
-        return found
+        complete = self.whole and self.gaps[one[2]] < 0
+        return found if complete or self.reuse != "queue" or found[0][7] >= one[4].time_ns else None
 
     def _answered_early(self, key: Hashable, one: Emitted, append: Callable[[Emitted], None]) -> bool:
         found = self._early(key, one)

@@ -12,9 +12,9 @@ from dissect.protocols.base import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MA
 class Talk:
     """A conversation made packet by packet; `said` collects what the pairer hands back."""
 
-    def __init__(self, reuse: str = "supersede", limit: int = 100, every: bool = False) -> None:
+    def __init__(self, reuse: str = "supersede", limit: int = 100, every: bool = False, whole: bool = False) -> None:
         self.links: list[Link] = []
-        self.pairer = Pairer(reuse, limit, every, self.links)
+        self.pairer = Pairer(reuse, limit, every, self.links, None, whole)
         self.said: list[Any] = []
         self.order = 0
 
@@ -160,6 +160,16 @@ def test_a_swapped_pair_is_a_pair_where_ids_never_repeat() -> None:
     talk.put(ANSWER, 1, 100, "answered")
     talk.put(ASK, 1, 130)
     assert talk.close() == [("answered", None, -30)]
+
+
+def test_a_swapped_pair_is_a_pair_where_nothing_is_missing() -> None:
+    talk = Talk("queue", whole=True)
+    talk.put(ANSWER, 1, 100, "answered")
+    talk.put(ASK, 1, 130)
+    talk.put(GAP, None, 140, side=0)
+    talk.put(ANSWER, 1, 150, "answered")
+    talk.put(ASK, 1, 160)
+    assert talk.close() == [("answered", None, -30), ("unanswered", "closed", None)]
 
 
 def test_confirms_handed_on_before_their_publish() -> None:
