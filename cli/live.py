@@ -27,6 +27,9 @@ KILOBYTE = 1000
 """As tshark counts in `filesize:N`."""
 
 
+SECURE_PORT = 7001
+"""Where ScyllaDB's nodes talk through TLS: captured so that `conversations` can say so."""
+
 REFRESH = 0.5
 """Seconds between two states of the table."""
 
@@ -82,7 +85,9 @@ class LiveRun:
         self.tick: Callable[[], None] | None = None
         """Is called after every batch, about ten times a second or more."""
         ring = ring_of(wanted)
-        known = sorted({port for protocol in PROTOCOLS for port in protocol.ports} | {rule[0] for rule in options.decode_as})
+        known = sorted(
+            {SECURE_PORT, *(port for protocol in PROTOCOLS for port in protocol.ports), *(rule[0] for rule in options.decode_as)}
+        )
         snap = whole("-s", wanted.snap)
         self.live = Live(
             wanted.interfaces,
@@ -104,6 +109,7 @@ class LiveRun:
         except BaseException:
             self.live.close()
             raise
+        self._listen(True)
         if wanted.expression is None:
             taken = f"TCP on ports {', '.join(map(str, known))}"
         else:
@@ -116,21 +122,19 @@ class LiveRun:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._listen(False)
         self.live.close()
         if self.writer is not None:
             self.writer.close(self.live.now_ns, self.live.packets + self.live.dropped, self.live.dropped)
 
     def each(self, show: Callable[[list[Record]], bool]) -> None:
         """Hand on the records as they come until `show` says that it has enough, a condition of -a is met, or the user ends it."""
-        self._listen(True)
         try:
             with few_collections():
                 self._each(show)
         except InterfaceError as error:
             self.error = error
             show(self.inspector.finish())
-        finally:
-            self._listen(False)
 
     def _each(self, show: Callable[[list[Record]], bool]) -> None:
         inspector, live, duration = self.inspector, self.live, self.stops.duration
@@ -255,7 +259,8 @@ def ways_out() -> list[str]:
     own = Path(sys.prefix) / "bin" / "python-capture"
     return [
         f"1. as root: sudo {sys.executable} -m cli -i ...",
-        f"2. with a Python of your own that may: install -m 700 {python} {own} && sudo setcap cap_net_raw=ep {own}; then {own} -m cli -i ...",
+        f"2. with a Python of your own that may: install -m 700 {python} {own} && sudo setcap cap_net_raw=ep {own}, "
+        f"then {own} -m cli -i ...",
         f"3. through a pipe: sudo tcpdump --immediate-mode -U -i any -w - tcp | {sys.executable} -m cli -",
     ]
 

@@ -21,8 +21,11 @@ class PipeClosed(Exception):
 def write(block: bytes) -> None:
     """Put `block` on standard output at once. A full disk is a `UsageError`, a closed pipe `PipeClosed`."""
     stream = sys.stdout.buffer
+    left = memoryview(block)
     try:
-        stream.write(block)
+        # Without a buffer (PYTHONUNBUFFERED) a signal lets a write into a full pipe end early.
+        while left:
+            left = left[stream.write(left) :]
         stream.flush()
     except BrokenPipeError as error:
         abandon(sys.stdout)

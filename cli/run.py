@@ -105,6 +105,8 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
     conversations = past.conversations + len(rows)
     packets = ", ".join([count(counters.packets, "packet"), *lost])
     said = [f"{packets}, {count(counters.messages, 'message')} in {count(conversations, 'conversation')}"]
+    if past.conversations:
+        said[0] += f" ({past.conversations:,} forgotten)"
     if stopped:
         said[0] += f", {stopped}"
     trouble = []

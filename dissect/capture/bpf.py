@@ -20,12 +20,14 @@ SO_ATTACH_FILTER = 26
 NET = 0xFFF0_0000
 """Loads at `NET + n` read byte n of the IP header."""
 
-PACKET_TYPE, INTERFACE, HARDWARE = 0xFFFF_F004, 0xFFFF_F008, 0xFFFF_F01C
+PROTOCOL, PACKET_TYPE, INTERFACE, HARDWARE = 0xFFFF_F000, 0xFFFF_F004, 0xFFFF_F008, 0xFFFF_F01C
 OUTGOING, LOOPBACK = 4, 772
+IPV4, IPV6 = 0x0800, 0x86DD
+VLAN = (0x8100, 0x88A8)
 
 LOAD, LOAD_HALF, LOAD_BYTE = 0x20, 0x28, 0x30
 LOAD_HALF_AT_X, X_IS_HEADER_LENGTH = 0x48, 0xB1
-AND, IF_EQUAL, IF_BITS, RETURN = 0x54, 0x15, 0x45, 0x06
+AND, JUMP, IF_EQUAL, IF_BITS, RETURN = 0x54, 0x05, 0x15, 0x45, 0x06
 READS_PACKET = {mode | size for mode in (0x20, 0x40) for size in (0x00, 0x08, 0x10)} | {X_IS_HEADER_LENGTH}
 
 RAW_IP = 12
@@ -58,7 +60,12 @@ class _Program:
         self._labels[name] = len(self._code)
 
     def made(self) -> list[Instruction]:
-        return [Instruction(code, self._skip(at, yes), self._skip(at, no), k) for at, (code, yes, no, k) in enumerate(self._code)]
+        return [self._instruction(at, *one) for at, one in enumerate(self._code)]
+
+    def _instruction(self, at: int, code: int, yes: str, no: str, k: int) -> Instruction:
+        if code == JUMP:
+            return Instruction(code, 0, 0, self._skip(at, yes))
+        return Instruction(code, self._skip(at, yes), self._skip(at, no), k)
 
     def _skip(self, at: int, label: str) -> int:
         return self._labels[label] - at - 1 if label else 0
@@ -86,40 +93,62 @@ def entry(interfaces: Sequence[int] = ()) -> list[Instruction]:
 def tcp(ports: Sequence[int], snap: int) -> list[Instruction]:
     """TCP from or to one of these ports (none given: all TCP), with the fragments that may belong to it; `snap` bytes of each."""
     program = _Program()
-    program.add(LOAD_BYTE, NET)
+    program.add(LOAD, PROTOCOL)
+    for kind in VLAN:
+        program.add(IF_EQUAL, kind, yes="tag")
+    program.add(JUMP, 0, yes="plain")
+    # The kernel takes one tag off. Behind it is another one, or it is one that the sender put there, and the IP header is found.
+    program.label("tag")
+    program.add(LOAD_HALF, NET + 2)
+    for kind in (IPV4, IPV6):
+        program.add(IF_EQUAL, kind, yes="tagged")
+    program.add(JUMP, 0, yes="plain")
+    program.label("tagged")
+    _tcp(program, NET + 4, ports, snap)
+    program.label("plain")
+    _tcp(program, NET, ports, snap)
+    program.add(RETURN, 0)
+    return program.made()
+
+
+def _tcp(program: _Program, at: int, ports: Sequence[int], snap: int) -> None:
+    """Takes or drops what has an IP header at `at`; goes on behind for anything else."""
+    four, six, take, drop, end = (f"{what} {at}" for what in ("four", "six", "take", "drop", "end"))
+    program.add(LOAD_BYTE, at)
     program.add(AND, 0xF0)
-    program.add(IF_EQUAL, 0x40, yes="4")
-    program.add(IF_EQUAL, 0x60, yes="6", no="drop")
-    program.label("4")
-    program.add(LOAD_BYTE, NET + 9)
-    program.add(IF_EQUAL, 6, no="drop")
+    program.add(IF_EQUAL, 0x40, yes=four)
+    program.add(IF_EQUAL, 0x60, yes=six)
+    program.add(JUMP, 0, yes=end)
+    program.label(four)
+    program.add(LOAD_BYTE, at + 9)
+    program.add(IF_EQUAL, 6, no=drop)
     if ports:
-        program.add(LOAD_HALF, NET + 6)
-        program.add(IF_BITS, 0x1FFF, yes="take")
-        program.add(X_IS_HEADER_LENGTH, NET)
+        program.add(LOAD_HALF, at + 6)
+        program.add(IF_BITS, 0x1FFF, yes=take)
+        program.add(X_IS_HEADER_LENGTH, at)
         for place in (0, 2):
-            program.add(LOAD_HALF_AT_X, NET + place)
+            program.add(LOAD_HALF_AT_X, at + place)
             for port in ports:
-                program.add(IF_EQUAL, port, yes="take")
+                program.add(IF_EQUAL, port, yes=take)
         program.add(RETURN, 0)
     else:
         program.add(RETURN, snap)
-    program.label("6")
-    program.add(LOAD_BYTE, NET + 6)
+    program.label(six)
+    program.add(LOAD_BYTE, at + 6)
     for following in MORE_HEADERS:
-        program.add(IF_EQUAL, following, yes="take")
-    program.add(IF_EQUAL, 6, no="drop")
+        program.add(IF_EQUAL, following, yes=take)
+    program.add(IF_EQUAL, 6, no=drop)
     if ports:
         for place in (40, 42):
-            program.add(LOAD_HALF, NET + place)
+            program.add(LOAD_HALF, at + place)
             for port in ports:
-                program.add(IF_EQUAL, port, yes="take")
+                program.add(IF_EQUAL, port, yes=take)
         program.add(RETURN, 0)
-    program.label("take")
+    program.label(take)
     program.add(RETURN, snap)
-    program.label("drop")
+    program.label(drop)
     program.add(RETURN, 0)
-    return program.made()
+    program.label(end)
 
 
 def expression(text: str, link: int | None, snap: int) -> list[Instruction]:

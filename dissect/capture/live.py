@@ -358,11 +358,7 @@ def _cook(buffer: bytes, at: Ints, head: NDArray[Any]) -> tuple[bytes, Ints, Int
     wire = np.maximum(head["wire"].astype(np.int64) - link, captured)
     kind = head["protocol"].astype(np.int64)
     data = np.frombuffer(buffer, np.uint8).copy()
-    # A tag that the sender wrote into the frame itself lies before the IP header and is gone with the link header.
-    inline = np.flatnonzero(np.isin(kind, VLAN) & (captured > 0))
-    if len(inline):
-        version = data[net[inline]] >> 4
-        kind[inline] = np.where(version == 4, 0x0800, np.where(version == 6, 0x86DD, kind[inline]))
+    kind = _behind_tag(data, net, kind, captured)
     tagged = (head["status"] & VLAN_VALID) != 0
     cooked = np.zeros(len(at), SLL2)
     for name in ("interface", "hardware", "type", "address_length", "address", "tag"):
@@ -376,6 +372,18 @@ def _cook(buffer: bytes, at: Ints, head: NDArray[Any]) -> tuple[bytes, Ints, Int
     rows = np.flatnonzero(tagged)
     data[net[rows][:, None] - TAG + np.arange(TAG)] = image[rows, COOKED:]
     return data.tobytes(), offset, captured + size, wire + size, kind
+
+
+def _behind_tag(data: NDArray[np.uint8], net: Ints, kind: Ints, captured: Ints) -> Ints:
+    """The EtherTypes of what is at `net`: where the kernel says it is a VLAN tag it may lie before that and go with the link header."""
+    rows = np.flatnonzero(np.isin(kind, VLAN) & (captured > 4))
+    if len(rows):
+        at = net[rows]
+        following = data[at + 2].astype(np.int64) << 8 | data[at + 3]
+        version, after = data[at] >> 4, data[at + TAG] >> 4
+        here = ~(((following == 0x0800) & (after == 4)) | ((following == 0x86DD) & (after == 6)))
+        kind[rows] = np.where(here & (version == 4), 0x0800, np.where(here & (version == 6), 0x86DD, kind[rows]))
+    return kind
 
 
 def _tag_types(head: NDArray[Any]) -> NDArray[Any]:

@@ -1,0 +1,156 @@
+"""Two peers on the loopback interface that say what the sides of a captured conversation said, and a live capture beside them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dissect.capture.files import open_capture
+from dissect.capture.link import LinkParser
+from dissect.model import Chunk, Options
+from dissect.tcp.conversations import Conversations
+
+GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
+PATIENCE = 20.0
+"""Seconds after which a test gives up waiting."""
+
+
+def may_capture() -> bool:
+    try:
+        socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0).close()
+    except (OSError, AttributeError):
+        return False
+    return True
+
+
+needs_capture = pytest.mark.skipif(not may_capture(), reason="capturing needs Linux and the capability CAP_NET_RAW")
+
+
+def said(path: Path) -> list[tuple[int, bytes]]:
+    """What the sides of the first conversation of a capture sent, segment by segment in the order in which it became certain."""
+    parser, conversations = LinkParser(), Conversations(Options())
+    pieces: list[tuple[int, int, int, int, bytes]] = []
+    order = 0
+    deliveries = []
+    for batch in open_capture(path).batches():
+        deliveries += conversations.feed(parser.segments(batch, order))
+        order += len(batch)
+    deliveries += conversations.finish()
+    for delivery in deliveries:
+        if delivery.conversation.index:
+            continue
+        for item in delivery.items:
+            assert isinstance(item, Chunk), f"{path.name} lacks bytes"
+            ends = [*item.starts[1:], len(item.data)]
+            for at, end, release, sent in zip(item.starts, ends, item.releases, item.orders, strict=True):
+                pieces.append((release, sent, item.side, item.position + at, item.data[at:end]))
+    pieces.sort()
+    return [(piece[2], piece[4]) for piece in pieces]
+
+
+class Pair:
+    """A client (side 0) and a server (side 1) that are connected over the loopback interface."""
+
+    def __init__(self, port: int = 0) -> None:
+        with socket.socket() as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(("127.0.0.1", port))
+            listener.listen(1)
+            self.port: int = listener.getsockname()[1]
+            client = socket.create_connection(("127.0.0.1", self.port), 5)
+            server, _ = listener.accept()
+        self.sides = (client, server)
+        for side in self.sides:
+            side.settimeout(PATIENCE)
+            side.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def __enter__(self) -> Pair:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for side in self.sides:
+            side.close()
+
+    def say(self, side: int, data: bytes) -> None:
+        """One side sends, the other reads all of it."""
+        self.sides[side].sendall(data)
+        left = len(data)
+        while left:
+            left -= len(self.sides[1 - side].recv(left))
+
+    def replay(self, what: Iterable[tuple[int, bytes]]) -> None:
+        for side, data in what:
+            self.say(side, data)
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port: int = one.getsockname()[1]
+        return port
+
+
+class Capture:
+    """`streamdump` as a process of its own, from the moment it captures."""
+
+    def __init__(self, *argv: str, **more: Any) -> None:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
+        self.process = subprocess.Popen([sys.executable, "-m", "cli", *argv], bufsize=0, **pipes)
+        self.told = b""
+        self._rest = b""
+        self._until(b"the kernel granted a buffer")
+
+    def _until(self, text: bytes) -> None:
+        assert self.process.stderr is not None
+        end = time.monotonic() + PATIENCE
+        while text not in self.told:
+            assert select.select([self.process.stderr], [], [], max(0, end - time.monotonic()))[0], self.told
+            part = os.read(self.process.stderr.fileno(), 65_536)
+            assert part, self.told.decode()
+            self.told += part
+
+    def line(self) -> str:
+        """The next line of standard output, as soon as it is there."""
+        assert self.process.stdout is not None
+        end = time.monotonic() + PATIENCE
+        while b"\n" not in self._rest:
+            assert select.select([self.process.stdout], [], [], max(0, end - time.monotonic()))[0], "nothing was printed"
+            part = os.read(self.process.stdout.fileno(), 1 << 20)
+            assert part, "the capture ended"
+            self._rest += part
+        line, self._rest = self._rest.split(b"\n", 1)
+        return line.decode()
+
+    def finish(self, number: int | None = signal.SIGINT) -> tuple[int, str, str]:
+        """End it with a signal (None: it ends by itself): the exit code, the rest of standard output, and standard error."""
+        if number is not None:
+            self.process.send_signal(number)
+        out, err = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, (self._rest + (out or b"")).decode(), (self.told + err).decode()
+
+
+@contextlib.contextmanager
+def capturing(*argv: str, **more: Any) -> Iterator[Capture]:
+    capture = Capture(*argv, **more)
+    try:
+        yield capture
+    finally:
+        if capture.process.poll() is None:
+            capture.process.kill()
+        capture.process.communicate()
+
+
+def records(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]

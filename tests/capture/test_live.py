@@ -1,0 +1,508 @@
+"""Live capture on the loopback interface, with real sockets and peers that say what captured ones said."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dissect.capture import bpf
+from dissect.capture.interfaces import interfaces, is_up
+from dissect.capture.live import LINK_ETHERNET, LINK_SLL2, MOST_PORTS, Live
+from dissect.errors import InterfaceError, UsageError
+from dissect.inspector import Inspector
+from dissect.model import Message, Record
+from dissect.protocols import PROTOCOLS
+from tests.capture.frames import ethernet, ip4, tcp
+from tests.capture.peers import GOLDEN, Pair, capturing, free_port, needs_capture, records, said
+
+ROOT = Path(__file__).parents[2]
+
+CONVERSATIONS = (
+    "rabbitmq-stream/handshake_close_405.pcap",
+    "rabbitmq-stream/publish_small_405.pcap",
+    "rabbitmq-stream/draft_exchange.pcap",
+    "iggy/py080-basic.pcap",
+    "iggy/py090-basic.pcap",
+    "seastar-rpc/basic.pcap",
+    "seastar-rpc/port7000.pcap",
+    "mewbase/java-publish.pcap",
+    "mewbase/java-query.pcap",
+)
+
+PING, PONG = bytes.fromhex("04000000 01000000"), bytes.fromhex("00000000 00000000")
+"""Iggy: a request with its length and command, a response with status and length."""
+
+
+def run(*argv: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "cli", *argv], capture_output=True, text=True, timeout=60, check=False, **more)
+
+
+def meaning(record: dict[str, Any]) -> dict[str, Any]:
+    """A record without what another run cannot repeat: times, ports, packets."""
+    dropped = ("file", "time", "time_ns", "src", "dst", "conversation", "packets", "latency_ns", "number", "request")
+    return {key: value for key, value in record.items() if key not in dropped}
+
+
+def packets_of(live: Live) -> Iterator[Any]:
+    """The batches until the end, stopping as soon as something has come."""
+    for batch in live.batches():
+        if len(batch):
+            live.stop()
+        yield batch
+
+
+@needs_capture
+@pytest.mark.parametrize("path", CONVERSATIONS)
+def test_peers_on_the_loopback_interface_read_as_in_their_capture(path: str, tmp_path: Path) -> None:
+    replayed = said(GOLDEN / path)
+    file = tmp_path / "live.pcapng"
+    port = free_port()
+    with capturing("-i", "lo", "-f", f"tcp port {port}", "--json", "-w", str(file)) as capture:
+        with Pair(port) as pair:
+            pair.replay(replayed)
+        time.sleep(0.1)
+        code, out, err = capture.finish()
+    assert code == 0, err
+    assert "0 dropped by the kernel" in err
+    live = records(out)
+    # What was written reads as it was shown, to the nanosecond.
+    again = run("--json", str(file))
+    assert records(again.stdout) == live
+    original = [one for one in records(run("--json", str(GOLDEN / path)).stdout) if one["conversation"] == 0]
+    assert [meaning(one) for one in live] == [meaning(one) for one in original]
+    assert live
+
+
+@needs_capture
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.name)
+def test_the_default_filter_takes_the_known_ports(protocol: Any) -> None:
+    for port in protocol.ports:
+        try:
+            with Live(["lo"], ports=[port]) as live:
+                with Pair(port) as pair:
+                    pair.say(0, b"something")
+                assert any(len(batch) for batch in packets_of(live))
+        except OSError as error:
+            if isinstance(error, InterfaceError):
+                raise
+            pytest.skip(f"port {port} is taken")
+
+
+@needs_capture
+def test_other_ports_are_not_taken() -> None:
+    with Live(["lo"], ports=[free_port()]) as live, Pair() as pair:
+        pair.say(0, b"something")
+        live.stop()
+        assert sum(len(batch) for batch in live.batches()) == 0
+
+
+@needs_capture
+@pytest.mark.parametrize("names", [["lo"], ["any"], ["lo", "@other"]], ids=" ".join)
+@pytest.mark.parametrize("expression", [None, "", "tcp port {}", "tcp[tcpflags] & tcp-syn == 0 and (src port {0} or dst port {0})"])
+def test_each_packet_counts_once(names: list[str], expression: str | None) -> None:
+    others = [one.name for one in interfaces() if one.up and one.name != "lo"]
+    if "@other" in names and not others:
+        pytest.skip("there is one interface only")
+    names = [others[0] if name == "@other" else name for name in names]
+    port = free_port()
+    with Live(names, ports=[port], expression=None if expression is None else expression.format(port)) as live:
+        assert live.link == (LINK_ETHERNET if names == ["lo"] else LINK_SLL2)
+        with Pair(port) as pair:
+            for _ in range(20):
+                pair.say(0, b"hello")
+                pair.say(1, b"world")
+        live.stop()
+        inspector = Inspector([live])
+        for _ in inspector.batches():
+            pass
+    # With -f '' others may talk as well: look at this conversation.
+    (mine,) = [one for one in inspector.conversations if port in one.tcp.ports]
+    assert mine.tcp.stream_bytes == [100, 100]
+    assert mine.tcp.retransmissions == 0
+    assert live.dropped == 0
+
+
+@needs_capture
+@pytest.mark.parametrize("names", [["lo"], ["any"]], ids=" ".join)
+def test_vlan_tags_are_put_back(names: list[str]) -> None:
+    port = free_port()
+    payload = ip4(tcp(b"tagged", sport=40000, dport=port), src=bytes((127, 0, 0, 1)), dst=bytes((127, 0, 0, 1)))
+    # Of different sizes, so that none is taken for a copy of another one.
+    sent = [ethernet(payload, *tags) + bytes(len(tags)) for tags in ((0x8100,), (0x88A8,), (0x88A8, 0x8100), ())]
+    sent[1] += b"\0"
+    other = ethernet(ip4(tcp(b"other", dport=port + 1 if port < 65535 else 1)), 0x88A8, 0x8100)
+    with Live(names, ports=[port]) as live, socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as sender:
+        sender.bind(("lo", 0))
+        for frame in (other, *sent):
+            sender.send(frame)
+        live.stop()
+        batches = [batch for batch in live.batches() if len(batch)]
+        frames = [
+            batch.buffer[offset : offset + size]
+            for batch in batches
+            for offset, size in zip(batch.offset.tolist(), batch.captured.tolist(), strict=True)
+        ]
+    if names == ["lo"]:
+        assert frames == sent
+    else:
+        # A cooked header has the outermost type in front; what follows is as in the frame.
+        assert [(frame[:2], frame[20:]) for frame in frames] == [(frame[12:14], frame[14:]) for frame in sent]
+    inspector = Inspector([])
+    for batch in batches:
+        inspector.take(batch)
+    assert inspector.link.counters.tcp == len(sent)
+
+
+@needs_capture
+def test_the_snap_length_cuts() -> None:
+    with Live(["lo"], ports=[port := free_port()], snap=60) as live:
+        with Pair(port) as pair:
+            pair.say(0, bytes(500))
+        live.stop()
+        captured = [size for batch in live.batches() for size in zip(batch.captured.tolist(), batch.wire.tolist(), strict=True)]
+    assert max(one[0] for one in captured) == 60
+    assert max(one[1] for one in captured) == 566
+
+
+@needs_capture
+def test_a_message_is_printed_promptly() -> None:
+    port = free_port()
+    with capturing("-i", "lo", "-d", f"tcp.port=={port},iggy") as capture, Pair(port) as pair:
+        for side, data in ((0, PING), (1, PONG)):
+            pair.say(side, data)
+            sent = time.monotonic()
+            assert "ping" in capture.line()
+            # tests/bench measures; this only sees that nothing waits for more.
+            assert time.monotonic() - sent < 2
+
+
+@needs_capture
+def test_a_burst_is_accounted_for_when_the_kernel_drops() -> None:
+    port, pairs = free_port(), 6000
+    with capturing("-i", "lo", "-B", "512K", "-d", f"tcp.port=={port},iggy", "--json") as capture:
+        with Pair(port) as pair:
+            pair.replay([(0, PING), (1, PONG)])
+            # A capture that is held up for a while, as by a slow terminal.
+            capture.process.send_signal(signal.SIGSTOP)
+            for _ in range(pairs):
+                pair.say(0, PING)
+                pair.say(1, PONG)
+            capture.process.send_signal(signal.SIGCONT)
+            time.sleep(0.5)
+            pair.replay([(0, PING), (1, PONG)])
+        time.sleep(0.3)
+        code, out, err = capture.finish()
+    assert code == 0
+    dropped = int(re.search(r"([\d,]+) dropped by the kernel", err)[1].replace(",", ""))  # type: ignore[index]
+    assert dropped > 0
+    assert "a larger buffer" in err
+    sizes = [0, 0]
+    for record in records(out):
+        if record["record"] == "message" or (record["record"] == "gap" and not record["in_frame"]):
+            sizes[record["sender"] == "server"] += record["size"]
+    assert sizes == [8 * (pairs + 2)] * 2
+    # Each lost message was a packet that the kernel dropped.
+    lost = sum(record["size"] // 8 for record in records(out) if record["record"] == "gap")
+    assert 0 < lost <= dropped
+
+
+@needs_capture
+def test_unanswered_requests_are_reported_after_the_timeout() -> None:
+    port = free_port()
+    with capturing("-i", "lo", "-d", f"tcp.port=={port},iggy", "--json", "--timeout", "0.5") as capture, Pair(port) as pair:
+        pair.say(0, PING)
+        (first,) = records(capture.line())
+        (late,) = records(capture.line())
+        assert (late["record"], late["outcome"], late["reason"], late["request"]) == ("exchange", "unanswered", "timeout", first["number"])
+        # The answer comes after all, and is not taken for that of the next request.
+        pair.replay([(0, PING), (1, PONG), (1, PONG)])
+        _, one, two = (records(capture.line())[0] for _ in range(3))
+        assert (one["request"], two["request"]) == (1, 3)
+        assert one["latency_ns"] > 500_000_000
+        code, out, err = capture.finish()
+        assert (code, out) == (0, "")
+        assert "1 unanswered" in err
+
+
+@needs_capture
+def test_conditions_end_the_capture() -> None:
+    port = free_port()
+    with capturing("-i", "lo", "-d", f"tcp.port=={port},iggy", "-c", "3") as capture, Pair(port) as pair:
+        pair.replay([(0, PING), (1, PONG)] * 3)
+        code, out, err = capture.finish(None)
+        assert (code, len(out.splitlines())) == (0, 3)
+        assert "stopped by -c" in err
+    with capturing("-i", "lo", "-d", f"tcp.port=={port},iggy", "-a", "packets:5") as capture, Pair(port) as pair:
+        pair.replay([(0, PING), (1, PONG)] * 6)
+        code, _, err = capture.finish(None)
+        assert code == 0
+        assert "lo: 5 packets, 0 dropped" in err
+    with capturing("-i", "lo", "-f", f"tcp port {port}", "-a", "duration:1") as capture:
+        code, out, err = capture.finish(None)
+        assert (code, out) == (0, "")
+        assert "0 messages in 0 conversations, stopped by -a" in err
+
+
+@needs_capture
+def test_files_in_turn(tmp_path: Path) -> None:
+    port = free_port()
+    target = tmp_path / "live.pcapng"
+    argv = ["-i", "lo", "-d", f"tcp.port=={port},iggy", "--json", "-w", str(target), "-b", "filesize:2", "-b", "files:50"]
+    with capturing(*argv, "-a", "filesize:9") as capture:
+        with Pair(port) as pair:
+            pair.replay([(0, PING), (1, PONG)] * 100)
+        code, out, _ = capture.finish(None)
+    assert code == 0
+    names = sorted(one.name for one in tmp_path.iterdir())
+    assert len(names) == 5
+    assert all(re.fullmatch(r"live_0000\d_\d{14}\.pcapng", name) for name in names)
+    assert 9000 <= sum((tmp_path / name).stat().st_size for name in names) < 9600
+    assert (tmp_path / names[0]).stat().st_mode & 0o077 == 0
+    again = run("--json", "-d", f"tcp.port=={port},iggy", *(str(tmp_path / name) for name in names))
+    whole = [meaning(one) for one in records(again.stdout)]
+    assert len(whole) > 50
+    assert whole == [meaning(one) for one in records(out)]
+
+
+@needs_capture
+def test_ctrl_c_without_a_packet_and_twice() -> None:
+    port = free_port()
+    with capturing("-i", "lo", "-f", f"tcp port {port}") as capture:
+        code, _, err = capture.finish()
+        assert (code, err.splitlines()[-1]) == (
+            130,
+            "streamdump: lo: 0 packets, 0 dropped by the kernel, 0 messages in 0 conversations, interrupted",
+        )
+    with capturing("-i", "lo", "-f", f"tcp port {port}") as capture:
+        capture.process.send_signal(signal.SIGINT)
+        time.sleep(0.02)
+        code, _, err = capture.finish()
+        assert code == 130
+        assert "Traceback" not in err
+
+
+@needs_capture
+def test_a_reader_that_goes_ends_the_capture() -> None:
+    with capturing("-i", "lo", "-f", f"tcp port {free_port()}") as capture:
+        assert capture.process.stdout is not None
+        capture.process.stdout.close()
+        assert capture.process.wait(10) == 0
+
+
+@needs_capture
+def test_conversations_when_they_end_and_as_a_table(tmp_path: Path) -> None:
+    from tests.cli.terminal import on_terminal
+
+    port = free_port()
+    argv = ["conversations", "-i", "lo", "-d", f"tcp.port=={port},iggy"]
+    with capturing(*argv, "--json", "--closed-time", "0.2") as capture:
+        with Pair(port) as pair:
+            pair.replay([(0, PING), (1, PONG)])
+        (row,) = records(capture.line())
+        assert (row["record"], row["messages"], row["ended"]) == ("conversation", 2, "FIN")
+        code, out, err = capture.finish()
+        assert (code, out) == (0, "")
+        assert "2 messages in 1 conversation" in err
+    code, text = on_terminal([*argv, "-a", "duration:1"])
+    assert code == 0
+    assert "messages/s" in text
+    assert "median" in text
+
+
+@needs_capture
+def test_a_missing_permission_says_what_to_do() -> None:
+    def without() -> None:
+        # PR_CAPBSET_DROP CAP_NET_RAW: even root gets none of it in the program that follows.
+        assert ctypes.CDLL(None).prctl(24, 13, 0, 0, 0) == 0
+
+    done = run("-i", "lo", preexec_fn=without)
+    assert done.returncode == 4
+    lines = done.stderr.splitlines()
+    assert lines[0] == "streamdump: lo: capturing needs the capability CAP_NET_RAW"
+    assert [word in line for word, line in zip(("sudo", "setcap cap_net_raw=ep", "tcpdump --immediate-mode"), lines[1:], strict=True)] == [
+        True
+    ] * 3
+    assert run("-i", "any", preexec_fn=without).returncode == 4
+    assert run("-D", preexec_fn=without).returncode == 0
+
+
+def test_an_unknown_interface_says_which_there_are() -> None:
+    done = run("-i", "nosuch0")
+    assert done.returncode == 4
+    assert re.fullmatch(r"streamdump: nosuch0: no such interface; there are .*lo.*, any\n", done.stderr)
+
+
+def test_interfaces_are_listed() -> None:
+    done = run("-D")
+    assert done.returncode == 0
+    lo = next(line for line in done.stdout.splitlines() if line.startswith("lo "))
+    assert lo.split()[:3] == ["lo", "up", "loopback"]
+    assert "127.0.0.1" in lo
+    assert done.stdout.splitlines()[-1].startswith("any ")
+
+
+def _namespace() -> bool:
+    """Whether a network of our own can be made, in which an interface can go down without harm."""
+    if not shutil.which("unshare") or not shutil.which("nsenter") or not shutil.which("ip"):
+        return False
+    return subprocess.run(["unshare", "-n", "true"], capture_output=True, check=False).returncode == 0
+
+
+@needs_capture
+@pytest.mark.skipif(not _namespace(), reason="needs unshare, nsenter and ip with the right to use them")
+def test_an_interface_that_goes_away_ends_the_capture() -> None:
+    command = f"ip link set lo up && exec {sys.executable} -m cli -i lo"
+    process = subprocess.Popen(["unshare", "-n", "sh", "-c", command], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert "capturing" in process.stderr.readline()
+    subprocess.run(["nsenter", "-t", str(process.pid), "-n", "ip", "link", "set", "lo", "down"], check=True)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (4, "")
+    lines = err.splitlines()
+    assert lines[0].startswith("streamdump: lo: 0 packets, 0 dropped by the kernel")
+    assert lines[1] == "streamdump: lo: went away while capturing: network is down"
+    down = subprocess.run(["unshare", "-n", sys.executable, "-m", "cli", "-i", "lo"], capture_output=True, text=True, check=False)
+    assert (down.returncode, "the interface is down" in down.stderr) == (4, True)
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["-f", "tcp", "x.pcap"], "-f belongs to live capture"),
+        (["-w", "y", "x.pcap"], "-w belongs to live capture"),
+        (["conversations", "-w", "y", "x.pcap"], "-w belongs to live capture"),
+        (["-i", "lo", "x.pcap"], "x.pcap is a file; give one or the other"),
+        (["-i", "any", "-i", "lo"], "any stands for all interfaces"),
+        (["-i", "lo", "-a", "filesize:1"], "speaks of the file that -w names"),
+        (["-i", "lo", "-a", "frames:1"], "write duration:N, packets:N, filesize:N"),
+        (["-i", "lo", "-b", "filesize:1"], "-b divides the file that -w names"),
+        (["-i", "lo", "-w", "x", "-b", "files:3"], "says when to begin the next"),
+        (["-i", "lo", "-w", "-"], "to files only"),
+        (["-i", "lo", "-B", "much"], "not a size"),
+        (["-i", "lo", "--timeout", "soon"], "not a time"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_calls(argv: list[str], told: str) -> None:
+    done = run(*argv)
+    assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+
+
+@needs_capture
+def test_an_output_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> None:
+    done = run("-i", "lo", "-w", str(tmp_path / "none" / "x.pcapng"))
+    assert done.returncode == 2
+    assert "cannot be written: no such file or directory" in done.stderr
+    done = run("-i", "lo", "-w", str(tmp_path / "none" / "x.pcapng"), "-b", "filesize:1")
+    assert done.returncode == 2
+
+
+@needs_capture
+def test_a_filter_that_is_none() -> None:
+    with pytest.raises(UsageError, match=r"-f tcpp: .*syntax error"):
+        Live(["lo"], expression="tcpp")
+    with pytest.raises(UsageError, match="packets from the IP header on"):
+        Live(["any"], expression="ether host 02:00:00:00:00:01")
+
+
+@needs_capture
+def test_without_libpcap_only_filters_of_ones_own_are_missing() -> None:
+    code = (
+        "import ctypes.util, sys; ctypes.util.find_library = lambda name: None;"
+        "sys.modules['scapy.libs.winpcapy'] = None;"
+        "from cli.app import main; sys.exit(main(sys.argv[1:]))"
+    )
+
+    def without(*argv: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, timeout=60, check=False)
+
+    done = without("-i", "lo", "-f", "tcp port 5552")
+    assert (done.returncode, "libpcap0.8" in done.stderr) == (2, True), done.stderr
+    done = without("-i", "lo", "-a", "duration:1")
+    assert done.returncode in (0, 130), done.stderr
+    done = without("-i", "lo", "-f", "", "-a", "duration:1")
+    assert done.returncode in (0, 130), done.stderr
+
+
+def test_jumps_stay_inside() -> None:
+    ports = (5551, 5552, 5555, 7000, 7001, 7451, 8090)
+    after = bpf.tcp((), 1000)
+    for program in (bpf.entry((1, 4)) + after, bpf.tcp(ports, 1000), after, bpf.tcp(range(MOST_PORTS), 1000)):
+        assert program[-1].code == bpf.RETURN
+        for at, one in enumerate(program):
+            assert 0 <= one.yes < 256
+            assert 0 <= one.no < 256
+            assert at + max(one.yes, one.no) + 1 < len(program) or one.code == bpf.RETURN
+
+
+def test_is_up() -> None:
+    assert not is_up("nosuch0")
+
+
+class Clock:
+    """Short conversations without sockets: what an endless capture is fed with, packet by packet."""
+
+    def __init__(self, live: Inspector) -> None:
+        self.inspector = live
+        self.now_ns = 1_700_000_000_000_000_000
+        self.count = 0
+
+    def conversations(self, count: int) -> list[Record]:
+        from tests.bench.live import batch_of, conversation
+
+        records: list[Record] = []
+        for _ in range(count):
+            packets = conversation(self.count, 4)
+            self.count += 1
+            batch = batch_of(packets, self.inspector.counters.packets, self.now_ns, 1_000_000)
+            self.now_ns += 1_000_000 * len(packets)
+            records += self.inspector.take(batch)
+            records += self.inspector.age(self.now_ns)
+        return records
+
+
+def test_conversations_are_forgotten_by_time_and_count() -> None:
+    from dissect.model import Options
+
+    for options, most in (
+        (Options(closed_time_ns=1_000_000_000, decode_as=((8090, "iggy", None),)), 150),
+        (Options(tracked_limit=100, closed_time_ns=1 << 60, decode_as=((8090, "iggy", None),)), 150),
+    ):
+        inspector = Inspector([], options)
+        clock = Clock(inspector)
+        records = clock.conversations(1000)
+        assert sum(isinstance(record, Message) for record in records) == 8000
+        assert len(inspector.conversations) < most
+        assert len(inspector._tcp._table) < most
+        assert inspector.past.conversations + len(inspector.rows()) == 1000
+        indexes = [row.conversation for row in inspector.rows()]
+        assert indexes[-1] == 999
+
+
+def test_an_open_conversation_that_is_forgotten_ends_its_requests() -> None:
+    from dissect.model import Options
+    from tests.bench.live import batch_of, conversation
+
+    options = Options(idle_time_ns=60_000_000_000, answer_time_ns=1 << 60, decode_as=((8090, "iggy", None),))
+    inspector = Inspector([], options)
+    packets = conversation(1, 2)[:-4]
+    start = 1_700_000_000_000_000_000
+    records = inspector.take(batch_of(packets, 0, start, 1_000_000))
+    assert [record.name for record in records if isinstance(record, Message)] == ["ping"] * 3
+    late = inspector.age(start + 30_000_000_000)
+    assert late == []
+    late = inspector.age(start + 61_000_000_000)
+    assert [(one.outcome, one.reason, one.request) for one in late] == [("unanswered", "timeout", 3)]  # type: ignore[union-attr]
+    assert inspector.rows() == []
+    assert (inspector.past.conversations, inspector.counters.unanswered) == (1, 1)
