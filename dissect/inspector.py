@@ -321,7 +321,7 @@ def _row(number: int, tracked: Tracked) -> ConversationRow:
         number,
         rfc3339(tcp.first[3]),
         tcp.first[3],
-        tcp.last[3] - tcp.first[3],
+        tcp.latest[3] - tcp.first[3],
         tcp.index,
         tcp.endpoints,
         None if client is None else tcp.endpoints[client],

@@ -249,7 +249,7 @@ class Hole(msgspec.Struct):
     """Bytes of one side that the capture lacks: `reason` "lost" (never captured) or "cut" (snap length).
 
     `release` is the order of the packet that made it certain; `order`, `number`, `file` and `time_ns` are those of the packet
-    that brought the first byte after it, or else of the conversation's last packet.
+    that brought the first byte after it, or else of the conversation's last packet; of a "cut" one, of the packet that was cut.
     """
 
     side: int
