@@ -422,6 +422,7 @@ REGISTER, NON_REPLICATED = 1, 2
 OPERATION_LABELS: Mapping[int, str] = {
     REGISTER: "register",
     NON_REPLICATED: "non_replicated",
+    **dict.fromkeys(range(64, 69), "internal"),
     **{operation: "logout" if operation == 3 else BY_CODE[code].name for operation, code in OPERATIONS.items()},
 }
 

@@ -30,6 +30,9 @@ HELD_FRAMES, HELD_BYTES = 256, 1 << 20
 EARLY_FRAMES = 64
 """So many responses wait for a request that the capture shows later; then requests are not waited for any more."""
 
+DECIDING_KEPT = 8
+"""So many of the frames that told layouts apart are kept for the row of the conversation."""
+
 TRIED = 256
 """So many open requests are tried for a response when some may have been missed."""
 
@@ -117,6 +120,9 @@ class IggyDissector(Dissector):
         self.unsure = not context.syn
         self.plain = not self.options.detail
         self.given: Given | None = None
+        self.differ = False
+        self.tables: dict[tuple[Any, ...], dict[Table, list[str]]] = {}
+        """By kind of frame: the layouts that are left, by the table they have for it."""
         self.asks: dict[int, Quick | None] = {}
         self.answers: dict[int, Quick | None] = {}
         self.starts: list[list[int]] = [[], []]
@@ -268,23 +274,33 @@ class IggyDissector(Dissector):
     # Layouts
 
     def emit(self, cuts: list[_Cut]) -> list[Emitted]:
-        if self.settled and not self.early and not self.unsure:
-            opened, client = len(self.open), self.client
-            for cut in cuts:
-                if cut[10] is None:
-                    break
-                if cut[4] == client:
-                    opened += 1
-                elif opened:
-                    opened -= 1
-                else:
-                    break
-            else:
-                return super().emit(cuts)
         emitted: list[Emitted] = []
-        for cut in cuts:
-            emitted += self._emit_one(cut)
+        at, count = 0, len(cuts)
+        while at < count:
+            if self.settled and not self.early and not self.unsure:
+                stop = self._ordinary(cuts, at)
+                if stop > at:
+                    emitted += super().emit(cuts[at:stop] if stop - at < count else cuts)
+                    at = stop
+                    continue
+            emitted += self._emit_one(cuts[at])
+            at += 1
         return emitted
+
+    def _ordinary(self, cuts: list[_Cut], at: int) -> int:
+        """Where the frames end that neither are gaps nor answer what was not asked."""
+        opened, client = len(self.open), self.client
+        for index in range(at, len(cuts)):
+            cut = cuts[index]
+            if cut[10] is None:
+                return index
+            if cut[4] == client:
+                opened += 1
+            elif opened:
+                opened -= 1
+            else:
+                return index
+        return len(cuts)
 
     def close(self, release: int, last: Mark) -> list[Emitted]:
         emitted = super().close(release, last)
@@ -355,11 +371,21 @@ class IggyDissector(Dissector):
     def _place(self, cut: _Cut, given: Given) -> list[Emitted]:
         """Emit one frame, or hold it until its layout is known; with it all that waited for what it tells."""
         emitted: list[Emitted] = []
-        if not self.settled:
-            if cut[13] is None and self._narrow(cut, given):
+        differ = False
+        data, start, end = cut[10], cut[11], cut[12]
+        if not self.settled and self.long[cut[4]] and cut[13] is None:
+            possible = frames.header_layouts(data, start, end, cut[4] == self.client)
+            if self._keep(cut, given, tuple(layout for layout in self.candidates if layout in possible)):
                 emitted = self._release(cut[0])
-            if not self.settled and not self.assumed and self._undecided(cut, given):
-                data, start, end = cut[10], cut[11], cut[12]
+        if not self.settled:
+            tables = self._tables(cut[4], data, start, end, given)
+            if len(tables) > 1:
+                readings = {table: _reading(table, data, start, end, cut[13]) for table in tables}
+                if cut[13] is None and self._narrow(cut, given, tables, readings):
+                    emitted += self._release(cut[0])
+                kept = [reading for table, reading in readings.items() if tables[table][0] in self.candidates]
+                differ = any(reading != kept[0] for reading in kept[1:])
+            if not self.assumed and (differ or self._asked_by_held(given)):
                 self.held.append(((*cut[:10], data[start:end], 0, end - start, cut[13]), given))
                 self.held_bytes += end - start
                 if len(self.held) > HELD_FRAMES or self.held_bytes > HELD_BYTES:
@@ -367,7 +393,7 @@ class IggyDissector(Dissector):
                     self.facts["undecided"] = "more frames waited for the layout than are kept"
                     emitted += self._release(cut[0])
                 return emitted
-        self.given = given
+        self.given, self.differ = given, differ
         return emitted + super().emit([cut])
 
     def _release(self, release: int) -> list[Emitted]:
@@ -375,60 +401,87 @@ class IggyDissector(Dissector):
         held, self.held, self.held_bytes = self.held, [], 0
         emitted: list[Emitted] = []
         for cut, given in held:
-            if not self.settled and not self.assumed and self._undecided(cut, given):
+            differ = not self.settled and self._differs(cut, given)
+            if not self.assumed and (differ or self._asked_by_held(given)):
                 self.held.append((cut, given))
                 self.held_bytes += cut[12]
                 continue
-            self.given = given
+            self.given, self.differ = given, differ
             emitted += super().emit([(max(cut[0], release), *cut[1:])])
         return emitted
 
-    def _undecided(self, cut: _Cut, given: Given) -> bool:
-        """Whether the layouts that are left read this frame differently, or its request is held."""
-        if any(given.number == before.number is not None for _, before in self.held):
-            return True
-        return self._differs(cut[4], cut[10], cut[11], cut[12], given, cut[13])
+    def _asked_by_held(self, given: Given) -> bool:
+        """Whether the request that this answers is held."""
+        return given.number is not None and any(given.number == before.number for _, before in self.held)
 
-    def _differs(self, side: int, data: bytes, start: int, end: int, given: Given, damage: Damage | None) -> bool:
-        tables = dict.fromkeys(self._table(layout, side, data, start, end, given) for layout in self.candidates)
-        if len(tables) <= 1:
-            return False
-        readings = [_reading(table, data, start, end, damage) for table in tables]
+    def _differs(self, cut: _Cut, given: Given) -> bool:
+        """Whether the layouts that are left read this frame differently."""
+        tables = self._tables(cut[4], cut[10], cut[11], cut[12], given)
+        readings = [_reading(table, cut[10], cut[11], cut[12], cut[13]) for table in tables] if len(tables) > 1 else []
         return any(reading != readings[0] for reading in readings[1:])
 
-    def _narrow(self, cut: _Cut, given: Given) -> bool:
+    def _tables(self, side: int, data: bytes, start: int, end: int, given: Given) -> dict[Table, list[str]]:
+        """The layouts that are left by their table for this frame."""
+        key = self._kind_of(side, data, start, end, given)
+        tables = self.tables.get(key)
+        if tables is None:
+            tables = {}
+            for layout in self.candidates:
+                tables.setdefault(self._table(layout, side, data, start, end, given), []).append(layout)
+            self.tables[key] = tables
+        return tables
+
+    def _kind_of(self, side: int, data: bytes, start: int, end: int, given: Given) -> tuple[Any, ...]:
+        """All that the choice of a table depends on besides the layout."""
+        if self.long[side]:
+            if side == self.client:
+                return side, given.code, given.operation, data[start + 60 : start + 61], frames.request_header("V1", data, start, end)
+            size = end - start
+            return (
+                side,
+                given.code,
+                given.operation,
+                data[start + 60 : start + 61],
+                data[start + 208 : start + 209],
+                size >= HEADER and any(data[start + 216 : start + 220]),
+                size >= HEADER and any(data[start + 224 : start + 228]),
+                size >= HEADER + 4 and any(data[start + HEADER : start + HEADER + 4]),
+                size > HEADER and data[start + HEADER] == size - HEADER - 1,
+                size >= HEADER,
+            )
+        if side == self.client:
+            return side, given.code
+        if end - start < 8:
+            return (side,)
+        status, length = U32_U32(data, start)
+        if status:
+            return side, None, length > 0
+        return side, given.code, given.code is None and end - start > 8 and data[start + 8] == end - start - 9
+
+    def _narrow(self, cut: _Cut, given: Given, tables: dict[Table, list[str]], readings: dict[Table, Any]) -> bool:
         """Keep the layouts in which this frame decodes with nothing left over; whether that told anything."""
-        side, data, start, end = cut[4], cut[10], cut[11], cut[12]
+        side = cut[4]
         if self.mismatch and side != self.client:
             return False
-        candidates = self.candidates
-        if self.long[side]:
-            possible = frames.header_layouts(data, start, end, side == self.client)
-            candidates = tuple(layout for layout in candidates if layout in possible) or candidates
-        tables: dict[Table, list[str]] = {}
-        for layout in candidates:
-            tables.setdefault(self._table(layout, side, data, start, end, given), []).append(layout)
-        if len(tables) > 1:
-            fitting: dict[Table, dict[str, Any]] = {}
-            for table in tables:
-                if table.code is None and table.name != "error":
-                    continue
-                try:
-                    fields = table.reader(_PLAIN)(data, start, end)
-                except UNREADABLE:
-                    continue
-                if "trailing" not in fields:
-                    fitting[table] = fields
-            likely = [table for table, fields in fitting.items() if table.name == "error" or _plausible(fields)] or list(fitting)
-            kept = {layout for table in likely for layout in tables[table]}
-            if kept:
-                candidates = tuple(layout for layout in candidates if layout in kept)
-        if len(candidates) == len(self.candidates):
+        fitting = [
+            table
+            for table, reading in readings.items()
+            if isinstance(reading, dict) and "trailing" not in reading and (table.code is not None or table.name == "error")
+        ]
+        likely = [table for table in fitting if table.name == "error" or _plausible(readings[table])] or fitting
+        kept = {layout for table in likely for layout in tables[table]}
+        return self._keep(cut, given, tuple(layout for layout in self.candidates if layout in kept))
+
+    def _keep(self, cut: _Cut, given: Given, candidates: tuple[str, ...]) -> bool:
+        """Go on with these layouts; whether they are fewer than before, and not none."""
+        if not candidates or len(candidates) == len(self.candidates):
             return False
         self.candidates = candidates
+        self.tables.clear()
         self.settled = len(candidates) == 1
-        who = "client" if side == self.client else "server"
-        self.deciding.append(f"{frames.name_of(given.code)} ({who}, position {cut[3]}): {', '.join(candidates)}")
+        who = "client" if cut[4] == self.client else "server"
+        if len(self.deciding) < DECIDING_KEPT:
+            self.deciding.append(f"{frames.name_of(given.code)} ({who}, position {cut[3]}): {', '.join(candidates)}")
         self._tell()
         return True
 
@@ -779,7 +832,8 @@ class IggyDissector(Dissector):
                 notes = [*notes, *request_checksum(data, start, end)]
         if name in STATING:
             self._hear(fields)
-        if not self.settled and self._differs(side, data, start, end, given, None):
+        if self.differ:
+            self.differ = False
             notes = [*notes, f"layout undecided ({', '.join(self.candidates)}): read as {layout}"]
         spans = walked.spans if walked is not None and not self.plain else None
         ident = fields.get("request") if long else None
@@ -842,7 +896,7 @@ def _plausible(value: Any) -> bool:
 
 
 def _reading(table: Table, data: bytes, start: int, end: int, damage: Damage | None) -> Any:
-    """What a table makes of a frame, for comparison."""
+    """What a table makes of a frame, for comparison: its fields, and with them what is wrong where it is not read plainly."""
     if damage is None:
         try:
             return table.reader(_PLAIN)(data, start, end)

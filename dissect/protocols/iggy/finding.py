@@ -22,8 +22,6 @@ LIMIT = 64 << 20
 EXACT: dict[int, int] = dict.fromkeys((1, 10, 12, 20, 22, 39, 41, 201), 4) | {21: 8}
 """Lengths of requests that have only one (32 and 33 had another meaning before 0.0.8)."""
 
-TYPED_OPERATIONS = frozenset((*OPERATION_LABELS, *range(64, 69)))
-
 
 def long_header(data: bytes, at: int, end: int) -> int | None:
     """Whether data[at:end] begins with a header of 256 bytes: its command byte, 0 if it does not, None if there are too few bytes."""
@@ -39,10 +37,10 @@ def long_header(data: bytes, at: int, end: int) -> int | None:
     if end - at < HEADER:
         return None
     if kind == REQUEST:
-        good = any(data[at + 128 : at + 144]) and data[at + 176] in TYPED_OPERATIONS and not any(data[at + 177 : at + 184])
+        good = any(data[at + 128 : at + 144]) and data[at + 176] in OPERATION_LABELS and not any(data[at + 177 : at + 184])
         good = good and not any(data[at + 208 : at + HEADER])
     elif kind == REPLY:
-        good = data[at + 208] in TYPED_OPERATIONS and not any(data[at + 209 : at + 216]) and not any(data[at + 228 : at + HEADER])
+        good = data[at + 208] in OPERATION_LABELS and not any(data[at + 209 : at + 216]) and not any(data[at + 228 : at + HEADER])
         good = good and not any(data[at : at + 32])
     else:
         good = size == HEADER and not any(data[at + 152 : at + 255]) and 0 < data[at + 255] < 64
