@@ -53,9 +53,6 @@ TICK_MS = 100
 TOGETHER = 16
 """Blocks that make up a batch at most."""
 
-LAST_WAIT = 0.25
-"""Seconds that the end of a capture waits at most for blocks on their way."""
-
 SNAP = 256 << 10
 BUFFER = 32 << 20
 MOST_PORTS = 50
@@ -143,7 +140,8 @@ class Live:
         else:
             program += bpf.tcp(sorted(set(ports)) if expression is None and len(ports) <= MOST_PORTS else (), snap)
         self._again = Duplicates()
-        self._stopped = self._closed = False
+        self._stopped_ns: int | None = None
+        self._closed = False
         self._block = 0
         # scapy closes its socket when nobody holds the object around it.
         self._holder = _opened(alone)
@@ -179,22 +177,16 @@ class Live:
 
     def stop(self) -> None:
         """Lets `batches` end once everything captured so far has been handed on."""
-        self._stopped = True
+        self._stopped_ns = time_ns()
 
     def batches(self, rows: int | None = None) -> Iterator[PacketBatch]:
         """What has come, at most every `RETIRE_MS`, or an empty batch after `TICK_MS`; raises `InterfaceError` when the interface goes."""
         gone: InterfaceError | None = None
-        deadline: float | None = None
         while not self._closed:
-            if self._stopped or gone is not None:
-                if deadline is None:
-                    deadline = monotonic() + LAST_WAIT
-                wait = 2 * RETIRE_MS
-            else:
-                wait = TICK_MS
+            ending = self._stopped_ns is not None or gone is not None
             now = time_ns()
             if not self._ready():
-                events = self._poll.poll(wait)
+                events = self._poll.poll(2 * RETIRE_MS if ending else TICK_MS)
                 if events and events[0][1] & select.POLLERR:
                     gone = gone or self._failed()
             batch = self._take()
@@ -203,10 +195,10 @@ class Live:
             for start in range(0, len(batch), rows or len(batch) or 1):
                 yield part(batch, start, start + rows) if rows else batch
             if not len(batch):
-                if deadline is not None:
+                if ending:
                     break
                 yield batch
-            if deadline is not None and monotonic() > deadline:
+            elif self._stopped_ns is not None and int(batch.time_ns[-1]) > self._stopped_ns:
                 break
             gone = gone or self._missing()
         if gone is not None:
