@@ -22,6 +22,8 @@ answered (in trouble only), so is never missed: the newest with its key replaces
 END = 1 << 62
 """The order of the end of the capture: after every packet."""
 
+NEVER = END << 1
+
 _MISSING = {"lost": "lost", "cut": "cut by the snap length", "both": "lost or cut by the snap length"}
 """How a damaged frame says why bytes of it are missing."""
 
@@ -195,8 +197,8 @@ class _Flow:
         self.numbers: list[int] = []
         self.files: list[int] = []
         self.times: list[int] = []
-        self.jumbled = False
-        """Whether segments came in another order than that of the byte stream."""
+        self.jumbled = NEVER
+        """From this packet on segments were certain later than captured, so perhaps not captured in the order of the byte stream."""
         self.searching = searching
         self.scan = 0
         self.tried = 0
@@ -210,7 +212,9 @@ class _Flow:
         base = chunk.position
         self.starts.extend([base + start for start in chunk.starts] if base else chunk.starts)
         self.orders.extend(chunk.orders)
-        self.jumbled = self.jumbled or chunk.releases is not chunk.orders
+        if self.jumbled == NEVER and chunk.releases is not chunk.orders:
+            late = (release for release, order in zip(chunk.releases, chunk.orders, strict=True) if release != order)
+            self.jumbled = next(late, NEVER)
         floor = self.floor
         if floor and chunk.releases and chunk.releases[0] < floor:
             self.releases.extend([max(release, floor) for release in chunk.releases])
@@ -456,8 +460,9 @@ class Dissector:
         cuts = self._cuts
         self._cuts = []
         if len(cuts) > 1:
-            if self.flows[0].jumbled or self.flows[1].jumbled:
-                _straighten(cuts)
+            since = (self.flows[0].jumbled, self.flows[1].jumbled)
+            if since != (NEVER, NEVER):
+                straighten(cuts, [cut[4] for cut in cuts], since)
             cuts.sort()
         return self.emit(cuts)
 
@@ -807,14 +812,18 @@ class Dissector:
             at = end
 
 
-def _straighten(cuts: list[_Cut]) -> None:
-    """Let what one packet made certain keep the order of its byte stream, though the later part may have been captured first."""
+def straighten(rows: list[Any], sides: Iterable[int], since: tuple[int, int]) -> None:
+    """Let what one packet made certain keep the order of its byte stream, though the later part may have been captured first.
+
+    `rows` begin with release and order; `sides` are theirs, and `since` the releases from which on this is needed.
+    """
     certain = [(-1, -1), (-1, -1)]
-    for index, cut in enumerate(cuts):
-        release, order, side = cut[0], cut[1], cut[4]
+    for index, side in enumerate(sides):
+        row = rows[index]
+        release, order = row[0], row[1]
         before = certain[side]
-        if before[0] == release and order < before[1]:
-            cuts[index] = (release, before[1], *cut[2:])
+        if before[0] == release and order < before[1] and release >= since[side]:
+            rows[index] = (release, before[1], *row[2:])
         else:
             certain[side] = (release, order)
 

@@ -27,6 +27,7 @@ from dissect.protocols.base import (
     Emitted,
     Mark,
     Protocol,
+    straighten,
 )
 from dissect.protocols.seastar import compression, layouts
 from dissect.protocols.seastar.compression import Unpackable
@@ -252,6 +253,8 @@ class SeastarDissector(Dissector):
             if self._decided(0) and self._decided(1):
                 emitted += super().feed(queue.rest())
                 break
+        since = (self.flows[0].jumbled, self.flows[1].jumbled)
+        straighten(emitted, [int(one[4].src != self.context.endpoints[0]) for one in emitted], since)
         emitted.sort(key=lambda one: one[:4])
         return emitted
 
@@ -780,13 +783,14 @@ def _part(chunk: Chunk, first: int, last: int) -> Chunk:
     start = chunk.starts[first]
     end = chunk.starts[last] if last < len(chunk.starts) else len(chunk.data)
     position = chunk.position + start
+    orders = chunk.orders[first:last]
     return Chunk(
         chunk.side,
         position,
         chunk.data[start:end],
         [one - start for one in chunk.starts[first:last]],
-        chunk.orders[first:last],
-        chunk.releases[first:last],
+        orders,
+        orders if chunk.releases is chunk.orders else chunk.releases[first:last],
         chunk.numbers[first:last],
         chunk.files[first:last],
         chunk.times[first:last],
