@@ -23,7 +23,7 @@ from dissect.protocols.base import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE
 from dissect.protocols.rabbitmq import chunk as chunks
 from dissect.protocols.rabbitmq import compression, layouts, layouts_draft
 from dissect.protocols.rabbitmq import says as words
-from dissect.protocols.rabbitmq.dissector import RabbitmqStreamDissector, RabbitmqStreamDraftDissector, StreamDissector
+from dissect.protocols.rabbitmq.dissector import Phase, RabbitmqStreamDissector, RabbitmqStreamDraftDissector, StreamDissector
 from dissect.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, word_of
 from dissect.protocols.rabbitmq.probe import probe_current, probe_draft
 from dissect.protocols.rabbitmq.says import says
@@ -560,6 +560,26 @@ def test_no_password_is_ever_shown(bytes_as: Any, key: int) -> None:
                         said = decode(data[:cut], side, dissector, Damage(len(data) + 9, "9 bytes lost"))
                         assert not passwords(said)
                         assert not passwords(says(message_of(said)))
+
+
+@pytest.mark.parametrize("bytes_as", ["hex", "text"])
+@pytest.mark.parametrize("mechanism", [21, 27, 34])
+def test_a_mechanism_that_is_too_long_hides_the_password_in_it(bytes_as: Any, mechanism: int) -> None:
+    request = frame(0x13, b"\0\0\0\1", struct.pack(">h", mechanism), b"PLAIN", struct.pack(">i", 19), b"\0user\0s3cret-s3cret", b"1234567")
+    said = decode(request, CLIENT, current(bytes_as=bytes_as, detail=True))
+    assert said["fault"] is not None
+    assert said["fields"]["mechanism"] == f"<redacted {mechanism} bytes>"
+    assert not passwords({**said, "spans": [span.value for span in said["spans"]]})
+    assert all(span.secret for span in said["spans"] if span.offset >= 12)
+
+
+@pytest.mark.parametrize("key", [0x0777, 0x000A])
+def test_what_is_not_known_is_hidden_where_a_password_is_expected(key: int) -> None:
+    unknown = struct.pack(">IHH", 26, key, 9) + b"\0\0\0\2\0\5PLAIN\0\0\0\7\0s3cret"
+    for phase in Phase:
+        dissector = current()
+        dissector.phase = phase
+        assert passwords(decode(unknown, CLIENT, dissector)) == (phase in (Phase.TUNED, Phase.OPEN))
 
 
 def test_passwords_are_shown_when_asked_for() -> None:

@@ -12,7 +12,7 @@ from zlib import crc32
 from dissect.errors import Malformed
 from dissect.layout import UNREADABLE, Layout, Style, decoder, walk
 from dissect.layout.types import Field
-from dissect.layout.values import RENDER
+from dissect.layout.values import RENDER, redacted
 from dissect.model import Fault, Span
 from dissect.protocols.base import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Context, Damage, Decoded, Dissector, Protocol
 from dissect.protocols.rabbitmq import layouts, layouts_draft
@@ -57,7 +57,12 @@ DRAFT_HANDSHAKE: Mapping[Phase, Mapping[str, Phase]] = {
     Phase.FRESH: {"SaslHandshake": Phase.AUTHENTICATING},
 }
 
+UNAUTHENTICATED = frozenset((Phase.FRESH, Phase.GREETED, Phase.AUTHENTICATING))
+
 _ANYTIME = frozenset(("Heartbeat", "Close"))
+
+MECHANISM_LIMIT = 20
+"""The longest name of a SASL mechanism (RFC 4422); in a damaged frame a longer one holds what follows it, the password."""
 
 _OPEN = Phase.OPEN
 _UNLIMITED = 1 << 62
@@ -180,6 +185,8 @@ class StreamDissector(Dissector):
             fields, spans, notes, fault = self._read_entries(layout, data, start, end, missing)
         else:
             fields, spans, notes, fault = walk(layout, data, start, end, self.style, missing)
+            if fault is not None and len(fields.get("mechanism", "")) > MECHANISM_LIMIT and not self.style.show_secrets:
+                _hide_mechanism(fields, spans)
         name, kind = layout.name, layout.kind
         ident, outcome, role, key = self.meaning(layout, side, fields)
         if odd is not None:
@@ -202,8 +209,9 @@ class StreamDissector(Dissector):
             note = f"command 0x{key:04x} is not known"
         else:
             note = f"version {version} of {name} is not known"
-        # Whatever its version, there may be a password in it.
-        layout = layouts.UNKNOWN_SECRET if name == "SaslAuthenticate" else layouts.UNKNOWN
+        # There may be a password in it: whatever its version, and in anything that comes where one is expected.
+        hidden = name == "SaslAuthenticate" or self.phase in UNAUTHENTICATED
+        layout = layouts.UNKNOWN_SECRET if hidden else layouts.UNKNOWN
         fields, spans, notes, fault = walk(layout, data, start, end, self.style, missing)
         notes.append(note)
         kind = "response" if marked else "one_way"
@@ -509,6 +517,13 @@ def _deliver(style: Style, version_2: bool) -> Handler:
         return "Deliver", "one_way", None, fields, None, notes, None, NONE, None, None
 
     return handle
+
+
+def _hide_mechanism(fields: dict[str, Any], spans: list[Span]) -> None:
+    for index, span in enumerate(spans):
+        if span.name == "mechanism":
+            fields["mechanism"] = redacted(span.length - 2)
+            spans[index] = span._replace(value=fields["mechanism"], secret=True)
 
 
 def _handlers(language: Language, by_side: dict[int, tuple[Layout, ...]], style: Style, special: Mapping[Layout, Handler]) -> Handlers:

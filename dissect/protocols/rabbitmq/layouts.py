@@ -306,7 +306,11 @@ RESOLVE_OFFSET_SPEC_RESPONSE = reply(0x001F, OFFSET_TYPE, Field("offset", u64, "
 
 UNKNOWN = Layout("unknown", *_head(0, 1), Field("body", Rest()), kind="one_way", note="a key or version that is not known")
 UNKNOWN_SECRET = Layout(
-    "unknown", *_head(0, 1), Field("body", Rest(), secret=True), kind="one_way", note="SaslAuthenticate in a version that is not known"
+    "unknown",
+    *_head(0, 1),
+    Field("body", Rest(), secret=True),
+    kind="one_way",
+    note="SaslAuthenticate in a version that is not known, and any key that is not known before the end of the handshake",
 )
 
 CLIENT_LAYOUTS = (
