@@ -385,8 +385,22 @@ class SeastarDissector(Dissector):
         if certain and starts[:1] != [(at, index + 1 - first)]:
             starts.insert(0, (at, 1))
         missing = flow.missing if final else 0
+        candidates = self.candidates(side, self.terms()) if framing is None else [framing]
+        possible = self.possible[side]
         for start, segments in starts:
-            found = self._chain(side, data, start, end, missing, 1 if certain and start == at else needed(segments, end - start))
+            ruled = possible.get(base + start) if framing is None else candidates
+            if ruled is None:
+                ruled = likely(candidates, data, start, end)
+                if end - start >= LONGEST_HEADER:
+                    # what is ruled out now is so for every later end
+                    possible[base + start] = ruled
+            if not ruled:
+                continue
+            if framing is not None:
+                found = self._goes_on(side, framing, data, start, end, missing)
+            else:
+                need = 1 if certain and start == at else needed(segments, end - start)
+                found = self._guess(side, [one for one in ruled if one in candidates], data, start, end, missing, need)
             if found is not None:
                 if framing is None:
                     self._adopt(side, found)
@@ -397,22 +411,20 @@ class SeastarDissector(Dissector):
             return False, at
         behind = flow.starts[index - FAR + 2] - base if index >= FAR - 1 else at
         keep = max(at, behind)
-        for position in [one for one in self.possible[side] if one < base + keep]:
-            del self.possible[side][position]
+        for position in [one for one in possible if one < base + keep]:
+            del possible[position]
         return False, keep
 
-    def _chain(self, side: int, data: bytes, start: int, end: int, missing: int, need: int) -> Framing | None:
+    def _goes_on(self, side: int, framing: Framing, data: bytes, start: int, end: int, missing: int) -> Framing | None:
+        """The framing of `side`, if frames of it from `start` end at `end`."""
+        ends = {end: 1, end + missing: 1}
+        previous, limit = self.last_ids[side], self.options.frame_limit
+        found = fit(framing, data, start, end, ends, known=True, previous=previous, missing=missing, limit=limit)
+        return None if found is None else framing
+
+    def _guess(self, side: int, candidates: list[Framing], data: bytes, start: int, end: int, missing: int, need: int) -> Framing | None:
         """The framing in which frames from `start` end at `end`, if one is sound enough; `need`: so many frames make a guess."""
-        framing = self.framings[side]
         limit = self.options.frame_limit
-        if framing is not None:
-            ends = {end: 1, end + missing: 1}
-            previous = self.last_ids[side]
-            found = fit(framing, data, start, end, ends, known=True, previous=previous, missing=missing, limit=limit)
-            return framing if found is not None else None
-        candidates = self._likely(side, data, start, end)
-        if not candidates:
-            return None
         other = self.framings[1 - side]
         sure = other is not None or self.offers != [None, None]
         answers = other is not None and other.kind == "request"
@@ -432,18 +444,6 @@ class SeastarDissector(Dissector):
         if guesses:
             return min(guesses, key=lambda one: one[0])[1]
         return doubtful[0] if len(doubtful) == 1 else None
-
-    def _likely(self, side: int, data: bytes, start: int, end: int) -> list[Framing]:
-        """The framings that the bytes at `start` may begin a frame of, remembered for the next end that is tried."""
-        candidates = self.candidates(side, self.terms())
-        position = self.flows[side].position + start
-        known = self.possible[side].get(position)
-        if known is None:
-            known = likely(candidates, data, start, end)
-            if end - start < LONGEST_HEADER:
-                return known
-            self.possible[side][position] = known
-        return [framing for framing in known if framing in candidates]
 
     def _asked(self, side: int, ident: int) -> bool:
         """Whether a response with this msg_id may answer what `side` has asked so far."""
