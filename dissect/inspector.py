@@ -251,8 +251,9 @@ class Inspector:
         dissector = protocol.dissector(context)
         tracked.dissector = dissector
         tracked.facts = dissector.facts
+        options = self.options
         tracked.pairer = Pairer(
-            dissector.reuse, self.options.open_limit, self.options.exchanges, self._links, protocol.paired, conversation.syn
+            dissector.reuse, options.open_limit, options.exchanges, self._links, protocol.paired, conversation.syn, protocol.unanswered
         )
 
     def _close(self, tracked: Tracked, release: int) -> list[Emitted]:
@@ -267,7 +268,7 @@ class Inspector:
             conversation = tracked.tcp
             emitted += self._pair(tracked, dissector.close(release, conversation.last))
             reason = "capture ended" if conversation.open else UNANSWERED.get(conversation.ended, "closed")
-            ended = pairer.close(release, reason)
+            ended = pairer.close(release, reason, conversation.last[3])
             tracked.unanswered += len(ended)
             self.counters.unanswered += len(ended)
             emitted += ended

@@ -16,6 +16,8 @@ Link = tuple[Message | Exchange, Message, Message | None]
 EARLY_KEPT = 1_024
 """Unmatched responses remembered for a request that is still held back by a hole, or was captured late."""
 
+UNSURE = "bytes were lost since this request, and its id may be that of several: it may not be the one answered"
+
 
 class _Batch:
     """A request that several responses answer piece by piece (Publish)."""
@@ -44,12 +46,14 @@ class Pairer:
         links: list[Link],
         paired: Callable[[Message, Message], list[str]] | None = None,
         whole: bool = False,
+        unanswered: Callable[[Message, int], str | None] | None = None,
     ) -> None:
         self.reuse = reuse
         self.limit = limit
         self.every = every
         self.links = links
         self.paired = paired
+        self.unanswered = unanswered
         self.open: dict[Hashable, Any] = {}
         self.perhaps: dict[Hashable, Emitted] = {}
         self.early: dict[Hashable, tuple[Emitted, str | None]] = {}
@@ -74,10 +78,13 @@ class Pairer:
                 entry = opened.get(one[6])
                 if type(entry) is deque:
                     asked = entry.popleft()
+                    self._doubt(one, asked)
                     if not entry:
                         del opened[one[6]]
                 elif entry is None:
                     asked = self.perhaps.pop(one[6], None) if self.perhaps else None
+                    if asked is not None:
+                        self._doubt(one, asked)
                 else:
                     asked = entry
                     del opened[one[6]]
@@ -129,8 +136,9 @@ class Pairer:
                     out.append(self._end(asked, "unanswered", "timeout", release, asked[1], asked[2], asked[3]))
         return out
 
-    def close(self, release: int, reason: str) -> list[Emitted]:
-        """Every request that is still open ends as unanswered: `reason` "closed" or "capture ended", or bytes were lost."""
+    def close(self, release: int, reason: str, time_ns: int = 0) -> list[Emitted]:
+        """Every request that is still open ends as unanswered: `reason` "closed" or "capture ended", or bytes were lost, or what the
+        request itself tells at `time_ns`, the end."""
         out: list[Emitted] = []
         seen: set[int] = set()
         for entry in self.open.values():
@@ -141,7 +149,10 @@ class Pairer:
                 seen.add(id(asked))
                 if id(asked) in self._late:
                     continue
-                why = "bytes lost" if self.gaps[1 - asked[2]] >= asked[1] else reason
+                if self.gaps[1 - asked[2]] >= asked[1]:
+                    why = "bytes lost"
+                else:
+                    why = (self.unanswered(asked[4], time_ns) if self.unanswered is not None else None) or reason
                 out.append(self._end(asked, "unanswered", why, release, asked[1], asked[2], asked[3]))
         out.sort(key=lambda one: one[:4])
         self.open.clear()
@@ -149,6 +160,12 @@ class Pairer:
         self._late.clear()
         self.perhaps.clear()
         return out
+
+    def _doubt(self, one: Emitted, asked: Emitted) -> None:
+        """Note where the key alone does not tell which request is answered: one of them, or an answer, may be among lost bytes."""
+        response: Message = one[4]
+        if max(self.gaps) >= asked[1] and UNSURE not in response.notes:
+            response.notes = [*response.notes, UNSURE]
 
     def _told(self, asked: Emitted) -> bool:
         """Whether a request that ends now was reported before."""
@@ -233,6 +250,7 @@ class Pairer:
             entry = opened.get(key)
             if type(entry) is deque:
                 batch = entry.popleft()
+                self._doubt(one, batch.asked)
                 if not entry:
                     del opened[key]
             elif entry is None:

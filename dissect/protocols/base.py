@@ -128,6 +128,8 @@ class Protocol(msgspec.Struct, frozen=True):
     """Paragraphs for `streamdump protocols NAME` that no table holds."""
     paired: Callable[[Message, Message], list[str]] | None = None
     """Notes for a response that only its request lets one say (a deadline that had passed)."""
+    unanswered: Callable[[Message, int], str | None] | None = None
+    """Why a request has no response at a time (ns), where its own fields say so (a deadline that had passed)."""
     relate: Callable[[list[ConversationRow]], None] | None = None
     """Adds to the rows of this protocol what its conversations tell about each other."""
     forced: tuple[str, ...] = ()

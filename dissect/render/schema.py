@@ -58,7 +58,7 @@ _EXCHANGE = {
     "request": "Number of the request.",
     "response": "Number of the response; null if there is none.",
     "outcome": "How the request ended.",
-    "reason": "Why there is no response: closed, capture ended, bytes lost, limit, timeout.",
+    "reason": "Why there is no response: closed, capture ended, bytes lost, limit, timeout, deadline passed (its own).",
     "latency_ns": "From the last byte of the request to the first byte of the response.",
 }
 

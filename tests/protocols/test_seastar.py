@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from dissect.capture.files import open_capture
 from dissect.errors import CaptureError, UsageError
 from dissect.inspector import Inspector
-from dissect.model import Chunk, ConversationRow, Gap, Hole, Message, Options, Record, Verdict
+from dissect.model import Chunk, ConversationRow, Exchange, Gap, Hole, Message, Options, Record, Verdict
 from dissect.protocols.base import END, Context, Emitted, SideView, View
 from dissect.protocols.seastar.compression import CHUNK, Unpackable, chunks, unpack, unpack_head
 from dissect.protocols.seastar.dissector import PROTOCOLS, SeastarDissector
 from dissect.protocols.seastar.framing import FORCED
 from dissect.protocols.seastar.probe import probe
-from dissect.protocols.seastar.telling import paired, relate, says
+from dissect.protocols.seastar.telling import paired, relate, says, unanswered
 from dissect.protocols.seastar.verbs import load_verbs, parse_verbs
 
 CAPTURES = Path(__file__).parents[2] / "captures" / "golden" / "seastar-rpc"
@@ -391,7 +391,7 @@ def test_both_compressions_hold_the_same_calls() -> None:
 
 def test_pairs_of_a_capture() -> None:
     records, _ = capture("raw_badpayload.pcap", exchanges=True)
-    found = {one.id: (one.outcome, one.reason) for one in records if one.__class__.__name__ == "Exchange" and one.name == "Request"}  # type: ignore[union-attr]
+    found = {one.id: (one.outcome, one.reason) for one in records if isinstance(one, Exchange)}
     assert found[6] == ("answered", None)
     assert found[7] == ("refused", None)
     assert found[1] == ("unanswered", "closed")
@@ -545,6 +545,15 @@ def test_a_deadline_that_passed_is_said() -> None:
     assert paired(asked, answered) == []
     answered.time_ns = asked.time_ns + 51_500_000
     assert paired(asked, answered) == ["1.500 ms after the deadline of 50 ms"]
+    assert unanswered(asked, asked.time_ns + 50_000_000) is None
+    assert unanswered(asked, asked.time_ns + 50_000_001) == "deadline passed"
+
+
+def test_requests_whose_deadline_passed_say_so() -> None:
+    records, _ = capture("timeout_expiry.pcap")
+    assert Counter(one.reason for one in records if isinstance(one, Exchange)) == {"deadline passed": 7}
+    records, _ = capture("no_wait.pcap")
+    assert Counter(one.reason for one in records if isinstance(one, Exchange)) == {"closed": 9}
 
 
 def test_the_share_of_the_server_is_said() -> None:

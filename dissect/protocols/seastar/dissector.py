@@ -57,14 +57,12 @@ from dissect.protocols.seastar.layouts import (
     ISOLATION,
     MAGIC,
     NOT_MEASURED,
+    OVER,
     STREAM_PARENT,
     TIMEOUT,
 )
 from dissect.protocols.seastar.probe import NAME, probe
-from dissect.protocols.seastar.telling import TEXT, paired, relate, says
-
-OVER = 1 << 63
-"""A timeout from here on is negative as int64: over already when the request was written."""
+from dissect.protocols.seastar.telling import TEXT, paired, relate, says, unanswered
 
 _u32 = Struct("<I").unpack_from
 _u64 = Struct("<Q").unpack_from
@@ -809,6 +807,7 @@ PROTOCOLS = (
         layouts.LAYOUTS,
         text=TEXT,
         paired=paired,
+        unanswered=unanswered,
         relate=relate,
         forced=tuple(FORCED),
     ),

@@ -22,6 +22,9 @@ FEATURES: Mapping[int, str] = {
     HANDLER_DURATION: "HANDLER_DURATION",
 }
 
+OVER = 1 << 63
+"""A timeout from here on is negative as int64: over already when the request was written."""
+
 NOT_MEASURED = 0xFFFF_FFFF
 DURATIONS: Mapping[int, str] = {NOT_MEASURED: "not measured"}
 

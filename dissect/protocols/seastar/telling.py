@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dissect.model import ConversationRow, Message
-from dissect.protocols.seastar.layouts import NOT_MEASURED
+from dissect.protocols.seastar.layouts import NOT_MEASURED, OVER
 
 TEXT = """\
 The client sends one negotiation frame, the server answers with one or closes. What the server's holds is in force; that a connection is a
@@ -13,7 +13,7 @@ stream is told by the client's alone. `negotiated` on the server's frame sums it
 inferred from frames that chain over segments, and each message says so; a stream is never guessed.
 
 Nothing on the wire tells a call that expects no answer from one whose answer is late or was dropped, and a server sends nothing when the
-timeout had passed: both end as unanswered.
+timeout had passed: both end as unanswered, the latter with the reason that the deadline passed.
 
 `--verbs scylla` names ScyllaDB's verbs, `--verbs FILE` those of a file of lines `number = name`; behind the name `[no-wait]` marks verbs
 that are not answered.
@@ -105,10 +105,18 @@ def connection_text(ident: int) -> str:
 def paired(request: Message, response: Message) -> list[str]:
     """That the response came when the request's time was over."""
     timeout = request.fields.get("timeout")
-    if not timeout:
+    if not timeout or timeout >= OVER:
         return []
     late = response.time_ns - request.time_ns - timeout * 1_000_000
     return [f"{late / 1e6:.3f} ms after the deadline of {timeout:,} ms"] if late > 0 else []
+
+
+def unanswered(request: Message, time_ns: int) -> str | None:
+    """That the request's time was over: the server then sends nothing."""
+    timeout = request.fields.get("timeout")
+    if not timeout or (timeout < OVER and time_ns - request.time_ns <= timeout * 1_000_000):
+        return None
+    return "deadline passed"
 
 
 def relate(rows: list[ConversationRow]) -> None:
