@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import re
 import shutil
 import signal
@@ -165,6 +166,29 @@ def test_vlan_tags_are_put_back(names: list[str]) -> None:
 
 
 @needs_capture
+def test_ipv6_and_large_segments() -> None:
+    try:
+        listener = socket.create_server(("::1", 0), family=socket.AF_INET6)
+    except OSError:
+        pytest.skip("there is no IPv6 here")
+    port, big = listener.getsockname()[1], os.urandom(3_000_000)
+    with listener, Live(["lo"], ports=[port]) as live, socket.create_connection(("::1", port)) as client:
+        server, _ = listener.accept()
+        with server:
+            for at in range(0, len(big), 50_000):
+                client.sendall(big[at : at + 50_000])
+                left = len(big[at : at + 50_000])
+                while left:
+                    left -= len(server.recv(left))
+        live.stop()
+        inspector = Inspector([live])
+        for _ in inspector.batches():
+            pass
+    (one,) = inspector.conversations
+    assert (one.tcp.stream_bytes, one.gaps, live.dropped) == ([len(big), 0], 0, 0)
+
+
+@needs_capture
 def test_the_snap_length_cuts() -> None:
     with Live(["lo"], ports=[port := free_port()], snap=60) as live:
         with Pair(port) as pair:
@@ -233,6 +257,28 @@ def test_unanswered_requests_are_reported_after_the_timeout() -> None:
         code, out, err = capture.finish()
         assert (code, out) == (0, "")
         assert "1 unanswered" in err
+
+
+@needs_capture
+@pytest.mark.skipif(shutil.which("tcpdump") is None, reason="tcpdump is not installed")
+def test_a_pipe_from_tcpdump_is_as_prompt() -> None:
+    port = free_port()
+    pipe = f"tcpdump --immediate-mode -U -i lo -w - tcp port {port} | {sys.executable} -m cli -d tcp.port=={port},iggy -"
+    pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    with subprocess.Popen(["sh", "-c", pipe], **pipes) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        while "listening on lo" not in (line := process.stderr.readline()):
+            assert line
+        with Pair(port) as pair:
+            for side, data in ((0, PING), (1, PONG)) * 2:
+                pair.say(side, data)
+                sent = time.monotonic()
+                assert "ping" in process.stdout.readline()
+                assert time.monotonic() - sent < 5
+        os.killpg(process.pid, signal.SIGINT)
+        _, err = process.communicate(timeout=20)
+    assert "Traceback" not in err
 
 
 @needs_capture
@@ -506,3 +552,30 @@ def test_an_open_conversation_that_is_forgotten_ends_its_requests() -> None:
     assert [(one.outcome, one.reason, one.request) for one in late] == [("unanswered", "timeout", 3)]  # type: ignore[union-attr]
     assert inspector.rows() == []
     assert (inspector.past.conversations, inspector.counters.unanswered) == (1, 1)
+
+
+def test_a_late_answer_is_paired_but_not_reported_twice() -> None:
+    from dissect.model import Exchange, Options
+    from tests.bench.live import batch_of, conversation
+
+    options = Options(exchanges=True, decode_as=((8090, "iggy", None),))
+    packets = conversation(1, 2)
+    second = 1_000_000_000
+    start = 1_700_000_000 * second
+    for answered in (True, False):
+        inspector = Inspector([], options)
+        records = inspector.take(batch_of(packets[:4], 0, start, 0))
+        assert [type(one) for one in records] == [Message]
+        late = inspector.age(start + 31 * second)
+        assert [(one.outcome, one.reason) for one in late if isinstance(one, Exchange)] == [("unanswered", "timeout")]
+        assert inspector.age(start + 62 * second) == []
+        rest = packets[4:] if answered else []
+        records = inspector.take(batch_of(rest, 4, start + 70 * second, 0)) if rest else []
+        records += inspector.finish()
+        exchanges = [one for one in records if isinstance(one, Exchange)]
+        # That of the second ping alone.
+        assert [one.outcome for one in exchanges] == (["answered"] if answered else [])
+        if answered:
+            response = next(one for one in records if isinstance(one, Message))
+            assert (response.request, response.latency_ns) == (1, 70 * second)
+        assert inspector.counters.unanswered == 1
