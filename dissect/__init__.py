@@ -1,7 +1,7 @@
 """streamdump's library: reads captures of message-streaming protocols, message by message.
 
-    for record in dissect.read("capture.pcap"):
-        ...
+for record in dissect.read("capture.pcap"):
+    ...
 """
 
 from __future__ import annotations

@@ -16,8 +16,14 @@ from dissect.errors import CaptureError
 from dissect.model import Chunk, ConversationRow, Hole, Options, PacketBatch, Record, Verdict
 from dissect.pair import Link, Pairer
 from dissect.protocols import PROTOCOLS
-from dissect.protocols.base import GAP, Context, Dissector, Emitted, rfc3339
+from dissect.protocols.base import END, Context, Dissector, Emitted, rfc3339
 from dissect.tcp.conversations import CROWDED, IDLE, Conversation, Conversations, Delivery
+
+PART = 1_024
+"""Packets whose records are made and handed on at once: as long as they fit in the processor's cache, all that happens to them is fast."""
+
+PART_CONVERSATIONS = 8
+"""The least packets of a part for each conversation, which all are looked at for each."""
 
 AGE_NS = 500_000_000
 """How often a capture without an end looks for what has become old."""
@@ -102,23 +108,37 @@ class Inspector:
             if packets is not None and self.counters.packets + len(batch) > packets:
                 batch = part(batch, 0, packets - self.counters.packets)
             if len(batch):
-                yield self.take(batch)
+                yield from self._parts(batch)
             if packets is not None and self.counters.packets >= packets:
                 break
         yield self.finish()
 
     def take(self, batch: PacketBatch) -> list[Record]:
         """The records that these packets complete."""
+        return [record for part in self._parts(batch) for record in part]
+
+    def _parts(self, batch: PacketBatch) -> Iterator[list[Record]]:
+        """The records that these packets complete, a part of the packets after the other."""
         counters = self.counters
-        segments = self.link.segments(batch, counters.packets)
+        begin = counters.packets
+        segments = self.link.segments(batch, begin)
         counters.packets += len(batch)
         first, last = int(batch.time_ns[0]), int(batch.time_ns[-1])
         if counters.first_time_ns is None:
             counters.first_time_ns = first
         counters.last_time_ns = last
+        deliveries = self._tcp.feed(segments)
+        for delivery in deliveries:
+            self._cut(delivery)
+        step = max(PART, PART_CONVERSATIONS * len(deliveries))
+        for order in range(begin + step, counters.packets + step, step):
+            yield self._part(deliveries, order)
+
+    def _part(self, deliveries: list[Delivery], order: int) -> list[Record]:
+        """The records that were certain before the packet `order`."""
         emitted: list[Emitted] = []
-        for delivery in self._tcp.feed(segments):
-            emitted += self._deliver(delivery)
+        for delivery in deliveries:
+            emitted += self._emit(delivery, order)
         emitted.sort(key=itemgetter(0))
         return self._hand_out(emitted)
 
@@ -191,17 +211,31 @@ class Inspector:
             yield from merge(self.inputs, self.errors, self.batch_rows)
 
     def _deliver(self, delivery: Delivery) -> list[Emitted]:
+        self._cut(delivery)
+        return self._emit(delivery, END + 1)
+
+    def _cut(self, delivery: Delivery) -> None:
+        """Let the conversation's dissector, once there is one, cut what was delivered into frames."""
         tracked: Tracked | None = delivery.conversation.state
         if tracked is None:
             tracked = self._begin(delivery.conversation)
-        emitted: list[Emitted] = []
         items: list[Chunk | Hole] = delivery.items
         if tracked.detector is not None:
             items = self._detect(tracked, items)
         if tracked.dissector is not None and items:
-            emitted = self._pair(tracked, tracked.dissector.feed(items))
-        if delivery.closed is not None:
-            emitted += self._close(tracked, delivery.closed)
+            tracked.dissector.cut(items)
+
+    def _emit(self, delivery: Delivery, order: int) -> list[Emitted]:
+        """The records of a conversation that were certain before this packet."""
+        tracked: Tracked = delivery.conversation.state
+        dissector, closed = tracked.dissector, delivery.closed
+        emitted: list[Emitted] = []
+        if dissector is not None:
+            emitted = dissector.emit_before(order)
+            if emitted:
+                emitted = self._pair(tracked, emitted)
+        if closed is not None and closed < order and not tracked.done:
+            emitted += self._close(tracked, closed)
         return emitted
 
     def _begin(self, conversation: Conversation) -> Tracked:
@@ -279,31 +313,24 @@ class Inspector:
         return emitted
 
     def _pair(self, tracked: Tracked, emitted: list[Emitted]) -> list[Emitted]:
-        gaps = 0
-        for one in emitted:
-            if one[5] == GAP:
-                gaps += 1
-                if not one[4].in_frame or one[4].reason != "skipped":
-                    tracked.gap_bytes += one[4].size
-                    self.counters.gap_bytes += one[4].size
-            elif one[4].fault is not None:
-                tracked.faults += 1
-                self.counters.faults += 1
+        dissector, counters = tracked.dissector, self.counters
+        assert dissector is not None
+        gaps = dissector.gaps - tracked.gaps
         messages = len(emitted) - gaps
-        tracked.gaps += gaps
+        counters.messages += messages
+        counters.gaps += gaps
+        counters.gap_bytes += dissector.gap_bytes - tracked.gap_bytes
+        counters.faults += dissector.faults - tracked.faults
         tracked.messages += messages
-        self.counters.gaps += gaps
-        self.counters.messages += messages
+        tracked.gaps, tracked.gap_bytes, tracked.faults = dissector.gaps, dissector.gap_bytes, dissector.faults
         assert tracked.pairer is not None
         return tracked.pairer.run(emitted)
 
     def _hand_out(self, emitted: list[Emitted]) -> list[Record]:
         records: list[Record] = [one[4] for one in emitted]
-        number = self._number
-        for record in records:
-            number += 1
+        for number, record in enumerate(records, self._number + 1):
             record.number = number
-        self._number = number
+        self._number += len(records)
         for record, request, response in self._links:
             record.request = request.number
             if response is not None:

@@ -2,8 +2,9 @@
 
 Records (`Message`, `Gap`, `Exchange`) are msgspec structs whose members stand in the order of the JSON
 contract: the C encoder writes them without an intermediate dict, and making one costs a third of a
-dataclass with slots. Members with a default are not part of the contract and are left out of the JSON
-unless they are set. Nothing changes a record once it has been handed on.
+dataclass with slots. No record is part of a cycle, so the garbage collector need not know them. Members with
+a default are not part of the contract and are left out of the JSON unless they are set. Nothing changes a
+record once it has been handed on.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Span(NamedTuple):
     buffer: str = "frame"
 
 
-class Message(msgspec.Struct, tag_field="record", tag="message", omit_defaults=True):
+class Message(msgspec.Struct, tag_field="record", tag="message", omit_defaults=True, gc=False):
     """A decoded frame. See DESIGN of the JSON contract in the README for what each key says."""
 
     v: int
@@ -79,7 +80,7 @@ class Message(msgspec.Struct, tag_field="record", tag="message", omit_defaults=T
     spans: list[Span] | None = None
 
 
-class Gap(msgspec.Struct, tag_field="record", tag="gap", omit_defaults=True):
+class Gap(msgspec.Struct, tag_field="record", tag="gap", omit_defaults=True, gc=False):
     """Bytes of a byte stream that belong to no message, or (`in_frame`) are missing inside one."""
 
     v: int
@@ -97,7 +98,7 @@ class Gap(msgspec.Struct, tag_field="record", tag="gap", omit_defaults=True):
     in_frame: bool
 
 
-class Exchange(msgspec.Struct, tag_field="record", tag="exchange", omit_defaults=True):
+class Exchange(msgspec.Struct, tag_field="record", tag="exchange", omit_defaults=True, gc=False):
     """A request with its response, or with the reason why there is none. `src` sent the request."""
 
     v: int

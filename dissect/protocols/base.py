@@ -7,6 +7,7 @@ byte streams came in pieces: only positions, and the segment starts that chunks 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable
 from time import gmtime, strftime
 from typing import Any, ClassVar, NamedTuple
@@ -23,6 +24,7 @@ END = 1 << 62
 """The order of the end of the capture: after every packet."""
 
 NEVER = END << 1
+"""After everything, the end of the capture too."""
 
 _MISSING = {"lost": "lost", "cut": "cut by the snap length", "both": "lost or cut by the snap length"}
 """How a damaged frame says why bytes of it are missing."""
@@ -313,9 +315,15 @@ class Dissector:
         self.buffers: dict[str, bytes] = {}
         """What the spans of the message just decoded count in besides its frame; filled by `decode` where details are asked for."""
         self.flows = (_Flow(not context.syn), _Flow(not context.syn))
+        self.ready: list[Emitted] = []
+        """What `cut` has decoded already."""
         self._cuts: list[_Cut] = []
-        self._second = -1
-        self._second_text = ""
+        self._emitted = 0
+        self._second = (0, 0, "")
+        self.faults = 0
+        self.gaps = 0
+        self.gap_bytes = 0
+        """What has been emitted so far: messages with a fault, gaps, and the bytes that these lack."""
 
     # What a protocol fills in
 
@@ -376,11 +384,30 @@ class Dissector:
 
     def feed(self, items: Iterable[Chunk | Hole]) -> list[Emitted]:
         """The records that these bytes complete, in release order."""
+        self.cut(items)
+        return self.emit_before(NEVER)
+
+    def cut(self, items: Iterable[Chunk | Hole]) -> None:
+        """Cut these bytes into frames, which `emit_before` decodes; overridden where one cannot be done without the other."""
         flows = self.flows
         for item in items:
             flows[item.side].queue.append(item)
         self._drain()
-        return self._take()
+        self._arrange()
+
+    def emit_before(self, order: int) -> list[Emitted]:
+        """The records of the frames that were certain before this packet."""
+        emitted = self.ready
+        if emitted:
+            stop = bisect_left(emitted, (order,))
+            emitted, self.ready = emitted[:stop], emitted[stop:]
+        cuts, begin = self._cuts, self._emitted
+        if begin == len(cuts):
+            return emitted
+        stop = self._emitted = bisect_left(cuts, (order,), begin)
+        if stop == len(cuts):
+            self._cuts, self._emitted = [], 0
+        return emitted + self.emit(cuts[begin:stop]) if begin < stop else emitted
 
     def close(self, release: int, last: Mark) -> list[Emitted]:
         """What is left when no byte will follow; `release` is the packet that ended the conversation, or END, `last` its last one."""
@@ -390,39 +417,50 @@ class Dissector:
         self._drain()
         for side in (0, 1):
             self._finish(side, release, last)
-        return self._take()
+        self._arrange()
+        return self.emit_before(NEVER)
 
     def emit(self, cuts: list[_Cut]) -> list[Emitted]:
         """Decode frames in packet order; overridden by a protocol that must wait for more frames before it can decode."""
         emitted: list[Emitted] = []
         append = emitted.append
         decode = self.decode
+        flow_one, flow_two = self.flows
         conversation, (one, two) = self.context.conversation, self.context.endpoints
         protocol = self.protocol
         sources, targets = (one, two), (two, one)
         detail = self.options.detail
+        client = self.client
+        senders = _senders(client)
+        low, high, second_text = self._second
+        time, time_of = "", None
         for release, order, rank, position, side, first_number, number, file, first_time, time_ns, data, start, end, damage in cuts:
-            second, rest = divmod(time_ns, 1_000_000_000)
-            if second != self._second:
-                self._second, self._second_text = second, _second_text(second)
-            time = f"{self._second_text}{rest:09d}Z"
-            client = self.client
-            sender: Any = None if client is None else "client" if side == client else "server"
+            if time_ns != time_of:
+                time_of = time_ns
+                if not low <= time_ns < high:
+                    low, high, second_text = self._second = _second(time_ns)
+                time = f"{second_text}{str(time_ns)[-9:]}Z" if low > 0 else rfc3339(time_ns)
             if data is None:
+                sender = _senders(self.client)[side]
                 gap = Gap(
                     1, 0, time, time_ns, conversation, sources[side], targets[side], sender, protocol, position, start, damage[0], damage[1]
                 )
                 append((release, order, rank, position, gap, GAP, None, first_time))  # type: ignore[arg-type]
+                self.gaps += 1
                 if not damage[1]:
                     self.lost(side)
+                if not damage[1] or damage[0] != "skipped":
+                    self.gap_bytes += start
                 continue
             name, kind, ident, fields, outcome, notes, fault, role, key, spans = decode(side, data, start, end, damage)
-            if self.client != client:
+            if self.client is not client:
                 client = self.client
-                sender = None if client is None else "client" if side == client else "server"
+                senders = _senders(client)
             size = end - start if damage is None else damage.size
-            if self.flows[side].notes:
+            if flow_one.notes or flow_two.notes:
                 notes = self._segment_notes(side, position, size, notes)
+            if fault is not None:
+                self.faults += 1
             message = Message(
                 1,
                 0,
@@ -431,7 +469,7 @@ class Dissector:
                 conversation,
                 sources[side],
                 targets[side],
-                sender,
+                senders[side],
                 protocol,
                 name,
                 kind,
@@ -458,15 +496,14 @@ class Dissector:
 
     # How it is done
 
-    def _take(self) -> list[Emitted]:
+    def _arrange(self) -> None:
+        """Put the frames in the order in which they were certain."""
         cuts = self._cuts
-        self._cuts = []
         if len(cuts) > 1:
             since = (self.flows[0].jumbled, self.flows[1].jumbled)
             if since != (NEVER, NEVER):
                 straighten(cuts, [cut[4] for cut in cuts], since)
             cuts.sort()
-        return self.emit(cuts)
 
     def _segment_notes(self, side: int, position: int, size: int, notes: Any) -> list[str]:
         """`notes` with those that the reassembler left on bytes of this frame, which are then forgotten."""
@@ -834,6 +871,17 @@ def rfc3339(time_ns: int) -> str:
     """UTC with nine decimals."""
     second, rest = divmod(time_ns, 1_000_000_000)
     return f"{_second_text(second)}{rest:09d}Z"
+
+
+def _second(time_ns: int) -> tuple[int, int, str]:
+    """The second of `time_ns`: from, to, and its text up to the decimal point."""
+    second = time_ns // 1_000_000_000
+    return second * 1_000_000_000, (second + 1) * 1_000_000_000, _second_text(second)
+
+
+def _senders(client: int | None) -> tuple[Any, Any]:
+    """What each side is."""
+    return (None, None) if client is None else ("server", "client") if client else ("client", "server")
 
 
 def _second_text(second: int) -> str:

@@ -17,6 +17,7 @@ from dissect.protocols.base import (
     ANSWER,
     ASK,
     ASK_MAYBE,
+    NEVER,
     NONE,
     SEARCH,
     WAIT,
@@ -235,26 +236,31 @@ class SeastarDissector(Dissector):
 
     # Bytes to frames
 
-    def feed(self, items: Iterable[Chunk | Hole]) -> list[Emitted]:
+    def cut(self, items: Iterable[Chunk | Hole]) -> None:
         items = list(items)
         if all(self._decided(item.side) for item in items):
-            return super().feed(items)
+            super().cut(items)
+            return
         emitted: list[Emitted] = []
         queue = _Segments(items)
         for item, release in queue:
             self.now = max(self.now, release)
-            emitted += super().feed((item,))
+            emitted += self._at_once((item,))
             while self.news:
                 # what one side tells may free the other
                 self.news = False
-                emitted += super().feed(())
+                emitted += self._at_once(())
             if self._decided(0) and self._decided(1):
-                emitted += super().feed(queue.rest())
+                emitted += self._at_once(queue.rest())
                 break
         since = (self.flows[0].jumbled, self.flows[1].jumbled)
         straighten(emitted, [int(one[4].src != self.context.endpoints[0]) for one in emitted], since)
         emitted.sort(key=lambda one: one[:4])
-        return emitted
+        self.ready = emitted
+
+    def _at_once(self, items: Iterable[Chunk | Hole]) -> list[Emitted]:
+        super().cut(items)
+        return self.emit_before(NEVER)
 
     def _decided(self, side: int) -> bool:
         """Whether nothing that either side sends can change how `side` is cut."""
