@@ -17,7 +17,7 @@ from cli.commands.schema import schema
 from cli.exits import ExitCode
 from cli.help import page
 from cli.live import ways_out
-from cli.output import PipeClosed, say
+from cli.output import PipeClosed, say, write_text
 from dissect.errors import InterfaceError, StreamdumpError, UsageError
 
 READ = "read"
@@ -44,8 +44,21 @@ def _as_written(parameters: list[Any]) -> list[Any]:
     return parameters
 
 
+def _show_help(ctx: Any, _: Any, wanted: bool) -> None:
+    """Print the help as all output is printed: a closed pipe and a full disk end it as they end everything else."""
+    if wanted and not ctx.resilient_parsing:
+        write_text(f"{ctx.get_help()}\n")
+        ctx.exit()
+
+
 class _Command(TyperCommand):
     """A command whose help is ours."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        option = super().get_help_option(ctx)
+        if option is not None:
+            option.callback = _show_help
+        return option
 
     def get_params(self, ctx: Any) -> list[Any]:
         return _as_written(super().get_params(ctx))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -159,13 +160,26 @@ def test_module_call_is_the_same_command() -> None:
     assert done.stderr == "streamdump: nosuch.pcap: no such file\n"
 
 
-def test_a_full_disk_is_told() -> None:
+@pytest.mark.parametrize("argv", [["schema"], ["--help"], ["--version"], ["conversations", "--help"]])
+def test_a_full_disk_is_told(argv: list[str]) -> None:
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "cli", "schema"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
-        )
+        done = subprocess.run([sys.executable, "-m", "cli", *argv], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     assert done.returncode == ExitCode.USAGE
     assert done.stderr == "streamdump: standard output cannot be written: No space left on device\n"
+
+
+@pytest.mark.parametrize("argv", [["schema"], ["--help"], ["--version"]])
+def test_a_reader_that_has_gone_is_no_trouble(argv: list[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "cli", *argv], stdout=write, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    finally:
+        os.close(write)
+    assert done.returncode == ExitCode.DONE
+    assert not done.stderr
 
 
 def test_standard_input_may_be_closed_or_empty() -> None:
