@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 COMMANDS = ("conversations", "protocols", "schema")
 
+STOPPED = "stopped by -c"
+
 PATIENCE = 1.0
 """Seconds after which a run is long enough for a progress bar."""
 
@@ -31,7 +33,10 @@ PATIENCE = 1.0
 class Run:
     """Reads captures with one inspector and keeps what went wrong."""
 
-    def __init__(self, files: Sequence[str], options: Options, packets: int | None = None, colour: str = "auto") -> None:
+    def __init__(
+        self, files: Sequence[str], options: Options, packets: int | None = None, colour: str = "auto", messages: int | None = None
+    ) -> None:
+        """`packets` and `messages`: how many are enough; the one who shows the messages counts them."""
         from dissect.capture.files import open_capture
         from dissect.inspector import Inspector
 
@@ -44,6 +49,7 @@ class Run:
         self.errors: list[CaptureError] = []
         self.readers: list[Reader] = []
         self.packets = packets
+        self.messages = messages
         self.colour = one_of("--color", colour, WHEN)
         self.stopped: str | None = None
         for file in files:
@@ -69,7 +75,7 @@ class Run:
             with few_collections():
                 for batch in self.inspector.batches(self.packets):
                     if show(batch):
-                        self.stopped = "stopped by -c"
+                        self.stopped = STOPPED
                         break
                     progress.step()
         except KeyboardInterrupt:
@@ -92,7 +98,11 @@ class Run:
 
     def _summary(self, table: bool) -> str:
         names = [reader.name for reader in self.readers]
-        said, trouble = account(self.inspector, self.stopped)
+        if self.stopped == STOPPED and self.messages is not None:
+            # What is behind the last message was read as far as a batch happened to reach.
+            said, trouble = [f"{count(self.messages, 'message')}, {STOPPED}"], False
+        else:
+            said, trouble = account(self.inspector, self.stopped)
         if not table and trouble:
             said.append(f"more: streamdump conversations {_quoted(names[0]) if len(names) == 1 else 'FILE...'}")
         return f"{names[0] if len(names) == 1 else count(len(names), 'file')}: {'; '.join(said)}"

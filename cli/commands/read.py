@@ -132,7 +132,7 @@ def read(
         check_without(wanted)
     names = [*(read_files or ()), *(files or ())]
     if len(sys.argv) <= 1 and not names and sys.stdin.isatty():
-        print(context.get_help())
+        write_text(f"{context.get_help()}\n")
         return ExitCode.DONE
     json = one_of("-T", form, FORMS) == "json" or json
     one_of("-t", clock, CLOCKS)
@@ -157,7 +157,7 @@ def read(
         closed_time=closed_time,
         tracked_limit=tracked_limit,
     )
-    with LiveRun(wanted, names, options, colour) if interfaces else Run(names, options, packet_limit(stop), colour) as run:
+    with LiveRun(wanted, names, options, colour) if interfaces else Run(names, options, packet_limit(stop), colour, left) as run:
         show = _nothing if quiet else _json() if json else _text(clock, palette(colour), tree, dump, show_secrets)
 
         def one(batch: list[Record]) -> bool:
@@ -232,5 +232,5 @@ def _first(batch: list[Record], count: int) -> tuple[list[Record], int]:
 def _version() -> int:
     from importlib.metadata import version
 
-    print(f"streamdump {version('streamdump')}")
+    write_text(f"streamdump {version('streamdump')}\n")
     return ExitCode.DONE

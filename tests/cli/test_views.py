@@ -146,7 +146,7 @@ def test_stop_after_messages_and_packets(capsys: pytest.CaptureFixture[str]) -> 
     everything = records(shown(capsys, "--json", STREAM)[0])
     out, err = shown(capsys, "--json", "-c", "5", STREAM)
     assert records(out) == everything[:5]
-    assert "stopped by -c" in err
+    assert err.endswith(": 5 messages, stopped by -c\n")
     out, err = shown(capsys, "--json", "-a", "packets:20", STREAM)
     assert "20 packets" in err
     assert 0 < len(records(out)) < len(everything)
