@@ -16,7 +16,7 @@ Link = tuple[Message | Exchange, Message, Message | None]
 EARLY_KEPT = 1_024
 """Unmatched responses remembered for a request that is still held back by a hole, or was captured late."""
 
-UNSURE = "bytes were lost since this request, and its id may be that of several: it may not be the one answered"
+UNSURE = "bytes were lost and the id is used again: this may answer another request"
 
 
 class _Batch:
@@ -60,6 +60,8 @@ class Pairer:
         """Responses that came before any request of theirs, with their outcome: they have been handed on unpaired."""
         self.whole = whole
         self.gaps = [-1, -1]
+        self.doubtful: set[Hashable] = set()
+        """Keys of several open requests that may be one off, as an answer was lost."""
         self.limit_hits = 0
         self._late: dict[int, Emitted] = {}
         """Requests reported as not answered in time, by identity. They stay open: a late response must not answer the next one."""
@@ -78,13 +80,13 @@ class Pairer:
                 entry = opened.get(one[6])
                 if type(entry) is deque:
                     asked = entry.popleft()
-                    self._doubt(one, asked)
+                    self._doubt(one, one[6], asked, entry)
                     if not entry:
                         del opened[one[6]]
                 elif entry is None:
                     asked = self.perhaps.pop(one[6], None) if self.perhaps else None
-                    if asked is not None:
-                        self._doubt(one, asked)
+                    if asked is not None and max(self.gaps) >= asked[1]:
+                        one[4].notes = [*one[4].notes, UNSURE]
                 else:
                     asked = entry
                     del opened[one[6]]
@@ -159,12 +161,22 @@ class Pairer:
         self.early.clear()
         self._late.clear()
         self.perhaps.clear()
+        self.doubtful.clear()
         return out
 
-    def _doubt(self, one: Emitted, asked: Emitted) -> None:
-        """Note where the key alone does not tell which request is answered: one of them, or an answer, may be among lost bytes."""
+    def _doubt(self, one: Emitted, key: Hashable, asked: Emitted, others: deque[Any]) -> None:
+        """Note where the key does not tell which request is answered, as an answer or one of them may be among lost bytes.
+
+        From then on all are one off, until none is open.
+        """
+        if not others:
+            self.doubtful.discard(key)
+        elif key not in self.doubtful:
+            following = others[0].asked if type(others[0]) is _Batch else others[0]
+            if following[1] < one[1] and max(self.gaps) >= asked[1]:
+                self.doubtful.add(key)
         response: Message = one[4]
-        if max(self.gaps) >= asked[1] and UNSURE not in response.notes:
+        if key in self.doubtful and UNSURE not in response.notes:
             response.notes = [*response.notes, UNSURE]
 
     def _told(self, asked: Emitted) -> bool:
@@ -250,7 +262,7 @@ class Pairer:
             entry = opened.get(key)
             if type(entry) is deque:
                 batch = entry.popleft()
-                self._doubt(one, batch.asked)
+                self._doubt(one, key, batch.asked, entry)
                 if not entry:
                     del opened[key]
             elif entry is None:

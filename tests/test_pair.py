@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from dissect.model import Exchange, Message
-from dissect.pair import EARLY_KEPT, Link, Pairer
+from dissect.pair import EARLY_KEPT, UNSURE, Link, Pairer
 from dissect.protocols.base import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, END, GAP, NONE, Emitted
 
 
@@ -93,6 +95,60 @@ def test_a_key_used_again_queues_where_ids_repeat() -> None:
     assert talk.request_of(talk.put(ANSWER, 1, 300, "answered")) is older
     assert talk.request_of(talk.put(ANSWER, 1, 400, "answered")) is newer
     assert talk.close() == []
+
+
+@pytest.mark.parametrize(("ask", "answer", "key"), [(ASK, ANSWER, 1), (ASK_MANY, ANSWER_MANY, [1])])
+@pytest.mark.parametrize("lost", [None, 0, 1])
+def test_which_request_is_answered_is_unsure_where_ids_repeat_and_bytes_were_lost(
+    ask: int, answer: int, key: Any, lost: int | None
+) -> None:
+    talk = Talk("queue")
+    first = talk.put(ask, key, 100)
+    talk.put(ask, key, 200)
+    if lost is not None:
+        talk.put(GAP, None, 250, side=lost)
+    response = talk.put(answer, key, 300, "answered")
+    assert talk.request_of(response) is first
+    assert (UNSURE in response.notes) == (lost is not None)
+    third = talk.put(ask, key, 400)
+    talk.put(answer, key, 450, "answered")
+    last = talk.put(answer, key, 500, "answered")
+    assert talk.request_of(last) is third
+    talk.put(ask, key, 600)
+    talk.put(ask, key, 700)
+    assert UNSURE not in talk.put(answer, key, 800, "answered").notes
+
+
+def test_after_a_lost_answer_all_answers_to_an_id_are_unsure() -> None:
+    talk = Talk("queue")
+    talk.put(ASK_MANY, [1], 100)
+    talk.put(GAP, None, 150, side=1)
+    for time in range(200, 900, 100):
+        talk.put(ASK_MANY, [1], time)
+        assert UNSURE in talk.put(ANSWER_MANY, [1], time + 50, "answered").notes
+
+
+def test_a_request_that_follows_the_answer_leaves_no_doubt() -> None:
+    talk = Talk("queue")
+    first = talk.put(ASK, 1, 100)
+    talk.put(GAP, None, 150, side=1)
+    talk.order += 10
+    talk.put(ASK, 1, 400)
+    talk.order -= 10
+    response = talk.put(ANSWER, 1, 200, "answered")
+    assert talk.request_of(response) is first
+    assert UNSURE not in response.notes
+
+
+@pytest.mark.parametrize("lost", [None, 0, 1])
+def test_what_may_be_answered_is_unsure_where_bytes_were_lost(lost: int | None) -> None:
+    talk = Talk("queue")
+    talk.put(GAP, None, 50, side=0)
+    talk.put(ASK_MAYBE, 1, 100)
+    if lost is not None:
+        talk.put(GAP, None, 150, side=lost)
+    response = talk.put(ANSWER, 1, 300, "refused")
+    assert (UNSURE in response.notes) == (lost is not None)
 
 
 def test_the_oldest_request_goes_at_the_limit() -> None:
