@@ -174,6 +174,7 @@ class _Flow:
         "pieces",
         "position",
         "queue",
+        "queued",
         "releases",
         "scan",
         "searching",
@@ -209,6 +210,8 @@ class _Flow:
         self.skip_from: int | None = None
         self.partial: _Partial | None = None
         self.queue: list[Chunk | Hole] = []
+        """What waits behind the bytes at hand, `queued` bytes."""
+        self.queued = 0
         self.waiting = False
         self.notes: list[tuple[int, str]] = []
 
@@ -391,7 +394,10 @@ class Dissector:
         """Cut these bytes into frames, which `emit_before` decodes; overridden where one cannot be done without the other."""
         flows = self.flows
         for item in items:
-            flows[item.side].queue.append(item)
+            flow = flows[item.side]
+            flow.queue.append(item)
+            if isinstance(item, Chunk):
+                flow.queued += len(item.data)
         self._drain()
         self._arrange()
 
@@ -539,7 +545,7 @@ class Dissector:
         index = 0
         while index < len(queue):
             if flow.waiting:
-                if flow.have + sum(len(item.data) for item in queue[index:] if isinstance(item, Chunk)) <= self.options.undecided_limit:
+                if flow.have + flow.queued <= self.options.undecided_limit:
                     break
                 self._give_up(side, flow.releases[-1])
                 continue
@@ -548,6 +554,7 @@ class Dissector:
             if isinstance(item, Hole):
                 self._hole(side, item)
             else:
+                flow.queued -= len(item.data)
                 self._chunk(side, item)
         del queue[:index]
         flow.forget()
