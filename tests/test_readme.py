@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.terminal import on_terminal
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
@@ -28,3 +30,11 @@ def test_the_captures_it_names_are_there() -> None:
     named = re.findall(r"captures/golden/[\w./-]+pcap\w*", README)
     assert named
     assert all((ROOT / name).exists() for name in named)
+
+
+def test_the_lines_it_shows_are_printed() -> None:
+    shown = re.search(r"^On a terminal \(`streamdump (\S+)`\):\n\n```\n(.*?)```", README, re.S | re.M)
+    assert shown is not None
+    _, printed = on_terminal([str(ROOT / shown[1])], columns=96, environment={"NO_COLOR": "1"})
+    lines = {line.rstrip() for line in printed.splitlines()}
+    assert [line for line in shown[2].splitlines() if line not in lines] == ["  ..."]
