@@ -266,17 +266,19 @@ def test_a_pipe_from_tcpdump_is_as_prompt() -> None:
     pipe = f"tcpdump --immediate-mode -U -i lo -w - tcp port {port} | {sys.executable} -m cli -d tcp.port=={port},iggy -"
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
     with subprocess.Popen(["sh", "-c", pipe], **pipes) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
-        while "listening on lo" not in (line := process.stderr.readline()):
-            assert line
-        with Pair(port) as pair:
-            for side, data in ((0, PING), (1, PONG)) * 2:
-                pair.say(side, data)
-                sent = time.monotonic()
-                assert "ping" in process.stdout.readline()
-                assert time.monotonic() - sent < 5
-        os.killpg(process.pid, signal.SIGINT)
+        try:
+            assert process.stdout is not None
+            assert process.stderr is not None
+            while "listening on lo" not in (line := process.stderr.readline()):
+                assert line
+            with Pair(port) as pair:
+                for side, data in ((0, PING), (1, PONG)) * 2:
+                    pair.say(side, data)
+                    sent = time.monotonic()
+                    assert "ping" in process.stdout.readline()
+                    assert time.monotonic() - sent < 5
+        finally:
+            os.killpg(process.pid, signal.SIGINT)
         _, err = process.communicate(timeout=20)
     assert "Traceback" not in err
 
