@@ -17,7 +17,7 @@ from cli.commands.schema import schema
 from cli.exits import ExitCode
 from cli.help import page
 from cli.live import ways_out
-from cli.output import PipeClosed, say, write_text
+from cli.output import PipeClosed, fill_in, say, write_text
 from dissect.errors import InterfaceError, StreamdumpError, UsageError
 
 READ = "read"
@@ -105,6 +105,7 @@ def _command() -> Any:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `streamdump` with these arguments; the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    fill_in()
     try:
         return int(_command().main(args=arguments, prog_name="streamdump", standalone_mode=False) or 0)
     except PipeClosed:

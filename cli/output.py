@@ -54,6 +54,19 @@ def say(text: str) -> None:
         abandon(sys.stderr)
 
 
+def fill_in() -> None:
+    """Standard streams that were closed before the start (`>&-`): reading gives nothing, writing results fails, the rest is dropped.
+
+    In the order of their numbers, so that no capture is opened as one of them.
+    """
+    if sys.stdin is None:
+        sys.stdin = os.fdopen(os.open(os.devnull, os.O_RDONLY), encoding="utf-8")
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(os.open(os.devnull, os.O_RDONLY), "w", encoding="utf-8")
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", encoding="utf-8")
+
+
 def abandon(stream: IO[str]) -> None:
     """Let what is still buffered go nowhere, so that the interpreter does not complain about it at its end."""
     try:

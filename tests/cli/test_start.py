@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from cli.exits import ExitCode
 from cli.options import decode_rule, packet_limit, size
 from dissect.errors import UsageError
 
+GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 COMMANDS = ("conversations", "protocols", "schema")
 
 
@@ -180,6 +183,27 @@ def test_a_reader_that_has_gone_is_no_trouble(argv: list[str]) -> None:
         os.close(write)
     assert done.returncode == ExitCode.DONE
     assert not done.stderr
+
+
+@pytest.mark.parametrize(
+    ("call", "code", "out", "err"),
+    [
+        ("--version >&-", ExitCode.USAGE, "", "streamdump: standard output cannot be written: Bad file descriptor\n"),
+        ("--help >&-", ExitCode.USAGE, "", "streamdump: standard output cannot be written: Bad file descriptor\n"),
+        ("CAPTURE >&-", ExitCode.USAGE, "", "streamdump: standard output cannot be written: Bad file descriptor\n"),
+        ("--version 2>&-", ExitCode.DONE, f"streamdump {version('streamdump')}\n", ""),
+        ("-q CAPTURE 2>&-", ExitCode.DONE, "", ""),
+        ("CAPTURE <&- >&- 2>&-", ExitCode.USAGE, "", ""),
+        ("- <&-", ExitCode.UNREADABLE, "", "streamdump: standard input: is empty\n"),
+        ("<&-", ExitCode.UNREADABLE, "", "streamdump: standard input: is empty\n"),
+    ],
+)
+def test_closed_streams(call: str, code: int, out: str, err: str) -> None:
+    argv = call.replace("CAPTURE", shlex.quote(str(GOLDEN / "rabbitmq-stream" / "handshake_close_405.pcap")))
+    done = subprocess.run(
+        f"{shlex.quote(sys.executable)} -m cli {argv}", shell=True, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (code, out, err)
 
 
 def test_standard_input_may_be_closed_or_empty() -> None:
