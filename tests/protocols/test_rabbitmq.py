@@ -846,6 +846,16 @@ def test_a_first_frame_is_enough() -> None:
     assert probe_draft(view(bytes.fromhex(hello.hex), b"")) is None
 
 
+def test_the_first_frames_may_be_lost_although_the_beginning_was_captured() -> None:
+    frames = {(one.name, one.kind): bytes.fromhex(one.hex) for one in FRAMES}
+    client = frames["SaslHandshake", "request"] + HEARTBEAT
+    server = frames["SaslHandshake", "response"] + HEARTBEAT
+    sides = [SideView([(200, data)], True, [0]) for data in (client, server)]
+    verdict = probe_current(View((sides[0], sides[1]), (4000, 4001), True, True))
+    assert verdict is not None
+    assert verdict.confidence > 0.5
+
+
 def test_the_version_alone_tells_the_draft() -> None:
     hello, answer = "00000008 0009 0000 00000001", "00000015 0009 0000 00000001 0000 00000001 0005 504c41494e"
     alone = probe_draft(view(bytes.fromhex(hello), b""))

@@ -84,8 +84,8 @@ def _probe(view: View, language: Language, protocol: str) -> Verdict | None:
 
 
 def _look(side: SideView, language: Language, client: bool, final: bool) -> Seen:
-    if side.from_start:
-        return _follow(side.runs, 0, language, client) if side.runs and side.runs[0][0] == 0 else _NOTHING
+    if side.from_start and side.runs and side.runs[0][0] == 0:
+        return _follow(side.runs, 0, language, client)
     for position, data in side.runs:
         found, at = language.search(client, data, 0, len(data), final)
         if found:
