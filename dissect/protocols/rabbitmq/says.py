@@ -26,7 +26,7 @@ def says(message: Message) -> str:
     quick = _QUICK.get(message.name)
     if quick is not None:
         try:
-            text = quick(fields)
+            text = quick(message, fields)
         except (KeyError, TypeError):
             text = None
         if text is not None:
@@ -195,18 +195,24 @@ _SAYS: dict[str, Callable[[Fields], list[str]]] = {
 }
 
 
-def _quick_publish(fields: Fields) -> str | None:
+def _quick_publish(message: Message, fields: Fields) -> str | None:
     messages = fields["published_messages"]
-    if len(messages) != 1 or "publisher_id" not in fields:
+    if not messages:
         return None
-    one = messages[0]
-    if "compression" in one:
-        return None
-    size = one["size"]
-    return f"publisher {fields['publisher_id']}  id {one['publishing_id']}  1 message  {size:,} byte{'' if size == 1 else 's'}"
+    first = following = messages[0]["publishing_id"]
+    size = 0
+    for one in messages:
+        if one["publishing_id"] != following or "compression" in one:
+            return None
+        following += 1
+        size += one["size"]
+    whose, words = fields["publisher_id"], "byte" if size == 1 else "bytes"
+    if following - first == 1:
+        return f"publisher {whose}  id {first}  1 message  {size:,} {words}"
+    return f"publisher {whose}  ids {first}-{following - 1}  {len(messages):,} messages  {size:,} {words}"
 
 
-def _quick_confirm(fields: Fields) -> str | None:
+def _quick_confirm(message: Message, fields: Fields) -> str | None:
     ids = fields["publishing_ids"]
     if len(ids) > 2 or not ids or "publisher_id" not in fields:
         return None
@@ -215,25 +221,47 @@ def _quick_confirm(fields: Fields) -> str | None:
     return f"publisher {fields['publisher_id']}  ids {ids[0]}{'-' if ids[0] + 1 == ids[1] else ', '}{ids[1]}"
 
 
-def _quick_deliver(fields: Fields) -> str | None:
+def _quick_deliver(message: Message, fields: Fields) -> str | None:
     chunk = fields["chunk"]
     count = chunk["num_entries"]
-    if chunk["num_records"] != count or chunk.get("chunk_type") or count < 2:
+    if chunk["num_records"] != count or chunk.get("chunk_type") or not count:
         return None
     first = chunk["chunk_first_offset"]
+    if count == 1:
+        return f"subscription {fields['subscription_id']}  offset {first}  1 entry"
     return f"subscription {fields['subscription_id']}  offsets {first}-{first + count - 1}  {count:,} entries"
 
 
-def _quick_credit(fields: Fields) -> str | None:
+def _quick_credit(message: Message, fields: Fields) -> str | None:
     return None if "response_code" in fields else f"subscription {fields['subscription_id']}  +{fields['credit']}"
 
 
-_QUICK: dict[str, Callable[[Fields], str | None]] = {
+def _quick_store(message: Message, fields: Fields) -> str | None:
+    stream = fields["stream"]
+    return f"reference {fields['reference']}  {stream}  offset {fields['offset']}" if stream else None
+
+
+def _quick_query(asked: str, told: str) -> Quick:
+    def quick(message: Message, fields: Fields) -> str | None:
+        if message.kind == "response":
+            return f"#{message.id}  OK  {told} {fields[told]}" if fields["response_code"] == 1 else None
+        stream = fields["stream"]
+        return f"#{message.id}  reference {fields[asked]}  {stream}" if stream else None
+
+    return quick
+
+
+Quick = Callable[[Message, Fields], str | None]
+
+_QUICK: dict[str, Quick] = {
     "Publish": _quick_publish,
     "PublishConfirm": _quick_confirm,
     "Deliver": _quick_deliver,
     "Credit": _quick_credit,
-    "Heartbeat": lambda fields: "",
+    "Heartbeat": lambda message, fields: "",
+    "StoreOffset": _quick_store,
+    "QueryOffset": _quick_query("reference", "offset"),
+    "QueryPublisherSequence": _quick_query("publisher_reference", "sequence"),
 }
 """The same words for what most lines are about."""
 
