@@ -34,9 +34,15 @@ class Run:
     """Reads captures with one inspector and keeps what went wrong."""
 
     def __init__(
-        self, files: Sequence[str], options: Options, packets: int | None = None, colour: str = "auto", messages: int | None = None
+        self,
+        files: Sequence[str],
+        options: Options,
+        packets: int | None = None,
+        colour: str = "auto",
+        messages: int | None = None,
+        prints: bool = True,
     ) -> None:
-        """`packets` and `messages`: how many are enough; the one who shows the messages counts them."""
+        """`packets` and `messages`: how many are enough; the one who shows the messages counts them. `prints`: results come meanwhile."""
         from dissect.capture.files import open_capture
         from dissect.inspector import Inspector
 
@@ -50,6 +56,7 @@ class Run:
         self.readers: list[Reader] = []
         self.packets = packets
         self.messages = messages
+        self.prints = prints
         self.colour = one_of("--color", colour, WHEN)
         self.stopped: str | None = None
         for file in files:
@@ -70,7 +77,7 @@ class Run:
         """Hand on the records batch by batch until `show` says that it has enough; an interruption ends them early."""
         if not self.readers:
             return
-        progress = _Progress(self.readers, self.colour)
+        progress = _Progress(self.readers, self.colour, self.prints)
         try:
             with few_collections():
                 for batch in self.inspector.batches(self.packets):
@@ -196,7 +203,8 @@ def few_collections() -> Iterator[None]:
 class _Progress:
     """A bar on standard error, from the moment a run turns out to be long; nothing where it would be in the way."""
 
-    def __init__(self, readers: Sequence[Reader], colour: str) -> None:
+    def __init__(self, readers: Sequence[Reader], colour: str, prints: bool) -> None:
+        """`prints`: results are printed meanwhile, which on a terminal is progress enough."""
         self.readers = readers
         self.colour = colour
         self.since = monotonic()
@@ -204,7 +212,7 @@ class _Progress:
         self.task: Any = None
         totals = [reader.bytes_total for reader in readers]
         self.total = sum(total for total in totals if total is not None) if None not in totals else None
-        self.wanted = self.total is not None and sys.stderr.isatty() and not sys.stdout.isatty()
+        self.wanted = self.total is not None and sys.stderr.isatty() and not (prints and sys.stdout.isatty())
 
     def step(self) -> None:
         if not self.wanted or monotonic() - self.since < PATIENCE:

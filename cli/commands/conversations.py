@@ -87,7 +87,7 @@ def conversations(
     if wanted.interfaces:
         return _live(wanted, names, options, json, colour)
     check_without(wanted)
-    with Run(names, options, packet_limit(stop), colour) as run:
+    with Run(names, options, packet_limit(stop), colour, prints=False) as run:
         run.each(lambda _: False)
         _show(run.inspector.rows(), json, colour)
         return run.end(table=True)

@@ -157,7 +157,11 @@ def read(
         closed_time=closed_time,
         tracked_limit=tracked_limit,
     )
-    with LiveRun(wanted, names, options, colour) if interfaces else Run(names, options, packet_limit(stop), colour, left) as run:
+    with (
+        LiveRun(wanted, names, options, colour)
+        if interfaces
+        else Run(names, options, packet_limit(stop), colour, left, prints=not quiet) as run
+    ):
         show = _nothing if quiet else _json() if json else _text(clock, palette(colour), tree, dump, show_secrets)
 
         def one(batch: list[Record]) -> bool:

@@ -312,6 +312,22 @@ def test_a_full_disk_is_told() -> None:
     assert done.stderr == "streamdump: standard output cannot be written: No space left on device\n"
 
 
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize(("argv", "bar"), [(["conversations"], True), (["-q"], True), ([], False)])
+def test_a_long_run_shows_its_progress_where_nothing_else_does(monkeypatch: pytest.MonkeyPatch, argv: list[str], bar: bool) -> None:
+    said = _Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr("cli.run.PATIENCE", 0.0)
+    monkeypatch.setattr("sys.stderr", said)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert main([*argv, str(STREAM)]) == ExitCode.DONE
+    assert ("\N{BOX DRAWINGS HEAVY HORIZONTAL}" in said.getvalue()) is bar
+
+
 def test_a_named_pipe_is_an_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
