@@ -26,6 +26,7 @@ from dissect.protocols.iggy.frames import ask, long_ask
 from dissect.protocols.iggy.probe import probe
 from dissect.protocols.iggy.statuses import ambiguous, statuses
 from dissect.protocols.iggy.telling import relate, says
+from tests.rewrite import Packet, capture, packets
 
 CLIENT, SERVER = 0, 1
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "iggy"
@@ -516,6 +517,32 @@ def test_a_loss_of_some_answers_makes_pairing_unsure_until_one_fits_a_single_req
         ("get_consumer_offset", []),
         ("ping", []),
     ]
+
+
+def pairs_of(found: list[Packet]) -> dict[tuple[int, str, int], tuple[int | None, bool]]:
+    """By response: the position of its request, and whether it says that the pairing is unsure."""
+    inspector = Inspector([open_capture(capture(found))])
+    said = {one.number: one for one in inspector.records() if isinstance(one, Message)}
+    return {
+        (one.conversation, one.src, one.position): (
+            None if one.request is None else said[one.request].position,
+            any("unsure" in note for note in one.notes),
+        )
+        for one in said.values()
+        if one.kind == "response"
+    }
+
+
+@pytest.mark.parametrize("name", ["py080-basic", "py081-admin", "py090d5-basic", "node0100e4-all", "seed-pipelined"])
+def test_whichever_packet_is_lost_no_pair_is_wrong_that_does_not_say_so(name: str) -> None:
+    """Holes keep one side's frames back while the other's are handed on: the packets tell what was sent before what."""
+    found = packets(GOLDEN / f"{name}.pcap")
+    whole = pairs_of(found)
+    assert not any(unsure for _, unsure in whole.values())
+    for lost in range(len(found)):
+        for response, (asked, unsure) in pairs_of(found[:lost] + found[lost + 1 :]).items():
+            if asked is not None and response in whole and not unsure:
+                assert whole[response][0] == asked, f"without packet {lost + 1}"
 
 
 def test_the_middle_of_a_conversation() -> None:

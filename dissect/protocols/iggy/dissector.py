@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
 from dissect.layout import Style
@@ -26,6 +27,11 @@ from dissect.protocols.iggy.telling import TEXT, relate, says
 
 HELD_FRAMES, HELD_BYTES = 256, 1 << 20
 """So much of a conversation waits for its layout; then it is decoded with the likeliest one, and says so."""
+
+ORDERS_KEPT = 1_024
+"""So many packets of requests that were answered are remembered before they are forgotten at once."""
+
+NEVER_LOST = -1
 
 EARLY_FRAMES = 64
 """So many responses wait for a request that the capture shows later; then requests are not waited for any more."""
@@ -116,8 +122,14 @@ class IggyDissector(Dissector):
         self.open: deque[Asked] = deque()
         """Requests that wait for their answers; plain tuples where the fast path put them."""
         self.number = 0
+        self.orders: dict[int, int] = {}
+        """By the running number of a request: the packet that completed it. Holes keep frames back, so they are not taken in order."""
         self.pipelined = False
         self.unsure = not context.syn
+        self.lost_asks = self.lost_answers = NEVER_LOST
+        """The packet behind the last bytes that each side's byte stream lacks."""
+        self.lost_room = 0
+        """So many answers may have been in what the server's lacks."""
         self.plain = not self.options.detail
         self.given: Given | None = None
         self.differ = False
@@ -289,18 +301,34 @@ class IggyDissector(Dissector):
 
     def _ordinary(self, cuts: list[_Cut], at: int) -> int:
         """Where the frames end that neither are gaps nor answer what was not asked."""
-        opened, client = len(self.open), self.client
+        opened, client, orders = self.open, self.client, self.orders
+        self._forget()
+        last = self.number
+        oldest = opened[0][0] if opened else last + 1
         for index in range(at, len(cuts)):
             cut = cuts[index]
             if cut[10] is None:
                 return index
             if cut[4] == client:
-                opened += 1
-            elif opened:
-                opened -= 1
+                last += 1
+                orders[last] = cut[1]
+            elif oldest <= last:
+                if oldest < last and not self.pipelined:
+                    self.pipelined = orders[oldest + 1] < cut[1]
+                oldest += 1
             else:
                 return index
         return len(cuts)
+
+    def _forget(self) -> None:
+        """Keep no more of what was asked than there may be open requests."""
+        opened, orders = self.open, self.orders
+        while len(opened) > self.options.open_limit:
+            opened.popleft()
+        if len(orders) > 2 * len(opened) + ORDERS_KEPT:
+            oldest = opened[0][0] if opened else self.number + 1
+            for number in [number for number in orders if number < oldest]:
+                del orders[number]
 
     def close(self, release: int, last: Mark) -> list[Emitted]:
         emitted = super().close(release, last)
@@ -312,11 +340,17 @@ class IggyDissector(Dissector):
         if data is None:
             if cut[13][1]:
                 return super().emit([cut])
+            if side == self.client:
+                # answers that wait for their requests go on waiting: those behind the hole come now
+                self.lost_asks = max(self.lost_asks, cut[1])
+                return super().emit([cut])
             emitted = self._give_up_early()
-            certain = not self.unsure and side != self.client and self._skip_answers(start)
+            certain = not self.unsure and self._skip_answers(start)
+            self.lost_answers = max(self.lost_answers, cut[1])
+            self.lost_room += 1 + start // (HEADER if self.long[side] else 8)
             emitted += super().emit([cut])
             if certain:
-                self.unsure = False
+                self._certain()
             return emitted
         if self.blind:
             self.told[side] = self.long[side]
@@ -324,19 +358,28 @@ class IggyDissector(Dissector):
                 self.candidates = LONG if self.long[side] else CLASSIC
             self._tell()
         if side == self.client:
-            emitted = self._place(cut, self._ask(data, start, end))
-            while self.early and self.open:
-                early = self.early.pop(0)
-                raised = (max(early[0], cut[0]), *early[1:])
-                emitted += self._place(raised, self._answer(early[10], early[11], early[12]))
+            emitted = []
+            while self.unsure and self.early and self.early[0][1] < cut[1]:
+                emitted += self._place_early(cut[0])
+            emitted += self._place(cut, self._ask(data, start, end, cut[1]))
+            # after a loss they go on waiting until every request that was sent before them is here
+            while self.early and self.open and not self.unsure:
+                emitted += self._place_early(cut[0])
             return emitted
+        if self.early and self.unsure:
+            return self._give_up_early(cut[0]) + self._emit_one(cut)
         if not self.open and self.patient and not self.unsure and self._expected(data, start, end):
             self.early.append((*cut[:10], data[start:end], 0, end - start, cut[13]))
             if len(self.early) <= EARLY_FRAMES:
                 return []
             self.patient = False
             return self._give_up_early(cut[0])
-        return self._place(cut, self._answer(data, start, end))
+        return self._place(cut, self._answer(data, start, end, cut[1]))
+
+    def _place_early(self, release: int) -> list[Emitted]:
+        """Place the first of the responses that came before their requests."""
+        early = self.early.pop(0)
+        return self._place((max(early[0], release), *early[1:]), self._answer(early[10], early[11], early[12], early[1]))
 
     def _skip_answers(self, size: int) -> bool:
         """Whether `size` lost bytes of the server are exactly the next answers, because none of those has a body; they are taken off."""
@@ -358,8 +401,7 @@ class IggyDissector(Dissector):
         """Responses whose request does not come."""
         emitted: list[Emitted] = []
         while self.early:
-            early = self.early.pop(0)
-            emitted += self._place((max(early[0], release), *early[1:]), self._answer(early[10], early[11], early[12]))
+            emitted += self._place_early(release)
         return emitted
 
     def _stop_waiting(self, release: int) -> list[Emitted]:
@@ -553,16 +595,17 @@ class IggyDissector(Dissector):
     def lost(self, side: int) -> None:
         self.unsure = True
 
-    def _ask(self, data: bytes, start: int, end: int) -> Given:
+    def _certain(self) -> None:
+        """Nothing that was lost leaves a doubt about who answers whom any more."""
+        self.unsure = False
+        self.lost_room = 0
+
+    def _ask(self, data: bytes, start: int, end: int, order: int) -> Given:
         """Take a request in."""
         opened = self.open
-        if opened and not self.unsure:
-            self.pipelined = True
-        elif self.unsure and not self.pipelined:
-            # a client that keeps one request in flight has read the answers to all before
-            opened.clear()
-            self.unsure = False
+        self._forget()
         self.number = number = self.number + 1
+        self.orders[number] = order
         if self.long[self.client or 0]:
             operation, code = frames.operation_and_code(data, start, end)
             client = data[start + 128 : start + 144]
@@ -575,25 +618,63 @@ class IggyDissector(Dissector):
         opened.append(Asked(number, code))
         return Given(number, code)
 
-    def _answer(self, data: bytes, start: int, end: int) -> Given:
+    def _asked_before(self, order: int) -> int:
+        """How many of the open requests were sent before this packet."""
+        count = 0
+        for asked in self.open:
+            if self.orders[asked[0]] >= order:
+                break
+            count += 1
+        return count
+
+    def _latest(self, data: bytes, start: int, end: int, order: int) -> Asked | None:
+        """The request that a response after a loss answers where the client keeps one in flight, having read all answers before.
+
+        None: it may keep more in flight, or a request of which nothing is known may be the one that is answered.
+        """
+        count = self._asked_before(order)
+        if self.pipelined or not count:
+            return None
+        orders = [self.orders[self.open[index][0]] for index in range(count)]
+        if orders[-1] < self.lost_asks:
+            return None
+        if count > 1 and (orders[-2] >= self.lost_answers or count - 1 > self.lost_room or len(set(orders)) < count):
+            # more than one waits, and not because an answer was lost
+            self.pipelined = True
+            return None
+        asked = Asked._make(self.open[count - 1])
+        return asked if self.long[1 - (self.client or 0)] or self._can_answer(asked, data, start, end) else None
+
+    def _take(self, asked: Asked) -> None:
+        """Remove a request, and those before it, which are not answered any more."""
+        while self.open.popleft()[0] != asked.number:
+            pass
+
+    def _answer(self, data: bytes, start: int, end: int, order: int) -> Given:
         """Find the request that a response answers, and remove it."""
         opened = self.open
         if self.mismatch:
             return Given(None, None, None, (f"{self.facts['mismatch']}: this answers bytes of a frame, not a request",))
         if self.long[1 - (self.client or 0)]:
-            return self._long_answer(data, start, end)
+            return self._long_answer(data, start, end, order)
         if not opened:
             return Given(None, None, None, ("no request for this response was seen",))
         if self.unsure:
-            return self._guess(data, start, end)
+            latest = self._latest(data, start, end, order)
+            if latest is None:
+                return self._guess(data, start, end, order)
+            self._take(latest)
+            self._certain()
+            return Given(latest.number, latest.code, latest.operation)
+        if len(opened) > 1 and self.orders[opened[1][0]] < order:
+            self.pipelined = True
         asked = Asked._make(opened.popleft())
         return Given(asked.number, asked.code, asked.operation)
 
-    def _guess(self, data: bytes, start: int, end: int) -> Given:
+    def _guess(self, data: bytes, start: int, end: int, order: int) -> Given:
         """The request that a response may answer, after some may have been missed: the first whose answer it can be."""
-        fitting = [
-            index for index, asked in enumerate(self.open) if index < TRIED and self._can_answer(Asked._make(asked), data, start, end)
-        ]
+        count = min(TRIED, self._asked_before(order))
+        fitting = [index for index in range(count) if self._can_answer(Asked._make(self.open[index]), data, start, end)]
         if not fitting:
             return Given(None, None, None, (UNSURE,))
         sure = len(fitting) == 1 and end - start >= 16
@@ -601,7 +682,7 @@ class IggyDissector(Dissector):
             self.open.popleft()
         asked = Asked._make(self.open.popleft())
         if sure:
-            self.unsure = False
+            self._certain()
         return Given(asked.number, asked.code, asked.operation, () if sure else (UNSURE,))
 
     def _can_answer(self, asked: Asked, data: bytes, start: int, end: int) -> bool:
@@ -613,7 +694,7 @@ class IggyDissector(Dissector):
                 return True
         return False
 
-    def _long_answer(self, data: bytes, start: int, end: int) -> Given:
+    def _long_answer(self, data: bytes, start: int, end: int, order: int) -> Given:
         opened = self.open
         if end - start < 209:
             return self._oldest(())
@@ -630,15 +711,20 @@ class IggyDissector(Dissector):
         operation = data[start + 208]
         if not opened:
             return Given(None, None, operation, ("no request for this response was seen",))
-        for index, asked in enumerate(opened):
-            if index >= TRIED or (index and not self.unsure):
-                break
-            if _echoes(Asked._make(asked), client, request, operation):
-                for _ in range(index):
-                    opened.popleft()
-                if any(client[4:]):
-                    self.unsure = False
-                return self._oldest(())
+        if self.unsure:
+            latest = self._latest(data, start, end, order)
+            if latest is not None and _echoes(latest, client, request, operation):
+                self._certain()
+                self._take(latest)
+                return Given(latest.number, latest.code, latest.operation)
+        elif len(opened) > 1 and self.orders[opened[1][0]] < order:
+            self.pipelined = True
+        echoing = [asked for asked in map(Asked._make, islice(opened, TRIED)) if _echoes(asked, client, request, operation)]
+        if echoing and (self.unsure or echoing[0].number == opened[0][0] or len(echoing) == 1):
+            if self.unsure and len(echoing) == 1 and any(client[4:]):
+                self._certain()
+            self._take(echoing[0])
+            return Given(echoing[0].number, echoing[0].code, echoing[0].operation, (UNSURE,) if self.unsure else ())
         asked = Asked._make(opened[0])
         if self.unsure:
             return Given(None, OPERATIONS.get(operation), operation, (UNSURE,))
@@ -663,7 +749,7 @@ class IggyDissector(Dissector):
                 quick = self._quick_ask(side, data, start, end) if asks else self._quick_answer(side, data, start, end)
                 if quick is not None:
                     return quick
-            given = self._ask(data, start, end) if asks else self._answer(data, start, end)
+            given = self._ask(data, start, end, self.orders[self.number + 1]) if asks else self._answer(data, start, end, 0)
         else:
             self.given = None
         layout = self.layout
@@ -704,8 +790,6 @@ class IggyDissector(Dissector):
         if "trailing" in fields:
             return None
         opened = self.open
-        if opened:
-            self.pipelined = True
         self.number = number = self.number + 1
         notes: Any = ()
         if long:
