@@ -13,7 +13,7 @@ from dissect.capture.link import LinkParser
 from dissect.capture.merge import merge
 from dissect.detect import BY_NAME, Detector, forced
 from dissect.errors import CaptureError
-from dissect.model import Chunk, ConversationRow, Hole, Options, PacketBatch, Record, Verdict
+from dissect.model import Chunk, ConversationRow, Exchange, Hole, Options, PacketBatch, Record, Verdict
 from dissect.pair import Link, Pairer
 from dissect.protocols import PROTOCOLS
 from dissect.protocols.base import END, Context, Dissector, Emitted, rfc3339
@@ -323,8 +323,15 @@ class Inspector:
         counters.faults += dissector.faults - tracked.faults
         tracked.messages += messages
         tracked.gaps, tracked.gap_bytes, tracked.faults = dissector.gaps, dissector.gap_bytes, dissector.faults
-        assert tracked.pairer is not None
-        return tracked.pairer.run(emitted)
+        pairer = tracked.pairer
+        assert pairer is not None
+        before = pairer.limit_hits
+        records = pairer.run(emitted)
+        if pairer.limit_hits != before:
+            dropped = sum(isinstance(one[4], Exchange) and one[4].reason == "limit" for one in records)
+            tracked.unanswered += dropped
+            counters.unanswered += dropped
+        return records
 
     def _hand_out(self, emitted: list[Emitted]) -> list[Record]:
         records: list[Record] = [one[4] for one in emitted]

@@ -10,7 +10,7 @@ import pytest
 
 from dissect.capture.files import open_capture
 from dissect.inspector import Inspector
-from dissect.model import Gap, Message, Options, Record
+from dissect.model import Exchange, Gap, Message, Options, Record
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 CAPTURES = sorted(path for path in GOLDEN.rglob("*.pcap*"))
@@ -73,3 +73,12 @@ def test_golden(path: Path, request: pytest.FixtureRequest) -> None:
 def test_there_are_captures() -> None:
     assert len(CAPTURES) > 60
     assert sum(jsonl(path).exists() for path in CAPTURES) > 20
+
+
+@pytest.mark.parametrize("limit", [10, 65_536])
+@pytest.mark.parametrize("case", ["pipelined_requests_405", "lost_segments_405", "versions_unsupported_310"])
+def test_every_unanswered_request_is_counted(case: str, limit: int) -> None:
+    said, inspector = records(GOLDEN / "rabbitmq-stream" / f"{case}.pcap", open_limit=limit)
+    ended = sum(isinstance(record, Exchange) and record.outcome == "unanswered" for record in said)
+    assert inspector.counters.unanswered == sum(row.unanswered for row in inspector.rows()) == ended
+    assert ended or (limit > 10 and case.startswith("pipelined"))
