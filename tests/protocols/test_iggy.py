@@ -545,6 +545,15 @@ def test_whichever_packet_is_lost_no_pair_is_wrong_that_does_not_say_so(name: st
                 assert whole[response][0] == asked, f"without packet {lost + 1}"
 
 
+def test_losses_on_both_sides_leave_no_wrong_pair_that_does_not_say_so() -> None:
+    found = packets(GOLDEN / "py090d5-admin.pcap")
+    whole = pairs_of(found)
+    for lost in ({3, 8, 10, 54, 65, 78}, {7, 13, 28, 40, 63, 65}, {10, 83, 87, 102, 108, 113}):
+        for response, (asked, unsure) in pairs_of([one for number, one in enumerate(found) if number not in lost]).items():
+            if asked is not None and response in whole and not unsure:
+                assert whole[response][0] == asked
+
+
 def test_the_middle_of_a_conversation() -> None:
     """The tail of an answer, an answer to a request not seen, then the usual."""
     events: list[Event] = [

@@ -128,6 +128,8 @@ class IggyDissector(Dissector):
         self.unsure = not context.syn
         self.lost_asks = self.lost_answers = NEVER_LOST
         """The packet behind the last bytes that each side's byte stream lacks."""
+        self.unmatched = NEVER_LOST
+        """The latest packet with a response that nothing had asked for when it was handed on."""
         self.lost_room = 0
         """So many answers may have been in what the server's lacks."""
         self.plain = not self.options.detail
@@ -310,6 +312,8 @@ class IggyDissector(Dissector):
             if cut[10] is None:
                 return index
             if cut[4] == client:
+                if cut[1] < self.unmatched:
+                    return index
                 last += 1
                 orders[last] = cut[1]
             elif oldest <= last:
@@ -610,13 +614,16 @@ class IggyDissector(Dissector):
             operation, code = frames.operation_and_code(data, start, end)
             client = data[start + 128 : start + 144]
             request = int.from_bytes(data[start + 168 : start + 176], "little")
-            opened.append(Asked(number, code, operation, client, request))
-            return Given(number, code, operation)
-        code = U32(data, start + 4)[0]
-        if (code == 32 or code == 33) and ("L0" in self.candidates or code == 32):
-            code = _old_code(code, U32(data, start)[0])
-        opened.append(Asked(number, code))
-        return Given(number, code)
+            asked = Asked(number, code, operation, client, request)
+        else:
+            code, operation = U32(data, start + 4)[0], None
+            if (code == 32 or code == 33) and ("L0" in self.candidates or code == 32):
+                code = _old_code(code, U32(data, start)[0])
+            asked = Asked(number, code)
+        if self.pipelined or order >= self.unmatched:
+            # else a hole kept it back so long that its answer was handed on
+            opened.append(asked)
+        return Given(number, code, operation)
 
     def _asked_before(self, order: int) -> int:
         """How many of the open requests were sent before this packet."""
@@ -636,7 +643,7 @@ class IggyDissector(Dissector):
         if self.pipelined or not count:
             return None
         orders = [self.orders[self.open[index][0]] for index in range(count)]
-        if orders[-1] < self.lost_asks:
+        if not self._is_behind(Asked._make(self.open[count - 1])):
             return None
         if count > 1 and (orders[-2] >= self.lost_answers or count - 1 > self.lost_room or len(set(orders)) < count):
             # more than one waits, and not because an answer was lost
@@ -644,6 +651,10 @@ class IggyDissector(Dissector):
             return None
         asked = Asked._make(self.open[count - 1])
         return asked if self.long[1 - (self.client or 0)] or self._can_answer(asked, data, start, end) else None
+
+    def _is_behind(self, asked: Asked) -> bool:
+        """Whether this request was sent behind all bytes of its side that are known to be lost."""
+        return self.orders[asked.number] >= self.lost_asks
 
     def _take(self, asked: Asked) -> None:
         """Remove a request, and those before it, which are not answered any more."""
@@ -658,6 +669,7 @@ class IggyDissector(Dissector):
         if self.long[1 - (self.client or 0)]:
             return self._long_answer(data, start, end, order)
         if not opened:
+            self.unmatched = max(self.unmatched, order)
             return Given(None, None, None, ("no request for this response was seen",))
         if self.unsure:
             latest = self._latest(data, start, end, order)
@@ -677,10 +689,9 @@ class IggyDissector(Dissector):
         fitting = [index for index in range(count) if self._can_answer(Asked._make(self.open[index]), data, start, end)]
         if not fitting:
             return Given(None, None, None, (UNSURE,))
-        sure = len(fitting) == 1 and end - start >= 16
-        for _ in range(fitting[0]):
-            self.open.popleft()
-        asked = Asked._make(self.open.popleft())
+        asked = Asked._make(self.open[fitting[0]])
+        sure = len(fitting) == 1 and end - start >= 16 and self._is_behind(asked)
+        self._take(asked)
         if sure:
             self._certain()
         return Given(asked.number, asked.code, asked.operation, () if sure else (UNSURE,))
@@ -710,6 +721,7 @@ class IggyDissector(Dissector):
         request = int.from_bytes(data[start + 200 : start + 208], "little")
         operation = data[start + 208]
         if not opened:
+            self.unmatched = max(self.unmatched, order)
             return Given(None, None, operation, ("no request for this response was seen",))
         if self.unsure:
             latest = self._latest(data, start, end, order)
@@ -719,9 +731,10 @@ class IggyDissector(Dissector):
                 return Given(latest.number, latest.code, latest.operation)
         elif len(opened) > 1 and self.orders[opened[1][0]] < order:
             self.pipelined = True
-        echoing = [asked for asked in map(Asked._make, islice(opened, TRIED)) if _echoes(asked, client, request, operation)]
+        before = min(TRIED, self._asked_before(order)) if self.unsure else TRIED
+        echoing = [asked for asked in map(Asked._make, islice(opened, before)) if _echoes(asked, client, request, operation)]
         if echoing and (self.unsure or echoing[0].number == opened[0][0] or len(echoing) == 1):
-            if self.unsure and len(echoing) == 1 and any(client[4:]):
+            if self.unsure and len(echoing) == 1 and any(client[4:]) and self._is_behind(echoing[0]):
                 self._certain()
             self._take(echoing[0])
             return Given(echoing[0].number, echoing[0].code, echoing[0].operation, (UNSURE,) if self.unsure else ())
