@@ -84,6 +84,8 @@ class Run:
                     if show(batch):
                         self.stopped = STOPPED
                         break
+                    # what is still held while the next are made does not fit in the cache with them
+                    del batch
                     progress.step()
         except KeyboardInterrupt:
             self.stopped = "interrupted"

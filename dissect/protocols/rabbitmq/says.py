@@ -206,10 +206,13 @@ def _quick_publish(message: Message, fields: Fields) -> str | None:
             return None
         following += 1
         size += one["size"]
-    whose, words = fields["publisher_id"], "byte" if size == 1 else "bytes"
-    if following - first == 1:
-        return f"publisher {whose}  id {first}  1 message  {size:,} {words}"
-    return f"publisher {whose}  ids {first}-{following - 1}  {len(messages):,} messages  {size:,} {words}"
+    # setting commas costs more than all the rest
+    amount = f"{size} bytes" if 1 < size < 1000 else _count(size, "byte")
+    count = len(messages)
+    if count == 1:
+        return f"publisher {fields['publisher_id']}  id {first}  1 message  {amount}"
+    many = count if count < 1000 else f"{count:,}"
+    return f"publisher {fields['publisher_id']}  ids {first}-{following - 1}  {many} messages  {amount}"
 
 
 def _quick_confirm(message: Message, fields: Fields) -> str | None:
@@ -229,7 +232,7 @@ def _quick_deliver(message: Message, fields: Fields) -> str | None:
     first = chunk["chunk_first_offset"]
     if count == 1:
         return f"subscription {fields['subscription_id']}  offset {first}  1 entry"
-    return f"subscription {fields['subscription_id']}  offsets {first}-{first + count - 1}  {count:,} entries"
+    return f"subscription {fields['subscription_id']}  offsets {first}-{first + count - 1}  {count if count < 1000 else f'{count:,}'} entries"
 
 
 def _quick_credit(message: Message, fields: Fields) -> str | None:
