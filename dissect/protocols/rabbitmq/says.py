@@ -232,7 +232,8 @@ def _quick_deliver(message: Message, fields: Fields) -> str | None:
     first = chunk["chunk_first_offset"]
     if count == 1:
         return f"subscription {fields['subscription_id']}  offset {first}  1 entry"
-    return f"subscription {fields['subscription_id']}  offsets {first}-{first + count - 1}  {count if count < 1000 else f'{count:,}'} entries"
+    many = count if count < 1000 else f"{count:,}"
+    return f"subscription {fields['subscription_id']}  offsets {first}-{first + count - 1}  {many} entries"
 
 
 def _quick_credit(message: Message, fields: Fields) -> str | None:
