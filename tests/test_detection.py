@@ -50,6 +50,12 @@ def test_nothing_is_claimed_of_other_protocols(path: Path) -> None:
             assert {row.protocol for row in rows(found[start:])} <= {None}
 
 
+def test_zeros_between_small_numbers_are_no_frame_of_the_draft() -> None:
+    """The last call alone: its msg_id 10 reads as a size, what follows as a Publish without stream and messages."""
+    found = packets(ROOT / "golden" / "seastar-rpc" / "handler_duration.pcap")[29:]
+    assert {row.protocol for row in rows(with_ports(found, random_ports(1)))} == {None}
+
+
 INTERLEAVED = {
     "rabbitmq-stream": ["js_publish_consume_405.pcap", "draft_exchange.pcap", "superstream_310.pcap"],
     "iggy": ["py080-group.pcap", "seed-cli.pcap", "node0100e4-hb.pcap"],

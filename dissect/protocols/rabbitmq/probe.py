@@ -63,8 +63,8 @@ def _probe(view: View, language: Language, protocol: str) -> Verdict | None:
             continue
         confidence = 1.0 - seen[0].doubt * seen[1].doubt
         if language is DRAFT_LANGUAGE and frames < 2:
-            # Small sizes and zeros are common: it takes another frame, or an answer.
-            confidence = min(confidence, 0.85)
+            # Small sizes and zeros are common: it takes another frame, or an answer, or at least a place where a frame must begin.
+            confidence = min(confidence, 0.85 if any(side.from_start for side in view.sides) else 0.45)
         if frames == seen[0].weak + seen[1].weak and frames < 2:
             confidence = min(confidence, 0.45)
         if best is None or confidence > best[0]:
