@@ -643,6 +643,7 @@ class Dissector:
         flow = self.flows[side]
         if flow.waiting:
             self._give_up(side, hole.release)
+        hole.release = max(hole.release, flow.floor)
         mark = (hole.order, hole.number, hole.file, hole.time_ns)
         size = hole.size
         flow.missing = size

@@ -481,6 +481,23 @@ def test_an_early_request_waits_for_the_answer() -> None:
     assert [(each[4].name, each[0], each[1]) for each in rest] == [("Request", 2, 0), ("Request", 2, 1), ("Negotiation", 2, 2)]
 
 
+@pytest.mark.parametrize(
+    ("syn", "events"),
+    [
+        (False, [(0, negotiation()), (1, negotiation())]),
+        (True, [(0, negotiation((0, b"LZ4"))), (0, b"x" * 60), (0, 110), (1, 193), (1, b"y" * 60), (1, 50)]),
+    ],
+)
+def test_nothing_is_certain_before_what_it_waited_for(syn: bool, events: list[Event]) -> None:
+    one = dissector(syn=syn)
+    emitted: list[Emitted] = []
+    for order, item in enumerate(items(events)):
+        told = one.feed([item])
+        assert all(each[0] >= order for each in told)
+        emitted += told
+    assert emitted
+
+
 def test_the_answer_need_not_come_for_what_was_not_offered() -> None:
     found = messages([(0, negotiation((4, b"x"))), (0, request(1, b"ab", timeout=None))])
     assert [one.name for one in found] == ["Negotiation", "Request"]

@@ -276,6 +276,8 @@ class SeastarDissector(Dissector):
             if self.greetings[side] == _EXPECTED and data.startswith(MAGIC, at) and len(data) - at >= GREETING:
                 end = at + GREETING + _u32(data, at + len(MAGIC))[0]
                 if end <= len(data) and end - at <= self.options.frame_limit and self._tells_client(side, data[at:end], end < len(data)):
+                    if self.held[side]:
+                        self.flows[side].raise_releases(self.now)
                     self._learn(side, data[at:end])
                     self.begins[side] = self.flows[side].position + end
                     return [end]
@@ -355,6 +357,7 @@ class SeastarDissector(Dissector):
         """The negotiation frame of `side` is not where it should be, so it will not come."""
         self.greetings[side] = _MISSED
         self.news = True
+        self.flows[1 - side].raise_releases(self.now)
 
     def give_up(self, side: int) -> None:
         if self.greetings[side] == _EXPECTED and self.client is None:
