@@ -214,15 +214,13 @@ class LinkParser:
 
 def _link(batch: PacketBatch) -> tuple[Ints, Ints, Ints | None]:
     """Where the IP header of each packet is, its EtherType, and for Linux cooked captures the packet type (-1 for other rows)."""
-    links = np.unique(batch.link)
-    if len(links) == 1:
-        link = int(links[0])
-        start, kind, place = _of_link(link, batch.buffer, batch.offset, batch.captured)
-        return start, kind, place
+    link = int(batch.link[0]) if len(batch) else ETHERNET
+    if (batch.link == link).all():
+        return _of_link(link, batch.buffer, batch.offset, batch.captured)
     start = batch.offset.copy()
     kind = np.full(len(batch), UNKNOWN_LINK, np.int64)
     place = None
-    for link in links.tolist():
+    for link in np.unique(batch.link).tolist():
         rows = np.flatnonzero(batch.link == link)
         start[rows], kind[rows], types = _of_link(link, batch.buffer, batch.offset[rows], batch.captured[rows])
         if types is not None:
