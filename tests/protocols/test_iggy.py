@@ -902,3 +902,10 @@ def test_tables_are_shared_by_layouts_with_the_same_bytes() -> None:
     assert ask(503, "L5") is None
     assert long_ask(2, 100, "V2", "V2") is long_ask(2, 100, "V4", "V2")
     assert long_ask(164, 123, "V4", "V2") is None
+
+
+@pytest.mark.parametrize("snap", range(90, 290, 8))
+def test_long_headers_that_the_snap_length_cut(snap: int) -> None:
+    found = [packet._replace(raw=packet.raw[:snap]) for packet in packets(GOLDEN / "py090d5-errors.pcap")]
+    inspector = Inspector([open_capture(capture(found))])
+    assert all(record.fault is not None for record in inspector.records() if isinstance(record, Message) and record.size > snap)

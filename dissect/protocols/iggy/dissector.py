@@ -591,7 +591,7 @@ class IggyDissector(Dissector):
                 return frames.long_refusal(layout, True)
         if code is None:
             hidden = end - start > HEADER and data[start + HEADER] == end - start - HEADER - 1
-            return frames.long_unknown_answer(layout, hidden or data[start + 208] == 146)
+            return frames.long_unknown_answer(layout, hidden or data[start + 208 : start + 209] == b"\x92")
         return frames.long_answer(named, code, layout)
 
     # Who answers whom
