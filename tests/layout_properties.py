@@ -265,7 +265,7 @@ def check_round_trip(layout: Layout, values: dict[str, Any]) -> bytes:
     walked = check_agreement(layout, b"\xff\xfe" + frame + behind, 2, 2 + len(frame))
     if _certain(values):
         assert walked.fault is None, walked.fault
-        assert not walked.notes, walked.notes
+        assert all("is not known" in note for note in walked.notes), walked.notes
         assert _matches(values, walked.fields), (values, walked.fields)
         if not any(isinstance(part, Custom) for part in parts_of(layout.fields)):
             assert encode(layout, walked.fields) == frame

@@ -278,7 +278,8 @@ class _Maker:
         if bare is not None:
             self.scopes[-1][field.name] = bare
         if field.labels is not None:
-            label = self.name("LABEL", field.labels.get)
+            # A value that is missing in a closed set raises, and the walk notes it
+            label = self.name("LABEL", field.labels.__getitem__ if field.closed else field.labels.get)
             if hidden:
                 text = "None"
             elif isinstance(kind, Array | Repeat):

@@ -230,6 +230,8 @@ Type = Number | Text | Blob | Fixed | FixedText | Rest | RestText | Bits | Array
 class Field:
     """A named value. `labels` add a key `<name>_label`; a `secret` is replaced by its size unless secrets are shown.
 
+    `closed`: the labels are all the values there are, so another one is noted.
+
     `default` is for `encode`, where the value is not given: a value, or a function of the number of bytes that follow the field
     (see `following`).
     """
@@ -240,6 +242,7 @@ class Field:
     labels: Labels | None = None
     secret: bool = False
     default: Any = None
+    closed: bool = False
 
     def __post_init__(self) -> None:
         _require(self.name.isidentifier(), f"{self.name!r} is no field name")

@@ -238,6 +238,10 @@ class Walker:
         self.scopes[-1][name] = bare
         if field.labels is not None:
             look_up = field.labels.get
+            if field.closed:
+                unknown = [one for one in (value if isinstance(kind, Array | Repeat) else [bare]) if one not in field.labels]
+                if unknown:
+                    self.note(f"{name} {unknown[0]} is not known")
             if field.secret and not self.style.show_secrets:
                 into[f"{name}_label"] = None
             elif isinstance(kind, Array | Repeat):

@@ -1011,3 +1011,8 @@ def test_the_custom_parts_agree_on_made_up_chunks() -> None:
     assert chunks.CURRENT.size == 48
     assert chunks.DRAFT.size == 31
     assert chunks.DRAFT_TIMED.size == 39
+
+
+def test_a_label_that_is_not_known_is_noted() -> None:
+    said = decode("0000000a 800d 0001 00000005 0063", SERVER)
+    assert (said["fields"]["response_code_label"], said["notes"], said["fault"]) == (None, ["response_code 99 is not known"], None)

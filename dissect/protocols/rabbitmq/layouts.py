@@ -98,13 +98,13 @@ PROPERTIES = Array((Field("key", STRING), Field("value", STRING)), i32)
 STRINGS = Array(STRING, i32)
 
 CORRELATION_ID = Field("correlation_id", u32, "chosen by who asks; client and server number their own")
-CODE = Field("response_code", u16, labels=RESPONSE_CODES)
+CODE = Field("response_code", u16, labels=RESPONSE_CODES, closed=True)
 STREAM = Field("stream", STRING)
 PUBLISHER_ID = Field("publisher_id", u8, "chosen by the client")
 SUBSCRIPTION_ID = Field("subscription_id", u8, "chosen by the client")
 PUBLISHER_REFERENCE = Field("publisher_reference", STRING, "empty: no reference; at most 255 bytes")
 REFERENCE = Field("reference", STRING, "at most 255 bytes")
-OFFSET_TYPE = Field("offset_type", u16, labels=OFFSET_TYPES)
+OFFSET_TYPE = Field("offset_type", u16, labels=OFFSET_TYPES, closed=True)
 OFFSET_VALUE = Field(
     "offset",
     Choice("offset_type", {4: u64, 5: i64}),
@@ -158,7 +158,7 @@ PUBLISH_ERROR = bare(
     0x0004,
     "response",
     PUBLISHER_ID,
-    Field("publishing_errors", Array((Field("publishing_id", u64), Field("code", u16, labels=RESPONSE_CODES)), i32)),
+    Field("publishing_errors", Array((Field("publishing_id", u64), Field("code", u16, labels=RESPONSE_CODES, closed=True)), i32)),
 )
 
 QUERY_PUBLISHER_SEQUENCE = request(0x0005, PUBLISHER_REFERENCE, STREAM)
@@ -229,7 +229,7 @@ METADATA_RESPONSE = bare(
     note="without a response code of its own",
 )
 
-METADATA_UPDATE = bare(0x0010, "one_way", Field("code", u16, labels=RESPONSE_CODES), STREAM)
+METADATA_UPDATE = bare(0x0010, "one_way", Field("code", u16, labels=RESPONSE_CODES, closed=True), STREAM)
 
 PEER_PROPERTIES = request(0x0011, Field("peer_properties", PROPERTIES))
 PEER_PROPERTIES_RESPONSE = reply(0x0011, Field("peer_properties", PROPERTIES))
@@ -274,7 +274,7 @@ PARTITIONS_RESPONSE_UNMARKED = bare(
     0x0019, "response", CORRELATION_ID, CODE, Field("streams", STRINGS), note="from servers up to 3.11.0, without the response bit"
 )
 
-CONSUMER_UPDATE = request(0x001A, SUBSCRIPTION_ID, Field("active", u8, labels=ACTIVE), note="asked by the server")
+CONSUMER_UPDATE = request(0x001A, SUBSCRIPTION_ID, Field("active", u8, labels=ACTIVE, closed=True), note="asked by the server")
 CONSUMER_UPDATE_RESPONSE = reply(
     0x001A,
     OFFSET_TYPE,
@@ -282,7 +282,9 @@ CONSUMER_UPDATE_RESPONSE = reply(
     Optional(Field("surplus", Fixed(8), "some clients always write an offset; servers ignore it")),
 )
 
-_VERSIONS = Field("commands", Array((Field("key", u16, labels=COMMANDS), Field("min_version", u16), Field("max_version", u16)), i32))
+_VERSIONS = Field(
+    "commands", Array((Field("key", u16, labels=COMMANDS, closed=True), Field("min_version", u16), Field("max_version", u16)), i32)
+)
 EXCHANGE_COMMAND_VERSIONS = request(0x001B, _VERSIONS)
 EXCHANGE_COMMAND_VERSIONS_RESPONSE = reply(0x001B, _VERSIONS)
 

@@ -50,7 +50,7 @@ RESPONSE_CODES = {
     14: "internal error",
 }
 
-CODE = Field("response_code", u16, labels=RESPONSE_CODES)
+CODE = Field("response_code", u16, labels=RESPONSE_CODES, closed=True)
 SUBSCRIPTION_ID = Field("subscription_id", u32, "chosen by the client")
 
 
@@ -94,9 +94,9 @@ UNSUBSCRIBE_SUCCESS = Layout(
 PUBLISH_ERROR = bare(
     6,
     "response",
-    Field("publishing_errors", Array((Field("publishing_id", u64), Field("code", u16, labels=RESPONSE_CODES)), i32)),
+    Field("publishing_errors", Array((Field("publishing_id", u64), Field("code", u16, labels=RESPONSE_CODES, closed=True)), i32)),
 )
-METADATA_UPDATE = bare(7, "one_way", Field("code", u16, labels=RESPONSE_CODES), STREAM)
+METADATA_UPDATE = bare(7, "one_way", Field("code", u16, labels=RESPONSE_CODES, closed=True), STREAM)
 METADATA = request(8, Field("streams", STRINGS), note="the document says that no response is expected; there is one")
 METADATA_RESPONSE = bare(
     8,
@@ -126,7 +126,10 @@ TUNE_RESPONSE = bare(11, "response", *_TUNE, note="the client's answer: its valu
 OPEN = request(12, Field("virtual_host", STRING), note="sent by the client; the document says server")
 OPEN_RESPONSE = reply(12)
 CLOSE = request(
-    13, Field("closing_code", u16, labels=RESPONSE_CODES), Field("closing_reason", STRING), note="at least 12 bytes behind the size"
+    13,
+    Field("closing_code", u16, labels=RESPONSE_CODES),
+    Field("closing_reason", STRING),
+    note="at least 12 bytes behind the size",
 )
 CLOSE_RESPONSE = reply(13, note="exactly 10 bytes behind the size")
 HEARTBEAT = bare(14, "one_way")
