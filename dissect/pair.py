@@ -13,6 +13,9 @@ Link = tuple[Message | Exchange, Message, Message | None]
 """(a record, the request it names, the response it names): numbers are known only when records are handed out."""
 
 
+KEYS_PER_REQUEST = 64
+"""So many keys a request may stay open on average, when as many requests are open as may be."""
+
 EARLY_KEPT = 1_024
 """Unmatched responses remembered for a request that is still held back by a hole, or was captured late."""
 
@@ -63,6 +66,8 @@ class Pairer:
         self.doubtful: set[Hashable] = set()
         """Keys of several open requests that may be one off, as an answer was lost."""
         self.limit_hits = 0
+        self._spare = 0
+        """Keys in `open` beyond one for each request: the limit counts requests."""
         self._late: dict[int, Emitted] = {}
         """Requests reported as not answered in time, by identity. They stay open: a late response must not answer the next one."""
 
@@ -103,7 +108,7 @@ class Pairer:
                     self._ask_again(one, key, append)
                 else:
                     opened[key] = one
-                if len(opened) > self.limit:
+                if len(opened) - self._spare > self.limit:
                     self._drop_oldest(one, append)
             elif role == GAP:
                 rank = one[2]
@@ -249,7 +254,8 @@ class Pairer:
                 older.append(batch)
             else:
                 opened[key] = deque((older, batch))
-        while len(opened) > self.limit:
+        self._spare += max(0, batch.left - 1)
+        while len(opened) - self._spare > self.limit or len(opened) > KEYS_PER_REQUEST * self.limit:
             self._drop_oldest(one, append)
 
     def _answer_many(self, one: Emitted, append: Callable[[Emitted], None]) -> None:
@@ -275,6 +281,8 @@ class Pairer:
             if first is None or asked[1:4] < first[1:4]:
                 first = asked
             batch.left -= 1
+            if batch.left > 0:
+                self._spare -= 1
             batch.refused = batch.refused or response.outcome == "refused"
             if not batch.left:
                 done.append(batch)
@@ -325,13 +333,17 @@ class Pairer:
             self._limit(older, one, append)
 
     def _limit(self, older: Any, one: Emitted, append: Callable[[Emitted], None]) -> None:
-        self.limit_hits += 1
         if type(older) is _Batch:
             if older.left < 0:
                 return
-            # its other keys may still come: they answer nothing any more
+            self._spare -= max(0, older.left - 1)
             older.left = -1
+            # A key that waits behind another request's goes when that one is answered
+            for key in older.asked[6]:
+                if self.open.get(key) is older:
+                    del self.open[key]
             older = older.asked
+        self.limit_hits += 1
         if not self._told(older):
             append(self._end(older, "unanswered", "limit", one[0], one[1], one[2], one[3]))
 

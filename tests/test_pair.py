@@ -160,6 +160,21 @@ def test_the_oldest_request_goes_at_the_limit() -> None:
     assert talk.put(ANSWER, 1, 200, "answered").latency_ns == 99
 
 
+def test_the_limit_counts_requests_and_not_their_keys() -> None:
+    talk = Talk("queue", limit=2)
+    talk.put(ASK_MANY, list(range(20)), 100)
+    talk.put(ASK_MANY, list(range(20, 40)), 110)
+    assert not talk.said
+    talk.put(ANSWER_MANY, list(range(5)), 120, "answered")
+    talk.put(ASK_MANY, [40, 41], 130)
+    assert [(one.outcome, one.reason) for one in talk.said] == [("unanswered", "limit")]
+    assert talk.pairer.limit_hits == 1
+    assert sorted(talk.pairer.open) == list(range(20, 42))  # type: ignore[type-var]
+    assert talk.put(ANSWER_MANY, list(range(20, 42)), 140, "answered").latency_ns == 30
+    assert talk.close() == [("unanswered", "limit", None)]
+    assert talk.pairer._spare == 0
+
+
 def test_one_response_answers_many_and_names_the_oldest() -> None:
     talk = Talk("queue", every=True)
     first = talk.put(ASK_MANY, [1, 2], 100)
