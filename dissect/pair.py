@@ -339,7 +339,8 @@ class Pairer:
             self._spare -= max(0, older.left - 1)
             older.left = -1
             # A key that waits behind another request's goes when that one is answered
-            for key in older.asked[6]:
+            keys: Any = older.asked[6]
+            for key in keys:
                 if self.open.get(key) is older:
                     del self.open[key]
             older = older.asked

@@ -81,6 +81,24 @@ class Emitted(NamedTuple):
     first_time: int
 
 
+class Allowance:
+    """How many bytes a conversation may still unpack: some are free, and each packed byte adds its share, so that frames made to
+    grow a thousandfold cannot fill the memory one after the other."""
+
+    __slots__ = ("left",)
+
+    FREE = 64 << 20
+    FOR_EACH = 100
+
+    def __init__(self) -> None:
+        self.left = self.FREE
+
+    def grow(self, packed: int) -> int:
+        """What may be unpacked now that `packed` bytes came."""
+        self.left = min(self.FREE, self.left + packed * self.FOR_EACH)
+        return self.left
+
+
 class Context(msgspec.Struct):
     """The conversation a dissector works for. `client` is the side (0 or 1) that is the client, None if unknown.
 

@@ -1016,3 +1016,13 @@ def test_the_custom_parts_agree_on_made_up_chunks() -> None:
 def test_a_label_that_is_not_known_is_noted() -> None:
     said = decode("0000000a 800d 0001 00000005 0063", SERVER)
     assert (said["fields"]["response_code_label"], said["notes"], said["fault"]) == (None, ["response_code 99 is not known"], None)
+
+
+def test_a_conversation_cannot_unpack_without_end() -> None:
+    body = bytes(30 << 20)
+    bomb = deliver(sub_batch(1, [body], gzip.compress(plain(body))))
+    assert len(bomb) < 40_000
+    dissector = current()
+    notes = [decode(bomb, SERVER, dissector)["notes"] for _ in range(4)]
+    assert notes[0] == notes[1] == []
+    assert all("bytes that may still be unpacked" in said[0] for said in notes[2:])

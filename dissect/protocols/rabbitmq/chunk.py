@@ -325,7 +325,7 @@ class Reader:
         # Without a size of its own (the draft), a sub-batch may grow by what text is known to.
         size = min(self.budget, max(1 << 16, 64 * len(data))) if declared is None else declared
         if size > self.budget:
-            raise NotUnpacked(f"{size} bytes are over the limit of {UNPACKED_LIMIT} bytes unpacked from a frame")
+            raise NotUnpacked(f"{size} bytes are over the limit of {self.budget} bytes that may still be unpacked")
         self.budget -= size
         return unpack(compression, data, size)
 

@@ -14,7 +14,20 @@ from dissect.layout import UNREADABLE, Layout, Style, decoder, walk
 from dissect.layout.types import Field
 from dissect.layout.values import RENDER, redacted
 from dissect.model import Fault, Span
-from dissect.protocols.base import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Context, Damage, Decoded, Dissector, Protocol
+from dissect.protocols.base import (
+    ANSWER,
+    ANSWER_MANY,
+    ASK,
+    ASK_MANY,
+    ASK_MAYBE,
+    NONE,
+    Allowance,
+    Context,
+    Damage,
+    Decoded,
+    Dissector,
+    Protocol,
+)
 from dissect.protocols.rabbitmq import layouts, layouts_draft
 from dissect.protocols.rabbitmq.amqp import read as read_amqp
 from dissect.protocols.rabbitmq.chunk import MAGIC, Reader, crc_note, draft_form
@@ -100,6 +113,7 @@ class StreamDissector(Dissector):
         self.style = Style(self.options.bytes_as, self.options.show_secrets)
         self.render = RENDER[self.style.bytes_as]
         self.frame_max = _UNLIMITED
+        self.allowance = Allowance()
         self.handlers: tuple[Handlers, Handlers] = ({}, {})
         self._choose_handlers()
 
@@ -303,6 +317,7 @@ class StreamDissector(Dissector):
         language = self.language
         detail = self.options.detail
         reader = Reader(language.forms[0], start, self.render, [] if detail else None)
+        budget = reader.budget = min(reader.budget, self.allowance.grow(end - start))
         fields: dict[str, Any] = {}
         fault: Fault | None = None
         try:
@@ -330,6 +345,7 @@ class StreamDissector(Dissector):
         except Malformed as wrong:
             fault = Fault(wrong.field, wrong.offset, missing or wrong.reason, wrong.buffer)
             reader.tile(data, end)
+        self.allowance.left -= budget - reader.budget
         if detail and reader.buffers:
             self.buffers = reader.buffers
         return fields, reader.spans or [], reader.notes(), fault

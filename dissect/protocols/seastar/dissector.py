@@ -21,6 +21,7 @@ from dissect.protocols.base import (
     NONE,
     SEARCH,
     WAIT,
+    Allowance,
     Context,
     Damage,
     Decoded,
@@ -99,6 +100,7 @@ class SeastarDissector(Dissector):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         options = context.options
+        self.allowance = Allowance()
         self.tables = layouts.Tables(options.verbs) if options.verbs else layouts.PLAIN
         self.names = options.verbs
         self.one_way: frozenset[int] = getattr(options.verbs, "one_way", frozenset())
@@ -601,7 +603,8 @@ class SeastarDissector(Dissector):
                     if packed_size:
                         fields["trailing"] = self.render(data[start + 4 : end])
                     return "Empty", "one_way", None, fields, None, tuple(notes), None, NONE, None, spans
-                inner = compression.unpack(blocks, data, start, self.options.frame_limit)
+                inner = compression.unpack(blocks, data, start, min(self.options.frame_limit, self.allowance.grow(end - start)))
+                self.allowance.left -= len(inner)
             except Unpackable as error:
                 fault = Fault("compression", error.offset, error.reason)
             else:
