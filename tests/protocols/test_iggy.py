@@ -362,6 +362,16 @@ def test_a_layout_that_stays_open_is_assumed_at_the_end() -> None:
     assert dissector.facts["candidates"] == CLASSIC
 
 
+def test_what_waited_until_the_end_is_handed_on_once() -> None:
+    dissector = iggy()
+    first = dissector.feed(items_of([(CLIENT, GROUPS), (SERVER, MEMBER)]))
+    nothing = dissector.emit_before(END)
+    last = dissector.close(END, (2, 3, 0, 2000))
+    assert [(one[4].name, one[4].kind) for one in first + last] == [("get_me", "request"), ("get_me", "response")]
+    # the inspector goes on with this list after the conversation was closed
+    assert nothing == []
+
+
 def test_a_stated_version_says_what_to_assume() -> None:
     dissector = iggy(candidates=("L0", "L1", "L6"))
     said = talk(dissector, request(10), response(stats("0.4.300")), GROUPS, MEMBER)

@@ -335,9 +335,8 @@ class IggyDissector(Dissector):
                 del orders[number]
 
     def close(self, release: int, last: Mark) -> list[Emitted]:
-        emitted = super().close(release, last)
-        emitted += self._stop_waiting(release)
-        return emitted
+        # a new list: what the base class returns may be what it keeps
+        return super().close(release, last) + self._stop_waiting(release)
 
     def _emit_one(self, cut: _Cut) -> list[Emitted]:
         side, data, start, end = cut[4], cut[10], cut[11], cut[12]
