@@ -224,11 +224,12 @@ def decode_rule(rule: str) -> tuple[int, str, str | None]:
     number = number.strip()
     if not (number.isascii() and number.isdigit()) or not 0 < int(number) < 65_536:
         raise UsageError(f"-d {rule}: {number or 'nothing'} is not a port number")
-    name, _, layout = target.strip().partition(":")
+    name, colon, layout = target.strip().partition(":")
     protocol = protocol_named(name)
-    if layout and layout not in protocol.forced:
+    if colon and layout not in protocol.forced:
         known = f"it has {', '.join(protocol.forced)}" if protocol.forced else "it has none to choose from"
-        raise UsageError(f"-d {rule}: {protocol.name} has no layout {layout}; {known}")
+        wrong = f"{protocol.name} has no layout {layout}" if layout else "no layout behind the colon"
+        raise UsageError(f"-d {rule}: {wrong}; {known}")
     return int(number), protocol.name, layout or None
 
 

@@ -157,6 +157,14 @@ def test_no_decode_rules(rule: str) -> None:
         decode_rule(rule)
 
 
+@pytest.mark.parametrize("rule", ["tcp.port==1,iggy:", "tcp.port==1,iggy: ", "tcp.port==1,mewbase:"])
+def test_a_colon_must_be_followed_by_a_layout(rule: str) -> None:
+    with pytest.raises(UsageError, match="no layout behind the colon; it has"):
+        decode_rule(rule)
+    assert decode_rule("tcp.port==1,iggy") == (1, "iggy", None)
+    assert decode_rule("tcp.port==1,iggy:V4") == (1, "iggy", "V4")
+
+
 def test_module_call_is_the_same_command() -> None:
     done = run("nosuch.pcap")
     assert done.returncode == ExitCode.UNREADABLE
