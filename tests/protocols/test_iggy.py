@@ -255,6 +255,14 @@ def test_the_mismatch_of_framings_is_reported() -> None:
     assert all(text in one.notes[0] and one.outcome is None and one.request is None for one in answers)
 
 
+@pytest.mark.parametrize("together", [1, 2])
+def test_facts_keep_their_order_however_the_bytes_came(together: int) -> None:
+    """The mismatch shows as soon as the frames are cut, what decides the layout when they are decoded."""
+    dissector = iggy(candidates=LONG)
+    emitted(dissector, [(CLIENT, long_request(2, 1)), (SERVER, response(status=3))], together)
+    assert [*dissector.facts] == ["layout", "candidates", "framing", "mismatch", "deciding_frames"]
+
+
 def test_evictions_answer_the_login() -> None:
     said = messages(read("py090d5-errors.pcap")[0])
     (evicted,) = [one for one in said if one.name == "eviction"]

@@ -545,7 +545,10 @@ class IggyDissector(Dissector):
         if long is not None:
             self.facts["framing"] = FRAMINGS[long]
         if long is not None and other is not None and self.mismatch:
+            behind = {key: self.facts.pop(key) for key in [*self.facts] if key not in ("layout", "candidates", "framing")}
             self.facts["mismatch"] = f"the client speaks the {FRAMINGS[long]} framing, the server the {FRAMINGS[other]} one"
+            # frames are cut ahead of what is decoded, so its place must not depend on what the facts hold by then
+            self.facts.update(behind)
         if self.deciding:
             self.facts["deciding_frames"] = self.deciding
 
