@@ -75,7 +75,13 @@ def _read(split: Split, payload: bool, ordered: bool) -> Iterator[pa.RecordBatch
 
 
 def _segments(
-    batch: PacketBatch, segments: SegmentBatch, rows: slice, merge_ns: NDArray[np.int64], parser: LinkParser, base: int | None, payload: bool
+    batch: PacketBatch,
+    segments: SegmentBatch,
+    rows: slice,
+    merge_ns: NDArray[np.int64],
+    parser: LinkParser,
+    base: int | None,
+    payload: bool,
 ) -> pa.RecordBatch:
     order = segments.order[rows]
     count = len(order)
@@ -113,7 +119,9 @@ def _segments(
 def _seen(parser: LinkParser, order: NDArray[np.int64]) -> tuple[Any, Any]:
     """Packet types and digests of these packets of a batch, null where they have none."""
     assert parser.sightings is not None
-    found = dict(zip(parser.sightings.rows.tolist(), zip(parser.sightings.types.tolist(), parser.sightings.digests, strict=True), strict=True))
+    found = dict(
+        zip(parser.sightings.rows.tolist(), zip(parser.sightings.types.tolist(), parser.sightings.digests, strict=True), strict=True)
+    )
     seen = [found.get(one, (None, None)) for one in order.tolist()]
     return pa.array([one[0] for one in seen], pa.int32()), pa.array([one[1] for one in seen], pa.binary())
 

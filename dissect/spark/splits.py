@@ -168,7 +168,6 @@ def plan(files: Sequence[str], target: int = TARGET, run: Mapping = map) -> Plan
     """How these files are read in ranges of about `target` bytes; `run` calls a function for many pieces, perhaps elsewhere."""
     result = Plan(list(files), [], [])
     whole: list[tuple[int, Piece]] = []
-    cut: list[tuple[int, list[Piece]]] = []
     pieces: list[list[Piece]] = []
     indexes: list[int] = []
     for index, path in enumerate(files):
@@ -248,9 +247,7 @@ def _chain(result: Plan, index: int, pieces: list[Piece], found: list[Examined])
             one = examine(msgspec.structs.replace(whole, start=at, nexts=[]))
             last = True
             if one.error is None:
-                result.troubles.append(
-                    Trouble(index, whole.path, at, number or None, f"{why}; read in one piece from byte {at}", 0, False)
-                )
+                result.troubles.append(Trouble(index, whole.path, at, number or None, f"{why}; read in one piece from byte {at}", 0, False))
         packed = whole.format == PACKED
         stop = None if packed else one.stop if last else one.landed
         size = whole.size if packed else one.landed - at
@@ -394,10 +391,7 @@ def border(piece: Piece, near: int) -> int | None:
         data = stream.read(WINDOW + 32)
         stream.seek(0)
         first = stream.read(pcap.HEADER + 16)
-    if piece.format == "pcap":
-        follow = _pcap_chain(data, first, near, piece)
-    else:
-        follow = _pcapng_chain(data, near, piece)
+    follow = _pcap_chain(data, first, near, piece) if piece.format == "pcap" else _pcapng_chain(data, near, piece)
     reach = piece.limit + BLOCK_ROOM
     heads = sorted(at for at in follow if at < reach)
     while len(heads) > 1:
