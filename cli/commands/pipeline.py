@@ -207,7 +207,7 @@ def _summary(session: Session, run: Run) -> None:
         f"{rows['conversations']:,} conversations, {rows['gaps']:,} gaps, {rows['errors']:,} errors"
         + (f"; {run.resumed} parts were done before" if run.resumed else "")
     )
-    lines = [("command", "exchanges", "p50", "p90", "p99", "p99.9", "slowest")]
+    lines: list[tuple[str, ...]] = [("command", "exchanges", "p50", "p90", "p99", "p99.9", "slowest")]
     for row in spark.sql(LATENCIES).collect():
         times = [_time(one) for one in (*(row.latency or [None] * 4), row.slowest)]
         lines.append((f"{row.protocol} {row.name}", f"{row.exchanges:,}", *times))

@@ -53,7 +53,8 @@ def conversations(packets: Any, options: Options | None = None, parts: int | Non
 def by_conversation(packets: Any, parts: int | None = None, ordered: Any = None, without: Sequence[int] = ()) -> Any:
     """The packets of each conversation together and in order, each conversation in one partition of `parts`.
 
-    `without`: partitions that stay empty. `ordered`: the rows of `packets` that depend on each other across conversations, None to look for them in `packets`.
+    `without`: partitions that stay empty. `ordered`: the rows of `packets` that depend on each other across conversations, None to look
+    for them in `packets`.
     """
     from pyspark.sql import functions as f
 

@@ -37,7 +37,7 @@ def source() -> Any:
 
     from dissect.spark.rows import DDL
 
-    class Reader(DataSourceReader):
+    class Reader(DataSourceReader):  # type: ignore[misc]
         def __init__(self, options: Any) -> None:
             self.target = int(options.get("split", TARGET))
             self.payload = _truth(options, "payload", True)
@@ -65,7 +65,7 @@ def source() -> Any:
             for split in msgspec.json.decode(partition.value, type=list[Split]):
                 yield from read(split, self.payload, self.ordered)
 
-    class Packets(DataSource):
+    class Packets(DataSource):  # type: ignore[misc]
         """Packets of captures. Options: `split` bytes of a range, `payload` false to leave out what can be read again."""
 
         @classmethod

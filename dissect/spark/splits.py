@@ -12,13 +12,13 @@ damaged file ends where a single reader would have ended.
 
 from __future__ import annotations
 
+import glob
 import io
 import mmap
 import re
 import struct
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from glob import glob, has_magic
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -154,8 +154,8 @@ def expand(sources: Sequence[str]) -> list[str]:
             names = sorted(str(path) for path in Path(source).rglob("*") if path.is_file() and not path.name.startswith("."))
             if not names:
                 raise UsageError(f"{source}: the folder has no files")
-        elif has_magic(source) and not Path(source).exists():
-            names = sorted(name for name in glob(source, recursive=True) if Path(name).is_file())
+        elif glob.has_magic(source) and not Path(source).exists():
+            names = sorted(name for name in glob.iglob(source, recursive=True) if Path(name).is_file())  # noqa: PTH207 - a pattern may be absolute
             if not names:
                 raise UsageError(f"{source}: no file has such a name")
         else:
@@ -167,7 +167,6 @@ def expand(sources: Sequence[str]) -> list[str]:
 def plan(files: Sequence[str], target: int = TARGET, run: Mapping = map) -> Plan:
     """How these files are read in ranges of about `target` bytes; `run` calls a function for many pieces, perhaps elsewhere."""
     result = Plan(list(files), [], [])
-    whole: list[tuple[int, Piece]] = []
     pieces: list[list[Piece]] = []
     indexes: list[int] = []
     for index, path in enumerate(files):
@@ -179,7 +178,7 @@ def plan(files: Sequence[str], target: int = TARGET, run: Mapping = map) -> Plan
         indexes.append(index)
         pieces.append([whole])
         if whole.format != PACKED:
-            whole.nexts = list(range(target, whole.size - target // 2, target))
+            whole.nexts = [near for near in range(target, whole.size - target // 2, target) if near > (whole.start or 0)]
             for place, near in enumerate(whole.nexts, 1):
                 pieces[-1].append(msgspec.structs.replace(whole, start=None, near=near, nexts=whole.nexts[place:]))
     found = iter(run(examine, [piece for many in pieces for piece in many]))
