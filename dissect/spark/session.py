@@ -49,6 +49,15 @@ OPENED = [
 VARIABLES = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP")
 """What is set in the environment while a session lives."""
 
+NETTY = (
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.allocator.type=pooled",
+    "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
+    "--sun-misc-unsafe-memory-access=allow",
+    "--enable-native-access=ALL-UNNAMED",
+)
+"""With `OPENED` all that Spark's own launcher adds, but for a module that is for numeric kernels only."""
+
 LOG4J = """rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = console
 appender.console.type = Console
@@ -117,7 +126,7 @@ class Session:
         handle, log = tempfile.mkstemp(prefix="streamdump-spark-", suffix=".log")
         self.log = Path(log)
         """What Spark says; kept when something goes wrong."""
-        self._folder = tempfile.TemporaryDirectory(prefix="streamdump-spark-")
+        self._folder = tempfile.TemporaryDirectory(prefix="streamdump-spark-", ignore_cleanup_errors=True)
         self._before = {name: os.environ.get(name) for name in VARIABLES}
         loopback = master.startswith(("local", "spark://127.", "spark://localhost"))
         if loopback:
@@ -148,7 +157,7 @@ class Session:
             "-XX:+IgnoreUnrecognizedVMOptions",
             *(f"--add-opens={package}=ALL-UNNAMED" for package in OPENED),
             "-Djdk.reflect.useDirectMethodHandle=false",
-            "-Dio.netty.tryReflectionSetAccessible=true",
+            *NETTY,
             f"-Dlog4j2.configurationFile=file:{folder}/log4j2.properties",
             f"-Djava.io.tmpdir={folder}",
             "org.apache.spark.deploy.SparkSubmit",

@@ -109,9 +109,9 @@ def test_times_that_go_back_keep_each_file_in_its_own_order(tmp_path: Path) -> N
     def talk(port: int, start: int, step: int) -> list[Packet]:
         frame = bytes.fromhex("00000004 0017 0001")  # Heartbeat
         packets = [Packet(ethernet(ip4(tcp(sport=port, seq=999, flags=SYN), src=A, dst=B)), start)]
-        for at in range(300):
-            packets.append(Packet(ethernet(ip4(tcp(frame, sport=port, seq=1000 + 8 * at, flags=ACK), src=A, dst=B)), start + at * step))
-        return packets
+        return packets + [
+            Packet(ethernet(ip4(tcp(frame, sport=port, seq=1000 + 8 * at, flags=ACK), src=A, dst=B)), start + at * step) for at in range(300)
+        ]
 
     files = [tmp_path / "a.pcap", tmp_path / "b.pcap"]
     files[0].write_bytes(pcap(talk(1000, START_NS, -5) + talk(1001, START_NS - 700, 7), nano=True, snap=SNAP))
