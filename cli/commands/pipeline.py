@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -121,6 +123,8 @@ def pipeline(
         session = Session(master, memory=f"{heap}m", ui=ui)
     except KeyboardInterrupt:
         return ExitCode.INTERRUPTED
+    # In place of PySpark's, which first asks Spark to cancel and waits for that.
+    signal.signal(signal.SIGINT, _interrupt)
     try:
         if sources:
             from dissect.spark.pipeline import Run, Settings
@@ -162,6 +166,12 @@ def pipeline(
         return ExitCode.USAGE
     session.close()
     return code
+
+
+def _interrupt(*_: object) -> None:
+    """Ctrl-C, without what PySpark has to say of a call that does not return."""
+    logging.disable(logging.CRITICAL)
+    raise KeyboardInterrupt
 
 
 def _reason(error: BaseException) -> str:

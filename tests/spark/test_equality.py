@@ -110,7 +110,8 @@ def test_times_that_go_back_keep_each_file_in_its_own_order(tmp_path: Path) -> N
         frame = bytes.fromhex("00000004 0017 0001")  # Heartbeat
         packets = [Packet(ethernet(ip4(tcp(sport=port, seq=999, flags=SYN), src=A, dst=B)), start)]
         return packets + [
-            Packet(ethernet(ip4(tcp(frame, sport=port, seq=1000 + 8 * at, flags=ACK), src=A, dst=B)), start + at * step) for at in range(300)
+            Packet(ethernet(ip4(tcp(frame, sport=port, seq=1000 + 8 * at, flags=ACK), src=A, dst=B)), start + at * step)
+            for at in range(300)
         ]
 
     files = [tmp_path / "a.pcap", tmp_path / "b.pcap"]
