@@ -17,7 +17,7 @@ from dissect.spark.rows import DDL
 from dissect.spark.session import Session
 from dissect.spark.source import NAME
 from dissect.spark.splits import TARGET, Plan, expand, plan
-from dissect.spark.tables import TABLES
+from dissect.spark.tables import TABLES, Input
 from dissect.spark.write import Receipt, Writer, commit, receipts
 
 POLL_S = 0.1
@@ -163,6 +163,7 @@ class Run:
         relate(related)
         last.put("conversations", related)
         last.put("errors", found.troubles)
+        last.put("files", _files(found))
         for table in TABLES:
             if not any(table in receipt.files for receipt in done) and not last.waits(table):
                 last.empty(table)
@@ -209,6 +210,13 @@ def partial_folder(out: Path) -> Path:
     return out.absolute().parent / f".{out.absolute().name}.partial"
 
 
+def _files(found: Plan) -> list[Input]:
+    packets = dict.fromkeys(range(len(found.files)), 0)
+    for split in found.splits:
+        packets[split.file] += split.packets
+    return [Input(index, path, _stamp(path)[0], packets[index]) for index, path in enumerate(found.files)]
+
+
 def _stamp(file: str) -> tuple[int, int]:
     try:
         status = Path(file).stat()
@@ -231,7 +239,7 @@ def views(spark: Any, out: Path, form: str) -> None:
         reader = spark.read.schema(from_arrow_schema(columns))
         if form == "csv":
             reader = reader.option("header", "true").option("multiLine", "true").option("escape", '"')
-        found = reader.format(form).load(str(out / table))
+        found = reader.format(form).load(str((out / table).absolute()))
         for name in ("fields", "facts"):
             if name in found.columns:
                 found = found.selectExpr("*", f"parse_json({name}) as {'variant' if name == 'fields' else 'facts_variant'}")

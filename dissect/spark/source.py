@@ -44,14 +44,12 @@ def source() -> Any:
             self.ordered = _truth(options, "ordered", False)
             self.plan = options.get("plan")
             self.path = options.get("path")
-            self.paths = options.get("paths")
 
         def partitions(self) -> Sequence[InputPartition]:
             if self.plan is not None:
                 found = msgspec.json.decode(self.plan, type=Plan)
             else:
-                paths = msgspec.json.decode(self.paths, type=list[str]) if self.paths else [self.path]
-                found = plan(expand([one.removeprefix("file:") for one in paths if one]), self.target)
+                found = plan(expand([str(self.path).removeprefix("file:")]), self.target)
             splits = found.splits
             if self.ordered:
                 splits = [split for split in splits if split.fragments or split.sightings]

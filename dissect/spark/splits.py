@@ -147,7 +147,7 @@ Mapping = Callable[[Callable[[Piece], Examined], Sequence[Piece]], Iterable[Exam
 
 
 def expand(sources: Sequence[str]) -> list[str]:
-    """The files that these files, folders and patterns name, each once, those of a folder or pattern by name."""
+    """The files that these files, folders and patterns name, absolute, each once, those of a folder or pattern by name."""
     found: dict[str, None] = {}
     for source in sources:
         if Path(source).is_dir():
@@ -160,7 +160,8 @@ def expand(sources: Sequence[str]) -> list[str]:
                 raise UsageError(f"{source}: no file has such a name")
         else:
             names = [source]
-        found.update(dict.fromkeys(names))
+        # Whoever reads them may work in another folder.
+        found.update(dict.fromkeys(str(Path(name).absolute()) for name in names))
     return list(found)
 
 

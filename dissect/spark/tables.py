@@ -19,6 +19,15 @@ def _text(value: Any) -> str:
     return _JSON.encode(value).decode()
 
 
+class Input(msgspec.Struct):
+    """One of the captures."""
+
+    file: int
+    path: str
+    size: int
+    packets: int
+
+
 class Column(msgspec.Struct, frozen=True):
     """One column: its type, what it says, and how it is made of a row's source."""
 
@@ -151,12 +160,20 @@ ERRORS: tuple[Column, ...] = (
     _plain("fatal", pa.bool_(), "false: everything was read all the same"),
 )
 
+FILES: tuple[Column, ...] = (
+    _plain("file", INT, "index of the input"),
+    _plain("path", TEXT, "the file"),
+    _plain("size", LONG, "its bytes"),
+    _plain("packets", LONG, "packets read of it"),
+)
+
 TABLES: dict[str, tuple[Column, ...]] = {
     "messages": MESSAGES,
     "exchanges": EXCHANGES,
     "conversations": CONVERSATIONS,
     "gaps": GAPS,
     "errors": ERRORS,
+    "files": FILES,
 }
 
 KINDS: dict[type, str] = {Message: "messages", Exchange: "exchanges", Gap: "gaps"}
@@ -167,7 +184,7 @@ def schema(table: str) -> Any:
     return pa.schema([pa.field(column.name, column.type, metadata={"comment": column.says}) for column in TABLES[table]])
 
 
-def batch(table: str, rows: Sequence[Linked] | Sequence[ConversationRow] | Sequence[Trouble]) -> Any:
+def batch(table: str, rows: Sequence[Linked] | Sequence[ConversationRow] | Sequence[Trouble] | Sequence[Input]) -> Any:
     """Records as columns."""
     columns = TABLES[table]
     arrays = []

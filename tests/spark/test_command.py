@@ -44,7 +44,7 @@ def test_a_machine_without_java_and_what_the_terminal_sees(tmp_path: Path) -> No
     heading, many = done.stdout.splitlines()
     assert heading == "many"
     assert int(many) > 3000
-    assert sorted(path.name for path in out.iterdir()) == ["conversations", "errors", "exchanges", "gaps", "messages"]
+    assert sorted(path.name for path in out.iterdir()) == ["conversations", "errors", "exchanges", "files", "gaps", "messages"]
     said = done.stderr.splitlines()
     assert said[0].startswith("streamdump: ")
     assert f"{int(many):,} messages" in said[0]

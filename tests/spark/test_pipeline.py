@@ -112,7 +112,7 @@ def test_bad_files_are_rows_and_cost_only_themselves(session: Any, files: list[P
 def test_a_run_without_packets_writes_empty_tables(session: Any, tmp_path: Path) -> None:
     (tmp_path / "empty.pcap").write_bytes(b"")
     run = go(session, [tmp_path / "empty.pcap"], tmp_path / "out")
-    assert run.rows == {"messages": 0, "exchanges": 0, "conversations": 0, "gaps": 0, "errors": 1}
+    assert run.rows == {"messages": 0, "exchanges": 0, "conversations": 0, "gaps": 0, "errors": 1, "files": 1}
     assert parquet(tmp_path / "out", "messages").num_rows == 0
 
 
