@@ -74,9 +74,10 @@ class FlowInspector(Inspector):
         """Take rows in order."""
         count = len(segments)
         if count:
-            segments.order = np.arange(self.orders, self.orders + count, dtype=np.int64)
-            self.orders += count
-            self.take_segments(segments)
+            begin, self.orders = self.orders, self.orders + count
+            segments.order = np.arange(begin, self.orders, dtype=np.int64)
+            for _ in self.take_segments(segments, begin, self.orders):
+                pass
 
     def results(self, finished: bool) -> Results:
         """What became certain since the last call; `finished`: no more rows of these conversations will come."""
