@@ -119,6 +119,7 @@ def pipeline(
     from dissect.spark.session import Session
 
     code = ExitCode.DONE
+    before = signal.getsignal(signal.SIGINT)
     try:
         session = Session(master, memory=f"{heap}m", ui=ui)
     except KeyboardInterrupt:
@@ -164,6 +165,8 @@ def pipeline(
         say(f"Spark failed: {_reason(error)}; its log is {session.log}")
         session.kill()
         return ExitCode.USAGE
+    finally:
+        signal.signal(signal.SIGINT, before)
     session.close()
     return code
 

@@ -159,7 +159,7 @@ def main() -> None:
         size = capture.stat().st_size
         lines = folder / "plain.json"
         with lines.open("wb") as out:
-            found = timed([*own, "--json", "--exchanges", "-q", str(capture)], stdout=out)
+            found = timed([*own, "--json", "--exchanges", str(capture)], stdout=out, stderr=subprocess.DEVNULL)
         with lines.open("rb") as read:
             messages = sum(b'"record":"message"' in line[:40] for line in read)
         lines.unlink()
