@@ -36,7 +36,7 @@ def command(*arguments: str) -> list[str]:
 
 def test_a_machine_without_java_and_what_the_terminal_sees(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    source = str(GOLDEN / "rabbitmq-stream")
+    source = str(GOLDEN / "rabbitmq-stream" / "*.pcap")
     query = "select count(*) as many from messages"
     call = command(source, "--out", str(out), "--master", "local[2]", "--parts", "2", "--memory", "1G", "--sql", query)
     done = subprocess.run(call, env=environment(tmp_path), capture_output=True, text=True, timeout=300, check=False)
