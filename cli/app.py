@@ -11,6 +11,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from cli.commands.conversations import conversations
+from cli.commands.pipeline import pipeline
 from cli.commands.protocols import protocols
 from cli.commands.read import read
 from cli.commands.schema import schema
@@ -92,6 +93,7 @@ class _Group(TyperGroup):
 app = typer.Typer(cls=_Group, add_completion=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 app.command(READ, cls=_Command, hidden=True)(read)
 app.command(cls=_Command)(conversations)
+app.command(cls=_Command)(pipeline)
 app.command(cls=_Command)(protocols)
 app.command(cls=_Command)(schema)
 

@@ -24,6 +24,11 @@ EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
         ("streamdump conversations --json *.pcap", "one JSON object a conversation"),
         ("streamdump conversations -i any", "a table that is kept up to date"),
     ),
+    "pipeline": (
+        ("streamdump pipeline captures/ --out tables", "Parquet tables of a folder, and a summary"),
+        ("streamdump pipeline 'ring/*.pcapng' --out t --format json", "the same as JSON Lines"),
+        ("streamdump pipeline --out tables --sql 'select name, count(*) from messages group by name'", "a query on tables that are there"),
+    ),
     "protocols": (
         ("streamdump protocols", "names, usual ports, titles"),
         ("streamdump protocols rabbitmq-stream | less", "every message with its fields"),

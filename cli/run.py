@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from dissect.inspector import Inspector
     from dissect.model import ConversationRow, Options, Record
 
-COMMANDS = ("conversations", "protocols", "schema")
+COMMANDS = ("conversations", "pipeline", "protocols", "schema")
 
 STOPPED = "stopped by -c"
 

@@ -13,7 +13,7 @@ from dissect.capture.link import LinkParser
 from dissect.capture.merge import merge
 from dissect.detect import BY_NAME, Detector, forced
 from dissect.errors import CaptureError
-from dissect.model import Chunk, ConversationRow, Exchange, Hole, Options, PacketBatch, Record, Verdict
+from dissect.model import Chunk, ConversationRow, Exchange, Hole, Options, PacketBatch, Record, SegmentBatch, Verdict
 from dissect.pair import Link, Pairer
 from dissect.protocols import PROTOCOLS
 from dissect.protocols.base import END, Context, Dissector, Emitted, rfc3339
@@ -127,11 +127,15 @@ class Inspector:
         if counters.first_time_ns is None:
             counters.first_time_ns = first
         counters.last_time_ns = last
+        yield from self.take_segments(segments, begin, counters.packets)
+
+    def take_segments(self, segments: SegmentBatch, begin: int, end: int) -> Iterator[list[Record]]:
+        """The records that the segments of the packets from `begin` to `end` complete, in parts."""
         deliveries = self._tcp.feed(segments)
         for delivery in deliveries:
             self._cut(delivery)
         step = max(PART, PART_CONVERSATIONS * len(deliveries))
-        for order in range(begin + step, counters.packets + step, step):
+        for order in range(begin + step, end + step, step):
             yield self._part(deliveries, order)
 
     def _part(self, deliveries: list[Delivery], order: int) -> list[Record]:
@@ -170,13 +174,12 @@ class Inspector:
         emitted.sort(key=itemgetter(0, 1, 2, 3))
         return self._hand_out(emitted)
 
-    def rows(self) -> list[ConversationRow]:
-        """The conversations so far, by first packet; without those that `age` dropped."""
+    def rows(self, related: bool = True) -> list[ConversationRow]:
+        """The conversations so far, by first packet; without those that `age` dropped. `related`: with what they tell of each other."""
         before = self.past.conversations + 1
         rows = [_row(number, tracked) for number, tracked in enumerate(sorted(self.conversations, key=lambda one: one.tcp.index), before)]
-        for protocol in PROTOCOLS:
-            if protocol.relate is not None:
-                protocol.relate([row for row in rows if row.protocol == protocol.name])
+        if related:
+            relate(rows)
         return rows
 
     def _drop_rows(self, now_ns: int, leaving: Callable[[list[ConversationRow]], None] | None) -> None:
@@ -344,6 +347,13 @@ class Inspector:
                 record.response = response.number  # type: ignore[union-attr]
         self._links.clear()
         return records
+
+
+def relate(rows: list[ConversationRow]) -> None:
+    """Adds to conversations what others tell: an Iggy server's layout, a Seastar stream's parent."""
+    for protocol in PROTOCOLS:
+        if protocol.relate is not None:
+            protocol.relate([row for row in rows if row.protocol == protocol.name])
 
 
 def _row(number: int, tracked: Tracked) -> ConversationRow:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -44,7 +44,7 @@ class Duplicates:
 
     def find(self, batch: PacketBatch, ip: Ints, room: Ints, kind: Ints, place: Ints) -> Ints | None:
         """The rows that repeat an earlier packet; `place` is the packet type, negative for rows that are not to be looked at."""
-        rows = np.flatnonzero((place >= 0) & (room > 0) & ((kind == 0x0800) | (kind == 0x86DD)))
+        rows = _cooked(room, kind, place)
         if not len(rows):
             return None
         time_ns = batch.time_ns[rows]
@@ -72,6 +72,17 @@ class Duplicates:
         self._seen = {key: one for key, one in self._seen.items() if one.time_ns >= oldest and one.number >= lowest}
         return np.array(again, np.int64) if again else None
 
+    def again(self, digest: bytes, time_ns: int, place: int) -> bool:
+        """`find` for one packet after the other, of which only the digest is at hand."""
+        number = self._number
+        self._number += 1
+        self._latest = max(self._latest, time_ns)
+        repeats = self._repeats(digest, 0, number, time_ns, self._latest, place)
+        if number % NEAR_PACKETS == 0:
+            oldest, lowest = self._latest - NEAR_NS, number - NEAR_PACKETS
+            self._seen = {key: one for key, one in self._seen.items() if one.time_ns >= oldest and one.number >= lowest}
+        return repeats
+
     def _repeats(self, key: bytes, mark: int, number: int, time_ns: int, latest: int, place: int) -> bool:
         known = self._seen.get(key)
         if (
@@ -85,6 +96,25 @@ class Duplicates:
             return True
         self._seen[key] = Sighting(mark, time_ns, number, {place})
         return False
+
+
+class Sightings(NamedTuple):
+    """Packets that `Duplicates` looks at: rows of a batch, packet types and digests."""
+
+    rows: Ints
+    types: Ints
+    digests: list[bytes]
+
+
+def sightings(batch: PacketBatch, ip: Ints, room: Ints, kind: Ints, place: Ints) -> Sightings:
+    """What `Duplicates.again` has to know of a batch whose packets are compared with those of other batches elsewhere."""
+    rows = _cooked(room, kind, place)
+    digests = [_key(batch.buffer, at, size) for at, size in zip(ip[rows].tolist(), room[rows].tolist(), strict=True)]
+    return Sightings(rows, place[rows], digests)
+
+
+def _cooked(room: Ints, kind: Ints, place: Ints) -> Ints:
+    return np.flatnonzero((place >= 0) & (room > 0) & ((kind == 0x0800) | (kind == 0x86DD)))
 
 
 def _key(buffer: bytes, ip: int, room: int) -> bytes:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dissect.capture.columns import gather
-from dissect.capture.duplicates import Duplicates
+from dissect.capture.duplicates import Duplicates, Sightings, sightings
 from dissect.model import PacketBatch, SegmentBatch
 
 if TYPE_CHECKING:
@@ -116,8 +116,14 @@ class LinkParser:
     What it gives does not depend on how the packets are cut into batches.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, stateless: bool = False) -> None:
+        """`stateless`: other parsers see other parts of the capture, so what depends on several packets is left to the caller:
+        after each batch `fragments` and `sightings` tell which packets that is."""
         self.counters = Counters()
+        self.stateless = stateless
+        self.fragments: list[tuple[int, int, int, int]] = []
+        """Fragments of TCP datagrams: row, place in the buffer, captured length and length on the wire of the IP packet."""
+        self.sightings: Sightings | None = None
         self._odd: OddPackets | None = None
         self._duplicates = Duplicates()
 
@@ -127,7 +133,10 @@ class LinkParser:
         counters.packets += len(batch)
         ip, kind, place = _link(batch)
         room = batch.captured - (ip - batch.offset)
-        if place is not None:
+        if self.stateless:
+            self.fragments = []
+            self.sightings = None if place is None else sightings(batch, ip, room, kind, place)
+        elif place is not None:
             again = self._duplicates.find(batch, ip, room, kind, place)
             if again is not None:
                 kind[again] = DUPLICATE
@@ -163,10 +172,10 @@ class LinkParser:
     def _row_by_row(self, batch: PacketBatch, rows: Ints, ip: Ints, room: Ints, sent: Ints) -> tuple[bytes, Rows | None]:
         """The segments of odd packets, and the buffer with the reassembled datagrams appended."""
         # dpkt takes a tenth of the time to start, and most captures have no such packet
-        from dissect.capture.odd import NOT_TCP, UNDECODED, WAITS, OddPackets
+        from dissect.capture.odd import NOT_TCP, UNDECODED, WAITS, OddPackets, Unjoined
 
         if self._odd is None:
-            self._odd = OddPackets()
+            self._odd = Unjoined() if self.stateless else OddPackets()
         counters = self.counters
         buffer = batch.buffer
         appended: list[bytes] = []
@@ -183,6 +192,8 @@ class LinkParser:
                 counters.undecoded += 1
             elif found is WAITS:
                 counters.fragments += 1
+                if self.stateless:
+                    self.fragments.append((row, start, len(packet), int(sent[row])))
             else:
                 assert not isinstance(found, str)
                 if found.datagram is not None:

@@ -169,6 +169,15 @@ class OddPackets:
         self._held -= self._waiting.pop(key).held
 
 
+class Unjoined(OddPackets):
+    """Leaves every fragment of a TCP datagram to whoever sees all of them."""
+
+    def _fragment(
+        self, key: Hashable, header: bytes, following: int, offset: int, more: bool, data: bytes, size: int, time_ns: int
+    ) -> Segment | Outcome:
+        return WAITS
+
+
 def _reach(pieces: list[tuple[int, int, bytes]], *, sent: bool) -> int:
     """How far the pieces reach from 0 without a hole, as sent or as captured."""
     reach = 0

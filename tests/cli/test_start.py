@@ -18,7 +18,7 @@ from cli.options import decode_rule, packet_limit, size
 from dissect.errors import UsageError
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
-COMMANDS = ("conversations", "protocols", "schema")
+COMMANDS = ("conversations", "pipeline", "protocols", "schema")
 
 
 def run(*argv: str, **more: Any) -> subprocess.CompletedProcess[str]:

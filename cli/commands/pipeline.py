@@ -1,0 +1,299 @@
+"""`streamdump pipeline CAPTURE|FOLDER|PATTERN... --out FOLDER`: many or huge captures to tables, on Spark."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.exits import ExitCode
+from cli.options import (
+    OTHER,
+    READ,
+    Colour,
+    DecodeAs,
+    FrameLimit,
+    OpenLimit,
+    UndecidedLimit,
+    Verbs,
+    WaitingLimit,
+    WaitingTime,
+    library_options,
+    one_of,
+    size,
+    whole,
+)
+from cli.output import coloured, say, write_text
+from dissect.errors import UsageError
+
+if TYPE_CHECKING:
+    from dissect.spark.pipeline import Progress, Run
+    from dissect.spark.session import Session
+    from dissect.spark.splits import Plan
+
+SPARK, WRITTEN = "Spark", "What is written"
+FORMATS = ("parquet", "json", "csv")
+PAYLOADS = ("shuffle", "reread")
+
+
+def pipeline(
+    sources: Annotated[
+        list[str] | None, typer.Argument(metavar="CAPTURE|FOLDER|PATTERN...", help="captures, merged by time", show_default=False)
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", metavar="FOLDER", help="where the tables go; not there yet, or empty", rich_help_panel=WRITTEN),
+    ] = None,
+    form: Annotated[
+        str,
+        typer.Option(
+            "--format", metavar="FORM", help="parquet, json or csv", rich_help_panel=WRITTEN, autocompletion=lambda: list(FORMATS)
+        ),
+    ] = "parquet",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="go on where a run with the same options was interrupted", rich_help_panel=WRITTEN)
+    ] = False,
+    sql: Annotated[
+        str | None,
+        typer.Option(
+            "--sql",
+            metavar="QUERY",
+            help="print what a query on the tables gives; without captures, on those in --out",
+            rich_help_panel=WRITTEN,
+            show_default=False,
+        ),
+    ] = None,
+    show_secrets: Annotated[
+        bool, typer.Option("--show-secrets", help="write passwords, tokens and the like", rich_help_panel=WRITTEN)
+    ] = False,
+    decode_as: DecodeAs = None,
+    verbs: Verbs = None,
+    split: Annotated[
+        str, typer.Option("--split", metavar="SIZE", help="bytes of a capture that one task reads", rich_help_panel=READ)
+    ] = "64M",
+    undecided_limit: UndecidedLimit = "1M",
+    waiting_limit: WaitingLimit = "16M",
+    waiting_time: WaitingTime = "10",
+    frame_limit: FrameLimit = "64M",
+    open_limit: OpenLimit = "65536",
+    master: Annotated[str, typer.Option("--master", metavar="URL", help="where Spark runs", rich_help_panel=SPARK)] = "local[*]",
+    payload: Annotated[
+        str,
+        typer.Option(
+            "--payload",
+            metavar="HOW",
+            help="shuffle payload, or reread it from the captures, which all workers must reach fast",
+            rich_help_panel=SPARK,
+            autocompletion=lambda: list(PAYLOADS),
+        ),
+    ] = "shuffle",
+    parts: Annotated[
+        str | None,
+        typer.Option("--parts", metavar="N", help="parts that conversations are divided into", rich_help_panel=SPARK, show_default=False),
+    ] = None,
+    memory: Annotated[str, typer.Option("--memory", metavar="SIZE", help="memory of the Java process", rich_help_panel=SPARK)] = "2G",
+    ui: Annotated[bool, typer.Option("--ui", help="Spark's web page", rich_help_panel=SPARK)] = False,
+    quiet: Annotated[bool, typer.Option("-q", help="no summary", rich_help_panel=OTHER)] = False,
+    colour: Colour = "auto",
+) -> int:
+    """Many or huge captures to tables, on Spark."""
+    one_of("--format", form, FORMATS)
+    one_of("--payload", payload, PAYLOADS)
+    heap = size("--memory", memory) >> 20
+    if not sources and not sql:
+        raise UsageError("no capture given; streamdump pipeline CAPTURE... --out FOLDER writes its tables")
+    if out is None:
+        raise UsageError("--out FOLDER is missing: where the tables go, or with --sql alone where they are")
+    target = Path(out)
+    if sources and target.exists() and (not target.is_dir() or any(target.iterdir())):
+        raise UsageError(f"{out}: is there already; choose another --out, or remove it")
+    if not sources and not (target / "messages").is_dir():
+        raise UsageError(f"{out}: has no tables; give captures to make them of")
+    options = library_options(
+        decode_as, undecided_limit, waiting_limit, "256M", waiting_time, frame_limit, open_limit, verbs, show_secrets=show_secrets
+    )
+    from dissect.spark.session import Session
+
+    code = ExitCode.DONE
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        session = Session(master, memory=f"{heap}m", ui=ui)
+    except KeyboardInterrupt:
+        return ExitCode.INTERRUPTED
+    # In place of PySpark's, which first asks Spark to cancel and waits for that.
+    signal.signal(signal.SIGINT, _interrupt)
+    try:
+        if sources:
+            from dissect.spark.pipeline import Run, Settings
+
+            settings = Settings(sources, form, payload, size("--split", split), None if parts is None else whole("--parts", parts), options)
+            bar = _Bar(colour)
+            run = Run(session, settings, target, bar.show)
+            try:
+                run.go(resume)
+            finally:
+                bar.close()
+            assert run.plan is not None
+            code = _troubles(run.plan)
+        else:
+            form = _form(target)
+        if sql is not None or not quiet:
+            from dissect.spark.pipeline import views
+
+            views(session.spark, target, form)
+        if sources and not quiet:
+            _summary(session, run)
+        if sql is not None:
+            _query(session.spark, sql)
+    except KeyboardInterrupt:
+        session.kill()
+        session.log.unlink(missing_ok=True)
+        if sources and not target.exists():
+            say("interrupted; no table was written, --resume goes on with the parts that are done")
+        return ExitCode.INTERRUPTED
+    except UsageError:
+        session.close()
+        raise
+    except Exception as error:
+        if not type(error).__module__.startswith(("pyspark.", "py4j.")):
+            session.kill()
+            raise
+        say(f"Spark failed: {_reason(error)}; its log is {session.log}")
+        session.kill()
+        return ExitCode.USAGE
+    finally:
+        signal.signal(signal.SIGINT, before)
+    session.close()
+    return code
+
+
+def _interrupt(*_: object) -> None:
+    """Ctrl-C, without what PySpark has to say of a call that does not return."""
+    logging.disable(logging.CRITICAL)
+    raise KeyboardInterrupt
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong, without the traces of both languages."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    own = [line for line in lines if line.startswith("dissect.errors.")]
+    return own[-1].partition(": ")[2] if own else lines[0] if lines else type(error).__name__
+
+
+def _form(out: Path) -> str:
+    suffixes = {path.suffix.lstrip(".") for path in (out / "messages").iterdir()}
+    return next((form for form in FORMATS if form in suffixes), "parquet")
+
+
+def _troubles(plan: Plan) -> ExitCode:
+    """Say what is wrong with files; the exit code."""
+    for trouble in plan.troubles:
+        at = f" (at byte {trouble.offset:,})" if trouble.offset is not None else ""
+        lost = f"; {trouble.lost:,} bytes not read" if trouble.lost else ""
+        say(f"{trouble.path}: {trouble.reason}{at}{lost}")
+    return ExitCode.UNREADABLE if any(trouble.fatal for trouble in plan.troubles) else ExitCode.DONE
+
+
+LATENCIES = """
+select protocol, name, count(*) as exchanges, count(latency_ns) as answered,
+  percentile(latency_ns, array(0.5, 0.9, 0.99, 0.999)) as latency, max(latency_ns) as slowest
+from exchanges group by protocol, name order by exchanges desc, name limit 40
+"""
+SLOWEST = "select time_ns, src, dst, name, id, latency_ns from exchanges where latency_ns is not null order by latency_ns desc limit 5"
+UNANSWERED = """
+select name, outcome, reason, count(*) as many from exchanges where outcome in ('unanswered', 'superseded')
+group by name, outcome, reason order by many desc, name limit 20
+"""
+
+
+def _summary(session: Session, run: Run) -> None:
+    """Say on standard error what there is: counts, latency by command, the slowest, and what was not answered."""
+    spark = session.spark
+    assert run.plan is not None
+    rows = run.rows
+    say(
+        f"{len(run.plan.files):,} files, {run.plan.packets:,} packets: {rows['messages']:,} messages, {rows['exchanges']:,} exchanges, "
+        f"{rows['conversations']:,} conversations, {rows['gaps']:,} gaps, {rows['errors']:,} errors"
+        + (f"; {run.resumed} parts were done before" if run.resumed else "")
+    )
+    lines: list[tuple[str, ...]] = [("command", "exchanges", "p50", "p90", "p99", "p99.9", "slowest")]
+    for row in spark.sql(LATENCIES).collect():
+        times = [_time(one) for one in (*(row.latency or [None] * 4), row.slowest)]
+        lines.append((f"{row.protocol} {row.name}", f"{row.exchanges:,}", *times))
+    if len(lines) > 1:
+        _table(lines)
+    lines = [("slowest", "id", "between", "latency")]
+    for row in spark.sql(SLOWEST).collect():
+        lines.append((row.name, row.id or "", f"{row.src} > {row.dst}", _time(row.latency_ns)))
+    if len(lines) > 1:
+        _table(lines)
+    lines = [("without a response", "why", "requests")]
+    for row in spark.sql(UNANSWERED).collect():
+        lines.append((row.name, row.reason or row.outcome, f"{row.many:,}"))
+    if len(lines) > 1:
+        _table(lines)
+
+
+def _time(value: float | None) -> str:
+    return "" if value is None else f"{value / 1e6:,.3f} ms"
+
+
+def _table(lines: list[tuple[str, ...]]) -> None:
+    """Columns on standard error: text to the left, numbers to the right."""
+    from dissect.render.terminal import visible
+
+    shown = [[visible(cell) for cell in line] for line in lines]
+    widths = [max(len(line[at]) for line in shown) for at in range(len(shown[0]))]
+    for line in shown:
+        cells = [cell.ljust(width) if cell == line[0] else cell.rjust(width) for cell, width in zip(line, widths, strict=True)]
+        sys.stderr.write("  " + "  ".join(cells).rstrip() + "\n")
+
+
+def _query(spark: Any, sql: str) -> None:
+    """Print what a query gives, as columns between tabs."""
+    from dissect.render.terminal import visible
+
+    try:
+        found = spark.sql(sql)
+        rows = found.toLocalIterator()
+        write_text("\t".join(found.columns) + "\n")
+        for row in rows:
+            write_text("\t".join(visible("" if cell is None else str(cell)) for cell in row) + "\n")
+    except Exception as error:
+        if not type(error).__module__.startswith("pyspark.errors"):
+            raise
+        raise UsageError(f"--sql: {str(error).strip().splitlines()[0]}") from error
+
+
+class _Bar:
+    """Completed and total tasks and bytes, on a terminal only."""
+
+    def __init__(self, colour: str) -> None:
+        self.wanted = sys.stderr.isatty()
+        self.colour = colour
+        self.bar: Any = None
+        self.task: Any = None
+
+    def show(self, progress: Progress) -> None:
+        if not self.wanted:
+            return
+        if self.bar is None:
+            from rich.console import Console
+            from rich.progress import BarColumn, DownloadColumn, TextColumn
+            from rich.progress import Progress as Bar
+
+            console = Console(stderr=True, no_color=not coloured(self.colour, sys.stderr))
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[tasks]} tasks"), DownloadColumn())
+            self.bar = Bar(*columns, console=console, transient=True)
+            self.task = self.bar.add_task(progress.what, total=None, tasks="")
+            self.bar.start()
+        tasks = f"{progress.tasks}/{progress.total}"
+        self.bar.update(self.task, description=progress.what, total=progress.bytes, completed=progress.read, tasks=tasks)
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()

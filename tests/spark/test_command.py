@@ -1,0 +1,220 @@
+"""`streamdump pipeline` as a process of its own: its start, its end, and what it needs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.app import main
+from cli.exits import ExitCode
+from dissect.errors import UsageError
+from dissect.spark.session import find_java
+from dissect.spark.write import FORMATS
+from tests.spark.captures import generated, records, rotated
+
+GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
+
+
+def environment(tmp_path: Path, **more: str) -> dict[str, str]:
+    """One without any Java: PATH has what Python needs only."""
+    empty = tmp_path / "bin"
+    empty.mkdir(exist_ok=True)
+    kept = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "PATH", "SPARK_HOME")}
+    return {**kept, "PATH": str(empty), **more}
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "cli", "pipeline", *arguments]
+
+
+def test_a_machine_without_java_and_what_the_terminal_sees(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    source = str(GOLDEN / "rabbitmq-stream" / "*.pcap")
+    query = "select count(*) as many from messages"
+    call = command(source, "--out", str(out), "--master", "local[2]", "--parts", "2", "--memory", "1G", "--sql", query)
+    done = subprocess.run(call, env=environment(tmp_path), capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    heading, many = done.stdout.splitlines()
+    assert heading == "many"
+    assert int(many) > 3000
+    assert sorted(path.name for path in out.iterdir()) == ["conversations", "errors", "exchanges", "files", "gaps", "messages"]
+    said = done.stderr.splitlines()
+    assert said[0].startswith("streamdump: ")
+    assert f"{int(many):,} messages" in said[0]
+    assert all(line.startswith("  ") for line in said[1:]), "Spark's own noise is in its log"
+    assert any("rabbitmq-stream Publish" in line and " ms" in line for line in said)
+
+
+def test_interruption_ends_it_within_a_second_and_leaves_no_table(tmp_path: Path, java_home: str) -> None:
+    out = tmp_path / "out"
+    source = generated(tmp_path, 60_000, 40)
+    call = command(str(source), "--out", str(out), "--master", "local[2]", "--split", "200K", "--memory", "1G")
+    process = subprocess.Popen(call, env={**os.environ, "JAVA_HOME": java_home}, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 200
+    while not (tmp_path / ".out.partial" / "state.json").is_file() and time.monotonic() < until and process.poll() is None:
+        time.sleep(0.05)
+    time.sleep(1)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    before = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    took = time.monotonic() - before
+    assert process.returncode == ExitCode.INTERRUPTED, said
+    assert said.startswith("streamdump: interrupted; no table was written")
+    assert len(said.splitlines()) == 1
+    assert not out.exists()
+    assert children
+    assert not any(Path(f"/proc/{child}").exists() for child in children)
+    assert took < 3, "a second, and room for a busy machine"
+
+
+def test_no_java_at_all_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr("dissect.spark.session.find_spec", lambda name: None)
+    with pytest.raises(UsageError, match=r"^Spark needs Java 17 or newer, and none was found; pip install 'streamdump\[java\]' brings"):
+        find_java()
+    old = tmp_path / "old"
+    (old / "bin").mkdir(parents=True)
+    (old / "bin" / "java").write_text("#!/bin/sh\n")
+    (old / "release").write_text('JAVA_VERSION="1.8.0_392"\n')
+    monkeypatch.setenv("JAVA_HOME", str(old))
+    with pytest.raises(UsageError, match="is version 8"):
+        find_java()
+
+
+def test_no_pyspark_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("dissect.spark.session.find_spec", lambda name: None)
+    assert main(["pipeline", "a.pcap", "--out", str(tmp_path / "out")]) == ExitCode.USAGE
+    assert capsys.readouterr().err == "streamdump: the pipeline needs PySpark; pip install 'streamdump[spark]' brings it along\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "no capture given"),
+        (["a.pcap"], "--out FOLDER is missing"),
+        (["a.pcap", "--out", "{full}"], "is there already"),
+        (["--sql", "select 1", "--out", "{full}"], "has no tables"),
+        (["a.pcap", "--out", "x", "--format", "xml"], "must be parquet, json or csv"),
+        (["a.pcap", "--out", "x", "--payload", "mail"], "must be shuffle or reread"),
+    ],
+)
+def test_wrong_calls_start_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def started(*_: Any, **__: Any) -> None:
+        raise AssertionError("Spark was started")
+
+    monkeypatch.setattr("dissect.spark.session.Session", started)
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "file").write_text("")
+    assert main(["pipeline", *(one.format(full=full) for one in arguments)]) == ExitCode.USAGE
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["captures.pcap", "-q"], ["conversations", "captures.pcap"], ["--help"], ["pipeline", "--help"]])
+def test_nothing_else_imports_spark(tmp_path: Path, arguments: list[str]) -> None:
+    source = next((GOLDEN / "iggy").glob("*.pcap"))
+    (tmp_path / "captures.pcap").write_bytes(source.read_bytes())
+    code = f"import sys; from cli.app import main; main({arguments!r}); heavy = {{'pyspark', 'pyarrow', 'pandas', 'dissect.spark'}};"
+    code += "print(sorted(heavy & set(sys.modules)))"
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_pipeline_does_not_import_scapy() -> None:
+    code = "import sys, dissect.spark.pipeline, dissect.spark.source, cli.commands.pipeline; print('scapy' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_the_command_offers_what_the_library_writes() -> None:
+    from cli.commands import pipeline
+
+    assert pipeline.FORMATS == FORMATS
+
+
+@pytest.mark.slow
+def test_a_cluster_that_loses_a_worker_says_the_same(tmp_path: Path, java_home: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pyspark
+
+    from dissect.spark.pipeline import Progress, Run, Settings
+    from dissect.spark.session import NETTY, OPENED, Session
+    from tests.spark.comparing import plain, told
+
+    files = rotated(tmp_path / "rotated", records(generated(tmp_path, 12_000)))
+    # Workers start their executors with a module that the Java of the extra lacks.
+    home = tmp_path / "java"
+    (home / "bin").mkdir(parents=True)
+    script = f'#!/bin/bash\nexec {java_home}/bin/java "${{@/--add-modules=jdk.incubator.vector/-XX:+IgnoreUnrecognizedVMOptions}}"\n'
+    (home / "bin" / "java").write_text(script)
+    (home / "bin" / "java").chmod(0o755)
+    environ = {
+        **os.environ,
+        "JAVA_HOME": str(home),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_HOME": str(Path(pyspark.__file__).parent),
+        "SPARK_SCALA_VERSION": "2.13",
+    }
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(name: str, *arguments: str) -> Path:
+        log = tmp_path / f"{len(started)}.log"
+        opened = [f"--add-opens={one}=ALL-UNNAMED" for one in OPENED]
+        jars = Path(pyspark.__file__).parent / "jars"
+        call = [str(home / "bin" / "java"), "-Xmx256m", "-cp", f"{jars}/*", "-XX:+IgnoreUnrecognizedVMOptions", *opened, *NETTY]
+        call += [f"org.apache.spark.deploy.{name}", "--host", "127.0.0.1", "--webui-port", "0", *arguments]
+        with log.open("wb") as out:
+            started.append(subprocess.Popen(call, env=environ, cwd=tmp_path, stdout=out, stderr=out, start_new_session=True))
+        return log
+
+    def wait_for(log: Path, text: str) -> str:
+        until = time.monotonic() + 120
+        while time.monotonic() < until:
+            for line in log.read_text(errors="replace").splitlines():
+                if text in line:
+                    return line
+            time.sleep(0.1)
+        raise AssertionError(log.read_text()[-2000:])
+
+    try:
+        log = start("master.Master", "--port", "0")
+        url = wait_for(log, "Starting Spark master at ").split()[-1]
+        workers = [start("worker.Worker", "--cores", "1", "--memory", "1g", "--work-dir", str(tmp_path / f"w{at}"), url) for at in range(2)]
+        for worker in workers:
+            wait_for(worker, "Successfully registered")
+        monkeypatch.setenv("JAVA_HOME", java_home)
+        settings = {"spark.executor.memory": "700m", "spark.shuffle.io.retryWait": "1s"}
+        session = Session(url, memory="1g", settings=settings)
+        killed: list[str] = []
+
+        def lose_one(progress: Progress) -> None:
+            if progress.what == "dissecting" and progress.tasks >= 12 and not killed:
+                killed.append(f"{progress.tasks} of {progress.total}")
+                os.killpg(started[1].pid, signal.SIGKILL)
+
+        try:
+            run = Run(session, Settings([str(path) for path in files], split=50_000, parts=24), tmp_path / "out", lose_one)
+            run.go()
+        finally:
+            session.close()
+        assert killed
+        import pyarrow.parquet
+
+        for table, lines in plain(files).items():
+            assert told(table, pyarrow.parquet.read_table(tmp_path / "out" / table).to_pylist()) == lines
+    finally:
+        for process in started:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

@@ -1,0 +1,121 @@
+"""The central promise, without Spark: whatever is cut, sorted and put together again says what a plain run says."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.capture.frames import ACK, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, pcapng, sll, tcp
+from tests.spark.captures import SNAP, generated, records, rotated
+from tests.spark.comparing import plain, without_spark
+
+GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
+
+
+@pytest.fixture(scope="module")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return generated(tmp_path_factory.mktemp("equality"))
+
+
+@pytest.mark.parametrize("family", sorted(path.name for path in GOLDEN.iterdir()))
+@pytest.mark.parametrize("payload", [True, False], ids=["shuffle", "reread"])
+def test_merged_golden_captures(family: str, payload: bool) -> None:
+    files = sorted((GOLDEN / family).glob("*.pcap*"))
+    _, found = without_spark(files, 5_000, payload)
+    assert found == plain(files)
+
+
+@pytest.mark.parametrize(("split", "batch"), [(10_000, 100), (50_000, 1), (1 << 30, 10_000)])
+def test_any_splits_and_batches(capture: Path, split: int, batch: int) -> None:
+    _, found = without_spark([capture], split, batch=batch)
+    assert found == plain([capture])
+    assert len(found["messages"]) > 3000
+
+
+@pytest.mark.parametrize("payload", [True, False], ids=["shuffle", "reread"])
+def test_conversations_across_files(capture: Path, tmp_path: Path, payload: bool) -> None:
+    files = rotated(tmp_path / "rotated", records(capture))
+    plan, found = without_spark(files, 20_000, payload)
+    assert len(plan.splits) > 10
+    assert found == plain(files)
+
+
+def test_packets_out_of_order_repeated_and_lost(capture: Path, tmp_path: Path) -> None:
+    dice = random.Random(3)
+    packets = records(capture)
+    for _ in range(100):
+        at = dice.randrange(30, len(packets) - 5)
+        packets.insert(at + dice.randrange(4), packets.pop(at))
+        packets.insert(at, packets[at - dice.randrange(20)])
+        del packets[dice.randrange(30, len(packets))]
+    path = tmp_path / "trouble.pcap"
+    path.write_bytes(pcap(packets, nano=True, snap=SNAP))
+    _, found = without_spark([path], 20_000, batch=333)
+    assert found == plain([path])
+    assert found["gaps"]
+
+
+def fragments(packet: Packet, identity: int, at: int) -> list[Packet]:
+    """A packet in two fragments."""
+    ip = packet.data[14:]
+    src, dst, body = ip[12:16], ip[16:20], ip[20:]
+    first = ip4(body[:at], src=src, dst=dst, identity=identity, more=True)
+    return [
+        Packet(ethernet(first), packet.time_ns),
+        Packet(ethernet(ip4(body[at:], src=src, dst=dst, identity=identity, offset=at)), packet.time_ns + 1),
+    ]
+
+
+@pytest.mark.parametrize("payload", [True, False], ids=["shuffle", "reread"])
+def test_fragments_in_different_ranges_and_files(capture: Path, tmp_path: Path, payload: bool) -> None:
+    packets: list[Packet] = []
+    late: list[Packet] = []
+    for at, one in enumerate(records(capture)):
+        if at % 9 == 5 and len(one.data) > 120:
+            first, second = fragments(one, at & 0xFFFF, 48)
+            packets.append(first)
+            (late if at % 2 else packets).append(second)
+        else:
+            packets.append(one)
+    files = [tmp_path / "a.pcap", tmp_path / "b.pcap"]
+    files[0].write_bytes(pcap(packets, nano=True, snap=SNAP))
+    files[1].write_bytes(pcap(late, nano=True, snap=SNAP))
+    plan, found = without_spark(files, 20_000, payload)
+    assert sum(split.fragments for split in plan.splits) > 100
+    assert found == plain(files)
+
+
+def test_packets_that_a_cooked_capture_has_twice(capture: Path, tmp_path: Path) -> None:
+    dice = random.Random(5)
+    packets: list[Packet] = []
+    for one in records(capture):
+        packets.append(Packet(sll(one.data[14:], 4), one.time_ns))
+        if dice.random() < 0.8:
+            packets.append(Packet(sll(one.data[14:], 0), one.time_ns + dice.choice((0, 500, 2_000_000))))
+        if dice.random() < 0.1:
+            packets.append(Packet(sll(ip4(b"\0" * 8, protocol=17), dice.randrange(5)), one.time_ns))
+    packets.sort(key=lambda one: one.time_ns)
+    files = [tmp_path / "a.pcap", tmp_path / "b.pcapng"]
+    files[0].write_bytes(pcap(packets[::3], link=113, nano=True, snap=SNAP))
+    files[1].write_bytes(pcapng([one for at, one in enumerate(packets) if at % 3], link=113))
+    plan, found = without_spark(files, 30_000, batch=97)
+    assert sum(split.sightings for split in plan.splits) == len(packets)
+    assert found == plain(files)
+
+
+def test_times_that_go_back_keep_each_file_in_its_own_order(tmp_path: Path) -> None:
+    def talk(port: int, start: int, step: int) -> list[Packet]:
+        frame = bytes.fromhex("00000004 0017 0001")  # Heartbeat
+        packets = [Packet(ethernet(ip4(tcp(sport=port, seq=999, flags=SYN), src=A, dst=B)), start)]
+        return packets + [
+            Packet(ethernet(ip4(tcp(frame, sport=port, seq=1000 + 8 * at, flags=ACK), src=A, dst=B)), start + at * step)
+            for at in range(300)
+        ]
+
+    files = [tmp_path / "a.pcap", tmp_path / "b.pcap"]
+    files[0].write_bytes(pcap(talk(1000, START_NS, -5) + talk(1001, START_NS - 700, 7), nano=True, snap=SNAP))
+    files[1].write_bytes(pcap(talk(1001, START_NS - 500, 3) + talk(1000, START_NS - 2000, 4), nano=True, snap=SNAP))
+    _, found = without_spark(files, 5_000)
+    assert found == plain(files)

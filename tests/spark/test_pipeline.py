@@ -1,0 +1,159 @@
+"""Runs on a local session: the tables say what a plain run says, and damaged files cost only themselves."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+import dissect.spark
+from dissect.capture.files import open_capture
+from dissect.inspector import Inspector
+from dissect.spark import pipeline
+from dissect.spark.pipeline import Run, Settings, partial_folder, views
+from dissect.spark.rows import SCHEMA
+from dissect.spark.tables import TABLES, schema
+from dissect.spark.write import receipts
+from tests.spark.captures import generated, records, rotated
+from tests.spark.comparing import plain, told
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("pipeline")
+    return rotated(folder / "rotated", records(generated(folder)))
+
+
+@pytest.fixture(scope="module")
+def expected(files: list[Path]) -> dict[str, list[str]]:
+    return plain(files)
+
+
+def go(session: Any, sources: list[Path], out: Path, *, resume: bool = False, **more: Any) -> Run:
+    run = Run(session, Settings([str(path) for path in sources], **more), out)
+    run.go(resume)
+    return run
+
+
+def parquet(out: Path, table: str) -> Any:
+    return pa.parquet.read_table(out / table)
+
+
+def same(out: Path, expected: dict[str, list[str]]) -> None:
+    for table, lines in expected.items():
+        assert told(table, parquet(out, table).to_pylist()) == lines
+
+
+@pytest.mark.parametrize(("payload", "parts", "split"), [("shuffle", 5, 30_000), ("reread", 2, 100_000)])
+def test_tables_equal_a_plain_run(
+    session: Any, files: list[Path], expected: dict[str, list[str]], tmp_path: Path, payload: str, parts: int, split: int
+) -> None:
+    out = tmp_path / "out"
+    run = go(session, files, out, payload=payload, parts=parts, split=split)
+    same(out, expected)
+    assert run.rows["messages"] == len(expected["messages"])
+    for table in TABLES:
+        assert parquet(out, table).schema.equals(schema(table))
+    inspector = Inspector([open_capture(path) for path in files])
+    for _ in inspector.records():
+        pass
+    found = {tuple(row["endpoints"]): row for row in parquet(out, "conversations").to_pylist()}
+    for row in inspector.rows():
+        one = found[row.endpoints]
+        assert [one["messages"], one["packets"], one["bytes"], one["ended"]] == [row.messages, [*row.packets], [*row.bytes], row.ended]
+    assert not partial_folder(out).exists()
+
+
+def test_the_data_source_in_a_notebook(session: Any, files: list[Path], expected: dict[str, list[str]]) -> None:
+    dissect.spark.register(session.spark)
+    packets = session.spark.read.format("streamdump.packets").option("split", "50000").load(str(files[0].parent))
+    assert packets.columns == SCHEMA.names
+    messages = dissect.spark.messages(packets, parts=3)
+    plan = messages._jdf.queryExecution().toString()
+    sorts = plan[plan.index("== Physical Plan ==") :].count("Sort [flow_id")
+    assert sorts == 1
+    rows = [row.asDict(recursive=True) for row in messages.collect()]
+    assert told("messages", rows) == expected["messages"]
+
+
+def test_bad_files_are_rows_and_cost_only_themselves(session: Any, files: list[Path], tmp_path: Path) -> None:
+    folder = tmp_path / "some"
+    folder.mkdir()
+    data = files[0].read_bytes()
+    (folder / "a-empty.pcap").write_bytes(b"")
+    (folder / "b-foreign.pcap").write_bytes(b"PK\x03\x04 something else")
+    (folder / "c-cut.pcap").write_bytes(data[: len(data) // 2 + 7])
+    (folder / "d-noise.pcap").write_bytes(data[:90_000] + b"\xff" * 300 + data[90_300:])
+    packed = gzip.compress(data)
+    (folder / "e-cut.pcap.gz").write_bytes(packed[: len(packed) // 2])
+    (folder / "f-good.pcapng").write_bytes(files[1].read_bytes())
+    names = sorted(folder.iterdir())
+    run = go(session, [folder], tmp_path / "out", split=20_000, parts=3)
+    same(tmp_path / "out", plain(names))
+    errors = parquet(tmp_path / "out", "errors").to_pylist()
+    assert [(Path(row["path"]).name, row["fatal"]) for row in errors] == [
+        ("a-empty.pcap", True),
+        ("b-foreign.pcap", True),
+        ("c-cut.pcap", True),
+        ("d-noise.pcap", True),
+        ("e-cut.pcap.gz", True),
+    ]
+    assert errors[3]["offset"] + errors[3]["lost"] == len(data)
+    assert run.rows["errors"] == 5
+
+
+def test_a_run_without_packets_writes_empty_tables(session: Any, tmp_path: Path) -> None:
+    (tmp_path / "empty.pcap").write_bytes(b"")
+    run = go(session, [tmp_path / "empty.pcap"], tmp_path / "out")
+    assert run.rows == {"messages": 0, "exchanges": 0, "conversations": 0, "gaps": 0, "errors": 1, "files": 1}
+    assert parquet(tmp_path / "out", "messages").num_rows == 0
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_other_formats_hold_the_same(session: Any, files: list[Path], tmp_path: Path, form: str) -> None:
+    out = tmp_path / "out"
+    run = go(session, files[:1], out, form=form, parts=2)
+    views(session.spark, out, form)
+    count = session.spark.sql("select count(*), count(variant:key::int), max(time_ns) from messages").collect()[0]
+    wanted = plain(files[:1])["messages"]
+    assert count[0] == count[1] == len(wanted) == run.rows["messages"]
+    if form == "json":
+        lines = [json.loads(line) for path in (out / "messages").iterdir() for line in path.read_text().splitlines()]
+        assert all(isinstance(line["fields"], dict) for line in lines)
+    else:
+        tables = [pa.csv.read_csv(path) for path in (out / "messages").iterdir()]
+        assert sum(table.num_rows for table in tables) == len(wanted)
+        assert json.loads(tables[0].column("fields")[0].as_py())
+
+
+def test_a_run_goes_on_where_it_was_interrupted(
+    session: Any, files: list[Path], expected: dict[str, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    out = tmp_path / "out"
+    with monkeypatch.context() as patched:
+        patched.setattr(pipeline, "commit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            go(session, files, out, parts=4)
+    assert not out.exists()
+    folder = partial_folder(out)
+    for part in (1, 3):
+        (folder / "receipts" / f"{part}.json").unlink()
+    (folder / "receipts" / "4.json").unlink()
+    kept = receipts(folder)[0].files["messages"]
+    run = go(session, files, out, parts=4, resume=True)
+    assert run.resumed == 2
+    assert (out / "messages" / kept[0]).is_file()
+    same(out, expected)
+    shutil.rmtree(out)
+    # Other options are another run.
+    assert go(session, files, out, parts=3, resume=True).resumed == 0

@@ -1,0 +1,170 @@
+"""Ranges of captures: however they are cut, the packets are the same, and a capture that cannot be cut is read in one piece."""
+
+from __future__ import annotations
+
+import random
+import struct
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from dissect.errors import UsageError
+from dissect.spark.rows import read
+from dissect.spark.splits import Plan, expand, plan
+from tests.capture.frames import (
+    START_NS,
+    Packet,
+    enhanced,
+    ethernet,
+    interface,
+    ip4,
+    obsolete,
+    pcap,
+    pcapng,
+    section,
+    simple,
+    tcp,
+)
+from tests.spark.captures import SNAP, generated, records
+
+KEPT = ["number", "time_ns", "merge_ns", "seq", "length", "payload"]
+
+
+def rows(found: Plan) -> list[dict[str, Any]]:
+    batches = [batch for split in found.splits for batch in read(split)]
+    return pa.Table.from_batches(batches).select(KEPT).to_pylist() if batches else []
+
+
+@pytest.fixture(scope="module")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return generated(tmp_path_factory.mktemp("splits"))
+
+
+@pytest.mark.parametrize("split", [10_000, 33_333, 100_000])
+@pytest.mark.parametrize("kind", ["pcap", "pcapng"])
+def test_the_packets_are_the_same_however_a_capture_is_cut(capture: Path, tmp_path: Path, kind: str, split: int) -> None:
+    path = capture
+    if kind == "pcapng":
+        path = tmp_path / "c.pcapng"
+        path.write_bytes(
+            b"".join([section(), interface(snap=SNAP, resolution=9), *(enhanced(one, ticks=one.time_ns) for one in records(capture))])
+        )
+    whole, cut = plan([str(path)], 1 << 30), plan([str(path)], split)
+    assert len(whole.splits) == 1
+    assert len(cut.splits) > path.stat().st_size // split // 2
+    assert not cut.troubles
+    assert [one.stop for one in cut.splits[:-1]] == [one.start for one in cut.splits[1:]]
+    assert rows(cut) == rows(whole)
+
+
+def nested(size: int) -> list[Packet]:
+    """Packets whose payload is a capture itself, in pieces of `size` bytes."""
+    inner = pcap([Packet(ethernet(ip4(tcp(bytes(100), seq=at))), START_NS + at) for at in range(3000)], snap=SNAP)
+    pieces = [inner[at : at + size] for at in range(0, len(inner), size)]
+    return [Packet(ethernet(ip4(tcp(piece, seq=at))), START_NS + at) for at, piece in enumerate(pieces)]
+
+
+@pytest.mark.parametrize("size", [777, 1448])
+@pytest.mark.parametrize("make", [pcap, pcapng])
+def test_a_capture_inside_of_packets_does_not_mislead(tmp_path: Path, size: int, make: Any) -> None:
+    path = tmp_path / "nested"
+    path.write_bytes(make(nested(size), snap=SNAP) if make is pcap else make(nested(size)))
+    assert rows(plan([str(path)], 20_000)) == rows(plan([str(path)], 1 << 30))
+
+
+def test_ranges_that_do_not_land_are_read_in_one_piece_and_reported(tmp_path: Path) -> None:
+    # One record, longer than the snap length says, holds a capture: all chains in it agree, and none is the file's.
+    bait = pcap([Packet(bytes(60), START_NS + at) for at in range(4000)], snap=SNAP)[24:]
+    path = tmp_path / "bait.pcap"
+    plain = [Packet(ethernet(ip4(tcp(b"x", seq=at))), START_NS) for at in range(2000)]
+    path.write_bytes(pcap([*plain[:10], Packet(bait, START_NS), *plain], snap=SNAP))
+    found = plan([str(path)], 50_000)
+    assert [trouble.reason for trouble in found.troubles] == [
+        f"the packets do not land on the next range; read in one piece from byte {found.splits[-1].start}"
+    ]
+    assert not found.troubles[0].fatal
+    assert found.packets == 2011
+    assert rows(found) == rows(plan([str(path)], 1 << 30))
+
+
+def test_noise_between_ranges_ends_the_file_where_a_plain_run_ends(capture: Path, tmp_path: Path) -> None:
+    data = bytearray(capture.read_bytes())
+    data[200_000:200_400] = random.Random(1).randbytes(400)
+    path = tmp_path / "noise.pcap"
+    path.write_bytes(data)
+    cut, whole = plan([str(path)], 30_000), plan([str(path)], 1 << 30)
+    assert rows(cut) == rows(whole)
+    (one,), (other,) = cut.troubles, whole.troubles
+    assert (one.offset, one.packet, one.reason, one.lost) == (other.offset, other.packet, other.reason, other.lost)
+    assert one.fatal and one.lost and one.offset is not None
+    assert one.offset + one.lost == len(data)
+
+
+def test_a_cut_file_loses_its_last_packet_only(capture: Path, tmp_path: Path) -> None:
+    path = tmp_path / "cut.pcap"
+    path.write_bytes(capture.read_bytes()[:-3])
+    found = plan([str(path)], 30_000)
+    (trouble,) = found.troubles
+    assert found.packets == len(records(capture)) - 1 == trouble.packet
+    assert trouble.reason == f"cut off in packet {found.packets + 1}: 3 bytes are missing"
+
+
+@pytest.mark.parametrize(
+    ("between", "reason"),
+    [
+        ([section(), interface(resolution=9)], "the file has several sections"),
+        ([interface(resolution=6)], "interfaces are described in mid-file"),
+        ([simple(Packet(bytes(60)))], "packets have no time"),
+    ],
+)
+def test_pcapng_whose_blocks_depend_on_others_is_not_cut(capture: Path, tmp_path: Path, between: list[bytes], reason: str) -> None:
+    packets = [enhanced(one, ticks=one.time_ns) for one in records(capture)]
+    path = tmp_path / "c.pcapng"
+    path.write_bytes(b"".join([section(), interface(snap=SNAP, resolution=9), *packets[:2000], *between, *packets[2000:]]))
+    found = plan([str(path)], 50_000)
+    assert [trouble.reason.partition(";")[0] for trouble in found.troubles] == [reason]
+    assert rows(found) == rows(plan([str(path)], 1 << 30))
+
+
+def test_interfaces_of_a_cut_pcapng_keep_their_links_and_resolutions(capture: Path, tmp_path: Path) -> None:
+    head = section() + interface(snap=SNAP, resolution=9) + interface(113, snap=SNAP, resolution=6)
+    packets = records(capture)
+    blocks = [
+        enhanced(one, ticks=one.time_ns)
+        if at % 2
+        else enhanced(Packet(struct.pack(">HHH8sH", 0, 1, 6, b"", 0x0800) + one.data[14:], one.time_ns), index=1)
+        if at % 4
+        else obsolete(Packet(struct.pack(">HHH8sH", 0, 1, 6, b"", 0x0800) + one.data[14:], one.time_ns), index=1)
+        for at, one in enumerate(packets)
+    ]
+    path = tmp_path / "c.pcapng"
+    path.write_bytes(head + b"".join(blocks))
+    cut = plan([str(path)], 40_000)
+    assert len(cut.splits) > 5
+    assert rows(cut) == rows(plan([str(path)], 1 << 30))
+
+
+def test_what_is_no_capture_is_told_and_the_others_are_read(capture: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty.pcap").write_bytes(b"")
+    (tmp_path / "text.pcap").write_text("hello there, this is no capture")
+    found = plan([str(tmp_path / "empty.pcap"), str(capture), str(tmp_path / "text.pcap"), str(tmp_path / "gone.pcap")])
+    assert [(one.file, one.reason.partition(":")[0]) for one in found.troubles] == [
+        (0, "is empty"),
+        (2, "is not a capture"),
+        (3, "no such file"),
+    ]
+    assert found.packets == len(records(capture))
+
+
+def test_files_folders_and_patterns(tmp_path: Path) -> None:
+    for name in ("b.pcap", "a.pcap", "c.txt", ".hidden"):
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "none").mkdir()
+    names = [str(tmp_path / name) for name in ("a.pcap", "b.pcap", "c.txt")]
+    assert expand([str(tmp_path)]) == names
+    assert expand([str(tmp_path / "*.pcap"), names[0]]) == names[:2]
+    for wrong in (str(tmp_path / "none"), str(tmp_path / "*.x")):
+        with pytest.raises(UsageError):
+            expand([wrong])
