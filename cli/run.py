@@ -119,6 +119,8 @@ class Run:
 
 def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ()) -> tuple[list[str], bool]:
     """What was read, in parts of a line, and whether `conversations` can tell more; `lost`: what to say of packets besides."""
+    from dissect.protocols import PROTOCOLS
+
     counters, past = inspector.counters, inspector.past
     rows = inspector.rows()
     conversations = past.conversations + len(rows)
@@ -143,14 +145,12 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
     unread = _unread(rows, past.unread)
     if unread:
         said.append(unread)
-    if inspector.options.verbs is None and any(row.protocol == "seastar-rpc" and _scylla(row) for row in rows):
-        said.append("if that is ScyllaDB, --verbs scylla names its verbs")
+    for protocol in PROTOCOLS:
+        mine = [row for row in rows if row.protocol == protocol.name]
+        hint = protocol.hint(mine, inspector.options) if protocol.hint is not None and mine else None
+        if hint is not None:
+            said.append(hint)
     return said, bool(conversations and (unread or trouble))
-
-
-def _scylla(row: ConversationRow) -> bool:
-    """Whether a port is one that ScyllaDB listens on; too little to name its verbs unasked."""
-    return any(endpoint.rpartition(":")[2] in ("7000", "7001") for endpoint in row.endpoints)
 
 
 def count(number: int, what: str) -> str:

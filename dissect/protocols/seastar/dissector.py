@@ -64,7 +64,7 @@ from dissect.protocols.seastar.layouts import (
     TIMEOUT,
 )
 from dissect.protocols.seastar.probe import NAME, probe
-from dissect.protocols.seastar.telling import TEXT, paired, relate, says, unanswered
+from dissect.protocols.seastar.telling import TEXT, hint, paired, relate, says, unanswered
 
 _u32 = Struct("<I").unpack_from
 _u64 = Struct("<Q").unpack_from
@@ -821,6 +821,7 @@ PROTOCOLS = (
         paired=paired,
         unanswered=unanswered,
         relate=relate,
+        hint=hint,
         forced=tuple(FORCED),
     ),
 )

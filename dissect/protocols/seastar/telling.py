@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dissect.model import ConversationRow, Message
+from dissect.model import ConversationRow, Message, Options
 from dissect.protocols.seastar.layouts import NOT_MEASURED, OVER
 
 TEXT = """\
@@ -135,3 +135,10 @@ def relate(rows: list[ConversationRow]) -> None:
             parent = before[-1]
             row.facts["parent_conversation"] = parent.conversation
             parent.facts.setdefault("stream_conversations", []).append(row.conversation)
+
+
+def hint(rows: list[ConversationRow], options: Options) -> str | None:
+    """A port that ScyllaDB listens on is too little to name its verbs unasked, and enough to say how to ask."""
+    if options.verbs is None and any(one.rpartition(":")[2] in ("7000", "7001") for row in rows for one in row.endpoints):
+        return "if that is ScyllaDB, --verbs scylla names its verbs"
+    return None
