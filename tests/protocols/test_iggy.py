@@ -779,6 +779,20 @@ def test_two_pings_are_enough_and_one_is_not() -> None:
     assert verdict.confidence >= 0.9
 
 
+@pytest.mark.parametrize("lost", [(28, 0), (0, 12), (28, 12)])
+def test_the_first_packets_may_be_lost_although_the_beginning_was_captured(lost: tuple[int, int]) -> None:
+    def seen(*sides: bytes) -> View:
+        one, other = (SideView([(at, data)], True, [0]) for at, data in zip(lost, sides, strict=True))
+        return View((one, other), (40_000, 40_001), True, True)
+
+    verdict = probe(seen(POLL_L8 + PING if lost[0] else LOGIN_L6 + POLL_L8, NOTHING_POLLED + OK if lost[1] else LOGGED_IN + NOTHING_POLLED))
+    assert verdict is not None
+    assert (verdict.confidence >= 0.9, verdict.client) == (True, 0)
+    verdict = probe(seen(long_request(2, 1), long_reply(2)))
+    assert verdict is not None
+    assert (verdict.confidence >= 0.9, verdict.client, verdict.candidates) == (True, 0, LONG)
+
+
 def test_the_direction_without_syn() -> None:
     for client, sides in ((0, (LOGIN_L6 + POLL_L8, LOGGED_IN)), (1, (LOGGED_IN, LOGIN_L6 + POLL_L8))):
         verdict = probe(view(sides, syn=False))

@@ -53,7 +53,7 @@ def _long(view: View, client: int) -> Verdict | None:
         if not one.runs:
             continue
         data = one.runs[0][1]
-        if one.from_start:
+        if _whole(one):
             kind = long_header(data, 0, len(data))
             if kind is not None and kind in kinds:
                 evidence = f"{who} begins with a 256-byte header, command {kind} ({frames.FRAME_KINDS[kind]})"
@@ -79,7 +79,7 @@ def _classic(view: View, client: int) -> Verdict | None:
     requests = _requests(asking)
     if not requests.good:
         return None
-    answers, bad = _responses(answering, requests)
+    answers, bad = _responses(answering, requests, _whole(asking) and _whole(answering))
     if bad and not answers:
         return None
     weight = requests.weight
@@ -103,16 +103,21 @@ def _classic(view: View, client: int) -> Verdict | None:
     return Verdict("iggy", confidence, tuple(evidence), None, client, None, CLASSIC)
 
 
+def _whole(side: SideView) -> bool:
+    """Whether nothing is missing before the first run: though the beginning was captured, the first packet may have been lost."""
+    return side.from_start and bool(side.runs) and not side.runs[0][0]
+
+
 def _places(side: SideView) -> list[int]:
     """Offsets in the first run where a frame may begin."""
-    if side.from_start:
+    if _whole(side):
         return [0]
     return side.segments[:STARTS] or [0]
 
 
 def _requests(side: SideView) -> _Requests:
     best = _NO_REQUESTS
-    if not side.runs or (side.from_start and side.runs[0][0]):
+    if not side.runs:
         return best
     data = side.runs[0][1]
     for place in _places(side):
@@ -155,9 +160,9 @@ def _chain(data: bytes, at: int) -> _Requests:
     return _Requests(count, good, weight, tuple(codes), layouts)
 
 
-def _responses(side: SideView, requests: _Requests) -> tuple[int, bool]:
-    """How many responses fit these requests, and whether the bytes are no responses at all."""
-    if not side.runs or (side.from_start and side.runs[0][0]):
+def _responses(side: SideView, requests: _Requests, in_turn: bool) -> tuple[int, bool]:
+    """How many responses fit these requests, and whether the bytes are no responses at all; `in_turn`: the first answers the first."""
+    if not side.runs:
         return 0, False
     data = side.runs[0][1]
     end = len(data)
@@ -175,7 +180,7 @@ def _responses(side: SideView, requests: _Requests) -> tuple[int, bool]:
                 break
             if not size or at + size > end:
                 break
-            if side.from_start and waiting:
+            if in_turn and waiting:
                 code = waiting.popleft()
                 if not U32(data, at)[0] and not _answers(code, requests.layouts, data, at, at + size):
                     broken = True
