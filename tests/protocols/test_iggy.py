@@ -744,6 +744,26 @@ def test_commands_that_a_layout_lacks_hide_what_may_be_secret(layout: str) -> No
     assert "swordfish" not in str(said)
 
 
+@pytest.mark.parametrize("kind", [1, 5, 9, 29])
+@pytest.mark.parametrize("at", [16, 70, 90, 300])
+def test_a_framing_that_was_forced_in_vain_shows_no_bytes_of_unknown_frames(kind: int, at: int) -> None:
+    """Classic frames may have, where a header of 256 bytes would have them, a size and a command."""
+    taken = bytearray(b"\1" * 400)
+    taken[48:52] = pack("<I", len(taken))
+    taken[60], taken[176] = kind, 77
+    taken[at : at + 9] = b"swordfish"
+    secret = (b"swordfish".hex(), str(int.from_bytes(taken[16:32], "little")))
+    for options in ({}, {"detail": True}):
+        (shown,) = talk(iggy("V4", **options), bytes(taken))
+        assert shown.name.startswith("unknown")
+        assert (shown.fields["size"], shown.fields["command"], shown.id) == (400, kind, None)
+        assert shown.fields["body"] == f"<redacted {144 if kind == 5 else 272} bytes>"
+        assert not any(text in str(shown.fields) for text in secret)
+        assert all(span.secret for span in shown.spans or () if span.leaf and span.offset <= at < span.offset + span.length)
+    (known,) = talk(iggy("V4"), long_request(2, 777, b"\1\2"))
+    assert known.fields["body"] == "0102"
+
+
 def test_a_length_that_cannot_be_is_passed_over() -> None:
     records = run(iggy("L9"), (CLIENT, PING), (CLIENT, b"\0\0\0\0garbage"), (CLIENT, POLL_L8))
     assert [(type(one).__name__, one.size) for one in records] == [("Message", 8), ("Gap", 11), ("Message", len(POLL_L8))]  # type: ignore[union-attr]

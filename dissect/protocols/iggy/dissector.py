@@ -19,7 +19,7 @@ from dissect.protocols.iggy import frames
 from dissect.protocols.iggy.checks import CHECKED_OPERATIONS, Check, checks, request_checksum
 from dissect.protocols.iggy.commands import BY_CODE, LISTED, NON_REPLICATED, OPERATIONS, REGISTER
 from dissect.protocols.iggy.features import CLASSIC, FRAMINGS, LAYOUTS, LONG, hinted
-from dissect.protocols.iggy.finding import clean, find_long, find_request, responses_to
+from dissect.protocols.iggy.finding import clean, find_long, find_request, long_header, responses_to
 from dissect.protocols.iggy.frames import EVICTION, HEADER, OLD_LOGIN_CODE, OLD_LOGOUT_CODE, REPLY, REQUEST, U32, U32_U32, Table
 from dissect.protocols.iggy.probe import probe
 from dissect.protocols.iggy.statuses import ambiguous
@@ -55,6 +55,9 @@ STATING = frozenset(("login_user", "login_register", "login_register_with_pat", 
 
 TEXT_LAYOUTS = ("L4", "L5", "L6")
 """Servers of these layouts send, some of them, a text with an error."""
+
+OTHERS = (frames.OTHER, frames.HIDDEN_OTHER)
+"""Frames that are neither requests nor answers."""
 
 _PLAIN = Style()
 
@@ -574,15 +577,17 @@ class IggyDissector(Dissector):
     def _long_table(self, layout: str, side: int, data: bytes, start: int, end: int, given: Given) -> Table:
         code, operation = given.code, given.operation
         kind = data[start + 60] if end - start > 60 else 0
+        # a framing that was forced may be the wrong one, and what it takes for a body then holds any bytes, secrets too
+        doubtful = self.forced and not long_header(data, start, end)
         if side == self.client:
             if kind != REQUEST:
-                return frames.OTHER
+                return frames.HIDDEN_OTHER if self.forced else frames.OTHER
             header = frames.request_header(layout, data, start, end)
-            return frames.long_ask(operation, code, layout, header) or frames.long_unknown_ask(header)
+            return frames.long_ask(operation, code, layout, header) or frames.long_unknown_ask(header, doubtful)
         if kind == EVICTION:
             return frames.EVICTED
         if kind != REPLY:
-            return frames.OTHER
+            return frames.HIDDEN_OTHER if self.forced else frames.OTHER
         status_at = start + (224 if layout == "V1" else 216)
         named = data[start + 208] if end - start > 208 else operation
         listed = named in LISTED or named == REGISTER
@@ -593,7 +598,7 @@ class IggyDissector(Dissector):
                 return frames.long_refusal(layout, True)
         if code is None:
             hidden = end - start > HEADER and data[start + HEADER] == end - start - HEADER - 1
-            return frames.long_unknown_answer(layout, hidden or data[start + 208 : start + 209] == b"\x92")
+            return frames.long_unknown_answer(layout, hidden or doubtful or data[start + 208 : start + 209] == b"\x92")
         return frames.long_answer(named, code, layout)
 
     # Who answers whom
@@ -936,8 +941,11 @@ class IggyDissector(Dissector):
             notes = [*notes, f"layout undecided ({', '.join(self.candidates)}): read as {layout}"]
         spans = walked.spans if walked is not None and not self.plain else None
         ident = fields.get("request") if long else None
+        if not isinstance(ident, int):
+            # hidden
+            ident = None
         if asks:
-            if table is frames.OTHER:
+            if table in OTHERS:
                 return (name, "one_way", ident, fields, None, notes, fault, NONE, None, spans)
             if table.code is None:
                 name = frames.name_of(given.code)
@@ -946,7 +954,7 @@ class IggyDissector(Dissector):
                 else:
                     notes = [*notes, f"command code {given.code} is not known in {layout}"]
             return (name, "request", ident, fields, None, notes, fault, ASK, given.number, spans)
-        if table is frames.OTHER:
+        if table in OTHERS:
             return (f"unknown {fields.get('command')}", "one_way", ident, fields, None, notes, fault, NONE, None, spans)
         if table.code is None and table is not frames.EVICTED:
             name = frames.name_of(given.code)

@@ -6,6 +6,7 @@ A table stands for all layouts with the same bytes, so "do these layouts read th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from struct import Struct
 from typing import Any
@@ -306,9 +307,18 @@ def _long_ask(code: int, operation: int, header: str, first: str) -> Table:
     return Table(code, layouts[0].name, *layouts)
 
 
+def _hidden(header: Body) -> Body:
+    """A header that may be none: its checksums and padding would show other bytes."""
+    shown = ("size", "command", "operation")
+    return tuple(replace(field, secret=True) if isinstance(field, Field) and field.name not in shown else field for field in header)
+
+
 @cache
-def _long_unknown_ask(header: str) -> Table:
-    return Table(None, "unknown", Layout("unknown", *LONG_REQUESTS[header], _BODY))
+def long_unknown_ask(header: str, hidden: bool) -> Table:
+    """The table of a request in the 256-byte framing that the layout does not have."""
+    fields = LONG_REQUESTS[header]
+    body = (*_hidden(fields), _SECRET_BODY) if hidden else (*fields, _BODY)
+    return Table(None, "unknown", Layout("unknown", *body))
 
 
 def long_ask(operation: int | None, code: int | None, layout: str, header: str) -> Table | None:
@@ -318,10 +328,6 @@ def long_ask(operation: int | None, code: int | None, layout: str, header: str) 
     if operation in (164, 165) and layout == "V4":
         return None
     return _long_ask(code, operation, header, forms(BY_CODE[code].request, layout)[0])
-
-
-def long_unknown_ask(header: str) -> Table:
-    return _long_unknown_ask(header)
 
 
 @cache
@@ -379,6 +385,7 @@ EVICTED = Table(
     ),
 )
 OTHER = Table(None, "unknown", Layout("unknown", *_COMMON, _BODY, kind="one_way", note="a frame between replicas"))
+HIDDEN_OTHER = Table(None, "unknown", Layout("unknown", *_hidden(_COMMON), _SECRET_BODY, kind="one_way", note="perhaps no frame at all"))
 
 NO_BODY = EMPTY
 
