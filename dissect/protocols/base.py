@@ -423,10 +423,11 @@ class Dissector:
 
     def emit_before(self, order: int) -> list[Emitted]:
         """The records of the frames that were certain before this packet."""
-        emitted = self.ready
-        if emitted:
-            stop = bisect_left(emitted, (order,))
-            emitted, self.ready = emitted[:stop], emitted[stop:]
+        # A list of its own: the caller goes on with it
+        emitted: list[Emitted] = []
+        if self.ready:
+            stop = bisect_left(self.ready, (order,))
+            emitted, self.ready = self.ready[:stop], self.ready[stop:]
         cuts, begin = self._cuts, self._emitted
         if begin == len(cuts):
             return emitted
