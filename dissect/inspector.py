@@ -47,8 +47,6 @@ class Counters(msgspec.Struct):
     gap_bytes: int = 0
     faults: int = 0
     unanswered: int = 0
-    first_time_ns: int | None = None
-    last_time_ns: int | None = None
 
 
 class Tracked(msgspec.Struct):
@@ -123,10 +121,6 @@ class Inspector:
         begin = counters.packets
         segments = self.link.segments(batch, begin)
         counters.packets += len(batch)
-        first, last = int(batch.time_ns[0]), int(batch.time_ns[-1])
-        if counters.first_time_ns is None:
-            counters.first_time_ns = first
-        counters.last_time_ns = last
         yield from self.take_segments(segments, begin, counters.packets)
 
     def take_segments(self, segments: SegmentBatch, begin: int, end: int) -> Iterator[list[Record]]:

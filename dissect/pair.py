@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from dissect.model import Exchange, Message
-from dissect.protocols.base import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, Emitted
+from dissect.protocols.base import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, NONE, Emitted
 
 Link = tuple[Message | Exchange, Message, Message | None]
 """(a record, the request it names, the response it names): numbers are known only when records are handed out."""
@@ -140,7 +140,7 @@ class Pairer:
                     break
                 if id(asked) not in late and not (type(one) is _Batch and one.left < 0):
                     late[id(asked)] = asked
-                    out.append(self._end(asked, "unanswered", "timeout", release, asked[1], asked[2], asked[3]))
+                    out.append(self._exchange(asked, None, "unanswered", "timeout", (release, *asked[1:4])))
         return out
 
     def close(self, release: int, reason: str, time_ns: int = 0) -> list[Emitted]:
@@ -160,7 +160,7 @@ class Pairer:
                     why = "bytes lost"
                 else:
                     why = (self.unanswered(asked[4], time_ns) if self.unanswered is not None else None) or reason
-                out.append(self._end(asked, "unanswered", why, release, asked[1], asked[2], asked[3]))
+                out.append(self._exchange(asked, None, "unanswered", why, (release, *asked[1:4])))
         out.sort(key=lambda one: one[:4])
         self.open.clear()
         self.early.clear()
@@ -188,7 +188,7 @@ class Pairer:
         """Whether a request that ends now was reported before."""
         return self._late.pop(id(asked), None) is not None
 
-    def _link(self, one: Emitted, asked: Emitted) -> int:
+    def _link(self, one: Emitted, asked: Emitted) -> None:
         response, request = one[4], asked[4]
         latency = one[7] - request.time_ns
         response.latency_ns = latency
@@ -199,22 +199,36 @@ class Pairer:
             notes = self.paired(request, response)
             if notes:
                 response.notes = [*response.notes, *notes]
-        return int(latency)
 
     def _answer(self, one: Emitted, asked: Emitted, append: Callable[[Emitted], None]) -> None:
-        latency = self._link(one, asked)
+        self._link(one, asked)
         if not (self._late and self._told(asked)) and self.every:
-            append(self._exchange(asked, one, one[4].outcome or "answered", latency))
+            append(self._exchange(asked, one, one[4].outcome or "answered", None, one[:4]))
 
-    def _exchange(self, asked: Emitted, one: Emitted, outcome: str, latency: int) -> Emitted:
-        exchange = _exchange_of(asked[4], outcome, None, latency)
-        self.links.append((exchange, asked[4], one[4]))
-        return (one[0], one[1], one[2], one[3], exchange, 0, None, 0)  # type: ignore[return-value]
-
-    def _end(self, asked: Emitted, outcome: str, reason: str | None, release: int, order: int, rank: int, position: int) -> Emitted:
-        exchange = _exchange_of(asked[4], outcome, reason, None)
-        self.links.append((exchange, asked[4], None))
-        return (release, order, rank, position, exchange, 0, None, 0)  # type: ignore[return-value]
+    def _exchange(
+        self, asked: Emitted, response: Emitted | None, outcome: Any, reason: str | None, place: tuple[int, int, int, int]
+    ) -> Emitted:
+        """How a request ended, to be handed out at `place` (release, order, rank, position)."""
+        request = asked[4]
+        exchange = Exchange(
+            1,
+            0,
+            request.time,
+            request.time_ns,
+            request.conversation,
+            request.src,
+            request.dst,
+            request.protocol,
+            request.name,
+            request.id,
+            0,
+            None,
+            outcome,
+            reason,
+            None if response is None else response[7] - request.time_ns,
+        )
+        self.links.append((exchange, request, None if response is None else response[4]))
+        return (*place, exchange, NONE, None, 0)  # type: ignore[return-value]
 
     def _ask_again(self, one: Emitted, key: Hashable, append: Callable[[Emitted], None]) -> None:
         older = self.open[key]
@@ -230,7 +244,7 @@ class Pairer:
         self.open[key] = one
         asked = older.asked if type(older) is _Batch else older
         if not self._told(asked):
-            append(self._end(asked, "superseded", None, one[0], one[1], one[2], one[3]))
+            append(self._exchange(asked, None, "superseded", None, one[:4]))
 
     def _ask_many(self, one: Emitted, append: Callable[[Emitted], None]) -> None:
         opened = self.open
@@ -292,8 +306,7 @@ class Pairer:
         self._link(one, first)
         for batch in done:
             if not self._told(batch.asked) and self.every:
-                latency = one[7] - batch.asked[4].time_ns
-                append(self._exchange(batch.asked, one, "refused" if batch.refused else "answered", latency))
+                append(self._exchange(batch.asked, one, "refused" if batch.refused else "answered", None, one[:4]))
 
     def _remember(self, key: Hashable, one: Emitted, outcome: str | None) -> None:
         early = self.early
@@ -322,9 +335,7 @@ class Pairer:
 
     def _append_early(self, one: Emitted, response: Emitted, outcome: str, append: Callable[[Emitted], None]) -> None:
         """The response cannot name its request any more, so the exchange is always written."""
-        exchange = _exchange_of(one[4], outcome, None, response[7] - one[4].time_ns)
-        self.links.append((exchange, one[4], response[4]))
-        append((one[0], one[1], one[2], one[3], exchange, 0, None, 0))  # type: ignore[arg-type]
+        append(self._exchange(one, response, outcome, None, one[:4]))
 
     def _drop_oldest(self, one: Emitted, append: Callable[[Emitted], None]) -> None:
         key = next(iter(self.open))
@@ -346,24 +357,4 @@ class Pairer:
             older = older.asked
         self.limit_hits += 1
         if not self._told(older):
-            append(self._end(older, "unanswered", "limit", one[0], one[1], one[2], one[3]))
-
-
-def _exchange_of(request: Message, outcome: Any, reason: str | None, latency: int | None) -> Exchange:
-    return Exchange(
-        1,
-        0,
-        request.time,
-        request.time_ns,
-        request.conversation,
-        request.src,
-        request.dst,
-        request.protocol,
-        request.name,
-        request.id,
-        0,
-        None,
-        outcome,
-        reason,
-        latency,
-    )
+            append(self._exchange(older, None, "unanswered", "limit", one[:4]))

@@ -126,14 +126,6 @@ class Conversation(msgspec.Struct, eq=False):
     def retransmissions(self) -> int:
         return self.sides[0].retransmitted + self.sides[1].retransmitted
 
-    @property
-    def first_time_ns(self) -> int:
-        return self.first[3]
-
-    @property
-    def last_time_ns(self) -> int:
-        return self.latest[3]
-
 
 class Waiting:
     """Pieces of one byte stream that wait for a hole before them: sorted by position, not overlapping, in order of arrival too."""

@@ -387,8 +387,6 @@ EVICTED = Table(
 OTHER = Table(None, "unknown", Layout("unknown", *_COMMON, _BODY, kind="one_way", note="a frame between replicas"))
 HIDDEN_OTHER = Table(None, "unknown", Layout("unknown", *_hidden(_COMMON), _SECRET_BODY, kind="one_way", note="perhaps no frame at all"))
 
-NO_BODY = EMPTY
-
 
 def header_layouts(data: bytes, start: int, end: int, asks: bool) -> tuple[str, ...]:
     """The layouts of the 256-byte framing that this header can have."""
