@@ -812,6 +812,15 @@ def test_one_frame_midstream_is_no_guess() -> None:
     assert [(type(one), one.size) for one in records] == [(Gap, 31), (Gap, 17)]  # type: ignore[union-attr]
 
 
+def test_a_frame_that_unpacks_in_two_framings_waits_for_the_next() -> None:
+    # Without the timeout's 8 bytes verb 3 would be the msg_id, and the msg_id 24 the length of what follows.
+    first = lz4(request(24, b"x" * 16, verb=3))
+    answers: list[Event] = [(1, lz4(response(1, b"a" * 20)) + lz4(response(2, b"b" * 20)))]
+    told = messages([*answers, (0, first), (0, lz4(request(25, b"y", verb=3)))], syn=False)
+    assert [(one.name, one.id, one.fields.get("verb")) for one in told[2:]] == [("Request", 24, 3), ("Request", 25, 3)]
+    assert [one.name for one in messages([*answers, (0, first)], syn=False)] == ["Response", "Response"]
+
+
 def test_after_a_hole_over_a_header_reading_goes_on_at_a_segment() -> None:
     lost = request(2, b"lost")
     events = opened((0, request(1)), (0, lost[:9]), (0, len(lost) - 9), (0, request(3, b"abc")), (0, request(4)))

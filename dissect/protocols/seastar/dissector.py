@@ -96,6 +96,7 @@ class SeastarDissector(Dissector):
     protocol: ClassVar[str] = NAME
     header_size: ClassVar[int] = 4
     reuse: ClassVar[str] = "supersede"
+    DERIVED = ("tables", "names", "one_way", "style", "render", "forced")
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -439,17 +440,25 @@ class SeastarDissector(Dissector):
         answers = other is not None and other.kind == "request"
         doubtful: list[Framing] = []
         guesses: list[tuple[tuple[bool, int], Framing]] = []
-        for candidate in candidates:
-            # One frame will do where these certainly are frames and no other framing fits.
-            enough = 1 if answers and candidate.kind == "response" else need
-            ends = {end: enough, end + missing: enough}
-            found = fit(candidate, data, start, end, ends, proof_will_do=sure, missing=missing, limit=limit)
-            if found is None or (answers and candidate.kind == "response" and not self._asked(1 - side, found.last_id)):
-                continue
-            if found.proof or (found.frames > 1 and candidate.kind != "stream"):
-                guesses.append((found.doubt, candidate))
-            else:
-                doubtful.append(candidate)
+        alone = True
+        while True:
+            for candidate in candidates:
+                # One frame will do where these certainly are frames and no other framing fits.
+                enough = 1 if answers and candidate.kind == "response" else need
+                ends = {end: enough, end + missing: enough}
+                found = fit(candidate, data, start, end, ends, proof_will_do=sure and alone, missing=missing, limit=limit)
+                if found is None or (answers and candidate.kind == "response" and not self._asked(1 - side, found.last_id)):
+                    continue
+                if (found.proof and alone) or (found.frames > 1 and candidate.kind != "stream"):
+                    guesses.append((found.doubt, candidate))
+                else:
+                    doubtful.append(candidate)
+            if len(guesses) < 2 or not alone:
+                break
+            # What proves one framing may prove another too (any frame unpacks): then only more frames tell.
+            candidates = [candidate for _, candidate in guesses]
+            guesses = []
+            alone = False
         if guesses:
             return min(guesses, key=lambda one: one[0])[1]
         return doubtful[0] if len(doubtful) == 1 else None
