@@ -116,7 +116,7 @@ def pipeline(
     options = library_options(
         decode_as, undecided_limit, waiting_limit, "256M", waiting_time, frame_limit, open_limit, verbs, show_secrets=show_secrets
     )
-    from dissect.spark.session import Session
+    from dissect.spark.session import Session, of_spark
 
     code = ExitCode.DONE
     before = signal.getsignal(signal.SIGINT)
@@ -159,7 +159,7 @@ def pipeline(
         session.close()
         raise
     except Exception as error:
-        if not type(error).__module__.startswith(("pyspark.", "py4j.")):
+        if not of_spark(error):
             session.kill()
             raise
         say(f"Spark failed: {_reason(error)}; its log is {session.log}")

@@ -237,5 +237,10 @@ class Session:
         self._folder.cleanup()
 
 
+def of_spark(error: BaseException) -> bool:
+    """Whether an error comes from Spark, and is no bug of ours."""
+    return type(error).__module__.startswith(("pyspark.", "py4j."))
+
+
 def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0]
