@@ -95,6 +95,7 @@ class IggyDissector(Dissector):
 
     protocol: ClassVar[str] = "iggy"
     header_size: ClassVar[int] = 8
+    DERIVED = ("style", "plain", "tables", "asks", "answers")
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)

@@ -103,6 +103,7 @@ class StreamDissector(Dissector):
 
     header_size = 8
     reuse = "queue"
+    DERIVED = ("style", "render", "handlers")
 
     language: ClassVar[Language]
     handshake: ClassVar[Mapping[Phase, Mapping[str, Phase]]]
@@ -122,6 +123,10 @@ class StreamDissector(Dissector):
         if self.client is not None and not self.options.detail:
             client, server = self.tables(self.style)
             self.handlers = (server, client) if self.client else (client, server)
+
+    def resume(self) -> None:
+        """Told when the client, among other things, is known from before."""
+        self._choose_handlers()
 
     @classmethod
     def tables(cls, style: Style) -> tuple[Handlers, Handlers]:
