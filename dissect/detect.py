@@ -38,6 +38,8 @@ def forced(ports: tuple[int, int], syn: bool, options: Options) -> Verdict | Non
 class Detector:
     """Collects one conversation's bytes until a protocol is certain, or certainly none of ours."""
 
+    MADE_OF = ("ports", "syn", "limit")
+
     def __init__(self, ports: tuple[int, int], syn: bool, limit: int) -> None:
         self.ports = ports
         self.syn = syn

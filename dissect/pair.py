@@ -41,6 +41,10 @@ class Pairer:
     `whole`: the capture has the conversation's beginning.
     """
 
+    MADE_OF = ("reuse", "limit", "every", "links", "paired", "whole", "unanswered")
+    DERIVED = ("_late",)
+    """Requests that are reported as late, which live captures do only, are of no concern to another process."""
+
     def __init__(
         self,
         reuse: str,

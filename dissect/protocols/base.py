@@ -328,6 +328,9 @@ class Dissector:
     header_size: ClassVar[int]
     reuse: ClassVar[str] = "supersede"
     """What a request with a key that is still open does: "supersede" the older, or "queue" behind it."""
+    MADE_OF: ClassVar[tuple[str, ...]] = ("context",)
+    DERIVED: ClassVar[tuple[str, ...]] = ("options", "_second")
+    """Members that are no state, but made of `context` or for speed only: another process makes them again."""
 
     def __init__(self, context: Context) -> None:
         self.context = context

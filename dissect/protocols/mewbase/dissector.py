@@ -94,7 +94,7 @@ class MewbaseDissector(Dissector):
         append = ends.append
         size, limit = len(data), self.options.frame_limit
         last = size - 10
-        counted = self.shifts[side] is COUNTED
+        counted = self.shifts[side] == COUNTED
         while at <= last:
             if counted and data[at + 4 : at + 10] == TYPE:
                 length = _INT32(data, at)[0]
@@ -104,7 +104,7 @@ class MewbaseDissector(Dissector):
                 length = self._length(side, data, at)
                 if length <= 0:
                     break
-                counted = self.shifts[side] is COUNTED
+                counted = self.shifts[side] == COUNTED
             at += length
             if at > size or length > limit:
                 break
