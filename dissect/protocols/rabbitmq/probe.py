@@ -159,8 +159,11 @@ def _weight(layout: Layout, length: int) -> float:
 
 
 def _is_readable(layout: Layout, data: bytes, start: int, end: int) -> bool:
-    """Names are printable in practice; bytes of other protocols that happen to fit are not."""
-    if layout.name in ("Publish", "Deliver"):
+    """Names are printable in practice; bytes of other protocols that happen to fit are not.
+
+    Properties of a peer that fill their frame do not happen, whatever an application calls itself.
+    """
+    if layout.name in ("Publish", "Deliver", "PeerProperties"):
         return True
     fields: Any = decoder(layout, _PLAIN)(data, start, end)
     stack = [fields]
