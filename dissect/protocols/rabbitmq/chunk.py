@@ -412,6 +412,8 @@ class Reader:
                 if filtered:
                     at = self.text("filter_value", data, at, end, entry, f"{name}.", depth + 2)
                 at = self.entry(data, at, end, None, 0, entry, name, depth + 2)
+                if filtered and "compression" in entry:
+                    self.note("a sub-batch in Publish version 2, which servers do not accept")
             except Malformed:
                 if entry:
                     entries.append(entry)
