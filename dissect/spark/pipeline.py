@@ -13,12 +13,12 @@ from dissect.errors import UsageError
 from dissect.inspector import relate
 from dissect.model import Options
 from dissect.spark import PARTS, by_conversation, register
-from dissect.spark.rows import DDL
+from dissect.spark.rows import CARRY_IN_ORDER, DDL
 from dissect.spark.session import Session
 from dissect.spark.source import NAME
 from dissect.spark.splits import TARGET, Plan, expand, plan
 from dissect.spark.tables import TABLES, Input
-from dissect.spark.write import Receipt, Writer, commit, receipts
+from dissect.spark.write import CarryFile, Receipt, Writer, commit, receipts
 
 POLL_S = 0.1
 
@@ -86,15 +86,25 @@ class Job:
         cores = self.session.spark.sparkContext.defaultParallelism
         return self.settings.parts or max(PARTS * cores, sum(split.payload for split in found.splits) // PART_BYTES + 1)
 
-    def dissect(self, found: Plan, count: int, folder: Path, done: Collection[int]) -> None:
-        """Write the parts that are not done to `folder`, with a receipt for each."""
+    def dissect(
+        self, found: Plan, count: int, folder: Path, done: Collection[int] = (), carry: Sequence[str] = (), until: int | None = None
+    ) -> None:
+        """Write the parts that are not done to `folder`, with a receipt for each.
+
+        `carry`: files with the conversations that were left open by what was read before; `until`: the capture time up to which all
+        packets are there by now, None where no more will come. With it open conversations are left as files of the same kind.
+        """
         settings, spark = self.settings, self.session.spark
         shuffled = settings.payload == "shuffle"
         packets = self._load(found, payload=shuffled)
         ordered: Any = spark.createDataFrame([], DDL)
         if any(split.fragments or split.sightings for split in found.splits):
             ordered = self._load(found, payload=shuffled, ordered=True).where("kind > 0 or digest is not null")
-        rows = by_conversation(packets, count, ordered, sorted(done))
+        if carry:
+            carried = spark.read.schema(DDL).parquet(*carry)
+            packets = packets.unionByName(carried)
+            ordered = ordered.unionByName(carried.where(f"kind = {CARRY_IN_ORDER}"))
+        rows = by_conversation(packets, count, ordered, sorted(done), until is not None)
         form, options = settings.form, settings.options
         paths = {split.file: split.path for split in found.splits}
         done = frozenset(done)
@@ -110,8 +120,11 @@ class Job:
             if context.partitionId() in done:
                 return
             writer = Writer(folder, context.partitionId(), form)
-            for results in dissect(batches, options, paths):
+            left = CarryFile(writer)
+            for results in dissect(batches, options, paths, until):
                 writer.add(results)
+                left.add(results)
+            left.close()
             writer.close()
             yield pa.RecordBatch.from_pydict({"part": pa.array([writer.part], pa.int32())})
 

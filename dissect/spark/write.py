@@ -21,6 +21,7 @@ import pyarrow.parquet
 from dissect.errors import UsageError
 from dissect.model import ConversationRow
 from dissect.spark.flows import Results
+from dissect.spark.rows import SCHEMA
 from dissect.spark.tables import TABLES, batch, schema, sorted_out
 
 FORMATS = ("parquet", "json", "csv")
@@ -105,6 +106,33 @@ class Writer:
             self.receipt.files.setdefault(table, []).append(name)
             self._open[table] = _OUTS[self.form](folder / name, table)
         return self._open[table]
+
+
+class CarryFile:
+    """The file with what a part leaves to be given with later packets, named in its receipt."""
+
+    TABLE = "carry"
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._out: Any = None
+
+    def add(self, results: Results) -> None:
+        """Take the rows that are carried."""
+        if not results.carry:
+            return
+        if self._out is None:
+            folder = self._writer.folder / "files" / self.TABLE
+            folder.mkdir(parents=True, exist_ok=True)
+            name = f"part-{self._writer.part:05d}-{uuid.uuid4().hex[:12]}.parquet"
+            self._writer.receipt.files[self.TABLE] = [name]
+            self._out = pa.parquet.ParquetWriter(folder / name, SCHEMA, compression="zstd")
+        self._out.write_batch(results.carry_batch())
+
+    def close(self) -> None:
+        """The file is whole."""
+        if self._out is not None:
+            self._out.close()
 
 
 SUFFIX = {"parquet": ".zstd.parquet", "json": ".json", "csv": ".csv"}
