@@ -267,7 +267,8 @@ class Reader:
             self.note(f"body begins as an AMQP message but is none: {why}")
             return None
         if spans and self.spans is not None:
-            self.spans.extend(span._replace(offset=span.offset - self.start, buffer=self.buffer) for span in spans)
+            start, buffer = self.start, self.buffer
+            self.spans.extend([Span(name, place - start, *rest, buffer) for name, place, *rest, _ in spans])
         return sections
 
     def sub_batch(self, data: bytes, at: int, end: int, offset: int | None, entry: dict[str, Any], path: str, depth: int) -> int:
