@@ -572,6 +572,58 @@ def test_losses_on_both_sides_leave_no_wrong_pair_that_does_not_say_so() -> None
                 assert whole[response][0] == asked
 
 
+@pytest.mark.parametrize("seed", [2, 16, 20, 26, 27])
+@pytest.mark.parametrize("name", ["py081-admin", "py050-group", "node080-all", "seed-all", "seed-pipelined"])
+def test_a_request_and_an_answer_that_are_lost_close_together_make_no_wrong_pair_that_does_not_say_so(name: str, seed: int) -> None:
+    found = packets(GOLDEN / f"{name}.pcap")
+    whole = pairs_of(found)
+    rng = random.Random(seed)
+    kept = [one for one in found if rng.random() >= 0.08]
+    for response, (asked, unsure) in pairs_of(kept).items():
+        if asked is not None and response in whole and not unsure:
+            assert whole[response][0] == asked
+
+
+def test_after_a_loss_an_answer_waits_for_what_the_client_sends_next() -> None:
+    """Bytes of both sides are missing: the answer is that to the request that is not here."""
+    before: list[Event] = [(CLIENT, request(201)), (SERVER, 30), (SERVER, OK)]
+    both = [*before, (CLIENT, 8), (CLIENT, PING), (SERVER, OK)]
+    out = [one for one in emitted(iggy("L9"), both) if isinstance(one[4], Message)]
+    assert [(one[4].name, one[0], len(one[4].notes)) for one in out] == [
+        ("get_streams", 0, 0),
+        ("get_streams", 3, 1),
+        ("ping", 4, 0),
+        ("ping", 5, 0),
+    ]
+    one_side = [*before, (CLIENT, PING), (SERVER, OK)]
+    out = [one for one in emitted(iggy("L9"), one_side) if isinstance(one[4], Message)]
+    assert [(one[4].name, one[0], len(one[4].notes)) for one in out] == [
+        ("get_streams", 0, 0),
+        ("get_streams", 3, 0),
+        ("ping", 3, 0),
+        ("ping", 4, 0),
+    ]
+
+
+def test_answers_after_a_loss_do_not_wait_without_a_limit() -> None:
+    events: list[Event] = [(CLIENT, request(201) * 90), (SERVER, 30), *[(SERVER, OK)] * 80, (CLIENT, PING), (SERVER, OK)]
+    out = [one for one in emitted(iggy("L9"), events) if isinstance(one[4], Message)]
+    answers = [one for one in out if one[4].kind == "response"]
+    assert [one[0] for one in answers] == [66] * 65 + [*range(67, 82), 83]
+    assert all("unsure" in one[4].notes[0] for one in answers)
+
+
+def test_pipelining_that_shows_late_takes_back_what_was_believed() -> None:
+    """A capture from the middle of requests in flight looks in order first."""
+    asked = b"".join(request(200, ONE) for _ in range(2))
+    events: list[Event] = [(CLIENT, PING), (SERVER, OK), (CLIENT, asked), (SERVER, OK), (SERVER, OK)]
+    said = messages(run(iggy("L9", syn=False), *events))
+    assert [(one.name, len(one.notes)) for one in said if one.kind == "response"] == [("ping", 0), ("get_stream", 1), ("get_stream", 1)]
+    events = [(CLIENT, PING), (SERVER, OK), (CLIENT, PING), (SERVER, LOGGED_IN), (CLIENT, PING), (SERVER, OK)]
+    said = messages(run(iggy("L9", syn=False), *events))
+    assert [(one.name, len(one.notes)) for one in said if one.kind == "response"] == [("ping", 0), ("unknown", 1), ("ping", 1)]
+
+
 def test_the_middle_of_a_conversation() -> None:
     """The tail of an answer, an answer to a request not seen, then the usual."""
     events: list[Event] = [

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 from dissect.layout import Style
 from dissect.layout.values import UNREADABLE
 from dissect.layout.walk import Walked
-from dissect.protocols.base import ANSWER, ASK, NONE, SEARCH_WINDOW, WAIT, Context, Damage, Decoded, Dissector, Emitted, Mark, Protocol
+from dissect.protocols.base import ANSWER, ASK, END, NONE, SEARCH_WINDOW, WAIT, Context, Damage, Decoded, Dissector, Emitted, Mark, Protocol
 from dissect.protocols.iggy import frames
 from dissect.protocols.iggy.checks import CHECKED_OPERATIONS, Check, checks, request_checksum
 from dissect.protocols.iggy.commands import BY_CODE, LISTED, NON_REPLICATED, OPERATIONS, REGISTER
@@ -38,6 +38,9 @@ EARLY_FRAMES = 64
 
 DECIDING_KEPT = 8
 """So many of the frames that told layouts apart are kept for the row of the conversation."""
+
+FIRM = 64
+"""After so many requests more it is believed that the client keeps one in flight, where the pairing rests on that."""
 
 TRIED = 256
 """So many open requests are tried for a response when some may have been missed."""
@@ -123,6 +126,13 @@ class IggyDissector(Dissector):
         self.held_bytes = 0
         self.early: list[_Cut] = []
         self.patient = True
+        self.doubted: deque[_Cut] = deque()
+        """What the server sent behind a hole: the client may have lost a request as well, which shows with its next bytes only."""
+        self.doubted_bytes = 0
+        self.hasty = False
+        """Whether more came than may wait."""
+        self.heard = NEVER_LOST
+        """The latest packet with bytes of the client that were looked at one by one, or the one behind a hole of it."""
         self.open: deque[Asked] = deque()
         """Requests that wait for their answers; plain tuples where the fast path put them."""
         self.number = 0
@@ -130,10 +140,15 @@ class IggyDissector(Dissector):
         """By the running number of a request: the packet that completed it. Holes keep frames back, so they are not taken in order."""
         self.pipelined = False
         self.unsure = not context.syn
+        self.firm = 0
+        """Up to this running number of a request, if it is not 0: a response that does not fit, or that a second request came before,
+        shows that the pairing is wrong, for it rests on a client that keeps one request in flight."""
         self.lost_asks = self.lost_answers = NEVER_LOST
         """The packet behind the last bytes that each side's byte stream lacks."""
         self.unmatched = NEVER_LOST
         """The latest packet with a response that nothing had asked for when it was handed on."""
+        self.answered = NEVER_LOST
+        """The latest packet with a response that came while the pairing was unsure."""
         self.lost_room = 0
         """So many answers may have been in what the server's lacks."""
         self.plain = not self.options.detail
@@ -295,7 +310,7 @@ class IggyDissector(Dissector):
         emitted: list[Emitted] = []
         at, count = 0, len(cuts)
         while at < count:
-            if self.settled and not self.early and not self.unsure:
+            if self.settled and not self.early and not self.unsure and not self.firm:
                 stop = self._ordinary(cuts, at)
                 if stop > at:
                     emitted += super().emit(cuts[at:stop] if stop - at < count else cuts)
@@ -344,37 +359,47 @@ class IggyDissector(Dissector):
 
     def _emit_one(self, cut: _Cut) -> list[Emitted]:
         side, data, start, end = cut[4], cut[10], cut[11], cut[12]
+        if side != self.client:
+            return self._doubt(cut) if self.doubted or self._doubts(cut[1]) else self._emit_answer(cut)
+        if data is None and cut[13][1]:
+            return super().emit([cut])
+        self.hasty = False
+        if data is None:
+            # answers that wait for their requests go on waiting: those behind the hole come now
+            self.lost_asks = max(self.lost_asks, cut[1])
+            return self._stop_doubting(cut[0], cut[1]) + super().emit([cut])
+        self._hear_framing(side)
+        emitted = self._stop_doubting(cut[0], cut[1])
+        while self.unsure and self.early and self.early[0][1] < cut[1]:
+            emitted += self._place_early(cut[0])
+        emitted += self._place(cut, self._ask(data, start, end, cut[1]))
+        self.heard = max(self.heard, cut[1])
+        emitted += self._stop_doubting(cut[0])
+        # after a loss they go on waiting until every request that was sent before them is here
+        while self.early and self.open and not self.unsure:
+            emitted += self._place_early(cut[0])
+        return emitted
+
+    def _emit_answer(self, cut: _Cut) -> list[Emitted]:
+        side, data, start, end = cut[4], cut[10], cut[11], cut[12]
+        if self.hasty:
+            # one that is missing may follow any of the requests seen so far
+            self.lost_asks = max(self.lost_asks, cut[1])
         if data is None:
             if cut[13][1]:
-                return super().emit([cut])
-            if side == self.client:
-                # answers that wait for their requests go on waiting: those behind the hole come now
-                self.lost_asks = max(self.lost_asks, cut[1])
                 return super().emit([cut])
             emitted = self._give_up_early()
             certain = not self.unsure and self._skip_answers(start)
             self.lost_answers = max(self.lost_answers, cut[1])
+            self.heard = max(self.heard, self.orders.get(self.number, NEVER_LOST))
             self.lost_room += 1 + start // (HEADER if self.long[side] else 8)
             emitted += super().emit([cut])
             if certain:
                 self._certain()
             return emitted
-        if self.blind:
-            self.told[side] = self.long[side]
-            if not self.candidates:
-                self.candidates = LONG if self.long[side] else CLASSIC
-            self._tell()
-        if side == self.client:
-            emitted = []
-            while self.unsure and self.early and self.early[0][1] < cut[1]:
-                emitted += self._place_early(cut[0])
-            emitted += self._place(cut, self._ask(data, start, end, cut[1]))
-            # after a loss they go on waiting until every request that was sent before them is here
-            while self.early and self.open and not self.unsure:
-                emitted += self._place_early(cut[0])
-            return emitted
+        self._hear_framing(side)
         if self.early and self.unsure:
-            return self._give_up_early(cut[0]) + self._emit_one(cut)
+            return self._give_up_early(cut[0]) + self._emit_answer(cut)
         if not self.open and self.patient and not self.unsure and self._expected(data, start, end):
             self.early.append((*cut[:10], data[start:end], 0, end - start, cut[13]))
             if len(self.early) <= EARLY_FRAMES:
@@ -382,6 +407,40 @@ class IggyDissector(Dissector):
             self.patient = False
             return self._give_up_early(cut[0])
         return self._place(cut, self._answer(data, start, end, cut[1]))
+
+    def _hear_framing(self, side: int) -> None:
+        """Take in which framing a side speaks where nothing said so before."""
+        if self.blind:
+            self.told[side] = self.long[side]
+            if not self.candidates:
+                self.candidates = LONG if self.long[side] else CLASSIC
+            self._tell()
+
+    def _doubts(self, order: int) -> bool:
+        """Whether what the server sends with this packet may answer a request that is not here: the client's next bytes tell."""
+        if not self.unsure or self.hasty or not order > self.heard > NEVER_LOST:
+            return False
+        # else the client asked since, and this must be the answer to that
+        return self.lost_answers > self.heard or self.answered > self.heard
+
+    def _doubt(self, cut: _Cut) -> list[Emitted]:
+        """Let what the server sent wait for the next bytes of the client."""
+        data, start, end = cut[10], cut[11], cut[12]
+        if data is not None:
+            cut = (*cut[:10], data[start:end], 0, end - start, cut[13])
+            self.doubted_bytes += end - start
+        self.doubted.append(cut)
+        self.hasty = len(self.doubted) > EARLY_FRAMES or self.doubted_bytes > HELD_BYTES
+        return self._stop_doubting(cut[0]) if self.hasty else []
+
+    def _stop_doubting(self, release: int, before: int = 0) -> list[Emitted]:
+        """Go on with what waited for bytes of the client: with what came `before` a packet, or with what there is no doubt about."""
+        emitted: list[Emitted] = []
+        while self.doubted and (self.doubted[0][1] < before if before else not self._doubts(self.doubted[0][1])):
+            cut = self.doubted.popleft()
+            self.doubted_bytes -= cut[12] if cut[10] is not None else 0
+            emitted += self._emit_answer((max(cut[0], release), *cut[1:]))
+        return emitted
 
     def _place_early(self, release: int) -> list[Emitted]:
         """Place the first of the responses that came before their requests."""
@@ -413,7 +472,9 @@ class IggyDissector(Dissector):
 
     def _stop_waiting(self, release: int) -> list[Emitted]:
         """Decode what is held with the likeliest layout."""
-        emitted = self._give_up_early(release)
+        self.heard = END
+        emitted = self._stop_doubting(release)
+        emitted += self._give_up_early(release)
         self.assumed = True
         return emitted + self._release(release)
 
@@ -609,7 +670,7 @@ class IggyDissector(Dissector):
 
     def _certain(self) -> None:
         """Nothing that was lost leaves a doubt about who answers whom any more."""
-        self.unsure = False
+        self.unsure, self.firm = False, 0
         self.lost_room = 0
 
     def _ask(self, data: bytes, start: int, end: int, order: int) -> Given:
@@ -647,13 +708,15 @@ class IggyDissector(Dissector):
 
         None: it may keep more in flight, or a request of which nothing is known may be the one that is answered.
         """
+        answered, self.answered = self.answered, max(self.answered, order)
         count = self._asked_before(order)
         if self.pipelined or not count:
             return None
         orders = [self.orders[self.open[index][0]] for index in range(count)]
-        if not self._is_behind(Asked._make(self.open[count - 1])):
+        if not self._is_behind(Asked._make(self.open[count - 1])) or orders[-1] < answered:
+            # behind a response comes the next request first: if it is not here it was lost
             return None
-        if count > 1 and (orders[-2] >= self.lost_answers or count - 1 > self.lost_room or len(set(orders)) < count):
+        if count > 1 and (orders[-2] >= max(self.lost_answers, answered) or count - 1 > self.lost_room or len(set(orders)) < count):
             # more than one waits, and not because an answer was lost
             self.pipelined = True
             return None
@@ -685,10 +748,18 @@ class IggyDissector(Dissector):
                 return self._guess(data, start, end, order)
             self._take(latest)
             self._certain()
+            self.firm = latest.number + FIRM
             return Given(latest.number, latest.code, latest.operation)
+        asked = Asked._make(opened[0])
         if len(opened) > 1 and self.orders[opened[1][0]] < order:
             self.pipelined = True
-        asked = Asked._make(opened.popleft())
+        if self.firm:
+            if self.pipelined or not self._can_answer(asked, data, start, end):
+                self.unsure, self.firm = True, 0
+                return self._guess(data, start, end, order)
+            if asked.number > self.firm:
+                self.firm = 0
+        del opened[0]
         return Given(asked.number, asked.code, asked.operation)
 
     def _guess(self, data: bytes, start: int, end: int, order: int) -> Given:
@@ -696,6 +767,7 @@ class IggyDissector(Dissector):
         count = min(TRIED, self._asked_before(order))
         fitting = [index for index in range(count) if self._can_answer(Asked._make(self.open[index]), data, start, end)]
         if not fitting:
+            self.lost_room += 1
             return Given(None, None, None, (UNSURE,))
         asked = Asked._make(self.open[fitting[0]])
         sure = len(fitting) == 1 and end - start >= 16 and self._is_behind(asked)
@@ -736,9 +808,13 @@ class IggyDissector(Dissector):
             if latest is not None and _echoes(latest, client, request, operation):
                 self._certain()
                 self._take(latest)
+                self.firm = latest.number + FIRM
                 return Given(latest.number, latest.code, latest.operation)
         elif len(opened) > 1 and self.orders[opened[1][0]] < order:
             self.pipelined = True
+            self.unsure = self.firm > 0
+        if opened[0][0] > self.firm:
+            self.firm = 0
         before = min(TRIED, self._asked_before(order)) if self.unsure else TRIED
         echoing = [asked for asked in map(Asked._make, islice(opened, before)) if _echoes(asked, client, request, operation)]
         if echoing and (self.unsure or echoing[0].number == opened[0][0] or len(echoing) == 1):
