@@ -268,7 +268,12 @@ class Reader:
             return None
         if spans and self.spans is not None:
             start, buffer = self.start, self.buffer
-            self.spans.extend([Span(name, place - start, *rest, buffer) for name, place, *rest, _ in spans])
+            self.spans.extend(
+                [
+                    Span(name, place - start, length, value, level, leaf, label, secret, buffer)
+                    for name, place, length, value, level, leaf, label, secret, _ in spans
+                ]
+            )
         return sections
 
     def sub_batch(self, data: bytes, at: int, end: int, offset: int | None, entry: dict[str, Any], path: str, depth: int) -> int:
