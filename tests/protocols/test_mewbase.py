@@ -540,6 +540,8 @@ def test_secrets_never_show() -> None:
                                 shown += repr(span.value).encode() + raw[span.offset : span.offset + span.length]
                     if data is not sent[-1] or broken is data:
                         assert not any(secret in shown for secret in secrets), (broken, shown)
+    for alone, shown in (("top-secret-token", "<redacted 16 bytes>"), (["tim"], ["<redacted 3 bytes>"])):
+        assert messages([(0, pymongo.encode({"type": "CONNECT", "frame": alone}))])[0].fields["frame"] == shown
     revealed = messages([(0, sent[0])], dissector(show_secrets=True))[0]
     assert revealed.fields["frame"]["authInfo"] == auth
 
