@@ -218,6 +218,11 @@ class Session:
         from pyspark import SparkContext
 
         gateway: Any = SparkContext._gateway
+        server = getattr(SparkContext._active_spark_context, "_accumulatorServer", None)
+        if server is not None:
+            # It would say on the terminal that the JVM does not speak to it any more.
+            server.handle_error = lambda *_: None
+        self.spark = None
         SparkContext._active_spark_context = None
         SparkContext._gateway = None
         SparkContext._jvm = None
