@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 from dissect.model import Exchange, Message
@@ -132,6 +132,21 @@ class Pairer:
                 if len(self.perhaps) > self.limit:
                     del self.perhaps[next(iter(self.perhaps))]
         return out
+
+    @property
+    def reads(self) -> bool:
+        """Whether the fields of open requests are looked at again."""
+        return self.paired is not None or self.unanswered is not None
+
+    def kept(self) -> Iterator[Message]:
+        """The messages that are remembered, which have been handed on."""
+        for entry in self.open.values():
+            for one in entry if type(entry) is deque else (entry,):
+                yield one.asked[4] if type(one) is _Batch else one[4]
+        for asked in self.perhaps.values():
+            yield asked[4]
+        for answer, _ in self.early.values():
+            yield answer[4]
 
     def expire(self, before_ns: int, release: int) -> list[Emitted]:
         """Requests made before `before_ns` are reported, once each, as unanswered for now; live only."""

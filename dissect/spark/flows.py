@@ -101,15 +101,8 @@ class FlowInspector(Inspector):
             for _ in self.take_segments(segments, begin, self.orders):
                 pass
 
-    def results(self, finished: bool) -> Results:
-        """What became certain since the last call; `finished`: no more rows of these conversations will come."""
-        rows: list[ConversationRow] = []
-        if finished:
-            self.finish()
-            rows = self.rows(related=False)
-        return Results(self.take_linked(), rows)
-
     def take_linked(self) -> list[Linked]:
+        """What became certain since the last call."""
         linked, self.linked = self.linked, []
         return linked
 
@@ -133,7 +126,10 @@ class FlowInspector(Inspector):
 
     def state(self) -> bytes:
         """All that the records of following packets depend on."""
-        return state.encode(self)
+        pairers = [tracked.pairer for tracked in self.conversations if tracked.pairer is not None]
+        # Fields of requests were handed on, and can be most of what there is
+        handed_on = {id(message.fields) for pairer in pairers if not pairer.reads for message in pairer.kept()}
+        return state.encode(self, handed_on)
 
     @staticmethod
     def restore(data: bytes, options: Options) -> FlowInspector:

@@ -102,7 +102,7 @@ def decode(data: bytes, options: Options) -> Any:
     """The root of the graph that `encode` wrote; `options` take the place of those at that time. Raises `ForeignState`."""
     try:
         outer = msgspec.msgpack.decode(data)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.MsgspecError, *_WRONG) as error:
         raise ForeignState("it cannot be read") from error
     if type(outer) is not list or not outer or type(outer[0]) is not int:
         raise ForeignState("it cannot be read")
