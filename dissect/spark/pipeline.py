@@ -250,14 +250,17 @@ def _stamp(file: str) -> tuple[int, int]:
 
 
 def views(spark: Any, out: Path, form: str) -> None:
-    """Makes the tables known to SQL by their names; `variant` holds the fields of messages to be asked by path."""
+    """Makes the tables known to SQL by their names; `variant` holds the fields of messages to be asked by path.
+
+    The structs of protocols are there in Parquet only.
+    """
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from dissect.spark.tables import schema
     from dissect.spark.write import flat
 
     for table in TABLES:
-        columns = schema(table)
+        columns = schema(table, form == "parquet")
         if form == "csv":
             columns = flat(columns)
         reader = spark.read.schema(from_arrow_schema(columns))

@@ -22,12 +22,22 @@ from dissect.errors import UsageError
 from dissect.model import ConversationRow
 from dissect.spark.flows import Results
 from dissect.spark.rows import SCHEMA
-from dissect.spark.tables import TABLES, batch, schema, sorted_out
+from dissect.spark.tables import TABLES, batches, schema, sorted_out
 
 FORMATS = ("parquet", "json", "csv")
 
+JSON = ("fields", "facts")
+"""Columns of JSON text."""
+
 GROUP = 20_000
-"""Records that a task keeps before it writes them."""
+"""Records that a task keeps before it makes columns of them."""
+
+GROUP_BYTES = 32 << 20
+"""Bytes of the frames of these records, at most about; the values made of them take a multiple."""
+
+ROW_GROUP = 100_000
+ROW_GROUP_BYTES = 64 << 20
+"""Rows and bytes that a Parquet file holds together: each group costs something for every column, also for those that are null."""
 
 RELATED = ("iggy", "seastar-rpc")
 """Protocols whose conversations tell something of each other: their rows are written when all are there."""
@@ -52,6 +62,7 @@ class Writer:
         self.receipt = Receipt(part, {}, {}, [])
         self._open: dict[str, Any] = {}
         self._waiting: dict[str, list[Any]] = {}
+        self._bytes = 0
 
     def add(self, results: Results) -> None:
         """Take records and conversations."""
@@ -67,7 +78,9 @@ class Writer:
             return
         waiting = self._waiting.setdefault(table, [])
         waiting.extend(rows)
-        if len(waiting) >= GROUP:
+        if table == "messages":
+            self._bytes += sum([one[0].size for one in rows])
+        if len(waiting) >= GROUP or self._bytes >= GROUP_BYTES:
             self._write(table)
 
     def waits(self, table: str) -> bool:
@@ -96,7 +109,11 @@ class Writer:
         if not rows:
             return
         self.receipt.rows[table] = self.receipt.rows.get(table, 0) + len(rows)
-        self._out(table).write(batch(table, rows))
+        if table == "messages":
+            self._bytes = 0
+        out = self._out(table)
+        for some in batches(table, rows, out.typed):
+            out.write(some)
 
     def _out(self, table: str) -> Any:
         if table not in self._open:
@@ -139,18 +156,53 @@ SUFFIX = {"parquet": ".zstd.parquet", "json": ".json", "csv": ".csv"}
 
 
 class _Parquet:
+    typed = True
+
     def __init__(self, path: Path, table: str) -> None:
-        self._writer = pa.parquet.ParquetWriter(path, schema(table), compression="zstd")
+        whole = schema(table)
+        self._writer = pa.parquet.ParquetWriter(path, whole, compression="zstd", use_dictionary=_repeating(whole))
+        self._group: list[Any] = []
+        self._rows = self._bytes = 0
 
     def write(self, rows: Any) -> None:
-        self._writer.write_batch(rows)
+        self._group.append(rows)
+        self._rows += rows.num_rows
+        self._bytes += rows.get_total_buffer_size()
+        if self._rows >= ROW_GROUP or self._bytes >= ROW_GROUP_BYTES:
+            self._end()
+
+    def _end(self) -> None:
+        if self._group:
+            self._writer.write_table(pa.Table.from_batches(self._group))
+        self._group = []
+        self._rows = self._bytes = 0
 
     def close(self) -> None:
+        self._end()
         self._writer.close()
 
 
+def _repeating(whole: Any) -> list[str]:
+    """The columns in which values repeat, all texts but the JSON: elsewhere a dictionary costs time and gains no space."""
+    found: list[str] = []
+
+    def look(field: Any, above: str) -> None:
+        name = above + field.name
+        if pa.types.is_struct(field.type):
+            for member in field.type:
+                look(member, f"{name}.")
+        elif field.type in (pa.string(), pa.list_(pa.string())) and name not in JSON:
+            found.append(name if field.type == pa.string() else f"{name}.list.element")
+
+    for field in whole:
+        look(field, "")
+    return found
+
+
 class _Json:
-    """One object a line; times as text in the form of the JSON contract, fields as an object."""
+    """One object a line; times as text in the form of the JSON contract, fields as an object, so without the structs."""
+
+    typed = False
 
     def __init__(self, path: Path, table: str) -> None:
         self._out = path.open("wb")
@@ -159,7 +211,7 @@ class _Json:
     def write(self, rows: Any) -> None:
         lines = rows.to_pylist()
         for line in lines:
-            for name in ("fields", "facts"):
+            for name in JSON:
                 if line.get(name) is not None:
                     line[name] = msgspec.Raw(line[name].encode())
         self._out.write(self._encoder.encode_lines(lines))
@@ -169,10 +221,12 @@ class _Json:
 
 
 class _Csv:
-    """Lists and structures as JSON text."""
+    """Lists and structures as JSON text, fields as they are."""
+
+    typed = False
 
     def __init__(self, path: Path, table: str) -> None:
-        self._writer = pa.csv.CSVWriter(path, flat(schema(table)))
+        self._writer = pa.csv.CSVWriter(path, flat(schema(table, self.typed)))
 
     def write(self, rows: Any) -> None:
         arrays = []
