@@ -362,6 +362,66 @@ def test_what_they_read_differently_waits_for_the_layout() -> None:
     assert (out[0][5:7], out[3][5:7]) == ((ASK, 1), (ANSWER, 1))
 
 
+def weighed(monkeypatch: pytest.MonkeyPatch, dissector: IggyDissector, *frames: bytes) -> list[bytes]:
+    """The frames that were held against the layouts that are left, of requests and responses in turn."""
+    seen: list[bytes] = []
+    place = IggyDissector._place
+
+    def noticed(self: IggyDissector, cut: Any, given: Any) -> Any:
+        seen.append(bytes(cut[10][cut[11] : cut[12]]))
+        return place(self, cut, given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(IggyDissector, "_place", noticed)
+        talk(dissector, *frames)
+    return seen
+
+
+def test_frames_that_can_tell_nothing_are_not_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert weighed(monkeypatch, iggy(), *[PING, OK] * 5) == []
+    assert weighed(monkeypatch, iggy(candidates=LONG[1:]), *[long_request(2, 1), long_reply(2)] * 5) == []
+    # an answer that has several tables is weighed once, an error has several names, and what tells something is never passed over
+    assert weighed(monkeypatch, iggy(candidates=("L8", "L9")), *[POLL_L8, NOTHING_POLLED] * 5) == [NOTHING_POLLED]
+    refused = response(status=1011)
+    assert weighed(monkeypatch, iggy(), *[PING, refused] * 2) == [refused] * 2
+    dissector = iggy()
+    assert weighed(monkeypatch, dissector, *[PING, OK] * 2, LOGIN_L6, LOGGED_IN, *[PING, OK] * 2) == [LOGIN_L6, LOGGED_IN]
+    assert dissector.facts["candidates"] == CLASSIC[6:]
+
+
+@pytest.mark.parametrize("detail", [False, True])
+def test_frames_that_are_not_weighed_say_the_same(monkeypatch: pytest.MonkeyPatch, detail: bool) -> None:
+    late = request(602, ONE + ONE + s8("group"))
+    frames = [
+        PING,
+        OK,
+        GROUPS,
+        MEMBER,
+        PING,
+        OK,
+        POLL_L8,
+        NOTHING_POLLED,
+        POLL_L8,
+        NOTHING_POLLED,
+        request(1, b"x"),
+        OK,
+        PING,
+        OK,
+        late,
+        OK,
+    ]
+    quick = msgspec.json.encode(talk(iggy(detail=detail), *frames))
+    monkeypatch.setattr(IggyDissector, "_alike", lambda self, cuts, at: at)
+    assert msgspec.json.encode(talk(iggy(detail=detail), *frames)) == quick
+
+
+@pytest.mark.parametrize("forced", [None, "L9"])
+def test_a_server_states_its_version_whether_the_layout_is_settled_or_not(forced: str | None) -> None:
+    dissector = iggy(forced)
+    talk(dissector, request(10), response(stats("0.8.0")))
+    assert dissector.facts["server_version"] == "0.8.0"
+
+
 def test_a_layout_that_stays_open_is_assumed_at_the_end() -> None:
     dissector = iggy()
     said = talk(dissector, GROUPS, MEMBER)

@@ -7,8 +7,8 @@ decodes with nothing left over, and the requests that wait for their answers, in
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from typing import Any, ClassVar, NamedTuple
 
 from dissect.layout import Style
@@ -27,6 +27,9 @@ from dissect.protocols.iggy.telling import TEXT, relate, says
 
 HELD_FRAMES, HELD_BYTES = 256, 1 << 20
 """So much of a conversation waits for its layout; then it is decoded with the likeliest one, and says so."""
+
+WEIGHED, WEIGHED_SIZE = 256, 64
+"""So many answers of so many bytes at most are remembered as telling nothing (idle consumers get the same one again and again)."""
 
 ORDERS_KEPT = 1_024
 """So many packets of requests that were answered are remembered before they are forgotten at once."""
@@ -154,6 +157,8 @@ class IggyDissector(Dissector):
         self.plain = not self.options.detail
         self.given: Given | None = None
         self.differ = False
+        self.weighed: set[tuple[int | None, bytes]] = set()
+        """Answers, with the command, that the layouts which are left read alike although they have several tables for them."""
         self.tables: dict[tuple[Any, ...], dict[Table, list[str]]] = {}
         """By kind of frame: the layouts that are left, by the table they have for it."""
         self.asks: dict[int, Quick | None] = {}
@@ -310,8 +315,8 @@ class IggyDissector(Dissector):
         emitted: list[Emitted] = []
         at, count = 0, len(cuts)
         while at < count:
-            if self.settled and not self.early and not self.unsure and not self.firm:
-                stop = self._ordinary(cuts, at)
+            if not self.early and not self.unsure and not self.firm:
+                stop = self._ordinary(cuts, at) if self.settled else self._alike(cuts, at)
                 if stop > at:
                     emitted += super().emit(cuts[at:stop] if stop - at < count else cuts)
                     at = stop
@@ -342,6 +347,56 @@ class IggyDissector(Dissector):
             else:
                 return index
         return len(cuts)
+
+    def _alike(self, cuts: list[_Cut], at: int) -> int:
+        """Where the ordinary frames end that all layouts which are left read alike, so that nothing can be told from them."""
+        if self.blind or self.mismatch:
+            return at
+        client, orders = self.client, self.orders
+        long = self.long[client or 0]
+        candidates = set(self.candidates)
+        self._forget()
+        last = self.number
+        asked: list[tuple[int, int | None, int | None]] = []
+        waiting: Iterator[Any] = chain(self.open, asked)
+        held = {given.number for _, given in self.held}
+        for index in range(at, len(cuts)):
+            cut = cuts[index]
+            asks, data, start, end = cut[4] == client, cut[10], cut[11], cut[12]
+            if data is None or cut[13] is not None:
+                return index
+            if long and (end - start < HEADER or not candidates.issubset(frames.header_layouts(data, start, end, asks))):
+                return index
+            if asks:
+                if cut[1] < self.unmatched or (long and data[start + 60] != REQUEST):
+                    return index
+                operation: int | None = data[start + 176] if long else None
+                if operation is None or operation == NON_REPLICATED:
+                    code = key = U32(data, start + (4 if operation is None else 196))[0]
+                else:
+                    code, key = OPERATIONS.get(operation), -operation
+                if self._quick_of(key, True) is None:
+                    return index
+                last += 1
+                orders[last] = cut[1]
+                asked.append((last, code, operation))
+                continue
+            number, code, operation = next(waiting, (0, None, None))[:3]
+            if code is None or number in held or U32(data, start + (216 if long else 0))[0]:
+                return index
+            if long and (operation != NON_REPLICATED or data[start + 208] != operation or U32(data, start + 224)[0]):
+                return index
+            if self._quick_of(code, False) is None and (end - start > WEIGHED_SIZE or (code, data[start:end]) not in self.weighed):
+                return index
+            if number < last and not self.pipelined:
+                self.pipelined = orders[number + 1] < cut[1]
+        return len(cuts)
+
+    def _quick_of(self, key: int, asks: bool) -> Quick | None:
+        known = self.asks if asks else self.answers
+        if key not in known:
+            known[key] = self._quick(key, asks)
+        return known[key]
 
     def _forget(self) -> None:
         """Keep no more of what was asked than there may be open requests."""
@@ -495,6 +550,8 @@ class IggyDissector(Dissector):
                     emitted += self._release(cut[0])
                 kept = [reading for table, reading in readings.items() if tables[table][0] in self.candidates]
                 differ = any(reading != kept[0] for reading in kept[1:])
+                if not differ and cut[4] != self.client and cut[13] is None and end - start <= WEIGHED_SIZE:
+                    self._remember(given.code, data[start:end])
             if not self.assumed and (differ or self._asked_by_held(given)):
                 self.held.append(((*cut[:10], data[start:end], 0, end - start, cut[13]), given))
                 self.held_bytes += end - start
@@ -505,6 +562,12 @@ class IggyDissector(Dissector):
                 return emitted
         self.given, self.differ = given, differ
         return emitted + super().emit([cut])
+
+    def _remember(self, code: int | None, frame: bytes) -> None:
+        """Keep an answer that the layouts which are left read alike: the same answer will tell nothing new."""
+        if len(self.weighed) == WEIGHED:
+            self.weighed.clear()
+        self.weighed.add((code, frame))
 
     def _release(self, release: int) -> list[Emitted]:
         """Emit what was held and need not be any more."""
@@ -588,6 +651,8 @@ class IggyDissector(Dissector):
             return False
         self.candidates = candidates
         self.tables.clear()
+        self.asks.clear()
+        self.answers.clear()
         self.settled = len(candidates) == 1
         who = "client" if cut[4] == self.client else "server"
         if len(self.deciding) < DECIDING_KEPT:
@@ -842,7 +907,7 @@ class IggyDissector(Dissector):
         given = self.given
         asks = side == self.client
         if given is None:
-            if damage is None and self.settled and self.plain:
+            if damage is None and self.plain:
                 quick = self._quick_ask(side, data, start, end) if asks else self._quick_answer(side, data, start, end)
                 if quick is not None:
                     return quick
@@ -947,8 +1012,12 @@ class IggyDissector(Dissector):
         return (name, "response", ident, fields, "answered", notes, None, ANSWER, number, None)
 
     def _quick(self, key: int, asks: bool) -> Quick | None:
-        """The table of a command's requests or answers in the settled layout, for the fast path; None where there is more to see."""
-        layout = self.candidates[0]
+        """The table of a command's requests or answers in the layouts that are left, for the fast path; None where there is more to see,
+        or where they read it differently."""
+        found = {self._quick_in(layout, key, asks) for layout in self.candidates}
+        return found.pop() if len(found) == 1 else None
+
+    def _quick_in(self, layout: str, key: int, asks: bool) -> Quick | None:
         table: Table | None
         if self.long[self.client or 0]:
             operation = NON_REPLICATED if key > 0 else -key
@@ -961,10 +1030,10 @@ class IggyDissector(Dissector):
                 table = frames.long_answer(operation, code, layout)
         else:
             code = key
-            if key == 38 or (layout == "L0" and key in (32, 33)):
+            if key == 38 or ("L0" in self.candidates and key in (32, 33)):
                 return None
             table = frames.ask(code, layout) if asks else frames.answer(code, layout)
-        if table is None or table.code is None or table.mixed:
+        if table is None or table.code is None or table.mixed or table.name in STATING:
             return None
         return table.name, table.reader(self.style), checks(code, layout, asks)
 
