@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 from cli.app import main
@@ -17,7 +18,9 @@ from cli.exits import ExitCode
 from dissect.errors import UsageError
 from dissect.spark.session import find_java
 from dissect.spark.write import FORMATS
-from tests.spark.captures import generated, records, rotated
+from tests.capture.frames import pcap
+from tests.spark.captures import SNAP, generated, records, rotated
+from tests.spark.comparing import plain, told
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 
@@ -103,6 +106,13 @@ def test_no_pyspark_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["a.pcap"], "--out FOLDER is missing"),
         (["a.pcap", "--out", "{full}"], "is there already"),
         (["--sql", "select 1", "--out", "{full}"], "has no tables"),
+        (["--follow", "{full}", "a.pcap", "--out", "x"], "--follow takes its captures from one folder"),
+        (["--follow", "{full}", "--resume", "--out", "x"], "--follow takes its captures from one folder"),
+        (["--follow", "a.pcap", "--out", "x"], "is no folder"),
+        (["--follow", "{full}", "--out", "{full}"], "lies in the folder that is followed"),
+        (["--follow", ".", "--out", "{full}"], "is there already, and not from --follow"),
+        (["--finish", "--out", "x"], "--finish ends what --follow FOLDER began"),
+        (["--follow", "{full}", "--out", "x", "--every", "soon"], "not a time"),
         (["a.pcap", "--out", "x", "--format", "xml"], "must be parquet, json or csv"),
         (["a.pcap", "--out", "x", "--payload", "mail"], "must be shuffle or reread"),
     ],
@@ -218,3 +228,39 @@ def test_a_cluster_that_loses_a_worker_says_the_same(tmp_path: Path, java_home: 
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def test_a_driver_that_is_killed_goes_on_and_every_row_is_there_once(tmp_path: Path, java_home: str) -> None:
+    folder, out = tmp_path / "captures", tmp_path / "out"
+    folder.mkdir()
+    packets = records(generated(tmp_path, 3000, 9))
+    options = ("--master", "local[2]", "--parts", "2", "--memory", "1G", "--every", "0.1", "--settle", "3600")
+    call = command("--follow", str(folder), "--out", str(out), *options)
+    environment = {**os.environ, "JAVA_HOME": java_home}
+    files = []
+
+    def rotate() -> None:
+        at = len(files)
+        files.append(folder / f"c-{at}.pcap")
+        files[-1].write_bytes(pcap(packets[at * 500 : (at + 1) * 500], nano=True, snap=SNAP))
+
+    rotate()
+    rotate()
+    process = subprocess.Popen(call, env=environment, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    said = [process.stderr.readline(), process.stderr.readline()]
+    assert said[0] == f"streamdump: following {folder} into {out}; Ctrl-C ends it, the same command goes on\n"
+    assert "micro-batch 1: 1 files, 500 packets" in said[1]
+    # Dies in mid-batch: as soon as it has something to do.
+    rotate()
+    while not (out / ".follow" / "batch-2").exists():
+        time.sleep(0.01)
+    process.kill()
+    process.communicate(timeout=60)
+    while len(files) < 6:
+        rotate()
+    done = subprocess.run([*call, "--finish"], env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1].startswith("streamdump: 6 files, 3,000 packets: ")
+    for table, lines in plain(files).items():
+        assert told(table, pyarrow.parquet.read_table(out / table).to_pylist()) == lines
