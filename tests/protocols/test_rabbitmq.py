@@ -1121,6 +1121,15 @@ def test_what_a_chunk_says_that_was_cut_by_the_snap_length() -> None:
         assert says(message_of(decode(whole[:cut], SERVER, damage=Damage(len(whole), "9 bytes lost")))) == text
 
 
+def test_metadata_says_where_leaders_are() -> None:
+    brokers = struct.pack(">iH", 1, 3) + string("b1") + struct.pack(">I", 5552)
+    streams = (("one", 1, 3), ("two", 1, 0xFFFF), ("three", 6, 0xFFFF), ("four", 1, 9))
+    each = b"".join(string(name) + struct.pack(">HHi", code, leader, 0) for name, code, leader in streams)
+    said = decode(frame(0x800F, b"\0\0\0\1", brokers, struct.pack(">i", 4), each), SERVER)
+    assert said["fault"] is None
+    assert says(message_of(said)) == "#1  1 broker  one on b1:5552, four on broker 9  two: no leader  three: stream not available"
+
+
 def test_a_chunk_says_how_far_the_stream_is_ahead_of_it() -> None:
     for committed, text in ((40, ""), (99, "  committed 99")):
         data = frame(8, b"\x07", struct.pack(">Q", committed), chunk(plain(b"message")), version=2)

@@ -647,8 +647,10 @@ class RabbitmqStreamDissector(StreamDissector):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self.waiting: dict[tuple[str, int], list[Any]] = {}
-        """DeclarePublisher and DeletePublisher without an answer, by correlation id: the publisher, and whether it publishes since."""
+        self.waiting: dict[tuple[str, int], int] = {}
+        """Publishers whose DeclarePublisher or DeletePublisher has no answer yet, by name and correlation id."""
+        self.hasty: set[int] = set()
+        """Publishers that did not wait for that answer."""
         self.alive = set() if context.syn else set(range(256))
         """Publishers that may exist: a server that takes one of these anew has dropped it with its stream, and all it published."""
         self.dropped: dict[int, int] = {}
@@ -661,9 +663,7 @@ class RabbitmqStreamDissector(StreamDissector):
 
     def publisher_key(self, publisher: int, asks: bool) -> int:
         if asks:
-            for one in self.waiting.values():
-                if one[0] == publisher:
-                    one[1] = True
+            self.hasty.add(publisher)
         return (self.dropped.get(publisher, 0) << 8 | publisher) << 64
 
     def follow(self, layout: Layout, side: int, fields: dict[str, Any], notes: list[str]) -> None:
@@ -673,17 +673,18 @@ class RabbitmqStreamDissector(StreamDissector):
         asked = layout.name, fields["correlation_id"]
         if layout.kind == "request":
             if "publisher_id" in fields:
-                self.waiting[asked] = [fields["publisher_id"], False]
+                self.waiting[asked] = fields["publisher_id"]
+                self.hasty.discard(fields["publisher_id"])
                 if len(self.waiting) > self.options.open_limit:
                     del self.waiting[next(iter(self.waiting))]
         elif asked in self.waiting:
-            publisher, publishes = self.waiting.pop(asked)
+            publisher = self.waiting.pop(asked)
             if fields.get("response_code") != 1:
                 pass
             elif layout is layouts.DELETE_PUBLISHER_RESPONSE:
                 self.alive.discard(publisher)
             else:
-                if publisher in self.alive and not publishes:
+                if publisher in self.alive and publisher not in self.hasty:
                     self.dropped[publisher] = self.dropped.get(publisher, 0) + 1
                 self.alive.add(publisher)
         self.renewed = bool(self.waiting or self.dropped)

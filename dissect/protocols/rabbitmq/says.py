@@ -13,6 +13,8 @@ RUNS = 3
 PAIRS = 3
 """Properties that a line shows."""
 
+NO_LEADER = 0xFFFF
+
 _HEADER = frozenset(("size", "key", "version", "correlation_id", "response_code", "response_code_label", "trailing"))
 
 _FINE = frozenset(("OK", "SASL challenge"))
@@ -145,10 +147,18 @@ def _subscribe(fields: Fields) -> list[str]:
 
 
 def _metadata(fields: Fields) -> list[str]:
-    streams = fields["stream_metadata"]
-    bad = [f"{one['stream_name']}: {_code(one, 'response_code')}" for one in streams if one["response_code_label"] != "OK"]
-    good = [one["stream_name"] for one in streams if one["response_code_label"] == "OK"]
-    return [_count(len(fields["brokers"]), "broker"), *([_names(good)] if good else []), *bad[:PAIRS]]
+    brokers = {one["reference"]: f"{one['host']}:{one['port']}" for one in fields["brokers"]}
+    good: list[str] = []
+    bad: list[str] = []
+    for one in fields["stream_metadata"]:
+        name, leader = one["stream_name"], one["leader_reference"]
+        if one["response_code_label"] != "OK":
+            bad.append(f"{name}: {_code(one, 'response_code')}")
+        elif leader == NO_LEADER:
+            bad.append(f"{name}: no leader")
+        else:
+            good.append(f"{name} on {brokers.get(leader, f'broker {leader}')}")
+    return [_count(len(brokers), "broker"), *([_names(good)] if good else []), *bad[:PAIRS]]
 
 
 def _versions(fields: Fields) -> list[str]:
