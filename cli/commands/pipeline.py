@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -151,14 +153,10 @@ def pipeline(
     from dissect.spark.session import Session, of_spark
 
     code = ExitCode.DONE
-    before = signal.getsignal(signal.SIGINT)
+    session: Session | None = None
+    interruption = _Interruption()
     try:
-        session = Session(master, memory=f"{heap}m", ui=ui)
-    except KeyboardInterrupt:
-        return ExitCode.INTERRUPTED
-    # In place of PySpark's, which first asks Spark to cancel and waits for that.
-    signal.signal(signal.SIGINT, _interrupt)
-    try:
+        session = interruption.session = Session(master, memory=f"{heap}m", ui=ui)
         from dissect.spark.pipeline import Run, Settings
 
         chosen = [str(followed.absolute())] if follow is not None else sources or []
@@ -185,16 +183,17 @@ def pipeline(
             _summary(session, run)
         if sql is not None:
             _query(session.spark, sql)
-    except KeyboardInterrupt:
-        session.kill()
-        session.log.unlink(missing_ok=True)
-        if sources and not target.exists():
-            say("interrupted; no table was written, --resume goes on with the parts that are done")
-        return ExitCode.INTERRUPTED
-    except UsageError:
         session.close()
-        raise
+    except KeyboardInterrupt:
+        return _interrupted(session, target if sources else None, code if sql is None else ExitCode.INTERRUPTED)
     except Exception as error:
+        if interruption.came:
+            return _interrupted(session, target if sources else None, code if sql is None else ExitCode.INTERRUPTED)
+        if session is None:
+            raise
+        if isinstance(error, UsageError):
+            session.close()
+            raise
         if not of_spark(error):
             session.kill()
             raise
@@ -202,15 +201,56 @@ def pipeline(
         session.kill()
         return ExitCode.USAGE
     finally:
-        signal.signal(signal.SIGINT, before)
-    session.close()
+        interruption.over()
     return code
 
 
-def _interrupt(*_: object) -> None:
-    """Ctrl-C, without what PySpark has to say of a call that does not return."""
-    logging.disable(logging.CRITICAL)
-    raise KeyboardInterrupt
+class _Interruption:
+    """What Ctrl-C does from here on, without what PySpark has to say of a call that does not return."""
+
+    GRACE_S = 0.2
+
+    def __init__(self) -> None:
+        self.session: Session | None = None
+        self.came = False
+        self._before = signal.signal(signal.SIGINT, self), sys.unraisablehook
+
+    def __call__(self, *_: object) -> None:
+        if self.came:
+            return
+        self.came = True
+        logging.disable(logging.CRITICAL)
+        sys.unraisablehook = lambda _: None
+        if self.session is not None:
+            # PySpark tidies up whenever an object of the JVM is dropped, and Python ignores whatever is raised there. The next call of a
+            # JVM that is gone fails.
+            timer = threading.Timer(self.GRACE_S, self.session.abort)
+            timer.daemon = True
+            timer.start()
+        raise KeyboardInterrupt
+
+    def over(self) -> None:
+        """Let Ctrl-C do what it did before."""
+        handler, sys.unraisablehook = self._before
+        signal.signal(signal.SIGINT, handler)
+
+
+def _interrupted(session: Session | None, out: Path | None, code: ExitCode) -> ExitCode:
+    """End at once; the exit code is `code` where all tables are in `out`."""
+    if session is not None:
+        session.kill()
+        session.log.unlink(missing_ok=True)
+    # What PySpark imports takes most of the time until the process is gone, if all of it is looked through for garbage at the end.
+    gc.freeze()
+    if out is None:
+        say("interrupted")
+        return ExitCode.INTERRUPTED
+    if (out / "messages").is_dir():
+        say("interrupted; the tables are written")
+        return code
+    partial = (out.absolute().parent / f".{out.absolute().name}.partial").is_dir()
+    say(f"interrupted; no table was written{', --resume goes on with the parts that are done' if partial else ''}")
+    return ExitCode.INTERRUPTED
 
 
 def _reason(error: BaseException) -> str:
