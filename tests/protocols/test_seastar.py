@@ -446,6 +446,20 @@ def test_negotiation_record_by_record() -> None:
     )
 
 
+def test_details_of_a_negotiation_say_what_is_in_force() -> None:
+    offered, granted = ((0, b"LZ4"), (1, b"")), ((1, b""), (2, pack("<Q", 3 << 16 | 1)))
+    asked, answered = messages(opened(client=offered, server=granted), detail=True)
+    assert asked.spans is not None
+    assert answered.spans is not None
+    assert [span.name for span in asked.spans].count("negotiated") == 0
+    ids = [(span.value, span.label) for span in answered.spans if span.name == "connection_id" and span.leaf]
+    assert ids == [(196609, "3 on shard 1")]
+    assert (answered.spans[-1].name, answered.spans[-1].value) == ("negotiated", "rpc+timeout; declines COMPRESS")
+    [alone] = messages([(1, negotiation((2, bytes(8))))], detail=True)
+    assert alone.spans is not None
+    assert alone.spans[-1].value == "rpc or stream"
+
+
 def test_a_feature_twice_and_grants_that_were_not_asked_for() -> None:
     asked, answered = messages([(0, negotiation((4, b"a"), (4, b"b"))), (1, negotiation((1, b""), (3, bytes(8)), (4, b"b")))])
     assert list(asked.notes) == ["feature 4 occurs twice: the first one counts"]
@@ -502,6 +516,17 @@ def test_the_answer_need_not_come_for_what_was_not_offered() -> None:
     found = messages([(0, negotiation((4, b"x"))), (0, request(1, b"ab", timeout=None))])
     assert [one.name for one in found] == ["Negotiation", "Request"]
     assert not found[1].notes
+
+
+@pytest.mark.parametrize("syn", [False, True])
+def test_what_was_declined_does_not_depend_on_which_side_was_captured_first(syn: bool) -> None:
+    client, server = negotiation((0, b"LZ4"), (1, b"")), negotiation((1, b""), (2, bytes(8)))
+    answers = [
+        next(one for one in messages(events, syn=syn) if one.sender == "server")
+        for events in ([(0, client), (1, server)], [(1, server), (0, client)], [(1, server + response(1, b"", None)), (0, client)])
+    ]
+    assert [one.fields["negotiated"]["declined"] for one in answers] == [["COMPRESS"]] * 3
+    assert [one.fields["negotiated"]["connection"] for one in answers] == ["rpc"] * 3
 
 
 def test_old_servers_answer_with_all_they_support() -> None:

@@ -64,7 +64,7 @@ from dissect.protocols.seastar.layouts import (
     TIMEOUT,
 )
 from dissect.protocols.seastar.probe import NAME, probe
-from dissect.protocols.seastar.telling import TEXT, hint, paired, relate, says, unanswered
+from dissect.protocols.seastar.telling import TEXT, connection_text, hint, paired, relate, says, unanswered
 
 _u32 = Struct("<I").unpack_from
 _u64 = Struct("<Q").unpack_from
@@ -214,9 +214,20 @@ class SeastarDissector(Dissector):
             self.facts["connection_id"] = _u64(features[CONNECTION_ID])[0]
 
     def _tells_client(self, side: int, data: bytes, more: bool) -> bool:
-        """Whether it is known which side is the client, when `side` begins with this negotiation frame (and has sent `more`)."""
-        if self.context.syn or (self.held[side] and self.client is not None):
-            return True
+        """Whether it is known which side is the client, when `side` begins with this negotiation frame (and has sent `more`).
+
+        An answer waits for what it answers, should that have been captured later.
+        """
+        if self.client is None and not self._learns_client(side, data, more):
+            return False
+        if side != self.client and self.greetings[1 - side] == _EXPECTED:
+            self.held[side] = True
+            self.offers[side] = read_offer(data)
+            self.news = self.held[1 - side]
+            return False
+        return True
+
+    def _learns_client(self, side: int, data: bytes, more: bool) -> bool:
         other = 1 - side
         features = read_offer(data).features
         if STREAM_PARENT in features:
@@ -695,7 +706,8 @@ class SeastarDissector(Dissector):
         outcome = None if asks else "answered"
         kind = "request" if asks else "response"
         role = ASK if asks else ANSWER
-        return "Negotiation", kind, None, fields, outcome, notes, fault, role, NAME, spans if self.options.detail else None
+        told = _told(spans, self._negotiated().layouts(), fields.get("negotiated"), end - start) if self.options.detail else None
+        return "Negotiation", kind, None, fields, outcome, notes, fault, role, NAME, told
 
     def _in_force(self, server: Offer, client: Offer | None) -> dict[str, Any]:
         """What the two frames agree on."""
@@ -714,6 +726,17 @@ class SeastarDissector(Dissector):
             "handler_duration": HANDLER_DURATION in server.features and terms.connections != ("stream",),
             "declined": declined,
         }
+
+
+def _told(spans: list[Span], layouts: list[str], negotiated: dict[str, Any] | None, size: int) -> list[Span]:
+    """The spans with ids as people know them, and with what is in force behind the records that tell it."""
+    ids = ("connection_id", "stream_parent")
+    spans = [span._replace(label=connection_text(span.value)) if span.name in ids and type(span.value) is int else span for span in spans]
+    if negotiated is not None:
+        declined = negotiated["declined"]
+        text = " or ".join(layouts) + (f"; declines {', '.join(declined)}" if declined else "")
+        spans.append(Span("negotiated", size, 0, text))
+    return spans
 
 
 def _unexpected(server: Offer, client: Offer | None) -> list[str]:
