@@ -529,6 +529,17 @@ def test_what_was_declined_does_not_depend_on_which_side_was_captured_first(syn:
     assert [one.fields["negotiated"]["connection"] for one in answers] == ["rpc"] * 3
 
 
+def test_an_answer_that_is_cut_makes_no_client() -> None:
+    client, server = negotiation((1, b"")), negotiation((1, b""), (2, bytes(8)))
+    told = messages([(0, client), (1, server[:26]), (1, 10), (0, request(1)), (1, response(1, b"", None))], syn=False)
+    assert [(one.name, one.sender) for one in told] == [
+        ("Negotiation", "client"),
+        ("Negotiation", "server"),
+        ("Request", "client"),
+        ("Response", "server"),
+    ]
+
+
 def test_old_servers_answer_with_all_they_support() -> None:
     events = opened((0, lz4(request(1))), client=((0, b"LZ4,LZ4_FRAGMENTED"), *DEFAULT), server=((0, b"LZ4_FRAGMENTED,LZ4"), *DEFAULT))
     assert messages(events)[2].fields["compression"]["algorithm"] == "LZ4"

@@ -363,7 +363,7 @@ class SeastarDissector(Dissector):
 
     def broken(self, side: int, data: bytes) -> None:
         if self.greetings[side] == _EXPECTED and data.startswith(MAGIC) and len(data) >= GREETING:
-            if not self._tells_client(side, data, False):
+            if self.client is None and not self._learns_client(side, data, False):
                 self.client = side
             self._learn(side, data)
 
