@@ -976,7 +976,7 @@ def test_a_first_frame_is_enough() -> None:
     assert verdict is not None
     assert verdict.confidence >= 0.9
     assert verdict.client == 0
-    assert verdict.evidence[0] == "client: PeerProperties request, 1 properties fill the frame"
+    assert verdict.evidence[0] == "client: PeerProperties request, 1 property fills the frame"
     assert probe_draft(view(bytes.fromhex(hello.hex), b"")) is None
 
 

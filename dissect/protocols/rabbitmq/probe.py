@@ -183,12 +183,16 @@ def _first(layout: Layout, data: bytes, start: int, end: int) -> str:
     fields = decoder(layout, _PLAIN)(data, start, end)
     what = f"{layout.name} {layout.kind}" if layout.kind != "one_way" else layout.name
     if "peer_properties" in fields:
-        return f"{what}, {len(fields['peer_properties'])} properties fill the frame"
+        return f"{what}, {_fills(len(fields['peer_properties']), 'property', 'properties')}"
     if "mechanisms" in fields:
-        return f"{what}, {len(fields['mechanisms'])} mechanisms fill the frame"
+        return f"{what}, {_fills(len(fields['mechanisms']), 'mechanism', 'mechanisms')}"
     if "chunk" in fields:
         return f"{what}, the checksum of its chunk is right"
     return f"{what} of exactly {end - start} bytes"
+
+
+def _fills(count: int, one: str, many: str) -> str:
+    return f"{count} {one} fills the frame" if count == 1 else f"{count} {many} fill the frame"
 
 
 def _evidence(names: list[str], first: str, whole: bool) -> tuple[str, ...]:
