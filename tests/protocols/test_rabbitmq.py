@@ -25,6 +25,7 @@ from dissect.protocols.rabbitmq import compression, layouts, layouts_draft
 from dissect.protocols.rabbitmq import says as words
 from dissect.protocols.rabbitmq.dissector import Phase, RabbitmqStreamDissector, RabbitmqStreamDraftDissector, StreamDissector
 from dissect.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, word_of
+from dissect.protocols.rabbitmq.parts import PARTS
 from dissect.protocols.rabbitmq.probe import probe_current, probe_draft
 from dissect.protocols.rabbitmq.says import says
 from tests.layout_properties import check_agreement, check_tiles, check_truncations
@@ -1166,6 +1167,17 @@ def test_the_tables_name_every_command() -> None:
         assert word_of(layout) & 0xFFFF == (
             0 if layout in layouts_draft.LAYOUTS else 2 if layout in (layouts.PUBLISH_2, layouts.DELIVER_2) else 1
         )
+
+
+def test_every_field_of_an_entry_is_documented() -> None:
+    tables = {part.name: {name.partition("[")[0] for name, _, _ in part.rows()} for part in PARTS}
+    plain_entry = struct.pack(">Q", 9) + string("eu") + plain(b"x")
+    (entry,) = decode(frame(2, b"\x01\0\0\0\1", plain_entry, version=2))["fields"]["published_messages"]
+    assert set(entry) <= tables["Entry"]
+    (entry,) = decode(publish(struct.pack(">Q", 9) + sub_batch(0, [b"x"])))["fields"]["published_messages"]
+    assert {name for name in entry if not name.endswith("_label")} <= tables["Sub-batch"]
+    (entry,) = entries_of(decode(deliver(plain(b"x")), SERVER))
+    assert set(entry) <= tables["Entry"]
 
 
 def test_the_custom_parts_agree_on_made_up_chunks() -> None:
