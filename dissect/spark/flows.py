@@ -35,7 +35,20 @@ from dissect.inspector import Inspector, Tracked
 from dissect.model import ConversationRow, Message, Options, Record, SegmentBatch
 from dissect.protocols.base import Emitted
 from dissect.spark import state
-from dissect.spark.rows import CARRY, CARRY_IN_ORDER, COLUMNS, EARLIEST, FRAGMENT, REPEATED, ROWS, SEGMENT, batch_of, carry_batch, flow_ids
+from dissect.spark.rows import (
+    CARRY,
+    CARRY_IN_ORDER,
+    COLUMNS,
+    EARLIEST,
+    FRAGMENT,
+    LATEST,
+    REPEATED,
+    ROWS,
+    SEGMENT,
+    batch_of,
+    carry_batch,
+    flow_ids,
+)
 from dissect.tcp.conversations import Conversation
 
 SORTED_BY = ("flow_id", "merge_ns", "file", "number", "-kind")
@@ -63,11 +76,6 @@ class Results(msgspec.Struct):
 
     def carry_batch(self) -> pa.RecordBatch:
         return carry_batch(self.carry)
-
-    @property
-    def held(self) -> bool:
-        """Whether this is enough to be handed on."""
-        return len(self.records) >= HELD_RECORDS or sum(len(row["payload"]) for row in self.carry) >= HELD_BYTES
 
 
 class FlowInspector(Inspector):
@@ -168,6 +176,7 @@ def dissect(
         if not batch.num_rows:
             for row in carried:
                 yield from opened.carried(row)
+            yield from opened.made()
             continue
         segments, flow_id, mark = _segments(batch, mark, reader)
         low = 0
@@ -180,7 +189,7 @@ def dissect(
         yield from opened.packets(segments, flow_id, low, len(segments))
         yield from opened.made()
     yield from opened.close()
-    yield opened.results
+    yield from opened.made()
 
 
 class _Opened:
@@ -188,6 +197,8 @@ class _Opened:
 
     def __init__(self, options: Options, until: int | None) -> None:
         self.results = Results()
+        self._held = 0
+        """Bytes in rows to be carried."""
         self._options = options
         self._until = until
         self._flow_id: int | None = None
@@ -199,7 +210,7 @@ class _Opened:
     def carried(self, row: dict[str, Any]) -> Iterator[Results]:
         """Take a row that was carried."""
         if row["kind"] == CARRY_IN_ORDER:
-            self.results.carry.append(row)
+            self._carry(row)
             return
         if row["flow_id"] == self._flow_id and (self._row is not None or self._inspector is not None):
             raise ForeignState(f"there are two of the conversations {row['flow_id']}")
@@ -246,13 +257,14 @@ class _Opened:
             self.results.records += self._inspector.take_linked()
         if self.results.records or self.results.conversations or self.results.carry:
             results, self.results = self.results, Results()
+            self._held = 0
             yield results
 
     def close(self) -> Iterator[Results]:
         """No more rows of these conversations will come."""
         results, inspector, row = self.results, self._inspector, self._row
         if row is not None:
-            results.carry.append(row)
+            self._carry(row)
         elif inspector is not None:
             if self._until is None:
                 inspector.finish()
@@ -261,11 +273,16 @@ class _Opened:
                 results.conversations += inspector.forget(self._until)
                 due = inspector.due()
                 if due is not None:
-                    results.carry.append(_carry(CARRY, self._flow_id or 0, self._flow, due, inspector.state()))
+                    assert self._flow_id is not None
+                    self._carry(_carry(CARRY, self._flow_id, self._flow, min(due, LATEST), inspector.state()))
             results.records += inspector.take_linked()
         self._inspector = self._row = None
-        if results.held:
+        if len(results.records) >= HELD_RECORDS or self._held >= HELD_BYTES:
             yield from self.made()
+
+    def _carry(self, row: dict[str, Any]) -> None:
+        self.results.carry.append(row)
+        self._held += len(row["payload"])
 
 
 def _carry(kind: int, flow_id: int, flow: bytes, time_ns: int, payload: bytes) -> dict[str, Any]:
@@ -374,7 +391,7 @@ class Seen(msgspec.Struct):
 def in_order(batches: Iterator[pa.RecordBatch], carry: bool = False) -> Iterator[pa.RecordBatch]:
     """What depends on packets of other conversations, from rows sorted as `IN_ORDER`: the segments of datagrams that came in fragments,
     and marks on packets that were seen before. `carry`: at the end a row of what has to be given with the next packets."""
-    seen = Seen()
+    seen, given = Seen(), False
     for batch in batches:
         names = ("kind", "file", "number", "time_ns", "merge_ns", "flow_id", "flow", "wire", "payload", "cooked", "digest")
         rows: list[dict[str, Any]] = []
@@ -383,7 +400,9 @@ def in_order(batches: Iterator[pa.RecordBatch], carry: bool = False) -> Iterator
         ):
             place = {"file": file, "number": number, "time_ns": time_ns, "merge_ns": merge_ns}
             if kind == CARRY_IN_ORDER:
-                seen = state.decode(payload, Options())
+                if given:
+                    raise ForeignState("there are two of the packets looked at in order")
+                seen, given = state.decode(payload, Options()), True
                 if type(seen) is not Seen:
                     raise ForeignState("it holds something else")
             elif digest is not None and seen.duplicates.again(digest, time_ns, cooked):

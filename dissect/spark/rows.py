@@ -21,8 +21,8 @@ none of ours but may be the first of a pair; and, made in a later stage only, th
 And two that hold what is known from earlier packets, in `payload`: CARRY of the conversations of its `flow_id`, which has to be looked at
 again at `time_ns` even if no packet comes; CARRY_IN_ORDER of fragments that wait and of packets of cooked captures."""
 
-EARLIEST = -(1 << 63)
-"""`merge_ns` of what is carried, so that it sorts before all packets."""
+EARLIEST, LATEST = -(1 << 63), (1 << 63) - 1
+"""The ends of times; the first is `merge_ns` of what is carried, so that it sorts before all packets."""
 
 COLUMNS: dict[str, tuple[str, Any, str]] = {
     "kind": ("tinyint", pa.int8(), "0 TCP segment, 1 fragment of a TCP datagram, 2 other packet of a cooked capture, 4 and 5 carried"),

@@ -44,6 +44,8 @@ class Lots:
         alone = ordered(given.filter(pc.or_(pc.invert(plain), pc.is_valid(given.column("digest")))), flows.IN_ORDER)
         together = pa.Table.from_batches(flows.in_order(iter(alone.to_batches(self.batch)), not last), rows.SCHEMA)
         given = ordered(pa.concat_tables([given.filter(plain), together]), flows.SORTED_BY)
+        # As Spark hands them on
+        given = given.drop_columns(["cooked", "digest"]).append_column("part", pa.nulls(given.num_rows, pa.int32()))
         carry: list[pa.RecordBatch] = []
         ended: list[ConversationRow] = []
         until = None if last else self.until

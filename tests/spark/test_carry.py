@@ -14,7 +14,7 @@ import pytest
 from dissect.errors import ForeignState
 from dissect.model import Options
 from dissect.pair import Pairer
-from dissect.spark import flows, rows
+from dissect.spark import flows, rows, state
 from tests.capture.frames import ACK, FIN, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, pcapng, sll, tcp
 from tests.spark.captures import SNAP, generated, records, rotated
 from tests.spark.lots import FOREVER, Lots, at_once, in_lots, packets
@@ -130,7 +130,7 @@ def test_packets_out_of_order_repeated_and_lost(capture: Path, tmp_path: Path) -
 
 def test_fragments_in_different_lots(capture: Path, tmp_path: Path) -> None:
     found: list[Packet] = []
-    for at, one in enumerate(records(capture)[:400]):
+    for at, one in enumerate(records(capture)[:250]):
         if at % 5 == 3 and len(one.data) > 120:
             found += fragments(one, at, 48)
         else:
@@ -298,6 +298,17 @@ def test_what_is_carried_across_conversations_passes_untouched() -> None:
     assert results.carry == made.to_pylist()
     assert results.carry[0]["kind"] == rows.CARRY_IN_ORDER
     assert list(flows.in_order(iter([results.carry_batch()]))) == []
+    with pytest.raises(ForeignState, match="two of the packets"):
+        list(flows.in_order(iter([made, made])))
+    with pytest.raises(ForeignState, match="something else"):
+        list(flows.in_order(iter([rows.carry_batch([{**results.carry[0], "payload": state.encode([])}])])))
+
+
+def test_conversations_that_are_looked_at_again_after_the_end_of_times(tmp_path: Path) -> None:
+    (lot,) = tables(tmp_path, [talk(1000, START_NS)])
+    lots = Lots(Options(idle_time_ns=(1 << 63) - 1))
+    lots.add(lot)
+    assert [row["time_ns"] for row in carried(lots)] == [(1 << 63) - 1]
 
 
 def test_fields_of_open_requests_are_not_carried(tmp_path: Path) -> None:
@@ -320,6 +331,18 @@ def test_the_options_given_count(tmp_path: Path) -> None:
     dissector: Any = inspector.conversations[0].dissector
     assert (dissector.style.show_secrets, dissector.style.bytes_as) == (False, "base64")
     assert dissector.handlers[0] is dissector.tables(dissector.style)[0]
+
+
+def test_handlers_are_chosen_again_where_frames_told_the_client(tmp_path: Path) -> None:
+    request = tcp(PEER_PROPERTIES, sport=5552, dport=5552, seq=100, ack=500, flags=ACK)
+    (lot,) = tables(tmp_path, [[Packet(ethernet(ip4(request, src=B, dst=A)), START_NS)]])
+    options = Options(decode_as=((5552, "rabbitmq-stream", None),))
+    lots = Lots(options)
+    lots.add(lot)
+    inspector = flows.FlowInspector.restore(carried(lots)[0]["payload"], options)
+    dissector: Any = inspector.conversations[0].dissector
+    assert (dissector.context.client, dissector.client) == (None, 0)
+    assert dissector.handlers == dissector.tables(dissector.style)
 
 
 @pytest.mark.parametrize("hold", [1, 1 << 30])
