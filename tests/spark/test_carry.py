@@ -14,6 +14,7 @@ import pytest
 from dissect.errors import ForeignState
 from dissect.model import Options
 from dissect.pair import Pairer
+from dissect.protocols.seastar.verbs import Verbs
 from dissect.spark import flows, rows, state
 from tests.capture.frames import ACK, FIN, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, pcapng, sll, tcp
 from tests.spark.captures import SNAP, generated, records, rotated
@@ -42,6 +43,13 @@ def test_golden_captures(path: Path) -> None:
     assert in_lots([path], cuts) == at_once([path])
 
 
+def test_answers_that_come_in_trouble_only() -> None:
+    path = GOLDEN / "rabbitmq-stream" / "credit_flow_405.pcap"
+    expected = at_once([path])
+    assert any('"name":"Credit"' in line and '"request":[' in line for line in expected["messages"])
+    assert in_lots([path], list(range(1, packets([path]).num_rows))) == expected
+
+
 CHOSEN = (
     "iggy/py090-errors.pcap",
     "iggy/py080-errors.pcap",
@@ -59,7 +67,7 @@ CHOSEN = (
     "changes",
     [
         {"bytes_as": "base64", "show_secrets": True},
-        {"bytes_as": "omit", "verbs": {1: "one", 2: "two"}},
+        {"bytes_as": "omit", "verbs": Verbs({1: "one", 2: "two"}, frozenset((2,)))},
         {"bytes_as": "text", "undecided_limit": 40},
         {"decode_as": tuple((port, "seastar-rpc", "rpc") for port in (5552, 8090, 7451, 7000))},
         {"decode_as": tuple((port, "iggy", None) for port in (5552, 8090, 7451, 7000))},
