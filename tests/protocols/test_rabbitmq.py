@@ -1019,6 +1019,28 @@ def test_one_heartbeat_is_not_enough() -> None:
     assert many.client is None
 
 
+def test_the_port_tells_the_server_where_frames_do_not() -> None:
+    one = view(HEARTBEAT * 3, HEARTBEAT * 2, syn=False)
+    for ports, client in (((5552, 4000), 1), ((4000, 5552), 0), ((5552, 5551), None)):
+        one.ports = ports
+        verdict = probe_current(one)
+        assert verdict is not None
+        assert verdict.client == client
+        assert ("the port tells the server" in verdict.evidence) == (client is not None)
+    tune = "0000000c 0014 0001 00100000 0000003c" * 2
+    one = view(bytes.fromhex(tune), b"", syn=False)
+    one.ports = (5552, 4000)
+    verdict = probe_current(one)
+    assert verdict is not None
+    assert verdict.client == 1
+    subscribe = next(one for one in FRAMES if one.name == "Subscribe" and one.kind == "request")
+    one = view(bytes.fromhex(subscribe.hex) * 2, b"", syn=False)
+    one.ports = (5552, 4000)
+    verdict = probe_current(one)
+    assert verdict is not None
+    assert verdict.client == 0, "what is sent counts more than a port"
+
+
 @pytest.mark.parametrize(
     "request_",
     [

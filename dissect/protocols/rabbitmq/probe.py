@@ -21,6 +21,8 @@ _STRICT = {"PeerProperties": 0.95, "Deliver": 0.95, "SaslHandshake": 0.75, "Exch
 
 _WEAK = frozenset(("Heartbeat", "Credit"))
 
+SERVER_PORTS = frozenset((5551, 5552, 5555))
+
 _PLAIN = Style()
 
 _CUT = "cut"
@@ -74,10 +76,17 @@ def _probe(view: View, language: Language, protocol: str) -> Verdict | None:
     if best is None:
         return None
     confidence, client, seen = best
+    known = [side for side in (0, 1) if view.ports[side] in SERVER_PORTS]
+    by_port = equal and len(known) == 1
+    if by_port:
+        # Heartbeats, Tune and Close look the same from both sides
+        client, equal = 1 - known[0], False
     version = "version 0 in every frame" if language is DRAFT_LANGUAGE else "version 1 or 2 in every frame"
     whose = ("one side", "the other side") if equal else ("client", "server")
     evidence = [f"{who}: {text}" for who, one in zip(whose, (seen[client], seen[1 - client]), strict=True) for text in one.evidence]
     evidence.append(version)
+    if by_port:
+        evidence.append("the port tells the server")
     if seen[0].frames and seen[1].frames:
         evidence.append("both sides agree")
     return Verdict(protocol, min(confidence, 0.99), tuple(evidence), None, None if equal else client)
