@@ -295,7 +295,9 @@ _SAYS = {"v": "version of streamdump", "folder": "folder", "form": "--format", "
 def _lock(folder: Path) -> int:
     """Keep others from following into this output; the lock goes with the process."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        # What is carried has bytes as they were captured, secrets too, next to tables that are to be shared.
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
         raise UsageError(f"{folder.parent}: cannot be written: {(error.strerror or str(error)).lower()}") from error

@@ -89,6 +89,7 @@ def test_micro_batches_say_what_a_plain_run_says(begin: Begin, packets: list[Pac
         assert batch.rows["messages"] > 100
         assert len(table(out, "messages")) == work.state.rows["messages"]
     assert work.state.carry
+    assert (out / ".follow").stat().st_mode & 0o777 == 0o700, "what is carried may hold secrets"
     (last,) = all_of_it(work)
     assert last.packets == len(packets) - 3 * quarter
     assert last.rows["conversations"] == 5
