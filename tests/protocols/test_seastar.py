@@ -498,7 +498,7 @@ def test_an_early_request_waits_for_the_answer() -> None:
 @pytest.mark.parametrize(
     ("syn", "events"),
     [
-        (False, [(0, negotiation()), (1, negotiation())]),
+        (False, [(0, negotiation()), (1, negotiation()), (0, request(1, timeout=None))]),
         (True, [(0, negotiation((0, b"LZ4"))), (0, b"x" * 60), (0, 110), (1, 193), (1, b"y" * 60), (1, 50)]),
     ],
 )
@@ -527,6 +527,25 @@ def test_what_was_declined_does_not_depend_on_which_side_was_captured_first(syn:
     ]
     assert [one.fields["negotiated"]["declined"] for one in answers] == [["COMPRESS"]] * 3
     assert [one.fields["negotiated"]["connection"] for one in answers] == ["rpc"] * 3
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [(1, negotiation(*DEFAULT)), (0, negotiation(*DEFAULT)), (0, request(1, b"abc")), (1, response(1, b"d"))],
+        [(1, negotiation(*DEFAULT)), (0, negotiation(*DEFAULT)), (0, request(1, b"abc")[:30]), (0, b"c"), (1, response(1, b"d"))],
+        [(1, negotiation((0, b"LZ4"))), (0, negotiation((0, b"LZ4,XOR"))), (1, lz4(response(1, b"d", None)))],
+        [(1, negotiation((0, b"XOR"))), (0, negotiation((0, b"LZ4,XOR"))), (0, stream(b"sealed"))],
+        [(1, negotiation((4, b"x"))), (1, exception(1, 1, pack("<Q", 9), None)), (1, response(2, b"abc", None))],
+        [(0, negotiation(*DEFAULT)), (0, request(1, b"abc")), (0, request(2, b"abc"))],
+    ],
+)
+def test_what_follows_tells_who_is_the_client(events: list[Event]) -> None:
+    for bulk in (False, True):
+        told = [record for record in read(events, bulk, syn=False) if isinstance(record, Message)]
+        assert len(told) >= len(events) - 1
+        assert all(one.sender == ("client" if one.src == "10.0.0.1:1" else "server") for one in told)
+        assert not any(one.fault for one in told)
 
 
 def test_an_answer_that_is_cut_makes_no_client() -> None:

@@ -7,6 +7,7 @@ other at the same packet however the bytes came; afterwards each side is cut in 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from struct import Struct
 from typing import Any, ClassVar
 
@@ -39,6 +40,7 @@ from dissect.protocols.seastar.framing import (
     GREETING,
     LONGEST_HEADER,
     OPENED,
+    STEP,
     UNKNOWN,
     Framing,
     Offer,
@@ -117,6 +119,7 @@ class SeastarDissector(Dissector):
         self.last_ids: list[int | None] = [None, None]
         self.possible: tuple[dict[int, list[Framing]], dict[int, list[Framing]]] = ({}, {})
         self.held = [False, False]
+        self.first: int | None = None
         self.news = False
         self.begins: list[int | None] = [0 if context.syn else None] * 2
         self.now = 0
@@ -213,12 +216,12 @@ class SeastarDissector(Dissector):
         elif len(features.get(CONNECTION_ID, b"")) == 8:
             self.facts["connection_id"] = _u64(features[CONNECTION_ID])[0]
 
-    def _tells_client(self, side: int, data: bytes, more: bool) -> bool:
-        """Whether it is known which side is the client, when `side` begins with this negotiation frame (and has sent `more`).
+    def _tells_client(self, side: int, data: bytes) -> bool:
+        """Whether it is known which side is the client, when `side` begins with this negotiation frame.
 
         An answer waits for what it answers, should that have been captured later.
         """
-        if self.client is None and not self._learns_client(side, data, more):
+        if self.client is None and not self._learns_client(side, data):
             return False
         if side != self.client and self.greetings[1 - side] == _EXPECTED:
             self.held[side] = True
@@ -227,9 +230,11 @@ class SeastarDissector(Dissector):
             return False
         return True
 
-    def _learns_client(self, side: int, data: bytes, more: bool) -> bool:
+    def _learns_client(self, side: int, data: bytes) -> bool:
         other = 1 - side
         features = read_offer(data).features
+        offers = self.offers
+        offers[side] = read_offer(data)
         if STREAM_PARENT in features:
             self.client = side
         elif CONNECTION_ID in features:
@@ -237,16 +242,40 @@ class SeastarDissector(Dissector):
         elif self.greetings[other] == _MISSED:
             # It sends what can only follow this answer to its own negotiation, which was before the capture.
             self.client = other
-        elif more:
-            # A server does not go on without a request.
-            self.client = side
+        elif (asks := self._asks(side, len(data))) is not None:
+            self.client = side if asks else other
         elif self.held[other]:
-            # The first to speak is the client.
-            self.client = other
-        elif self.greetings[other] == _EXPECTED:
+            ours, theirs = offers[side], offers[other]
+            assert ours is not None
+            assert theirs is not None
+            if theirs.exceeds(ours):
+                self.client = other
+            elif ours.exceeds(theirs):
+                self.client = side
+            elif all(one.kind == "sealed" for one in agree(ours, theirs).framings(True)):
+                self.client = self.first
+        elif self.greetings[other] != _EXPECTED:
+            self.client = side
+        if self.client is None:
+            if self.first is None:
+                self.first = side
             self.held[side] = True
             return False
+        self.news = self.held[other]
         return True
+
+    def _asks(self, side: int, size: int) -> bool | None:
+        """Whether `side` sends requests or responses behind its negotiation frame of `size` bytes, where that can be told."""
+        flow = self.flows[side]
+        behind = takewhile(lambda item: isinstance(item, Chunk), flow.queue)
+        data = flow.join()[size:] + b"".join(item.data for item in behind if isinstance(item, Chunk))
+        ours, theirs = self.offers[side], self.offers[1 - side]
+        fits = {}
+        for kind, terms in (("request", agree(ours, theirs)), ("response", agree(theirs, ours))):
+            found = [fit(one, data, 0, len(data), {len(data): 1}) for one in terms.framings(kind == "request") if one.kind == kind]
+            # The first id of a connection is a small one.
+            fits[kind] = any(one is not None and abs(one.first_id) <= STEP for one in found)
+        return None if fits["request"] == fits["response"] else fits["request"]
 
     # Bytes to frames
 
@@ -289,7 +318,7 @@ class SeastarDissector(Dissector):
         if framing is None or self.greetings[side] == _EXPECTED:
             if self.greetings[side] == _EXPECTED and data.startswith(MAGIC, at) and len(data) - at >= GREETING:
                 end = at + GREETING + _u32(data, at + len(MAGIC))[0]
-                if end <= len(data) and end - at <= self.options.frame_limit and self._tells_client(side, data[at:end], end < len(data)):
+                if end <= len(data) and end - at <= self.options.frame_limit and self._tells_client(side, data[at:end]):
                     if self.held[side]:
                         self.flows[side].raise_releases(self.now)
                     self._learn(side, data[at:end])
@@ -327,7 +356,7 @@ class SeastarDissector(Dissector):
                     return 0
                 length = GREETING + int(_u32(data, at + len(MAGIC))[0])
                 known = left < length or length > self.options.frame_limit
-                return length if known or self._tells_client(side, data[at : at + length], left > length) else WAIT
+                return length if known or self._tells_client(side, data[at : at + length]) else WAIT
             self._miss(side)
             framing = framing or self._framing(side)
         if framing is None:
@@ -363,8 +392,8 @@ class SeastarDissector(Dissector):
 
     def broken(self, side: int, data: bytes) -> None:
         if self.greetings[side] == _EXPECTED and data.startswith(MAGIC) and len(data) >= GREETING:
-            if self.client is None and not self._learns_client(side, data, False):
-                self.client = side
+            if self.client is None and not self._learns_client(side, data):
+                self.client = self.first
             self._learn(side, data)
 
     def _miss(self, side: int) -> None:
@@ -375,7 +404,8 @@ class SeastarDissector(Dissector):
 
     def give_up(self, side: int) -> None:
         if self.greetings[side] == _EXPECTED and self.client is None:
-            self.client = side
+            # The first to speak is the client.
+            self.client = side if self.first is None else self.first
         self._miss(1 - side)
         self._settle()
         for flow in self.flows:
