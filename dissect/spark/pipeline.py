@@ -187,6 +187,8 @@ class Run(Job):
         found = self.plan = self.look(files, sum(size for size, _ in sizes.values()))
         count = self.parts(found)
         done = self._begin(State(self.settings, sizes, count), resume)
+        # What was written when all parts were there is written again.
+        done.pop(count, None)
         self.resumed = len(done)
         if len(done) < count and found.splits:
             self.dissect(found, count, self.folder, done.keys())
@@ -212,7 +214,7 @@ class Run(Job):
 
     def _finish(self, found: Plan, count: int) -> None:
         """Write what needed all parts, and make the result."""
-        done = list(receipts(self.folder).values())
+        done = [receipt for part, receipt in receipts(self.folder).items() if part < count]
         last = Writer(self.folder, count, self.settings.form)
         related = [row for receipt in done for row in receipt.related]
         related.sort(key=lambda row: (row.time_ns, row.conversation))

@@ -258,12 +258,16 @@ def receipts(folder: Path) -> dict[int, Receipt]:
 def commit(folder: Path, out: Path, done: Sequence[Receipt]) -> None:
     """Move the files of these receipts to `out`, all at once; whatever else is in `folder` goes."""
     result = folder / "result"
-    shutil.rmtree(result, ignore_errors=True)
     for table in TABLES:
-        (result / table).mkdir(parents=True)
-        for receipt in done:
-            for name in receipt.files.get(table, ()):
-                (folder / "files" / table / name).rename(result / table / name)
+        place = result / table
+        place.mkdir(parents=True, exist_ok=True)
+        # Of a commit that was interrupted.
+        there = {path.name for path in place.iterdir()}
+        names = {name for receipt in done for name in receipt.files.get(table, ())}
+        for name in there - names:
+            (place / name).unlink()
+        for name in names - there:
+            (folder / "files" / table / name).rename(place / name)
     try:
         if out.is_dir() and not any(out.iterdir()):
             out.rmdir()
