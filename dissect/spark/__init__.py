@@ -93,6 +93,6 @@ def _table(name: str, packets: Any, options: Options | None, parts: int | None) 
         for results in flows.dissect(batches, chosen):
             rows: Any = results.conversations if name == "conversations" else tables.sorted_out(results.records)[name]
             for start in range(0, len(rows), 10_000):
-                yield tables.batch(name, rows[start : start + 10_000])
+                yield from tables.batches(name, rows[start : start + 10_000])
 
     return by_conversation(packets, parts).mapInArrow(made, from_arrow_schema(schema(name)))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dissect.model import ConversationRow, Exchange, Gap, Message
 from dissect.spark.flows import Linked
 from dissect.spark.splits import Trouble
-from dissect.spark.typed import STRUCTS, WIDE, Member, spread, struct_name, structs
+from dissect.spark.typed import STRUCTS, WHOLE_CLASSES, WIDE, Member, spread, struct_name, structs
 
 _JSON = msgspec.json.Encoder()
 
@@ -83,7 +83,17 @@ class Column(msgspec.Struct, frozen=True):
 
 LONG, INT, TEXT, TEXTS = pa.int64(), pa.int32(), pa.string(), pa.list_(pa.string())
 TIME = pa.timestamp("us", "UTC")
-FAULT = pa.struct([("field", TEXT), ("offset", LONG), ("reason", TEXT), ("buffer", TEXT)])
+FAULT = pa.struct(
+    [
+        pa.field(name, kind, metadata={"comment": says})
+        for name, kind, says in (
+            ("field", TEXT, "path of the field"),
+            ("offset", LONG, "byte offset of it"),
+            ("reason", TEXT, "what is wrong"),
+            ("buffer", TEXT, "what the offset counts in: frame, or unpacked"),
+        )
+    ]
+)
 
 
 def _texts(values: Sequence[Sequence[str]]) -> Any:
@@ -93,10 +103,12 @@ def _texts(values: Sequence[Sequence[str]]) -> Any:
 
 
 def _idents(values: list[int | str | None]) -> Any:
-    try:
-        return pa.array(values, LONG).cast(TEXT)
-    except (ValueError, TypeError, OverflowError):
-        return [None if one is None else str(one) for one in values]
+    if WHOLE_CLASSES.issuperset(map(type, values)):
+        try:
+            return pa.array(values, LONG).cast(TEXT)
+        except OverflowError:
+            pass
+    return [None if one is None else str(one) for one in values]
 
 
 def _fault(fault: Any) -> dict[str, Any] | None:

@@ -67,6 +67,7 @@ from dissect.protocols import PROTOCOLS
 from dissect.protocols.base import Protocol
 
 NULL = type(None)
+WHOLE_CLASSES = frozenset((int, NULL))
 TEXT = pa.string()
 WIDE = pa.decimal128(20, 0)
 """Holds the integers of 64 bits, signed or not."""
@@ -334,7 +335,7 @@ _wide_by_value = _strict(WIDE, frozenset(), _whole(-1 << 63, (1 << 64) - 1))
 
 def _wide(values: Sequence[Any]) -> Any:
     """Decimals of integers, by their two words, since Arrow takes a Python object for each."""
-    if not _WHOLE_CLASSES.issuperset(map(type, values)):
+    if not WHOLE_CLASSES.issuperset(map(type, values)):
         return _wide_by_value(values)
     for kind in (pa.int64(), pa.uint64()):
         try:
@@ -348,9 +349,6 @@ def _wide(values: Sequence[Any]) -> Any:
             words[:, 1] = low >> 63
         return pa.Array.from_buffers(WIDE, len(values), [narrow.buffers()[0], pa.py_buffer(words)], narrow.null_count)
     return _wide_by_value(values)
-
-
-_WHOLE_CLASSES = frozenset((int, NULL))
 
 
 def _list(kind: Any, item: Member) -> Callable[[Sequence[Any]], Any]:
@@ -442,7 +440,7 @@ def _member(found: Found) -> Member | None:
         for bits, kind in WHOLE:
             low, high = -1 << bits - 1, (1 << bits - 1) - 1
             if low <= found.low and found.high <= high:
-                return Member(kind, says, _strict(kind, _WHOLE_CLASSES, _whole(low, high)))
+                return Member(kind, says, _strict(kind, WHOLE_CLASSES, _whole(low, high)))
         return Member(WIDE, says, _wide)
     if kinds == {BOOL}:
         return Member(pa.bool_(), says, _strict(pa.bool_(), frozenset((bool, NULL)), _truth))
@@ -484,5 +482,10 @@ def struct_name(protocol: str) -> str:
     return protocol.replace("-", "_")
 
 
-STRUCTS = {one.name: _struct(f"the fields of {one.title} that have one type", _members(Tables(one).found)) for one in PROTOCOLS}
+def struct_of(protocol: Protocol) -> Member:
+    """What the tables of a protocol give."""
+    return _struct(f"typed fields of {protocol.title}, null in messages of other protocols", _members(Tables(protocol).found))
+
+
+STRUCTS = {one.name: struct_of(one) for one in PROTOCOLS}
 """The struct of each protocol, by its name."""
