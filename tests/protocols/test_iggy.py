@@ -847,6 +847,79 @@ def test_a_password_behind_a_wrong_length_is_hidden() -> None:
     assert b"swordfish".hex() not in str(login.fields)
 
 
+SECRET = b"Zq7xKvw2J"
+REGISTER = pack("<I", 11264) + s8("rust-sdk") + s8("0.11.0")
+CARRIERS: dict[str, tuple[str, list[bytes], int]] = {
+    "login": ("L9", [request(38, s8("iggy") + s8(SECRET.decode()) + s32("0.9.0") + s32("")), LOGGED_IN], 0),
+    "old login": ("L3", [request(38, s8("iggy") + s8(SECRET.decode())), LOGGED_IN], 0),
+    "token login": ("L9", [request(44, s8(SECRET.decode())), LOGGED_IN], 0),
+    "user": ("L9", [request(33, s8("alice") + s8(SECRET.decode()) + b"\x01\x00"), OK], 0),
+    "password": ("L9", [request(37, ONE + s8("abc") + s8(SECRET.decode())), OK], 0),
+    "token": ("L9", [request(42, s8("t") + bytes(8)), response(s8(SECRET.decode()))], 1),
+    "token of an altered request": ("L9", [request(42, s8("t") + bytes(8)), response(s8(SECRET.decode()))], 0),
+    "register": ("V4", [long_request(1, 0, REGISTER + s8("iggy") + s8(SECRET.decode()) + s32("")), long_reply(1)], 0),
+    "register by token": ("V4", [long_request(1, 0, REGISTER + s8(SECRET.decode()) + s32("")), long_reply(1)], 0),
+    "long token": ("V4", [long_request(146, 0, s8("t") + bytes(8)), long_reply(146, bytes(4) + s8(SECRET.decode()))], 1),
+}
+"""Conversations that carry a secret, and the frame of theirs that is altered."""
+
+
+def shows_secret(message: Message) -> bool:
+    """Whether five bytes of the secret in a row can be read off a message, its hex dump or its tree."""
+    told = msgspec.json.encode([message.fields, message.notes, message.fault, message.name, says(message)]).decode()
+    for span in message.spans or ():
+        if span.leaf and not span.secret:
+            told += f" {span.value} {message.raw['frame'][span.offset : span.offset + span.length].hex()}"
+    pieces = [SECRET[at : at + 5] for at in range(len(SECRET) - 4)]
+    return any(piece.decode() in told or piece.hex() in told for piece in pieces)
+
+
+@pytest.mark.parametrize("forced", [False, True])
+@pytest.mark.parametrize("name", CARRIERS)
+def test_no_altered_byte_shows_a_secret(name: str, forced: bool) -> None:
+    """The byte may be a length, so that the secret is taken for a name, or the command itself."""
+    layout, frames, which = CARRIERS[name]
+    frame = frames[which]
+    for at in [*range(min(len(frame), 20)), *range(48, min(len(frame), 64)), 176, 196, 208, 216, *range(256, len(frame))]:
+        if at >= len(frame):
+            continue
+        for value in (frame[at] ^ 1, frame[at] ^ 8, 255):
+            altered = frame[:at] + bytes([value]) + frame[at + 1 :]
+            dissector = iggy(layout if forced else None, LONG if layout in LONG else CLASSIC, detail=True)
+            said = talk(dissector, *frames[:which], altered, *frames[which + 1 :])
+            assert not any(map(shows_secret, said)), (at, value)
+            assert SECRET.decode() not in str(dissector.facts)
+
+
+@pytest.mark.parametrize("name", CARRIERS)
+def test_no_cut_shows_a_secret(name: str) -> None:
+    layout, frames, which = CARRIERS[name]
+    for size in range(8, len(frames[which])):
+        events: list[Event] = [(index % 2, frame) for index, frame in enumerate(frames[:which])]
+        events += [(which % 2, frames[which][:size]), (which % 2, len(frames[which]) - size)]
+        for dissector in (iggy(layout, detail=True), iggy(None, LONG if layout in LONG else CLASSIC, detail=True)):
+            assert not any(map(shows_secret, messages(run(dissector, *events))))
+
+
+def test_what_is_not_known_is_shown_where_it_cannot_be_a_secret() -> None:
+    said = talk(iggy("L9"), request(777, b"\x01\x02\x03"), OK, request(777, b"\x04" + b"text"), OK, request(303, ONE + ONE + b"text"), OK)
+    assert [one.fields.get("body") for one in said[::2]] == ["010203", "<redacted 5 bytes>", None]
+    assert said[4].fields["trailing"] == "<redacted 4 bytes>"
+    shown = talk(iggy("L9", show_secrets=True), request(777, b"\x04" + b"text"), OK, request(303, ONE + ONE + b"text"))
+    assert [shown[0].fields["body"], shown[2].fields["trailing"]] == ["0474657874", "74657874"]
+    # a client that adds bytes of its own to a request is not altered
+    (user,) = talk(iggy("L9"), request(33, s8("dave") + s8("swordfish") + b"\x02\x00" + bytes(5)))
+    assert user.fields["username"] == "dave"
+
+
+def test_frames_between_replicas_may_hand_on_a_login() -> None:
+    prepare = bytearray(long_request(1, body=REGISTER + s8("iggy") + s8(SECRET.decode())))
+    prepare[60] = 6
+    (shown,) = talk(iggy(candidates=LONG, detail=True), bytes(prepare))
+    assert (shown.kind, shown.fields["command"], shown.fields["size"]) == ("one_way", 6, len(prepare))
+    assert not shows_secret(shown)
+
+
 @pytest.mark.parametrize("layout", ["L1", "L9"])
 def test_commands_that_a_layout_lacks_hide_what_may_be_secret(layout: str) -> None:
     old_login = request(32, s8("iggy") + s8("swordfish"))

@@ -21,6 +21,7 @@ from dissect.protocols.iggy.commands import BY_CODE, LISTED, NON_REPLICATED, OPE
 from dissect.protocols.iggy.features import CLASSIC, FRAMINGS, LAYOUTS, LONG, hinted
 from dissect.protocols.iggy.finding import clean, find_long, find_request, long_header, responses_to
 from dissect.protocols.iggy.frames import EVICTION, HEADER, OLD_LOGIN_CODE, OLD_LOGOUT_CODE, REPLY, REQUEST, U32, U32_U32, Table
+from dissect.protocols.iggy.hiding import hide, may_be_token, may_hold_text
 from dissect.protocols.iggy.probe import probe
 from dissect.protocols.iggy.statuses import ambiguous
 from dissect.protocols.iggy.telling import TEXT, relate, says
@@ -608,7 +609,15 @@ class IggyDissector(Dissector):
         """All that the choice of a table depends on besides the layout."""
         if self.long[side]:
             if side == self.client:
-                return side, given.code, given.operation, data[start + 60 : start + 61], frames.request_header("V1", data, start, end)
+                hidden = _may_hide(given.code, data, start + HEADER, end)
+                return (
+                    side,
+                    given.code,
+                    given.operation,
+                    hidden,
+                    data[start + 60 : start + 61],
+                    frames.request_header("V1", data, start, end),
+                )
             size = end - start
             return (
                 side,
@@ -619,17 +628,17 @@ class IggyDissector(Dissector):
                 size >= HEADER and any(data[start + 216 : start + 220]),
                 size >= HEADER and any(data[start + 224 : start + 228]),
                 size >= HEADER + 4 and any(data[start + HEADER : start + HEADER + 4]),
-                size > HEADER and data[start + HEADER] == size - HEADER - 1,
+                _may_hold_token(data, start, end),
                 size >= HEADER,
             )
         if side == self.client:
-            return side, given.code
+            return side, given.code, _may_hide(given.code, data, start + 8, end)
         if end - start < 8:
             return (side,)
         status, length = U32_U32(data, start)
         if status:
             return side, None, length > 0
-        return side, given.code, given.code is None and end - start > 8 and data[start + 8] == end - start - 9
+        return side, given.code, self._hides_answer(given.code, data, start + 8, end)
 
     def _narrow(self, cut: _Cut, given: Given, tables: dict[Table, list[str]], readings: dict[Table, Any]) -> bool:
         """Keep the layouts in which this frame decodes with nothing left over; whether that told anything."""
@@ -689,7 +698,7 @@ class IggyDissector(Dissector):
             return self._long_table(layout, side, data, start, end, given)
         if side == self.client:
             found = None if code is None else frames.ask(code, layout)
-            return found or (frames.HIDDEN_ASK if code is not None and frames.hides(code) else frames.UNKNOWN_ASK)
+            return found or (frames.HIDDEN_ASK if _may_hide(code, data, start + 8, end) else frames.UNKNOWN_ASK)
         if end - start < 8:
             return frames.UNKNOWN_ANSWER
         status, length = U32_U32(data, start)
@@ -697,9 +706,13 @@ class IggyDissector(Dissector):
             if self.mismatch:
                 return frames.refusal("L9")
             return frames.refusal(layout) if not length or layout in TEXT_LAYOUTS else frames.BARE_REFUSAL
-        if code is None and end - start > 8 and data[start + 8] == end - start - 9:
+        if self._hides_answer(code, data, start + 8, end):
             return frames.TOKEN_ANSWER
         return frames.answer(code, layout)
+
+    def _hides_answer(self, code: int | None, data: bytes, start: int, end: int) -> bool:
+        """Whether the body of a response in the classic framing, of which nothing is known, may be a secret."""
+        return _nameless(code) and (may_hold_text if self.mismatch else may_be_token)(data, start, end)
 
     def _long_table(self, layout: str, side: int, data: bytes, start: int, end: int, given: Given) -> Table:
         code, operation = given.code, given.operation
@@ -710,7 +723,8 @@ class IggyDissector(Dissector):
             if kind != REQUEST:
                 return frames.HIDDEN_OTHER if self.forced else frames.OTHER
             header = frames.request_header(layout, data, start, end)
-            return frames.long_ask(operation, code, layout, header) or frames.long_unknown_ask(header, doubtful)
+            found = frames.long_ask(operation, code, layout, header)
+            return found or frames.long_unknown_ask(header, doubtful, _may_hide(code, data, start + HEADER, end))
         if kind == EVICTION:
             return frames.EVICTED
         if kind != REPLY:
@@ -723,9 +737,9 @@ class IggyDissector(Dissector):
                 return frames.long_refusal(layout, False)
             if listed and end - start >= HEADER + 4 and U32(data, start + HEADER)[0]:
                 return frames.long_refusal(layout, True)
-        if code is None:
-            hidden = end - start > HEADER and data[start + HEADER] == end - start - HEADER - 1
-            return frames.long_unknown_answer(layout, hidden or doubtful or data[start + 208 : start + 209] == b"\x92")
+        if _nameless(code):
+            hidden = doubtful or data[start + 208 : start + 209] == b"\x92" or _may_hold_token(data, start, end)
+            return frames.long_unknown_answer(layout, hidden)
         return frames.long_answer(named, code, layout)
 
     # Who answers whom
@@ -1041,7 +1055,7 @@ class IggyDissector(Dissector):
         """Keep the version that a side states of itself."""
         for key, server in (("version", False), ("sdk_version", False), ("server_version", True)):
             version = fields.get(key)
-            if isinstance(version, str) and version:
+            if isinstance(version, str) and version and not version.startswith("<redacted "):
                 name = fields.get("sdk_name")
                 self.facts["server_version" if server else "client_version"] = version if name is None else f"{name} {version}"
                 self.hint = hinted(version, server) or self.hint
@@ -1051,8 +1065,17 @@ class IggyDissector(Dissector):
     ) -> Decoded | tuple[Any, ...]:
         table = self._table(layout, side, data, start, end, given)
         form, walked = table.walk(data, start, end, self.style, None if damage is None else damage.reason)
+        if (walked.fault is not None or "trailing" in walked.fields) and not self.style.show_secrets:
+            walked = self._hide(table, walked, data, start, damage)
         name = form.name if table.code is not None else table.name
         return self._finish_up(side, data, start, end, given, layout, table, name, walked.fields, walked.notes, walked.fault, walked)
+
+    def _hide(self, table: Table, walked: Walked, data: bytes, start: int, damage: Damage | None) -> Walked:
+        """A frame that is not as its table says with what may be a secret hidden."""
+        if damage is not None and not table.mixed:
+            # what there is of it is as it should be
+            return walked
+        return hide(walked, data, start, table.secret)
 
     def _finish_up(
         self,
@@ -1116,6 +1139,21 @@ class IggyDissector(Dissector):
 
 
 UNSURE = "the pairing is unsure: frames were missed before"
+
+
+def _may_hide(code: int | None, data: bytes, start: int, end: int) -> bool:
+    """Whether the body of a request that the layout does not have may be a password or a token."""
+    return code is not None and frames.hides(code) if not _nameless(code) else may_hold_text(data, start, end)
+
+
+def _nameless(code: int | None) -> bool:
+    """Whether nothing is known of a command."""
+    return code is None or frames.command_of(code) is None
+
+
+def _may_hold_token(data: bytes, start: int, end: int) -> bool:
+    """Whether a reply of the 256-byte framing may hand out a token, behind a list of results perhaps."""
+    return any(may_be_token(data, start + HEADER + results, end) for results in (0, 4))
 
 
 def _old_code(code: int, length: int) -> int:
