@@ -340,6 +340,21 @@ def test_batches_tell_the_layouts_of_messages() -> None:
         assert " ".join(left) == layout
 
 
+def test_an_answer_that_may_belong_to_another_request_tells_no_layout() -> None:
+    """"Not found" is an empty answer from L6 on; so are those to other commands of every layout."""
+    found = iggy()
+    talk(found, request(200, ONE), OK)
+    assert found.facts["candidates"] == CLASSIC[6:]
+    middle = iggy(syn=False)
+    talk(middle, request(200, ONE), OK, PING, OK)
+    assert middle.facts["candidates"] == CLASSIC
+    lossy = iggy()
+    created = response(pack("<IQIQQ", 1, 1_700_000_000_000_000, 0, 0, 0) + s8("orders"))
+    records = run(lossy, (CLIENT, request(200, ONE) + request(202, s8("orders")) + request(200, ONE)), (SERVER, 12), (SERVER, created))
+    assert any("unsure" in note for one in messages(records) for note in one.notes)
+    assert lossy.facts["candidates"] == ("L8", "L9")
+
+
 def test_what_all_layouts_read_alike_is_released_at_once() -> None:
     out = emitted(iggy(), [(CLIENT, PING), (SERVER, OK), (CLIENT, LOGIN_L6), (SERVER, LOGGED_IN)])
     assert [one[0] for one in out] == [0, 1, 2, 3]

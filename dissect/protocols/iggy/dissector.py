@@ -643,8 +643,11 @@ class IggyDissector(Dissector):
     def _narrow(self, cut: _Cut, given: Given, tables: dict[Table, list[str]], readings: dict[Table, Any]) -> bool:
         """Keep the layouts in which this frame decodes with nothing left over; whether that told anything."""
         side = cut[4]
-        if self.mismatch and side != self.client:
-            return False
+        if side != self.client:
+            # what answers another request tells a wrong layout, and an answer without a body fits nearly anything
+            doubtful = UNSURE in given.notes or (self.firm and cut[12] - cut[11] <= (HEADER if self.long[side] else 8))
+            if self.mismatch or doubtful:
+                return False
         fitting = [
             table
             for table, reading in readings.items()
