@@ -32,6 +32,9 @@ class Input(msgspec.Struct):
     packets: int
 
 
+NOWHERE = np.array([], np.int64)
+
+
 class Rows:
     """Rows of one table, and what several of its columns are made of."""
 
@@ -47,11 +50,24 @@ class Rows:
         return np.array([one.time_ns for one in self.records], np.int64)
 
     @cached_property
-    def by_protocol(self) -> dict[str, list[int]]:
-        found: dict[str, list[int]] = {}
-        for place, one in enumerate(self.records):
-            found.setdefault(one.protocol, []).append(place)
-        return found
+    def fields(self) -> list[dict[str, Any]]:
+        return [one.fields for one in self.records]
+
+    @cached_property
+    def protocols(self) -> list[str]:
+        return [one.protocol for one in self.records]
+
+    @cached_property
+    def _places(self) -> dict[str, NDArray[np.int64] | None]:
+        distinct = set(self.protocols)
+        if len(distinct) == 1:
+            return dict.fromkeys(distinct)
+        return {name: np.array([place for place, one in enumerate(self.protocols) if one == name], np.int64) for name in distinct}
+
+    def of(self, protocol: str) -> tuple[list[dict[str, Any]], NDArray[np.int64] | None]:
+        """The fields of messages of a protocol, and their rows (None: all)."""
+        places = self._places.get(protocol, NOWHERE)
+        return self.fields if places is None else [self.fields[place] for place in places.tolist()], places
 
     def others(self, at: int) -> tuple[list[Message], NDArray[np.int64]]:
         """The requests (1) or responses (2) that records name, and the rows that name them."""
@@ -162,7 +178,7 @@ def _common(name: bool = True) -> tuple[Column, ...]:
         ),
         Column("src", TEXT, "endpoint that sent it", lambda rows: [one.src for one in rows.records]),
         Column("dst", TEXT, "endpoint that it was sent to", lambda rows: [one.dst for one in rows.records]),
-        Column("protocol", TEXT, "protocol", lambda rows: [one.protocol for one in rows.records]),
+        Column("protocol", TEXT, "protocol", lambda rows: rows.protocols),
     ]
     if name:
         columns.append(Column("name", TEXT, "the protocol's own name of the command", lambda rows: [one.name for one in rows.records]))
@@ -191,7 +207,7 @@ MESSAGES: tuple[Column, ...] = (
     Column("last_packet", LONG, "packet that completed it", lambda rows: [one.packets[1] for one in rows.records]),
     Column("position", LONG, "byte position in its sender's byte stream", lambda rows: [one.position for one in rows.records]),
     Column("size", LONG, "bytes of the frame", lambda rows: [one.size for one in rows.records]),
-    Column("fields", TEXT, "every field, as JSON", lambda rows: _json([one.fields for one in rows.records])),
+    Column("fields", TEXT, "every field, as JSON", lambda rows: _json(rows.fields)),
     *_other("request", 1, "its request"),
     OUTCOME,
     LATENCY,
@@ -201,12 +217,7 @@ MESSAGES: tuple[Column, ...] = (
 
 
 def _typed(protocol: str, struct: Member) -> Column:
-    def made(rows: Rows) -> Any:
-        places = rows.by_protocol.get(protocol, [])
-        objects = [rows.records[place].fields for place in places]
-        return structs(struct, objects, None if len(places) == len(rows) else np.array(places, np.int64), len(rows))
-
-    return Column(struct_name(protocol), struct.type, struct.says, made)
+    return Column(struct_name(protocol), struct.type, struct.says, lambda rows: structs(struct, *rows.of(protocol), len(rows)))
 
 
 TYPED: dict[str, tuple[Column, ...]] = {"messages": tuple(_typed(protocol, struct) for protocol, struct in STRUCTS.items())}

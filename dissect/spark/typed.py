@@ -373,13 +373,12 @@ def structs(struct: Member, objects: Sequence[dict[str, Any]], places: NDArray[n
     values: dict[str, list[Sequence[Any]]] = {}
     wheres: dict[str, list[NDArray[np.int64]]] = {}
     for known, alike, where in _alike(members, objects):
-        columns = zip(*map(itemgetter(*known), alike), strict=True) if len(known) > 1 else [[one[known[0]] for one in alike]]
         if where is None:
             where = places
         elif places is not None:
             where = places[where]
-        for name, column in zip(known, columns, strict=True):
-            values.setdefault(name, []).append(column)
+        for name in known:
+            values.setdefault(name, []).append(list(map(itemgetter(name), alike)))
             if where is not None:
                 wheres.setdefault(name, []).append(where)
     made = []
