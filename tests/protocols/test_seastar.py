@@ -538,6 +538,8 @@ def test_what_was_declined_does_not_depend_on_which_side_was_captured_first(syn:
         [(1, negotiation((0, b"XOR"))), (0, negotiation((0, b"LZ4,XOR"))), (0, stream(b"sealed"))],
         [(1, negotiation((4, b"x"))), (1, exception(1, 1, pack("<Q", 9), None)), (1, response(2, b"abc", None))],
         [(0, negotiation(*DEFAULT)), (0, request(1, b"abc")), (0, request(2, b"abc"))],
+        [(0, negotiation((5, b""))), (0, request(1, b"abcde", 76, None)[:17]), (0, request(1, b"abcde", 76, None)[17:])],
+        [(0, negotiation((1, b""))), (1, negotiation((1, b""))), (1, response(1, b"d", None))],
     ],
 )
 def test_what_follows_tells_who_is_the_client(events: list[Event]) -> None:
@@ -546,6 +548,17 @@ def test_what_follows_tells_who_is_the_client(events: list[Event]) -> None:
         assert len(told) >= len(events) - 1
         assert all(one.sender == ("client" if one.src == "10.0.0.1:1" else "server") for one in told)
         assert not any(one.fault for one in told)
+
+
+def test_a_hole_ends_the_wait_for_what_tells_the_client() -> None:
+    events: list[Event] = [(0, negotiation(*DEFAULT)), (1, negotiation(*DEFAULT)), (0, request(1, b"a" * 40)[:50]), (0, 18)]
+    told = messages([*events, (1, response(1, b"d"))], syn=False)
+    assert [(one.name, one.sender) for one in told] == [
+        ("Negotiation", "client"),
+        ("Negotiation", "server"),
+        ("Request", "client"),
+        ("Response", "server"),
+    ]
 
 
 def test_an_answer_that_is_cut_makes_no_client() -> None:

@@ -270,12 +270,15 @@ class SeastarDissector(Dissector):
         behind = takewhile(lambda item: isinstance(item, Chunk), flow.queue)
         data = flow.join()[size:] + b"".join(item.data for item in behind if isinstance(item, Chunk))
         ours, theirs = self.offers[side], self.offers[1 - side]
-        fits = {}
-        for kind, terms in (("request", agree(ours, theirs)), ("response", agree(theirs, ours))):
-            found = [fit(one, data, 0, len(data), {len(data): 1}) for one in terms.framings(kind == "request") if one.kind == kind]
+        asks, answers = agree(ours, theirs).framings(True), agree(theirs, ours).framings(False)
+        if len(data) < max(one.header for one in (*asks, *answers)):
+            return None
+        fits = []
+        for kind, framings in (("request", asks), ("response", answers)):
+            found = [fit(one, data, 0, len(data), {len(data): 1}) for one in framings if one.kind == kind]
             # The first id of a connection is a small one.
-            fits[kind] = any(one is not None and abs(one.first_id) <= STEP for one in found)
-        return None if fits["request"] == fits["response"] else fits["request"]
+            fits.append(any(one is not None and abs(one.first_id) <= STEP for one in found))
+        return None if fits[0] == fits[1] else fits[0]
 
     # Bytes to frames
 
@@ -406,7 +409,13 @@ class SeastarDissector(Dissector):
         if self.greetings[side] == _EXPECTED and self.client is None:
             # The first to speak is the client.
             self.client = side if self.first is None else self.first
-        self._miss(1 - side)
+        if self.client is not None:
+            for one in (self.client, 1 - self.client):
+                if self.held[one] and self.greetings[one] == _EXPECTED:
+                    self.flows[one].waiting = False
+                    self._cut(one)
+        if self.greetings[1 - side] == _EXPECTED:
+            self._miss(1 - side)
         self._settle()
         for flow in self.flows:
             flow.raise_releases(self.now)
