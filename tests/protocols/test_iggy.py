@@ -341,7 +341,7 @@ def test_batches_tell_the_layouts_of_messages() -> None:
 
 
 def test_an_answer_that_may_belong_to_another_request_tells_no_layout() -> None:
-    """"Not found" is an empty answer from L6 on; so are those to other commands of every layout."""
+    """An empty answer says "not found" from L6 on; so are those to other commands of every layout."""
     found = iggy()
     talk(found, request(200, ONE), OK)
     assert found.facts["candidates"] == CLASSIC[6:]
@@ -740,7 +740,7 @@ def test_operations_and_codes_name_commands_alike() -> None:
     assert [one.name for one in said[::2]] == ["poll_messages", "delete_stream", "unknown operation 200", "unknown 777"]
     assert said[3].fields["results"] == [{"index": 0, "result": 1009, "result_label": "stream_id_not_found"}]
     assert [one.outcome for one in said[1::2]] == ["answered", "refused", "refused", "refused"]
-    assert says(said[3]) == "stream_id_not_found"
+    assert says(said[3]) == "stream_id_not_found (1009)"
     assert said[0].id == 1
 
 
@@ -1063,6 +1063,62 @@ def test_lines_say_the_key_fields() -> None:
         "stream 1",
         "not found",
     ]
+
+
+def test_lines_say_what_one_looks_for_first() -> None:
+    """Names before settings, none of the usual settings, and how far a consumer is behind."""
+    at = 1_700_000_000_123_456
+    by_time = request(100, b"\x02" + ONE + ONE + ONE + bytes(5) + b"\x02" + pack("<QI", at, 10) + b"\x01")
+    store = request(121, b"\x01" + ONE + ONE + ONE + b"\x01" + pack("<IQ", 3, 9))
+    topic = pack("<IQI", 4, at, 2) + pack("<QBQB", (1 << 64) - 1, 1, (1 << 64) - 1, 1) + pack("<QQ", 0, 0) + s8("events")
+    settings = ONE + pack("<I", 2) + pack("<BQQB", 2, 60, 0, 3) + s8("events")
+    partition = pack("<IQIQQQ", 0, at, 1, 0, 0, 0)
+    said = talk(
+        iggy("L9"),
+        by_time,
+        response(status=2010),
+        store,
+        OK,
+        request(120, b"\x01" + ONE + ONE + ONE + b"\x01" + pack("<I", 3)),
+        response(pack("<IQQ", 3, 40, 9)),
+        request(302, settings),
+        response(topic + partition * 2),
+        request(10),
+        response(stats("0.8.0") + pack("<I", 0)),
+        request(777),
+        response(status=9999),
+        request(201),
+        response(pack("<IQIQQ", 1, at, 0, 0, 0) + s8("orders")),
+    )
+    assert [says(one) for one in said] == [
+        "1/1  consumer_group 1  timestamp 2023-11-14T22:13:20.123456Z  up to 10  auto commit",
+        "topic_id_not_found (2010)",
+        "1/1  partition 3  consumer 1  offset 9",
+        "",
+        "1/1  partition 3  consumer 1",
+        "partition 3  stored 9  current 40  behind by 31",
+        "stream 1  name=events  partitions_count=2  compression_algorithm=gzip  message_expiry=60  replication_factor=3",
+        "id=4  name=events  partitions_count=2  never expires  unlimited  size_bytes=0  ...",
+        "",
+        "server 0.8.0  0 streams  1 topic  2 partitions  4 messages  5 clients  6 consumer groups",
+        "0 bytes",
+        "status 9999",
+        "",
+        "1 stream",
+    ]
+    old = request(100, b"\x01" + ONE + ONE + ONE + pack("<I", 0) + b"\x03" + pack("<QI", 0, 1) + b"\x00")
+    assert says(talk(iggy("L5"), old)[0]) == "1/1  consumer 1  first  up to 1"
+    synced = talk(iggy("V4"), long_request(2, 606, ONE * 3), long_reply(2, pack("<QIII", 5, 2, 0, 3)))
+    assert says(synced[1]) == "generation 5  2 partitions: 0, 3"
+    sent = talk(
+        iggy("V4"),
+        long_request(160, 0, pack("<I", 18) + ONE + ONE + b"\x01\x00" + pack("<I", 1) + batch(b"a")),
+        long_reply(160, pack("<IIIIQ", 1, 1, 2, 3, 40)),
+    )
+    assert [says(one) for one in sent] == ["1/1  balanced  1 message", "1/2  partition 3  offset 40"]
+    refused = bytearray(eviction(14))
+    refused[144:152] = pack("<II", 11 << 10, 10 << 10)
+    assert says(talk(iggy("V4"), long_request(2, 1), bytes(refused))[1]) == "evicted: incompatible protocol, accepted are 0.10.0 to 0.11.0"
 
 
 # Any bytes, in any pieces
