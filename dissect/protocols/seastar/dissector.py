@@ -40,6 +40,7 @@ from dissect.protocols.seastar.framing import (
     GREETING,
     LONGEST_HEADER,
     OPENED,
+    SPREAD,
     STEP,
     UNKNOWN,
     Framing,
@@ -480,7 +481,10 @@ class SeastarDissector(Dissector):
         ends = {end: 1, end + missing: 1}
         previous, limit = self.last_ids[side], self.options.frame_limit
         found = fit(framing, data, start, end, ends, known=True, previous=previous, missing=missing, limit=limit)
-        return None if found is None else framing
+        if found is None or (previous is None and found.frames == 1 and not found.proof and abs(found.first_id) > SPREAD):
+            # Without an id to compare with, one frame with a large one is chance.
+            return None
+        return framing
 
     def _guess(self, side: int, candidates: list[Framing], data: bytes, start: int, end: int, missing: int, need: int) -> Framing | None:
         """The framing in which frames from `start` end at `end`, if one is sound enough; `need`: so many frames make a guess."""
