@@ -13,6 +13,7 @@ import fcntl
 import os
 import shutil
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -58,8 +59,10 @@ class State(msgspec.Struct):
     packets: int = 0
     rows: dict[str, int] = msgspec.field(default_factory=dict)
     latest_ns: int = NEVER
+    place: str = ""
+    """The last micro-batch's folder."""
     carry: list[str] = msgspec.field(default_factory=list)
-    """Names of the files that hold open conversations, in the last micro-batch's folder."""
+    """Names of the files in it that hold open conversations."""
     written: dict[str, list[str]] = msgspec.field(default_factory=dict)
     """Files by table that the last micro-batch wrote."""
     related: list[ConversationRow] = msgspec.field(default_factory=list)
@@ -122,8 +125,9 @@ class Follow(Job):
 
     def _batch(self, ready: list[Ready], told: list[Trouble], last: bool) -> Batch:
         state = msgspec.structs.replace(self.state, batch=self.state.batch + 1, taken=dict(self.state.taken))
-        folder = self._batch_folder(state.batch)
-        shutil.rmtree(folder, ignore_errors=True)
+        # A name of its own: tasks of a driver that was killed may still write to what they know.
+        state.place = f"batch-{state.batch}-{uuid.uuid4().hex[:8]}"
+        folder = self.folder / state.place
         folder.mkdir()
         sizes = [one.size for one in ready]
         found = self.look([one.path for one in ready], sum(sizes))
@@ -145,10 +149,10 @@ class Follow(Job):
             state.carry = [name for one in done for name in one.files.get(CarryFile.TABLE, ())]
         elif state.carry:
             # Nothing was read: what is open stays as it is.
-            (folder / "files").mkdir(exist_ok=True)
-            shutil.copytree(
-                self._batch_folder(self.state.batch) / "files" / CarryFile.TABLE, folder / "files" / CarryFile.TABLE, copy_function=os.link
-            )
+            for path in self._carry():
+                kept = folder / "files" / CarryFile.TABLE / Path(path).name
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                kept.hardlink_to(path)
         state.written = {table: [name for one in done for name in one.files.get(table, ())] for table in TABLES}
         self._commit(state)
         rows = {table: sum(one.rows.get(table, 0) for one in done) for table in TABLES}
@@ -232,12 +236,9 @@ class Follow(Job):
 
     # What is there between micro-batches
 
-    def _batch_folder(self, number: int) -> Path:
-        return self.folder / f"batch-{number}"
-
     def _carry(self) -> list[str]:
         """The files with the open conversations."""
-        folder = self._batch_folder(self.state.batch) / "files" / CarryFile.TABLE
+        folder = self.folder / self.state.place / "files" / CarryFile.TABLE
         return [str((folder / name).absolute()) for name in self.state.carry]
 
     def _load_state(self) -> State:
@@ -273,7 +274,7 @@ class Follow(Job):
     def _publish(self) -> None:
         """Move what the last micro-batch wrote to the tables, and remove what no one needs any more."""
         state = self.state
-        folder = self._batch_folder(state.batch)
+        folder = self.folder / state.place
         for table, names in state.written.items():
             for name in names:
                 made = folder / "files" / table / name

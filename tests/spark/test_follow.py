@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -133,7 +132,7 @@ def test_every_row_is_there_once_wherever_the_driver_is_killed(
     work = begin()
     all_of_it(work)
     same(out, files)
-    assert [path.name for path in (out / ".follow").glob("batch-*")] == [f"batch-{work.state.batch}"]
+    assert [path.name for path in (out / ".follow").glob("batch-*")] == [work.state.place]
     for name in TABLES:
         assert len(table(out, name)) == work.state.rows[name]
 
@@ -181,12 +180,21 @@ def test_a_cut_end_is_an_error_once_nothing_can_follow(begin: Begin, packets: li
 
 def test_what_is_no_capture_is_an_error_and_costs_only_itself(begin: Begin, packets: list[Packet], tmp_path: Path) -> None:
     folder, out = tmp_path / "captures", tmp_path / "out"
-    work = begin()
-    (folder / "notes.txt").write_text("this is no capture")
-    (folder / "empty.pcap").write_bytes(b"")
-    files = [folder / "empty.pcap", folder / "notes.txt", write(folder, "c.pcap", packets[:200])]
+    work = begin(settle_s=0)
+    files = [write(folder, "c-1.pcap", packets[:200])]
+    assert work.step() is not None
+    carried = work.state.carry
+    assert carried
+    files += [folder / "notes.txt", folder / "empty.pcap"]
+    files[1].write_text("this is no capture")
+    batch = work.step()
+    assert batch is not None
+    assert [trouble.reason.partition(":")[0] for trouble in batch.troubles] == ["is not a capture"]
+    assert work.state.carry == carried, "open conversations are kept"
+    files[2].write_bytes(b"")
+    files.append(write(folder, "c-2.pcap", packets[200:400]))
     (batch,) = all_of_it(work)
-    assert sorted(trouble.reason.partition(":")[0] for trouble in batch.troubles) == ["is empty", "is not a capture"]
+    assert [trouble.reason for trouble in batch.troubles] == ["is empty"]
     same(out, files)
 
 
@@ -219,4 +227,3 @@ def test_an_output_is_followed_into_by_one_process_with_the_same_options(begin: 
         Follow(work.session, work.settings, work.out, work.rotation)
     with pytest.raises(UsageError, match="was begun with other options \\(another --format\\)"):
         begin(form="csv")
-    shutil.rmtree(tmp_path / "out" / ".follow" / "batch-1")
