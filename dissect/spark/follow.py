@@ -59,6 +59,8 @@ class State(msgspec.Struct):
     packets: int = 0
     rows: dict[str, int] = msgspec.field(default_factory=dict)
     latest_ns: int = NEVER
+    depended: bool = False
+    """Packets depended on each other across conversations."""
     place: str = ""
     """The last micro-batch's folder."""
     carry: list[str] = msgspec.field(default_factory=list)
@@ -140,7 +142,8 @@ class Follow(Job):
         if packets or (last and state.carry):
             count = self.settings.parts or min(self.parts(found), sum(split.payload for split in found.splits) // PART_BYTES + 1)
             until = None if last else state.latest_ns
-            self.dissect(found, count, folder, (), self._carry(), until)
+            state.depended = state.depended or bool(found.dependent)
+            self.dissect(found, count, folder, (), self._carry(), until, depended=self.state.depended)
         done = list(receipts(folder).values())
         done.append(self._finish(state, found, ready, done, count, troubles, folder))
         state.packets += packets

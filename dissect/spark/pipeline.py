@@ -87,24 +87,34 @@ class Job:
         return self.settings.parts or max(PARTS * cores, sum(split.payload for split in found.splits) // PART_BYTES + 1)
 
     def dissect(
-        self, found: Plan, count: int, folder: Path, done: Collection[int] = (), carry: Sequence[str] = (), until: int | None = None
+        self,
+        found: Plan,
+        count: int,
+        folder: Path,
+        done: Collection[int] = (),
+        carry: Sequence[str] = (),
+        until: int | None = None,
+        *,
+        depended: bool = False,
     ) -> None:
         """Write the parts that are not done to `folder`, with a receipt for each.
 
         `carry`: files with the conversations that were left open by what was read before; `until`: the capture time up to which all
-        packets are there by now, None where no more will come. With it open conversations are left as files of the same kind.
+        packets are there by now, None where no more will come. With it open conversations are left as files of the same kind. `depended`:
+        packets before depended on each other across conversations.
         """
         settings, spark = self.settings, self.session.spark
         shuffled = settings.payload == "shuffle"
         rows_of = partial(read_packets, spark, target=settings.split, payload=shuffled)
         packets, ordered = rows_of(found.splits), []
-        dependent = [split for split in found.splits if split.fragments or split.sightings]
+        dependent = found.dependent
         if dependent:
             ordered.append(rows_of(dependent, ordered=True).where("kind > 0 or digest is not null"))
         if carry:
             carried = spark.read.schema(DDL).parquet(*carry)
             packets = packets.unionByName(carried)
-            ordered.append(carried.where(f"kind = {CARRY_IN_ORDER}"))
+            if depended:
+                ordered.append(carried.where(f"kind = {CARRY_IN_ORDER}"))
         rows = by_conversation(packets, count, ordered, sorted(done), until is not None)
         form, options = settings.form, settings.options
         paths = {split.file: split.path for split in found.splits}

@@ -15,9 +15,10 @@ from dissect.spark.follow import Batch, Follow
 from dissect.spark.pipeline import Settings
 from dissect.spark.rotation import Rotation
 from dissect.spark.tables import TABLES
-from tests.capture.frames import Packet, pcap, pcapng
+from tests.capture.frames import Packet, pcap, pcapng, sll
 from tests.spark.captures import SNAP, generated, records
 from tests.spark.comparing import plain, told
+from tests.spark.test_equality import fragments
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +95,23 @@ def test_micro_batches_say_what_a_plain_run_says(begin: Begin, packets: list[Pac
     assert last.rows["conversations"] == 5
     same(out, files)
     assert not work.state.carry
+
+
+def test_packets_that_depend_on_packets_of_other_micro_batches(begin: Begin, packets: list[Packet], tmp_path: Path) -> None:
+    folder, out = tmp_path / "captures", tmp_path / "out"
+    cooked = [Packet(sll(one.data[14:], kind), one.time_ns + 4 - kind) for one in packets[:400] for kind in (4, 0)]
+    some: list[Packet] = []
+    for at, one in enumerate(packets[400:800]):
+        some += fragments(one, at, 48) if len(one.data) > 120 else [one]
+    work = begin()
+    # The cuts part the copies of a packet, and its fragments.
+    files = [folder / f"c-{at}.pcap" for at in range(4)]
+    for path, part, link in zip(files, (cooked[:399], cooked[399:], some[:201], some[201:]), (113, 113, 1, 1), strict=True):
+        path.write_bytes(pcap(part, link=link, nano=True, snap=SNAP))
+        work.step()
+    all_of_it(work)
+    assert work.state.batch == 4
+    same(out, files)
 
 
 class Killed(BaseException):
