@@ -368,6 +368,13 @@ def test_a_named_pipe_is_an_input(tmp_path: Path, capsys: pytest.CaptureFixture[
 # As a person sees it
 
 
+def test_the_list_of_protocols_fits_a_narrow_terminal() -> None:
+    code, text = on_terminal(["protocols"], 70, {"NO_COLOR": "1"})
+    assert code == ExitCode.DONE
+    assert max(map(width, text.splitlines())) <= 70
+    assert "2016 and 2017" in " ".join(text.split())
+
+
 @pytest.mark.parametrize("columns", [70, 120])
 def test_nothing_is_wider_than_the_terminal(columns: int) -> None:
     for argv in ([str(STREAM)], ["-V", "-x", "-c", "8", str(STREAM)], ["conversations", str(STREAM)]):
