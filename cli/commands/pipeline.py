@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 SPARK, WRITTEN, FOLLOWING = "Spark", "What is written", "A folder that is written to"
 FORMATS = ("parquet", "json", "csv")
 PAYLOADS = ("shuffle", "reread")
+BRIEF = 1 << 30
+"""Captures of fewer bytes together are work of a minute or so."""
 
 
 def pipeline(
@@ -151,12 +153,14 @@ def pipeline(
     )
     split_size, part_count = size("--split", split), None if parts is None else whole("--parts", parts)
     from dissect.spark.session import Session, of_spark
+    from dissect.spark.splits import expand, together
 
+    brief = follow is None and together(expand(sources or [])) < BRIEF
     code = ExitCode.DONE
     session: Session | None = None
     interruption = _Interruption()
     try:
-        session = interruption.session = Session(master, memory=f"{heap}m", ui=ui)
+        session = interruption.session = Session(master, memory=f"{heap}m", ui=ui, brief=brief)
         from dissect.spark.pipeline import Run, Settings
 
         chosen = [str(followed.absolute())] if follow is not None else sources or []

@@ -126,8 +126,15 @@ class Session:
     """A Spark session with a JVM of its own, to be closed."""
 
     def __init__(
-        self, master: str = "local[*]", *, memory: str = "2g", ui: bool = False, settings: Mapping[str, str] | None = None
+        self,
+        master: str = "local[*]",
+        *,
+        memory: str = "2g",
+        ui: bool = False,
+        brief: bool = False,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
+        """`brief`: for work of a minute or so, which ends before Java's better compiler has paid off."""
         if find_spec("pyspark") is None or find_spec("pyarrow") is None:
             raise UsageError("the pipeline needs PySpark; pip install 'streamdump[spark]' brings it along")
         java = find_java()
@@ -144,7 +151,7 @@ class Session:
         # Those that plan and those that run: without it they take whatever Python comes first in PATH.
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         try:
-            self._jvm = self._launch(java, memory, handle)
+            self._jvm = self._launch(java, memory, brief, handle)
             self._connect(self._jvm)
             # Where it begins in the main thread, PySpark takes Ctrl-C for itself: it would ask Spark to cancel and wait for that.
             self.spark = beside(lambda: self._begin(master, loopback, ui, {**SETTINGS, **(settings or {})}))
@@ -156,7 +163,7 @@ class Session:
         finally:
             os.close(handle)
 
-    def _launch(self, java: Path, memory: str, log: int) -> subprocess.Popen[bytes]:
+    def _launch(self, java: Path, memory: str, brief: bool, log: int) -> subprocess.Popen[bytes]:
         import pyspark
 
         home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
@@ -165,6 +172,7 @@ class Session:
         command = [
             str(java),
             f"-Xmx{memory}",
+            *(["-XX:TieredStopAtLevel=1"] if brief else []),
             "-cp",
             f"{home}/jars/*",
             "-XX:+IgnoreUnrecognizedVMOptions",

@@ -174,6 +174,11 @@ def expand(sources: Sequence[str]) -> list[str]:
     return list(found)
 
 
+def together(files: Sequence[str]) -> int:
+    """The bytes of these files, as far as they are there."""
+    return sum(path.stat().st_size for path in map(Path, files) if path.is_file())
+
+
 def plan(files: Sequence[str], target: int = TARGET, run: Mapping = map) -> Plan:
     """How these files are read in ranges of about `target` bytes; `run` calls a function for many pieces, perhaps elsewhere."""
     result = Plan(list(files), [], [], [NEVER] * len(files))

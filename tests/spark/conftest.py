@@ -27,7 +27,7 @@ def session(java_home: str) -> Iterator[Any]:
 
     before = os.environ.get("JAVA_HOME")
     os.environ["JAVA_HOME"] = java_home
-    made = Session("local[2]", memory="1g")
+    made = Session("local[2]", memory="1g", brief=True)
     yield made
     made.close()
     if before is None:
