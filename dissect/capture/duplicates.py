@@ -23,18 +23,18 @@ WEIGHTS = np.concatenate([WEIGHTS, WEIGHTS ^ np.uint64(0x5555_5555_5555_5554)])
 
 
 class Sighting(msgspec.Struct):
-    """A packet that counts, and the packet types with which it was seen."""
+    """A packet that counts, and the places where it was seen."""
 
     mark: int
     time_ns: int
     number: int
-    types: set[int]
+    places: set[int]
 
 
 class Duplicates:
     """Remembers the IP packets of the last millisecond of Linux cooked captures.
 
-    The same IP packet with another packet type is the same packet seen elsewhere; with the same packet type it was sent again.
+    The same IP packet at another place (`places`) is the same packet seen elsewhere; at the same place it was sent again.
     """
 
     MADE_OF = ()
@@ -45,7 +45,7 @@ class Duplicates:
         self._latest = -(1 << 62)
 
     def find(self, batch: PacketBatch, ip: Ints, room: Ints, kind: Ints, place: Ints) -> Ints | None:
-        """The rows that repeat an earlier packet; `place` is the packet type, negative for rows that are not to be looked at."""
+        """The rows that repeat an earlier packet; `place` is negative for rows that are not to be looked at."""
         rows = _cooked(room, kind, place)
         if not len(rows):
             return None
@@ -92,22 +92,28 @@ class Duplicates:
         known = self._seen.get(key)
         if (
             known is not None
-            and place not in known.types
+            and place not in known.places
             and abs(time_ns - known.time_ns) <= NEAR_NS
             and known.time_ns >= latest - NEAR_NS
             and known.number > number - NEAR_PACKETS
         ):
-            known.types.add(place)
+            known.places.add(place)
             return True
         self._seen[key] = Sighting(mark, time_ns, number, {place})
         return False
 
 
+def places(types: Ints, interfaces: Ints) -> Ints:
+    """Where packets were seen, by packet type and interface, in 31 bits: a bridge, a bond, a VLAN and what is below them see a packet in
+    the same direction. Of a type that was not captured -1."""
+    return np.where(types < 0, -1, (interfaces & 0x7F_FFFF) << 8 | types)
+
+
 class Sightings(NamedTuple):
-    """Packets that `Duplicates` looks at: rows of a batch, packet types and digests."""
+    """Packets that `Duplicates` looks at: rows of a batch, places and digests."""
 
     rows: Ints
-    types: Ints
+    places: Ints
     digests: list[bytes]
 
 

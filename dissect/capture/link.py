@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dissect.capture.columns import gather
-from dissect.capture.duplicates import Duplicates, Sightings, sightings
+from dissect.capture.duplicates import Duplicates, Sightings, places, sightings
 from dissect.model import PacketBatch, SegmentBatch
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ class LinkParser:
 
 
 def _link(batch: PacketBatch) -> tuple[Ints, Ints, Ints | None]:
-    """Where the IP header of each packet is, its EtherType, and for Linux cooked captures the packet type (-1 for other rows)."""
+    """Where the IP header of each packet is, its EtherType, and for Linux cooked captures where it was seen (-1 for other rows)."""
     link = int(batch.link[0]) if len(batch) else ETHERNET
     if (batch.link == link).all():
         return _of_link(link, batch.buffer, batch.offset, batch.captured)
@@ -265,7 +265,8 @@ def _of_link(link: int, buffer: bytes, offset: Ints, captured: Ints) -> tuple[In
         return start, kind, _value(buffer, offset, captured, 0, U2)
     if link == SLL2:
         start, kind = _typed(buffer, offset, captured, 0, 20)
-        return start, kind, _value(buffer, offset, captured, 10, np.dtype("u1"))
+        interface = _value(buffer, offset, captured, 4, np.dtype(">u4"))
+        return start, kind, places(_value(buffer, offset, captured, 10, np.dtype("u1")), interface)
     if link in RAW:
         return offset.copy(), _by_version(buffer, offset, captured), None
     if link in (NULL, LOOP):

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from dissect.capture import bpf
 from dissect.capture.blocks import explain
 from dissect.capture.columns import gather
-from dissect.capture.duplicates import Duplicates
+from dissect.capture.duplicates import Duplicates, places
 from dissect.capture.files import part
 from dissect.capture.interfaces import Interface, interfaces, is_up
 from dissect.errors import InterfaceError
@@ -265,7 +265,8 @@ class Live:
             np.full(count, self.link, np.int32),
         )
         if self._cooked and count:
-            again = self._again.find(batch, net, offset + captured - net, kind, head["type"].astype(np.int64))
+            place = places(head["type"].astype(np.int64), head["interface"].astype(np.int64))
+            again = self._again.find(batch, net, offset + captured - net, kind, place)
             if again is not None:
                 self.duplicates += len(again)
                 batch = _without(batch, again)

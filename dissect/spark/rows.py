@@ -40,7 +40,7 @@ COLUMNS: dict[str, tuple[str, Any, str]] = {
     "wire": ("int", pa.int32(), "bytes of payload sent"),
     "place": ("bigint", pa.int64(), "where in the file the payload begins; null in a packed file"),
     "payload": ("binary", pa.binary(), "null where it is to be read again from the file"),
-    "cooked": ("int", pa.int32(), "packet type of a Linux cooked capture, else null"),
+    "cooked": ("int", pa.int32(), "packet type and interface of a Linux cooked capture, else null"),
     "digest": ("binary", pa.binary(), "digest of the IP packet of a Linux cooked capture"),
 }
 
@@ -123,10 +123,10 @@ def _segments(
 
 
 def _seen(parser: LinkParser, order: NDArray[np.int64]) -> tuple[Any, Any]:
-    """Packet types and digests of these packets of a batch, null where they have none."""
+    """Places and digests of these packets of a batch, null where they have none."""
     assert parser.sightings is not None
     found = dict(
-        zip(parser.sightings.rows.tolist(), zip(parser.sightings.types.tolist(), parser.sightings.digests, strict=True), strict=True)
+        zip(parser.sightings.rows.tolist(), zip(parser.sightings.places.tolist(), parser.sightings.digests, strict=True), strict=True)
     )
     seen = [found.get(one, (None, None)) for one in order.tolist()]
     return pa.array([one[0] for one in seen], pa.int32()), pa.array([one[1] for one in seen], pa.binary())

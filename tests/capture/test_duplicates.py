@@ -47,6 +47,15 @@ def test_same_packet_type_is_a_retransmission(link: int, wrap: Wrap) -> None:
     assert seen(link, (wrap(ip, SENT), 0), (wrap(ip, HERE), 5), (wrap(ip, SENT), 10), (wrap(ip, HERE), 15)) == ([5, 5], 2)
 
 
+def test_a_bridge_and_what_is_below_it_see_a_packet_in_the_same_direction() -> None:
+    """As on a host whose packets to a container go through docker0 and a veth, or through a bond, or a VLAN of an interface."""
+    ip = ip4(tcp(b"x", seq=5))
+    once = [(sll2(ip, SENT, 3), 0), (sll2(ip, SENT, 7), 5)]
+    assert seen(SLL2, *once) == ([5], 1)
+    assert seen(SLL2, *once, (sll2(ip, SENT, 3), 10), (sll2(ip, SENT, 7), 15)) == ([5, 5], 2)
+    assert seen(SLL2, (sll2(ip, SENT, 0xFFFF_FFFF), 0), (sll2(ip, HERE, 0xFFFF_FFFF), 5)) == ([5], 1)
+
+
 @COOKED
 def test_three_sightings_count_once(link: int, wrap: Wrap) -> None:
     ip = ip4(tcp(b"x", seq=5))
