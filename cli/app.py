@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 from functools import cache
 from typing import Any
 
@@ -23,6 +24,16 @@ from dissect.errors import InterfaceError, StreamdumpError, UsageError
 
 READ = "read"
 """The command that needs no name; typing it means a file of that name."""
+
+HABITS = {
+    "-Y": "--json | jq 'select(.name == \"Open\")' filters",
+    "-R": "--json | jq 'select(.name == \"Open\")' filters",
+    "-e": "--json | jq -r '[.number, .name] | @tsv' chooses fields",
+    "-z": "streamdump conversations has statistics",
+    "-n": "nothing is ever resolved to a name",
+    "-O": "-V shows every field",
+}
+"""What to do instead of options that people know from tshark."""
 
 _OF_THE_GROUP = ("--install-completion", "--show-completion")
 
@@ -135,8 +146,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _wrong(error: Any) -> str:
     """What is wrong with a call, and what was probably meant."""
     if hasattr(error, "possibilities"):
-        near = error.possibilities
-        more = f"did you mean {' or '.join(near)}?" if near else "streamdump --help lists them"
+        # The dashes, which all have, would make anything alike.
+        known = {one.lstrip("-"): one for one in error.possibilities or ()}
+        near = [known[one] for one in get_close_matches(error.option_name.lstrip("-"), known)]
+        more = f"did you mean {' or '.join(near)}?" if near else HABITS.get(error.option_name, "streamdump --help lists them")
         return f"no such option {error.option_name}; {more}"
     text = str(error.format_message()).rstrip(".").replace("Value error, ", "")
     return f"{text[:1].lower()}{text[1:]}; see streamdump --help"

@@ -62,6 +62,21 @@ def test_help_is_not_wider_than_the_terminal(
     assert capsys.readouterr().out == text
 
 
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ("--jso", "did you mean --json?"),
+        ("--colour", "did you mean --color?"),
+        ("--foo", "streamdump --help lists them"),
+        ("-Z", "streamdump --help lists them"),
+        ("-Y", "--json | jq 'select(.name == \"Open\")' filters"),
+    ],
+)
+def test_an_unknown_option_comes_with_a_hint(option: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([option, "x.pcap"]) == ExitCode.USAGE
+    assert capsys.readouterr().err == f"streamdump: no such option {option}; {hint}\n"
+
+
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     import typer.main
 
