@@ -99,8 +99,12 @@ class Follow(Job):
         self.rotation = rotation
         self.folder = out / FOLDER
         self._lock = _lock(self.folder)
-        self.state = self._load_state()
-        self._publish()
+        try:
+            self.state = self._load_state()
+            self._publish()
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Let others follow into this output."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
@@ -111,7 +112,7 @@ class Job:
         if dependent:
             ordered.append(rows_of(dependent, ordered=True).where("kind > 0 or digest is not null"))
         if carry:
-            carried = spark.read.schema(DDL).parquet(*carry)
+            carried = spark.read.schema(DDL).parquet(*map(literal, carry))
             packets = packets.unionByName(carried)
             if depended:
                 ordered.append(carried.where(f"kind = {CARRY_IN_ORDER}"))
@@ -257,6 +258,11 @@ def _stamp(file: str) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
+def literal(path: str) -> str:
+    """A path in which Hadoop takes no character for a pattern."""
+    return re.sub(r"([*?\[\]{}\\])", r"\\\1", path)
+
+
 def views(spark: Any, out: Path, form: str) -> None:
     """Makes the tables known to SQL by their names; `variant` holds the fields of messages to be asked by path.
 
@@ -274,7 +280,7 @@ def views(spark: Any, out: Path, form: str) -> None:
         reader = spark.read.schema(from_arrow_schema(columns))
         if form == "csv":
             reader = reader.option("header", "true").option("multiLine", "true").option("escape", '"')
-        found = reader.format(form).load(str((out / table).absolute()))
+        found = reader.format(form).load(literal(str((out / table).absolute())))
         for name in ("fields", "facts"):
             if name in found.columns:
                 found = found.selectExpr("*", f"parse_json({name}) as {'variant' if name == 'fields' else 'facts_variant'}")

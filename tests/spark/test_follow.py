@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from dissect.spark.follow import Batch, Follow
 from dissect.spark.pipeline import Settings
 from dissect.spark.rotation import Rotation
 from dissect.spark.tables import TABLES
-from tests.capture.frames import Packet, pcap, pcapng, sll
+from tests.capture.frames import Packet, ethernet, ip4, pcap, pcapng, tcp, sll
 from tests.spark.captures import SNAP, generated, records
 from tests.spark.comparing import plain, told
 from tests.spark.test_equality import fragments
@@ -24,6 +25,14 @@ from tests.spark.test_equality import fragments
 @pytest.fixture(scope="module")
 def packets(tmp_path_factory: pytest.TempPathFactory) -> list[Packet]:
     return records(generated(tmp_path_factory.mktemp("follow"), 1500, 5))
+
+
+@pytest.fixture
+def tmp_path(tmp_path: Path) -> Path:
+    """A folder in whose name others see a pattern."""
+    made = tmp_path / "a [b]{c,d}?*\\%41"
+    made.mkdir()
+    return made
 
 
 Begin = Callable[..., Follow]
@@ -235,6 +244,97 @@ def test_a_file_that_a_ring_deletes_too_early_is_an_error(
     assert [(row["path"], row["reason"]) for row in errors] == [(str(first), "was deleted or written anew before it was read")]
     assert sum(batch.packets for batch in batches) == 300
     assert table(out, "messages")
+
+
+def test_a_file_that_is_written_anew_while_it_is_read_is_none_of_the_two(
+    begin: Begin, packets: list[Packet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, out = tmp_path / "captures", tmp_path / "out"
+    work = begin()
+    first = write(folder, "c-1.pcap", packets[:200])
+    write(folder, "c-2.pcap", packets[200:250])
+    dissect = Follow.dissect
+    size = first.stat().st_size
+
+    def overwritten(self: Follow, *arguments: Any, **more: Any) -> None:
+        if first.stat().st_size == size:
+            write(folder, "c-1.pcap", packets[250:600])
+        dissect(self, *arguments, **more)
+
+    monkeypatch.setattr(Follow, "dissect", overwritten)
+    batches = all_of_it(work)
+    (error,) = table(out, "errors")
+    assert (error["path"], error["reason"]) == (str(first), "was deleted or written anew before it was read")
+    assert sum(batch.packets for batch in batches) == 400
+    assert sorted(row["packets"] for row in table(out, "files")) == [50, 350]
+
+
+def test_a_ring_that_is_always_faster_is_told_and_followed_on(
+    begin: Begin, packets: list[Packet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, out = tmp_path / "captures", tmp_path / "out"
+    work = begin()
+    made = [write(folder, f"c-{at}.pcap", packets[at * 10 : at * 10 + 10]) for at in range(8)]
+    looked = Follow.look
+
+    def deleted(self: Follow, files: list[str], size: int) -> Any:
+        if files:
+            Path(files[0]).unlink()
+        found = looked(self, files, size)
+        if found.troubles:
+            raise OSError("gone")
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Follow, "look", deleted)
+        batch = work.step()
+    assert batch is not None
+    assert (batch.files, len(batch.troubles)) == (0, 3)
+    all_of_it(work)
+    assert {row["path"] for row in table(out, "errors")} == {str(path) for path in made[:3]}
+    assert len(table(out, "files")) == 5
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_what_is_packed_after_it_was_read_is_not_read_twice(begin: Begin, packets: list[Packet], tmp_path: Path, grows: bool) -> None:
+    folder, out = tmp_path / "captures", tmp_path / "out"
+    work = begin(settle_s=0)
+    first = write(folder, "c-1.pcap", packets[: 200 if grows else 300])
+    if not grows:
+        write(folder, "c-2.pcap", packets[300:])
+    assert work.step() is not None
+    kept = write(tmp_path, "c-1.pcap", packets[:300])
+    (folder / "c-1.pcap.gz").write_bytes(gzip.compress(kept.read_bytes()))
+    first.unlink()
+    second = write(folder, "c-2.pcap", packets[300:])
+    work = begin(settle_s=0)
+    all_of_it(work)
+    for name, lines in plain([kept, second]).items():
+        assert told(name, table(out, name)) == lines
+    assert table(out, "errors") == []
+
+
+def test_a_packet_with_a_time_to_come_ends_no_conversation(begin: Begin, packets: list[Packet], tmp_path: Path) -> None:
+    folder, out = tmp_path / "captures", tmp_path / "out"
+    work = begin()
+    far = Packet(ethernet(ip4(tcp(b""))), 4_000_000_000 * 10**9)
+    files = [write(folder, "c-0.pcap", [*packets[:300], far]), write(folder, "c-1.pcap", packets[300:])]
+    assert work.step() is not None
+    assert work.state.carry
+    all_of_it(work)
+    same(out, files)
+
+
+def test_tables_without_their_state_are_left_alone(begin: Begin, packets: list[Packet], tmp_path: Path) -> None:
+    work = begin()
+    write(tmp_path / "captures", "c.pcap", packets[:50])
+    all_of_it(work)
+    (work.folder / "state.json").rename(work.folder / "other.json")
+    with pytest.raises(UsageError, match="is missing, so nobody knows what the tables hold"):
+        begin()
+    (work.folder / "state.json").write_text('{"v": 1')
+    with pytest.raises(UsageError, match="cannot be read"):
+        begin()
 
 
 def test_an_output_is_followed_into_by_one_process_with_the_same_options(begin: Begin, packets: list[Packet], tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_a_run_without_packets_writes_empty_tables(session: Any, tmp_path: Path)
 
 @pytest.mark.parametrize("form", ["json", "csv"])
 def test_other_formats_hold_the_same(session: Any, files: list[Path], tmp_path: Path, form: str) -> None:
-    out = tmp_path / "out"
+    out = tmp_path / "no pattern [1]{a,b}"
     run = go(session, files[:1], out, form=form, parts=2)
     views(session.spark, out, form)
     count = session.spark.sql("select count(*), count(variant:key::int), max(time_ns) from messages").collect()[0]
