@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from typing import Any
 
 from dissect.model import Exchange, Message
-from dissect.protocols.base import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, NONE, Emitted
+from dissect.protocols.base import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, NONE, Emitted, Tally
 
 Link = tuple[Message | Exchange, Message, Message | None]
 """(a record, the request it names, the response it names): numbers are known only when records are handed out."""
@@ -38,7 +38,7 @@ class Pairer:
 
     `reuse` says what a key that is still open means: "queue", the oldest waiting request is answered first, or
     "supersede", the older request will not be answered any more. `every`: write an exchange for answered ones too.
-    `whole`: the capture has the conversation's beginning.
+    `whole`: the capture has the conversation's beginning. `tallies` count the requests that a limit ends.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class Pairer:
         paired: Callable[[Message, Message], list[str]] | None = None,
         whole: bool = False,
         unanswered: Callable[[Message, int], str | None] | None = None,
+        tallies: tuple[Tally, ...] = (),
     ) -> None:
         self.reuse = reuse
         self.limit = limit
@@ -66,6 +67,7 @@ class Pairer:
         self.doubtful: set[Hashable] = set()
         """Keys of several open requests that may be one off, as an answer was lost."""
         self.limit_hits = 0
+        self.tallies = tallies
         self._spare = 0
         """Keys in `open` beyond one for each request: the limit counts requests."""
         self._late: dict[int, Emitted] = {}
@@ -75,59 +77,61 @@ class Pairer:
         """Pair these records, in their order; returns them with the exchanges that became certain."""
         out: list[Emitted] = []
         append = out.append
-        opened = self.open
         for one in emitted:
             append(one)
-            role = one[5]
-            if not role:
-                continue
-            if role == ANSWER:
-                entry = opened.get(one[6])
-                if type(entry) is deque:
-                    asked = entry.popleft()
-                    self._doubt(one, one[6], asked, entry)
-                    if not entry:
-                        del opened[one[6]]
-                elif entry is None:
-                    asked = self.perhaps.pop(one[6], None) if self.perhaps else None
-                    if asked is not None and max(self.gaps) >= asked[1]:
-                        one[4].notes = [*one[4].notes, UNSURE]
-                else:
-                    asked = entry
-                    del opened[one[6]]
-                if asked is None:
-                    self._remember(one[6], one, one[4].outcome)
-                    one[4].outcome = None
-                else:
-                    self._answer(one, asked, append)
-            elif role == ASK:
-                key = one[6]
-                if self.early and self._answered_early(key, one, append):
-                    continue
-                if key in opened:
-                    self._ask_again(one, key, append)
-                else:
-                    opened[key] = one
-                if len(opened) - self._spare > self.limit:
-                    self._drop_oldest(one, append)
-            elif role == GAP:
-                rank = one[2]
-                self.gaps[rank] = one[1]
-            elif role == ASK_MANY:
-                self._ask_many(one, append)
-            elif role == ANSWER_MANY:
-                self._answer_many(one, append)
-            elif role == ANSWER_PART:
-                entry = opened.get(one[6])
-                if entry is None:
-                    one[4].outcome = None
-                else:
-                    self._link(one, entry[0] if type(entry) is deque else entry)
-            elif role == ASK_MAYBE:
-                self.perhaps[one[6]] = one
-                if len(self.perhaps) > self.limit:
-                    del self.perhaps[next(iter(self.perhaps))]
+            if one[5]:
+                self.take(one, append)
         return out
+
+    def take(self, one: Emitted, append: Callable[[Emitted], None]) -> None:
+        """Pair one record, whose role is not NONE; `append` gets the exchanges that became certain."""
+        role = one[5]
+        opened = self.open
+        if role == ANSWER:
+            entry = opened.get(one[6])
+            if type(entry) is deque:
+                asked = entry.popleft()
+                self._doubt(one, one[6], asked, entry)
+                if not entry:
+                    del opened[one[6]]
+            elif entry is None:
+                asked = self.perhaps.pop(one[6], None) if self.perhaps else None
+                if asked is not None and max(self.gaps) >= asked[1]:
+                    one[4].notes = [*one[4].notes, UNSURE]
+            else:
+                asked = entry
+                del opened[one[6]]
+            if asked is None:
+                self._remember(one[6], one, one[4].outcome)
+                one[4].outcome = None
+            else:
+                self._answer(one, asked, append)
+        elif role == ASK:
+            key = one[6]
+            if self.early and self._answered_early(key, one, append):
+                return
+            if key in opened:
+                self._ask_again(one, key, append)
+            else:
+                opened[key] = one
+            if len(opened) - self._spare > self.limit:
+                self._drop_oldest(one, append)
+        elif role == GAP:
+            self.gaps[one[2]] = one[1]
+        elif role == ASK_MANY:
+            self._ask_many(one, append)
+        elif role == ANSWER_MANY:
+            self._answer_many(one, append)
+        elif role == ANSWER_PART:
+            entry = opened.get(one[6])
+            if entry is None:
+                one[4].outcome = None
+            else:
+                self._link(one, entry[0] if type(entry) is deque else entry)
+        elif role == ASK_MAYBE:
+            self.perhaps[one[6]] = one
+            if len(self.perhaps) > self.limit:
+                del self.perhaps[next(iter(self.perhaps))]
 
     def expire(self, before_ns: int, release: int) -> list[Emitted]:
         """Requests made before `before_ns` are reported, once each, as unanswered for now; live only."""
@@ -357,4 +361,6 @@ class Pairer:
             older = older.asked
         self.limit_hits += 1
         if not self._told(older):
+            for tally in self.tallies:
+                tally.unanswered += 1
             append(self._exchange(older, None, "unanswered", "limit", one[:4]))

@@ -64,7 +64,7 @@ _PLAIN = Style()
 _FIRST = ("V1",)
 """The layout whose requests have no checksum."""
 
-_Cut = tuple[Any, ...]
+Cut = tuple[Any, ...]
 
 
 class Asked(NamedTuple):
@@ -118,9 +118,9 @@ class IggyDissector(Dissector):
         self.assumed = False
         self.hint: str | None = None
         self.deciding: list[str] = []
-        self.held: list[tuple[_Cut, Given]] = []
+        self.held: list[tuple[Cut, Given]] = []
         self.held_bytes = 0
-        self.early: list[_Cut] = []
+        self.early: list[Cut] = []
         self.patient = True
         self.open: deque[Asked] = deque()
         """Requests that wait for their answers; plain tuples where the fast path put them."""
@@ -290,7 +290,7 @@ class IggyDissector(Dissector):
 
     # Layouts
 
-    def emit(self, cuts: list[_Cut]) -> list[Emitted]:
+    def emit(self, cuts: list[Cut]) -> list[Emitted]:
         emitted: list[Emitted] = []
         at, count = 0, len(cuts)
         while at < count:
@@ -304,7 +304,7 @@ class IggyDissector(Dissector):
             at += 1
         return emitted
 
-    def _ordinary(self, cuts: list[_Cut], at: int) -> int:
+    def _ordinary(self, cuts: list[Cut], at: int) -> int:
         """Where the frames end that neither are gaps nor answer what was not asked."""
         opened, client, orders = self.open, self.client, self.orders
         self._forget()
@@ -341,7 +341,7 @@ class IggyDissector(Dissector):
         # a new list: what the base class returns may be what it keeps
         return super().close(release, last) + self._stop_waiting(release)
 
-    def _emit_one(self, cut: _Cut) -> list[Emitted]:
+    def _emit_one(self, cut: Cut) -> list[Emitted]:
         side, data, start, end = cut[4], cut[10], cut[11], cut[12]
         if data is None:
             if cut[13][1]:
@@ -375,7 +375,7 @@ class IggyDissector(Dissector):
         if self.early and self.unsure:
             return self._give_up_early(cut[0]) + self._emit_one(cut)
         if not self.open and self.patient and not self.unsure and self._expected(data, start, end):
-            self.early.append((*cut[:10], data[start:end], 0, end - start, cut[13]))
+            self.early.append((*cut[:10], data[start:end], 0, end - start, *cut[13:]))
             if len(self.early) <= EARLY_FRAMES:
                 return []
             self.patient = False
@@ -416,7 +416,7 @@ class IggyDissector(Dissector):
         self.assumed = True
         return emitted + self._release(release)
 
-    def _place(self, cut: _Cut, given: Given) -> list[Emitted]:
+    def _place(self, cut: Cut, given: Given) -> list[Emitted]:
         """Emit one frame, or hold it until its layout is known; with it all that waited for what it tells."""
         emitted: list[Emitted] = []
         differ = False
@@ -434,7 +434,7 @@ class IggyDissector(Dissector):
                 kept = [reading for table, reading in readings.items() if tables[table][0] in self.candidates]
                 differ = any(reading != kept[0] for reading in kept[1:])
             if not self.assumed and (differ or self._asked_by_held(given)):
-                self.held.append(((*cut[:10], data[start:end], 0, end - start, cut[13]), given))
+                self.held.append(((*cut[:10], data[start:end], 0, end - start, *cut[13:]), given))
                 self.held_bytes += end - start
                 if len(self.held) > HELD_FRAMES or self.held_bytes > HELD_BYTES:
                     self.assumed = True
@@ -462,7 +462,7 @@ class IggyDissector(Dissector):
         """Whether the request that this answers is held."""
         return given.number is not None and any(given.number == before.number for _, before in self.held)
 
-    def _differs(self, cut: _Cut, given: Given) -> bool:
+    def _differs(self, cut: Cut, given: Given) -> bool:
         """Whether the layouts that are left read this frame differently."""
         tables = self._tables(cut[4], cut[10], cut[11], cut[12], given)
         readings = [_reading(table, cut[10], cut[11], cut[12], cut[13]) for table in tables] if len(tables) > 1 else []
@@ -506,7 +506,7 @@ class IggyDissector(Dissector):
             return side, None, length > 0
         return side, given.code, given.code is None and end - start > 8 and data[start + 8] == end - start - 9
 
-    def _narrow(self, cut: _Cut, given: Given, tables: dict[Table, list[str]], readings: dict[Table, Any]) -> bool:
+    def _narrow(self, cut: Cut, given: Given, tables: dict[Table, list[str]], readings: dict[Table, Any]) -> bool:
         """Keep the layouts in which this frame decodes with nothing left over; whether that told anything."""
         side = cut[4]
         if self.mismatch and side != self.client:
@@ -520,7 +520,7 @@ class IggyDissector(Dissector):
         kept = {layout for table in likely for layout in tables[table]}
         return self._keep(cut, given, tuple(layout for layout in self.candidates if layout in kept))
 
-    def _keep(self, cut: _Cut, given: Given, candidates: tuple[str, ...]) -> bool:
+    def _keep(self, cut: Cut, given: Given, candidates: tuple[str, ...]) -> bool:
         """Go on with these layouts; whether they are fewer than before, and not none."""
         if not candidates or len(candidates) == len(self.candidates):
             return False

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from functools import cache
 from struct import Struct
 from typing import Any, ClassVar
 from zlib import crc32
 
+import numpy as np
+from numpy.typing import NDArray
+
+from dissect.capture.columns import gather
 from dissect.errors import Malformed
-from dissect.layout import UNREADABLE, Layout, Style, decoder, walk
+from dissect.layout import Layout, Style, decoder, walk
 from dissect.layout.types import Field
 from dissect.layout.values import RENDER, redacted
 from dissect.model import Fault, Span
@@ -24,8 +28,9 @@ from dissect.protocols.base import (
     Allowance,
     Context,
     Damage,
-    Decoded,
     Dissector,
+    Handler,
+    Handlers,
     Protocol,
 )
 from dissect.protocols.rabbitmq import layouts, layouts_draft
@@ -36,14 +41,11 @@ from dissect.protocols.rabbitmq.parts import DRAFT_PARTS, PARTS
 from dissect.protocols.rabbitmq.probe import probe_current, probe_draft
 from dissect.protocols.rabbitmq.says import says
 
-Handler = Callable[["StreamDissector", int, bytes, int, int], "tuple[Any, ...] | None"]
-"""Decodes a frame without flaw; None, or one of `UNREADABLE`, where it takes a closer look."""
-
-Handlers = Mapping[bytes, Handler]
-"""By the bytes of key and version."""
-
 UNKNOWN_LIMIT = 1 << 20
 """A frame of a command that is not known is believed up to this size (the default frame_max)."""
+
+FRAMES_BY_COLUMN = 16
+"""Frames of a segment up to which they are told by column; more are rare, and one by one they cost less."""
 
 KNOWN_LIMIT = 0x7FFF_FFFF
 
@@ -102,6 +104,8 @@ class StreamDissector(Dissector):
     """What the protocol in use and its draft have in common."""
 
     header_size = 8
+    key = (4, 8)
+    aligned = True
     reuse = "queue"
 
     language: ClassVar[Language]
@@ -114,14 +118,15 @@ class StreamDissector(Dissector):
         self.render = RENDER[self.style.bytes_as]
         self.frame_max = _UNLIMITED
         self.allowance = Allowance()
-        self.handlers: tuple[Handlers, Handlers] = ({}, {})
         self._choose_handlers()
 
     def _choose_handlers(self) -> None:
-        """Without a known client every frame is looked at closely, which finds out; with details wanted it has to be."""
-        if self.client is not None and not self.options.detail:
+        """Without a known client every frame is looked at closely, which finds out, and so it is until the connection is open, to
+        follow the handshake; with details wanted it has to be."""
+        if self.client is not None and self.phase is Phase.OPEN and not self.options.detail:
             client, server = self.tables(self.style)
             self.handlers = (server, client) if self.client else (client, server)
+        self.set_lanes()
 
     @classmethod
     def tables(cls, style: Style) -> tuple[Handlers, Handlers]:
@@ -153,28 +158,44 @@ class StreamDissector(Dissector):
             append(at)
         return ends
 
+    @classmethod
+    def frames(
+        cls, buffer: bytes, offset: NDArray[np.int64], end: NDArray[np.int64], limit: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+        words = cls.language.sorted_words
+        rows: list[NDArray[np.int64]] = []
+        starts: list[NDArray[np.int64]] = []
+        stops: list[NDArray[np.int64]] = []
+        sound = np.ones(len(offset), np.bool_)
+        row, at = np.arange(len(offset)), offset
+        while len(row):
+            whole = end[row] - at >= 8
+            sound[row[~whole]] = False
+            row, at = row[whole], at[whole]
+            head = gather(buffer, at, [("size", ">u4"), ("word", ">u4")])
+            size, word = head["size"].astype(np.int64), head["word"].astype(np.int64)
+            stop = at + size + 4
+            good = (size >= 4) & (size <= limit - 4) & (stop <= end[row])
+            good &= words[np.minimum(np.searchsorted(words, word), len(words) - 1)] == word
+            good &= len(rows) < FRAMES_BY_COLUMN
+            sound[row[~good]] = False
+            row, at, stop = row[good], at[good], stop[good]
+            rows.append(row)
+            starts.append(at)
+            stops.append(stop)
+            more = stop < end[row]
+            row, at = row[more], stop[more]
+        return np.concatenate(rows), np.concatenate(starts), np.concatenate(stops), sound
+
     def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
         return self.language.search(None if self.client is None else side == self.client, data, at, end, final)
 
     def lost(self, side: int) -> None:
-        self.phase = Phase.OPEN
+        if self.phase is not Phase.OPEN:
+            self.phase = Phase.OPEN
+            self._choose_handlers()
 
     # Meaning
-
-    def decode(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> Decoded | tuple[Any, ...]:
-        if damage is None:
-            handler = self.handlers[side].get(data[start + 4 : start + 8])
-            if handler is not None:
-                try:
-                    decoded = handler(self, side, data, start, end)
-                except UNREADABLE:
-                    decoded = None
-                if decoded is not None:
-                    if self.phase is _OPEN:
-                        return decoded
-                    note = self._advance(decoded[0], decoded[1])
-                    return decoded if note is None else (*decoded[:5], (*decoded[5], note), *decoded[6:])
-        return self._decode_closely(side, data, start, end, damage)
 
     def _advance(self, name: str, kind: str) -> str | None:
         """Follow the handshake: a note when this message was not expected now."""
@@ -184,9 +205,10 @@ class StreamDissector(Dissector):
         if following is None:
             return f"{name} while the connection is {self.phase.value}"
         self.phase = following
+        self._choose_handlers()
         return None
 
-    def _decode_closely(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> tuple[Any, ...]:
+    def decode(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> tuple[Any, ...]:
         """Any frame: damaged, not known, from the wrong side, with details wanted. Exact and slow."""
         (word,) = _WORD(data, start)
         if self.client is None:
@@ -351,7 +373,7 @@ class StreamDissector(Dissector):
         return fields, reader.spans or [], reader.notes(), fault
 
 
-# Handlers: what `_decode_closely` does, for frames without flaw and without a step more than that takes
+# Handlers: what `decode` does, for frames without flaw and without a step more than that takes
 
 
 def _ask(layout: Layout, style: Style, number: int) -> Handler:
