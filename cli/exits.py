@@ -16,4 +16,4 @@ class ExitCode(IntEnum):
     NO_INTERFACE = 4
     """No permission, no such interface, or it went away."""
     INTERRUPTED = 130
-    """Interrupted before any packet."""
+    """Interrupted before any packet, or before the tables of a pipeline were written or its query was answered."""

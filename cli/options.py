@@ -159,12 +159,12 @@ def library_options(
         undecided_limit=size("--undecided-limit", undecided_limit),
         waiting_limit=size("--waiting-limit", waiting_limit),
         waiting_total=size("--waiting-total", waiting_total),
-        waiting_time_ns=_seconds("--waiting-time", waiting_time),
+        waiting_time_ns=nanoseconds("--waiting-time", waiting_time),
         frame_limit=size("--frame-limit", frame_limit),
         open_limit=whole("--open-limit", open_limit),
-        answer_time_ns=_seconds("--timeout", answer_time),
-        idle_time_ns=_seconds("--idle-time", idle_time),
-        closed_time_ns=_seconds("--closed-time", closed_time),
+        answer_time_ns=nanoseconds("--timeout", answer_time),
+        idle_time_ns=nanoseconds("--idle-time", idle_time),
+        closed_time_ns=nanoseconds("--closed-time", closed_time),
         tracked_limit=whole("--tracked-limit", tracked_limit),
     )
 
@@ -188,7 +188,8 @@ def size(option: str, text: str) -> int:
     return int(digits) * factor
 
 
-def _seconds(option: str, text: str) -> int:
+def nanoseconds(option: str, text: str) -> int:
+    """`0.5` seconds as 500,000,000."""
     whole, _, rest = text.partition(".")
     if not (whole + rest).isdigit() or not text.isascii() or len(rest) > 9:
         raise UsageError(f"{option} {text}: not a time; write seconds such as 10 or 0.5")

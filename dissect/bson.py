@@ -310,13 +310,14 @@ def walk(
     shift: int = 0,
     inner_shift: int = 0,
     resume: bool = True,
-    secret: Callable[[str], bool] | None = None,
+    secret: Callable[[str, bool], bool] | None = None,
 ) -> Walked:
     """The document data[start:end] with byte ranges and exact faults.
 
     `size`: its true size when the rest of it is not there, which `missing` explains. `shift`, `inner_shift`: what has to be added to the
     length of the outermost and of inner documents (4 for a writer that does not count the length itself). `resume`: go on behind
-    damage where a length tells how. Values at paths that are `secret`, and all below them, are replaced by their sizes.
+    damage where a length tells how. `secret`: whether a path, where a document or array stands or not, is one whose value, and all
+    below it, is replaced by its size.
     """
     walker = _Walker(data, start, end, missing, inner_shift, resume, secret)
     return walker.frame(end if size is None else start + size, shift)
@@ -331,7 +332,7 @@ class _Walker:
     """One pass over a document; `failed` says that the bytes at the current position could not be read."""
 
     def __init__(
-        self, data: bytes, origin: int, have: int, missing: str, shift: int, resume: bool, secret: Callable[[str], bool] | None
+        self, data: bytes, origin: int, have: int, missing: str, shift: int, resume: bool, secret: Callable[[str, bool], bool] | None
     ) -> None:
         self.data = data
         self.origin = origin
@@ -447,7 +448,7 @@ class _Walker:
             if hidden:
                 field = path
             index = len(self.spans)
-            secret = hidden or (self.secret is not None and self.secret(field))
+            secret = hidden or (self.secret is not None and self.secret(field, kind in (0x03, 0x04)))
             if kind in (0x03, 0x04):
                 value, following = self.inner(at, stop + 1, last, kind == 0x04, field, nesting, depth + 1, secret)
                 if index < len(self.spans):

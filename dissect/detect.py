@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from operator import itemgetter
 
 from dissect.model import Chunk, Hole, Options, Verdict
 from dissect.protocols import PROTOCOLS
@@ -38,6 +39,8 @@ def forced(ports: tuple[int, int], syn: bool, options: Options) -> Verdict | Non
 class Detector:
     """Collects one conversation's bytes until a protocol is certain, or certainly none of ours."""
 
+    MADE_OF = ("ports", "syn", "limit")
+
     def __init__(self, ports: tuple[int, int], syn: bool, limit: int) -> None:
         self.ports = ports
         self.syn = syn
@@ -60,7 +63,8 @@ class Detector:
                 for index, start in enumerate(starts):
                     end = starts[index + 1] if index + 1 < len(starts) else len(data)
                     pieces.append((item.releases[index], item.orders[index], item.side, item.position + start, data[start:end]))
-        pieces.sort(key=lambda piece: piece[:4])
+        # What one packet made certain goes in the order of its byte stream, not of its capture
+        pieces.sort(key=itemgetter(0, 2, 3))
         for index, (release, _order, side, position, data) in enumerate(pieces):
             self._put(side, position, data)
             if index + 1 < len(pieces) and pieces[index + 1][0] == release:

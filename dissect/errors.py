@@ -40,6 +40,14 @@ class UsageError(StreamdumpError):
     """An option value or filter that cannot be carried out (exit code 2)."""
 
 
+class ForeignState(UsageError):
+    """The state of open conversations that another version of streamdump wrote, or that is damaged."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"the state of open conversations was written by another version of streamdump: {reason}")
+
+
 class Malformed(Exception):
     """Bytes that do not fit their layout; becomes `Message.fault` in the dissector and never leaves it.
 

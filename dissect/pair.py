@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
 from dissect.model import Exchange, Message
@@ -40,6 +40,10 @@ class Pairer:
     "supersede", the older request will not be answered any more. `every`: write an exchange for answered ones too.
     `whole`: the capture has the conversation's beginning. `tallies` count the requests that a limit ends.
     """
+
+    MADE_OF = ("reuse", "limit", "every", "links", "paired", "whole", "unanswered", "tallies")
+    DERIVED = ("_late",)
+    """Requests that are reported as late, which live captures do only, are of no concern to another process."""
 
     def __init__(
         self,
@@ -132,6 +136,21 @@ class Pairer:
             self.perhaps[one[6]] = one
             if len(self.perhaps) > self.limit:
                 del self.perhaps[next(iter(self.perhaps))]
+
+    @property
+    def reads(self) -> bool:
+        """Whether the fields of open requests are looked at again."""
+        return self.paired is not None or self.unanswered is not None
+
+    def kept(self) -> Iterator[Message]:
+        """The messages that are remembered, which have been handed on."""
+        for entry in self.open.values():
+            for one in entry if type(entry) is deque else (entry,):
+                yield one.asked[4] if type(one) is _Batch else one[4]
+        for asked in self.perhaps.values():
+            yield asked[4]
+        for answer, _ in self.early.values():
+            yield answer[4]
 
     def expire(self, before_ns: int, release: int) -> list[Emitted]:
         """Requests made before `before_ns` are reported, once each, as unanswered for now; live only."""

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from dissect.capture.files import open_capture
+from dissect.detect import Detector
 from dissect.inspector import Inspector
-from dissect.model import ConversationRow, Message, Options
+from dissect.model import Chunk, ConversationRow, Message, Options
 from dissect.protocols import PROTOCOLS
 from tests.rewrite import Packet, capture, packets, random_ports, server_port, with_ports
 
@@ -93,3 +94,12 @@ def test_all_protocols_interleaved_on_odd_ports_read_as_each_alone() -> None:
     assert len(together) == len(alone)
     assert sorted(map(repr, together)) == sorted(map(repr, alone))
     assert {protocol.name for protocol in PROTOCOLS} == {one[0][0] for one in together}
+
+
+def test_a_beginning_that_is_captured_late_is_the_beginning() -> None:
+    """A segment captured before the first one is certain only with it, and still comes behind it."""
+    detector = Detector((40_000, 50_000), True, 1 << 20)
+    chunk = Chunk(0, 0, b"SSTARRPC\0\0\0\0" + bytes(40), [0, 12], [2, 1], [2, 2], [3, 2], [0, 0], [20, 10])
+    found = detector.add([chunk])
+    assert found is not None
+    assert (found[0].protocol, found[1]) == ("seastar-rpc", 2)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli import following
 from cli.exits import ExitCode
 from cli.options import (
     OTHER,
@@ -23,6 +26,7 @@ from cli.options import (
     WaitingLimit,
     WaitingTime,
     library_options,
+    nanoseconds,
     one_of,
     size,
     whole,
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
     from dissect.spark.session import Session
     from dissect.spark.splits import Plan
 
-SPARK, WRITTEN = "Spark", "What is written"
+SPARK, WRITTEN, FOLLOWING = "Spark", "What is written", "A folder that is written to"
 FORMATS = ("parquet", "json", "csv")
 PAYLOADS = ("shuffle", "reread")
 
@@ -56,6 +60,28 @@ def pipeline(
     ] = "parquet",
     resume: Annotated[
         bool, typer.Option("--resume", help="go on where a run with the same options was interrupted", rich_help_panel=WRITTEN)
+    ] = False,
+    follow: Annotated[
+        str | None,
+        typer.Option(
+            "--follow",
+            metavar="FOLDER",
+            help="add captures as they are completed, as by tcpdump -G or dumpcap -b",
+            rich_help_panel=FOLLOWING,
+            show_default=False,
+        ),
+    ] = None,
+    every: Annotated[
+        str, typer.Option("--every", metavar="SECONDS", help="how often to look for captures", rich_help_panel=FOLLOWING)
+    ] = "2",
+    settle: Annotated[
+        str,
+        typer.Option(
+            "--settle", metavar="SECONDS", help="the newest capture is read after so long without change", rich_help_panel=FOLLOWING
+        ),
+    ] = "10",
+    finish: Annotated[
+        bool, typer.Option("--finish", help="nothing more is written: read what is there and end", rich_help_panel=FOLLOWING)
     ] = False,
     sql: Annotated[
         str | None,
@@ -104,34 +130,42 @@ def pipeline(
     one_of("--format", form, FORMATS)
     one_of("--payload", payload, PAYLOADS)
     heap = size("--memory", memory) >> 20
-    if not sources and not sql:
+    if follow is not None and (sources or resume or sql is not None):
+        raise UsageError("--follow takes its captures from one folder; it goes with no other capture, --resume or --sql")
+    if follow is None and finish:
+        raise UsageError("--finish ends what --follow FOLDER began; name the folder")
+    if not sources and not sql and follow is None:
         raise UsageError("no capture given; streamdump pipeline CAPTURE... --out FOLDER writes its tables")
     if out is None:
         raise UsageError("--out FOLDER is missing: where the tables go, or with --sql alone where they are")
     target = Path(out)
     if sources and target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise UsageError(f"{out}: is there already; choose another --out, or remove it")
-    if not sources and not (target / "messages").is_dir():
+    if follow is not None:
+        followed = following.checked(follow, target)
+    elif not sources and not (target / "messages").is_dir():
         raise UsageError(f"{out}: has no tables; give captures to make them of")
+    every_ns, settle_ns = nanoseconds("--every", every), nanoseconds("--settle", settle)
     options = library_options(
         decode_as, undecided_limit, waiting_limit, "256M", waiting_time, frame_limit, open_limit, verbs, show_secrets=show_secrets
     )
-    from dissect.spark.session import Session
+    split_size, part_count = size("--split", split), None if parts is None else whole("--parts", parts)
+    from dissect.spark.session import Session, of_spark
 
     code = ExitCode.DONE
-    before = signal.getsignal(signal.SIGINT)
+    session: Session | None = None
+    interruption = _Interruption()
     try:
-        session = Session(master, memory=f"{heap}m", ui=ui)
-    except KeyboardInterrupt:
-        return ExitCode.INTERRUPTED
-    # In place of PySpark's, which first asks Spark to cancel and waits for that.
-    signal.signal(signal.SIGINT, _interrupt)
-    try:
-        if sources:
-            from dissect.spark.pipeline import Run, Settings
+        session = interruption.session = Session(master, memory=f"{heap}m", ui=ui)
+        from dissect.spark.pipeline import Run, Settings
 
-            settings = Settings(sources, form, payload, size("--split", split), None if parts is None else whole("--parts", parts), options)
-            bar = _Bar(colour)
+        chosen = [str(followed.absolute())] if follow is not None else sources or []
+        settings = Settings(chosen, form, payload, split_size, part_count, options)
+        bar = _Bar(colour)
+        if follow is not None:
+            times = {"every_s": every_ns / 1e9, "settle_s": settle_ns / 1e9}
+            code = following.follow(session, settings, target, bar.show, bar.close, **times, finish=finish, quiet=quiet)
+        elif sources:
             run = Run(session, settings, target, bar.show)
             try:
                 run.go(resume)
@@ -141,7 +175,7 @@ def pipeline(
             code = _troubles(run.plan)
         else:
             form = _form(target)
-        if sql is not None or not quiet:
+        if sql is not None or (sources and not quiet):
             from dissect.spark.pipeline import views
 
             views(session.spark, target, form)
@@ -149,32 +183,74 @@ def pipeline(
             _summary(session, run)
         if sql is not None:
             _query(session.spark, sql)
-    except KeyboardInterrupt:
-        session.kill()
-        session.log.unlink(missing_ok=True)
-        if sources and not target.exists():
-            say("interrupted; no table was written, --resume goes on with the parts that are done")
-        return ExitCode.INTERRUPTED
-    except UsageError:
         session.close()
-        raise
+    except KeyboardInterrupt:
+        return _interrupted(session, target if sources else None, code if sql is None else ExitCode.INTERRUPTED)
     except Exception as error:
-        if not type(error).__module__.startswith(("pyspark.", "py4j.")):
+        if interruption.came:
+            return _interrupted(session, target if sources else None, code if sql is None else ExitCode.INTERRUPTED)
+        if session is None:
+            raise
+        if isinstance(error, UsageError):
+            session.close()
+            raise
+        if not of_spark(error):
             session.kill()
             raise
         say(f"Spark failed: {_reason(error)}; its log is {session.log}")
         session.kill()
         return ExitCode.USAGE
     finally:
-        signal.signal(signal.SIGINT, before)
-    session.close()
+        interruption.over()
     return code
 
 
-def _interrupt(*_: object) -> None:
-    """Ctrl-C, without what PySpark has to say of a call that does not return."""
-    logging.disable(logging.CRITICAL)
-    raise KeyboardInterrupt
+class _Interruption:
+    """What Ctrl-C does from here on, without what PySpark has to say of a call that does not return."""
+
+    GRACE_S = 0.2
+
+    def __init__(self) -> None:
+        self.session: Session | None = None
+        self.came = False
+        self._before = signal.signal(signal.SIGINT, self), sys.unraisablehook
+
+    def __call__(self, *_: object) -> None:
+        if self.came:
+            return
+        self.came = True
+        logging.disable(logging.CRITICAL)
+        sys.unraisablehook = lambda _: None
+        if self.session is not None:
+            # PySpark tidies up whenever an object of the JVM is dropped, and Python ignores whatever is raised there. The next call of a
+            # JVM that is gone fails.
+            timer = threading.Timer(self.GRACE_S, self.session.abort)
+            timer.daemon = True
+            timer.start()
+        raise KeyboardInterrupt
+
+    def over(self) -> None:
+        """Let Ctrl-C do what it did before."""
+        handler, sys.unraisablehook = self._before
+        signal.signal(signal.SIGINT, handler)
+
+
+def _interrupted(session: Session | None, out: Path | None, code: ExitCode) -> ExitCode:
+    """End at once; the exit code is `code` where all tables are in `out`."""
+    if session is not None:
+        session.kill()
+        session.log.unlink(missing_ok=True)
+    # What PySpark imports takes most of the time until the process is gone, if all of it is looked through for garbage at the end.
+    gc.freeze()
+    if out is None:
+        say("interrupted")
+        return ExitCode.INTERRUPTED
+    if (out / "messages").is_dir():
+        say("interrupted; the tables are written")
+        return code
+    partial = (out.absolute().parent / f".{out.absolute().name}.partial").is_dir()
+    say(f"interrupted; no table was written{', --resume goes on with the parts that are done' if partial else ''}")
+    return ExitCode.INTERRUPTED
 
 
 def _reason(error: BaseException) -> str:
@@ -192,9 +268,7 @@ def _form(out: Path) -> str:
 def _troubles(plan: Plan) -> ExitCode:
     """Say what is wrong with files; the exit code."""
     for trouble in plan.troubles:
-        at = f" (at byte {trouble.offset:,})" if trouble.offset is not None else ""
-        lost = f"; {trouble.lost:,} bytes not read" if trouble.lost else ""
-        say(f"{trouble.path}: {trouble.reason}{at}{lost}")
+        say(following.trouble_text(trouble))
     return ExitCode.UNREADABLE if any(trouble.fatal for trouble in plan.troubles) else ExitCode.DONE
 
 

@@ -37,6 +37,8 @@ class Duplicates:
     The same IP packet with another packet type is the same packet seen elsewhere; with the same packet type it was sent again.
     """
 
+    MADE_OF = ()
+
     def __init__(self) -> None:
         self._seen: dict[bytes, Sighting] = {}
         self._number = 0
@@ -68,8 +70,7 @@ class Duplicates:
             )
             if self._repeats(_key(batch.buffer, int(ip[row]), int(room[row])), mark, first + at, now, newest, int(place[row]))
         ]
-        oldest, lowest = self._latest - NEAR_NS, self._number - NEAR_PACKETS
-        self._seen = {key: one for key, one in self._seen.items() if one.time_ns >= oldest and one.number >= lowest}
+        self.forget()
         return np.array(again, np.int64) if again else None
 
     def again(self, digest: bytes, time_ns: int, place: int) -> bool:
@@ -79,9 +80,13 @@ class Duplicates:
         self._latest = max(self._latest, time_ns)
         repeats = self._repeats(digest, 0, number, time_ns, self._latest, place)
         if number % NEAR_PACKETS == 0:
-            oldest, lowest = self._latest - NEAR_NS, number - NEAR_PACKETS
-            self._seen = {key: one for key, one in self._seen.items() if one.time_ns >= oldest and one.number >= lowest}
+            self.forget()
         return repeats
+
+    def forget(self) -> None:
+        """Drop what is too old for any packet to repeat it."""
+        oldest, lowest = self._latest - NEAR_NS, self._number - NEAR_PACKETS
+        self._seen = {key: one for key, one in self._seen.items() if one.time_ns >= oldest and one.number >= lowest}
 
     def _repeats(self, key: bytes, mark: int, number: int, time_ns: int, latest: int, place: int) -> bool:
         known = self._seen.get(key)

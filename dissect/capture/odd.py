@@ -54,6 +54,8 @@ class Partial(msgspec.Struct):
 class OddPackets:
     """Reads single packets and puts fragments together, within limits."""
 
+    MADE_OF = ()
+
     def __init__(self, datagrams: int = 1024, held: int = 16 << 20, age_ns: int = 30_000_000_000) -> None:
         """At most so many datagrams and bytes wait, and no datagram for longer than `age_ns` of capture time; the oldest go first."""
         self.dropped = 0

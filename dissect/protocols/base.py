@@ -368,6 +368,9 @@ class Dissector:
     """Whether `frames` can be called."""
     key: ClassVar[tuple[int, int]] = (0, 0)
     """Where in a frame the bytes are that choose its handler: from and to."""
+    MADE_OF: ClassVar[tuple[str, ...]] = ("context",)
+    DERIVED: ClassVar[tuple[str, ...]] = ("options", "handlers", "lanes")
+    """Members that are no state, but made of `context` or for speed only: another process makes them again."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
@@ -405,6 +408,10 @@ class Dissector:
             )
             for side, source, target in ((0, one, two), (1, two, one))
         )
+
+    def resume(self) -> None:
+        """Told when the client, among other things, is known from before."""
+        self.set_lanes()
 
     # What a protocol fills in
 

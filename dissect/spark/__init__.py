@@ -50,27 +50,28 @@ def conversations(packets: Any, options: Options | None = None, parts: int | Non
     return _table("conversations", packets, options, parts)
 
 
-def by_conversation(packets: Any, parts: int | None = None, ordered: Any = None, without: Sequence[int] = ()) -> Any:
+def by_conversation(packets: Any, parts: int | None = None, ordered: Any = None, without: Sequence[int] = (), carry: bool = False) -> Any:
     """The packets of each conversation together and in order, each conversation in one partition of `parts`.
 
     `without`: partitions that stay empty. `ordered`: the rows of `packets` that depend on each other across conversations, None to look
-    for them in `packets`.
+    for them in `packets`. `carry`: more packets will come later, so add what those depend on across conversations. What was carried from
+    earlier packets belongs to `packets`, and of kind CARRY_IN_ORDER to `ordered` too if that is given.
     """
     from pyspark.sql import functions as f
 
     from dissect.spark.flows import IN_ORDER, SORTED_BY, in_order
-    from dissect.spark.rows import DDL
+    from dissect.spark.rows import CARRY, DDL, SEGMENT
 
     spark = packets.sparkSession
     count = parts or PARTS * spark.sparkContext.defaultParallelism
 
     def joined(batches: Iterator[Any]) -> Iterator[Any]:
-        yield from in_order(batches)
+        yield from in_order(batches, carry)
 
     if ordered is None:
-        ordered = packets.where("kind > 0 or digest is not null")
+        ordered = packets.where(f"kind not in ({SEGMENT}, {CARRY}) or digest is not null")
     together = ordered.repartition(1).sortWithinPartitions(*IN_ORDER).mapInArrow(joined, DDL)
-    rows = packets.where("kind = 0").unionByName(together)
+    rows = packets.where(f"kind in ({SEGMENT}, {CARRY})").unionByName(together)
     keys = [f.col(name[1:]).desc() if name.startswith("-") else f.col(name) for name in SORTED_BY]
     placed = rows.drop("cooked", "digest").withColumn("part", f.pmod("flow_id", f.lit(count)).cast("int"))
     if without:
@@ -92,6 +93,6 @@ def _table(name: str, packets: Any, options: Options | None, parts: int | None) 
         for results in flows.dissect(batches, chosen):
             rows: Any = results.conversations if name == "conversations" else tables.sorted_out(results.records)[name]
             for start in range(0, len(rows), 10_000):
-                yield tables.batch(name, rows[start : start + 10_000])
+                yield from tables.batches(name, rows[start : start + 10_000])
 
     return by_conversation(packets, parts).mapInArrow(made, from_arrow_schema(schema(name)))

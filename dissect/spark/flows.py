@@ -9,6 +9,9 @@ message depend on the packets of its own conversation only, so both say the same
 - *bytes that wait over all conversations* (`waiting_total`): a task has one conversation open at a time, so there is no such limit; a
   plain run that never reaches it, which its `limit_hits` tell, says the same;
 - *what conversations tell of each other* (parents, an Iggy server's layout) is added when all rows are there (`relate`).
+
+Packets may also come in several lots, each later than the one before: what is known of open conversations is then carried in rows of
+their own from one lot to the next.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 import gc
 import mmap
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +30,25 @@ from numpy.typing import NDArray
 
 from dissect.capture.duplicates import Duplicates
 from dissect.capture.odd import OddPackets
+from dissect.errors import ForeignState
 from dissect.inspector import Inspector, Tracked
 from dissect.model import ConversationRow, Message, Options, Record, SegmentBatch
 from dissect.protocols.base import Emitted
-from dissect.spark.rows import FRAGMENT, REPEATED, ROWS, SEGMENT, batch_of, flow_ids
+from dissect.spark import state
+from dissect.spark.rows import (
+    CARRY,
+    CARRY_IN_ORDER,
+    COLUMNS,
+    EARLIEST,
+    FRAGMENT,
+    LATEST,
+    REPEATED,
+    ROWS,
+    SEGMENT,
+    batch_of,
+    carry_batch,
+    flow_ids,
+)
 from dissect.tcp.conversations import Conversation
 
 SORTED_BY = ("flow_id", "merge_ns", "file", "number", "-kind")
@@ -40,6 +59,9 @@ IN_ORDER = ("merge_ns", "file", "number")
 
 NO_TOTAL = 1 << 62
 
+HELD_RECORDS, HELD_BYTES = 10_000, 16 << 20
+"""So many records, or bytes of rows to be carried, of several conversations are handed on together."""
+
 Linked = tuple[Record, Message | None, Message | None]
 """A record with the request and the response that it names."""
 
@@ -47,12 +69,20 @@ Linked = tuple[Record, Message | None, Message | None]
 class Results(msgspec.Struct):
     """What some packets made certain."""
 
-    records: list[Linked]
-    conversations: list[ConversationRow]
+    records: list[Linked] = msgspec.field(default_factory=list)
+    conversations: list[ConversationRow] = msgspec.field(default_factory=list)
+    carry: list[dict[str, Any]] = msgspec.field(default_factory=list)
+    """Rows of packets (see `rows.SCHEMA`) to be given together with the next lot; `carry_batch` makes a batch of them."""
+
+    def carry_batch(self) -> pa.RecordBatch:
+        return carry_batch(self.carry)
 
 
 class FlowInspector(Inspector):
     """An inspector whose records name the messages that belong to them instead of their numbers."""
+
+    MADE_OF = ("options",)
+    DERIVED = ("options", "inputs", "batch_rows", "counters", "errors", "link", "past", "linked", "_number", "_aged_ns")
 
     def __init__(self, options: Options) -> None:
         super().__init__([], options)
@@ -79,14 +109,43 @@ class FlowInspector(Inspector):
             for _ in self.take_segments(segments, begin, self.orders):
                 pass
 
-    def results(self, finished: bool) -> Results:
-        """What became certain since the last call; `finished`: no more rows of these conversations will come."""
-        rows: list[ConversationRow] = []
-        if finished:
-            self.finish()
-            rows = self.rows(related=False)
+    def take_linked(self) -> list[Linked]:
+        """What became certain since the last call."""
         linked, self.linked = self.linked, []
-        return Results(linked, rows)
+        return linked
+
+    def forget(self, now_ns: int) -> list[ConversationRow]:
+        """End the conversations that had no packet for long, as a live capture does; the rows of those that are gone for good."""
+        options, order = self.options, self.orders
+        emitted: list[Emitted] = []
+        for delivery in self._tcp.evict(now_ns, options.idle_time_ns, options.closed_time_ns, options.tracked_limit, order):
+            emitted += self._deliver(delivery)
+        emitted.sort(key=itemgetter(0, 1, 2, 3))
+        self._hand_out(emitted)
+        gone: list[ConversationRow] = []
+        self._drop_rows(now_ns, gone.extend)
+        return gone
+
+    def due(self) -> int | None:
+        """When `forget` has something to do again if no packet comes; None: nothing is known any more."""
+        times = self._tcp.due(self.options.idle_time_ns, self.options.closed_time_ns)
+        times += [tracked.tcp.last[3] + self.options.closed_time_ns for tracked in self.conversations if tracked.done]
+        return min(times, default=None)
+
+    def state(self) -> bytes:
+        """All that the records of following packets depend on."""
+        pairers = [tracked.pairer for tracked in self.conversations if tracked.pairer is not None]
+        # Fields of requests were handed on, and can be most of what there is
+        handed_on = {id(message.fields) for pairer in pairers if not pairer.reads for message in pairer.kept()}
+        return state.encode(self, handed_on)
+
+    @staticmethod
+    def restore(data: bytes, options: Options) -> FlowInspector:
+        """An inspector that goes on where the one was whose state this is; raises `ForeignState`."""
+        inspector = state.decode(data, options)
+        if type(inspector) is not FlowInspector:
+            raise ForeignState("it holds something else")
+        return inspector
 
 
 def conversation_id(first: tuple[int, int, int, int]) -> int:
@@ -94,33 +153,152 @@ def conversation_id(first: tuple[int, int, int, int]) -> int:
     return first[2] << 40 | first[1]
 
 
-def dissect(batches: Iterator[pa.RecordBatch], options: Options, paths: dict[int, str] | None = None) -> Iterator[Results]:
+def dissect(
+    batches: Iterator[pa.RecordBatch], options: Options, paths: dict[int, str] | None = None, until: int | None = None
+) -> Iterator[Results]:
     """What rows say that are sorted as `SORTED_BY` and hold all packets of their conversations.
 
-    `paths`: the files by index, for payload that was left out.
+    `paths`: the files by index, for payload that was left out. `until`: more packets will come later; this is the latest capture time of
+    those given so far. Nothing ends then because the rows do, and `Results.carry` has what has to be given with the next packets.
     """
     gc.set_threshold(200_000, 50, 50)
     options = msgspec.structs.replace(options, exchanges=True, waiting_total=NO_TOTAL)
-    inspector = FlowInspector(options)
     reader = _Reader(paths or {})
     mark = (-1, -1)
+    opened = _Opened(options, until)
     for batch in batches:
+        carried: list[dict[str, Any]] = []
+        kind = _column(batch, "kind")
+        if len(kind) and kind.max() >= CARRY:
+            carries = kind >= CARRY
+            carried = batch.filter(pa.array(carries)).to_pylist()
+            batch = batch.filter(pa.array(~carries))
         if not batch.num_rows:
+            for row in carried:
+                yield from opened.carried(row)
+            yield from opened.made()
             continue
         segments, flow_id, mark = _segments(batch, mark, reader)
-        if not len(segments):
-            continue
-        # Conversations that share a flow_id share an inspector; of the others all but the last are complete.
-        last = int(np.searchsorted(flow_id, flow_id[-1], "left"))
-        if last:
-            inspector.feed(_part(segments, slice(0, last)))
-            yield inspector.results(finished=True)
-            inspector = FlowInspector(options)
-            segments = _part(segments, slice(last, None))
-        inspector.feed(segments)
-        if inspector.linked:
-            yield inspector.results(finished=False)
-    yield inspector.results(finished=True)
+        low = 0
+        for row in carried:
+            # What is carried sorts before the packets of its conversations
+            high = int(np.searchsorted(flow_id, row["flow_id"], "left"))
+            yield from opened.packets(segments, flow_id, low, high)
+            yield from opened.carried(row)
+            low = high
+        yield from opened.packets(segments, flow_id, low, len(segments))
+        yield from opened.made()
+    yield from opened.close()
+    yield from opened.made()
+
+
+class _Opened:
+    """The conversations of the `flow_id` at hand, and what was made of them and those before."""
+
+    def __init__(self, options: Options, until: int | None) -> None:
+        self.results = Results()
+        self._held = 0
+        """Bytes in rows to be carried."""
+        self._options = options
+        self._until = until
+        self._flow_id: int | None = None
+        self._flow = b""
+        self._inspector: FlowInspector | None = None
+        self._row: dict[str, Any] | None = None
+        """What was carried of these conversations, while no packet needs it."""
+
+    def carried(self, row: dict[str, Any]) -> Iterator[Results]:
+        """Take a row that was carried."""
+        if row["kind"] == CARRY_IN_ORDER:
+            self._carry(row)
+            return
+        if row["flow_id"] == self._flow_id and (self._row is not None or self._inspector is not None):
+            raise ForeignState(f"there are two of the conversations {row['flow_id']}")
+        yield from self.close()
+        self._flow_id, self._flow, self._row = row["flow_id"], row["flow"], row
+        if self._until is None or row["time_ns"] <= self._until:
+            self._restore()
+
+    def packets(self, segments: SegmentBatch, flow_id: NDArray[np.int64], low: int, high: int) -> Iterator[Results]:
+        """Take the packets from `low` to `high`."""
+        while low < high:
+            if flow_id[low] != self._flow_id:
+                yield from self.close()
+            # Conversations that share a flow_id share an inspector; of the others all but the last are complete, and where nothing is
+            # carried on they may be looked at together.
+            following = int(flow_id[low] if self._until is not None else flow_id[high - 1])
+            end = int(np.searchsorted(flow_id[low:high], following, "right")) + low
+            if self._until is None:
+                begin = int(np.searchsorted(flow_id[low:high], following, "left")) + low
+                if begin > low:
+                    self._feed(segments, int(flow_id[low]), low, begin)
+                    yield from self.close()
+                    low = begin
+            self._feed(segments, following, low, end)
+            low = end
+
+    def _feed(self, segments: SegmentBatch, flow_id: int, low: int, high: int) -> None:
+        if self._row is not None:
+            self._restore()
+        if self._inspector is None:
+            self._inspector = FlowInspector(self._options)
+            self._flow_id, self._flow = flow_id, segments.flow[low].tobytes()
+        whole = not low and high == len(segments)
+        self._inspector.feed(segments if whole else _part(segments, slice(low, high)))
+
+    def _restore(self) -> None:
+        assert self._row is not None
+        self._inspector = FlowInspector.restore(self._row["payload"], self._options)
+        self._row = None
+
+    def made(self) -> Iterator[Results]:
+        """What became certain so far."""
+        if self._inspector is not None:
+            self.results.records += self._inspector.take_linked()
+        if self.results.records or self.results.conversations or self.results.carry:
+            results, self.results = self.results, Results()
+            self._held = 0
+            yield results
+
+    def close(self) -> Iterator[Results]:
+        """No more rows of these conversations will come."""
+        results, inspector, row = self.results, self._inspector, self._row
+        if row is not None:
+            self._carry(row)
+        elif inspector is not None:
+            if self._until is None:
+                inspector.finish()
+                results.conversations += inspector.rows(related=False)
+            else:
+                results.conversations += inspector.forget(self._until)
+                due = inspector.due()
+                if due is not None:
+                    assert self._flow_id is not None
+                    self._carry(_carry(CARRY, self._flow_id, self._flow, min(due, LATEST), inspector.state()))
+            results.records += inspector.take_linked()
+        self._inspector = self._row = None
+        if len(results.records) >= HELD_RECORDS or self._held >= HELD_BYTES:
+            yield from self.made()
+
+    def _carry(self, row: dict[str, Any]) -> None:
+        self.results.carry.append(row)
+        self._held += len(row["payload"])
+
+
+def _carry(kind: int, flow_id: int, flow: bytes, time_ns: int, payload: bytes) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(COLUMNS)
+    return row | {
+        "kind": kind,
+        "file": 0,
+        "number": 0,
+        "time_ns": time_ns,
+        "merge_ns": EARLIEST,
+        "flow_id": flow_id,
+        "flow": flow,
+        "length": len(payload),
+        "wire": len(payload),
+        "payload": payload,
+    }
 
 
 class _Reader:
@@ -203,10 +381,17 @@ def _part(segments: SegmentBatch, rows: slice) -> SegmentBatch:
     return SegmentBatch(buffer, *(column[rows] for column in columns))
 
 
-def in_order(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+class Seen(msgspec.Struct):
+    """What the packets that are looked at in order leave behind."""
+
+    duplicates: Duplicates = msgspec.field(default_factory=Duplicates)
+    odd: OddPackets = msgspec.field(default_factory=OddPackets)
+
+
+def in_order(batches: Iterator[pa.RecordBatch], carry: bool = False) -> Iterator[pa.RecordBatch]:
     """What depends on packets of other conversations, from rows sorted as `IN_ORDER`: the segments of datagrams that came in fragments,
-    and marks on packets that were seen before."""
-    duplicates, odd = Duplicates(), OddPackets()
+    and marks on packets that were seen before. `carry`: at the end a row of what has to be given with the next packets."""
+    seen, given = Seen(), False
     for batch in batches:
         names = ("kind", "file", "number", "time_ns", "merge_ns", "flow_id", "flow", "wire", "payload", "cooked", "digest")
         rows: list[dict[str, Any]] = []
@@ -214,11 +399,17 @@ def in_order(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             *(batch.column(name).to_pylist() for name in names), strict=True
         ):
             place = {"file": file, "number": number, "time_ns": time_ns, "merge_ns": merge_ns}
-            if digest is not None and duplicates.again(digest, time_ns, cooked):
+            if kind == CARRY_IN_ORDER:
+                if given:
+                    raise ForeignState("there are two of the packets looked at in order")
+                seen, given = state.decode(payload, Options()), True
+                if type(seen) is not Seen:
+                    raise ForeignState("it holds something else")
+            elif digest is not None and seen.duplicates.again(digest, time_ns, cooked):
                 if kind == SEGMENT:
                     rows.append({**place, "kind": REPEATED, "flow_id": flow_id, "flow": flow})
             elif kind == FRAGMENT:
-                found = odd.packet(payload, wire, time_ns)
+                found = seen.odd.packet(payload, wire, time_ns)
                 if not isinstance(found, str) and found.datagram is not None:
                     flow_id = int(flow_ids(np.frombuffer(found.flow, np.uint8).reshape(1, 40))[0])
                     data = found.datagram[found.offset : found.offset + found.length]
@@ -242,3 +433,6 @@ def in_order(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             table = batch_of({}, len(some))
             arrays = [pa.array([row.get(field.name) for row in some], field.type) for field in table.schema]
             yield pa.RecordBatch.from_arrays(arrays, schema=table.schema)
+    if carry:
+        seen.duplicates.forget()
+        yield carry_batch([_carry(CARRY_IN_ORDER, 0, bytes(40), 0, state.encode(seen))])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,12 @@ from dissect.errors import UsageError
 from dissect.inspector import relate
 from dissect.model import Options
 from dissect.spark import PARTS, by_conversation, register
-from dissect.spark.rows import DDL
+from dissect.spark.rows import CARRY_IN_ORDER, DDL
 from dissect.spark.session import Session
 from dissect.spark.source import NAME
 from dissect.spark.splits import TARGET, Plan, expand, plan
 from dissect.spark.tables import TABLES, Input
-from dissect.spark.write import Receipt, Writer, commit, receipts
+from dissect.spark.write import CarryFile, Receipt, Writer, commit, receipts
 
 POLL_S = 0.1
 
@@ -59,54 +59,17 @@ class Progress(msgspec.Struct):
     bytes: int = 0
 
 
-class Run:
-    """Reads captures and writes tables to `out`, which is not there or empty."""
+class Job:
+    """What every run does: look at captures, and dissect them into the files of some parts."""
 
-    def __init__(self, session: Session, settings: Settings, out: Path, show: Callable[[Progress], None] = lambda _: None) -> None:
+    def __init__(self, session: Session, settings: Settings, show: Callable[[Progress], None] = lambda _: None) -> None:
         self.session = session
         self.settings = settings
-        self.out = out
         self.show = show
-        self.plan: Plan | None = None
-        self.rows: dict[str, int] = {}
-        self.resumed = 0
-        self.folder = partial_folder(out)
-
-    def go(self, resume: bool = False) -> None:
-        """Do it all; an interruption leaves the finished parts for `resume`, and nothing in `out`."""
-        files = expand(self.settings.sources)
-        session, settings = self.session, self.settings
         register(session.spark)
-        sizes = {file: _stamp(file) for file in files}
-        found = self.plan = self._look(files, sum(size for size, _ in sizes.values()))
-        cores = session.spark.sparkContext.defaultParallelism
-        payload = sum(split.payload for split in found.splits)
-        count = settings.parts or max(PARTS * cores, payload // PART_BYTES + 1)
-        done = self._begin(State(settings, sizes, count), resume)
-        self.resumed = len(done)
-        self._dissect(found, count, done)
-        self._finish(found, count)
 
-    def _begin(self, state: State, resume: bool) -> dict[int, Receipt]:
-        """Make or take over the folder that this run writes to; the parts that are done."""
-        path = self.folder / "state.json"
-        if resume:
-            try:
-                before = msgspec.json.decode(path.read_bytes(), type=State)
-            except (OSError, msgspec.MsgspecError):
-                before = None
-            if before is not None and msgspec.to_builtins(before) == msgspec.to_builtins(state):
-                return receipts(self.folder)
-        shutil.rmtree(self.folder, ignore_errors=True)
-        try:
-            self.folder.mkdir(parents=True)
-            path.write_bytes(msgspec.json.encode(state))
-        except OSError as error:
-            raise UsageError(f"{self.out}: cannot be written: {(error.strerror or str(error)).lower()}") from error
-        return {}
-
-    def _look(self, files: list[str], size: int) -> Plan:
-        """Find the ranges."""
+    def look(self, files: list[str], size: int) -> Plan:
+        """Find the ranges of files that have so many bytes together."""
         split = self.settings.split
         if size <= LOCALLY:
             return plan(files, split)
@@ -118,17 +81,33 @@ class Run:
 
         return plan(files, split, run)
 
-    def _dissect(self, found: Plan, count: int, done: dict[int, Receipt]) -> None:
+    def parts(self, found: Plan) -> int:
+        """How many parts its conversations are divided into."""
+        cores = self.session.spark.sparkContext.defaultParallelism
+        return self.settings.parts or max(PARTS * cores, sum(split.payload for split in found.splits) // PART_BYTES + 1)
+
+    def dissect(
+        self, found: Plan, count: int, folder: Path, done: Collection[int] = (), carry: Sequence[str] = (), until: int | None = None
+    ) -> None:
+        """Write the parts that are not done to `folder`, with a receipt for each.
+
+        `carry`: files with the conversations that were left open by what was read before; `until`: the capture time up to which all
+        packets are there by now, None where no more will come. With it open conversations are left as files of the same kind.
+        """
         settings, spark = self.settings, self.session.spark
-        if len(done) == count or not found.splits:
-            return
         shuffled = settings.payload == "shuffle"
         packets = self._load(found, payload=shuffled)
         ordered: Any = spark.createDataFrame([], DDL)
         if any(split.fragments or split.sightings for split in found.splits):
             ordered = self._load(found, payload=shuffled, ordered=True).where("kind > 0 or digest is not null")
-        rows = by_conversation(packets, count, ordered, sorted(done))
-        folder, form, options, paths = str(self.folder), settings.form, settings.options, dict(enumerate(found.files))
+        if carry:
+            carried = spark.read.schema(DDL).parquet(*carry)
+            packets = packets.unionByName(carried)
+            ordered = ordered.unionByName(carried.where(f"kind = {CARRY_IN_ORDER}"))
+        rows = by_conversation(packets, count, ordered, sorted(done), until is not None)
+        form, options = settings.form, settings.options
+        paths = {split.file: split.path for split in found.splits}
+        done = frozenset(done)
 
         def write(batches: Iterator[Any]) -> Iterator[Any]:
             import pyarrow as pa
@@ -140,37 +119,22 @@ class Run:
             assert context is not None
             if context.partitionId() in done:
                 return
-            writer = Writer(Path(folder), context.partitionId(), form)
-            for results in dissect(batches, options, paths):
+            writer = Writer(folder, context.partitionId(), form)
+            left = CarryFile(writer)
+            for results in dissect(batches, options, paths, until):
                 writer.add(results)
+                left.add(results)
+            left.close()
             writer.close()
             yield pa.RecordBatch.from_pydict({"part": pa.array([writer.part], pa.int32())})
 
         parts = {row.part for row in self._watched("dissecting", found.bytes, lambda: rows.mapInArrow(write, "part int").collect())}
-        assert parts | done.keys() == set(range(count))
+        assert parts | done == set(range(count))
 
     def _load(self, found: Plan, *, payload: bool, ordered: bool = False) -> Any:
         reader = self.session.spark.read.format(NAME).option("plan", msgspec.json.encode(found).decode())
         reader = reader.option("split", str(self.settings.split)).option("payload", str(payload)).option("ordered", str(ordered))
         return reader.load()
-
-    def _finish(self, found: Plan, count: int) -> None:
-        """Write what needed all parts, and make the result."""
-        done = list(receipts(self.folder).values())
-        last = Writer(self.folder, count, self.settings.form)
-        related = [row for receipt in done for row in receipt.related]
-        related.sort(key=lambda row: (row.time_ns, row.conversation))
-        relate(related)
-        last.put("conversations", related)
-        last.put("errors", found.troubles)
-        last.put("files", _files(found))
-        for table in TABLES:
-            if not any(table in receipt.files for receipt in done) and not last.waits(table):
-                last.empty(table)
-        done.append(last.close())
-        for table in TABLES:
-            self.rows[table] = sum(receipt.rows.get(table, 0) for receipt in done)
-        commit(self.folder, self.out, done)
 
     def _watched(self, what: str, size: int, action: Callable[[], Any]) -> Any:
         """The result of an action that runs beside us, so that an interruption is heard at once; shows how far its tasks are."""
@@ -205,6 +169,68 @@ class Run:
         return result[0]
 
 
+class Run(Job):
+    """Reads captures and writes tables to `out`, which is not there or empty."""
+
+    def __init__(self, session: Session, settings: Settings, out: Path, show: Callable[[Progress], None] = lambda _: None) -> None:
+        super().__init__(session, settings, show)
+        self.out = out
+        self.plan: Plan | None = None
+        self.rows: dict[str, int] = {}
+        self.resumed = 0
+        self.folder = partial_folder(out)
+
+    def go(self, resume: bool = False) -> None:
+        """Do it all; an interruption leaves the finished parts for `resume`, and nothing in `out`."""
+        files = expand(self.settings.sources)
+        sizes = {file: _stamp(file) for file in files}
+        found = self.plan = self.look(files, sum(size for size, _ in sizes.values()))
+        count = self.parts(found)
+        done = self._begin(State(self.settings, sizes, count), resume)
+        # What was written when all parts were there is written again.
+        done.pop(count, None)
+        self.resumed = len(done)
+        if len(done) < count and found.splits:
+            self.dissect(found, count, self.folder, done.keys())
+        self._finish(found, count)
+
+    def _begin(self, state: State, resume: bool) -> dict[int, Receipt]:
+        """Make or take over the folder that this run writes to; the parts that are done."""
+        path = self.folder / "state.json"
+        if resume:
+            try:
+                before = msgspec.json.decode(path.read_bytes(), type=State)
+            except (OSError, msgspec.MsgspecError):
+                before = None
+            if before is not None and msgspec.to_builtins(before) == msgspec.to_builtins(state):
+                return receipts(self.folder)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        try:
+            self.folder.mkdir(parents=True)
+            path.write_bytes(msgspec.json.encode(state))
+        except OSError as error:
+            raise UsageError(f"{self.out}: cannot be written: {(error.strerror or str(error)).lower()}") from error
+        return {}
+
+    def _finish(self, found: Plan, count: int) -> None:
+        """Write what needed all parts, and make the result."""
+        done = [receipt for part, receipt in receipts(self.folder).items() if part < count]
+        last = Writer(self.folder, count, self.settings.form)
+        related = [row for receipt in done for row in receipt.related]
+        related.sort(key=lambda row: (row.time_ns, row.conversation))
+        relate(related)
+        last.put("conversations", related)
+        last.put("errors", found.troubles)
+        last.put("files", _files(found))
+        for table in TABLES:
+            if not any(table in receipt.files for receipt in done) and not last.waits(table):
+                last.empty(table)
+        done.append(last.close())
+        for table in TABLES:
+            self.rows[table] = sum(receipt.rows.get(table, 0) for receipt in done)
+        commit(self.folder, self.out, done)
+
+
 def partial_folder(out: Path) -> Path:
     """Where a run keeps its files until it has ended: beside `out`, on the same file system."""
     return out.absolute().parent / f".{out.absolute().name}.partial"
@@ -226,14 +252,17 @@ def _stamp(file: str) -> tuple[int, int]:
 
 
 def views(spark: Any, out: Path, form: str) -> None:
-    """Makes the tables known to SQL by their names; `variant` holds the fields of messages to be asked by path."""
+    """Makes the tables known to SQL by their names; `variant` holds the fields of messages to be asked by path.
+
+    The structs of protocols are there in Parquet only.
+    """
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from dissect.spark.tables import schema
     from dissect.spark.write import flat
 
     for table in TABLES:
-        columns = schema(table)
+        columns = schema(table, form == "parquet")
         if form == "csv":
             columns = flat(columns)
         reader = spark.read.schema(from_arrow_schema(columns))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,18 @@ from dissect.errors import CaptureError
 from dissect.model import PacketBatch, SegmentBatch
 from dissect.spark.splits import Split, batches
 
-SEGMENT, FRAGMENT, OTHER, REPEATED = 0, 1, 2, 3
+SEGMENT, FRAGMENT, OTHER, REPEATED, CARRY, CARRY_IN_ORDER = 0, 1, 2, 3, 4, 5
 """Kinds of rows: a TCP segment; a fragment of a TCP datagram, whose `payload` is the IP packet; a packet of a cooked capture that is
-none of ours but may be the first of a pair; and, made in a later stage only, the mark of a packet that was seen before."""
+none of ours but may be the first of a pair; and, made in a later stage only, the mark of a packet that was seen before.
+
+And two that hold what is known from earlier packets, in `payload`: CARRY of the conversations of its `flow_id`, which has to be looked at
+again at `time_ns` even if no packet comes; CARRY_IN_ORDER of fragments that wait and of packets of cooked captures."""
+
+EARLIEST, LATEST = -(1 << 63), (1 << 63) - 1
+"""The ends of times; the first is `merge_ns` of what is carried, so that it sorts before all packets."""
 
 COLUMNS: dict[str, tuple[str, Any, str]] = {
-    "kind": ("tinyint", pa.int8(), "0 TCP segment, 1 fragment of a TCP datagram, 2 other packet of a cooked capture"),
+    "kind": ("tinyint", pa.int8(), "0 TCP segment, 1 fragment of a TCP datagram, 2 other packet of a cooked capture, 4 and 5 carried"),
     "file": ("int", pa.int32(), "index of the input"),
     "number": ("bigint", pa.int64(), "number of the packet in its file, from 1"),
     "time_ns": ("bigint", pa.int64(), "capture time, nanoseconds since 1970"),
@@ -162,6 +168,11 @@ def batch_of(columns: dict[str, Any], count: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(
         [columns[name] if name in columns else pa.nulls(count, kind) for name, (_, kind, _) in COLUMNS.items()], schema=SCHEMA
     )
+
+
+def carry_batch(carried: Sequence[dict[str, Any]]) -> pa.RecordBatch:
+    """A batch of rows that are carried."""
+    return pa.RecordBatch.from_pylist(list(carried), schema=SCHEMA)
 
 
 def flow_ids(flow: NDArray[np.uint8]) -> NDArray[np.int64]:

@@ -13,12 +13,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from dissect.errors import UsageError
 
@@ -26,6 +29,9 @@ OLDEST = 17
 """The oldest Java that Spark runs on."""
 
 PATIENCE_S = 120
+
+LAST_BREATH_S = 0.5
+"""So long those that were killed are waited for: what they hold is free again only after them."""
 
 OPENED = [
     "java.base/java.lang",
@@ -45,6 +51,8 @@ OPENED = [
     "java.security.jgss/sun.security.krb5",
 ]
 """Packages that Spark reaches into."""
+
+T = TypeVar("T")
 
 VARIABLES = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP")
 """What is set in the environment while a session lives."""
@@ -128,20 +136,25 @@ class Session:
         """What Spark says; kept when something goes wrong."""
         self._folder = tempfile.TemporaryDirectory(prefix="streamdump-spark-", ignore_cleanup_errors=True)
         self._before = {name: os.environ.get(name) for name in VARIABLES}
+        self._jvm: subprocess.Popen[bytes] | None = None
+        self.spark: Any = None
         loopback = master.startswith(("local", "spark://127.", "spark://localhost"))
         if loopback:
             os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         # Those that plan and those that run: without it they take whatever Python comes first in PATH.
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
-        self._jvm = self._launch(java, memory, handle)
-        os.close(handle)
-        self.spark: Any = None
         try:
-            self._connect()
-            self.spark = self._begin(master, loopback, ui, {**SETTINGS, **(settings or {})})
-        except BaseException:
+            self._jvm = self._launch(java, memory, handle)
+            self._connect(self._jvm)
+            # Where it begins in the main thread, PySpark takes Ctrl-C for itself: it would ask Spark to cancel and wait for that.
+            self.spark = beside(lambda: self._begin(master, loopback, ui, {**SETTINGS, **(settings or {})}))
+        except BaseException as error:
             self.kill()
+            if isinstance(error, KeyboardInterrupt):
+                self.log.unlink(missing_ok=True)
             raise
+        finally:
+            os.close(handle)
 
     def _launch(self, java: Path, memory: str, log: int) -> subprocess.Popen[bytes]:
         import pyspark
@@ -167,12 +180,12 @@ class Session:
         # A session of its own: Ctrl-C is for us, who then stop the job. It ends when its standard input closes.
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, start_new_session=True)
 
-    def _connect(self) -> None:
+    def _connect(self, jvm: subprocess.Popen[bytes]) -> None:
         """Waits until the JVM listens, and tells PySpark where."""
         connection = Path(self._folder.name) / "connection"
         until = time.monotonic() + PATIENCE_S
         while not connection.is_file():
-            if self._jvm.poll() is not None or time.monotonic() > until:
+            if jvm.poll() is not None or time.monotonic() > until:
                 raise UsageError(f"Java did not start: {self.tail()}")
             time.sleep(0.02)
         data = b""
@@ -197,9 +210,12 @@ class Session:
             for name, value in settings.items():
                 builder = builder.config(name, value)
             try:
-                return builder.getOrCreate()
+                spark = builder.getOrCreate()
             except Exception as error:
                 raise UsageError(f"Spark did not start on {master}: {_first_line(error)}; its log is {self.log}") from error
+            # It would say on the terminal that a JVM which was killed does not speak to it any more.
+            spark.sparkContext._accumulatorServer.handle_error = lambda *_: None
+            return spark
 
     def tail(self) -> str:
         """The last line of the log, and where it is."""
@@ -214,9 +230,11 @@ class Session:
         self.log.unlink(missing_ok=True)
 
     def kill(self) -> None:
-        """Ends the JVM at once; what ran in it is lost, its workers end with it."""
+        """Ends the JVM and its workers at once; what ran in them is lost."""
         from pyspark import SparkContext
 
+        killed = self.abort()
+        self.spark = None
         gateway: Any = SparkContext._gateway
         SparkContext._active_spark_context = None
         SparkContext._gateway = None
@@ -228,13 +246,66 @@ class Session:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        if self._jvm.stdin is not None:
-            self._jvm.stdin.close()
-        if self._jvm.poll() is None:
-            # The group: the daemon that starts the Python workers is in it.
-            os.killpg(self._jvm.pid, signal.SIGKILL)
-        self._jvm.wait()
+        if self._jvm is not None:
+            if self._jvm.stdin is not None:
+                self._jvm.stdin.close()
+            self._jvm.wait()
+        until = time.monotonic() + LAST_BREATH_S
+        while any(map(_lives, killed)) and time.monotonic() < until:
+            time.sleep(0.005)
         self._folder.cleanup()
+
+    def abort(self) -> set[int]:
+        """The processes that get no further: the JVM and all that it started."""
+        jvm = self._jvm
+        killed: set[int] = set()
+        if jvm is None or jvm.returncode is not None:
+            return killed
+        # The daemon that starts the Python workers has a group of its own, but is in the session that the JVM leads. Whoever was about to
+        # start another is dead when the next is looked for.
+        while found := {jvm.pid, *_session(jvm.pid)} - killed:
+            for pid in found:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            killed |= found
+        return killed
+
+
+def beside(action: Callable[[], T]) -> T:
+    """The result of an action that runs in a thread of its own, so that an interruption is heard at once; the action then goes on."""
+    future: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            future.set_result(action())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    return future.result()
+
+
+def _session(leader: int) -> set[int]:
+    """The processes in the session of this one, where the system tells."""
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if os.getsid(int(entry.name)) == leader:
+                found.add(int(entry.name))
+    return found
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process still has what it held."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2][:1] not in b"ZX"
+    except OSError:
+        return False
+
+
+def of_spark(error: BaseException) -> bool:
+    """Whether an error comes from Spark, and is no bug of ours."""
+    return type(error).__module__.startswith(("pyspark.", "py4j."))
 
 
 def _first_line(error: BaseException) -> str:

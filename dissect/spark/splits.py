@@ -27,7 +27,7 @@ import numpy as np
 
 from dissect.capture import pcap, pcapng
 from dissect.capture.blocks import Blocks, Raw, explain
-from dissect.capture.files import open_capture
+from dissect.capture.files import open_capture, part
 from dissect.capture.link import SLL, SLL2, LinkParser
 from dissect.capture.unpack import packing
 from dissect.errors import CaptureError, UsageError
@@ -81,6 +81,8 @@ class Split(msgspec.Struct):
     """Bytes of TCP payload."""
     damaged: bool = False
     """Reading it ends with an error."""
+    after: int = 0
+    """Packets up to this number were read before."""
 
 
 class Trouble(msgspec.Struct):
@@ -102,6 +104,8 @@ class Plan(msgspec.Struct):
     files: list[str]
     splits: list[Split]
     troubles: list[Trouble]
+    latest_ns: list[int]
+    """Of the packets of each file the latest time."""
 
     @property
     def packets(self) -> int:
@@ -167,7 +171,7 @@ def expand(sources: Sequence[str]) -> list[str]:
 
 def plan(files: Sequence[str], target: int = TARGET, run: Mapping = map) -> Plan:
     """How these files are read in ranges of about `target` bytes; `run` calls a function for many pieces, perhaps elsewhere."""
-    result = Plan(list(files), [], [])
+    result = Plan(list(files), [], [], [NEVER] * len(files))
     pieces: list[list[Piece]] = []
     indexes: list[int] = []
     for index, path in enumerate(files):
@@ -261,6 +265,7 @@ def _chain(result: Plan, index: int, pieces: list[Piece], found: list[Examined])
             result.troubles.append(Trouble(index, whole.path, position, before or None, _renumbered(reason, number), lost))
         number += one.packets
         latest = max(latest, one.latest_ns)
+        result.latest_ns[index] = latest
         at = one.landed
         if last:
             return splits
@@ -308,6 +313,14 @@ class Range(io.RawIOBase):
 
 def batches(split: Split) -> Iterator[tuple[PacketBatch, int | None]]:
     """The packets of a range, numbered as in the file, and where in the file each batch's buffer begins (None where it is packed)."""
+    for batch, base in _batches(split):
+        # A packed file may have grown since it was examined.
+        low, high = np.searchsorted(batch.number, (split.after, split.number + split.packets), "right").tolist()
+        if low < high:
+            yield (batch if high - low == len(batch) else part(batch, low, high)), base
+
+
+def _batches(split: Split) -> Iterator[tuple[PacketBatch, int | None]]:
     if split.stop is None:
         for batch in open_capture(split.path):
             yield batch, None
@@ -348,7 +361,7 @@ def examine(piece: Piece) -> Examined:
     parser = LinkParser(stateless=True)
     end = start
     try:
-        for batch, base in batches(Split(0, piece.path, start, None if packed else stop, piece.head)):
+        for batch, base in _batches(Split(0, piece.path, start, None if packed else stop, piece.head)):
             one.packets += len(batch)
             one.latest_ns = max(one.latest_ns, int(batch.time_ns.max()))
             segments = parser.segments(batch, 0)

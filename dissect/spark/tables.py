@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from operator import attrgetter
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from dissect.model import ConversationRow, Exchange, Gap, Message
 from dissect.spark.flows import Linked
 from dissect.spark.splits import Trouble
+from dissect.spark.typed import STRUCTS, WHOLE_CLASSES, WIDE, Member, spread, struct_name, structs
 
 _JSON = msgspec.json.Encoder()
 
-
-def _text(value: Any) -> str:
-    return _JSON.encode(value).decode()
+MOST = (1 << 31) - 1
+"""Bytes that a column of text holds."""
 
 
 class Input(msgspec.Struct):
@@ -28,123 +32,241 @@ class Input(msgspec.Struct):
     packets: int
 
 
+NOWHERE = np.array([], np.int64)
+
+
+class Rows:
+    """Rows of one table, and what several of its columns are made of."""
+
+    def __init__(self, rows: Sequence[Any], linked: bool) -> None:
+        self.rows = rows
+        self.records: Sequence[Any] = [one[0] for one in rows] if linked else rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @cached_property
+    def time_ns(self) -> NDArray[np.int64]:
+        return np.array([one.time_ns for one in self.records], np.int64)
+
+    @cached_property
+    def fields(self) -> list[dict[str, Any]]:
+        return [one.fields for one in self.records]
+
+    @cached_property
+    def protocols(self) -> list[str]:
+        return [one.protocol for one in self.records]
+
+    @cached_property
+    def _places(self) -> dict[str, NDArray[np.int64] | None]:
+        distinct = set(self.protocols)
+        if len(distinct) == 1:
+            return dict.fromkeys(distinct)
+        return {name: np.array([place for place, one in enumerate(self.protocols) if one == name], np.int64) for name in distinct}
+
+    def of(self, protocol: str) -> tuple[list[dict[str, Any]], NDArray[np.int64] | None]:
+        """The fields of messages of a protocol, and their rows (None: all)."""
+        places = self._places.get(protocol, NOWHERE)
+        return self.fields if places is None else [self.fields[place] for place in places.tolist()], places
+
+    def others(self, at: int) -> tuple[list[Message], NDArray[np.int64]]:
+        """The requests (1) or responses (2) that records name, and the rows that name them."""
+        return self._requests if at == 1 else self._responses
+
+    @cached_property
+    def _requests(self) -> tuple[list[Message], NDArray[np.int64]]:
+        return _present([one[1] for one in self.rows])
+
+    @cached_property
+    def _responses(self) -> tuple[list[Message], NDArray[np.int64]]:
+        return _present([one[2] for one in self.rows])
+
+
+def _present(found: list[Message | None]) -> tuple[list[Message], NDArray[np.int64]]:
+    places = np.array([place for place, one in enumerate(found) if one is not None], np.int64)
+    return [one for one in found if one is not None], places
+
+
 class Column(msgspec.Struct, frozen=True):
     """One column: its type, what it says, and how it is made: for many rows at once, since a call for each would cost more."""
 
     name: str
     type: Any
     says: str
-    get: Callable[[Sequence[Any]], list[Any]]
+    get: Callable[[Rows], Any]
+    """Its values, or the Arrow array of them."""
 
 
 LONG, INT, TEXT, TEXTS = pa.int64(), pa.int32(), pa.string(), pa.list_(pa.string())
 TIME = pa.timestamp("us", "UTC")
-FAULT = pa.struct([("field", TEXT), ("offset", LONG), ("reason", TEXT), ("buffer", TEXT)])
+FAULT = pa.struct(
+    [
+        pa.field(name, kind, metadata={"comment": says})
+        for name, kind, says in (
+            ("field", TEXT, "path of the field"),
+            ("offset", LONG, "byte offset of it"),
+            ("reason", TEXT, "what is wrong"),
+            ("buffer", TEXT, "what the offset counts in: frame, or unpacked"),
+        )
+    ]
+)
 
 
-def _ident(value: Any) -> str | None:
-    return None if value is None else str(value)
+def _texts(values: Sequence[Sequence[str]]) -> Any:
+    if not any(values):
+        return pa.ListArray.from_arrays(pa.array(np.zeros(len(values) + 1, np.int32)), pa.array([], TEXT), type=TEXTS)
+    return pa.array([list(one) for one in values], TEXTS)
+
+
+def _idents(values: list[int | str | None]) -> Any:
+    if WHOLE_CLASSES.issuperset(map(type, values)):
+        try:
+            return pa.array(values, LONG).cast(TEXT)
+        except OverflowError:
+            pass
+    return [None if one is None else str(one) for one in values]
 
 
 def _fault(fault: Any) -> dict[str, Any] | None:
     return None if fault is None else {"field": fault.field, "offset": fault.offset, "reason": fault.reason, "buffer": fault.buffer}
 
 
+def _faults(values: list[Any]) -> Any:
+    return [_fault(one) for one in values] if any(values) else pa.nulls(len(values), FAULT)
+
+
+def _json(values: Sequence[Any]) -> Any:
+    """Each as JSON text, one behind the other in one buffer."""
+    text, ends = bytearray(), [0]
+    encode = _JSON.encode_into
+    for one in values:
+        encode(one, text, -1)
+        ends.append(len(text))
+    if len(text) > MOST:
+        raise TooMuch
+    return pa.StringArray.from_buffers(len(values), pa.py_buffer(np.array(ends, np.int32)), pa.py_buffer(text))
+
+
+class TooMuch(Exception):
+    """So many rows do not fit into one batch."""
+
+
 def _other(prefix: str, at: int, what: str) -> tuple[Column, ...]:
     """Where the request or response is that a record names."""
 
-    def there(rows: Sequence[Any]) -> list[Any]:
-        return [row[at] for row in rows]
+    def column(name: str, kind: Any, says: str, get: Callable[[Message], int | None]) -> Column:
+        def made(rows: Rows) -> Any:
+            present, places = rows.others(at)
+            return spread(pa.array(list(map(get, present)), kind), places, len(rows))
+
+        return Column(f"{prefix}_{name}", kind, f"{says} {what}", made)
 
     return (
-        Column(f"{prefix}_file", INT, f"index of the input that {what} is in", lambda rows: [one and one.file for one in there(rows)]),
-        Column(f"{prefix}_first_packet", LONG, f"first packet of {what}", lambda rows: [one and one.packets[0] for one in there(rows)]),
-        Column(f"{prefix}_last_packet", LONG, f"last packet of {what}", lambda rows: [one and one.packets[1] for one in there(rows)]),
-        Column(
-            f"{prefix}_position", LONG, f"position of {what} in its byte stream", lambda rows: [one and one.position for one in there(rows)]
-        ),
+        column("file", INT, "index of the input, of", attrgetter("file")),
+        column("first_packet", LONG, "first packet of", lambda one: one.packets[0]),
+        column("last_packet", LONG, "last packet of", lambda one: one.packets[1]),
+        column("position", LONG, "position in its byte stream of", attrgetter("position")),
     )
 
 
 def _common(name: bool = True) -> tuple[Column, ...]:
     columns = [
-        Column("time", TIME, "capture time, cut to microseconds", lambda rows: [one[0].time_ns // 1000 for one in rows]),
-        Column("time_ns", LONG, "the same in nanoseconds since 1970", lambda rows: [one[0].time_ns for one in rows]),
-        Column("conversation", LONG, "the conversation, as in table conversations", lambda rows: [one[0].conversation for one in rows]),
-        Column("src", TEXT, "endpoint that sent it", lambda rows: [one[0].src for one in rows]),
-        Column("dst", TEXT, "endpoint that it was sent to", lambda rows: [one[0].dst for one in rows]),
-        Column("protocol", TEXT, "protocol", lambda rows: [one[0].protocol for one in rows]),
+        Column("time", TIME, "capture time, cut to microseconds", _time),
+        Column("time_ns", LONG, "the same in nanoseconds since 1970", lambda rows: pa.array(rows.time_ns)),
+        Column(
+            "conversation", LONG, "the conversation, as in table conversations", lambda rows: [one.conversation for one in rows.records]
+        ),
+        Column("src", TEXT, "endpoint that sent it", lambda rows: [one.src for one in rows.records]),
+        Column("dst", TEXT, "endpoint that it was sent to", lambda rows: [one.dst for one in rows.records]),
+        Column("protocol", TEXT, "protocol", lambda rows: rows.protocols),
     ]
     if name:
-        columns.append(Column("name", TEXT, "the protocol's own name of the command", lambda rows: [one[0].name for one in rows]))
-        columns.append(Column("id", TEXT, "correlation id and the like, as text", lambda rows: [_ident(one[0].id) for one in rows]))
+        columns.append(Column("name", TEXT, "the protocol's own name of the command", lambda rows: [one.name for one in rows.records]))
+        columns.append(Column("id", TEXT, "correlation id and the like, as text", lambda rows: _idents([one.id for one in rows.records])))
     return tuple(columns)
 
 
-SENDER = Column("sender", TEXT, "client or server, null when the capture cannot tell", lambda rows: [one[0].sender for one in rows])
-OUTCOME = Column("outcome", TEXT, "how the request ended", lambda rows: [one[0].outcome for one in rows])
+def _time(rows: Rows) -> Any:
+    return pa.array(rows.time_ns // 1000).cast(TIME)
+
+
+SENDER = Column("sender", TEXT, "client or server, null when the capture cannot tell", lambda rows: [one.sender for one in rows.records])
+OUTCOME = Column("outcome", TEXT, "how the request ended", lambda rows: [one.outcome for one in rows.records])
 LATENCY = Column(
-    "latency_ns", LONG, "last byte of the request to first byte of the response", lambda rows: [one[0].latency_ns for one in rows]
+    "latency_ns", LONG, "last byte of the request to first byte of the response", lambda rows: [one.latency_ns for one in rows.records]
 )
 
 MESSAGES: tuple[Column, ...] = (
     *_common(),
     SENDER,
-    Column("kind", TEXT, "request, response or one_way", lambda rows: [one[0].kind for one in rows]),
-    Column("file", INT, "index of the input, in table files", lambda rows: [one[0].file for one in rows]),
-    Column("first_packet", LONG, "first packet in that file, null if in an earlier one", lambda rows: [one[0].packets[0] for one in rows]),
-    Column("last_packet", LONG, "packet that completed it", lambda rows: [one[0].packets[1] for one in rows]),
-    Column("position", LONG, "byte position in its sender's byte stream", lambda rows: [one[0].position for one in rows]),
-    Column("size", LONG, "bytes of the frame", lambda rows: [one[0].size for one in rows]),
-    Column("fields", TEXT, "every field, as JSON", lambda rows: [_text(one[0].fields) for one in rows]),
+    Column("kind", TEXT, "request, response or one_way", lambda rows: [one.kind for one in rows.records]),
+    Column("file", INT, "index of the input, in table files", lambda rows: [one.file for one in rows.records]),
+    Column(
+        "first_packet", LONG, "first packet in that file, null if in an earlier one", lambda rows: [one.packets[0] for one in rows.records]
+    ),
+    Column("last_packet", LONG, "packet that completed it", lambda rows: [one.packets[1] for one in rows.records]),
+    Column("position", LONG, "byte position in its sender's byte stream", lambda rows: [one.position for one in rows.records]),
+    Column("size", LONG, "bytes of the frame", lambda rows: [one.size for one in rows.records]),
+    Column("fields", TEXT, "every field, as JSON", lambda rows: _json(rows.fields)),
     *_other("request", 1, "its request"),
     OUTCOME,
     LATENCY,
-    Column("notes", TEXTS, "what is odd about it", lambda rows: [list(one[0].notes) for one in rows]),
-    Column("fault", FAULT, "why bytes could not be read as their layout", lambda rows: [_fault(one[0].fault) for one in rows]),
+    Column("notes", TEXTS, "what is odd about it", lambda rows: _texts([one.notes for one in rows.records])),
+    Column("fault", FAULT, "why bytes could not be read as their layout", lambda rows: _faults([one.fault for one in rows.records])),
 )
+
+
+def _typed(protocol: str, struct: Member) -> Column:
+    return Column(struct_name(protocol), struct.type, struct.says, lambda rows: structs(struct, *rows.of(protocol), len(rows)))
+
+
+TYPED: dict[str, tuple[Column, ...]] = {"messages": tuple(_typed(protocol, struct) for protocol, struct in STRUCTS.items())}
+"""Columns of tables beside those in `TABLES`, for forms that have structs which may be null."""
 
 EXCHANGES: tuple[Column, ...] = (
     *_common(),
     *_other("request", 1, "the request"),
     *_other("response", 2, "the response"),
     OUTCOME,
-    Column("reason", TEXT, "why there is no response", lambda rows: [one[0].reason for one in rows]),
+    Column("reason", TEXT, "why there is no response", lambda rows: [one.reason for one in rows.records]),
     LATENCY,
 )
 
 GAPS: tuple[Column, ...] = (
     *_common(False),
     SENDER,
-    Column("position", LONG, "byte position in its sender's byte stream", lambda rows: [one[0].position for one in rows]),
-    Column("size", LONG, "bytes", lambda rows: [one[0].size for one in rows]),
-    Column("reason", TEXT, "lost, cut or skipped", lambda rows: [one[0].reason for one in rows]),
+    Column("position", LONG, "byte position in its sender's byte stream", lambda rows: [one.position for one in rows.records]),
+    Column("size", LONG, "bytes", lambda rows: [one.size for one in rows.records]),
+    Column("reason", TEXT, "lost, cut or skipped", lambda rows: [one.reason for one in rows.records]),
     Column(
-        "in_frame", pa.bool_(), "whether they lie in a frame that is a message all the same", lambda rows: [one[0].in_frame for one in rows]
+        "in_frame",
+        pa.bool_(),
+        "whether they lie in a frame that is a message all the same",
+        lambda rows: [one.in_frame for one in rows.records],
     ),
 )
 
 
 def _plain(name: str, kind: Any, says: str) -> Column:
-    return Column(name, kind, says, lambda rows: [getattr(one, name) for one in rows])
+    return Column(name, kind, says, lambda rows: [getattr(one, name) for one in rows.records])
 
 
 CONVERSATIONS: tuple[Column, ...] = (
-    Column("time", TIME, "time of its first packet, cut to microseconds", lambda rows: [one.time_ns // 1000 for one in rows]),
+    Column("time", TIME, "time of its first packet, cut to microseconds", _time),
     _plain("time_ns", LONG, "the same in nanoseconds since 1970"),
     _plain("duration_ns", LONG, "from its first to its last packet"),
     _plain("conversation", LONG, "its number: index of the file times 2**40, plus the number of its first packet"),
-    Column("endpoints", TEXTS, "both sides; pairs are in this order", lambda rows: [list(one.endpoints) for one in rows]),
+    Column("endpoints", TEXTS, "both sides; pairs are in this order", lambda rows: _texts([one.endpoints for one in rows.records])),
     _plain("client", TEXT, "the endpoint that is the client, null when the capture cannot tell"),
     _plain("server", TEXT, "the endpoint that is the server"),
     _plain("protocol", TEXT, "null if none of those that streamdump reads"),
     _plain("name", TEXT, "what else it speaks, where that is known"),
     _plain("confidence", pa.float64(), "0 to 1"),
-    Column("evidence", TEXTS, "what the verdict rests on", lambda rows: [list(one.evidence) for one in rows]),
+    Column("evidence", TEXTS, "what the verdict rests on", lambda rows: _texts([one.evidence for one in rows.records])),
     _plain("layout", TEXT, "layout of the protocol, where it has several"),
-    Column("candidates", TEXTS, "layouts that could not be told apart", lambda rows: [list(one.candidates) for one in rows]),
-    Column("packets", pa.list_(LONG), "packets of each side", lambda rows: [list(one.packets) for one in rows]),
-    Column("bytes", pa.list_(LONG), "length of each side's byte stream", lambda rows: [list(one.bytes) for one in rows]),
+    Column("candidates", TEXTS, "layouts that could not be told apart", lambda rows: _texts([one.candidates for one in rows.records])),
+    Column("packets", pa.list_(LONG), "packets of each side", lambda rows: [list(one.packets) for one in rows.records]),
+    Column("bytes", pa.list_(LONG), "length of each side's byte stream", lambda rows: [list(one.bytes) for one in rows.records]),
     _plain("messages", LONG, "messages of both sides"),
     _plain("faults", LONG, "messages that could not be read in full"),
     _plain("gaps", LONG, "gaps of both sides"),
@@ -153,7 +275,7 @@ CONVERSATIONS: tuple[Column, ...] = (
     _plain("retransmissions", LONG, "segments whose bytes had come before"),
     _plain("ended", TEXT, "how it ended"),
     _plain("limit_hits", LONG, "how often a limit was reached"),
-    Column("facts", TEXT, "what the protocol's state adds, as JSON", lambda rows: [_text(one.facts) for one in rows]),
+    Column("facts", TEXT, "what the protocol's state adds, as JSON", lambda rows: _json([one.facts for one in rows.records])),
 )
 
 ERRORS: tuple[Column, ...] = (
@@ -185,16 +307,77 @@ TABLES: dict[str, tuple[Column, ...]] = {
 KINDS: dict[type, str] = {Message: "messages", Exchange: "exchanges", Gap: "gaps"}
 
 
-def schema(table: str) -> Any:
-    """The Arrow schema of a table."""
-    return pa.schema([pa.field(column.name, column.type, metadata={"comment": column.says}) for column in TABLES[table]])
+LINKED = frozenset(KINDS.values())
+"""Tables whose rows come with the request and the response that they name."""
 
 
-def batch(table: str, rows: Sequence[Linked] | Sequence[ConversationRow] | Sequence[Trouble] | Sequence[Input]) -> Any:
+def columns_of(table: str, typed: bool = True) -> tuple[Column, ...]:
+    """The columns of a table; `typed`: with those of `TYPED`."""
+    return (*TABLES[table], *TYPED.get(table, ())) if typed else TABLES[table]
+
+
+def columns(table: str) -> list[tuple[str, str, str]]:
+    """The columns of a table as rows of documentation: name, type, what it says; `a.b` is a member of a struct."""
+    found: list[tuple[str, str, str]] = []
+    for column in columns_of(table):
+        _describe(pa.field(column.name, column.type, metadata={"comment": column.says}), "", found)
+    return found
+
+
+def _describe(field: Any, above: str, found: list[tuple[str, str, str]]) -> None:
+    name = above + field.name
+    kind = field.type
+    members = list(kind) if pa.types.is_struct(kind) else []
+    found.append((name, "struct" if members else _type_name(kind), (field.metadata or {}).get(b"comment", b"").decode()))
+    for member in members:
+        _describe(member, f"{name}.", found)
+
+
+def _type_name(kind: Any) -> str:
+    """As Spark calls it."""
+    if pa.types.is_list(kind):
+        return f"array<{_type_name(kind.value_type)}>"
+    return NAMES[kind]
+
+
+NAMES = {
+    pa.bool_(): "boolean",
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    INT: "int",
+    LONG: "bigint",
+    WIDE: "decimal(20,0)",
+    pa.float64(): "double",
+    TEXT: "string",
+    TIME: "timestamp",
+}
+
+
+def schema(table: str, typed: bool = True) -> Any:
+    """The Arrow schema of a table; `typed`: with the structs of protocols."""
+    return pa.schema([pa.field(one.name, one.type, metadata={"comment": one.says}) for one in columns_of(table, typed)])
+
+
+def batch(table: str, rows: Sequence[Linked] | Sequence[ConversationRow] | Sequence[Trouble] | Sequence[Input], typed: bool = True) -> Any:
     """Records as columns."""
-    columns = TABLES[table]
-    arrays = [pa.array(column.get(rows), column.type) for column in columns]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema(table))
+    made = Rows(rows, table in LINKED)
+    arrays = []
+    for column in columns_of(table, typed):
+        values = column.get(made)
+        arrays.append(values if isinstance(values, pa.Array) else pa.array(values, column.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema(table, typed))
+
+
+def batches(table: str, rows: Sequence[Any], typed: bool = True) -> Iterator[Any]:
+    """Records as columns, in so few batches as can hold them."""
+    try:
+        yield batch(table, rows, typed)
+    except TooMuch:
+        half = len(rows) // 2
+        if not half:
+            raise
+        yield from batches(table, rows[:half], typed)
+        yield from batches(table, rows[half:], typed)
 
 
 def sorted_out(records: Sequence[Linked]) -> dict[str, list[Linked]]:

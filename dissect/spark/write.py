@@ -21,12 +21,23 @@ import pyarrow.parquet
 from dissect.errors import UsageError
 from dissect.model import ConversationRow
 from dissect.spark.flows import Results
-from dissect.spark.tables import TABLES, batch, schema, sorted_out
+from dissect.spark.rows import SCHEMA
+from dissect.spark.tables import TABLES, batches, schema, sorted_out
 
 FORMATS = ("parquet", "json", "csv")
 
+JSON = ("fields", "facts")
+"""Columns of JSON text."""
+
 GROUP = 20_000
-"""Records that a task keeps before it writes them."""
+"""Records that a task keeps before it makes columns of them."""
+
+GROUP_BYTES = 32 << 20
+"""Bytes of the frames of these records, at most about; the values made of them take a multiple."""
+
+ROW_GROUP = 100_000
+ROW_GROUP_BYTES = 64 << 20
+"""Rows and bytes that a Parquet file holds together: each group costs something for every column, also for those that are null."""
 
 RELATED = ("iggy", "seastar-rpc")
 """Protocols whose conversations tell something of each other: their rows are written when all are there."""
@@ -51,6 +62,7 @@ class Writer:
         self.receipt = Receipt(part, {}, {}, [])
         self._open: dict[str, Any] = {}
         self._waiting: dict[str, list[Any]] = {}
+        self._bytes = 0
 
     def add(self, results: Results) -> None:
         """Take records and conversations."""
@@ -66,7 +78,9 @@ class Writer:
             return
         waiting = self._waiting.setdefault(table, [])
         waiting.extend(rows)
-        if len(waiting) >= GROUP:
+        if table == "messages":
+            self._bytes += sum([one[0].size for one in rows])
+        if len(waiting) >= GROUP or self._bytes >= GROUP_BYTES:
             self._write(table)
 
     def waits(self, table: str) -> bool:
@@ -95,7 +109,11 @@ class Writer:
         if not rows:
             return
         self.receipt.rows[table] = self.receipt.rows.get(table, 0) + len(rows)
-        self._out(table).write(batch(table, rows))
+        if table == "messages":
+            self._bytes = 0
+        out = self._out(table)
+        for some in batches(table, rows, out.typed):
+            out.write(some)
 
     def _out(self, table: str) -> Any:
         if table not in self._open:
@@ -107,22 +125,84 @@ class Writer:
         return self._open[table]
 
 
+class CarryFile:
+    """The file with what a part leaves to be given with later packets, named in its receipt."""
+
+    TABLE = "carry"
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._out: Any = None
+
+    def add(self, results: Results) -> None:
+        """Take the rows that are carried."""
+        if not results.carry:
+            return
+        if self._out is None:
+            folder = self._writer.folder / "files" / self.TABLE
+            folder.mkdir(parents=True, exist_ok=True)
+            name = f"part-{self._writer.part:05d}-{uuid.uuid4().hex[:12]}.parquet"
+            self._writer.receipt.files[self.TABLE] = [name]
+            self._out = pa.parquet.ParquetWriter(folder / name, SCHEMA, compression="zstd")
+        self._out.write_batch(results.carry_batch())
+
+    def close(self) -> None:
+        """The file is whole."""
+        if self._out is not None:
+            self._out.close()
+
+
 SUFFIX = {"parquet": ".zstd.parquet", "json": ".json", "csv": ".csv"}
 
 
 class _Parquet:
+    typed = True
+
     def __init__(self, path: Path, table: str) -> None:
-        self._writer = pa.parquet.ParquetWriter(path, schema(table), compression="zstd")
+        whole = schema(table)
+        self._writer = pa.parquet.ParquetWriter(path, whole, compression="zstd", use_dictionary=_repeating(whole))
+        self._group: list[Any] = []
+        self._rows = self._bytes = 0
 
     def write(self, rows: Any) -> None:
-        self._writer.write_batch(rows)
+        self._group.append(rows)
+        self._rows += rows.num_rows
+        self._bytes += rows.get_total_buffer_size()
+        if self._rows >= ROW_GROUP or self._bytes >= ROW_GROUP_BYTES:
+            self._end()
+
+    def _end(self) -> None:
+        if self._group:
+            self._writer.write_table(pa.Table.from_batches(self._group))
+        self._group = []
+        self._rows = self._bytes = 0
 
     def close(self) -> None:
+        self._end()
         self._writer.close()
 
 
+def _repeating(whole: Any) -> list[str]:
+    """The columns in which values repeat, all texts but the JSON: elsewhere a dictionary costs time and gains no space."""
+    found: list[str] = []
+
+    def look(field: Any, above: str) -> None:
+        name = above + field.name
+        if pa.types.is_struct(field.type):
+            for member in field.type:
+                look(member, f"{name}.")
+        elif field.type in (pa.string(), pa.list_(pa.string())) and name not in JSON:
+            found.append(name if field.type == pa.string() else f"{name}.list.element")
+
+    for field in whole:
+        look(field, "")
+    return found
+
+
 class _Json:
-    """One object a line; times as text in the form of the JSON contract, fields as an object."""
+    """One object a line; times as text in the form of the JSON contract, fields as an object, so without the structs."""
+
+    typed = False
 
     def __init__(self, path: Path, table: str) -> None:
         self._out = path.open("wb")
@@ -131,7 +211,7 @@ class _Json:
     def write(self, rows: Any) -> None:
         lines = rows.to_pylist()
         for line in lines:
-            for name in ("fields", "facts"):
+            for name in JSON:
                 if line.get(name) is not None:
                     line[name] = msgspec.Raw(line[name].encode())
         self._out.write(self._encoder.encode_lines(lines))
@@ -141,10 +221,12 @@ class _Json:
 
 
 class _Csv:
-    """Lists and structures as JSON text."""
+    """Lists and structures as JSON text, fields as they are."""
+
+    typed = False
 
     def __init__(self, path: Path, table: str) -> None:
-        self._writer = pa.csv.CSVWriter(path, flat(schema(table)))
+        self._writer = pa.csv.CSVWriter(path, flat(schema(table, self.typed)))
 
     def write(self, rows: Any) -> None:
         arrays = []
@@ -176,12 +258,16 @@ def receipts(folder: Path) -> dict[int, Receipt]:
 def commit(folder: Path, out: Path, done: Sequence[Receipt]) -> None:
     """Move the files of these receipts to `out`, all at once; whatever else is in `folder` goes."""
     result = folder / "result"
-    shutil.rmtree(result, ignore_errors=True)
     for table in TABLES:
-        (result / table).mkdir(parents=True)
-        for receipt in done:
-            for name in receipt.files.get(table, ()):
-                (folder / "files" / table / name).rename(result / table / name)
+        place = result / table
+        place.mkdir(parents=True, exist_ok=True)
+        # Of a commit that was interrupted.
+        there = {path.name for path in place.iterdir()}
+        names = {name for receipt in done for name in receipt.files.get(table, ())}
+        for name in there - names:
+            (place / name).unlink()
+        for name in names - there:
+            (folder / "files" / table / name).rename(place / name)
     try:
         if out.is_dir() and not any(out.iterdir()):
             out.rmdir()

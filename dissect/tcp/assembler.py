@@ -231,6 +231,9 @@ def cost(data: bytes | None) -> int:
 class Pool:
     """The limits, and what waits over all conversations."""
 
+    MADE_OF = ("options",)
+    DERIVED = ("limit", "total_limit", "time_limit")
+
     def __init__(self, options: Options) -> None:
         self.limit = options.waiting_limit
         self.total_limit = options.waiting_total

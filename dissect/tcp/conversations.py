@@ -92,6 +92,8 @@ class Delivery(msgspec.Struct):
 class Conversations:
     """All conversations of a capture."""
 
+    MADE_OF = ("options",)
+
     def __init__(self, options: Options) -> None:
         self._pool = Pool(options)
         self._table: dict[bytes, Assembler] = {}
@@ -146,6 +148,13 @@ class Conversations:
             ages = sorted(table, key=lambda key: (table[key].conversation.open, table[key].conversation.last[3]))
             self._forget(ages[: len(table) - most + most // 10], CROWDED, order)
         return self._deliver()
+
+    def due(self, idle_ns: int, closed_ns: int) -> list[int]:
+        """From when on `evict` forgets each of the conversations, if no packet comes."""
+        return [
+            one.conversation.last[3] + (idle_ns if one.conversation.open and one.closed is None else closed_ns)
+            for one in self._table.values()
+        ]
 
     def _forget(self, keys: list[bytes], why: str, order: int) -> None:
         for key in keys:

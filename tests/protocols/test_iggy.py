@@ -340,6 +340,21 @@ def test_batches_tell_the_layouts_of_messages() -> None:
         assert " ".join(left) == layout
 
 
+def test_an_answer_that_may_belong_to_another_request_tells_no_layout() -> None:
+    """An empty answer says "not found" from L6 on; so are those to other commands of every layout."""
+    found = iggy()
+    talk(found, request(200, ONE), OK)
+    assert found.facts["candidates"] == CLASSIC[6:]
+    middle = iggy(syn=False)
+    talk(middle, request(200, ONE), OK, PING, OK)
+    assert middle.facts["candidates"] == CLASSIC
+    lossy = iggy()
+    created = response(pack("<IQIQQ", 1, 1_700_000_000_000_000, 0, 0, 0) + s8("orders"))
+    records = run(lossy, (CLIENT, request(200, ONE) + request(202, s8("orders")) + request(200, ONE)), (SERVER, 12), (SERVER, created))
+    assert any("unsure" in note for one in messages(records) for note in one.notes)
+    assert lossy.facts["candidates"] == ("L8", "L9")
+
+
 def test_what_all_layouts_read_alike_is_released_at_once() -> None:
     out = emitted(iggy(), [(CLIENT, PING), (SERVER, OK), (CLIENT, LOGIN_L6), (SERVER, LOGGED_IN)])
     assert [one[0] for one in out] == [0, 1, 2, 3]
@@ -360,6 +375,66 @@ def test_what_they_read_differently_waits_for_the_layout() -> None:
     assert waited.notes == []
     # the request was out before, so the answer finds it
     assert (out[0][5:7], out[3][5:7]) == ((ASK, 1), (ANSWER, 1))
+
+
+def weighed(monkeypatch: pytest.MonkeyPatch, dissector: IggyDissector, *frames: bytes) -> list[bytes]:
+    """The frames that were held against the layouts that are left, of requests and responses in turn."""
+    seen: list[bytes] = []
+    place = IggyDissector._place
+
+    def noticed(self: IggyDissector, cut: Any, given: Any) -> Any:
+        seen.append(bytes(cut[10][cut[11] : cut[12]]))
+        return place(self, cut, given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(IggyDissector, "_place", noticed)
+        talk(dissector, *frames)
+    return seen
+
+
+def test_frames_that_can_tell_nothing_are_not_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert weighed(monkeypatch, iggy(), *[PING, OK] * 5) == []
+    assert weighed(monkeypatch, iggy(candidates=LONG[1:]), *[long_request(2, 1), long_reply(2)] * 5) == []
+    # an answer that has several tables is weighed once, an error has several names, and what tells something is never passed over
+    assert weighed(monkeypatch, iggy(candidates=("L8", "L9")), *[POLL_L8, NOTHING_POLLED] * 5) == [NOTHING_POLLED]
+    refused = response(status=1011)
+    assert weighed(monkeypatch, iggy(), *[PING, refused] * 2) == [refused] * 2
+    dissector = iggy()
+    assert weighed(monkeypatch, dissector, *[PING, OK] * 2, LOGIN_L6, LOGGED_IN, *[PING, OK] * 2) == [LOGIN_L6, LOGGED_IN]
+    assert dissector.facts["candidates"] == CLASSIC[6:]
+
+
+@pytest.mark.parametrize("detail", [False, True])
+def test_frames_that_are_not_weighed_say_the_same(monkeypatch: pytest.MonkeyPatch, detail: bool) -> None:
+    late = request(602, ONE + ONE + s8("group"))
+    frames = [
+        PING,
+        OK,
+        GROUPS,
+        MEMBER,
+        PING,
+        OK,
+        POLL_L8,
+        NOTHING_POLLED,
+        POLL_L8,
+        NOTHING_POLLED,
+        request(1, b"x"),
+        OK,
+        PING,
+        OK,
+        late,
+        OK,
+    ]
+    quick = msgspec.json.encode(talk(iggy(detail=detail), *frames))
+    monkeypatch.setattr(IggyDissector, "_alike", lambda self, cuts, at: at)
+    assert msgspec.json.encode(talk(iggy(detail=detail), *frames)) == quick
+
+
+@pytest.mark.parametrize("forced", [None, "L9"])
+def test_a_server_states_its_version_whether_the_layout_is_settled_or_not(forced: str | None) -> None:
+    dissector = iggy(forced)
+    talk(dissector, request(10), response(stats("0.8.0")))
+    assert dissector.facts["server_version"] == "0.8.0"
 
 
 def test_a_layout_that_stays_open_is_assumed_at_the_end() -> None:
@@ -572,6 +647,58 @@ def test_losses_on_both_sides_leave_no_wrong_pair_that_does_not_say_so() -> None
                 assert whole[response][0] == asked
 
 
+@pytest.mark.parametrize("seed", [2, 16, 20, 26, 27])
+@pytest.mark.parametrize("name", ["py081-admin", "py050-group", "node080-all", "seed-all", "seed-pipelined"])
+def test_a_request_and_an_answer_that_are_lost_close_together_make_no_wrong_pair_that_does_not_say_so(name: str, seed: int) -> None:
+    found = packets(GOLDEN / f"{name}.pcap")
+    whole = pairs_of(found)
+    rng = random.Random(seed)
+    kept = [one for one in found if rng.random() >= 0.08]
+    for response, (asked, unsure) in pairs_of(kept).items():
+        if asked is not None and response in whole and not unsure:
+            assert whole[response][0] == asked
+
+
+def test_after_a_loss_an_answer_waits_for_what_the_client_sends_next() -> None:
+    """Bytes of both sides are missing: the answer is that to the request that is not here."""
+    before: list[Event] = [(CLIENT, request(201)), (SERVER, 30), (SERVER, OK)]
+    both = [*before, (CLIENT, 8), (CLIENT, PING), (SERVER, OK)]
+    out = [one for one in emitted(iggy("L9"), both) if isinstance(one[4], Message)]
+    assert [(one[4].name, one[0], len(one[4].notes)) for one in out] == [
+        ("get_streams", 0, 0),
+        ("get_streams", 3, 1),
+        ("ping", 4, 0),
+        ("ping", 5, 0),
+    ]
+    one_side = [*before, (CLIENT, PING), (SERVER, OK)]
+    out = [one for one in emitted(iggy("L9"), one_side) if isinstance(one[4], Message)]
+    assert [(one[4].name, one[0], len(one[4].notes)) for one in out] == [
+        ("get_streams", 0, 0),
+        ("get_streams", 3, 0),
+        ("ping", 3, 0),
+        ("ping", 4, 0),
+    ]
+
+
+def test_answers_after_a_loss_do_not_wait_without_a_limit() -> None:
+    events: list[Event] = [(CLIENT, request(201) * 90), (SERVER, 30), *[(SERVER, OK)] * 80, (CLIENT, PING), (SERVER, OK)]
+    out = [one for one in emitted(iggy("L9"), events) if isinstance(one[4], Message)]
+    answers = [one for one in out if one[4].kind == "response"]
+    assert [one[0] for one in answers] == [66] * 65 + [*range(67, 82), 83]
+    assert all("unsure" in one[4].notes[0] for one in answers)
+
+
+def test_pipelining_that_shows_late_takes_back_what_was_believed() -> None:
+    """A capture from the middle of requests in flight looks in order first."""
+    asked = b"".join(request(200, ONE) for _ in range(2))
+    events: list[Event] = [(CLIENT, PING), (SERVER, OK), (CLIENT, asked), (SERVER, OK), (SERVER, OK)]
+    said = messages(run(iggy("L9", syn=False), *events))
+    assert [(one.name, len(one.notes)) for one in said if one.kind == "response"] == [("ping", 0), ("get_stream", 1), ("get_stream", 1)]
+    events = [(CLIENT, PING), (SERVER, OK), (CLIENT, PING), (SERVER, LOGGED_IN), (CLIENT, PING), (SERVER, OK)]
+    said = messages(run(iggy("L9", syn=False), *events))
+    assert [(one.name, len(one.notes)) for one in said if one.kind == "response"] == [("ping", 0), ("unknown", 1), ("ping", 1)]
+
+
 def test_the_middle_of_a_conversation() -> None:
     """The tail of an answer, an answer to a request not seen, then the usual."""
     events: list[Event] = [
@@ -613,7 +740,7 @@ def test_operations_and_codes_name_commands_alike() -> None:
     assert [one.name for one in said[::2]] == ["poll_messages", "delete_stream", "unknown operation 200", "unknown 777"]
     assert said[3].fields["results"] == [{"index": 0, "result": 1009, "result_label": "stream_id_not_found"}]
     assert [one.outcome for one in said[1::2]] == ["answered", "refused", "refused", "refused"]
-    assert says(said[3]) == "stream_id_not_found"
+    assert says(said[3]) == "stream_id_not_found (1009)"
     assert said[0].id == 1
 
 
@@ -733,6 +860,79 @@ def test_a_password_behind_a_wrong_length_is_hidden() -> None:
     (login,) = talk(iggy("L9"), broken)
     assert login.fault is not None
     assert b"swordfish".hex() not in str(login.fields)
+
+
+SECRET = b"Zq7xKvw2J"
+REGISTER = pack("<I", 11264) + s8("rust-sdk") + s8("0.11.0")
+CARRIERS: dict[str, tuple[str, list[bytes], int]] = {
+    "login": ("L9", [request(38, s8("iggy") + s8(SECRET.decode()) + s32("0.9.0") + s32("")), LOGGED_IN], 0),
+    "old login": ("L3", [request(38, s8("iggy") + s8(SECRET.decode())), LOGGED_IN], 0),
+    "token login": ("L9", [request(44, s8(SECRET.decode())), LOGGED_IN], 0),
+    "user": ("L9", [request(33, s8("alice") + s8(SECRET.decode()) + b"\x01\x00"), OK], 0),
+    "password": ("L9", [request(37, ONE + s8("abc") + s8(SECRET.decode())), OK], 0),
+    "token": ("L9", [request(42, s8("t") + bytes(8)), response(s8(SECRET.decode()))], 1),
+    "token of an altered request": ("L9", [request(42, s8("t") + bytes(8)), response(s8(SECRET.decode()))], 0),
+    "register": ("V4", [long_request(1, 0, REGISTER + s8("iggy") + s8(SECRET.decode()) + s32("")), long_reply(1)], 0),
+    "register by token": ("V4", [long_request(1, 0, REGISTER + s8(SECRET.decode()) + s32("")), long_reply(1)], 0),
+    "long token": ("V4", [long_request(146, 0, s8("t") + bytes(8)), long_reply(146, bytes(4) + s8(SECRET.decode()))], 1),
+}
+"""Conversations that carry a secret, and the frame of theirs that is altered."""
+
+
+def shows_secret(message: Message) -> bool:
+    """Whether five bytes of the secret in a row can be read off a message, its hex dump or its tree."""
+    told = msgspec.json.encode([message.fields, message.notes, message.fault, message.name, says(message)]).decode()
+    for span in message.spans or ():
+        if span.leaf and not span.secret:
+            told += f" {span.value} {message.raw['frame'][span.offset : span.offset + span.length].hex()}"
+    pieces = [SECRET[at : at + 5] for at in range(len(SECRET) - 4)]
+    return any(piece.decode() in told or piece.hex() in told for piece in pieces)
+
+
+@pytest.mark.parametrize("forced", [False, True])
+@pytest.mark.parametrize("name", CARRIERS)
+def test_no_altered_byte_shows_a_secret(name: str, forced: bool) -> None:
+    """The byte may be a length, so that the secret is taken for a name, or the command itself."""
+    layout, frames, which = CARRIERS[name]
+    frame = frames[which]
+    for at in [*range(min(len(frame), 20)), *range(48, min(len(frame), 64)), 176, 196, 208, 216, *range(256, len(frame))]:
+        if at >= len(frame):
+            continue
+        for value in (frame[at] ^ 1, frame[at] ^ 8, 255):
+            altered = frame[:at] + bytes([value]) + frame[at + 1 :]
+            dissector = iggy(layout if forced else None, LONG if layout in LONG else CLASSIC, detail=True)
+            said = talk(dissector, *frames[:which], altered, *frames[which + 1 :])
+            assert not any(map(shows_secret, said)), (at, value)
+            assert SECRET.decode() not in str(dissector.facts)
+
+
+@pytest.mark.parametrize("name", CARRIERS)
+def test_no_cut_shows_a_secret(name: str) -> None:
+    layout, frames, which = CARRIERS[name]
+    for size in range(8, len(frames[which])):
+        events: list[Event] = [(index % 2, frame) for index, frame in enumerate(frames[:which])]
+        events += [(which % 2, frames[which][:size]), (which % 2, len(frames[which]) - size)]
+        for dissector in (iggy(layout, detail=True), iggy(None, LONG if layout in LONG else CLASSIC, detail=True)):
+            assert not any(map(shows_secret, messages(run(dissector, *events))))
+
+
+def test_what_is_not_known_is_shown_where_it_cannot_be_a_secret() -> None:
+    said = talk(iggy("L9"), request(777, b"\x01\x02\x03"), OK, request(777, b"\x04" + b"text"), OK, request(303, ONE + ONE + b"text"), OK)
+    assert [one.fields.get("body") for one in said[::2]] == ["010203", "<redacted 5 bytes>", None]
+    assert said[4].fields["trailing"] == "<redacted 4 bytes>"
+    shown = talk(iggy("L9", show_secrets=True), request(777, b"\x04" + b"text"), OK, request(303, ONE + ONE + b"text"))
+    assert [shown[0].fields["body"], shown[2].fields["trailing"]] == ["0474657874", "74657874"]
+    # a client that adds bytes of its own to a request is not altered
+    (user,) = talk(iggy("L9"), request(33, s8("dave") + s8("swordfish") + b"\x02\x00" + bytes(5)))
+    assert user.fields["username"] == "dave"
+
+
+def test_frames_between_replicas_may_hand_on_a_login() -> None:
+    prepare = bytearray(long_request(1, body=REGISTER + s8("iggy") + s8(SECRET.decode())))
+    prepare[60] = 6
+    (shown,) = talk(iggy(candidates=LONG, detail=True), bytes(prepare))
+    assert (shown.kind, shown.fields["command"], shown.fields["size"]) == ("one_way", 6, len(prepare))
+    assert not shows_secret(shown)
 
 
 @pytest.mark.parametrize("layout", ["L1", "L9"])
@@ -863,6 +1063,62 @@ def test_lines_say_the_key_fields() -> None:
         "stream 1",
         "not found",
     ]
+
+
+def test_lines_say_what_one_looks_for_first() -> None:
+    """Names before settings, none of the usual settings, and how far a consumer is behind."""
+    at = 1_700_000_000_123_456
+    by_time = request(100, b"\x02" + ONE + ONE + ONE + bytes(5) + b"\x02" + pack("<QI", at, 10) + b"\x01")
+    store = request(121, b"\x01" + ONE + ONE + ONE + b"\x01" + pack("<IQ", 3, 9))
+    topic = pack("<IQI", 4, at, 2) + pack("<QBQB", (1 << 64) - 1, 1, (1 << 64) - 1, 1) + pack("<QQ", 0, 0) + s8("events")
+    settings = ONE + pack("<I", 2) + pack("<BQQB", 2, 60, 0, 3) + s8("events")
+    partition = pack("<IQIQQQ", 0, at, 1, 0, 0, 0)
+    said = talk(
+        iggy("L9"),
+        by_time,
+        response(status=2010),
+        store,
+        OK,
+        request(120, b"\x01" + ONE + ONE + ONE + b"\x01" + pack("<I", 3)),
+        response(pack("<IQQ", 3, 40, 9)),
+        request(302, settings),
+        response(topic + partition * 2),
+        request(10),
+        response(stats("0.8.0") + pack("<I", 0)),
+        request(777),
+        response(status=9999),
+        request(201),
+        response(pack("<IQIQQ", 1, at, 0, 0, 0) + s8("orders")),
+    )
+    assert [says(one) for one in said] == [
+        "1/1  consumer_group 1  timestamp 2023-11-14T22:13:20.123456Z  up to 10  auto commit",
+        "topic_id_not_found (2010)",
+        "1/1  partition 3  consumer 1  offset 9",
+        "",
+        "1/1  partition 3  consumer 1",
+        "partition 3  stored 9  current 40  behind by 31",
+        "stream 1  name=events  partitions_count=2  compression_algorithm=gzip  message_expiry=60  replication_factor=3",
+        "id=4  name=events  partitions_count=2  never expires  unlimited  size_bytes=0  ...",
+        "",
+        "server 0.8.0  0 streams  1 topic  2 partitions  4 messages  5 clients  6 consumer groups",
+        "0 bytes",
+        "status 9999",
+        "",
+        "1 stream",
+    ]
+    old = request(100, b"\x01" + ONE + ONE + ONE + pack("<I", 0) + b"\x03" + pack("<QI", 0, 1) + b"\x00")
+    assert says(talk(iggy("L5"), old)[0]) == "1/1  consumer 1  first  up to 1"
+    synced = talk(iggy("V4"), long_request(2, 606, ONE * 3), long_reply(2, pack("<QIII", 5, 2, 0, 3)))
+    assert says(synced[1]) == "generation 5  2 partitions: 0, 3"
+    sent = talk(
+        iggy("V4"),
+        long_request(160, 0, pack("<I", 18) + ONE + ONE + b"\x01\x00" + pack("<I", 1) + batch(b"a")),
+        long_reply(160, pack("<IIIIQ", 1, 1, 2, 3, 40)),
+    )
+    assert [says(one) for one in sent] == ["1/1  balanced  1 message", "1/2  partition 3  offset 40"]
+    refused = bytearray(eviction(14))
+    refused[144:152] = pack("<II", 11 << 10, 10 << 10)
+    assert says(talk(iggy("V4"), long_request(2, 1), bytes(refused))[1]) == "evicted: incompatible protocol, accepted are 0.10.0 to 0.11.0"
 
 
 # Any bytes, in any pieces

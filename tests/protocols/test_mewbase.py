@@ -243,6 +243,18 @@ def test_repeated_fields() -> None:
     assert [pair["key"] for pair in message.fields["document"]] == ["type", "type", "frame"]
 
 
+@pytest.mark.parametrize("key", ["rID", {"a": 1}, [1], 5])
+def test_an_array_in_place_of_the_frame(key: Any) -> None:
+    message = messages([(0, CONNECT), (0, pymongo.encode({"type": "PING", "frame": [{"key": key, "value": 2}]}))])[1]
+    assert message.fields["frame"] == [{"key": key, "value": 2}]
+    assert (message.id, message.notes) == (None, ["frame is not a document"])
+
+
+def test_ids_that_are_no_integers() -> None:
+    told = messages([(0, CONNECT), *[(1, frame("RESPONSE", ok=True, rID=one)) for one in (6.0, 1e300, -1e300)]])[1:]
+    assert [one.id for one in told] == [6, "1e+300", "-1e+300"]
+
+
 def test_another_order_of_fields() -> None:
     data = pymongo.encode({"frame": {"rID": 3}, "extra": 1, "type": "LISTBINDERS"})
     message = messages([(0, data), (0, frame("PING"))])[0]
@@ -528,6 +540,8 @@ def test_secrets_never_show() -> None:
                                 shown += repr(span.value).encode() + raw[span.offset : span.offset + span.length]
                     if data is not sent[-1] or broken is data:
                         assert not any(secret in shown for secret in secrets), (broken, shown)
+    for alone, shown in (("top-secret-token", "<redacted 16 bytes>"), (["tim"], ["<redacted 3 bytes>"])):
+        assert messages([(0, pymongo.encode({"type": "CONNECT", "frame": alone}))])[0].fields["frame"] == shown
     revealed = messages([(0, sent[0])], dissector(show_secrets=True))[0]
     assert revealed.fields["frame"]["authInfo"] == auth
 

@@ -25,6 +25,7 @@ from dissect.protocols.rabbitmq import compression, layouts, layouts_draft
 from dissect.protocols.rabbitmq import says as words
 from dissect.protocols.rabbitmq.dissector import Phase, RabbitmqStreamDissector, RabbitmqStreamDraftDissector, StreamDissector
 from dissect.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, word_of
+from dissect.protocols.rabbitmq.parts import PARTS
 from dissect.protocols.rabbitmq.probe import probe_current, probe_draft
 from dissect.protocols.rabbitmq.says import says
 from tests.layout_properties import check_agreement, check_tiles, check_truncations
@@ -126,6 +127,9 @@ def test_a_frame_as_captured(expected: Frame) -> None:
     dissector = draft() if expected.draft else current()
     if expected.draft and expected.hex[8:12] == "0002" and expected.name == "Unsubscribe":
         dissector.decode(CLIENT, bytes.fromhex("0000000c 0005 0000 00000008 00000001"), 0, 16, None)
+    elif expected.draft and (expected.name, expected.kind) == ("Subscribe", "response"):
+        asked = next(one for one in FRAMES if one.draft and (one.name, one.kind) == ("Subscribe", "request"))
+        dissector.decode(CLIENT, bytes.fromhex(asked.hex), 0, len(asked.hex) // 2, None)
     said = decode(expected.hex, SERVER if expected.sender == "server" else CLIENT, dissector)
     head = struct.unpack(">IHH", bytes.fromhex(expected.hex[:16]))
     assert said["fields"] == {"size": head[0], "key": head[1], "version": head[2], **expected.fields}
@@ -369,6 +373,13 @@ def test_a_filter_value_may_be_null_or_empty() -> None:
     assert said["notes"] == ["filter_value is not UTF-8"]
 
 
+def test_a_sub_batch_with_filter_values_is_noted() -> None:
+    entry = struct.pack(">Q", 9) + string(None) + sub_batch(0, [b"a", b"b"])
+    said = decode(frame(2, b"\x01\0\0\0\1", entry, version=2))
+    assert said["notes"] == ["a sub-batch in Publish version 2, which servers do not accept"]
+    assert [one["body"] for one in said["fields"]["published_messages"][0]["messages"]] == ["61", "62"]
+
+
 def test_null_strings_and_text_that_is_not_utf8() -> None:
     assert decode(frame(0xE, b"\0\0\0\1", string(None)))["fields"]["stream"] is None
     said = decode(frame(0xE, b"\0\0\0\1", string(b"a\xff\\b")))
@@ -452,6 +463,17 @@ def test_unknown_keys_versions_and_codes() -> None:
     said = decode("00000008 0777 0001 deadbeef")
     assert (said["name"], said["kind"], said["fields"]["body"]) == ("unknown 0x0777", "one_way", "deadbeef")
     assert said["notes"] == ["command 0x0777 is not known"]
+    for key, name in (
+        (0x8002, "Publish"),
+        (0x8003, "PublishConfirm"),
+        (0x8008, "Deliver"),
+        (0x8010, "MetadataUpdate"),
+        (0x8017, "Heartbeat"),
+    ):
+        for side in (CLIENT, SERVER):
+            said = decode(frame(key, b"\xde\xad"), side)
+            assert (said["name"], said["kind"], said["role"]) == (name, "response", NONE)
+            assert said["notes"] == [f"the response bit is set on {name}, which is never sent with it"]
     said = decode("00000008 8777 0001 deadbeef", SERVER)
     assert (said["name"], said["kind"]) == ("unknown 0x8777", "response")
     said = decode("00000008 0002 0009 deadbeef")
@@ -522,6 +544,36 @@ def test_an_unexpected_order_is_noted() -> None:
     assert heard[0] == ["SaslHandshake while the connection is fresh"]
     assert heard[4] == ["Delete while the connection is greeted"]
     assert [notes for notes in heard if notes] == [heard[0], heard[4]]
+
+
+@pytest.mark.parametrize("captured_side", [CLIENT, SERVER])
+def test_one_side_of_a_handshake_is_as_expected_as_both(captured_side: int) -> None:
+    dissector = current(syn=True)
+    for side, data in (
+        (CLIENT, "0000000c 0011 0001 00000001 00000000"),
+        (SERVER, "0000000e 8011 0001 00000001 0001 00000000"),
+        (CLIENT, "00000008 0012 0001 00000002"),
+        (SERVER, "0000000e 8012 0001 00000002 0001 00000000"),
+        (CLIENT, "00000013 0013 0001 00000003 0005 504c41494e ffffffff"),
+        (SERVER, "0000000a 8013 0001 00000003 0001"),
+        (SERVER, "0000000c 0014 0001 00100000 0000003c"),
+        (CLIENT, "0000000c 0014 0001 00100000 0000003c"),
+        (CLIENT, "0000000b 0015 0001 00000004 0001 2f"),
+        (SERVER, "0000000a 8015 0001 00000004 0001"),
+        (CLIENT, "0000000c 000e 0001 00000005 0002 7065"),
+        (SERVER, "0000000a 0010 0001 0006 0002 7065"),
+    ):
+        if side == captured_side:
+            assert decode(data, side, dissector)["notes"] == []
+    assert dissector.phase is Phase.OPEN
+
+
+def test_a_request_captured_behind_its_answer_is_not_unexpected() -> None:
+    dissector = current(syn=True)
+    hello = "0000000c 0011 0001 00000001 00000000"
+    for side, data in ((SERVER, "0000000e 8011 0001 00000001 0001 00000000"), (CLIENT, hello)):
+        assert decode(data, side, dissector)["notes"] == []
+    assert decode(hello, CLIENT, dissector)["notes"] == ["PeerProperties while the connection is greeted"]
 
 
 def test_a_capture_that_begins_in_the_middle_expects_nothing() -> None:
@@ -687,6 +739,17 @@ def test_the_draft_answers_unsubscribe_with_the_key_of_subscribe() -> None:
     assert decode(answer, SERVER, dissector)["name"] == "Subscribe"
 
 
+def test_a_key_of_the_draft_that_answers_either_of_two_is_noted() -> None:
+    answer = "0000000a 0002 0000 00000008 0000"
+    note = "this may as well answer Unsubscribe, whose success has the same key"
+    assert decode(answer, SERVER, draft())["notes"] == [note]
+    assert decode("0000000a 0002 0000 00000008 0001", SERVER, draft())["notes"] == [], "an error of Unsubscribe has a key of its own"
+    dissector = draft()
+    decode("00000019 0002 0000 00000008 00000001 0001 61 0000000000000000 000a", CLIENT, dissector)
+    assert decode(answer, SERVER, dissector)["notes"] == []
+    assert decode(answer, SERVER, dissector)["notes"] == [note]
+
+
 def test_close_of_the_draft_is_told_by_its_size() -> None:
     for side in (CLIENT, SERVER):
         asked = decode("0000000c 000d 0000 00000001 0000 0000", side, draft())
@@ -735,6 +798,78 @@ def test_confirms_and_errors_answer_what_was_published() -> None:
     assert sorted([*confirmed["key"], *refused["key"]]) == sorted(published["key"])
     other = decode(frame(3, b"\x02", struct.pack(">iQ", 1, 0)), SERVER)
     assert not set(other["key"]) & set(published["key"])
+
+
+def asked_and_answered(dissector: StreamDissector, key: int, ident: int, publisher: int, code: int = 1) -> None:
+    fields = [string(""), string("orders")] if key == 1 else []
+    decode(frame(key, struct.pack(">IB", ident, publisher), *fields), CLIENT, dissector)
+    decode(frame(0x8000 | key, struct.pack(">IH", ident, code)), SERVER, dissector)
+
+
+def key_of_publish(dissector: StreamDissector) -> Any:
+    (key,) = decode(publish(struct.pack(">Q", 7) + plain(b"x")), CLIENT, dissector)["key"]
+    return key
+
+
+def key_of_confirm(dissector: StreamDissector) -> Any:
+    (key,) = decode(frame(3, b"\x01", struct.pack(">iQ", 1, 7)), SERVER, dissector)["key"]
+    return key
+
+
+@pytest.mark.parametrize("detail", [False, True])
+def test_a_publisher_that_was_dropped_with_its_stream_waits_for_nothing_more(detail: bool) -> None:
+    """The server drops publishers when their stream is deleted; clients declare them again and publish the same ids again."""
+    dissector = current(syn=True, detail=detail)
+    dissector.phase = Phase.OPEN
+    asked_and_answered(dissector, 1, 1, 1)
+    first = key_of_publish(dissector)
+    assert key_of_confirm(dissector) == first
+    asked_and_answered(dissector, 1, 2, 1, code=0x11)
+    assert key_of_confirm(dissector) == first, "refused: it is the same publisher"
+    asked_and_answered(dissector, 1, 3, 2)
+    assert key_of_publish(dissector) == first, "another publisher"
+    asked_and_answered(dissector, 1, 4, 1)
+    second = key_of_publish(dissector)
+    assert second != first
+    assert key_of_confirm(dissector) == second
+    refused = decode(frame(4, b"\x01", struct.pack(">iQH", 1, 7, 0x12)), SERVER, dissector)
+    assert refused["key"] == [second]
+    asked_and_answered(dissector, 1, 5, 1)
+    assert key_of_publish(dissector) not in (first, second)
+
+
+def test_what_a_deleted_publisher_published_may_still_be_confirmed() -> None:
+    dissector = current(syn=True)
+    dissector.phase = Phase.OPEN
+    asked_and_answered(dissector, 1, 1, 1)
+    first = key_of_publish(dissector)
+    asked_and_answered(dissector, 6, 2, 1)
+    asked_and_answered(dissector, 1, 3, 1)
+    assert key_of_confirm(dissector) == first
+
+
+def test_a_publisher_that_does_not_wait_for_the_answer_to_its_declaration() -> None:
+    dissector = current()
+    decode(frame(1, b"\0\0\0\1\x01", string(""), string("orders")), CLIENT, dissector)
+    published = key_of_publish(dissector)
+    decode(ANSWER_OK, SERVER, dissector)
+    assert key_of_confirm(dissector) == published
+
+
+def test_a_publisher_in_a_capture_that_began_later() -> None:
+    dissector = current()
+    before = key_of_publish(dissector)
+    asked_and_answered(dissector, 1, 1, 1)
+    assert key_of_publish(dissector) == key_of_confirm(dissector) != before
+
+
+def test_requests_that_are_never_answered_do_not_add_up() -> None:
+    dissector = current(open_limit=8)
+    for ident in range(100):
+        decode(frame(1, struct.pack(">IB", ident, 1), string(""), string("orders")), CLIENT, dissector)
+    assert len(dissector.waiting) == 8
+    dissector.lost(CLIENT)
+    assert not dissector.waiting
 
 
 # Framing
@@ -842,8 +977,15 @@ def test_a_first_frame_is_enough() -> None:
     assert verdict is not None
     assert verdict.confidence >= 0.9
     assert verdict.client == 0
-    assert verdict.evidence[0] == "client: PeerProperties request, 1 properties fill the frame"
+    assert verdict.evidence[0] == "client: PeerProperties request, 1 property fills the frame"
     assert probe_draft(view(bytes.fromhex(hello.hex), b"")) is None
+
+
+def test_a_peer_may_call_itself_what_it_likes() -> None:
+    hello = frame(0x11, b"\0\0\0\1", struct.pack(">i", 2), string("product"), string("\x1b[31mred\x07"), string("id"), string("\0\1"))
+    verdict = probe_current(view(hello, b""))
+    assert verdict is not None
+    assert verdict.confidence >= 0.9
 
 
 def test_the_first_frames_may_be_lost_although_the_beginning_was_captured() -> None:
@@ -875,6 +1017,28 @@ def test_one_heartbeat_is_not_enough() -> None:
     assert many is not None
     assert many.confidence >= 0.9
     assert many.client is None
+
+
+def test_the_port_tells_the_server_where_frames_do_not() -> None:
+    one = view(HEARTBEAT * 3, HEARTBEAT * 2, syn=False)
+    for ports, client in (((5552, 4000), 1), ((4000, 5552), 0), ((5552, 5551), None)):
+        one.ports = ports
+        verdict = probe_current(one)
+        assert verdict is not None
+        assert verdict.client == client
+        assert ("the port tells the server" in verdict.evidence) == (client is not None)
+    tune = "0000000c 0014 0001 00100000 0000003c" * 2
+    one = view(bytes.fromhex(tune), b"", syn=False)
+    one.ports = (5552, 4000)
+    verdict = probe_current(one)
+    assert verdict is not None
+    assert verdict.client == 1
+    subscribe = next(one for one in FRAMES if one.name == "Subscribe" and one.kind == "request")
+    one = view(bytes.fromhex(subscribe.hex) * 2, b"", syn=False)
+    one.ports = (5552, 4000)
+    verdict = probe_current(one)
+    assert verdict is not None
+    assert verdict.client == 0, "what is sent counts more than a port"
 
 
 @pytest.mark.parametrize(
@@ -966,6 +1130,35 @@ def test_what_messages_say() -> None:
     assert said["PublishConfirm", "response"] == "publisher 1  ids 50-53"
 
 
+def test_what_a_chunk_says_that_was_cut_by_the_snap_length() -> None:
+    whole = deliver(*(plain(b"message") for _ in range(3)))
+    for cut, text in (
+        (8, ""),
+        (9, "subscription 7"),
+        (12, "subscription 7"),
+        (13, "subscription 7  3 entries"),
+        (40, "subscription 7  3 entries"),
+        (41, "subscription 7  offsets 40-42  3 entries"),
+        (70, "subscription 7  offsets 40-42  3 entries"),
+    ):
+        assert says(message_of(decode(whole[:cut], SERVER, damage=Damage(len(whole), "9 bytes lost")))) == text
+
+
+def test_metadata_says_where_leaders_are() -> None:
+    brokers = struct.pack(">iH", 1, 3) + string("b1") + struct.pack(">I", 5552)
+    streams = (("one", 1, 3), ("two", 1, 0xFFFF), ("three", 6, 0xFFFF), ("four", 1, 9))
+    each = b"".join(string(name) + struct.pack(">HHi", code, leader, 0) for name, code, leader in streams)
+    said = decode(frame(0x800F, b"\0\0\0\1", brokers, struct.pack(">i", 4), each), SERVER)
+    assert said["fault"] is None
+    assert says(message_of(said)) == "#1  1 broker  one on b1:5552, four on broker 9  two: no leader  three: stream not available"
+
+
+def test_a_chunk_says_how_far_the_stream_is_ahead_of_it() -> None:
+    for committed, text in ((40, ""), (99, "  committed 99")):
+        data = frame(8, b"\x07", struct.pack(">Q", committed), chunk(plain(b"message")), version=2)
+        assert says(message_of(decode(data, SERVER))) == f"subscription 7  offset 40  1 entry{text}"
+
+
 def test_the_quick_words_are_the_same_as_the_careful_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     known = list(captured("credit_flow_405.pcap", "rstream_offsets_405.pcap", "publish_small_405.pcap", "draft_exchange.pcap"))
     quick = [says(one) for one in known]
@@ -996,6 +1189,17 @@ def test_the_tables_name_every_command() -> None:
         assert word_of(layout) & 0xFFFF == (
             0 if layout in layouts_draft.LAYOUTS else 2 if layout in (layouts.PUBLISH_2, layouts.DELIVER_2) else 1
         )
+
+
+def test_every_field_of_an_entry_is_documented() -> None:
+    tables = {part.name: {name.partition("[")[0] for name, _, _ in part.rows()} for part in PARTS}
+    plain_entry = struct.pack(">Q", 9) + string("eu") + plain(b"x")
+    (entry,) = decode(frame(2, b"\x01\0\0\0\1", plain_entry, version=2))["fields"]["published_messages"]
+    assert set(entry) <= tables["Entry"]
+    (entry,) = decode(publish(struct.pack(">Q", 9) + sub_batch(0, [b"x"])))["fields"]["published_messages"]
+    assert {name for name in entry if not name.endswith("_label")} <= tables["Sub-batch"]
+    (entry,) = entries_of(decode(deliver(plain(b"x")), SERVER))
+    assert set(entry) <= tables["Entry"]
 
 
 def test_the_custom_parts_agree_on_made_up_chunks() -> None:

@@ -446,6 +446,20 @@ def test_negotiation_record_by_record() -> None:
     )
 
 
+def test_details_of_a_negotiation_say_what_is_in_force() -> None:
+    offered, granted = ((0, b"LZ4"), (1, b"")), ((1, b""), (2, pack("<Q", 3 << 16 | 1)))
+    asked, answered = messages(opened(client=offered, server=granted), detail=True)
+    assert asked.spans is not None
+    assert answered.spans is not None
+    assert [span.name for span in asked.spans].count("negotiated") == 0
+    ids = [(span.value, span.label) for span in answered.spans if span.name == "connection_id" and span.leaf]
+    assert ids == [(196609, "3 on shard 1")]
+    assert (answered.spans[-1].name, answered.spans[-1].value) == ("negotiated", "rpc+timeout; declines COMPRESS")
+    [alone] = messages([(1, negotiation((2, bytes(8))))], detail=True)
+    assert alone.spans is not None
+    assert alone.spans[-1].value == "rpc or stream"
+
+
 def test_a_feature_twice_and_grants_that_were_not_asked_for() -> None:
     asked, answered = messages([(0, negotiation((4, b"a"), (4, b"b"))), (1, negotiation((1, b""), (3, bytes(8)), (4, b"b")))])
     assert list(asked.notes) == ["feature 4 occurs twice: the first one counts"]
@@ -484,7 +498,7 @@ def test_an_early_request_waits_for_the_answer() -> None:
 @pytest.mark.parametrize(
     ("syn", "events"),
     [
-        (False, [(0, negotiation()), (1, negotiation())]),
+        (False, [(0, negotiation()), (1, negotiation()), (0, request(1, timeout=None))]),
         (True, [(0, negotiation((0, b"LZ4"))), (0, b"x" * 60), (0, 110), (1, 193), (1, b"y" * 60), (1, 50)]),
     ],
 )
@@ -502,6 +516,60 @@ def test_the_answer_need_not_come_for_what_was_not_offered() -> None:
     found = messages([(0, negotiation((4, b"x"))), (0, request(1, b"ab", timeout=None))])
     assert [one.name for one in found] == ["Negotiation", "Request"]
     assert not found[1].notes
+
+
+@pytest.mark.parametrize("syn", [False, True])
+def test_what_was_declined_does_not_depend_on_which_side_was_captured_first(syn: bool) -> None:
+    client, server = negotiation((0, b"LZ4"), (1, b"")), negotiation((1, b""), (2, bytes(8)))
+    answers = [
+        next(one for one in messages(events, syn=syn) if one.sender == "server")
+        for events in ([(0, client), (1, server)], [(1, server), (0, client)], [(1, server + response(1, b"", None)), (0, client)])
+    ]
+    assert [one.fields["negotiated"]["declined"] for one in answers] == [["COMPRESS"]] * 3
+    assert [one.fields["negotiated"]["connection"] for one in answers] == ["rpc"] * 3
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [(1, negotiation(*DEFAULT)), (0, negotiation(*DEFAULT)), (0, request(1, b"abc")), (1, response(1, b"d"))],
+        [(1, negotiation(*DEFAULT)), (0, negotiation(*DEFAULT)), (0, request(1, b"abc")[:30]), (0, b"c"), (1, response(1, b"d"))],
+        [(1, negotiation((0, b"LZ4"))), (0, negotiation((0, b"LZ4,XOR"))), (1, lz4(response(1, b"d", None)))],
+        [(1, negotiation((0, b"XOR"))), (0, negotiation((0, b"LZ4,XOR"))), (0, stream(b"sealed"))],
+        [(1, negotiation((4, b"x"))), (1, exception(1, 1, pack("<Q", 9), None)), (1, response(2, b"abc", None))],
+        [(0, negotiation(*DEFAULT)), (0, request(1, b"abc")), (0, request(2, b"abc"))],
+        [(0, negotiation((5, b""))), (0, request(1, b"abcde", 76, None)[:17]), (0, request(1, b"abcde", 76, None)[17:])],
+        [(0, negotiation((1, b""))), (1, negotiation((1, b""))), (1, response(1, b"d", None))],
+    ],
+)
+def test_what_follows_tells_who_is_the_client(events: list[Event]) -> None:
+    for bulk in (False, True):
+        told = [record for record in read(events, bulk, syn=False) if isinstance(record, Message)]
+        assert len(told) >= len(events) - 1
+        assert all(one.sender == ("client" if one.src == "10.0.0.1:1" else "server") for one in told)
+        assert not any(one.fault for one in told)
+
+
+def test_a_hole_ends_the_wait_for_what_tells_the_client() -> None:
+    events: list[Event] = [(0, negotiation(*DEFAULT)), (1, negotiation(*DEFAULT)), (0, request(1, b"a" * 40)[:50]), (0, 18)]
+    told = messages([*events, (1, response(1, b"d"))], syn=False)
+    assert [(one.name, one.sender) for one in told] == [
+        ("Negotiation", "client"),
+        ("Negotiation", "server"),
+        ("Request", "client"),
+        ("Response", "server"),
+    ]
+
+
+def test_an_answer_that_is_cut_makes_no_client() -> None:
+    client, server = negotiation((1, b"")), negotiation((1, b""), (2, bytes(8)))
+    told = messages([(0, client), (1, server[:26]), (1, 10), (0, request(1)), (1, response(1, b"", None))], syn=False)
+    assert [(one.name, one.sender) for one in told] == [
+        ("Negotiation", "client"),
+        ("Negotiation", "server"),
+        ("Request", "client"),
+        ("Response", "server"),
+    ]
 
 
 def test_old_servers_answer_with_all_they_support() -> None:
@@ -812,6 +880,15 @@ def test_one_frame_midstream_is_no_guess() -> None:
     assert [(type(one), one.size) for one in records] == [(Gap, 31), (Gap, 17)]  # type: ignore[union-attr]
 
 
+def test_a_frame_that_unpacks_in_two_framings_waits_for_the_next() -> None:
+    # Without the timeout's 8 bytes verb 3 would be the msg_id, and the msg_id 24 the length of what follows.
+    first = lz4(request(24, b"x" * 16, verb=3))
+    answers: list[Event] = [(1, lz4(response(1, b"a" * 20)) + lz4(response(2, b"b" * 20)))]
+    told = messages([*answers, (0, first), (0, lz4(request(25, b"y", verb=3)))], syn=False)
+    assert [(one.name, one.id, one.fields.get("verb")) for one in told[2:]] == [("Request", 24, 3), ("Request", 25, 3)]
+    assert [one.name for one in messages([*answers, (0, first)], syn=False)] == ["Response", "Response"]
+
+
 def test_after_a_hole_over_a_header_reading_goes_on_at_a_segment() -> None:
     lost = request(2, b"lost")
     events = opened((0, request(1)), (0, lost[:9]), (0, len(lost) - 9), (0, request(3, b"abc")), (0, request(4)))
@@ -821,6 +898,13 @@ def test_after_a_hole_over_a_header_reading_goes_on_at_a_segment() -> None:
         ("skipped", 9, False),
         ("lost", len(lost) - 9, False),
     ]
+
+
+def test_one_frame_with_a_large_id_is_not_enough_where_no_id_is_known() -> None:
+    events = opened((0, 50), (0, request(3 << 24, b"by chance")), (0, request(7, b"true")), (0, request(8)))
+    records = read(events)
+    assert [record.id for record in records if isinstance(record, Message)][2:] == [7, 8]
+    assert [gap.reason for gap in records if isinstance(gap, Gap)] == ["lost", "skipped"]
 
 
 def test_a_negotiation_alone_does_not_say_who_is_the_client() -> None:

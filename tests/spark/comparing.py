@@ -15,8 +15,12 @@ from dissect.inspector import Inspector
 from dissect.model import Exchange, Gap, Message, Options
 from dissect.spark import flows, rows, tables
 from dissect.spark.splits import Plan, plan
+from dissect.spark.typed import STRUCTS, struct_name
 
 Lines = dict[str, list[str]]
+
+LEFT_OUT = {"time", "conversation", *map(struct_name, STRUCTS)}
+"""Columns that a plain run has no word for, or that `fields` says already (`test_tables` compares the structs with it)."""
 
 
 def plain(files: Sequence[Path], options: Options | None = None) -> Lines:
@@ -54,7 +58,7 @@ def told(table: str, columns: Sequence[dict[str, Any]]) -> list[str]:
     """The rows of a table in the same form."""
     lines = []
     for row in columns:
-        line = {name: value for name, value in row.items() if name not in ("time", "conversation")}
+        line = {name: value for name, value in row.items() if name not in LEFT_OUT}
         if table == "messages":
             line["packets"] = [line.pop("first_packet"), line.pop("last_packet")]
             line["fields"] = msgspec.json.decode(line["fields"])

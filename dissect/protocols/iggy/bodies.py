@@ -119,7 +119,7 @@ def _walk_i128(buf: bytes, at: int, end: int, walker: Walker, name: str, depth: 
 
 I128 = Custom(_read_i128, _walk_i128, "int128le", 16, samples=(bytes(16), b"\xff" * 16))
 
-_YEAR_2020, _YEAR_2100 = 1_577_836_800_000_000, 4_102_444_800_000_000
+YEAR_2020, YEAR_2100 = 1_577_836_800_000_000, 4_102_444_800_000_000
 
 
 def _read_created_at(buf: bytes, at: int, end: int, style: Style) -> tuple[Any, int]:
@@ -127,7 +127,7 @@ def _read_created_at(buf: bytes, at: int, end: int, style: Style) -> tuple[Any, 
         raise Malformed("created_at", at, f"uint64 needs 8 bytes, {end - at} left")
     little = int.from_bytes(buf[at : at + 8], "little")
     big = int.from_bytes(buf[at : at + 8], "big")
-    return (big if _YEAR_2020 <= big < _YEAR_2100 and not _YEAR_2020 <= little < _YEAR_2100 else little), at + 8
+    return (big if YEAR_2020 <= big < YEAR_2100 and not YEAR_2020 <= little < YEAR_2100 else little), at + 8
 
 
 def _walk_created_at(buf: bytes, at: int, end: int, walker: Walker, name: str, depth: int) -> tuple[Any, int]:

@@ -7,26 +7,30 @@ decodes with nothing left over, and the requests that wait for their answers, in
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from typing import Any, ClassVar, NamedTuple
 
 from dissect.layout import Style
 from dissect.layout.values import UNREADABLE
 from dissect.layout.walk import Walked
-from dissect.protocols.base import ANSWER, ASK, NONE, SEARCH_WINDOW, WAIT, Context, Damage, Decoded, Dissector, Emitted, Mark, Protocol
+from dissect.protocols.base import ANSWER, ASK, END, NONE, SEARCH_WINDOW, WAIT, Context, Damage, Decoded, Dissector, Emitted, Mark, Protocol
 from dissect.protocols.iggy import frames
 from dissect.protocols.iggy.checks import CHECKED_OPERATIONS, Check, checks, request_checksum
 from dissect.protocols.iggy.commands import BY_CODE, LISTED, NON_REPLICATED, OPERATIONS, REGISTER
 from dissect.protocols.iggy.features import CLASSIC, FRAMINGS, LAYOUTS, LONG, hinted
 from dissect.protocols.iggy.finding import clean, find_long, find_request, long_header, responses_to
 from dissect.protocols.iggy.frames import EVICTION, HEADER, OLD_LOGIN_CODE, OLD_LOGOUT_CODE, REPLY, REQUEST, U32, U32_U32, Table
+from dissect.protocols.iggy.hiding import hide, may_be_token, may_hold_text
 from dissect.protocols.iggy.probe import probe
 from dissect.protocols.iggy.statuses import ambiguous
 from dissect.protocols.iggy.telling import TEXT, relate, says
 
 HELD_FRAMES, HELD_BYTES = 256, 1 << 20
 """So much of a conversation waits for its layout; then it is decoded with the likeliest one, and says so."""
+
+WEIGHED, WEIGHED_SIZE = 256, 64
+"""So many answers of so many bytes at most are remembered as telling nothing (idle consumers get the same one again and again)."""
 
 ORDERS_KEPT = 1_024
 """So many packets of requests that were answered are remembered before they are forgotten at once."""
@@ -38,6 +42,9 @@ EARLY_FRAMES = 64
 
 DECIDING_KEPT = 8
 """So many of the frames that told layouts apart are kept for the row of the conversation."""
+
+FIRM = 64
+"""After so many requests more it is believed that the client keeps one in flight, where the pairing rests on that."""
 
 TRIED = 256
 """So many open requests are tried for a response when some may have been missed."""
@@ -95,6 +102,7 @@ class IggyDissector(Dissector):
 
     protocol: ClassVar[str] = "iggy"
     header_size: ClassVar[int] = 8
+    DERIVED = ("style", "plain", "tables", "asks", "answers")
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -122,6 +130,13 @@ class IggyDissector(Dissector):
         self.held_bytes = 0
         self.early: list[Cut] = []
         self.patient = True
+        self.doubted: deque[Cut] = deque()
+        """What the server sent behind a hole: the client may have lost a request as well, which shows with its next bytes only."""
+        self.doubted_bytes = 0
+        self.hasty = False
+        """Whether more came than may wait."""
+        self.heard = NEVER_LOST
+        """The latest packet with bytes of the client that were looked at one by one, or the one behind a hole of it."""
         self.open: deque[Asked] = deque()
         """Requests that wait for their answers; plain tuples where the fast path put them."""
         self.number = 0
@@ -129,15 +144,22 @@ class IggyDissector(Dissector):
         """By the running number of a request: the packet that completed it. Holes keep frames back, so they are not taken in order."""
         self.pipelined = False
         self.unsure = not context.syn
+        self.firm = 0
+        """Up to this running number of a request, if it is not 0: a response that does not fit, or that a second request came before,
+        shows that the pairing is wrong, for it rests on a client that keeps one request in flight."""
         self.lost_asks = self.lost_answers = NEVER_LOST
         """The packet behind the last bytes that each side's byte stream lacks."""
         self.unmatched = NEVER_LOST
         """The latest packet with a response that nothing had asked for when it was handed on."""
+        self.answered = NEVER_LOST
+        """The latest packet with a response that came while the pairing was unsure."""
         self.lost_room = 0
         """So many answers may have been in what the server's lacks."""
         self.plain = not self.options.detail
         self.given: Given | None = None
         self.differ = False
+        self.weighed: set[tuple[int | None, bytes]] = set()
+        """Answers, with the command, that the layouts which are left read alike although they have several tables for them."""
         self.tables: dict[tuple[Any, ...], dict[Table, list[str]]] = {}
         """By kind of frame: the layouts that are left, by the table they have for it."""
         self.asks: dict[int, Quick | None] = {}
@@ -294,8 +316,8 @@ class IggyDissector(Dissector):
         emitted: list[Emitted] = []
         at, count = 0, len(cuts)
         while at < count:
-            if self.settled and not self.early and not self.unsure:
-                stop = self._ordinary(cuts, at)
+            if not self.early and not self.unsure and not self.firm:
+                stop = self._ordinary(cuts, at) if self.settled else self._alike(cuts, at)
                 if stop > at:
                     emitted += super().emit(cuts[at:stop] if stop - at < count else cuts)
                     at = stop
@@ -327,6 +349,56 @@ class IggyDissector(Dissector):
                 return index
         return len(cuts)
 
+    def _alike(self, cuts: list[Cut], at: int) -> int:
+        """Where the ordinary frames end that all layouts which are left read alike, so that nothing can be told from them."""
+        if self.blind or self.mismatch:
+            return at
+        client, orders = self.client, self.orders
+        long = self.long[client or 0]
+        candidates = set(self.candidates)
+        self._forget()
+        last = self.number
+        asked: list[tuple[int, int | None, int | None]] = []
+        waiting: Iterator[Any] = chain(self.open, asked)
+        held = {given.number for _, given in self.held}
+        for index in range(at, len(cuts)):
+            cut = cuts[index]
+            asks, data, start, end = cut[4] == client, cut[10], cut[11], cut[12]
+            if data is None or cut[13] is not None:
+                return index
+            if long and (end - start < HEADER or not candidates.issubset(frames.header_layouts(data, start, end, asks))):
+                return index
+            if asks:
+                if cut[1] < self.unmatched or (long and data[start + 60] != REQUEST):
+                    return index
+                operation: int | None = data[start + 176] if long else None
+                if operation is None or operation == NON_REPLICATED:
+                    code = key = U32(data, start + (4 if operation is None else 196))[0]
+                else:
+                    code, key = OPERATIONS.get(operation), -operation
+                if self._quick_of(key, True) is None:
+                    return index
+                last += 1
+                orders[last] = cut[1]
+                asked.append((last, code, operation))
+                continue
+            number, code, operation = next(waiting, (0, None, None))[:3]
+            if code is None or number in held or U32(data, start + (216 if long else 0))[0]:
+                return index
+            if long and (operation != NON_REPLICATED or data[start + 208] != operation or U32(data, start + 224)[0]):
+                return index
+            if self._quick_of(code, False) is None and (end - start > WEIGHED_SIZE or (code, data[start:end]) not in self.weighed):
+                return index
+            if number < last and not self.pipelined:
+                self.pipelined = orders[number + 1] < cut[1]
+        return len(cuts)
+
+    def _quick_of(self, key: int, asks: bool) -> Quick | None:
+        known = self.asks if asks else self.answers
+        if key not in known:
+            known[key] = self._quick(key, asks)
+        return known[key]
+
     def _forget(self) -> None:
         """Keep no more of what was asked than there may be open requests."""
         opened, orders = self.open, self.orders
@@ -343,37 +415,47 @@ class IggyDissector(Dissector):
 
     def _emit_one(self, cut: Cut) -> list[Emitted]:
         side, data, start, end = cut[4], cut[10], cut[11], cut[12]
+        if side != self.client:
+            return self._doubt(cut) if self.doubted or self._doubts(cut[1]) else self._emit_answer(cut)
+        if data is None and cut[13][1]:
+            return super().emit([cut])
+        self.hasty = False
+        if data is None:
+            # answers that wait for their requests go on waiting: those behind the hole come now
+            self.lost_asks = max(self.lost_asks, cut[1])
+            return self._stop_doubting(cut[0], cut[1]) + super().emit([cut])
+        self._hear_framing(side)
+        emitted = self._stop_doubting(cut[0], cut[1])
+        while self.unsure and self.early and self.early[0][1] < cut[1]:
+            emitted += self._place_early(cut[0])
+        emitted += self._place(cut, self._ask(data, start, end, cut[1]))
+        self.heard = max(self.heard, cut[1])
+        emitted += self._stop_doubting(cut[0])
+        # after a loss they go on waiting until every request that was sent before them is here
+        while self.early and self.open and not self.unsure:
+            emitted += self._place_early(cut[0])
+        return emitted
+
+    def _emit_answer(self, cut: Cut) -> list[Emitted]:
+        side, data, start, end = cut[4], cut[10], cut[11], cut[12]
+        if self.hasty:
+            # one that is missing may follow any of the requests seen so far
+            self.lost_asks = max(self.lost_asks, cut[1])
         if data is None:
             if cut[13][1]:
-                return super().emit([cut])
-            if side == self.client:
-                # answers that wait for their requests go on waiting: those behind the hole come now
-                self.lost_asks = max(self.lost_asks, cut[1])
                 return super().emit([cut])
             emitted = self._give_up_early()
             certain = not self.unsure and self._skip_answers(start)
             self.lost_answers = max(self.lost_answers, cut[1])
+            self.heard = max(self.heard, self.orders.get(self.number, NEVER_LOST))
             self.lost_room += 1 + start // (HEADER if self.long[side] else 8)
             emitted += super().emit([cut])
             if certain:
                 self._certain()
             return emitted
-        if self.blind:
-            self.told[side] = self.long[side]
-            if not self.candidates:
-                self.candidates = LONG if self.long[side] else CLASSIC
-            self._tell()
-        if side == self.client:
-            emitted = []
-            while self.unsure and self.early and self.early[0][1] < cut[1]:
-                emitted += self._place_early(cut[0])
-            emitted += self._place(cut, self._ask(data, start, end, cut[1]))
-            # after a loss they go on waiting until every request that was sent before them is here
-            while self.early and self.open and not self.unsure:
-                emitted += self._place_early(cut[0])
-            return emitted
+        self._hear_framing(side)
         if self.early and self.unsure:
-            return self._give_up_early(cut[0]) + self._emit_one(cut)
+            return self._give_up_early(cut[0]) + self._emit_answer(cut)
         if not self.open and self.patient and not self.unsure and self._expected(data, start, end):
             self.early.append((*cut[:10], data[start:end], 0, end - start, *cut[13:]))
             if len(self.early) <= EARLY_FRAMES:
@@ -381,6 +463,40 @@ class IggyDissector(Dissector):
             self.patient = False
             return self._give_up_early(cut[0])
         return self._place(cut, self._answer(data, start, end, cut[1]))
+
+    def _hear_framing(self, side: int) -> None:
+        """Take in which framing a side speaks where nothing said so before."""
+        if self.blind:
+            self.told[side] = self.long[side]
+            if not self.candidates:
+                self.candidates = LONG if self.long[side] else CLASSIC
+            self._tell()
+
+    def _doubts(self, order: int) -> bool:
+        """Whether what the server sends with this packet may answer a request that is not here: the client's next bytes tell."""
+        if not self.unsure or self.hasty or not order > self.heard > NEVER_LOST:
+            return False
+        # else the client asked since, and this must be the answer to that
+        return self.lost_answers > self.heard or self.answered > self.heard
+
+    def _doubt(self, cut: Cut) -> list[Emitted]:
+        """Let what the server sent wait for the next bytes of the client."""
+        data, start, end = cut[10], cut[11], cut[12]
+        if data is not None:
+            cut = (*cut[:10], data[start:end], 0, end - start, *cut[13:])
+            self.doubted_bytes += end - start
+        self.doubted.append(cut)
+        self.hasty = len(self.doubted) > EARLY_FRAMES or self.doubted_bytes > HELD_BYTES
+        return self._stop_doubting(cut[0]) if self.hasty else []
+
+    def _stop_doubting(self, release: int, before: int = 0) -> list[Emitted]:
+        """Go on with what waited for bytes of the client: with what came `before` a packet, or with what there is no doubt about."""
+        emitted: list[Emitted] = []
+        while self.doubted and (self.doubted[0][1] < before if before else not self._doubts(self.doubted[0][1])):
+            cut = self.doubted.popleft()
+            self.doubted_bytes -= cut[12] if cut[10] is not None else 0
+            emitted += self._emit_answer((max(cut[0], release), *cut[1:]))
+        return emitted
 
     def _place_early(self, release: int) -> list[Emitted]:
         """Place the first of the responses that came before their requests."""
@@ -412,7 +528,9 @@ class IggyDissector(Dissector):
 
     def _stop_waiting(self, release: int) -> list[Emitted]:
         """Decode what is held with the likeliest layout."""
-        emitted = self._give_up_early(release)
+        self.heard = END
+        emitted = self._stop_doubting(release)
+        emitted += self._give_up_early(release)
         self.assumed = True
         return emitted + self._release(release)
 
@@ -433,6 +551,8 @@ class IggyDissector(Dissector):
                     emitted += self._release(cut[0])
                 kept = [reading for table, reading in readings.items() if tables[table][0] in self.candidates]
                 differ = any(reading != kept[0] for reading in kept[1:])
+                if not differ and cut[4] != self.client and cut[13] is None and end - start <= WEIGHED_SIZE:
+                    self._remember(given.code, data[start:end])
             if not self.assumed and (differ or self._asked_by_held(given)):
                 self.held.append(((*cut[:10], data[start:end], 0, end - start, *cut[13:]), given))
                 self.held_bytes += end - start
@@ -443,6 +563,12 @@ class IggyDissector(Dissector):
                 return emitted
         self.given, self.differ = given, differ
         return emitted + super().emit([cut])
+
+    def _remember(self, code: int | None, frame: bytes) -> None:
+        """Keep an answer that the layouts which are left read alike: the same answer will tell nothing new."""
+        if len(self.weighed) == WEIGHED:
+            self.weighed.clear()
+        self.weighed.add((code, frame))
 
     def _release(self, release: int) -> list[Emitted]:
         """Emit what was held and need not be any more."""
@@ -483,7 +609,15 @@ class IggyDissector(Dissector):
         """All that the choice of a table depends on besides the layout."""
         if self.long[side]:
             if side == self.client:
-                return side, given.code, given.operation, data[start + 60 : start + 61], frames.request_header("V1", data, start, end)
+                hidden = _may_hide(given.code, data, start + HEADER, end)
+                return (
+                    side,
+                    given.code,
+                    given.operation,
+                    hidden,
+                    data[start + 60 : start + 61],
+                    frames.request_header("V1", data, start, end),
+                )
             size = end - start
             return (
                 side,
@@ -494,23 +628,26 @@ class IggyDissector(Dissector):
                 size >= HEADER and any(data[start + 216 : start + 220]),
                 size >= HEADER and any(data[start + 224 : start + 228]),
                 size >= HEADER + 4 and any(data[start + HEADER : start + HEADER + 4]),
-                size > HEADER and data[start + HEADER] == size - HEADER - 1,
+                _may_hold_token(data, start, end),
                 size >= HEADER,
             )
         if side == self.client:
-            return side, given.code
+            return side, given.code, _may_hide(given.code, data, start + 8, end)
         if end - start < 8:
             return (side,)
         status, length = U32_U32(data, start)
         if status:
             return side, None, length > 0
-        return side, given.code, given.code is None and end - start > 8 and data[start + 8] == end - start - 9
+        return side, given.code, self._hides_answer(given.code, data, start + 8, end)
 
     def _narrow(self, cut: Cut, given: Given, tables: dict[Table, list[str]], readings: dict[Table, Any]) -> bool:
         """Keep the layouts in which this frame decodes with nothing left over; whether that told anything."""
         side = cut[4]
-        if self.mismatch and side != self.client:
-            return False
+        if side != self.client:
+            # what answers another request tells a wrong layout, and an answer without a body fits nearly anything
+            doubtful = UNSURE in given.notes or (self.firm and cut[12] - cut[11] <= (HEADER if self.long[side] else 8))
+            if self.mismatch or doubtful:
+                return False
         fitting = [
             table
             for table, reading in readings.items()
@@ -526,6 +663,8 @@ class IggyDissector(Dissector):
             return False
         self.candidates = candidates
         self.tables.clear()
+        self.asks.clear()
+        self.answers.clear()
         self.settled = len(candidates) == 1
         who = "client" if cut[4] == self.client else "server"
         if len(self.deciding) < DECIDING_KEPT:
@@ -562,7 +701,7 @@ class IggyDissector(Dissector):
             return self._long_table(layout, side, data, start, end, given)
         if side == self.client:
             found = None if code is None else frames.ask(code, layout)
-            return found or (frames.HIDDEN_ASK if code is not None and frames.hides(code) else frames.UNKNOWN_ASK)
+            return found or (frames.HIDDEN_ASK if _may_hide(code, data, start + 8, end) else frames.UNKNOWN_ASK)
         if end - start < 8:
             return frames.UNKNOWN_ANSWER
         status, length = U32_U32(data, start)
@@ -570,9 +709,13 @@ class IggyDissector(Dissector):
             if self.mismatch:
                 return frames.refusal("L9")
             return frames.refusal(layout) if not length or layout in TEXT_LAYOUTS else frames.BARE_REFUSAL
-        if code is None and end - start > 8 and data[start + 8] == end - start - 9:
+        if self._hides_answer(code, data, start + 8, end):
             return frames.TOKEN_ANSWER
         return frames.answer(code, layout)
+
+    def _hides_answer(self, code: int | None, data: bytes, start: int, end: int) -> bool:
+        """Whether the body of a response in the classic framing, of which nothing is known, may be a secret."""
+        return _nameless(code) and (may_hold_text if self.mismatch else may_be_token)(data, start, end)
 
     def _long_table(self, layout: str, side: int, data: bytes, start: int, end: int, given: Given) -> Table:
         code, operation = given.code, given.operation
@@ -583,7 +726,8 @@ class IggyDissector(Dissector):
             if kind != REQUEST:
                 return frames.HIDDEN_OTHER if self.forced else frames.OTHER
             header = frames.request_header(layout, data, start, end)
-            return frames.long_ask(operation, code, layout, header) or frames.long_unknown_ask(header, doubtful)
+            found = frames.long_ask(operation, code, layout, header)
+            return found or frames.long_unknown_ask(header, doubtful, _may_hide(code, data, start + HEADER, end))
         if kind == EVICTION:
             return frames.EVICTED
         if kind != REPLY:
@@ -596,9 +740,9 @@ class IggyDissector(Dissector):
                 return frames.long_refusal(layout, False)
             if listed and end - start >= HEADER + 4 and U32(data, start + HEADER)[0]:
                 return frames.long_refusal(layout, True)
-        if code is None:
-            hidden = end - start > HEADER and data[start + HEADER] == end - start - HEADER - 1
-            return frames.long_unknown_answer(layout, hidden or doubtful or data[start + 208 : start + 209] == b"\x92")
+        if _nameless(code):
+            hidden = doubtful or data[start + 208 : start + 209] == b"\x92" or _may_hold_token(data, start, end)
+            return frames.long_unknown_answer(layout, hidden)
         return frames.long_answer(named, code, layout)
 
     # Who answers whom
@@ -608,7 +752,7 @@ class IggyDissector(Dissector):
 
     def _certain(self) -> None:
         """Nothing that was lost leaves a doubt about who answers whom any more."""
-        self.unsure = False
+        self.unsure, self.firm = False, 0
         self.lost_room = 0
 
     def _ask(self, data: bytes, start: int, end: int, order: int) -> Given:
@@ -646,13 +790,15 @@ class IggyDissector(Dissector):
 
         None: it may keep more in flight, or a request of which nothing is known may be the one that is answered.
         """
+        answered, self.answered = self.answered, max(self.answered, order)
         count = self._asked_before(order)
         if self.pipelined or not count:
             return None
         orders = [self.orders[self.open[index][0]] for index in range(count)]
-        if not self._is_behind(Asked._make(self.open[count - 1])):
+        if not self._is_behind(Asked._make(self.open[count - 1])) or orders[-1] < answered:
+            # behind a response comes the next request first: if it is not here it was lost
             return None
-        if count > 1 and (orders[-2] >= self.lost_answers or count - 1 > self.lost_room or len(set(orders)) < count):
+        if count > 1 and (orders[-2] >= max(self.lost_answers, answered) or count - 1 > self.lost_room or len(set(orders)) < count):
             # more than one waits, and not because an answer was lost
             self.pipelined = True
             return None
@@ -684,10 +830,18 @@ class IggyDissector(Dissector):
                 return self._guess(data, start, end, order)
             self._take(latest)
             self._certain()
+            self.firm = latest.number + FIRM
             return Given(latest.number, latest.code, latest.operation)
+        asked = Asked._make(opened[0])
         if len(opened) > 1 and self.orders[opened[1][0]] < order:
             self.pipelined = True
-        asked = Asked._make(opened.popleft())
+        if self.firm:
+            if self.pipelined or not self._can_answer(asked, data, start, end):
+                self.unsure, self.firm = True, 0
+                return self._guess(data, start, end, order)
+            if asked.number > self.firm:
+                self.firm = 0
+        del opened[0]
         return Given(asked.number, asked.code, asked.operation)
 
     def _guess(self, data: bytes, start: int, end: int, order: int) -> Given:
@@ -695,6 +849,7 @@ class IggyDissector(Dissector):
         count = min(TRIED, self._asked_before(order))
         fitting = [index for index in range(count) if self._can_answer(Asked._make(self.open[index]), data, start, end)]
         if not fitting:
+            self.lost_room += 1
             return Given(None, None, None, (UNSURE,))
         asked = Asked._make(self.open[fitting[0]])
         sure = len(fitting) == 1 and end - start >= 16 and self._is_behind(asked)
@@ -735,9 +890,13 @@ class IggyDissector(Dissector):
             if latest is not None and _echoes(latest, client, request, operation):
                 self._certain()
                 self._take(latest)
+                self.firm = latest.number + FIRM
                 return Given(latest.number, latest.code, latest.operation)
         elif len(opened) > 1 and self.orders[opened[1][0]] < order:
             self.pipelined = True
+            self.unsure = self.firm > 0
+        if opened[0][0] > self.firm:
+            self.firm = 0
         before = min(TRIED, self._asked_before(order)) if self.unsure else TRIED
         echoing = [asked for asked in map(Asked._make, islice(opened, before)) if _echoes(asked, client, request, operation)]
         if echoing and (self.unsure or echoing[0].number == opened[0][0] or len(echoing) == 1):
@@ -765,7 +924,7 @@ class IggyDissector(Dissector):
         given = self.given
         asks = side == self.client
         if given is None:
-            if damage is None and self.settled and self.plain:
+            if damage is None and self.plain:
                 quick = self._quick_ask(side, data, start, end) if asks else self._quick_answer(side, data, start, end)
                 if quick is not None:
                     return quick
@@ -870,8 +1029,12 @@ class IggyDissector(Dissector):
         return (name, "response", ident, fields, "answered", notes, None, ANSWER, number, None)
 
     def _quick(self, key: int, asks: bool) -> Quick | None:
-        """The table of a command's requests or answers in the settled layout, for the fast path; None where there is more to see."""
-        layout = self.candidates[0]
+        """The table of a command's requests or answers in the layouts that are left, for the fast path; None where there is more to see,
+        or where they read it differently."""
+        found = {self._quick_in(layout, key, asks) for layout in self.candidates}
+        return found.pop() if len(found) == 1 else None
+
+    def _quick_in(self, layout: str, key: int, asks: bool) -> Quick | None:
         table: Table | None
         if self.long[self.client or 0]:
             operation = NON_REPLICATED if key > 0 else -key
@@ -884,10 +1047,10 @@ class IggyDissector(Dissector):
                 table = frames.long_answer(operation, code, layout)
         else:
             code = key
-            if key == 38 or (layout == "L0" and key in (32, 33)):
+            if key == 38 or ("L0" in self.candidates and key in (32, 33)):
                 return None
             table = frames.ask(code, layout) if asks else frames.answer(code, layout)
-        if table is None or table.code is None or table.mixed:
+        if table is None or table.code is None or table.mixed or table.name in STATING:
             return None
         return table.name, table.reader(self.style), checks(code, layout, asks)
 
@@ -895,7 +1058,7 @@ class IggyDissector(Dissector):
         """Keep the version that a side states of itself."""
         for key, server in (("version", False), ("sdk_version", False), ("server_version", True)):
             version = fields.get(key)
-            if isinstance(version, str) and version:
+            if isinstance(version, str) and version and not version.startswith("<redacted "):
                 name = fields.get("sdk_name")
                 self.facts["server_version" if server else "client_version"] = version if name is None else f"{name} {version}"
                 self.hint = hinted(version, server) or self.hint
@@ -905,8 +1068,17 @@ class IggyDissector(Dissector):
     ) -> Decoded | tuple[Any, ...]:
         table = self._table(layout, side, data, start, end, given)
         form, walked = table.walk(data, start, end, self.style, None if damage is None else damage.reason)
+        if (walked.fault is not None or "trailing" in walked.fields) and not self.style.show_secrets:
+            walked = self._hide(table, walked, data, start, damage)
         name = form.name if table.code is not None else table.name
         return self._finish_up(side, data, start, end, given, layout, table, name, walked.fields, walked.notes, walked.fault, walked)
+
+    def _hide(self, table: Table, walked: Walked, data: bytes, start: int, damage: Damage | None) -> Walked:
+        """A frame that is not as its table says with what may be a secret hidden."""
+        if damage is not None and not table.mixed:
+            # what there is of it is as it should be
+            return walked
+        return hide(walked, data, start, table.secret)
 
     def _finish_up(
         self,
@@ -970,6 +1142,21 @@ class IggyDissector(Dissector):
 
 
 UNSURE = "the pairing is unsure: frames were missed before"
+
+
+def _may_hide(code: int | None, data: bytes, start: int, end: int) -> bool:
+    """Whether the body of a request that the layout does not have may be a password or a token."""
+    return code is not None and frames.hides(code) if not _nameless(code) else may_hold_text(data, start, end)
+
+
+def _nameless(code: int | None) -> bool:
+    """Whether nothing is known of a command."""
+    return code is None or frames.command_of(code) is None
+
+
+def _may_hold_token(data: bytes, start: int, end: int) -> bool:
+    """Whether a reply of the 256-byte framing may hand out a token, behind a list of results perhaps."""
+    return any(may_be_token(data, start + HEADER + results, end) for results in (0, 4))
 
 
 def _old_code(code: int, length: int) -> int:

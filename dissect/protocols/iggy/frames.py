@@ -126,7 +126,7 @@ def _results(labels: Mapping[int, str]) -> Field:
 class Table:
     """One command in one direction: the layouts of all forms it has, the likeliest first."""
 
-    __slots__ = ("code", "layouts", "mixed", "name", "readers")
+    __slots__ = ("code", "layouts", "mixed", "name", "readers", "secret")
 
     def __init__(self, code: int | None, name: str, *layouts: Layout) -> None:
         self.code = code
@@ -134,6 +134,7 @@ class Table:
         self.layouts = layouts
         self.mixed = len({layout.name for layout in layouts}) > 1
         """The form tells which command it is (register)."""
+        self.secret = any(layout.secret for layout in layouts)
         self.readers: dict[Style, Callable[[bytes, int, int], dict[str, Any]]] = {}
 
     def reader(self, style: Style) -> Callable[[bytes, int, int], dict[str, Any]]:
@@ -314,11 +315,12 @@ def _hidden(header: Body) -> Body:
 
 
 @cache
-def long_unknown_ask(header: str, hidden: bool) -> Table:
-    """The table of a request in the 256-byte framing that the layout does not have."""
+def long_unknown_ask(header: str, doubtful: bool, hidden: bool) -> Table:
+    """The table of a request in the 256-byte framing that the layout does not have; `doubtful`: it may be none."""
     fields = LONG_REQUESTS[header]
-    body = (*_hidden(fields), _SECRET_BODY) if hidden else (*fields, _BODY)
-    return Table(None, "unknown", Layout("unknown", *body))
+    return Table(
+        None, "unknown", Layout("unknown", *(_hidden(fields) if doubtful else fields), _SECRET_BODY if doubtful or hidden else _BODY)
+    )
 
 
 def long_ask(operation: int | None, code: int | None, layout: str, header: str) -> Table | None:
@@ -384,7 +386,8 @@ EVICTED = Table(
         note="in place of a reply; the connection stays open",
     ),
 )
-OTHER = Table(None, "unknown", Layout("unknown", *_COMMON, _BODY, kind="one_way", note="a frame between replicas"))
+OTHER = Table(None, "unknown", Layout("unknown", *_COMMON, _SECRET_BODY, kind="one_way", note="a frame between replicas"))
+"""Replicas hand on what clients send them, logins and new passwords too."""
 HIDDEN_OTHER = Table(None, "unknown", Layout("unknown", *_hidden(_COMMON), _SECRET_BODY, kind="one_way", note="perhaps no frame at all"))
 
 

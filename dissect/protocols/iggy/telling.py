@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import gmtime, strftime
 from typing import Any
 
 from dissect.model import ConversationRow, Message
+from dissect.protocols.iggy.bodies import YEAR_2020, YEAR_2100
 from dissect.protocols.iggy.features import RELEASES
 
 TEXT = """\
@@ -61,8 +63,28 @@ _HEADERS = frozenset(
         "metadata_length",
         "padding",
         "indexes",
+        "created_at",
+        "groups_count",
+        "members_count",
+        "has_permissions",
+        "has_username",
+        "has_status",
+        "partition_given",
     )
 )
+
+_FIRST = frozenset(("stream_id", "topic_id", "group_id", "user_id", "consumer", "id", "name", "username"))
+
+_NEVER, _UNLIMITED = {(1 << 64) - 1: "never expires", 0: ""}, {(1 << 64) - 1: "unlimited", 0: ""}
+_USUAL: dict[str, dict[Any, str]] = {
+    "message_expiry": _NEVER,
+    "max_topic_size": _UNLIMITED,
+    "compression_algorithm": {1: ""},
+    "replication_factor": {0: "", 1: ""},
+    "context": {"": ""},
+    "version": {"": ""},
+}
+"""Values that say little, and how they are told."""
 
 _FINDS = frozenset(("get_client", "get_user", "get_consumer_offset", "get_stream", "get_topic", "get_consumer_group"))
 """Commands whose empty answer says that there is no such thing."""
@@ -76,16 +98,19 @@ def says(message: Message) -> str:
     fields = message.fields
     if message.kind == "response":
         if message.name == "eviction":
-            return f"evicted: {fields.get('reason_label') or fields.get('reason')}"
+            return _evicted(fields)
         failure = _failure(fields)
         if failure:
             return failure
-        if message.name == "poll_messages" and "partition_id" in fields:
-            return _polled(fields)
+        told = _RESPONSES.get(message.name)
+        if told is not None and told[0] in fields:
+            return told[1](fields)
     elif message.name in _REQUESTS and "stream_id" in fields:
         return _REQUESTS[message.name](fields)
-    parts = [_told(name, value, fields) for name, value in fields.items() if name not in _HEADERS and not name.endswith("_label")]
-    parts = [part for part in parts if part]
+    names = [name for name in fields if name not in _HEADERS and not name.endswith("_label")]
+    # what a thing is called must not be lost behind its settings
+    names.sort(key=lambda name: name not in _FIRST)
+    parts = [part for part in (_told(name, fields[name], fields) for name in names) if part]
     if not parts and message.outcome == "answered" and message.name in _FINDS:
         return "not found"
     if len(parts) > SHOWN:
@@ -93,17 +118,30 @@ def says(message: Message) -> str:
     return "  ".join(parts)
 
 
+def _evicted(fields: dict[str, Any]) -> str:
+    reason = f"evicted: {fields.get('reason_label') or fields.get('reason')}"
+    if fields.get("highest_version"):
+        return f"{reason}, accepted are {fields.get('lowest_version_label')} to {fields.get('highest_version_label')}"
+    return reason
+
+
 def _failure(fields: dict[str, Any]) -> str:
     """The status, with its text where there is one, or the results that failed."""
     status = fields.get("status")
     if status:
-        label = fields.get("status_label") or f"status {status}"
+        label = fields.get("status_label")
+        failure = f"{label} ({status})" if label else f"status {status}"
         text = fields.get("message")
-        return f"{label}: {text}" if text else str(label)
+        return f"{failure}: {text}" if text else failure
     results = fields.get("results")
     if results:
-        return ", ".join(dict.fromkeys(str(one.get("result_label") or f"result {one.get('result')}") for one in results))
+        return ", ".join(dict.fromkeys(_result(one) for one in results))
     return ""
+
+
+def _result(one: dict[str, Any]) -> str:
+    label = one.get("result_label")
+    return f"{label} ({one.get('result')})" if label else f"result {one.get('result')}"
 
 
 def _told(name: str, value: Any, fields: dict[str, Any]) -> str:
@@ -115,11 +153,21 @@ def _told(name: str, value: Any, fields: dict[str, Any]) -> str:
             return f"{value.get('kind_label') or name} {inner['value'] if isinstance(inner, dict) and 'value' in inner else inner}"
         return ""
     if isinstance(value, list):
-        return f"{len(value)} {name}"
+        if name.endswith("options") and not value:
+            return ""
+        return _count(len(value), name)
     if name in ("body", "snapshot", "trailing"):
         return f"{len(value) // 2:,} bytes" if isinstance(value, str) and not value.startswith("<") else str(value)
+    if name in _USUAL and value in _USUAL[name]:
+        return _USUAL[name][value]
+    if name == "partition_id":
+        return _partition(fields)
     label = fields.get(f"{name}_label")
     return f"{name}={value if label is None else label}"
+
+
+def _count(count: int, things: str) -> str:
+    return f"{count:,} {things.removesuffix('s') if count == 1 else things}"
 
 
 def _identifier(value: Any) -> Any:
@@ -130,17 +178,41 @@ def _place(fields: dict[str, Any]) -> str:
     return f"{_identifier(fields.get('stream_id'))}/{_identifier(fields.get('topic_id'))}"
 
 
-def _poll(fields: dict[str, Any]) -> str:
+def _partition(fields: dict[str, Any]) -> str:
+    """The partition, if one is given: up to L7 none is where it says 0, later a flag tells."""
+    number = fields.get("partition_id")
+    given = fields.get("partition_given", number != 0 or "consumer" not in fields)
+    return f"partition {number}" if given and number is not None else ""
+
+
+def _consumed(fields: dict[str, Any]) -> list[str]:
+    """Where who reads: how requests of consumers begin."""
     consumer = fields.get("consumer", {})
-    parts = [_place(fields)]
-    if fields.get("partition_given", True) and "partition_id" in fields:
-        parts.append(f"partition {fields['partition_id']}")
-    parts.append(f"{consumer.get('kind_label') or 'consumer'} {_identifier(consumer.get('id'))}")
+    who = f"{consumer.get('kind_label') or 'consumer'} {_identifier(consumer.get('id'))}"
+    return [part for part in (_place(fields), _partition(fields), who) if part]
+
+
+def _poll(fields: dict[str, Any]) -> str:
+    parts = _consumed(fields)
     strategy = fields.get("strategy_label") or fields.get("strategy")
-    if strategy is not None:
-        parts.append(f"{strategy} {fields.get('strategy_value')}" if strategy in ("offset", "timestamp") else str(strategy))
+    value = fields.get("strategy_value")
+    if strategy == "timestamp" and isinstance(value, int) and YEAR_2020 <= value < YEAR_2100:
+        parts.append(f"timestamp {strftime('%Y-%m-%dT%H:%M:%S', gmtime(value // 1_000_000))}.{value % 1_000_000:06}Z")
+    elif strategy is not None:
+        parts.append(f"{strategy} {value}" if strategy in ("offset", "timestamp") else str(strategy))
     if "count" in fields:
         parts.append(f"up to {fields['count']}")
+    if fields.get("auto_commit"):
+        parts.append("auto commit")
+    return "  ".join(parts)
+
+
+def _offset_of(fields: dict[str, Any]) -> str:
+    parts = _consumed(fields)
+    if "offset" in fields:
+        parts.append(f"offset {fields['offset']}")
+    if "ack" in fields:
+        parts.append(f"ack {fields.get('ack_label') or fields['ack']}")
     return "  ".join(parts)
 
 
@@ -150,12 +222,24 @@ def _send(fields: dict[str, Any]) -> str:
     label = target.get("kind_label")
     if label is not None:
         parts.append({"balanced": "balanced", "partition_id": f"partition {target.get('value')}"}.get(label, f"key {target.get('value')}"))
-    count = len(_messages(fields))
-    parts.append(f"{count} message" if count == 1 else f"{count:,} messages")
+    parts.append(_count(len(_messages(fields)), "messages"))
     return "  ".join(parts)
 
 
-_REQUESTS: dict[str, Callable[[dict[str, Any]], str]] = {"poll_messages": _poll, "send_messages": _send}
+_REQUESTS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "poll_messages": _poll,
+    "send_messages": _send,
+    **dict.fromkeys(
+        (
+            "get_consumer_offset",
+            "store_consumer_offset",
+            "delete_consumer_offset",
+            "store_consumer_offset_2",
+            "delete_consumer_offset_2",
+        ),
+        _offset_of,
+    ),
+}
 
 
 def _messages(fields: dict[str, Any]) -> list[dict[str, Any]]:
@@ -167,7 +251,7 @@ def _messages(fields: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _polled(fields: dict[str, Any]) -> str:
     messages = _messages(fields)
-    parts = [f"partition {fields['partition_id']}", f"{len(messages)} message" if len(messages) == 1 else f"{len(messages):,} messages"]
+    parts = [f"partition {fields['partition_id']}", _count(len(messages), "messages")]
     if messages:
         if "batches" in fields:
             batches = [batch for batch in fields["batches"] if batch.get("messages")]
@@ -181,10 +265,59 @@ def _polled(fields: dict[str, Any]) -> str:
     return "  ".join(parts)
 
 
+def _stored(fields: dict[str, Any]) -> str:
+    parts = [f"partition {fields['partition_id']}"]
+    stored, current = fields.get("stored_offset"), fields.get("current_offset")
+    if stored is not None and current is not None:
+        parts += [f"stored {stored}", f"current {current}", f"behind by {current - stored}"]
+    return "  ".join(parts)
+
+
+def _written(fields: dict[str, Any]) -> str:
+    written = fields["written"]
+    places = [
+        f"{one.get('stream_id')}/{one.get('topic_id')}  partition {one.get('partition_id')}  offset {one.get('base_offset')}"
+        for one in written
+    ]
+    return ", ".join([*places[:SHOWN], "..."] if len(places) > SHOWN else places)
+
+
+def _stats(fields: dict[str, Any]) -> str:
+    parts = [f"server {fields['server_version']}"] if fields.get("server_version") else []
+    for what in ("streams", "topics", "partitions", "messages", "clients", "consumer_groups"):
+        count = fields.get(f"{what}_count")
+        if count is not None:
+            parts.append(_count(count, what.replace("_", " ")))
+    return "  ".join(parts)
+
+
+def _nodes(fields: dict[str, Any]) -> str:
+    nodes = fields["nodes"]
+    told = [f"{one.get('role_label')} {one.get('ip')}:{one.get('tcp_port')} {one.get('status_label')}" for one in nodes[:SHOWN]]
+    return "  ".join([f"cluster {fields.get('name')}", _count(len(nodes), "nodes"), *told])
+
+
+def _assigned(fields: dict[str, Any]) -> str:
+    numbers = fields["partitions"]
+    shown = ", ".join(map(str, numbers[:20])) + (", ..." if len(numbers) > 20 else "")
+    return f"generation {fields['generation']}  {_count(len(numbers), 'partitions')}" + (f": {shown}" if numbers else "")
+
+
 def _offset(batch: dict[str, Any], place: int) -> int | None:
     """The offset of a message of a batch; a damaged one may not say."""
     delta = batch["messages"][place].get("offset_delta")
     return None if delta is None else batch["base_offset"] + delta
+
+
+_RESPONSES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+    "poll_messages": ("partition_id", _polled),
+    "get_consumer_offset": ("partition_id", _stored),
+    "send_messages": ("written", _written),
+    "get_stats": ("process_id", _stats),
+    "get_cluster_metadata": ("nodes", _nodes),
+    "sync_consumer_group": ("partitions", _assigned),
+}
+"""By command: a field that its answer must have, and what it says."""
 
 
 def relate(rows: list[ConversationRow]) -> None:

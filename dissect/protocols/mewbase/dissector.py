@@ -23,6 +23,11 @@ SHAPE_FIELDS: Final = 32
 NUMBERED: Final = "2016-12-01"
 """The day from which requests carry a rID."""
 
+DOCUMENT: Final = 0x03
+
+LARGEST_ID: Final = 1 << 63
+"""An id from here on is no integer of any BSON type."""
+
 REST_NOTE: Final = "the length does not count its own 4 bytes, as the mewbase document says and no real program does"
 
 _shapes: dict[tuple[Any, ...], Shape] = {}
@@ -94,7 +99,7 @@ class MewbaseDissector(Dissector):
         append = ends.append
         size, limit = len(data), self.options.frame_limit
         last = size - 10
-        counted = self.shifts[side] is COUNTED
+        counted = self.shifts[side] == COUNTED
         while at <= last:
             if counted and data[at + 4 : at + 10] == TYPE:
                 length = _INT32(data, at)[0]
@@ -104,7 +109,7 @@ class MewbaseDissector(Dissector):
                 length = self._length(side, data, at)
                 if length <= 0:
                     break
-                counted = self.shifts[side] is COUNTED
+                counted = self.shifts[side] == COUNTED
             at += length
             if at > size or length > limit:
                 break
@@ -192,7 +197,7 @@ class MewbaseDissector(Dissector):
                 notes.append("repeated field: servers take the last one")
         if name is None and damage is not None:
             self.lost(side)
-        if type(body) is list and body and all(type(item) is dict and item.keys() == {"key", "value"} for item in body):
+        if type(body) is list and _frame_type(walked, data, start) == DOCUMENT:
             body = {item["key"]: item["value"] for item in body}
             notes.append("frame repeats a field: servers take the last one")
         if body is not None and type(body) is not dict:
@@ -407,6 +412,11 @@ _UNKNOWN: Final = {
 }
 
 
+def _frame_type(walked: Walked, data: bytes, start: int) -> int:
+    """The element type of the last `frame`, which holds other elements."""
+    return [data[start + span.offset] for span in walked.spans if span.name == "frame" and span.depth == 0 and not span.leaf][-1]
+
+
 def _plain(ident: Any) -> bool:
     """Whether this can be the number that requests and answers have in common."""
     return type(ident) in (int, float, str)
@@ -414,7 +424,7 @@ def _plain(ident: Any) -> bool:
 
 def _ident(value: Any) -> int | str | None:
     if type(value) is float:
-        return int(value)
+        return int(value) if abs(value) < LARGEST_ID else str(value)
     return value if type(value) in (int, str) else None
 
 

@@ -20,7 +20,7 @@ UNKNOWN_NOTED: Final = 8
 
 SECRET_NAMES: Final = frozenset(("authInfo", "username", "password"))
 
-PUBLIC: Final = frozenset(("type", "frame", "frame.version"))
+PUBLIC: Final = frozenset(("type", "frame.version"))
 """What is shown of CONNECT, whose other fields are whatever the user's authentication takes."""
 
 ERRORS: Final = {
@@ -283,22 +283,22 @@ FRAMES: Final = (
 )
 
 
-def secret_in(table: FrameTable | None) -> Callable[[str], bool]:
+def secret_in(table: FrameTable | None) -> Callable[[str, bool], bool]:
     """Which paths of a frame of this type, or of one that is not known, are never shown, nor what is below them."""
     if table is None:
         return _secret_by_name
     return _secret_in_connect if table.name == "CONNECT" else _secret_elsewhere
 
 
-def _secret_in_connect(path: str) -> bool:
-    return path not in PUBLIC
+def _secret_in_connect(path: str, nested: bool) -> bool:
+    return path not in PUBLIC and not (path == "frame" and nested)
 
 
-def _secret_elsewhere(path: str) -> bool:
+def _secret_elsewhere(path: str, _nested: bool) -> bool:
     return path.startswith("frame.") and path[6:] in SECRET_NAMES
 
 
-def _secret_by_name(path: str) -> bool:
+def _secret_by_name(path: str, _nested: bool) -> bool:
     """Also where a sender forgets the inner document, or damage has hit a name."""
     return path.rpartition(".")[2] in SECRET_NAMES
 

@@ -267,7 +267,13 @@ class Reader:
             self.note(f"body begins as an AMQP message but is none: {why}")
             return None
         if spans and self.spans is not None:
-            self.spans.extend(span._replace(offset=span.offset - self.start, buffer=self.buffer) for span in spans)
+            start, buffer = self.start, self.buffer
+            self.spans.extend(
+                [
+                    Span(name, place - start, length, value, level, leaf, label, secret, buffer)
+                    for name, place, length, value, level, leaf, label, secret, _ in spans
+                ]
+            )
         return sections
 
     def sub_batch(self, data: bytes, at: int, end: int, offset: int | None, entry: dict[str, Any], path: str, depth: int) -> int:
@@ -412,6 +418,8 @@ class Reader:
                 if filtered:
                     at = self.text("filter_value", data, at, end, entry, f"{name}.", depth + 2)
                 at = self.entry(data, at, end, None, 0, entry, name, depth + 2)
+                if filtered and "compression" in entry:
+                    self.note("a sub-batch in Publish version 2, which servers do not accept")
             except Malformed:
                 if entry:
                     entries.append(entry)

@@ -72,6 +72,16 @@ DRAFT_HANDSHAKE: Mapping[Phase, Mapping[str, Phase]] = {
     Phase.FRESH: {"SaslHandshake": Phase.AUTHENTICATING},
 }
 
+ANSWERED: Mapping[str, Phase] = {
+    "PeerProperties": Phase.GREETED,
+    "SaslHandshake": Phase.AUTHENTICATING,
+    "SaslAuthenticate": Phase.AUTHENTICATING,
+    "Open": Phase.OPEN,
+}
+"""Where a connection is at least when this was answered: the request may not have been captured."""
+
+_ORDER = {phase: order for order, phase in enumerate(Phase)}
+
 UNAUTHENTICATED = frozenset((Phase.FRESH, Phase.GREETED, Phase.AUTHENTICATING))
 
 _ANYTIME = frozenset(("Heartbeat", "Close"))
@@ -96,10 +106,6 @@ def open_key(side: int, number: int, ident: int = 0) -> int:
     return -1 - (side << 48 | number << 32 | ident)
 
 
-def published_key(publisher: int, publishing_id: int) -> int:
-    return publisher << 64 | publishing_id
-
-
 class StreamDissector(Dissector):
     """What the protocol in use and its draft have in common."""
 
@@ -107,6 +113,7 @@ class StreamDissector(Dissector):
     key = (4, 8)
     aligned = True
     reuse = "queue"
+    DERIVED = ("style", "render")
 
     language: ClassVar[Language]
     handshake: ClassVar[Mapping[Phase, Mapping[str, Phase]]]
@@ -114,10 +121,14 @@ class StreamDissector(Dissector):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.phase = Phase.FRESH if context.syn else Phase.OPEN
+        self.ahead: set[str] = set()
+        """What was answered before it was seen to be asked."""
         self.style = Style(self.options.bytes_as, self.options.show_secrets)
         self.render = RENDER[self.style.bytes_as]
         self.frame_max = _UNLIMITED
         self.allowance = Allowance()
+        self.renewed = False
+        """Whether `publisher_key` has more to say than the publisher id."""
         self._choose_handlers()
 
     def _choose_handlers(self) -> None:
@@ -127,6 +138,9 @@ class StreamDissector(Dissector):
             client, server = self.tables(self.style)
             self.handlers = (server, client) if self.client else (client, server)
         self.set_lanes()
+
+    def resume(self) -> None:
+        self._choose_handlers()
 
     @classmethod
     def tables(cls, style: Style) -> tuple[Handlers, Handlers]:
@@ -199,10 +213,21 @@ class StreamDissector(Dissector):
 
     def _advance(self, name: str, kind: str) -> str | None:
         """Follow the handshake: a note when this message was not expected now."""
-        if (kind == "response" and name != "Tune") or name in _ANYTIME:
+        if name in _ANYTIME:
+            return None
+        if kind == "response" and name != "Tune":
+            reached = ANSWERED.get(name, self.phase)
+            if _ORDER[reached] > _ORDER[self.phase]:
+                self.phase = reached
+                self._choose_handlers()
+                self.ahead.add(name)
             return None
         following = self.handshake[self.phase].get(name)
         if following is None:
+            if name in self.ahead:
+                # Captured after its answer
+                self.ahead.remove(name)
+                return None
             return f"{name} while the connection is {self.phase.value}"
         self.phase = following
         self._choose_handlers()
@@ -243,6 +268,8 @@ class StreamDissector(Dissector):
         if name is None:
             name = f"unknown 0x{key:04x}"
             note = f"command 0x{key:04x} is not known"
+        elif marked and word & 0x7FFF_FFFF in self.language.words:
+            note = f"the response bit is set on {name}, which is never sent with it"
         else:
             note = f"version {version} of {name} is not known"
         # There may be a password in it: whatever its version, and in anything that comes where one is expected.
@@ -293,16 +320,16 @@ class StreamDissector(Dissector):
         """Id, outcome, role and key of a message whose fields may not all be there."""
         number = self.language.numbers[layout.name]
         if layout in self.language.published:
-            publisher = fields.get("publisher_id", 0)
+            high = self.publisher_key(fields.get("publisher_id", 0), True)
             ids = [one["publishing_id"] for one in fields.get("published_messages", ()) if "publishing_id" in one]
-            return None, None, ASK_MANY, [published_key(publisher, one) for one in ids]
+            return None, None, ASK_MANY, [high | one for one in ids]
         if layout.name == "PublishConfirm":
-            publisher = fields.get("publisher_id", 0)
-            return None, "answered", ANSWER_MANY, [published_key(publisher, one) for one in fields.get("publishing_ids", ())]
+            high = self.publisher_key(fields.get("publisher_id", 0), False)
+            return None, "answered", ANSWER_MANY, [high | one for one in fields.get("publishing_ids", ())]
         if layout.name == "PublishError":
-            publisher = fields.get("publisher_id", 0)
+            high = self.publisher_key(fields.get("publisher_id", 0), False)
             ids = [one["publishing_id"] for one in fields.get("publishing_errors", ()) if "publishing_id" in one]
-            return None, "refused", ANSWER_MANY, [published_key(publisher, one) for one in ids]
+            return None, "refused", ANSWER_MANY, [high | one for one in ids]
         if layout.name == "Tune":
             if layout.kind == "request":
                 return None, None, ASK, open_key(side, number)
@@ -320,6 +347,10 @@ class StreamDissector(Dissector):
         code = fields.get("response_code")
         refused = code is not None and code not in self.language.accepted
         return ident, "refused" if refused else "answered", ANSWER, open_key(1 - side, number, ident)
+
+    def publisher_key(self, publisher: int, asks: bool) -> int:
+        """What the keys of a publisher's messages have above their publishing ids; `asks`: a Publish, no answer to one."""
+        return publisher << 64
 
     def follow(self, layout: Layout, side: int, fields: dict[str, Any], notes: list[str]) -> None:
         """Keep the state that some messages change, and note what it says of them."""
@@ -441,9 +472,9 @@ def _confirm(layout: Layout, style: Style) -> Handler:
             return None
         keys = fields["publishing_ids"]
         publisher = fields.get("publisher_id")
-        if publisher:
-            publisher <<= 64
-            keys = [publisher | one for one in keys]
+        if publisher is not None and (publisher or self.renewed):
+            high = self.publisher_key(publisher, False) if self.renewed else publisher << 64
+            keys = [high | one for one in keys]
         return "PublishConfirm", "response", None, fields, "answered", (), None, ANSWER_MANY, keys, None
 
     return handle
@@ -457,7 +488,7 @@ def _publish(style: Style) -> Handler:
         size, key, version, publisher, count = head(data, start)
         if size > self.frame_max:
             return None
-        high = publisher << 64
+        high = self.publisher_key(publisher, True) if self.renewed else publisher << 64
         at = start + 13
         messages: list[dict[str, Any]] = []
         keys = []
@@ -590,6 +621,16 @@ def _handlers(language: Language, by_side: dict[int, tuple[Layout, ...]], style:
     return made
 
 
+_PUBLISHER_LAYOUTS = frozenset(
+    (
+        layouts.DECLARE_PUBLISHER,
+        layouts.DECLARE_PUBLISHER_RESPONSE,
+        layouts.DELETE_PUBLISHER,
+        layouts.DELETE_PUBLISHER_RESPONSE,
+    )
+)
+
+
 @cache
 def _current_handlers(style: Style) -> tuple[Handlers, Handlers]:
     special = {
@@ -597,15 +638,23 @@ def _current_handlers(style: Style) -> tuple[Handlers, Handlers]:
         layouts.DELIVER: _deliver(style, False),
         layouts.DELIVER_2: _deliver(style, True),
     }
+    # What makes publishers come and go is followed.
     language = CURRENT_LANGUAGE
-    return _handlers(language, language.client, style, special), _handlers(language, language.server, style, special)
+    client = {word: choices for word, choices in language.client.items() if choices[0] not in _PUBLISHER_LAYOUTS}
+    server = {word: choices for word, choices in language.server.items() if choices[0] not in _PUBLISHER_LAYOUTS}
+    return _handlers(language, client, style, special), _handlers(language, server, style, special)
 
 
 @cache
 def _draft_handlers(style: Style) -> tuple[Handlers, Handlers]:
     # Unsubscribe is answered under the key of Subscribe: these are followed.
     language = DRAFT_LANGUAGE
-    followed = (layouts_draft.UNSUBSCRIBE, layouts_draft.UNSUBSCRIBE_RESPONSE, layouts_draft.SUBSCRIBE_RESPONSE)
+    followed = (
+        layouts_draft.SUBSCRIBE,
+        layouts_draft.SUBSCRIBE_RESPONSE,
+        layouts_draft.UNSUBSCRIBE,
+        layouts_draft.UNSUBSCRIBE_RESPONSE,
+    )
     client = {word: choices for word, choices in language.client.items() if choices[0] not in followed}
     server = {word: choices for word, choices in language.server.items() if choices[0] not in followed}
     return _handlers(language, client, style, {}), _handlers(language, server, style, {})
@@ -617,6 +666,50 @@ class RabbitmqStreamDissector(StreamDissector):
     protocol = "rabbitmq-stream"
     language = CURRENT_LANGUAGE
     handshake = HANDSHAKE
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self.waiting: dict[tuple[str, int], int] = {}
+        """Publishers whose DeclarePublisher or DeletePublisher has no answer yet, by name and correlation id."""
+        self.hasty: set[int] = set()
+        """Publishers that did not wait for that answer."""
+        self.alive = set() if context.syn else set(range(256))
+        """Publishers that may exist: a server that takes one of these anew has dropped it with its stream, and all it published."""
+        self.dropped: dict[int, int] = {}
+        """How often a publisher was dropped. What it had published is not answered any more, but often published again, under the
+        same publishing ids."""
+
+    def lost(self, side: int) -> None:
+        super().lost(side)
+        self.waiting.clear()
+
+    def publisher_key(self, publisher: int, asks: bool) -> int:
+        if asks:
+            self.hasty.add(publisher)
+        return (self.dropped.get(publisher, 0) << 8 | publisher) << 64
+
+    def follow(self, layout: Layout, side: int, fields: dict[str, Any], notes: list[str]) -> None:
+        super().follow(layout, side, fields, notes)
+        if layout not in _PUBLISHER_LAYOUTS or "correlation_id" not in fields:
+            return
+        asked = layout.name, fields["correlation_id"]
+        if layout.kind == "request":
+            if "publisher_id" in fields:
+                self.waiting[asked] = fields["publisher_id"]
+                self.hasty.discard(fields["publisher_id"])
+                if len(self.waiting) > self.options.open_limit:
+                    del self.waiting[next(iter(self.waiting))]
+        elif asked in self.waiting:
+            publisher = self.waiting.pop(asked)
+            if fields.get("response_code") != 1:
+                pass
+            elif layout is layouts.DELETE_PUBLISHER_RESPONSE:
+                self.alive.discard(publisher)
+            else:
+                if publisher in self.alive and publisher not in self.hasty:
+                    self.dropped[publisher] = self.dropped.get(publisher, 0) + 1
+                self.alive.add(publisher)
+        self.renewed = bool(self.waiting or self.dropped)
 
     @classmethod
     def tables(cls, style: Style) -> tuple[Handlers, Handlers]:
@@ -636,6 +729,7 @@ class RabbitmqStreamDraftDissector(StreamDissector):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.unsubscribing: dict[int, int] = {}
+        self.subscribing: dict[int, int] = {}
 
     @classmethod
     def tables(cls, style: Style) -> tuple[Handlers, Handlers]:
@@ -654,15 +748,30 @@ class RabbitmqStreamDraftDissector(StreamDissector):
         ident = fields.get("correlation_id")
         if ident is None:
             return
-        waiting = self.unsubscribing
         if layout is layouts_draft.UNSUBSCRIBE:
-            waiting[ident] = waiting.get(ident, 0) + 1
-            if len(waiting) > self.options.open_limit:
-                del waiting[next(iter(waiting))]
-        elif layout in (layouts_draft.UNSUBSCRIBE_RESPONSE, layouts_draft.UNSUBSCRIBE_SUCCESS) and ident in waiting:
-            waiting[ident] -= 1
-            if not waiting[ident]:
-                del waiting[ident]
+            _remember(self.unsubscribing, ident, self.options.open_limit)
+        elif layout is layouts_draft.SUBSCRIBE:
+            _remember(self.subscribing, ident, self.options.open_limit)
+        elif layout in (layouts_draft.UNSUBSCRIBE_RESPONSE, layouts_draft.UNSUBSCRIBE_SUCCESS):
+            _forget(self.unsubscribing, ident)
+        elif layout is layouts_draft.SUBSCRIBE_RESPONSE and not _forget(self.subscribing, ident) and not fields.get("response_code"):
+            notes.append("this may as well answer Unsubscribe, whose success has the same key")
+
+
+def _remember(waiting: dict[int, int], ident: int, limit: int) -> None:
+    waiting[ident] = waiting.get(ident, 0) + 1
+    if len(waiting) > limit:
+        del waiting[next(iter(waiting))]
+
+
+def _forget(waiting: dict[int, int], ident: int) -> bool:
+    """Whether a request with this id was waiting."""
+    if ident not in waiting:
+        return False
+    waiting[ident] -= 1
+    if not waiting[ident]:
+        del waiting[ident]
+    return True
 
 
 _TEXT = """\

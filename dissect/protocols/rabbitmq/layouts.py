@@ -149,7 +149,7 @@ PUBLISH_2 = bare(
     PUBLISHER_ID,
     Field("published_messages", PUBLISHED_FILTERED),
     version=2,
-    note="with a filter value for each message; since 3.13",
+    note="version 2, with a filter value for each message; since 3.13",
 )
 
 PUBLISH_CONFIRM = bare(0x0003, "response", PUBLISHER_ID, Field("publishing_ids", Array(u64, i32)), note="may cover many Publish frames")
@@ -186,7 +186,7 @@ DELIVER_2 = bare(
     Field("committed_chunk_id", u64),
     Field("chunk", CHUNK),
     version=2,
-    note="after the client announced version 2 in ExchangeCommandVersions",
+    note="version 2, after the client announced it in ExchangeCommandVersions",
 )
 
 CREDIT = bare(0x0009, "one_way", SUBSCRIPTION_ID, Field("credit", i16, "a uint16 in the document; servers read it as signed"))

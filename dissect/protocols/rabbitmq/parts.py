@@ -44,8 +44,9 @@ def _rows(parts: tuple[Part, ...]) -> list[Row]:
 _ENTRIES = ("entries[]", "entry or sub-batch", "as many as num_entries; a sub-batch where the first bit is set")
 
 
-def _sub_batch(form: Form, offset: str) -> PartTable:
+def _sub_batch(form: Form, offset: str, *published: Row) -> PartTable:
     first = [
+        *published,
         ("offset", "uint64", offset),
         ("compression", "bits 1-3 of a uint8", "0 none, 1 gzip, 2 snappy (framed or raw), 3 lz4 (frame), 4 zstd"),
         ("reserved", "bits 4-7 of the same", ""),
@@ -61,16 +62,20 @@ def _sub_batch(form: Form, offset: str) -> PartTable:
 
 _COUNTED = "not on the wire: counted from the chunk's first; absent in Publish"
 
-_ENTRY = PartTable(
-    "Entry",
-    "in chunks and in Publish",
-    (
-        ("offset", "uint64", _COUNTED),
-        ("size", "uint32", "below 0x80000000"),
-        ("body", "bytes", "a message that is not AMQP 1.0"),
-        ("sections[].section", "described type", "instead of body, for an AMQP 1.0 message: header, properties, data, ..."),
-        ("sections[].value", "AMQP value", 'as {"type", "value"} where JSON would lose the type'),
-    ),
+_PUBLISHING_ID = ("publishing_id", "uint64", "in Publish only; a sub-batch has one for all its messages")
+_FILTER_VALUE = ("filter_value", "text, length int16 (-1 null)", "in Publish version 2 only")
+
+
+def _entry(*published: Row) -> PartTable:
+    return PartTable("Entry", "in chunks and in Publish", (*published, *_ENTRY_ROWS))
+
+
+_ENTRY_ROWS = (
+    ("offset", "uint64", _COUNTED),
+    ("size", "uint32", "below 0x80000000"),
+    ("body", "bytes", "a message that is not AMQP 1.0"),
+    ("sections[].section", "described type", "instead of body, for an AMQP 1.0 message: header, properties, data, ..."),
+    ("sections[].value", "AMQP value", 'as {"type", "value"} where JSON would lose the type'),
 )
 
 _TRACKING = PartTable(
@@ -92,14 +97,14 @@ PARTS = (
         "in Deliver",
         (*_rows(CURRENT.header), _ENTRIES, ("trailer[]", "tracking block", "sent with chunk_selector=all only")),
     ),
-    _ENTRY,
-    _sub_batch(CURRENT, _COUNTED),
+    _entry(_PUBLISHING_ID, _FILTER_VALUE),
+    _sub_batch(CURRENT, _COUNTED, _PUBLISHING_ID),
     _TRACKING,
 )
 
 DRAFT_PARTS = (
     PartTable("Chunk", "in Deliver; 31 bytes before the entries", (*_rows(DRAFT.header), _ENTRIES)),
     PartTable("Chunk", "from June 2020 on; 39 bytes before the entries", (*_rows(DRAFT_TIMED.header), _ENTRIES)),
-    _ENTRY,
-    _sub_batch(DRAFT, _COUNTED),
+    _entry(_PUBLISHING_ID),
+    _sub_batch(DRAFT, _COUNTED, _PUBLISHING_ID),
 )

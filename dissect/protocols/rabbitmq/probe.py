@@ -21,6 +21,8 @@ _STRICT = {"PeerProperties": 0.95, "Deliver": 0.95, "SaslHandshake": 0.75, "Exch
 
 _WEAK = frozenset(("Heartbeat", "Credit"))
 
+SERVER_PORTS = frozenset((5551, 5552, 5555))
+
 _PLAIN = Style()
 
 _CUT = "cut"
@@ -74,10 +76,17 @@ def _probe(view: View, language: Language, protocol: str) -> Verdict | None:
     if best is None:
         return None
     confidence, client, seen = best
+    known = [side for side in (0, 1) if view.ports[side] in SERVER_PORTS]
+    by_port = equal and len(known) == 1
+    if by_port:
+        # Heartbeats, Tune and Close look the same from both sides
+        client, equal = 1 - known[0], False
     version = "version 0 in every frame" if language is DRAFT_LANGUAGE else "version 1 or 2 in every frame"
     whose = ("one side", "the other side") if equal else ("client", "server")
     evidence = [f"{who}: {text}" for who, one in zip(whose, (seen[client], seen[1 - client]), strict=True) for text in one.evidence]
     evidence.append(version)
+    if by_port:
+        evidence.append("the port tells the server")
     if seen[0].frames and seen[1].frames:
         evidence.append("both sides agree")
     return Verdict(protocol, min(confidence, 0.99), tuple(evidence), None, None if equal else client)
@@ -159,8 +168,11 @@ def _weight(layout: Layout, length: int) -> float:
 
 
 def _is_readable(layout: Layout, data: bytes, start: int, end: int) -> bool:
-    """Names are printable in practice; bytes of other protocols that happen to fit are not."""
-    if layout.name in ("Publish", "Deliver"):
+    """Names are printable in practice; bytes of other protocols that happen to fit are not.
+
+    Properties of a peer that fill their frame do not happen, whatever an application calls itself.
+    """
+    if layout.name in ("Publish", "Deliver", "PeerProperties"):
         return True
     fields: Any = decoder(layout, _PLAIN)(data, start, end)
     stack = [fields]
@@ -180,12 +192,16 @@ def _first(layout: Layout, data: bytes, start: int, end: int) -> str:
     fields = decoder(layout, _PLAIN)(data, start, end)
     what = f"{layout.name} {layout.kind}" if layout.kind != "one_way" else layout.name
     if "peer_properties" in fields:
-        return f"{what}, {len(fields['peer_properties'])} properties fill the frame"
+        return f"{what}, {_fills(len(fields['peer_properties']), 'property', 'properties')}"
     if "mechanisms" in fields:
-        return f"{what}, {len(fields['mechanisms'])} mechanisms fill the frame"
+        return f"{what}, {_fills(len(fields['mechanisms']), 'mechanism', 'mechanisms')}"
     if "chunk" in fields:
         return f"{what}, the checksum of its chunk is right"
     return f"{what} of exactly {end - start} bytes"
+
+
+def _fills(count: int, one: str, many: str) -> str:
+    return f"{count} {one} fills the frame" if count == 1 else f"{count} {many} fill the frame"
 
 
 def _evidence(names: list[str], first: str, whole: bool) -> tuple[str, ...]:

@@ -13,6 +13,8 @@ RUNS = 3
 PAIRS = 3
 """Properties that a line shows."""
 
+NO_LEADER = 0xFFFF
+
 _HEADER = frozenset(("size", "key", "version", "correlation_id", "response_code", "response_code_label", "trailing"))
 
 _FINE = frozenset(("OK", "SASL challenge"))
@@ -121,17 +123,20 @@ def _not_published(fields: Fields) -> list[str]:
 
 
 def _delivered(fields: Fields) -> list[str]:
-    chunk = fields["chunk"]
-    first, records = chunk["chunk_first_offset"], chunk["num_records"]
-    parts = [
-        f"subscription {fields['subscription_id']}",
-        f"offset {first}" if records == 1 else f"offsets {first}-{first + max(records, 1) - 1}",
-        _count(chunk["num_entries"], "entry"),
-    ]
-    if records != chunk["num_entries"]:
+    """Tolerates a chunk of which only the beginning is there: the snap length cuts many."""
+    chunk = fields.get("chunk", {})
+    first, records, count = (chunk.get(name) for name in ("chunk_first_offset", "num_records", "num_entries"))
+    parts = [f"subscription {fields['subscription_id']}"]
+    if first is not None:
+        parts.append(f"offset {first}" if records == 1 else f"offsets {first}-{first + max(records, 1) - 1}")
+    if count is not None:
+        parts.append(_count(count, "entry"))
+    if records is not None and records != count:
         parts.append(_count(records, "record"))
     if chunk.get("chunk_type"):
         parts.append(str(chunk["chunk_type_label"] or f"chunk type {chunk['chunk_type']}"))
+    if first is not None and fields.get("committed_chunk_id", -1) > first:
+        parts.append(f"committed {fields['committed_chunk_id']}")
     return parts
 
 
@@ -142,10 +147,18 @@ def _subscribe(fields: Fields) -> list[str]:
 
 
 def _metadata(fields: Fields) -> list[str]:
-    streams = fields["stream_metadata"]
-    bad = [f"{one['stream_name']}: {_code(one, 'response_code')}" for one in streams if one["response_code_label"] != "OK"]
-    good = [one["stream_name"] for one in streams if one["response_code_label"] == "OK"]
-    return [_count(len(fields["brokers"]), "broker"), *([_names(good)] if good else []), *bad[:PAIRS]]
+    brokers = {one["reference"]: f"{one['host']}:{one['port']}" for one in fields["brokers"]}
+    good: list[str] = []
+    bad: list[str] = []
+    for one in fields["stream_metadata"]:
+        name, leader = one["stream_name"], one["leader_reference"]
+        if one["response_code_label"] != "OK":
+            bad.append(f"{name}: {_code(one, 'response_code')}")
+        elif leader == NO_LEADER:
+            bad.append(f"{name}: no leader")
+        else:
+            good.append(f"{name} on {brokers.get(leader, f'broker {leader}')}")
+    return [_count(len(brokers), "broker"), *([_names(good)] if good else []), *bad[:PAIRS]]
 
 
 def _versions(fields: Fields) -> list[str]:
@@ -154,7 +167,7 @@ def _versions(fields: Fields) -> list[str]:
 
 
 _SAYS: dict[str, Callable[[Fields], list[str]]] = {
-    "PeerProperties": lambda fields: [_pairs(fields["peer_properties"], ("product", "version"))],
+    "PeerProperties": lambda fields: [_pairs(fields["peer_properties"], ("product", "version", "connection_name"))],
     "SaslHandshake": lambda fields: [],
     "SaslAuthenticate": lambda fields: [str(fields["mechanism"])],
     "Tune": lambda fields: [
@@ -176,7 +189,7 @@ _SAYS: dict[str, Callable[[Fields], list[str]]] = {
     "DeletePublisher": lambda fields: [f"publisher {fields['publisher_id']}"],
     "Subscribe": _subscribe,
     "Deliver": _delivered,
-    "Credit": lambda fields: [f"subscription {fields['subscription_id']}", *([f"+{fields['credit']}"] if "credit" in fields else [])],
+    "Credit": lambda fields: [f"subscription {fields['subscription_id']}", *([f"{fields['credit']:+}"] if "credit" in fields else [])],
     "StoreOffset": lambda fields: [f"reference {fields['reference']}", str(fields["stream"]), f"offset {fields['offset']}"],
     "QueryOffset": lambda fields: [f"reference {fields['reference']}", str(fields["stream"])],
     "Unsubscribe": lambda fields: [f"subscription {fields['subscription_id']}"],
@@ -230,6 +243,8 @@ def _quick_deliver(message: Message, fields: Fields) -> str | None:
     if chunk["num_records"] != count or chunk.get("chunk_type") or not count:
         return None
     first = chunk["chunk_first_offset"]
+    if "committed_chunk_id" in fields and fields["committed_chunk_id"] > first:
+        return None
     if count == 1:
         return f"subscription {fields['subscription_id']}  offset {first}  1 entry"
     many = count if count < 1000 else f"{count:,}"
@@ -237,7 +252,7 @@ def _quick_deliver(message: Message, fields: Fields) -> str | None:
 
 
 def _quick_credit(message: Message, fields: Fields) -> str | None:
-    return None if "response_code" in fields else f"subscription {fields['subscription_id']}  +{fields['credit']}"
+    return None if "response_code" in fields else f"subscription {fields['subscription_id']}  {fields['credit']:+}"
 
 
 def _quick_store(message: Message, fields: Fields) -> str | None:

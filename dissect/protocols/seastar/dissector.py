@@ -7,6 +7,7 @@ other at the same packet however the bytes came; afterwards each side is cut in 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import takewhile
 from struct import Struct
 from typing import Any, ClassVar
 
@@ -39,6 +40,8 @@ from dissect.protocols.seastar.framing import (
     GREETING,
     LONGEST_HEADER,
     OPENED,
+    SPREAD,
+    STEP,
     UNKNOWN,
     Framing,
     Offer,
@@ -64,7 +67,7 @@ from dissect.protocols.seastar.layouts import (
     TIMEOUT,
 )
 from dissect.protocols.seastar.probe import NAME, probe
-from dissect.protocols.seastar.telling import TEXT, hint, paired, relate, says, unanswered
+from dissect.protocols.seastar.telling import TEXT, connection_text, hint, paired, relate, says, unanswered
 
 _u32 = Struct("<I").unpack_from
 _u64 = Struct("<Q").unpack_from
@@ -96,6 +99,7 @@ class SeastarDissector(Dissector):
     protocol: ClassVar[str] = NAME
     header_size: ClassVar[int] = 4
     reuse: ClassVar[str] = "supersede"
+    DERIVED = ("tables", "names", "one_way", "style", "render", "forced")
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -116,6 +120,7 @@ class SeastarDissector(Dissector):
         self.last_ids: list[int | None] = [None, None]
         self.possible: tuple[dict[int, list[Framing]], dict[int, list[Framing]]] = ({}, {})
         self.held = [False, False]
+        self.first: int | None = None
         self.news = False
         self.begins: list[int | None] = [0 if context.syn else None] * 2
         self.now = 0
@@ -212,12 +217,25 @@ class SeastarDissector(Dissector):
         elif len(features.get(CONNECTION_ID, b"")) == 8:
             self.facts["connection_id"] = _u64(features[CONNECTION_ID])[0]
 
-    def _tells_client(self, side: int, data: bytes, more: bool) -> bool:
-        """Whether it is known which side is the client, when `side` begins with this negotiation frame (and has sent `more`)."""
-        if self.context.syn or (self.held[side] and self.client is not None):
-            return True
+    def _tells_client(self, side: int, data: bytes) -> bool:
+        """Whether it is known which side is the client, when `side` begins with this negotiation frame.
+
+        An answer waits for what it answers, should that have been captured later.
+        """
+        if self.client is None and not self._learns_client(side, data):
+            return False
+        if side != self.client and self.greetings[1 - side] == _EXPECTED:
+            self.held[side] = True
+            self.offers[side] = read_offer(data)
+            self.news = self.held[1 - side]
+            return False
+        return True
+
+    def _learns_client(self, side: int, data: bytes) -> bool:
         other = 1 - side
         features = read_offer(data).features
+        offers = self.offers
+        offers[side] = read_offer(data)
         if STREAM_PARENT in features:
             self.client = side
         elif CONNECTION_ID in features:
@@ -225,16 +243,43 @@ class SeastarDissector(Dissector):
         elif self.greetings[other] == _MISSED:
             # It sends what can only follow this answer to its own negotiation, which was before the capture.
             self.client = other
-        elif more:
-            # A server does not go on without a request.
-            self.client = side
+        elif (asks := self._asks(side, len(data))) is not None:
+            self.client = side if asks else other
         elif self.held[other]:
-            # The first to speak is the client.
-            self.client = other
-        elif self.greetings[other] == _EXPECTED:
+            ours, theirs = offers[side], offers[other]
+            assert ours is not None
+            assert theirs is not None
+            if theirs.exceeds(ours):
+                self.client = other
+            elif ours.exceeds(theirs):
+                self.client = side
+            elif all(one.kind == "sealed" for one in agree(ours, theirs).framings(True)):
+                self.client = self.first
+        elif self.greetings[other] != _EXPECTED:
+            self.client = side
+        if self.client is None:
+            if self.first is None:
+                self.first = side
             self.held[side] = True
             return False
+        self.news = self.held[other]
         return True
+
+    def _asks(self, side: int, size: int) -> bool | None:
+        """Whether `side` sends requests or responses behind its negotiation frame of `size` bytes, where that can be told."""
+        flow = self.flows[side]
+        behind = takewhile(lambda item: isinstance(item, Chunk), flow.queue)
+        data = flow.join()[size:] + b"".join(item.data for item in behind if isinstance(item, Chunk))
+        ours, theirs = self.offers[side], self.offers[1 - side]
+        asks, answers = agree(ours, theirs).framings(True), agree(theirs, ours).framings(False)
+        if len(data) < max(one.header for one in (*asks, *answers)):
+            return None
+        fits = []
+        for kind, framings in (("request", asks), ("response", answers)):
+            found = [fit(one, data, 0, len(data), {len(data): 1}) for one in framings if one.kind == kind]
+            # The first id of a connection is a small one.
+            fits.append(any(one is not None and abs(one.first_id) <= STEP for one in found))
+        return None if fits[0] == fits[1] else fits[0]
 
     # Bytes to frames
 
@@ -277,7 +322,7 @@ class SeastarDissector(Dissector):
         if framing is None or self.greetings[side] == _EXPECTED:
             if self.greetings[side] == _EXPECTED and data.startswith(MAGIC, at) and len(data) - at >= GREETING:
                 end = at + GREETING + _u32(data, at + len(MAGIC))[0]
-                if end <= len(data) and end - at <= self.options.frame_limit and self._tells_client(side, data[at:end], end < len(data)):
+                if end <= len(data) and end - at <= self.options.frame_limit and self._tells_client(side, data[at:end]):
                     if self.held[side]:
                         self.flows[side].raise_releases(self.now)
                     self._learn(side, data[at:end])
@@ -315,7 +360,7 @@ class SeastarDissector(Dissector):
                     return 0
                 length = GREETING + int(_u32(data, at + len(MAGIC))[0])
                 known = left < length or length > self.options.frame_limit
-                return length if known or self._tells_client(side, data[at : at + length], left > length) else WAIT
+                return length if known or self._tells_client(side, data[at : at + length]) else WAIT
             self._miss(side)
             framing = framing or self._framing(side)
         if framing is None:
@@ -351,8 +396,8 @@ class SeastarDissector(Dissector):
 
     def broken(self, side: int, data: bytes) -> None:
         if self.greetings[side] == _EXPECTED and data.startswith(MAGIC) and len(data) >= GREETING:
-            if not self._tells_client(side, data, False):
-                self.client = side
+            if self.client is None and not self._learns_client(side, data):
+                self.client = self.first
             self._learn(side, data)
 
     def _miss(self, side: int) -> None:
@@ -363,8 +408,15 @@ class SeastarDissector(Dissector):
 
     def give_up(self, side: int) -> None:
         if self.greetings[side] == _EXPECTED and self.client is None:
-            self.client = side
-        self._miss(1 - side)
+            # The first to speak is the client.
+            self.client = side if self.first is None else self.first
+        if self.client is not None:
+            for one in (self.client, 1 - self.client):
+                if self.held[one] and self.greetings[one] == _EXPECTED:
+                    self.flows[one].waiting = False
+                    self._cut(one)
+        if self.greetings[1 - side] == _EXPECTED:
+            self._miss(1 - side)
         self._settle()
         for flow in self.flows:
             flow.raise_releases(self.now)
@@ -429,7 +481,10 @@ class SeastarDissector(Dissector):
         ends = {end: 1, end + missing: 1}
         previous, limit = self.last_ids[side], self.options.frame_limit
         found = fit(framing, data, start, end, ends, known=True, previous=previous, missing=missing, limit=limit)
-        return None if found is None else framing
+        if found is None or (previous is None and found.frames == 1 and not found.proof and abs(found.first_id) > SPREAD):
+            # Without an id to compare with, one frame with a large one is chance.
+            return None
+        return framing
 
     def _guess(self, side: int, candidates: list[Framing], data: bytes, start: int, end: int, missing: int, need: int) -> Framing | None:
         """The framing in which frames from `start` end at `end`, if one is sound enough; `need`: so many frames make a guess."""
@@ -439,17 +494,25 @@ class SeastarDissector(Dissector):
         answers = other is not None and other.kind == "request"
         doubtful: list[Framing] = []
         guesses: list[tuple[tuple[bool, int], Framing]] = []
-        for candidate in candidates:
-            # One frame will do where these certainly are frames and no other framing fits.
-            enough = 1 if answers and candidate.kind == "response" else need
-            ends = {end: enough, end + missing: enough}
-            found = fit(candidate, data, start, end, ends, proof_will_do=sure, missing=missing, limit=limit)
-            if found is None or (answers and candidate.kind == "response" and not self._asked(1 - side, found.last_id)):
-                continue
-            if found.proof or (found.frames > 1 and candidate.kind != "stream"):
-                guesses.append((found.doubt, candidate))
-            else:
-                doubtful.append(candidate)
+        alone = True
+        while True:
+            for candidate in candidates:
+                # One frame will do where these certainly are frames and no other framing fits.
+                enough = 1 if answers and candidate.kind == "response" else need
+                ends = {end: enough, end + missing: enough}
+                found = fit(candidate, data, start, end, ends, proof_will_do=sure and alone, missing=missing, limit=limit)
+                if found is None or (answers and candidate.kind == "response" and not self._asked(1 - side, found.last_id)):
+                    continue
+                if (found.proof and alone) or (found.frames > 1 and candidate.kind != "stream"):
+                    guesses.append((found.doubt, candidate))
+                else:
+                    doubtful.append(candidate)
+            if len(guesses) < 2 or not alone:
+                break
+            # What proves one framing may prove another too (any frame unpacks): then only more frames tell.
+            candidates = [candidate for _, candidate in guesses]
+            guesses = []
+            alone = False
         if guesses:
             return min(guesses, key=lambda one: one[0])[1]
         return doubtful[0] if len(doubtful) == 1 else None
@@ -686,7 +749,8 @@ class SeastarDissector(Dissector):
         outcome = None if asks else "answered"
         kind = "request" if asks else "response"
         role = ASK if asks else ANSWER
-        return "Negotiation", kind, None, fields, outcome, notes, fault, role, NAME, spans if self.options.detail else None
+        told = _told(spans, self._negotiated().layouts(), fields.get("negotiated"), end - start) if self.options.detail else None
+        return "Negotiation", kind, None, fields, outcome, notes, fault, role, NAME, told
 
     def _in_force(self, server: Offer, client: Offer | None) -> dict[str, Any]:
         """What the two frames agree on."""
@@ -705,6 +769,17 @@ class SeastarDissector(Dissector):
             "handler_duration": HANDLER_DURATION in server.features and terms.connections != ("stream",),
             "declined": declined,
         }
+
+
+def _told(spans: list[Span], layouts: list[str], negotiated: dict[str, Any] | None, size: int) -> list[Span]:
+    """The spans with ids as people know them, and with what is in force behind the records that tell it."""
+    ids = ("connection_id", "stream_parent")
+    spans = [span._replace(label=connection_text(span.value)) if span.name in ids and type(span.value) is int else span for span in spans]
+    if negotiated is not None:
+        declined = negotiated["declined"]
+        text = " or ".join(layouts) + (f"; declines {', '.join(declined)}" if declined else "")
+        spans.append(Span("negotiated", size, 0, text))
+    return spans
 
 
 def _unexpected(server: Offer, client: Offer | None) -> list[str]:

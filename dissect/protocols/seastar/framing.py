@@ -101,6 +101,11 @@ class Offer(NamedTuple):
     def algorithms(self) -> list[str]:
         return [name for name in lossy(self.features.get(COMPRESS, b"")).split(",") if name]
 
+    def exceeds(self, other: Offer) -> bool:
+        """Whether this holds all that `other` does and more, as an offer may be to its answer."""
+        mine, theirs = {*self.features, *self.algorithms}, {*other.features, *other.algorithms}
+        return mine > theirs
+
 
 def read_offer(data: bytes) -> Offer:
     """The records of the negotiation frame that `data` is, or that it begins."""

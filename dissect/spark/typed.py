@@ -1,0 +1,490 @@
+"""The fields of messages as typed columns: for each protocol a struct, made of its own field tables.
+
+What `Protocol.layouts` says of a field decides its type; a field that several messages have is one member, of a type that holds them
+all. Nothing here knows a protocol, so a new one gets its column by itself.
+
+| declared | member |
+| --- | --- |
+| integers of up to 64 bits | the narrowest signed integer that holds every value of all of them |
+| unsigned ones of 64 bits | decimal(20,0): Spark has no unsigned integers, and text would neither sort nor add up |
+| integers of 128 bits | text, as in the JSON |
+| boolean | boolean |
+| floats | double |
+| text, bytes | text as in the JSON, so a secret is `<redacted N bytes>` here too |
+| text here and an integer there | text, the integer in digits (the value of an Iggy identifier) |
+| labels | text, in a member `<name>_label` |
+| bits, an object, a chunk | struct of its own members; null where another message has a plain value under that name |
+| arrays of one of those | list; arrays of objects are left to the JSON |
+| what is read by hand, and no table of its own says what it is (entries, BSON documents, AMQP values) | no member |
+| a name that differs from an earlier one in case only (`SubID` of old mewbase clients) | no member, since Spark could not tell them apart |
+
+So `fields` has everything, the structs what a query can ask for without parsing. A member is null where the message has no such field,
+where its value is null, and where the value is not of the declared type (a boolean byte of 7, a mewbase field of another BSON type).
+Such an item of a list is null too. A struct is null in messages of other protocols.
+
+Columns are made column by column: messages with the same keys are taken together, and only the fields that they have are touched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from dissect.layout import (
+    Array,
+    Bits,
+    Blob,
+    Choice,
+    Custom,
+    Entry,
+    Field,
+    Fixed,
+    FixedText,
+    Group,
+    Layout,
+    Number,
+    Optional,
+    Repeat,
+    Rest,
+    RestText,
+    Sized,
+    Text,
+    Type,
+    boolean,
+    describe,
+    rows,
+    types,
+)
+from dissect.protocols import PROTOCOLS
+from dissect.protocols.base import Protocol
+
+NULL = type(None)
+WHOLE_CLASSES = frozenset((int, NULL))
+TEXT = pa.string()
+WIDE = pa.decimal128(20, 0)
+"""Holds the integers of 64 bits, signed or not."""
+
+WHOLE = ((8, pa.int8()), (16, pa.int16()), (32, pa.int32()), (64, pa.int64()))
+WORDS_OF = {
+    pa.int8(): ("i1", 1),
+    pa.int16(): ("i2", 1),
+    pa.int32(): ("i4", 1),
+    pa.int64(): ("i8", 1),
+    pa.float64(): ("f8", 1),
+    WIDE: ("i8", 2),
+}
+"""What values of a fixed size are made of."""
+
+NUMBERS = {one.name: one for one in vars(types).values() if isinstance(one, Number)}
+NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+
+NOTES = 3
+"""Remarks of so many messages are worth telling of a column."""
+
+INT, BOOL, FLOAT, WORDS, LIST, OBJECT, OTHER = "int", "bool", "float", "text", "list", "object", "other"
+
+
+class Found:
+    """What the tables say of one field, all of them together."""
+
+    def __init__(self) -> None:
+        self.kinds: set[str] = set()
+        self.low = self.high = 0
+        self.items: Found | None = None
+        self.members: dict[str, Found] = {}
+        self.said: dict[str, None] = {}
+        self.notes: dict[str, None] = {}
+
+    def member(self, name: str) -> Found:
+        return self.members.setdefault(name, Found())
+
+    def number(self, one: Number) -> None:
+        if one is boolean:
+            self.kinds.add(BOOL)
+        elif one.floating:
+            self.kinds.add(FLOAT)
+        elif one.size > 8:
+            self.kinds.add(WORDS)
+        else:
+            bits = one.size * 8
+            self.bits(-1 << bits - 1 if one.signed else 0, (1 << (bits - 1 if one.signed else bits)) - 1)
+
+    def bits(self, low: int, high: int) -> None:
+        self.kinds.add(INT)
+        self.low, self.high = min(self.low, low), max(self.high, high)
+
+    def list(self) -> Found:
+        self.kinds.add(LIST)
+        if self.items is None:
+            self.items = Found()
+        return self.items
+
+
+class Tables:
+    """Reads the tables of one protocol."""
+
+    def __init__(self, protocol: Protocol) -> None:
+        self.parts: dict[str, list[Any]] = {}
+        """Tables of what is read by hand, by the name that a layout refers to them with."""
+        self.found = Found()
+        for table in protocol.layouts:
+            if table.kind == "part":
+                self.parts.setdefault(table.name.lower(), []).append(table)
+        for table in protocol.layouts:
+            if isinstance(table, Layout):
+                self.entries(self.found, table.fields)
+            elif table.kind != "part":
+                self.rows(self.found, rows(table))
+
+    def entries(self, into: Found, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            match entry:
+                case Field(type=Choice() as choice):
+                    self.choice(into, choice, entry)
+                case Field():
+                    self.field(into, entry, entry.type)
+                case Choice():
+                    self.choice(into, entry, None)
+                case Optional(fields=tail):
+                    self.entries(into, tail)
+
+    def choice(self, into: Found, choice: Choice, field: Field | None) -> None:
+        for branch in choice.branches():
+            if isinstance(branch, tuple):
+                self.entries(into, branch)
+            elif field is not None:
+                self.field(into, field, branch)
+
+    def field(self, into: Found, field: Field, kind: Type) -> None:
+        found = into.member(field.name)
+        found.said[describe(kind)] = None
+        if field.note:
+            found.notes[field.note] = None
+        self.type(found, kind)
+        if field.labels is not None:
+            self.label(into, field.name, isinstance(kind, Array | Repeat))
+
+    def label(self, into: Found, name: str, several: bool) -> None:
+        label = into.member(f"{name}_label")
+        label.said[f"what {name} means"] = None
+        (label.list() if several else label).kinds.add(WORDS)
+
+    def type(self, found: Found, kind: Type) -> None:
+        match kind:
+            case Number():
+                found.number(kind)
+            case Text() | FixedText() | RestText() | Blob() | Fixed() | Rest():
+                found.kinds.add(WORDS)
+            case Bits():
+                found.kinds.add(OBJECT)
+                for name, _, mask, labels in kind.parts:
+                    part = found.member(name)
+                    part.bits(0, mask)
+                    part.said[f"{mask.bit_length()} of the bits"] = None
+                    if labels is not None:
+                        self.label(found, name, False)
+            case Array(item=item) | Repeat(item=item):
+                self.type(found.list(), item)
+            case Sized(content=content):
+                self.type(found, content)
+            case Group(fields=fields):
+                found.kinds.add(OBJECT)
+                self.entries(found, fields)
+            case Choice():
+                for branch in kind.branches():
+                    assert not isinstance(branch, tuple)
+                    self.type(found, branch)
+            case Custom(name=name):
+                self.word(found, name)
+
+    def rows(self, into: Found, said: Sequence[tuple[str, str, str]]) -> None:
+        """What a table tells that is no layout."""
+        for path, words, note in said:
+            if "[]" in path:
+                continue
+            found = into
+            *above, name = path.split(".")
+            for step in above:
+                found = found.member(step)
+                found.kinds = {OBJECT}
+            found = found.member(name)
+            found.said[words] = None
+            if note:
+                found.notes[note] = None
+            self.word(found, words.removesuffix(" or null"))
+
+    def word(self, found: Found, words: str) -> None:
+        """A type by its name."""
+        kind = words.split(",")[0].removesuffix("le")
+        if kind in NUMBERS:
+            found.number(NUMBERS[kind])
+        elif kind in ("string", "text", "bytes") or kind.endswith(" bytes"):
+            found.kinds.add(WORDS)
+        elif kind.startswith("array of "):
+            self.word(found.list(), kind.removeprefix("array of "))
+        elif kind in self.parts:
+            found.kinds.add(OBJECT)
+            for table in self.parts[kind]:
+                self.rows(found, table.rows())
+        else:
+            found.kinds.add(OTHER)
+
+
+class Member:
+    """A member of a struct, or a struct as a column."""
+
+    def __init__(self, kind: Any, says: str, array: Callable[[Sequence[Any]], Any], members: Mapping[str, Member] | None = None) -> None:
+        self.type = kind
+        self.says = says
+        self.array = array
+        """Makes a column of values as they are in the fields of messages."""
+        self.members = members
+        self.words = WORDS_OF.get(kind)
+
+    def column(self, values: Sequence[Any], places: NDArray[np.int64] | None, size: int) -> Any:
+        """A column of so many rows, with these values at these places (None: at every one), null elsewhere."""
+        if places is None:
+            return self.array(values)
+        if self.members is not None:
+            inside = [type(one) is dict for one in values]
+            if not all(inside):
+                places = places[np.array(inside)]
+                values = [one for one in values if type(one) is dict]
+            return structs(self, values, places, size)
+        if self.words is None and (places[1:] < places[:-1]).any():
+            order = np.argsort(places)
+            places = places[order]
+            values = [values[one] for one in order.tolist()]
+        return spread(self.array(values), places, size)
+
+
+def spread(column: Any, places: NDArray[np.int64], size: int) -> Any:
+    """A column of so many rows, with the values of this one at these places, null elsewhere; for texts and lists the places rise."""
+    valid = np.zeros(size, np.bool_)
+    valid[places] = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else True
+    bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
+    buffers = column.buffers()
+    words = WORDS_OF.get(column.type)
+    if words is not None:
+        kind, each = words
+        data = np.zeros((size, each), kind)
+        data[places] = np.frombuffer(buffers[1], kind, len(column) * each).reshape(-1, each)
+        return pa.Array.from_buffers(column.type, size, [bitmap, pa.py_buffer(data)])
+    if column.type == pa.bool_():
+        truth = np.zeros(size, np.bool_)
+        truth[places] = column.fill_null(False).to_numpy(zero_copy_only=False)
+        return pa.Array.from_buffers(column.type, size, [bitmap, pa.py_buffer(np.packbits(truth, bitorder="little"))])
+    ends = np.zeros(size + 1, np.int32)
+    ends[1:][places] = np.diff(np.frombuffer(buffers[1], np.int32, len(column) + 1))
+    offsets = pa.py_buffer(np.cumsum(ends, dtype=np.int32))
+    if column.type == TEXT:
+        return pa.Array.from_buffers(TEXT, size, [bitmap, offsets, buffers[2]])
+    return pa.Array.from_buffers(column.type, size, [bitmap, offsets], children=[column.values])
+
+
+def _strict(kind: Any, accepted: frozenset[type], clean: Callable[[Any], Any]) -> Callable[[Sequence[Any]], Any]:
+    """Values of the accepted classes as they are, unless one does not fit; then each is looked at. (Arrow itself takes 1.5 for 1.)"""
+
+    def array(values: Sequence[Any]) -> Any:
+        if accepted.issuperset(map(type, values)):
+            try:
+                return pa.array(values, kind)
+            except (OverflowError, ValueError):
+                pass
+        return pa.array([clean(one) for one in values], kind)
+
+    return array
+
+
+def _whole(low: int, high: int) -> Callable[[Any], int | None]:
+    return lambda one: one if type(one) is int and low <= one <= high else None
+
+
+def _text(one: Any) -> str | None:
+    if type(one) is not str:
+        return None
+    try:
+        one.encode()
+    except UnicodeEncodeError:
+        return None
+    return one
+
+
+def _digits(one: Any) -> str | None:
+    return str(one) if type(one) is int else _text(one)
+
+
+def _float(one: Any) -> float | None:
+    return one if type(one) is float else NOT_FINITE.get(one) if type(one) is str else None
+
+
+def _truth(one: Any) -> bool | None:
+    return one if type(one) is bool else None
+
+
+_wide_by_value = _strict(WIDE, frozenset(), _whole(-1 << 63, (1 << 64) - 1))
+
+
+def _wide(values: Sequence[Any]) -> Any:
+    """Decimals of integers, by their two words, since Arrow takes a Python object for each."""
+    if not WHOLE_CLASSES.issuperset(map(type, values)):
+        return _wide_by_value(values)
+    for kind in (pa.int64(), pa.uint64()):
+        try:
+            narrow = pa.array(values, kind)
+        except (OverflowError, ValueError):
+            continue
+        low = np.frombuffer(narrow.buffers()[1], np.int64, len(values))
+        words = np.zeros((len(values), 2), np.int64)
+        words[:, 0] = low
+        if kind == pa.int64():
+            words[:, 1] = low >> 63
+        return pa.Array.from_buffers(WIDE, len(values), [narrow.buffers()[0], pa.py_buffer(words)], narrow.null_count)
+    return _wide_by_value(values)
+
+
+def _list(kind: Any, item: Member) -> Callable[[Sequence[Any]], Any]:
+    def array(values: Sequence[Any]) -> Any:
+        values = [one if type(one) is list else None for one in values]
+        items = item.array([value for one in values if one is not None for value in one])
+        sizes = np.array([0 if one is None else len(one) for one in values], np.int64)
+        offsets = np.zeros(len(values) + 1, np.int32)
+        np.cumsum(sizes, out=offsets[1:])
+        absent = np.array([one is None for one in values], np.bool_)
+        mask = pa.array(absent) if absent.any() else None
+        return pa.ListArray.from_arrays(pa.array(offsets), items, type=kind, mask=mask)
+
+    return array
+
+
+def structs(struct: Member, objects: Sequence[dict[str, Any]], places: NDArray[np.int64] | None, size: int) -> Any:
+    """A struct column of so many rows, with these objects at these places (None: at every one), null elsewhere."""
+    if not objects:
+        return pa.nulls(size, struct.type)
+    members = struct.members or {}
+    values: dict[str, list[Sequence[Any]]] = {}
+    wheres: dict[str, list[NDArray[np.int64]]] = {}
+    for known, alike, where in _alike(members, objects):
+        if where is None:
+            where = places
+        elif places is not None:
+            where = places[where]
+        for name in known:
+            values.setdefault(name, []).append(list(map(itemgetter(name), alike)))
+            if where is not None:
+                wheres.setdefault(name, []).append(where)
+    made = []
+    for name, member in members.items():
+        some = values.get(name)
+        if some is None:
+            made.append(pa.nulls(size, member.type))
+        elif len(some) == 1:
+            made.append(member.column(some[0], wheres[name][0] if name in wheres else None, size))
+        else:
+            made.append(member.column([one for part in some for one in part], np.concatenate(wheres[name]), size))
+    mask = None
+    if places is not None:
+        absent = np.ones(size, np.bool_)
+        absent[places] = False
+        mask = pa.array(absent)
+    return pa.StructArray.from_arrays(made, fields=list(struct.type), mask=mask)
+
+
+def _alike(members: Mapping[str, Member], objects: Sequence[dict[str, Any]]) -> Iterable[tuple[list[str], Sequence[dict[str, Any]], Any]]:
+    """Objects with the same keys together: the members among these, the objects, and their indices (None: all of them)."""
+    shapes: defaultdict[tuple[str, ...], int] = defaultdict(count().__next__)
+    codes = np.fromiter(map(shapes.__getitem__, map(tuple, objects)), np.int64, len(objects))
+    if len(shapes) == 1:
+        known = [name for name in objects[0] if name in members]
+        if known:
+            yield known, objects, None
+        return
+    order = np.argsort(codes, kind="stable")
+    ends = np.cumsum(np.bincount(codes)).tolist()
+    start = 0
+    for shape, end in zip(shapes, ends, strict=True):
+        where = order[start:end]
+        start = end
+        known = [name for name in shape if name in members]
+        if known:
+            yield known, [objects[one] for one in where.tolist()], where
+
+
+def _member(found: Found) -> Member | None:
+    """The member that holds what the tables say of a field, None where no type does."""
+    kinds = found.kinds - {OTHER}
+    notes = list(found.notes) if len(found.notes) <= NOTES else []
+    says = "; ".join([" or ".join(found.said), *notes])
+    if OBJECT in kinds and LIST not in kinds:
+        members = _members(found)
+        if not members:
+            return None
+        return _struct(says, members)
+    if kinds == {LIST}:
+        assert found.items is not None
+        item = _member(found.items)
+        if item is None or item.members is not None or pa.types.is_list(item.type):
+            return None
+        kind = pa.list_(item.type)
+        return Member(kind, says, _list(kind, item))
+    if kinds == {INT}:
+        for bits, kind in WHOLE:
+            low, high = -1 << bits - 1, (1 << bits - 1) - 1
+            if low <= found.low and found.high <= high:
+                return Member(kind, says, _strict(kind, WHOLE_CLASSES, _whole(low, high)))
+        return Member(WIDE, says, _wide)
+    if kinds == {BOOL}:
+        return Member(pa.bool_(), says, _strict(pa.bool_(), frozenset((bool, NULL)), _truth))
+    if kinds == {FLOAT}:
+        return Member(pa.float64(), says, _strict(pa.float64(), frozenset((float, NULL)), _float))
+    if kinds == {WORDS}:
+        return Member(TEXT, says, _strict(TEXT, frozenset((str, NULL)), _text))
+    if kinds == {WORDS, INT}:
+        return Member(TEXT, says, _strict(TEXT, frozenset((str, NULL)), _digits))
+    return None
+
+
+def _members(found: Found) -> dict[str, Member]:
+    made: dict[str, Member] = {}
+    spelt: set[str] = set()
+    for name, one in found.members.items():
+        member = _member(one)
+        # Spark does not tell names apart by case
+        if member is not None and name.lower() not in spelt:
+            spelt.add(name.lower())
+            made[name] = member
+    return made
+
+
+def _type(members: Mapping[str, Member]) -> Any:
+    return pa.struct([pa.field(name, member.type, metadata={"comment": member.says}) for name, member in members.items()])
+
+
+def _struct(says: str, members: Mapping[str, Member]) -> Member:
+    def array(values: Sequence[Any]) -> Any:
+        return struct.column(values, np.arange(len(values)), len(values))
+
+    struct = Member(_type(members), says, array, members)
+    return struct
+
+
+def struct_name(protocol: str) -> str:
+    """The column of a protocol."""
+    return protocol.replace("-", "_")
+
+
+def struct_of(protocol: Protocol) -> Member:
+    """What the tables of a protocol give."""
+    return _struct(f"typed fields of {protocol.title}, null in messages of other protocols", _members(Tables(protocol).found))
+
+
+STRUCTS = {one.name: struct_of(one) for one in PROTOCOLS}
+"""The struct of each protocol, by its name."""

@@ -1,0 +1,117 @@
+"""Captures given to the pipeline in several lots, with what is known carried as bytes from one to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dissect.capture.files import open_capture
+from dissect.inspector import Inspector
+from dissect.model import ConversationRow, Options
+from dissect.spark import flows, rows, tables
+from dissect.spark.splits import plan
+from tests.spark.comparing import Lines
+
+FOREVER = Options(idle_time_ns=1 << 60, closed_time_ns=1 << 60)
+"""No conversation is forgotten, so that all is as in a plain run."""
+
+
+class Lots:
+    """The pipeline's own steps, a lot of packets after the other, with Arrow sorting instead of Spark."""
+
+    def __init__(self, options: Options = FOREVER, batch: int = 1000) -> None:
+        self.options = options
+        self.batch = batch
+        self.until = 0
+        self.carry = rows.carry_batch([])
+        self.lines: Lines = {name: [] for name in tables.KINDS.values()}
+        self.conversations: list[ConversationRow] = []
+        self.named: set[int] = set()
+        """The conversations that records name."""
+
+    def add(self, packets: pa.Table, last: bool = False) -> list[ConversationRow]:
+        """Take a lot; returns the conversations that ended with it."""
+        if packets.num_rows:
+            self.until = max(self.until, pc.max(packets.column("time_ns")).as_py())
+        given = pa.concat_tables([packets, pa.Table.from_batches([self.carry])])
+        kind = given.column("kind")
+        plain = pc.is_in(kind, pa.array([rows.SEGMENT, rows.CARRY], pa.int8()))
+        alone = ordered(given.filter(pc.or_(pc.invert(plain), pc.is_valid(given.column("digest")))), flows.IN_ORDER)
+        together = pa.Table.from_batches(flows.in_order(iter(alone.to_batches(self.batch)), not last), rows.SCHEMA)
+        given = ordered(pa.concat_tables([given.filter(plain), together]), flows.SORTED_BY)
+        # As Spark hands them on
+        given = given.drop_columns(["cooked", "digest"]).append_column("part", pa.nulls(given.num_rows, pa.int32()))
+        carry: list[pa.RecordBatch] = []
+        ended: list[ConversationRow] = []
+        until = None if last else self.until
+        for results in flows.dissect(iter(given.to_batches(self.batch)), self.options, {}, until):
+            carry.append(results.carry_batch())
+            ended += results.conversations
+            for one in results.records:
+                self.lines[tables.KINDS[type(one[0])]].append(line(*one))
+                self.named.add(one[0].conversation)
+        self.carry = pa.Table.from_batches(carry).combine_chunks().to_batches()[0] if sum(map(len, carry)) else rows.carry_batch([])
+        self.conversations += ended
+        return ended
+
+    def found(self) -> Lines:
+        return {name: sorted(some) for name, some in self.lines.items()} | {"conversations": brief(self.conversations)}
+
+
+def ordered(table: pa.Table, names: Sequence[str]) -> pa.Table:
+    return table.sort_by([(name.removeprefix("-"), "descending" if name.startswith("-") else "ascending") for name in names])
+
+
+def packets(files: Sequence[Path]) -> pa.Table:
+    """The packets of some captures in merged order."""
+    found = plan([str(file) for file in files], 1 << 40)
+    return ordered(pa.Table.from_batches([one for part in found.splits for one in rows.read(part)], rows.SCHEMA), flows.IN_ORDER)
+
+
+def in_lots(files: Sequence[Path], cuts: Sequence[int], options: Options = FOREVER, batch: int = 1000) -> Lines:
+    """What the packets of some captures say that are cut there."""
+    lots = Lots(options, batch)
+    all_packets = packets(files)
+    for begin, end in zip([0, *cuts], [*cuts, None], strict=True):
+        lots.add(all_packets[begin:end], end is None)
+    return lots.found()
+
+
+def at_once(files: Sequence[Path], options: Options = FOREVER) -> Lines:
+    """What a plain run says."""
+    inspector = Inspector([open_capture(file) for file in files], msgspec.structs.replace(options, exchanges=True))
+    records: list[Any] = list(inspector.records())
+    found: Lines = {name: [] for name in tables.KINDS.values()}
+    for record in records:
+        named = [getattr(record, name, None) for name in ("request", "response")]
+        found[tables.KINDS[type(record)]].append(line(record, *[None if number is None else records[number - 1] for number in named]))
+    return {name: sorted(some) for name, some in found.items()} | {"conversations": brief(inspector.rows(related=False))}
+
+
+def line(record: Any, request: Any, response: Any) -> str:
+    """A record without what depends on its place in this run."""
+    found = msgspec.to_builtins(record)
+    for name in ("number", "conversation"):
+        del found[name]
+    for name, other in (("request", request), ("response", response)):
+        if name in found:
+            found[name] = other and (other.file, other.packets, other.position)
+    return msgspec.json.encode(found, order="sorted").decode()
+
+
+def brief(conversations: Sequence[ConversationRow]) -> list[str]:
+    return sorted(line(row, None, None) for row in conversations)
+
+
+def first_state(file: Path, count: int) -> bytes:
+    """The state of the conversations of the first packets of a capture."""
+    lots = Lots()
+    lots.add(packets([file])[:count])
+    (found,) = [row["payload"] for row in lots.carry.to_pylist() if row["kind"] == rows.CARRY]
+    assert isinstance(found, bytes)
+    return found

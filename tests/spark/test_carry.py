@@ -1,0 +1,360 @@
+"""Packets that come in lots: what is carried from one to the next makes them say what all packets at once say."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from dissect.errors import ForeignState
+from dissect.model import Options
+from dissect.pair import Pairer
+from dissect.protocols.seastar.verbs import Verbs
+from dissect.spark import flows, rows, state
+from tests.capture.frames import ACK, FIN, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, pcapng, sll, tcp
+from tests.spark.captures import SNAP, generated, records, rotated
+from tests.spark.lots import FOREVER, Lots, at_once, in_lots, packets
+from tests.spark.test_equality import fragments
+
+GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
+CAPTURES = sorted(GOLDEN.glob("*/*.pcap*"))
+
+SECOND = 1_000_000_000
+
+SHORT = 25
+"""Captures of so few packets are cut after each of them."""
+
+
+def places(count: int, number: int = 8) -> list[int]:
+    """Where to cut: after every packet, or at so many places that are not alike for captures of one length."""
+    if count <= SHORT:
+        return list(range(1, count))
+    return sorted(random.Random(count).sample(range(1, count), number))
+
+
+@pytest.mark.parametrize("path", CAPTURES, ids=lambda path: f"{path.parent.name}-{path.name}")
+def test_golden_captures(path: Path) -> None:
+    cuts = places(packets([path]).num_rows)
+    assert in_lots([path], cuts) == at_once([path])
+
+
+def test_answers_that_come_in_trouble_only() -> None:
+    path = GOLDEN / "rabbitmq-stream" / "credit_flow_405.pcap"
+    expected = at_once([path])
+    assert any('"name":"Credit"' in line and '"request":[' in line for line in expected["messages"])
+    assert in_lots([path], list(range(1, packets([path]).num_rows))) == expected
+
+
+CHOSEN = (
+    "iggy/py090-errors.pcap",
+    "iggy/py080-errors.pcap",
+    "iggy/seed-lossy.pcap",
+    "mewbase/java-types.pcap",
+    "rabbitmq-stream/sasl_errors_436.pcap",
+    "rabbitmq-stream/midstream_310.pcap",
+    "rabbitmq-stream/lost_segments_405.pcap",
+    "seastar-rpc/lz4_snap120.pcap",
+    "seastar-rpc/timeout_midstream.pcap",
+)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"bytes_as": "base64", "show_secrets": True},
+        {"bytes_as": "omit", "verbs": Verbs({1: "one", 2: "two"}, frozenset((2,)))},
+        {"bytes_as": "text", "undecided_limit": 40},
+        {"decode_as": tuple((port, "seastar-rpc", "rpc") for port in (5552, 8090, 7451, 7000))},
+        {"decode_as": tuple((port, "iggy", None) for port in (5552, 8090, 7451, 7000))},
+        {"frame_limit": 100, "waiting_limit": 600},
+        {"open_limit": 1, "undecided_limit": 0},
+    ],
+    ids=lambda changes: "+".join(changes),
+)
+def test_options(changes: dict[str, Any]) -> None:
+    options = msgspec.structs.replace(FOREVER, **changes)
+    for name in CHOSEN:
+        path = GOLDEN / name
+        cuts = places(packets([path]).num_rows, 5)
+        assert in_lots([path], cuts, options) == at_once([path], options), name
+
+
+@pytest.mark.parametrize("family", sorted(path.name for path in GOLDEN.iterdir()))
+def test_merged_golden_captures(family: str) -> None:
+    files = sorted((GOLDEN / family).glob("*.pcap*"))
+    cuts = places(packets(files).num_rows, 4)
+    assert in_lots(files, cuts) == at_once(files)
+
+
+@pytest.fixture(scope="module")
+def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return generated(tmp_path_factory.mktemp("carry"), 1500, 5)
+
+
+def test_any_batches(capture: Path) -> None:
+    expected = at_once([capture])
+    assert len(expected["messages"]) > 1000
+    for batch, cuts in ((1, [700]), (37, [3, 4, 400, 1100]), (10_000, [10, 1490])):
+        assert in_lots([capture], cuts, batch=batch) == expected
+
+
+def test_records_name_their_conversations(capture: Path) -> None:
+    lots = Lots()
+    found = packets([capture])
+    for at in range(0, 1500, 300):
+        lots.add(found[at : at + 300], at == 1200)
+    assert len(lots.named) == 5
+    assert lots.named == {row.conversation for row in lots.conversations}
+
+
+def test_lots_without_packets(capture: Path) -> None:
+    assert in_lots([capture], [0, 0, 500, 500, 10_000]) == at_once([capture])
+
+
+def test_rotated_files(capture: Path, tmp_path: Path) -> None:
+    files = rotated(tmp_path / "rotated", records(capture))
+    assert in_lots(files, [10, 375, 750, 1000, 1400]) == at_once(files)
+
+
+def test_packets_out_of_order_repeated_and_lost(capture: Path, tmp_path: Path) -> None:
+    dice = random.Random(3)
+    found = records(capture)
+    for _ in range(60):
+        at = dice.randrange(30, len(found) - 5)
+        found.insert(at + dice.randrange(4), found.pop(at))
+        found.insert(at, found[at - dice.randrange(20)])
+        del found[dice.randrange(30, len(found))]
+    path = tmp_path / "trouble.pcap"
+    path.write_bytes(pcap(found, nano=True, snap=SNAP))
+    expected = at_once([path])
+    assert expected["gaps"]
+    assert in_lots([path], sorted(dice.sample(range(1, 1400), 25))) == expected
+
+
+def test_fragments_in_different_lots(capture: Path, tmp_path: Path) -> None:
+    found: list[Packet] = []
+    for at, one in enumerate(records(capture)[:250]):
+        if at % 5 == 3 and len(one.data) > 120:
+            found += fragments(one, at, 48)
+        else:
+            found.append(one)
+    path = tmp_path / "fragments.pcap"
+    path.write_bytes(pcap(found, nano=True, snap=SNAP))
+    between = [at for at in range(1, len(found)) if found[at].data[20:22] != b"\0\0" and found[at].data[20] & 0x3F == 0]
+    assert len(between) > 10
+    expected = at_once([path])
+    assert in_lots([path], between) == expected
+    assert not any('"lost"' in line for line in expected["gaps"])
+
+
+def test_packets_that_a_cooked_capture_has_twice_in_different_lots(capture: Path, tmp_path: Path) -> None:
+    dice = random.Random(5)
+    found: list[Packet] = []
+    for one in records(capture)[:300]:
+        found.append(Packet(sll(one.data[14:], 4), one.time_ns))
+        if dice.random() < 0.8:
+            found.append(Packet(sll(one.data[14:], 0), one.time_ns + dice.choice((0, 500, 2_000_000))))
+        if dice.random() < 0.1:
+            found.append(Packet(sll(ip4(b"\0" * 8, protocol=17), dice.randrange(5)), one.time_ns))
+    found.sort(key=lambda one: one.time_ns)
+    files = [tmp_path / "a.pcap", tmp_path / "b.pcapng"]
+    files[0].write_bytes(pcap(found[::3], link=113, nano=True, snap=SNAP))
+    files[1].write_bytes(pcapng([one for at, one in enumerate(found) if at % 3], link=113))
+    assert in_lots(files, list(range(7, len(found), 11))) == at_once(files)
+
+
+HEARTBEAT = bytes.fromhex("00000004 0017 0001")
+PEER_PROPERTIES = bytes.fromhex("0000000c 0011 0001 00000001 00000000")
+
+
+def talk(port: int, start_ns: int, closed: bool = False) -> list[Packet]:
+    """A conversation with one open request, of five packets or with its end seven."""
+
+    def packet(at: int, **parts: Any) -> Packet:
+        sent = at % 2 == 0
+        ports = {"sport": port, "dport": 5552} if sent else {"sport": 5552, "dport": port}
+        src, dst = (A, B) if sent else (B, A)
+        return Packet(ethernet(ip4(tcp(**ports, **parts), src=src, dst=dst)), start_ns + at)
+
+    found = [
+        packet(0, seq=99, flags=SYN),
+        packet(1, seq=499, ack=100, flags=SYN | ACK),
+        packet(2, payload=PEER_PROPERTIES, seq=100, ack=500, flags=ACK),
+        packet(3, payload=HEARTBEAT, seq=500, ack=116, flags=ACK),
+        packet(4, payload=HEARTBEAT, seq=116, ack=508, flags=ACK),
+    ]
+    if closed:
+        found += [packet(5, seq=508, ack=124, flags=FIN | ACK), packet(6, seq=124, ack=509, flags=FIN | ACK)]
+    return found
+
+
+def tables(tmp_path: Path, lots: Sequence[Sequence[Packet]]) -> list[pa.Table]:
+    path = tmp_path / "lots.pcap"
+    path.write_bytes(pcap([packet for lot in lots for packet in lot], nano=True, snap=SNAP))
+    table = packets([path])
+    found = []
+    for lot in lots:
+        found.append(table[: len(lot)])
+        table = table[len(lot) :]
+    return found
+
+
+def ports(ended: Sequence[Any]) -> list[int]:
+    return sorted(int(row.endpoints[0].rpartition(":")[2]) for row in ended)
+
+
+def test_closed_and_idle_conversations_leave_once(tmp_path: Path) -> None:
+    late = START_NS + 31 * SECOND
+    later = START_NS + 3601 * SECOND
+    first, second, third, end = tables(
+        tmp_path,
+        [
+            [*talk(1000, START_NS, closed=True), *talk(1001, START_NS + 10)],
+            talk(1002, late),
+            talk(1003, later),
+            [],
+        ],
+    )
+    lots = Lots(Options())
+    assert ports(lots.add(first)) == []
+    assert lots.carry.num_rows == 3, "two conversations, and what is carried across them"
+    assert ports(lots.add(second)) == [1000]
+    assert not [line for line in lots.lines["exchanges"] if '"timeout"' in line]
+    (idle,) = lots.add(third)
+    assert ports([idle]) == [1001]
+    assert idle.ended == "forgotten after a long time without a packet"
+    assert idle.unanswered == 1
+    assert ports(lots.add(end, last=True)) == [1002, 1003]
+    exchanges = [msgspec.json.decode(line) for line in lots.lines["exchanges"]]
+    assert sorted(one["reason"] for one in exchanges) == ["capture ended", "capture ended", "closed", "timeout"]
+    assert len(lots.lines["messages"]) == 4 * 3
+
+
+def test_a_late_request_is_not_reported_before_its_conversation_ends(tmp_path: Path) -> None:
+    first, second = tables(tmp_path, [talk(1000, START_NS), talk(1001, START_NS + 100 * SECOND)])
+    lots = Lots(Options())
+    lots.add(first)
+    lots.add(second)
+    assert lots.lines["exchanges"] == []
+
+
+def test_a_conversation_that_goes_on_after_it_was_forgotten_is_another(tmp_path: Path) -> None:
+    more = talk(1000, START_NS + 4000 * SECOND)[2:]
+    first, second, third = tables(tmp_path, [talk(1000, START_NS), talk(1001, START_NS + 3700 * SECOND), more])
+    lots = Lots(Options())
+    lots.add(first)
+    assert ports(lots.add(second)) == [1000]
+    assert ports(lots.add(third, last=True)) == [1000, 1001]
+
+
+def test_packets_of_an_idle_conversation_come_before_it_is_forgotten(tmp_path: Path) -> None:
+    first, second = tables(tmp_path, [talk(1000, START_NS)[:4], [talk(1000, START_NS + 4000 * SECOND)[4]]])
+    lots = Lots(Options())
+    lots.add(first)
+    assert lots.add(second) == []
+    (row,) = lots.add(second[:0], last=True)
+    assert row.messages == 3
+
+
+def test_ports_used_again_leave_a_row_for_each(tmp_path: Path) -> None:
+    again = talk(1000, START_NS + 5 * SECOND)
+    first, second = tables(tmp_path, [[*talk(1000, START_NS, closed=True), *again], talk(1001, START_NS + 32 * SECOND)])
+    lots = Lots(Options())
+    assert lots.add(first) == []
+    assert ports(lots.add(second)) == [1000]
+    assert ports(lots.add(second[:0], last=True)) == [1000, 1001]
+
+
+def carried(lots: Lots) -> list[dict[str, Any]]:
+    return [row for row in lots.carry.to_pylist() if row["kind"] == rows.CARRY]
+
+
+def test_rows_that_need_no_look_pass_unread(tmp_path: Path) -> None:
+    (lot,) = tables(tmp_path, [talk(1000, START_NS)])
+    lots = Lots(Options())
+    lots.add(lot)
+    (row,) = carried(lots)
+    assert row["time_ns"] == START_NS + 4 + 3600 * SECOND
+    assert row["merge_ns"] < START_NS
+    assert row["flow"] == lot.column("flow")[0].as_py()
+    spoilt = rows.carry_batch([{**row, "payload": b"spoilt"}])
+    before = list(flows.dissect(iter([spoilt]), Options(), None, row["time_ns"] - 1))
+    assert [one["payload"] for results in before for one in results.carry] == [b"spoilt"]
+    for until in (row["time_ns"], None):
+        with pytest.raises(ForeignState):
+            list(flows.dissect(iter([spoilt]), Options(), None, until))
+
+
+def test_two_states_of_the_same_conversations(tmp_path: Path) -> None:
+    (lot,) = tables(tmp_path, [talk(1000, START_NS)])
+    lots = Lots(Options())
+    lots.add(lot)
+    (row,) = carried(lots)
+    for until in (row["time_ns"] - 1, None):
+        with pytest.raises(ForeignState, match="two of the conversations"):
+            list(flows.dissect(iter([rows.carry_batch([row, row])]), Options(), None, until))
+
+
+def test_what_is_carried_across_conversations_passes_untouched() -> None:
+    (made,) = flows.in_order(iter([]), carry=True)
+    (results,) = flows.dissect(iter([made]), Options(), None, 0)
+    assert results.carry == made.to_pylist()
+    assert results.carry[0]["kind"] == rows.CARRY_IN_ORDER
+    assert list(flows.in_order(iter([results.carry_batch()]))) == []
+    with pytest.raises(ForeignState, match="two of the packets"):
+        list(flows.in_order(iter([made, made])))
+    with pytest.raises(ForeignState, match="something else"):
+        list(flows.in_order(iter([rows.carry_batch([{**results.carry[0], "payload": state.encode([])}])])))
+
+
+def test_conversations_that_are_looked_at_again_after_the_end_of_times(tmp_path: Path) -> None:
+    (lot,) = tables(tmp_path, [talk(1000, START_NS)])
+    lots = Lots(Options(idle_time_ns=(1 << 63) - 1))
+    lots.add(lot)
+    assert [row["time_ns"] for row in carried(lots)] == [(1 << 63) - 1]
+
+
+def test_fields_of_open_requests_are_not_carried(tmp_path: Path) -> None:
+    (lot,) = tables(tmp_path, [talk(1000, START_NS)])
+    lots = Lots(Options())
+    lots.add(lot)
+    inspector = flows.FlowInspector.restore(carried(lots)[0]["payload"], Options())
+    (tracked,) = inspector.conversations
+    assert isinstance(tracked.pairer, Pairer)
+    (request,) = tracked.pairer.kept()
+    assert (request.name, request.fields) == ("PeerProperties", {})
+    assert tracked.pairer.links is inspector._links
+
+
+def test_the_options_given_count(tmp_path: Path) -> None:
+    (lot,) = tables(tmp_path, [talk(1000, START_NS)])
+    lots = Lots(Options(show_secrets=True))
+    lots.add(lot)
+    inspector = flows.FlowInspector.restore(carried(lots)[0]["payload"], Options(bytes_as="base64"))
+    dissector: Any = inspector.conversations[0].dissector
+    assert (dissector.style.show_secrets, dissector.style.bytes_as) == (False, "base64")
+    assert dissector.handlers[0] is dissector.tables(dissector.style)[0]
+
+
+def test_handlers_are_chosen_again_where_frames_told_the_client(tmp_path: Path) -> None:
+    request = tcp(PEER_PROPERTIES, sport=5552, dport=5552, seq=100, ack=500, flags=ACK)
+    (lot,) = tables(tmp_path, [[Packet(ethernet(ip4(request, src=B, dst=A)), START_NS)]])
+    options = Options(decode_as=((5552, "rabbitmq-stream", None),))
+    lots = Lots(options)
+    lots.add(lot)
+    inspector = flows.FlowInspector.restore(carried(lots)[0]["payload"], options)
+    dissector: Any = inspector.conversations[0].dissector
+    assert (dissector.context.client, dissector.client) == (None, 0)
+    assert dissector.handlers == dissector.tables(dissector.style)
+
+
+@pytest.mark.parametrize("hold", [1, 1 << 30])
+def test_results_are_handed_on_in_parts(capture: Path, monkeypatch: pytest.MonkeyPatch, hold: int) -> None:
+    monkeypatch.setattr(flows, "HELD_RECORDS", hold)
+    monkeypatch.setattr(flows, "HELD_BYTES", hold)
+    assert in_lots([capture], [300, 301, 900]) == at_once([capture])

@@ -1,0 +1,63 @@
+"""What a run that is interrupted while it makes its result leaves to the run that goes on with it."""
+
+from __future__ import annotations
+
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import pytest
+
+from dissect.spark.pipeline import Run, Settings
+from dissect.spark.splits import Plan, Trouble
+from dissect.spark.tables import TABLES
+from dissect.spark.write import Writer
+
+PARTS = 2
+
+
+def written(folder: Path) -> Run:
+    """A run whose parts are done."""
+    run = Run(SimpleNamespace(spark=None), Settings(["a.pcap"], "json"), folder / "out")  # type: ignore[arg-type]
+    for part in range(PARTS):
+        writer = Writer(run.folder, part, "json")
+        writer.put("errors", [Trouble(part, f"{part}.pcap", None, None, "cut off", 1)])
+        writer.close()
+    return run
+
+
+def lines(out: Path, table: str) -> list[Any]:
+    return [msgspec.json.decode(line) for path in (out / table).iterdir() for line in path.read_bytes().splitlines()]
+
+
+def test_it_goes_on_wherever_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dissect.spark.pipeline.register", lambda spark: None)
+    found = Plan(["a.pcap"], [], [Trouble(7, "7.pcap", None, None, "is empty", 0)], [0])
+    rename = Path.rename
+    interruptions = 0
+    for last in count():
+        run = written(tmp_path / str(last))
+        calls = count()
+
+        def interrupted(self: Path, target: Path, calls: Any = calls, last: int = last) -> Path:
+            if next(calls) == last:
+                raise KeyboardInterrupt
+            return rename(self, target)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "rename", interrupted)
+            try:
+                run._finish(found, PARTS)
+                break
+            except KeyboardInterrupt:
+                interruptions += 1
+        assert not run.out.exists()
+        run._finish(found, PARTS)
+        assert sorted(line["path"] for line in lines(run.out, "errors")) == ["0.pcap", "1.pcap", "7.pcap"]
+        assert run.rows["errors"] == 3
+        assert [line["path"] for line in lines(run.out, "files")] == ["a.pcap"]
+        assert {path.name for path in run.out.iterdir()} == set(TABLES)
+        assert not run.folder.exists()
+    assert interruptions > len(TABLES), "that of the receipt, those of the files, and that of the result"

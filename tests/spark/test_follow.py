@@ -1,0 +1,222 @@
+"""Following a folder: what its micro-batches write together is what a plain run says of all captures, whatever happens between them."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+from dissect.errors import UsageError
+from dissect.spark import follow
+from dissect.spark.follow import Batch, Follow
+from dissect.spark.pipeline import Settings
+from dissect.spark.rotation import Rotation
+from dissect.spark.tables import TABLES
+from tests.capture.frames import Packet, pcap, pcapng
+from tests.spark.captures import SNAP, generated, records
+from tests.spark.comparing import plain, told
+
+
+@pytest.fixture(scope="module")
+def packets(tmp_path_factory: pytest.TempPathFactory) -> list[Packet]:
+    return records(generated(tmp_path_factory.mktemp("follow"), 1500, 5))
+
+
+Begin = Callable[..., Follow]
+
+
+@pytest.fixture
+def begin(session: Any, tmp_path: Path) -> Iterator[Begin]:
+    """Starts to follow, as a new process would."""
+    started: list[Follow] = []
+
+    def made(settle_s: float = 3600, **more: Any) -> Follow:
+        for one in started:
+            one.close()
+        started.clear()
+        folder = tmp_path / "captures"
+        folder.mkdir(exist_ok=True)
+        settings = Settings([str(folder)], **{"parts": 2, "split": 40_000, **more})
+        started.append(Follow(session, settings, tmp_path / "out", Rotation(folder, int(settle_s * 1e9))))
+        return started[0]
+
+    yield made
+    for one in started:
+        one.close()
+
+
+def write(folder: Path, name: str, packets: list[Packet]) -> Path:
+    path = folder / name
+    data = pcapng(packets) if name.endswith("pcapng") else pcap(packets, nano=True, snap=SNAP)
+    path.write_bytes(data)
+    return path
+
+
+def table(out: Path, name: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = pyarrow.parquet.read_table(out / name).to_pylist()
+    return rows
+
+
+def same(out: Path, files: list[Path]) -> None:
+    for name, lines in plain(files).items():
+        assert told(name, table(out, name)) == lines
+    assert [row["path"] for row in sorted(table(out, "files"), key=lambda row: row["file"])] == [str(path) for path in files]
+
+
+def all_of_it(work: Follow) -> list[Batch]:
+    found = []
+    while (batch := work.step(end=True)) is not None:
+        found.append(batch)
+    return found
+
+
+def test_micro_batches_say_what_a_plain_run_says(begin: Begin, packets: list[Packet], tmp_path: Path) -> None:
+    folder, out = tmp_path / "captures", tmp_path / "out"
+    work = begin()
+    assert work.step() is None
+    quarter = len(packets) // 4
+    files = [write(folder, "c-0.pcapng", packets[:quarter])]
+    assert work.step() is None, "it may be written to"
+    for at in range(1, 4):
+        files.append(write(folder, f"c-{at}.pcapng", packets[at * quarter : None if at == 3 else (at + 1) * quarter]))
+        batch = work.step()
+        assert batch is not None
+        assert (batch.number, batch.files, batch.packets) == (at, 1, quarter)
+        assert batch.rows["messages"] > 100
+        assert len(table(out, "messages")) == work.state.rows["messages"]
+    assert work.state.carry
+    assert (out / ".follow").stat().st_mode & 0o777 == 0o700, "what is carried may hold secrets"
+    (last,) = all_of_it(work)
+    assert last.packets == len(packets) - 3 * quarter
+    assert last.rows["conversations"] == 5
+    same(out, files)
+    assert not work.state.carry
+
+
+class Killed(BaseException):
+    """Ends a driver where it is."""
+
+
+@pytest.mark.parametrize("where", ["_finish", "_commit", "half published"])
+def test_every_row_is_there_once_wherever_the_driver_is_killed(
+    begin: Begin, packets: list[Packet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    folder, out = tmp_path / "captures", tmp_path / "out"
+    work = begin()
+    third = len(packets) // 3
+    files = [write(folder, f"c-{at}.pcap", packets[at * third : (at + 1) * third]) for at in range(2)]
+    assert work.step() is not None
+
+    renamed = 0
+
+    def killed(*arguments: Any, **more: Any) -> Any:
+        nonlocal renamed
+        renamed += 1
+        if where == "half published" and renamed < 3:
+            return real(*arguments, **more)
+        raise Killed
+
+    files.append(write(folder, "c-2.pcap", packets[2 * third :]))
+    with monkeypatch.context() as patched:
+        if where == "half published":
+            real = follow.move
+            patched.setattr(follow, "move", killed)
+        else:
+            real = getattr(Follow, where)
+            patched.setattr(Follow, where, killed)
+        with pytest.raises(Killed):
+            work.step()
+    work = begin()
+    all_of_it(work)
+    same(out, files)
+    assert [path.name for path in (out / ".follow").glob("batch-*")] == [f"batch-{work.state.batch}"]
+    for name in TABLES:
+        assert len(table(out, name)) == work.state.rows[name]
+
+
+def test_a_file_that_grows_is_read_on_and_its_cut_end_is_no_damage(begin: Begin, packets: list[Packet], tmp_path: Path) -> None:
+    folder, out = tmp_path / "captures", tmp_path / "out"
+    work = begin(settle_s=0)
+    whole = pcap(packets, nano=True, snap=SNAP)
+    path = folder / "c.pcap"
+    for end in (len(whole) // 3 + 5, len(whole) // 2 + 9, len(whole)):
+        path.write_bytes(whole[:end])
+        batch = work.step()
+        assert batch is not None
+        assert batch.troubles == []
+        assert work.step() is None
+    all_of_it(work)
+    for name, lines in plain([path]).items():
+        assert told(name, table(out, name)) == lines
+    found = table(out, "files")
+    assert len(found) == 3
+    assert {row["file"] for row in found} == {0}
+    assert sum(row["packets"] for row in found) == len(packets)
+    assert sum(row["size"] for row in found) == len(whole)
+    assert table(out, "errors") == []
+
+
+def test_a_cut_end_is_an_error_once_nothing_can_follow(begin: Begin, packets: list[Packet], tmp_path: Path) -> None:
+    folder, out = tmp_path / "captures", tmp_path / "out"
+    work = begin(settle_s=0)
+    data = pcap(packets[:300], nano=True, snap=SNAP)
+    first = folder / "c-1.pcap"
+    first.write_bytes(data[:-7])
+    batch = work.step()
+    assert batch is not None
+    assert batch.troubles == []
+    second = write(folder, "c-2.pcap", packets[300:600])
+    batch = work.step()
+    assert batch is not None
+    (trouble,) = batch.troubles
+    assert (trouble.path, trouble.reason) == (str(first), "cut off in packet 300: 7 bytes are missing")
+    all_of_it(work)
+    same(out, [first, second])
+    assert [row["path"] for row in table(out, "errors")] == [str(first)]
+
+
+def test_what_is_no_capture_is_an_error_and_costs_only_itself(begin: Begin, packets: list[Packet], tmp_path: Path) -> None:
+    folder, out = tmp_path / "captures", tmp_path / "out"
+    work = begin()
+    (folder / "notes.txt").write_text("this is no capture")
+    (folder / "empty.pcap").write_bytes(b"")
+    files = [folder / "empty.pcap", folder / "notes.txt", write(folder, "c.pcap", packets[:200])]
+    (batch,) = all_of_it(work)
+    assert sorted(trouble.reason.partition(":")[0] for trouble in batch.troubles) == ["is empty", "is not a capture"]
+    same(out, files)
+
+
+def test_a_file_that_a_ring_deletes_too_early_is_an_error(
+    begin: Begin, packets: list[Packet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, out = tmp_path / "captures", tmp_path / "out"
+    work = begin()
+    first = write(folder, "c-1.pcap", packets[:300])
+    write(folder, "c-2.pcap", packets[300:600])
+    dissect = Follow.dissect
+
+    def deleted(self: Follow, *arguments: Any, **more: Any) -> None:
+        first.unlink(missing_ok=True)
+        dissect(self, *arguments, **more)
+
+    monkeypatch.setattr(Follow, "dissect", deleted)
+    batches = all_of_it(work)
+    errors = table(out, "errors")
+    assert [(row["path"], row["reason"]) for row in errors] == [(str(first), "was deleted or written anew before it was read")]
+    assert sum(batch.packets for batch in batches) == 300
+    assert table(out, "messages")
+
+
+def test_an_output_is_followed_into_by_one_process_with_the_same_options(begin: Begin, packets: list[Packet], tmp_path: Path) -> None:
+    work = begin()
+    write(tmp_path / "captures", "c.pcap", packets[:50])
+    all_of_it(work)
+    with pytest.raises(UsageError, match="another streamdump follows into it"):
+        Follow(work.session, work.settings, work.out, work.rotation)
+    with pytest.raises(UsageError, match="was begun with other options \\(another --format\\)"):
+        begin(form="csv")
+    shutil.rmtree(tmp_path / "out" / ".follow" / "batch-1")

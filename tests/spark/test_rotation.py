@@ -1,0 +1,215 @@
+"""Which captures of a folder are complete, with a clock of our own."""
+
+from __future__ import annotations
+
+import gzip
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from dissect.spark.rotation import HEAD, HOLD_NS, Ready, Rotation, Taken, natural, series
+from dissect.spark.splits import Trouble
+from tests.capture.frames import START_NS, Packet, ethernet, ip4, pcap, tcp
+
+SECOND = 1_000_000_000
+SETTLE_NS = 10 * SECOND
+
+
+class Folder:
+    """A folder whose files change at times that the test says."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.now = START_NS
+        self.rotation = Rotation(path, SETTLE_NS, lambda: self.now)
+        self.taken: dict[str, Taken] = {}
+
+    def write(self, name: str, first: int | None, packets: int = 3) -> Path:
+        """A capture whose packets begin so many seconds after the start, changed now."""
+        some = [Packet(ethernet(ip4(tcp(b"x" * 40, seq=at))), START_NS + (first or 0) * SECOND + at) for at in range(packets)]
+        return self.put(name, pcap(some if first is not None else [], nano=True))
+
+    def put(self, name: str, data: bytes) -> Path:
+        path = self.path / name
+        path.write_bytes(data)
+        os.utime(path, ns=(self.now, self.now))
+        return path
+
+    def look(self, end: bool = False) -> list[Ready]:
+        return self.rotation.look(self.taken, end)
+
+    def names(self, end: bool = False) -> list[str]:
+        return [Path(one.path).name for one in self.look(end)]
+
+    def take(self, ready: Sequence[Ready], trouble: Trouble | None = None) -> list[str]:
+        """Read these files."""
+        for one in ready:
+            self.taken[one.path] = Taken(
+                0, one.path, one.head, one.head_size, one.size, one.first_ns, 1, one.first_ns or 0, trouble, self.now
+            )
+        return [Path(one.path).name for one in ready]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["c.pcap", "c.pcap1", "c.pcap2", "c.pcap10"],
+        ["eth0-20261121-120000.pcap", "eth0-20261121-120100.pcap", "eth0-20261121-120200.pcap", "eth0-20261121-120300.pcap"],
+        [
+            "c_00001_20261121120000.pcapng",
+            "c_00002_20261121120100.pcapng",
+            "c_00010_20261121120200.pcapng",
+            "c_00011_20261121120300.pcapng",
+        ],
+    ],
+    ids=["tcpdump -C", "tcpdump -G", "dumpcap -b"],
+)
+def test_a_file_is_complete_when_a_newer_one_of_its_series_is_there(folder: Folder, names: list[str]) -> None:
+    assert len({series(name) for name in names}) == 1
+    assert sorted(names, key=natural) == names
+    for at, name in enumerate(names):
+        folder.write(name, at)
+        assert folder.take(folder.look()) == names[at - 1 : at] if at else not folder.look()
+        folder.now += SECOND
+    assert folder.names(end=True) == names[-1:]
+
+
+def test_a_file_that_only_has_its_header_yet_shows_that_the_one_before_is_complete(folder: Folder) -> None:
+    folder.write("c1.pcap", 0)
+    folder.write("c2.pcap", None)
+    assert folder.names() == ["c1.pcap"]
+
+
+def test_the_newest_is_read_when_it_was_quiet_and_read_on_when_it_grew(folder: Folder) -> None:
+    path = folder.write("c.pcap", 0, 2)
+    folder.now += SETTLE_NS - 1
+    assert folder.look() == []
+    folder.now += 1
+    (ready,) = folder.look()
+    assert (ready.superseded, ready.taken) == (False, None)
+    folder.take([ready])
+    assert folder.look() == []
+    folder.write("c.pcap", 0, 5)
+    assert folder.look() == []
+    folder.now += SETTLE_NS
+    (ready,) = folder.look()
+    assert ready.taken is folder.taken[str(path)]
+    assert ready.size > ready.taken.size
+
+
+def test_a_file_with_an_old_time_is_read_at_once(folder: Folder) -> None:
+    folder.write("old.pcap", 0)
+    folder.now += 3600 * SECOND
+    assert folder.names() == ["old.pcap"]
+
+
+def test_a_ring_that_uses_a_name_again_brings_a_new_file(folder: Folder) -> None:
+    for at, name in enumerate(("r0.pcap", "r1.pcap", "r0.pcap", "r1.pcap")):
+        folder.write(name, at)
+        found = folder.look()
+        assert [one.taken for one in found] == [None] * len(found)
+        assert folder.take(found) == ([] if not at else [("r1.pcap", "r0.pcap")[at % 2]])
+        folder.now += SECOND
+
+
+def test_long_heads_tell_files_apart(folder: Folder) -> None:
+    path = folder.write("c.pcap", 0, 100)
+    assert path.stat().st_size > HEAD
+    folder.take(folder.look(end=True))
+    folder.write("c.pcap", 0, 200)
+    (ready,) = folder.look(end=True)
+    assert ready.taken is not None
+    folder.write("c.pcap", 1, 200)
+    (ready,) = folder.look(end=True)
+    assert ready.taken is None
+
+
+def test_a_packed_copy_of_a_file_that_was_read_is_not_read(folder: Folder) -> None:
+    path = folder.write("c1.pcap", 0)
+    folder.write("c2.pcap", 1)
+    assert folder.take(folder.look()) == ["c1.pcap"]
+    folder.put("c1.pcap.gz", gzip.compress(path.read_bytes()))
+    path.unlink()
+    folder.now += HOLD_NS
+    assert folder.names(end=True) == ["c2.pcap"]
+
+
+def test_files_of_two_series_that_overlap_are_read_together(folder: Folder) -> None:
+    folder.write("in-1.pcap", 0)
+    folder.write("out-1.pcap", 0)
+    folder.write("in-2.pcap", 60)
+    assert folder.look() == []
+    folder.now += SECOND
+    folder.write("out-2.pcap", 61)
+    assert folder.take(folder.look()) == ["in-1.pcap", "out-1.pcap"]
+    folder.write("in-3.pcap", 120)
+    assert folder.look() == []
+    for _ in range(100):
+        folder.now += SECOND
+        os.utime(folder.path / "out-2.pcap", ns=(folder.now, folder.now))
+        found = folder.names()
+        if found:
+            break
+    assert found == ["in-2.pcap", "in-3.pcap"]
+    assert folder.now - START_NS >= HOLD_NS
+
+
+def test_what_is_hidden_or_a_folder_is_no_capture(folder: Folder) -> None:
+    (folder.path / ".tmp").mkdir()
+    (folder.path / ".tmp" / "c.pcap").write_bytes(b"x")
+    (folder.path / ".c.pcap.XyZ").write_bytes(b"x")
+    (folder.path / "sub").mkdir()
+    folder.write("sub/c.pcap", 0)
+    assert folder.names(end=True) == ["c.pcap"]
+
+
+def test_an_empty_file_waits_until_another_is_begun(folder: Folder) -> None:
+    folder.put("c1.pcap", b"")
+    folder.now += 2 * SETTLE_NS
+    assert folder.look() == []
+    folder.write("c2.pcap", 5)
+    assert folder.names() == ["c1.pcap"]
+
+
+def cut(path: str) -> Trouble:
+    return Trouble(0, path, 10, 1, "cut off", 3)
+
+
+def test_a_cut_end_is_told_once_nothing_came_for_long(folder: Folder) -> None:
+    path = str(folder.write("c1.pcap", 0))
+    folder.now += SETTLE_NS
+    folder.take(folder.look(), cut(path))
+    assert folder.rotation.ended(folder.taken) == []
+    folder.now += HOLD_NS
+    assert folder.rotation.ended(folder.taken) == [folder.taken[path]]
+
+
+@pytest.mark.parametrize("how", ["another begun", "written anew", "deleted", "the end"])
+def test_a_cut_end_is_told_when_nothing_can_come(folder: Folder, how: str) -> None:
+    path = str(folder.write("c1.pcap", 0))
+    folder.now += SETTLE_NS
+    folder.take(folder.look(), cut(path))
+    if how == "another begun":
+        folder.write("c2.pcap", 9)
+    elif how == "written anew":
+        folder.write("c1.pcap", 9)
+    elif how == "deleted":
+        Path(path).unlink()
+    assert folder.rotation.ended(folder.taken, how == "the end") == [folder.taken[path]]
+
+
+def test_a_cut_end_to_which_more_came_is_read_first(folder: Folder) -> None:
+    path = str(folder.write("c1.pcap", 0))
+    folder.now += SETTLE_NS
+    folder.take(folder.look(), cut(path))
+    folder.write("c1.pcap", 0, 9)
+    folder.write("c2.pcap", 9)
+    assert folder.rotation.ended(folder.taken) == []
+    assert folder.names() == ["c1.pcap"]

@@ -1,0 +1,316 @@
+"""The columns of tables: typed members say what the JSON says, whatever the values are."""
+
+from __future__ import annotations
+
+import json
+import math
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from dissect.capture.files import open_capture
+from dissect.inspector import Inspector
+from dissect.layout import (
+    Array,
+    Bits,
+    Choice,
+    Field,
+    Group,
+    Layout,
+    Style,
+    Text,
+    boolean,
+    encode,
+    f64,
+    i8,
+    i16,
+    i64,
+    read,
+    u8,
+    u16,
+    u64,
+    u128,
+)
+from dissect.model import Message, Options
+from dissect.protocols import PROTOCOLS
+from dissect.protocols.base import Dissector, Protocol
+from dissect.spark import tables, typed, write
+from dissect.spark.flows import Linked
+from dissect.spark.pipeline import views
+from dissect.spark.tables import TABLES, batch, batches, columns, schema
+from dissect.spark.typed import STRUCTS, Member, struct_name, struct_of, structs
+from dissect.spark.write import Writer, commit
+
+GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
+
+
+def messages(path: Path, **options: Any) -> list[Linked]:
+    inspector = Inspector([open_capture(path)], Options(**options))
+    return [(one, None, None) for one in inspector.records() if isinstance(one, Message)]
+
+
+def digits(member: Member) -> bool:
+    """Whether some messages have an integer of up to 64 bits there, and others text."""
+    return any(one.startswith(("uint", "int")) and "128" not in one for one in member.says.split(";")[0].split(" or "))
+
+
+def expected(member: Member, value: Any) -> Any:
+    """What a member holds of a value as the JSON has it, by the rules that the module states."""
+    kind = member.type
+    if member.members is not None:
+        return {name: expected(one, value.get(name)) for name, one in member.members.items()} if isinstance(value, dict) else None
+    if pa.types.is_list(kind):
+        return [expected(Member(kind.value_type, "", lambda _: None), one) for one in value] if isinstance(value, list) else None
+    if kind == pa.bool_():
+        return value if isinstance(value, bool) else None
+    if kind == typed.TEXT:
+        return str(value) if type(value) is int and digits(member) else value if isinstance(value, str) else None
+    if kind == pa.float64():
+        return value if isinstance(value, float) else typed.NOT_FINITE.get(value) if isinstance(value, str) else None
+    if type(value) is not int:
+        return None
+    if kind == typed.WIDE:
+        return Decimal(value) if -1 << 63 <= value < 1 << 64 else None
+    low, high = -1 << kind.bit_width - 1, (1 << kind.bit_width - 1) - 1
+    return value if low <= value <= high else None
+
+
+def check(made: Any) -> int:
+    """Every typed member is what the JSON of its row says; how many are not null."""
+    held = 0
+    for row in made.to_pylist():
+        fields = json.loads(row["fields"])
+        for protocol, struct in STRUCTS.items():
+            found = row[struct_name(protocol)]
+            if protocol != row["protocol"]:
+                assert found is None
+                continue
+            assert repr(found) == repr(expected(struct, fields)), "by what is printed, since NaN is not itself"
+            assert list(found) == list(struct.members or {})
+            held += sum(value is not None for value in found.values())
+    return held
+
+
+@pytest.mark.parametrize("folder", sorted(path.name for path in GOLDEN.iterdir() if path.is_dir()))
+def test_typed_members_say_what_the_json_says(folder: str) -> None:
+    held = rows = 0
+    everything: list[Linked] = []
+    for path in sorted(GOLDEN.joinpath(folder).glob("*.pcap*")):
+        found = messages(path)
+        made = batch("messages", found)
+        made.validate(full=True)
+        held += check(made)
+        rows += len(found)
+        everything += found
+    assert held > 2 * rows > 0
+    # All of them together, in an order in which no two neighbours are alike, are the same columns.
+    mixed = sorted(everything, key=lambda one: hash((one[0].position * 7919, one[0].size)))
+    assert check(batch("messages", mixed)) == held
+
+
+def test_all_columns_are_documented() -> None:
+    for table in TABLES:
+        found = columns(table)
+        assert [name for name, _, _ in found if "." not in name] == schema(table).names
+        assert all(says for _, _, says in found)
+        names = [name.lower() for name, _, _ in found]
+        assert len(set(names)) == len(names), "Spark does not tell names apart by case"
+    said = {name: (kind, says) for name, kind, says in columns("messages")}
+    assert {struct_name(one.name) for one in PROTOCOLS} == {
+        name for name, (kind, _) in said.items() if kind == "struct" and "." not in name
+    } - {"fault"}
+    assert said["rabbitmq_stream"] == ("struct", "typed fields of RabbitMQ Streams, null in messages of other protocols")
+    assert said["rabbitmq_stream.correlation_id"][0] == "bigint"
+    assert said["rabbitmq_stream.offset"][0] == "decimal(20,0)"
+    assert said["rabbitmq_stream.publishing_ids"][0] == "array<decimal(20,0)>"
+    assert said["rabbitmq_stream.chunk.num_records"][0] == "bigint"
+    assert said["rabbitmq_stream.response_code_label"] == ("string", "what response_code means")
+    assert said["iggy.stream_id.value"][0] == "string"
+    assert said["iggy.checksum"][0] == "string"
+    assert said["seastar_rpc.msg_id"] == ("bigint", "int64le; rises, with gaps; the request's; its opposite for an exception")
+    assert said["mewbase.frame.pos"][0] == "bigint"
+    assert "rabbitmq_stream.properties" not in said, "maps are left to the JSON"
+
+
+U8_LABELS = {1: "one"}
+INVENTED = Layout(
+    "Invented",
+    Field("small", i8),
+    Field("kind", u8, labels=U8_LABELS),
+    Field("flag", boolean),
+    Field("ratio", f64),
+    Field("huge", u128),
+    Field("flags", Bits(u8, ("level", 4), ("mode", 4, U8_LABELS))),
+    Field("many", Array(i16, u8)),
+    Field("either", Choice("kind", {1: Text(u8)}, u64)),
+    Field("inner", Group(Field("least", i64), Field("most", u64))),
+    Field("pairs", Array((Field("key", u8),), u8)),
+)
+OTHER = Layout("Other", Field("small", u16), Field("inner", u8), Field("many", u8))
+
+
+def invented() -> Protocol:
+    return Protocol("made-up", "Made Up", (), Dissector, lambda _: None, lambda _: "", (INVENTED, OTHER))
+
+
+def test_a_new_protocol_has_its_struct_without_a_line_here() -> None:
+    struct = struct_of(invented())
+    assert {field.name: str(field.type) for field in struct.type} == {
+        "small": "int32",
+        "kind": "int16",
+        "kind_label": "string",
+        "flag": "bool",
+        "ratio": "double",
+        "huge": "string",
+        "flags": "struct<level: int8, mode: int8, mode_label: string>",
+        "either": "string",
+        "inner": "struct<least: int64, most: decimal128(20, 0)>",
+    }
+    most, least = (1 << 64) - 1, -1 << 63
+    more = {"huge": "7", "flags": {"level": 3, "mode": 1}, "many": [1], "pairs": []}
+    values = [
+        (INVENTED, {"small": -5, "kind": 1, "flag": True, "ratio": 1.5, "either": "text", "inner": {"least": least, "most": most}, **more}),
+        (OTHER, {"small": 65535, "inner": 3, "many": 1}),
+        (INVENTED, {"small": 5, "kind": 2, "flag": False, "ratio": math.nan, "either": most, "inner": {"least": 0, "most": 1}, **more}),
+    ]
+    objects = []
+    for layout, one in values:
+        data = encode(layout, one)
+        objects.append(read(layout, data, 0, len(data), Style())[0])
+    first, second, third = structs(struct, objects, None, 3).to_pylist()
+    assert first["flags"] == {"level": 3, "mode": 1, "mode_label": "one"}
+    assert [first[name] for name in ("small", "kind", "kind_label", "flag", "ratio", "huge")] == [-5, 1, "one", True, 1.5, "7"]
+    assert [first["either"], third["either"]] == ["text", str(most)]
+    assert first["inner"] == {"least": least, "most": Decimal(most)}
+    assert second == {**dict.fromkeys(first), "small": 65535}
+    assert math.isnan(third["ratio"])
+    assert [third["kind_label"], third["flag"]] == [None, False]
+
+
+ODD: list[Any] = [None, True, False, 0, 1, -1, 200, 40_000, 1 << 31, 1 << 62, (1 << 64) - 1, 1 << 64, -1 << 63, -1 << 70, 1.5, 2.0]
+ODD += ["", "text", "NaN", "-Infinity", [], [1, None, "a", True, 1 << 64, [2]], ["a", "b"], {}, {"kind": 1}, {"kind": "x", "value": 5}]
+
+
+def test_values_that_do_not_fit_are_null_and_stop_nothing() -> None:
+    some = messages(next(iter(sorted(GOLDEN.glob("rabbitmq-stream/*.pcap")))))[0][0]
+    rows: list[Linked] = []
+    for protocol, struct in STRUCTS.items():
+        for number, value in enumerate(ODD):
+            fields = dict.fromkeys(struct.members or {}, value)
+            inner = dict.fromkeys((STRUCTS["mewbase"].members or {})["frame"].members or {}, value)
+            if number % 2 and protocol == "mewbase":
+                fields["frame"] = inner
+            fields["not_declared"] = value
+            rows.append((msgspec.structs.replace(some, protocol=protocol, fields=fields), None, None))
+            rows.append((msgspec.structs.replace(some, protocol=protocol, fields={"size": value}), None, None))
+    made = batch("messages", rows)
+    made.validate(full=True)
+    check(made)
+    for row in rows:
+        check(batch("messages", [row]))
+
+
+def test_secrets_are_hidden_as_in_the_json() -> None:
+    path = sorted(GOLDEN.glob("rabbitmq-stream/*.pcap"))[0]
+    hidden, shown = (batch("messages", messages(path, show_secrets=show)) for show in (False, True))
+    check(shown)
+    secrets = [one["sasl_opaque_data"] for one in shown["rabbitmq_stream"].to_pylist() if one["sasl_opaque_data"]]
+    texts = [one["sasl_opaque_data"] for one in hidden["rabbitmq_stream"].to_pylist() if one["sasl_opaque_data"]]
+    assert len(texts) == len(secrets) > 0
+    assert all(one.startswith("<redacted ") for one in texts)
+    assert all(one in str(shown.to_pylist()) and one not in str(hidden.to_pylist()) for one in secrets)
+
+
+def test_rows_whose_json_is_too_long_for_one_column_become_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = messages(GOLDEN / "iggy" / "py060-basic.pcap")
+    whole = batch("messages", rows)
+    monkeypatch.setattr(tables, "MOST", max(len(one) for one in whole["fields"].to_pylist()) + 10)
+    parts = list(batches("messages", rows))
+    assert len(parts) > 1
+    assert pa.Table.from_batches(parts).combine_chunks().to_batches()[0].equals(whole)
+
+
+def written(folder: Path, form: str, rows: list[Linked]) -> Path:
+    writer = Writer(folder / "work", 0, form)
+    for one in rows:
+        writer.put("messages", [one])
+    for table in TABLES:
+        if table != "messages":
+            writer.empty(table)
+    commit(folder / "work", folder / "out", [writer.close()])
+    return folder / "out"
+
+
+def test_few_rows_are_held_and_many_written_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = messages(GOLDEN / "iggy" / "py060-basic.pcap")
+    held: list[int] = []
+    monkeypatch.setattr(write, "GROUP_BYTES", 1000)
+    monkeypatch.setattr(write, "ROW_GROUP", 30)
+    monkeypatch.setattr(write, "batches", lambda table, some, typed: held.append(len(some)) or batches(table, some, typed))
+    (path,) = written(tmp_path, "parquet", rows).joinpath("messages").iterdir()
+    assert sum(held) == len(rows)
+    assert len(held) > 3
+    file = pa.parquet.ParquetFile(path)
+    assert 1 < file.num_row_groups < len(held)
+    assert file.read().combine_chunks().to_batches()[0].equals(batch("messages", rows))
+
+
+def test_parquet_is_read_rightly_by_others(session: Any, tmp_path: Path) -> None:
+    rows = [one for path in sorted(GOLDEN.glob("*/*.pcap"))[::3] for one in messages(path)]
+    out = written(tmp_path, "parquet", rows)
+    table = pa.parquet.read_table(out / "messages")
+    assert table.schema.equals(schema("messages"))
+    assert table.schema.field("iggy").type.field("stream_id").metadata[b"comment"].startswith(b"object or uint32le")
+    held = check(table)
+    spark = session.spark
+    found = spark.read.parquet(str(out / "messages"))
+    assert found.schema.simpleString() == from_arrow_schema(schema("messages")).simpleString()
+    structs = [struct_name(protocol) for protocol in STRUCTS]
+    said = [row.asDict(recursive=True) for row in found.select(structs).collect()]
+    assert sorted(map(repr, said)) == sorted(map(repr, table.select(structs).to_pylist()))
+    assert sum(value is not None for row in said for struct in row.values() for value in (struct or {}).values()) == held > 0
+
+    views(spark, out, "parquet")
+    lines = [one[0] for one in rows]
+    streams = [one for one in lines if one.protocol == "rabbitmq-stream" and one.fields.get("stream") and one.kind == "request"]
+    stream = streams[0].fields["stream"]
+    ((count, most),) = spark.sql(
+        f"select count(*), max(rabbitmq_stream.correlation_id) from messages where rabbitmq_stream.stream = '{stream}' and kind = 'request'"
+    ).collect()
+    same = [one for one in streams if one.fields["stream"] == stream]
+    assert (count, most) == (len(same), max(one.fields.get("correlation_id", 0) for one in same))
+    chunks = [
+        one.fields["chunk"]["num_records"]
+        for one in lines
+        if isinstance(one.fields.get("chunk"), dict) and "num_records" in one.fields["chunk"]
+    ]
+    ((total, half),) = spark.sql(
+        "select sum(rabbitmq_stream.chunk.num_records) + sum(rabbitmq_stream_draft.chunk.num_records), percentile(iggy.offset, 0.5)"
+        " from messages"
+    ).collect()
+    assert total == sum(chunks)
+    assert half is not None
+    never = spark.sql("select distinct iggy.max_topic_size from messages where iggy.max_topic_size > 9223372036854775807").collect()
+    assert [row[0] for row in never] == [Decimal((1 << 64) - 1)]
+    ((by_path,),) = spark.sql(f"select count(*) from messages where variant_get(variant, '$.stream', 'string') = '{stream}'").collect()
+    assert by_path >= count
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_other_forms_have_the_fields_once(session: Any, tmp_path: Path, form: str) -> None:
+    rows = messages(GOLDEN / "iggy" / "py060-basic.pcap")
+    out = written(tmp_path, form, rows)
+    (path,) = out.joinpath("messages").iterdir()
+    first = path.read_text().splitlines()[0]
+    names = list(json.loads(first)) if form == "json" else [one.strip('"') for one in first.split(",")]
+    assert names == [column.name for column in TABLES["messages"]]
+    views(session.spark, out, form)
+    found = session.spark.sql("select * from messages")
+    assert found.columns == [*names, "variant"]
+    assert found.where("variant_get(variant, '$.code', 'int') = 38").count() == sum(one[0].fields.get("code") == 38 for one in rows)
