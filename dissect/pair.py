@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
+import msgspec
+
 from dissect.model import Exchange, Message
 from dissect.protocols.base import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, NONE, Emitted, Tally
 
@@ -22,15 +24,12 @@ EARLY_KEPT = 1_024
 UNSURE = "bytes were lost and the id is used again: this may answer another request"
 
 
-class _Batch:
+class _Batch(msgspec.Struct):
     """A request that several responses answer piece by piece (Publish)."""
 
-    __slots__ = ("asked", "left", "refused")
-
-    def __init__(self, asked: Emitted, left: int) -> None:
-        self.asked = asked
-        self.left = left
-        self.refused = False
+    asked: Emitted
+    left: int
+    refused: bool = False
 
 
 class Pairer:
@@ -291,7 +290,8 @@ class Pairer:
                 older.append(batch)
             else:
                 opened[key] = deque((older, batch))
-        self._spare += max(0, batch.left - 1)
+        if batch.left > 1:
+            self._spare += batch.left - 1
         while len(opened) - self._spare > self.limit or len(opened) > KEYS_PER_REQUEST * self.limit:
             self._drop_oldest(one, append)
 
@@ -299,6 +299,7 @@ class Pairer:
         opened = self.open
         keys: Any = one[6]
         response = one[4]
+        refused = response.outcome == "refused"
         first: Emitted | None = None
         done: list[_Batch] = []
         for key in keys:
@@ -315,12 +316,13 @@ class Pairer:
                 batch = entry
                 del opened[key]
             asked = batch.asked
-            if first is None or asked[1:4] < first[1:4]:
+            if first is None or (asked is not first and asked[1:4] < first[1:4]):
                 first = asked
             batch.left -= 1
             if batch.left > 0:
                 self._spare -= 1
-            batch.refused = batch.refused or response.outcome == "refused"
+            if refused:
+                batch.refused = True
             if not batch.left:
                 done.append(batch)
         if first is None:
@@ -328,7 +330,7 @@ class Pairer:
             return
         self._link(one, first)
         for batch in done:
-            if not self._told(batch.asked) and self.every:
+            if not (self._late and self._told(batch.asked)) and self.every:
                 append(self._exchange(batch.asked, one, "refused" if batch.refused else "answered", None, one[:4]))
 
     def _remember(self, key: Hashable, one: Emitted, outcome: str | None) -> None:

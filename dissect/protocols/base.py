@@ -950,8 +950,9 @@ def records_of(cuts: list[Cut]) -> list[Emitted]:
     second_text = time = ""
     time_of = None
     detail = bool(cuts) and cuts[0][14].options.detail
+    timed = bool(cuts) and not cuts[0][14].options.terse
     for release, order, rank, position, side, first_number, number, file, first_time, time_ns, data, start, end, damage, dissector in cuts:
-        if time_ns != time_of:
+        if timed and time_ns != time_of:
             time_of = time_ns
             if not low <= time_ns < high:
                 low, high, second_text = _second(time_ns)

@@ -135,7 +135,7 @@ class StreamDissector(Dissector):
         """Without a known client every frame is looked at closely, which finds out, and so it is until the connection is open, to
         follow the handshake; with details wanted it has to be."""
         if self.client is not None and self.phase is Phase.OPEN and not self.options.detail:
-            client, server = self.tables(self.style)
+            client, server = self.tables(self.style, self.options.terse)
             self.handlers = (server, client) if self.client else (client, server)
         self.set_lanes()
 
@@ -143,7 +143,7 @@ class StreamDissector(Dissector):
         self._choose_handlers()
 
     @classmethod
-    def tables(cls, style: Style) -> tuple[Handlers, Handlers]:
+    def tables(cls, style: Style, terse: bool = False) -> tuple[Handlers, Handlers]:
         """The handlers of what a client and what a server sends."""
         raise NotImplementedError
 
@@ -480,7 +480,7 @@ def _confirm(layout: Layout, style: Style) -> Handler:
     return handle
 
 
-def _publish(style: Style) -> Handler:
+def _publish(style: Style, terse: bool) -> Handler:
     render = RENDER[style.bytes_as]
     head, each = _PUBLISH, _PUBLISHED
 
@@ -503,7 +503,11 @@ def _publish(style: Style) -> Handler:
             if length > 2 and not data[at] and data[at + 1] in _DESCRIBED:
                 append({"publishing_id": publishing_id, "size": length, "sections": read_amqp(data, at, stop, render)})
             else:
-                append({"publishing_id": publishing_id, "size": length, "body": render(data[at:stop])})
+                append(
+                    {"publishing_id": publishing_id, "size": length}
+                    if terse
+                    else {"publishing_id": publishing_id, "size": length, "body": render(data[at:stop])}
+                )
             keys.append(high | publishing_id)
             at = stop
         if len(messages) != count:
@@ -518,7 +522,7 @@ _DESCRIBED = frozenset((0x53, 0x80, 0xA3, 0xB3))
 """What follows the first byte of an AMQP section."""
 
 
-def _deliver(style: Style, version_2: bool) -> Handler:
+def _deliver(style: Style, version_2: bool, terse: bool) -> Handler:
     render = RENDER[style.bytes_as]
     head, word_at = (_DELIVER_2 if version_2 else _DELIVER), _U32
     section_at = 65 if version_2 else 57
@@ -550,12 +554,15 @@ def _deliver(style: Style, version_2: bool) -> Handler:
                 return None
             if word > 2 and not data[at] and data[at + 1] in _DESCRIBED:
                 append({"offset": offset, "size": word, "sections": read_amqp(data, at, stop, render)})
-            else:
+            elif not terse:
                 append({"offset": offset, "size": word, "body": render(data[at:stop])})
             offset += 1
             at = stop
         if at != last:
             return None
+        if terse:
+            chunk = {"num_entries": count, "num_records": records, "chunk_first_offset": first}
+            return "Deliver", "one_way", None, {"subscription_id": subscription, "chunk": chunk}, None, notes, None, NONE, None, None
         chunk = {
             "magic_version": magic,
             "chunk_type": kind,
@@ -632,11 +639,11 @@ _PUBLISHER_LAYOUTS = frozenset(
 
 
 @cache
-def _current_handlers(style: Style) -> tuple[Handlers, Handlers]:
+def _current_handlers(style: Style, terse: bool = False) -> tuple[Handlers, Handlers]:
     special = {
-        layouts.PUBLISH: _publish(style),
-        layouts.DELIVER: _deliver(style, False),
-        layouts.DELIVER_2: _deliver(style, True),
+        layouts.PUBLISH: _publish(style, terse),
+        layouts.DELIVER: _deliver(style, False, terse),
+        layouts.DELIVER_2: _deliver(style, True, False),
     }
     # What makes publishers come and go is followed.
     language = CURRENT_LANGUAGE
@@ -712,8 +719,8 @@ class RabbitmqStreamDissector(StreamDissector):
         self.renewed = bool(self.waiting or self.dropped)
 
     @classmethod
-    def tables(cls, style: Style) -> tuple[Handlers, Handlers]:
-        return _current_handlers(style)
+    def tables(cls, style: Style, terse: bool = False) -> tuple[Handlers, Handlers]:
+        return _current_handlers(style, terse)
 
     def name_of(self, key: int) -> tuple[str | None, bool]:
         return self.language.commands.get(key & ~layouts.RESPONSE), key >= layouts.RESPONSE
@@ -732,7 +739,7 @@ class RabbitmqStreamDraftDissector(StreamDissector):
         self.subscribing: dict[int, int] = {}
 
     @classmethod
-    def tables(cls, style: Style) -> tuple[Handlers, Handlers]:
+    def tables(cls, style: Style, terse: bool = False) -> tuple[Handlers, Handlers]:
         return _draft_handlers(style)
 
     def choose(self, choices: tuple[Layout, ...], data: bytes, start: int, end: int) -> Layout:
