@@ -147,13 +147,18 @@ class Inspector:
         step = max(PART, PART_CONVERSATIONS * len(apart))
         for order in range(begin + step, end + step, step):
             stop = bisect_left(cuts, (order,), done)
-            emitted = records_of(cuts[done:stop])
+            # Nothing here may hold the records while the next ones are made
+            yield self._part(cuts[done:stop], apart, order)
             done = stop
-            if apart:
-                for delivery in apart:
-                    emitted += self._emit(delivery, order)
-                emitted.sort(key=_place)
-            yield self._hand_out(emitted)
+
+    def _part(self, cuts: list[Cut], apart: list[Delivery], order: int) -> list[Record]:
+        """The records of these frames, and of the conversations `apart` those that were certain before the packet `order`."""
+        emitted = records_of(cuts)
+        if apart:
+            for delivery in apart:
+                emitted += self._emit(delivery, order)
+            emitted.sort(key=_place)
+        return self._hand_out(emitted)
 
     def finish(self) -> list[Record]:
         """What is left at the end of the capture."""
