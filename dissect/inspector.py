@@ -21,7 +21,7 @@ from dissect.protocols.aligned import cut_aligned
 from dissect.protocols.base import END, Context, Cut, Dissector, Emitted, Tally, records_of, rfc3339
 from dissect.tcp.conversations import CROWDED, IDLE, Conversation, Conversations, Delivery, Stretch
 
-PART = 128
+PART = 256
 """Packets whose records are made and handed on at once: as long as they fit in the processor's cache, all that happens to them is fast."""
 
 PART_CONVERSATIONS = 24
