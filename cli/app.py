@@ -94,11 +94,12 @@ class _Group(TyperGroup):
 
 
 app = typer.Typer(cls=_Group, add_completion=True, rich_markup_mode=None, pretty_exceptions_enable=False)
-app.command(READ, cls=_Command, hidden=True)(read)
-app.command(cls=_Command)(conversations)
-app.command(cls=_Command)(pipeline)
-app.command(cls=_Command)(protocols)
-app.command(cls=_Command)(schema)
+HELP = {"help_option_names": ["--help", "-h"]}
+app.command(READ, cls=_Command, hidden=True, context_settings=HELP)(read)
+app.command(cls=_Command, context_settings=HELP)(conversations)
+app.command(cls=_Command, context_settings=HELP)(pipeline)
+app.command(cls=_Command, context_settings=HELP)(protocols)
+app.command(cls=_Command, context_settings=HELP)(schema)
 
 
 @cache

@@ -38,16 +38,18 @@ EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
 
 OTHER = "Other"
 
+EXAMPLE_ROOM = 38
+"""Columns that what an example does has at least, the space before it included."""
+
 
 def page(command: Any, name: str, commands: Iterable[Any] = (), further: Iterable[Any] = ()) -> str:
     """The help of `command`; `commands` are listed and `further` parameters added under the last heading."""
     bold, dim, reset = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if coloured("auto", sys.stdout) else ("", "", "")
     size = min(shutil.get_terminal_size().columns, 110)
     about = "streamdump reads captures of message-streaming protocols, message by message." if not name else command.help
-    lines = [about, ""]
+    lines = [*wrap(about, size), ""]
     examples = EXAMPLES.get(name, ())
-    wide = max((len(call) for call, _ in examples), default=0)
-    lines += [f"  {bold}{call:<{wide}}{reset}  {dim}{text}{reset}" for call, text in examples]
+    lines += _examples(examples, size, bold, dim, reset)
     lines += ["", f"{bold}Usage{reset}  {_usage(command, name)}"]
     listed = [(one.name, one.help or "") for one in commands]
     groups: dict[str, list[tuple[str, str]]] = {"Commands": listed} if listed else {}
@@ -55,7 +57,7 @@ def page(command: Any, name: str, commands: Iterable[Any] = (), further: Iterabl
         if parameter.param_type_name == "argument" or getattr(parameter, "hidden", False):
             continue
         groups.setdefault(getattr(parameter, "rich_help_panel", None) or OTHER, []).append(_entry(parameter))
-    groups[OTHER] = [*groups.pop(OTHER, []), ("--help", "this help")]
+    groups[OTHER] = [*groups.pop(OTHER, []), ("--help, -h", "this help")]
     wide = max(len(left) for rows in groups.values() for left, _ in rows)
     for heading, rows in groups.items():
         lines += ["", f"{bold}{heading}{reset}"]
@@ -64,6 +66,20 @@ def page(command: Any, name: str, commands: Iterable[Any] = (), further: Iterabl
             lines.append(f"  {bold}{left:<{wide}}{reset}  {first}".rstrip())
             lines += [" " * (wide + 4) + line for line in more]
     return "\n".join(lines)
+
+
+def _examples(examples: Sequence[tuple[str, str]], size: int, bold: str, dim: str, reset: str) -> list[str]:
+    """The calls and what they do, beside each other; below a call that is too long."""
+    wide = max((len(call) for call, _ in examples if len(call) <= size - EXAMPLE_ROOM), default=0)
+    lines = []
+    for call, text in examples:
+        told = wrap(text, max(30, size - wide - 4))
+        if len(call) > wide:
+            lines.append(f"  {bold}{call}{reset}")
+        else:
+            lines.append(f"  {bold}{call:<{wide}}{reset}  {dim}{told.pop(0)}{reset}")
+        lines += [f"{' ' * (wide + 4)}{dim}{line}{reset}" for line in told]
+    return lines
 
 
 def _usage(command: Any, name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,21 @@ WHEN = ("auto", "always", "never")
 FORMS = ("text", "json")
 CLOCKS = ("r", "ad", "ud", "e")
 BYTES_AS = ("hex", "base64", "text", "omit")
+
+
+def interface_names(incomplete: str) -> list[str]:
+    """What `-i` can be completed to."""
+    from dissect.capture.interfaces import interfaces
+
+    return [name for name in (*(one.name for one in interfaces()), "any") if name.startswith(incomplete)]
+
+
+def protocol_names(incomplete: str) -> list[str]:
+    """What the name of a protocol can be completed to."""
+    from dissect.protocols import PROTOCOLS
+
+    return [protocol.name for protocol in PROTOCOLS if protocol.name.startswith(incomplete)]
+
 
 # Every value is a string here and is checked by our own functions: their messages say what to write instead.
 
@@ -63,7 +79,14 @@ AutoStop = Annotated[
 ]
 Interfaces = Annotated[
     list[str] | None,
-    typer.Option("-i", metavar="IFACE", help="capture from it; again for more, any for all", rich_help_panel=LIVE, show_default=False),
+    typer.Option(
+        "-i",
+        metavar="IFACE",
+        help="capture from it; again for more, any for all",
+        rich_help_panel=LIVE,
+        show_default=False,
+        autocompletion=interface_names,
+    ),
 ]
 ListInterfaces = Annotated[bool, typer.Option("-D", help="the interfaces there are, with state and addresses", rich_help_panel=LIVE)]
 CaptureFilter = Annotated[
@@ -156,7 +179,7 @@ def library_options(
         detail=detail,
         terse=terse,
         exchanges=exchanges,
-        decode_as=tuple(decode_rule(rule) for rule in decode_as or ()),
+        decode_as=decode_rules(decode_as or ()),
         verbs=None if verbs is None else load_verbs(verbs),
         undecided_limit=size("--undecided-limit", undecided_limit),
         waiting_limit=size("--waiting-limit", waiting_limit),
@@ -216,6 +239,16 @@ def packet_limit(conditions: list[str] | None) -> int | None:
             raise UsageError(f"-a {condition}: N must be a number, 1 or more")
         limits.append(int(number))
     return min(limits, default=None)
+
+
+def decode_rules(rules: Sequence[str]) -> tuple[tuple[int, str, str | None], ...]:
+    """What several `-d` say; each port can be one thing only."""
+    found: dict[int, tuple[int, str, str | None]] = {}
+    for text in rules:
+        rule = decode_rule(text)
+        if found.setdefault(rule[0], rule) != rule:
+            raise UsageError(f"-d {text}: port {rule[0]} was given as {found[rule[0]][1]} before")
+    return tuple(found.values())
 
 
 def decode_rule(rule: str) -> tuple[int, str, str | None]:

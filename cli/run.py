@@ -17,6 +17,7 @@ from dissect.errors import CaptureError, MissingCodec, UsageError
 
 if TYPE_CHECKING:
     from dissect.capture.files import Reader
+    from dissect.capture.link import Counters
     from dissect.inspector import Inspector
     from dissect.model import ConversationRow, Options, Record
 
@@ -142,6 +143,7 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
     unread = _unread(rows, past.unread)
     if unread:
         said.append(unread)
+    said += _passed_over(inspector.link.counters)
     for protocol in PROTOCOLS:
         mine = [row for row in rows if row.protocol == protocol.name]
         hint = protocol.hint(mine, inspector.options) if protocol.hint is not None and mine else None
@@ -165,6 +167,15 @@ def _unread(rows: Sequence[ConversationRow], before: Mapping[str, int]) -> str:
     ordered = sorted(names.items(), key=lambda one: -one[1])
     text = ", ".join(f"{number:,} {name}" if len(names) > 1 else name for name, number in ordered[:4])
     return f"{count(sum(names.values()), 'conversation')} not read ({text}{', ...' if len(names) > 4 else ''})" if names else ""
+
+
+def _passed_over(counters: Counters) -> list[str]:
+    """Packets that may well have carried messages, but were not looked at."""
+    told = [f"{count(packets, 'packet')} of link type {link} not read" for link, packets in sorted(counters.unknown_links.items())]
+    damaged = counters.undecoded - sum(counters.unknown_links.values())
+    if damaged:
+        told.append(f"{count(damaged, 'packet')} cut or malformed before the end of the headers")
+    return told + [f"{count(packets, 'packet')} in {tunnel} not looked into" for tunnel, packets in sorted(counters.tunnels.items())]
 
 
 def _quoted(name: str) -> str:

@@ -23,6 +23,8 @@ EARLY_KEPT = 1_024
 
 UNSURE = "bytes were lost and the id is used again: this may answer another request"
 
+STALE = "bytes of both sides were lost since this request: the response may be that of a later one with the same id"
+
 
 class _Batch(msgspec.Struct):
     """A request that several responses answer piece by piece (Publish)."""
@@ -69,6 +71,9 @@ class Pairer:
         self.gaps = [-1, -1]
         self.doubtful: set[Hashable] = set()
         """Keys of several open requests that may be one off, as an answer was lost."""
+        self.stale: set[Hashable] = set()
+        """Keys of open requests whose answer may have been lost together with a later request of the same id."""
+        self._looked = -1
         self.limit_hits = 0
         self.tallies = tallies
         self._spare = 0
@@ -121,6 +126,8 @@ class Pairer:
                 self._drop_oldest(one, append)
         elif role == GAP:
             self.gaps[one[2]] = one[1]
+            if self.reuse == "queue" and min(self.gaps) > self._looked:
+                self._suspect()
         elif role == ASK_MANY:
             self._ask_many(one, append)
         elif role == ANSWER_MANY:
@@ -189,7 +196,27 @@ class Pairer:
         self._late.clear()
         self.perhaps.clear()
         self.doubtful.clear()
+        self.stale.clear()
         return out
+
+    def _suspect(self) -> None:
+        """Bytes of both sides were lost: what has been open since before has a queue of its own from now on, so that `_doubt` sees it."""
+        since = min(self.gaps)
+        opened = self.open
+        found = []
+        for key in reversed(opened):
+            entry = opened[key]
+            first = entry[0] if type(entry) is deque else entry
+            order = (first.asked if type(first) is _Batch else first)[1]
+            if order <= self._looked:
+                break
+            if order <= since:
+                found.append(key)
+        for key in found:
+            if type(opened[key]) is not deque:
+                opened[key] = deque((opened[key],))
+        self.stale.update(found)
+        self._looked = since
 
     def _doubt(self, one: Emitted, key: Hashable, asked: Emitted, others: deque[Any]) -> None:
         """Note where the key does not tell which request is answered, as an answer or one of them may be among lost bytes.
@@ -198,6 +225,10 @@ class Pairer:
         """
         if not others:
             self.doubtful.discard(key)
+            if key in self.stale:
+                self.stale.discard(key)
+                if STALE not in one[4].notes:
+                    one[4].notes = [*one[4].notes, STALE]
         elif key not in self.doubtful:
             following = others[0].asked if type(others[0]) is _Batch else others[0]
             if following[1] < one[1] and max(self.gaps) >= asked[1]:
@@ -365,6 +396,8 @@ class Pairer:
     def _drop_oldest(self, one: Emitted, append: Callable[[Emitted], None]) -> None:
         key = next(iter(self.open))
         entry = self.open.pop(key)
+        self.doubtful.discard(key)
+        self.stale.discard(key)
         for older in entry if type(entry) is deque else (entry,):
             self._limit(older, one, append)
 
@@ -377,8 +410,10 @@ class Pairer:
             # A key that waits behind another request's goes when that one is answered
             keys: Any = older.asked[6]
             for key in keys:
-                if self.open.get(key) is older:
+                entry = self.open.get(key)
+                if entry is older or (type(entry) is deque and len(entry) == 1 and entry[0] is older):
                     del self.open[key]
+                    self.stale.discard(key)
             older = older.asked
         self.limit_hits += 1
         if not self._told(older):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dissect.model import Exchange, Message
-from dissect.pair import EARLY_KEPT, UNSURE, Link, Pairer
+from dissect.pair import EARLY_KEPT, STALE, UNSURE, Link, Pairer
 from dissect.protocols.base import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, END, GAP, NONE, Emitted
 
 
@@ -138,6 +138,43 @@ def test_a_request_that_follows_the_answer_leaves_no_doubt() -> None:
     response = talk.put(ANSWER, 1, 200, "answered")
     assert talk.request_of(response) is first
     assert UNSURE not in response.notes
+
+
+@pytest.mark.parametrize(("ask", "answer", "key"), [(ASK, ANSWER, 1), (ASK_MANY, ANSWER_MANY, [1])])
+@pytest.mark.parametrize("lost", [(), (0,), (1,), (1, 0), (0, 1)])
+def test_an_answer_and_a_later_request_of_its_id_may_both_be_lost(ask: int, answer: int, key: Any, lost: tuple[int, ...]) -> None:
+    talk = Talk("queue")
+    request = talk.put(ask, key, 100)
+    for side in lost:
+        talk.put(GAP, None, 150, side=side)
+    later = talk.put(ask, [2] if answer == ANSWER_MANY else 2, 200)
+    response = talk.put(answer, key, 300, "answered")
+    assert talk.request_of(response) is request
+    assert (STALE in response.notes) == (len(lost) == 2)
+    sure = talk.put(answer, [2] if answer == ANSWER_MANY else 2, 400, "answered")
+    assert talk.request_of(sure) is later
+    assert not sure.notes
+    assert not talk.pairer.open and not talk.pairer.stale
+
+
+def test_ids_that_never_repeat_leave_no_doubt() -> None:
+    talk = Talk()
+    talk.put(ASK, 1, 100)
+    talk.put(GAP, None, 150, side=0)
+    talk.put(GAP, None, 150, side=1)
+    assert not talk.put(ANSWER, 1, 300, "answered").notes
+
+
+def test_requests_under_suspicion_go_at_the_limit_like_others() -> None:
+    talk = Talk("queue", limit=2)
+    talk.put(ASK_MANY, [1, 2, 3], 100)
+    talk.put(GAP, None, 150, side=0)
+    talk.put(GAP, None, 150, side=1)
+    for key in range(4, 7):
+        talk.put(ASK_MANY, [key], 200)
+    assert [(one.outcome, one.reason) for one in talk.said] == [("unanswered", "limit"), ("unanswered", "limit")]
+    assert sorted(talk.pairer.open) == [5, 6]  # type: ignore[type-var]
+    assert not talk.pairer.stale
 
 
 @pytest.mark.parametrize("lost", [None, 0, 1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 from cli.live import LiveRun, Table, Wanted, check_without
@@ -34,7 +33,7 @@ from cli.options import (
     library_options,
     packet_limit,
 )
-from cli.output import coloured, columns, write, write_text
+from cli.output import columns, palette, write, write_text
 from cli.run import Run
 
 if TYPE_CHECKING:
@@ -115,4 +114,4 @@ def _show(rows: list[ConversationRow], json: bool, colour: str) -> None:
         from dissect.render.conversations import plain, table
 
         width = columns()
-        write_text(plain(rows) if width is None else table(rows, width, coloured(colour, sys.stdout)))
+        write_text(plain(rows) if width is None else table(rows, width, palette(colour)))

@@ -65,8 +65,16 @@ def read(
     dump: Annotated[bool, typer.Option("-x", help="hex dump of each frame, with field names", rich_help_panel=SHOWN)] = False,
     json: Json = False,
     form: Annotated[
-        str, typer.Option("-T", metavar="FORM", help="text or json", rich_help_panel=SHOWN, autocompletion=lambda: list(FORMS))
-    ] = "text",
+        list[str] | None,
+        typer.Option(
+            "-T",
+            metavar="FORM",
+            help="text (default) or json",
+            rich_help_panel=SHOWN,
+            show_default=False,
+            autocompletion=lambda: list(FORMS),
+        ),
+    ] = None,
     clock: Annotated[
         str,
         typer.Option(
@@ -134,7 +142,10 @@ def read(
     if len(sys.argv) <= 1 and not names and sys.stdin.isatty():
         write_text(f"{context.get_help()}\n")
         return ExitCode.DONE
-    json = one_of("-T", form, FORMS) == "json" or json
+    forms = {one_of("-T", one, FORMS) for one in form or ()} | ({"json"} if json else set())
+    if len(forms) > 1:
+        raise UsageError("text and json were both asked for; choose one")
+    json = forms == {"json"}
     one_of("-t", clock, CLOCKS)
     if json and (tree or dump):
         raise UsageError(f"{'-V' if tree else '-x'} is a view for people; the JSON has all fields already")

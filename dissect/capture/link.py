@@ -6,6 +6,7 @@ the odd one row by row through dpkt (`odd.py`) and joins the same batch in its p
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -21,11 +22,12 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 
-ETHERNET, PPP, PPP_HDLC, SLL, SLL2, NULL, LOOP = 1, 9, 50, 113, 276, 0, 108
+ETHERNET, PPP, PPP_HDLC, CISCO_HDLC, SLL, SLL2, NULL, LOOP = 1, 9, 50, 104, 113, 276, 0, 108
 RAW = (12, 14, 101, 228, 229)
 
 IPV4, IPV6 = 0x0800, 0x86DD
 VLAN = (0x8100, 0x88A8, 0x9100)
+MPLS, PPPOE = (0x8847, 0x8848), 0x8864
 SHORT, DUPLICATE, UNKNOWN_LINK = -1, -2, -3
 """Stand in place of an EtherType: captured too short to tell, seen before, a link type not known."""
 
@@ -79,6 +81,11 @@ EXTENSIONS = np.zeros(256, np.bool_)
 EXTENSIONS[[0, 43, 44, 51, 60]] = True
 """IPv6 next headers behind which TCP can still come: hop-by-hop, routing, fragment, authentication, destination options."""
 
+UDP = 17
+TUNNELS = {4: "IP in IP", 41: "IP in IP", 47: "GRE"}
+UDP_TUNNELS = {4789: "VXLAN", 8472: "VXLAN", 6081: "GENEVE"}
+"""What carries whole packets, by IP protocol and by port. It is only counted: whoever captures at its end has them twice."""
+
 
 class Counters(msgspec.Struct):
     """What became of the packets."""
@@ -93,6 +100,10 @@ class Counters(msgspec.Struct):
     """Fragments of TCP datagrams."""
     reassembled: int = 0
     """Datagrams put together from them."""
+    tunnels: dict[str, int] = msgspec.field(default_factory=dict)
+    """Packets that carry others, by what they do so with; they are among `not_tcp`."""
+    unknown_links: dict[int, int] = msgspec.field(default_factory=dict)
+    """Packets by link types that are not known; they are among `undecoded`."""
 
 
 class Rows(NamedTuple):
@@ -158,8 +169,13 @@ class LinkParser:
                     counters.tcp += len(found.seq)
                 if len(strange):
                     odd.append(strange)
-                counters.not_tcp += other
+                counters.not_tcp += len(other)
+                if len(other):
+                    _add(counters.tunnels, _tunnels(other["protocol"], other["dport"]))
         if known < len(kind):
+            foreign = kind == UNKNOWN_LINK
+            if foreign.any():
+                _add(counters.unknown_links, _counted(batch.link[foreign]))
             unclear = int(np.count_nonzero((kind == SHORT) | (kind == UNKNOWN_LINK)))
             counters.undecoded += unclear
             counters.not_tcp += len(kind) - known - unclear - int(np.count_nonzero(kind == DUPLICATE))
@@ -254,7 +270,7 @@ def _of_link(link: int, buffer: bytes, offset: Ints, captured: Ints) -> tuple[In
         return offset.copy(), _by_version(buffer, offset, captured), None
     if link in (NULL, LOOP):
         return offset + 4, _family(buffer, offset, captured), None
-    if link in (PPP, PPP_HDLC):
+    if link in (PPP, PPP_HDLC, CISCO_HDLC):
         return *_ppp(buffer, offset, captured), None
     return offset.copy(), np.full(len(offset), UNKNOWN_LINK, np.int64), None
 
@@ -267,6 +283,27 @@ def _value(buffer: bytes, offset: Ints, captured: Ints, at: int, layout: np.dtyp
     value = np.full(len(offset), missing, np.int64)
     value[whole] = gather(buffer, offset[whole] + at, layout)
     return value
+
+
+def _counted(values: NDArray[Any]) -> dict[int, int]:
+    """How often each number is there."""
+    found, counts = np.unique(values, return_counts=True)
+    return dict(zip(found.tolist(), counts.tolist(), strict=True))
+
+
+def _tunnels(protocol: NDArray[np.uint8], port: NDArray[np.uint16]) -> dict[str, int]:
+    """How many of these IP packets carry others; `port` is where the destination of UDP stands in a packet without options."""
+    named: dict[str, int] = {}
+    for numbers, names in ((protocol, TUNNELS), (port[protocol == UDP], UDP_TUNNELS)):
+        for number, count in _counted(numbers).items():
+            if number in names:
+                _add(named, {names[number]: count})
+    return named
+
+
+def _add(total: dict[Any, int], more: Mapping[Any, int]) -> None:
+    for key, count in more.items():
+        total[key] = total.get(key, 0) + count
 
 
 def _typed(buffer: bytes, offset: Ints, captured: Ints, at: int, size: int) -> tuple[Ints, Ints]:
@@ -282,6 +319,30 @@ def _typed(buffer: bytes, offset: Ints, captured: Ints, at: int, size: int) -> t
         kind[tagged] = _value(buffer, start[tagged], captured[tagged] - (start[tagged] - offset[tagged]), 2, U2)
         start[tagged] += 4
         tagged = tagged[np.isin(kind[tagged], VLAN)]
+    labelled = np.flatnonzero(np.isin(kind, MPLS))
+    if len(labelled):
+        start[labelled], kind[labelled] = _labelled(buffer, offset[labelled], captured[labelled], start[labelled])
+    dialled = np.flatnonzero(kind == PPPOE)
+    if len(dialled):
+        inside = start[dialled] + 6
+        start[dialled], kind[dialled] = _ppp(buffer, inside, captured[dialled] - (inside - offset[dialled]))
+    return start, kind
+
+
+def _labelled(buffer: bytes, offset: Ints, captured: Ints, start: Ints) -> tuple[Ints, Ints]:
+    """Start and EtherType of what is behind MPLS labels, of which the last has a mark; only its first bits tell what it is."""
+    start = start.copy()
+    left = np.arange(len(start))
+    for _ in range(MAX_TAGS):
+        label = _value(buffer, start[left], captured[left] - (start[left] - offset[left]), 0, np.dtype(">u4"))
+        start[left] += 4
+        left = left[(label & 0x100) == 0]
+        if not len(left):
+            break
+    room = captured - (start - offset)
+    kind = _by_version(buffer, start, room)
+    kind[(kind == SHORT) & (room > 0)] = 0
+    kind[left] = 0
     return start, kind
 
 
@@ -313,8 +374,8 @@ def _ppp(buffer: bytes, offset: Ints, captured: Ints) -> tuple[Ints, Ints]:
     return start, kind
 
 
-def _ipv4(buffer: bytes, rows: Ints | None, ip: Ints, room: Ints, sent: Ints) -> tuple[Rows | None, Ints, int]:
-    """The ordinary segments of these rows, the rows that are odd, and the number of those that are not TCP."""
+def _ipv4(buffer: bytes, rows: Ints | None, ip: Ints, room: Ints, sent: Ints) -> tuple[Rows | None, Ints, NDArray[Any]]:
+    """The ordinary segments of these rows, the rows that are odd, and the headers of those that are not TCP."""
     rows, ip, room, sent, cut = _fitting(rows, ip, room, sent, TCP4.itemsize)
     head = gather(buffer, ip, TCP4)
     total = head["length"].astype(np.int64)
@@ -324,11 +385,11 @@ def _ipv4(buffer: bytes, rows: Ints | None, ip: Ints, room: Ints, sent: Ints) ->
     if offload.any():
         total = np.where(offload, sent, total)
     plain &= total >= size
-    other = 0
+    other = head[:0]
     if not plain.all():
         strange = ~plain
         alien = strange & (head["protocol"] != TCP) & ((head["version"] >> 4) == 4)
-        other = int(np.count_nonzero(alien))
+        other = head[alien]
         rows, ip, room, head, total, size, cut = _choose(plain, strange & ~alien, rows, ip, room, head, total, size, cut)
         if not len(ip):
             return None, cut, other
@@ -343,7 +404,7 @@ def _ipv4(buffer: bytes, rows: Ints | None, ip: Ints, room: Ints, sent: Ints) ->
     return _rows(rows, head, flow, reverse, ip, room, total, size), cut, other
 
 
-def _ipv6(buffer: bytes, rows: Ints | None, ip: Ints, room: Ints, sent: Ints) -> tuple[Rows | None, Ints, int]:
+def _ipv6(buffer: bytes, rows: Ints | None, ip: Ints, room: Ints, sent: Ints) -> tuple[Rows | None, Ints, NDArray[Any]]:
     """As `_ipv4`."""
     rows, ip, room, sent, cut = _fitting(rows, ip, room, sent, TCP6.itemsize)
     head = gather(buffer, ip, TCP6)
@@ -355,11 +416,11 @@ def _ipv6(buffer: bytes, rows: Ints | None, ip: Ints, room: Ints, sent: Ints) ->
     if offload.any():
         total = np.where(offload, sent, total)
     plain &= total >= size
-    other = 0
+    other = head[:0]
     if not plain.all():
         strange = ~plain
         alien = strange & (version == 6) & (head["protocol"] != TCP) & ~EXTENSIONS[head["protocol"]]
-        other = int(np.count_nonzero(alien))
+        other = head[alien]
         rows, ip, room, head, total, size, cut = _choose(plain, strange & ~alien, rows, ip, room, head, total, size, cut)
         if not len(ip):
             return None, cut, other

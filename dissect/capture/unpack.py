@@ -176,14 +176,18 @@ def _zstd(raw: Raw) -> Iterator[bytes]:
 
 
 def _lz4(raw: Raw) -> Iterator[bytes]:
-    """One frame, block by block. Checksums are not looked at: what they would find shows in the packets."""
-    cramjam = _codec("cramjam", "lz4")
-    flags, sizes = _exactly(raw, 6, "lz4")[4:]
+    """One frame, block by block. What was whole before a wrong checksum has been handed on by then."""
+    cramjam, xxhash = _codec("cramjam", "lz4"), _codec("xxhash", "lz4")
+    flags, sizes = descriptor = _exactly(raw, 6, "lz4")[4:]
     largest = LZ4_BLOCKS.get(sizes >> 4 & 7)
     if flags >> 6 != 1 or largest is None or flags & 1:
         raise Damaged("the lz4 data is of a version that is not known or needs a dictionary")
     linked, block_sum, content_size, content_sum = not flags & 0x20, flags & 0x10, flags & 0x08, flags & 0x04
-    _exactly(raw, (8 if content_size else 0) + 1, "lz4")
+    if content_size:
+        descriptor += _exactly(raw, 8, "lz4")
+    if _exactly(raw, 1, "lz4")[0] != xxhash.xxh32_intdigest(descriptor) >> 8 & 0xFF:
+        raise Damaged("the lz4 data is damaged: the checksum of a frame's header is wrong")
+    content = xxhash.xxh32()
     window = b""
     room = bytearray(LZ4_WINDOW + 4 + largest)
     while (size := int.from_bytes(_exactly(raw, 4, "lz4"), "little")) != 0:
@@ -191,6 +195,8 @@ def _lz4(raw: Raw) -> Iterator[bytes]:
         if size > largest:
             raise Damaged(f"the lz4 data is damaged: a block of {size} bytes")
         block = _exactly(raw, size, "lz4")
+        if block_sum:
+            _lz4_check(raw, xxhash.xxh32_intdigest(block), "block")
         if not plain:
             before = _lz4_history(window) if window and size >= LZ4_MATCH else b""
             start = len(window) + 4 if before else 0
@@ -201,12 +207,17 @@ def _lz4(raw: Raw) -> Iterator[bytes]:
             block = bytes(room[start:end])
         if block:
             yield block
-        if block_sum:
-            _exactly(raw, 4, "lz4")
+        if content_sum:
+            content.update(block)
         if linked:
             window = (window + block)[-LZ4_WINDOW:].rjust(4, b"\0")
     if content_sum:
-        _exactly(raw, 4, "lz4")
+        _lz4_check(raw, content.intdigest(), "frame")
+
+
+def _lz4_check(raw: Raw, checksum: int, what: str) -> None:
+    if int.from_bytes(_exactly(raw, 4, "lz4"), "little") != checksum:
+        raise Damaged(f"the lz4 data is damaged: the checksum of a {what} is wrong")
 
 
 def _lz4_history(window: bytes) -> bytes:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from io import StringIO
-from typing import Literal
 
 from dissect.model import ConversationRow
 from dissect.render.summary import bytes_text
-from dissect.render.terminal import pad, visible, width
+from dissect.render.terminal import Palette, cut, pad, visible, width, wrapped
 
 _HEADINGS = "# from to protocol sure packets bytes messages gaps damaged unanswered retransmitted limits ended evidence"
+
+_COLUMNS = ("#", "conversation", "protocol", "messages", "packets", "bytes")
+_SPACE = "  "
 
 
 def plain(rows: Sequence[ConversationRow]) -> str:
@@ -43,43 +44,63 @@ def plain(rows: Sequence[ConversationRow]) -> str:
     return "".join(["  ".join([pad(cell, size) for cell, size in zip(line, sizes, strict=True)]).rstrip() + "\n" for line in lines])
 
 
-def table(rows: Sequence[ConversationRow], columns: int, colour: bool) -> str:
-    """A table for people, on a terminal of so many columns."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def table(rows: Sequence[ConversationRow], columns: int, palette: Palette) -> str:
+    """A table for people, on a terminal of so many columns: some columns for each conversation, and lines below that say how it went.
 
-    made = Table(box=SIMPLE_HEAD, pad_edge=False, header_style="bold" if colour else "")
-    made.add_column("#", justify="right", no_wrap=True)
-    made.add_column("conversation", no_wrap=True)
-    made.add_column("protocol", min_width=14)
-    made.add_column("packets", justify="right", no_wrap=True)
-    made.add_column("bytes", justify="right", no_wrap=True)
-    made.add_column("how it went", min_width=14)
-    for row in rows:
-        first, arrow, second, way = _sides(row)
-        protocol = Text(_protocol(row), "bold cyan" if row.protocol else "")
-        protocol.append(f"\n{row.confidence:.0%} sure: " if row.confidence else "\n", "dim")
-        protocol.append(visible("; ".join([*row.evidence, *_facts(row)])), "dim")
-        went = Text(f"{row.messages:,} {'message' if row.messages == 1 else 'messages'}\n")
-        for text in _trouble(row):
-            went.append(f"! {text}\n", "bold red")
-        if row.retransmissions:
-            went.append(f"{row.retransmissions:,} retransmitted\n")
-        went.append(visible(row.ended))
-        made.add_row(
-            str(row.conversation),
-            f"{first}\n{arrow} {second}",
-            protocol,
-            f"> {row.packets[way]:,}\n< {row.packets[1 - way]:,}",
-            f"> {row.bytes[way]:,}\n< {row.bytes[1 - way]:,}",
-            went,
-        )
-    out = StringIO()
-    kind: Literal["standard"] | None = "standard" if colour else None
-    Console(file=out, width=columns, color_system=kind, force_terminal=colour, highlight=False, markup=False, emoji=False).print(made)
-    return "".join([line.rstrip() + "\n" for line in out.getvalue().splitlines()])
+    Where there is room, what belongs to both sides stands side by side, otherwise one below the other.
+    """
+    cells = [_cells(row) for row in rows]
+    sizes = [(max(width(one[column][0]) for one in cells), max(width(one[column][1]) for one in cells)) for column in range(len(_COLUMNS))]
+    beside = sum(top + (bottom and bottom + len(_SPACE)) + len(_SPACE) for top, bottom in sizes) <= columns
+    spans = [
+        max(len(name), top + (bottom and bottom + len(_SPACE)) if beside else max(top, bottom))
+        for name, (top, bottom) in zip(_COLUMNS, sizes, strict=True)
+    ]
+    indent = " " * (spans[0] + len(_SPACE))
+    heading = _SPACE.join(
+        [*(_aligned(name, span, column) for column, (name, span) in enumerate(zip(_COLUMNS, spans, strict=True))), "ended"]
+    )
+    lines = [f"{palette.dim}{cut(heading, columns)}{palette.reset}"]
+    for row, mine in zip(rows, cells, strict=True):
+        if beside:
+            mine = [
+                (_aligned(top, one, column) + (f"{_SPACE}{_aligned(bottom, two, column)}" if two else ""), "")
+                for column, ((top, bottom), (one, two)) in enumerate(zip(mine, sizes, strict=True))
+            ]
+        head, below = [
+            _SPACE.join([_aligned(cell[level], span, column) for column, (cell, span) in enumerate(zip(mine, spans, strict=True))])
+            for level in (0, 1)
+        ]
+        went = visible(f"{row.ended}, {row.retransmissions:,} retransmitted" if row.retransmissions else row.ended)
+        if width(head) + len(_SPACE) + width(went) <= columns:
+            head, went = f"{head}{_SPACE}{went}", ""
+        lines.append(f"{palette.bold}{cut(head, columns)}{palette.reset}")
+        if not beside:
+            lines.append(cut(below.rstrip(), columns))
+        trouble = ", ".join(_trouble(row))
+        evidence = "; ".join([*row.evidence, *_facts(row)])
+        if row.confidence:
+            evidence = f"{row.confidence:.0%} sure: {evidence}"
+        for text, colour in ((trouble and f"! {trouble}", palette.bad), (went, ""), (evidence, palette.dim)):
+            lines += [f"{indent}{colour}{line}{palette.reset if colour else ''}" for line in wrapped(visible(text), columns - len(indent))]
+    return "\n".join([*lines, ""])
+
+
+def _cells(row: ConversationRow) -> list[tuple[str, str]]:
+    """What stands in the columns, each in two parts."""
+    first, arrow, second, way = _sides(row)
+    return [
+        (str(row.conversation), ""),
+        (first, f"{arrow} {second}"),
+        (visible(row.protocol or row.name or "unknown"), row.layout or "/".join(row.candidates)),
+        (f"{row.messages:,}", ""),
+        (f"> {row.packets[way]:,}", f"< {row.packets[1 - way]:,}"),
+        (f"> {row.bytes[way]:,}", f"< {row.bytes[1 - way]:,}"),
+    ]
+
+
+def _aligned(text: str, cells: int, column: int) -> str:
+    return pad(text, cells) if _COLUMNS[column] in ("conversation", "protocol") else text.rjust(cells)
 
 
 def _sides(row: ConversationRow) -> tuple[str, str, str, int]:

@@ -12,12 +12,17 @@ from dissect.render.terminal import PLAIN, Palette, pad, width
 TEXT_WIDTH = 100
 
 
-def overview(protocols: Sequence[Protocol], palette: Palette = PLAIN) -> str:
-    """A line a protocol: name, usual ports, title."""
+def overview(protocols: Sequence[Protocol], palette: Palette = PLAIN, columns: int | None = None) -> str:
+    """A line a protocol: name, usual ports, title; more on a narrow terminal."""
     table = [(protocol.name, ", ".join(map(str, protocol.ports)), protocol.title) for protocol in protocols]
     first = max((len(name) for name, _, _ in table), default=0)
     second = max((len(ports) for _, ports, _ in table), default=0)
-    return "".join([f"{palette.bold}{name:<{first}}{palette.reset}  {ports:<{second}}  {title}\n" for name, ports, title in table])
+    lines: list[str] = []
+    for name, ports, title in table:
+        before, *more = [title] if columns is None else wrap(title, max(20, columns - first - second - 4))
+        lines.append(f"{palette.bold}{name:<{first}}{palette.reset}  {ports:<{second}}  {before}\n")
+        lines += [f"{' ' * (first + second + 4)}{line}\n" for line in more]
+    return "".join(lines)
 
 
 def tables(protocol: Protocol, palette: Palette = PLAIN, columns: int | None = None) -> str:

@@ -70,3 +70,21 @@ def cut(text: str, cells: int) -> str:
 def pad(text: str, cells: int) -> str:
     """`text` filled up with blanks to `cells`."""
     return text + " " * (cells - width(text))
+
+
+def wrapped(text: str, cells: int) -> list[str]:
+    """`text` in lines of at most `cells`, divided between words where that is possible; no line for no text."""
+    lines: list[str] = []
+    line = ""
+    for word in text.split():
+        if line and width(line) + 1 + width(word) <= cells:
+            line += f" {word}"
+            continue
+        if line:
+            lines.append(line)
+        while width(word) > cells > 1:
+            head = cut(word, cells + 1)[:-1]
+            lines.append(head)
+            word = word[len(head) :]
+        line = word
+    return [*lines, line] if line else lines

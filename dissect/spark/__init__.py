@@ -12,6 +12,7 @@ The functions take what the data source gives and return a table of `dissect.spa
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -50,13 +51,16 @@ def conversations(packets: Any, options: Options | None = None, parts: int | Non
     return _table("conversations", packets, options, parts)
 
 
-def by_conversation(packets: Any, parts: int | None = None, ordered: Any = None, without: Sequence[int] = (), carry: bool = False) -> Any:
+def by_conversation(
+    packets: Any, parts: int | None = None, ordered: Sequence[Any] | None = None, without: Sequence[int] = (), carry: bool = False
+) -> Any:
     """The packets of each conversation together and in order, each conversation in one partition of `parts`.
 
-    `without`: partitions that stay empty. `ordered`: the rows of `packets` that depend on each other across conversations, None to look
-    for them in `packets`. `carry`: more packets will come later, so add what those depend on across conversations. What was carried from
-    earlier packets belongs to `packets`, and of kind CARRY_IN_ORDER to `ordered` too if that is given.
+    `without`: partitions that stay empty. `ordered`: tables of the rows of `packets` that depend on each other across conversations, None
+    to look for them in `packets`. `carry`: more packets will come later, so add what those depend on across conversations. What was
+    carried from earlier packets belongs to `packets`, and of kind CARRY_IN_ORDER to `ordered` too if that is given.
     """
+    from pyspark.sql import DataFrame
     from pyspark.sql import functions as f
 
     from dissect.spark.flows import IN_ORDER, SORTED_BY, in_order
@@ -69,9 +73,11 @@ def by_conversation(packets: Any, parts: int | None = None, ordered: Any = None,
         yield from in_order(batches, carry)
 
     if ordered is None:
-        ordered = packets.where(f"kind not in ({SEGMENT}, {CARRY}) or digest is not null")
-    together = ordered.repartition(1).sortWithinPartitions(*IN_ORDER).mapInArrow(joined, DDL)
-    rows = packets.where(f"kind in ({SEGMENT}, {CARRY})").unionByName(together)
+        ordered = [packets.where(f"kind not in ({SEGMENT}, {CARRY}) or digest is not null")]
+    rows = packets.where(f"kind in ({SEGMENT}, {CARRY})")
+    if ordered:
+        together = reduce(DataFrame.unionByName, ordered).repartition(1).sortWithinPartitions(*IN_ORDER)
+        rows = rows.unionByName(together.mapInArrow(joined, DDL))
     keys = [f.col(name[1:]).desc() if name.startswith("-") else f.col(name) for name in SORTED_BY]
     placed = rows.drop("cooked", "digest").withColumn("part", f.pmod("flow_id", f.lit(count)).cast("int"))
     if without:

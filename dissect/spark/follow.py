@@ -13,6 +13,7 @@ import fcntl
 import os
 import shutil
 import time
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from dissect.errors import CaptureError, UsageError
 from dissect.inspector import relate
 from dissect.model import ConversationRow, Options
 from dissect.spark.pipeline import Job, Progress, Settings
-from dissect.spark.rotation import Ready, Rotation, Taken
+from dissect.spark.rotation import PACKED, Ready, Rotation, Seen, Taken, digest
 from dissect.spark.session import Session, of_spark
 from dissect.spark.splits import NEVER, Plan, Trouble
 from dissect.spark.tables import TABLES, Input
@@ -40,7 +41,10 @@ RELATED_KEPT = 10_000
 """Conversations that later ones may still be related to."""
 
 ATTEMPTS = 3
-"""How often a micro-batch is tried whose files are deleted while it reads them."""
+"""How often a micro-batch is tried whose files are deleted while it reads them, until it only tells that they are."""
+
+GONE_KEPT = 10_000
+"""Files that were read and are gone, and may come back: a folder that vanished for a while, or under another name."""
 
 
 class State(msgspec.Struct):
@@ -58,8 +62,12 @@ class State(msgspec.Struct):
     packets: int = 0
     rows: dict[str, int] = msgspec.field(default_factory=dict)
     latest_ns: int = NEVER
+    depended: bool = False
+    """Packets depended on each other across conversations."""
+    place: str = ""
+    """The last micro-batch's folder."""
     carry: list[str] = msgspec.field(default_factory=list)
-    """Names of the files that hold open conversations, in the last micro-batch's folder."""
+    """Names of the files in it that hold open conversations."""
     written: dict[str, list[str]] = msgspec.field(default_factory=dict)
     """Files by table that the last micro-batch wrote."""
     related: list[ConversationRow] = msgspec.field(default_factory=list)
@@ -101,9 +109,10 @@ class Follow(Job):
     def step(self, end: bool = False) -> Batch | None:
         """A micro-batch of what can be read now, None where there is nothing to do. `end`: nothing will be written any more, and the
         conversations that are open end with the last file."""
-        for attempt in range(ATTEMPTS):
+        for attempt in range(ATTEMPTS + 1):
             found = self.rotation.look(self.state.taken, end)
-            ready = _some(found)
+            self._lost(self.rotation.missed(self.state.taken))
+            ready = _some(found) if attempt < ATTEMPTS else []
             last = end and len(ready) == len(found)
             ended = self.rotation.ended(self.state.taken, end)
             if not ready and not ended and not (last and self.state.carry):
@@ -111,32 +120,33 @@ class Follow(Job):
             try:
                 return self._batch(ready, [one.trouble for one in ended if one.trouble is not None], last)
             except Exception as error:
-                if not isinstance(error, OSError | CaptureError) and not of_spark(error):
+                if not isinstance(error, OSError | CaptureError | _Changed) and not of_spark(error):
                     raise
                 # A ring deletes files. What is still there is read, what is not is in `errors` next time.
                 gone = [one for one in ready if not _unchanged(one)]
-                if not gone or attempt + 1 == ATTEMPTS:
+                if not gone:
                     raise
                 self._lost(gone)
         raise AssertionError
 
     def _batch(self, ready: list[Ready], told: list[Trouble], last: bool) -> Batch:
         state = msgspec.structs.replace(self.state, batch=self.state.batch + 1, taken=dict(self.state.taken))
-        folder = self._batch_folder(state.batch)
-        shutil.rmtree(folder, ignore_errors=True)
+        # A name of its own: tasks of a driver that was killed may still write to what they know.
+        state.place = f"batch-{state.batch}-{uuid.uuid4().hex[:8]}"
+        folder = self.folder / state.place
         folder.mkdir()
         sizes = [one.size for one in ready]
         found = self.look([one.path for one in ready], sum(sizes))
         for one in told:
             state.taken[one.path] = msgspec.structs.replace(state.taken[one.path], trouble=None)
         troubles = [*told, *self._take(state, ready, found)]
-        state.latest_ns = max([state.latest_ns, *found.latest_ns])
         packets = sum(split.number + split.packets - max(split.number, split.after) for split in found.splits)
         count = 0
         if packets or (last and state.carry):
             count = self.settings.parts or min(self.parts(found), sum(split.payload for split in found.splits) // PART_BYTES + 1)
             until = None if last else state.latest_ns
-            self.dissect(found, count, folder, (), self._carry(), until)
+            state.depended = state.depended or bool(found.dependent)
+            self.dissect(found, count, folder, (), self._carry(), until, depended=self.state.depended)
         done = list(receipts(folder).values())
         done.append(self._finish(state, found, ready, done, count, troubles, folder))
         state.packets += packets
@@ -145,10 +155,10 @@ class Follow(Job):
             state.carry = [name for one in done for name in one.files.get(CarryFile.TABLE, ())]
         elif state.carry:
             # Nothing was read: what is open stays as it is.
-            (folder / "files").mkdir(exist_ok=True)
-            shutil.copytree(
-                self._batch_folder(self.state.batch) / "files" / CarryFile.TABLE, folder / "files" / CarryFile.TABLE, copy_function=os.link
-            )
+            for path in self._carry():
+                kept = folder / "files" / CarryFile.TABLE / Path(path).name
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, kept)
         state.written = {table: [name for one in done for name in one.files.get(table, ())] for table in TABLES}
         self._commit(state)
         rows = {table: sum(one.rows.get(table, 0) for one in done) for table in TABLES}
@@ -176,11 +186,14 @@ class Follow(Job):
         told, held = [], {}
         for trouble in found.troubles:
             one = ready[trouble.file]
-            if trouble.fatal and not one.superseded and packets[trouble.file]:
+            if trouble.fatal and not one.final and trouble.offset is not None:
                 held[trouble.file] = trouble
             else:
                 told.append(trouble)
             trouble.file = indexes[trouble.file]
+        for one in ready:
+            if one.taken is not None:
+                state.taken.pop(one.taken.path, None)  # it may have another name now
         for at, one in enumerate(ready):
             state.taken[one.path] = Taken(
                 indexes[at],
@@ -193,6 +206,7 @@ class Follow(Job):
                 found.latest_ns[at],
                 held.get(at),
                 time.time_ns(),
+                one.superseded,
             )
         return told
 
@@ -211,8 +225,10 @@ class Follow(Job):
         for one in ready:
             taken = state.taken[one.path]
             before = one.taken
-            size, packets = (0, 0) if before is None else (before.size, before.packets)
-            inputs.append(Input(taken.file, taken.path, taken.size - size, taken.packets - packets))
+            # Packed since, it may be smaller.
+            size, packets = (0, 0) if before is None else (before.size if before.size <= taken.size else 0, before.packets)
+            if before is None or taken.packets > packets:
+                inputs.append(Input(taken.file, taken.path, taken.size - size, taken.packets - packets))
         last.put("files", inputs)
         if state.batch == 1:
             for table in TABLES:
@@ -220,24 +236,26 @@ class Follow(Job):
                     last.empty(table)
         return last.close()
 
-    def _lost(self, gone: list[Ready]) -> None:
+    def _lost(self, gone: Sequence[Ready | Seen]) -> None:
         """Remember files that were deleted or written anew before they were read: a trouble of a file that is never read again."""
         state = self.state
         for one in gone:
-            read = one.taken.size if one.taken is not None else 0
-            index = one.taken.file if one.taken is not None else state.files
-            state.files += one.taken is None
+            before = one.taken if isinstance(one, Ready) else state.taken.get(one.path)
+            if isinstance(one, Seen) and before is not None and before.first_ns != one.first_ns:
+                before = None
+            if any(Path(one.path + suffix).exists() for suffix in PACKED):
+                continue  # it is read in that form
+            read = before.size if before is not None else 0
+            index = before.file if before is not None else state.files
+            state.files += before is None
             trouble = Trouble(index, one.path, read or None, None, "was deleted or written anew before it was read", one.size - read)
-            state.taken[one.path] = Taken(index, one.path, "", 0, 0, None, 0, NEVER, trouble)
+            state.taken[one.path] = Taken(index, one.path, "", 0, one.size, one.first_ns, 0, NEVER, trouble)
 
     # What is there between micro-batches
 
-    def _batch_folder(self, number: int) -> Path:
-        return self.folder / f"batch-{number}"
-
     def _carry(self) -> list[str]:
         """The files with the open conversations."""
-        folder = self._batch_folder(self.state.batch) / "files" / CarryFile.TABLE
+        folder = self.folder / self.state.place / "files" / CarryFile.TABLE
         return [str((folder / name).absolute()) for name in self.state.carry]
 
     def _load_state(self) -> State:
@@ -248,6 +266,8 @@ class Follow(Job):
         except FileNotFoundError:
             for table in TABLES:
                 (self.out / table).mkdir(exist_ok=True)
+                if any((self.out / table).iterdir()):
+                    raise UsageError(f"{path}: is missing, so nobody knows what the tables hold; choose another --out") from None
             return fresh
         except (OSError, msgspec.MsgspecError) as error:
             raise UsageError(f"{path}: cannot be read: {error}") from error
@@ -258,8 +278,9 @@ class Follow(Job):
 
     def _commit(self, state: State) -> None:
         """Make the micro-batch count, and its tables be seen."""
-        there = {one.path for one in state.taken.values() if Path(one.path).exists()}
-        state.taken = {path: one for path, one in state.taken.items() if path in there or one.trouble is not None}
+        gone = [one for one in state.taken.values() if one.trouble is None and not Path(one.path).exists()]
+        for one in sorted(gone, key=lambda one: one.at_ns)[:-GONE_KEPT]:
+            del state.taken[one.path]
         path = self.folder / "state.json"
         written = path.with_suffix(".new")
         with written.open("wb") as stream:
@@ -273,7 +294,7 @@ class Follow(Job):
     def _publish(self) -> None:
         """Move what the last micro-batch wrote to the tables, and remove what no one needs any more."""
         state = self.state
-        folder = self._batch_folder(state.batch)
+        folder = self.folder / state.place
         for table, names in state.written.items():
             for name in names:
                 made = folder / "files" / table / name
@@ -322,13 +343,11 @@ def _some(ready: list[Ready]) -> list[Ready]:
 def _unchanged(one: Ready) -> bool:
     """Whether a file still is what was looked at, or has grown."""
     try:
-        return Path(one.path).stat().st_size >= one.size and _digest(one) == one.head
+        with Path(one.path).open("rb") as stream:
+            return os.fstat(stream.fileno()).st_size >= one.size and digest(stream.read(one.head_size)) == one.head
     except OSError:
         return False
 
 
-def _digest(one: Ready) -> str:
-    from dissect.spark.rotation import digest
-
-    with Path(one.path).open("rb") as stream:
-        return digest(stream.read(one.head_size))
+class _Changed(Exception):
+    """A file was written anew while it was read."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,10 @@ import msgspec
 from dissect.errors import UsageError
 from dissect.inspector import relate
 from dissect.model import Options
-from dissect.spark import PARTS, by_conversation, register
+from dissect.spark import PARTS, by_conversation
 from dissect.spark.rows import CARRY_IN_ORDER, DDL
 from dissect.spark.session import Session
-from dissect.spark.source import NAME
+from dissect.spark.source import packets as read_packets
 from dissect.spark.splits import TARGET, Plan, expand, plan
 from dissect.spark.tables import TABLES, Input
 from dissect.spark.write import CarryFile, Receipt, Writer, commit, receipts
@@ -66,7 +67,6 @@ class Job:
         self.session = session
         self.settings = settings
         self.show = show
-        register(session.spark)
 
     def look(self, files: list[str], size: int) -> Plan:
         """Find the ranges of files that have so many bytes together."""
@@ -87,23 +87,34 @@ class Job:
         return self.settings.parts or max(PARTS * cores, sum(split.payload for split in found.splits) // PART_BYTES + 1)
 
     def dissect(
-        self, found: Plan, count: int, folder: Path, done: Collection[int] = (), carry: Sequence[str] = (), until: int | None = None
+        self,
+        found: Plan,
+        count: int,
+        folder: Path,
+        done: Collection[int] = (),
+        carry: Sequence[str] = (),
+        until: int | None = None,
+        *,
+        depended: bool = False,
     ) -> None:
         """Write the parts that are not done to `folder`, with a receipt for each.
 
         `carry`: files with the conversations that were left open by what was read before; `until`: the capture time up to which all
-        packets are there by now, None where no more will come. With it open conversations are left as files of the same kind.
+        packets are there by now, None where no more will come. With it open conversations are left as files of the same kind. `depended`:
+        packets before depended on each other across conversations.
         """
         settings, spark = self.settings, self.session.spark
         shuffled = settings.payload == "shuffle"
-        packets = self._load(found, payload=shuffled)
-        ordered: Any = spark.createDataFrame([], DDL)
-        if any(split.fragments or split.sightings for split in found.splits):
-            ordered = self._load(found, payload=shuffled, ordered=True).where("kind > 0 or digest is not null")
+        rows_of = partial(read_packets, spark, target=settings.split, payload=shuffled)
+        packets, ordered = rows_of(found.splits), []
+        dependent = found.dependent
+        if dependent:
+            ordered.append(rows_of(dependent, ordered=True).where("kind > 0 or digest is not null"))
         if carry:
             carried = spark.read.schema(DDL).parquet(*carry)
             packets = packets.unionByName(carried)
-            ordered = ordered.unionByName(carried.where(f"kind = {CARRY_IN_ORDER}"))
+            if depended:
+                ordered.append(carried.where(f"kind = {CARRY_IN_ORDER}"))
         rows = by_conversation(packets, count, ordered, sorted(done), until is not None)
         form, options = settings.form, settings.options
         paths = {split.file: split.path for split in found.splits}
@@ -130,11 +141,6 @@ class Job:
 
         parts = {row.part for row in self._watched("dissecting", found.bytes, lambda: rows.mapInArrow(write, "part int").collect())}
         assert parts | done == set(range(count))
-
-    def _load(self, found: Plan, *, payload: bool, ordered: bool = False) -> Any:
-        reader = self.session.spark.read.format(NAME).option("plan", msgspec.json.encode(found).decode())
-        reader = reader.option("split", str(self.settings.split)).option("payload", str(payload)).option("ordered", str(ordered))
-        return reader.load()
 
     def _watched(self, what: str, size: int, action: Callable[[], Any]) -> Any:
         """The result of an action that runs beside us, so that an interruption is heard at once; shows how far its tasks are."""

@@ -6,16 +6,20 @@ Nobody tells when a file is complete, so it is taken
 - or when it was quiet for some seconds. It may be written on all the same: then the rest of it is read as soon as that is complete, and a
   packet that was cut at its end counts as damage only when nothing more came.
 
-A file that was read is known again by its first bytes, so a ring that uses its names again brings new files. Files of several series (both
-directions of a link, several interfaces) that were written at the same time belong together: one waits for the others for a while.
+A file that was read is known again by its first bytes, so a ring that uses its names again brings new files, and one that is renamed is not
+read again. One that is packed after it was read (`tcpdump -z gzip`) is read on in its packed form, if anything was added since. Files of
+several series (both directions of a link, several interfaces) that were written at the same time belong together: one waits for the others
+for a while.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -51,6 +55,8 @@ class Taken(msgspec.Struct):
     """What was wrong at its end, which is not told yet: more may have come."""
     at_ns: int = 0
     """When it was read, by the wall clock."""
+    superseded: bool = False
+    """A newer file of its series was there when it was read."""
 
 
 class Ready(msgspec.Struct):
@@ -62,6 +68,9 @@ class Ready(msgspec.Struct):
     head_size: int
     first_ns: int | None
     superseded: bool
+    """A newer file of its series is there."""
+    final: bool
+    """Certainly nothing will be added."""
     taken: Taken | None
 
 
@@ -71,15 +80,17 @@ class Seen(msgspec.Struct):
     path: str
     size: int
     modified_ns: int
+    changed_ns: int
+    """When its content, owner or mode were changed."""
+    inode: tuple[int, int]
     series: str
     head: str
     head_size: int
     first_ns: int | None
-
-    @property
-    def age(self) -> tuple[int, int, list[tuple[int, str]]]:
-        """Sorts the files of a series by when they were written."""
-        return self.first_ns or self.modified_ns, self.modified_ns, natural(self.path)
+    age: tuple[int, int, list[tuple[int, str]]]
+    """Sorts the files of a series by when they were written."""
+    known: Taken | None = None
+    """What was read of it, once the first bytes have been compared."""
 
 
 def natural(name: str) -> list[tuple[int, str]]:
@@ -104,12 +115,12 @@ class Rotation:
         self._clock = clock
         self._quiet: dict[str, tuple[int, int, int]] = {}
         """Size, time of change, and since when they are known, of each file."""
-        self._first: dict[tuple[str, str], int | None] = {}
-        """When the first packet of a file was captured, by path and head."""
         self._known: dict[str, Seen] = {}
         """Files as they were when last looked at."""
         self._held: dict[tuple[str, str], int] = {}
         """Complete files that wait for others, and since when."""
+        self._missed: list[Seen] = []
+        """Files that were gone, or written anew, since they were last looked at."""
 
     def look(self, taken: Mapping[str, Taken], end: bool = False) -> list[Ready]:
         """What can be read now, in the order of capture.
@@ -117,28 +128,37 @@ class Rotation:
         `taken`: what was read before, by path; `end`: nothing will be written any more.
         """
         now = self._clock()
-        seen = list(self._seen())
+        seen = self._seen()
+        if seen is None:
+            return []
+        moved = self._moved(taken)
         groups: dict[str, list[Seen]] = {}
-        for one in seen:
+        for one in sorted(seen, key=lambda one: one.age):
             groups.setdefault(one.series, []).append(one)
-        newest = {name: max(many, key=lambda one: one.age) for name, many in groups.items()}
         complete, writing = [], []
         for one in seen:
-            before = self._before(one, taken)
-            if before is not None and self._twin(one, before):
+            before = self._before(one, taken, moved)
+            packed = self._packed_from(one, taken)
+            if before is None and packed is not None:
+                if isinstance(packed, Seen) or packed.superseded or packed.path in self._known:
+                    continue  # a copy: whoever packs has not removed the other yet, or that was whole when it was read
+                before = packed
+            known = before is not None and before.size == one.size
+            if known and before is not None and before.path == one.path:
                 continue
-            superseded = end or one is not newest[one.series]
-            if before is not None and before.size == one.size:
-                continue
-            ready = Ready(one.path, one.size, one.head, one.head_size, one.first_ns, superseded, before)
-            if superseded or (one.size and self._is_quiet(one, now)):
+            superseded = one is not groups[one.series][-1]
+            quiet = bool(one.size) and self._is_quiet(one, now)
+            final = end or (superseded and quiet)
+            ready = Ready(one.path, one.size, one.head, one.head_size, one.first_ns, superseded, final, before)
+            if end or superseded or quiet or known:
                 complete.append((one, ready))
             else:
                 writing.append(one)
+        ends = _ends(groups.values()) if writing and not end else {}
         found, held = [], set()
         for one, ready in sorted(complete, key=lambda pair: pair[0].age):
             # Files of one series are never read out of order.
-            if not end and (one.series in held or self._waits(one, ready, writing, groups[one.series], now)):
+            if not end and (one.series in held or self._waits(one, ready, writing, ends, now)):
                 held.add(one.series)
             else:
                 found.append(ready)
@@ -147,74 +167,97 @@ class Rotation:
         return found
 
     def ended(self, taken: Mapping[str, Taken], end: bool = False) -> list[Taken]:
-        """Files whose cut end is certain by now: another was begun since, they are gone, or nothing came for long."""
+        """Files whose cut end is certain by now: another was begun since and nothing came, they are gone, or nothing came for long."""
         now = self._clock()
         waiting = [one for one in taken.values() if one.trouble is not None]
-        if not waiting:
+        seen = self._seen() if waiting else None
+        if seen is None:
             return []
         newest: dict[str, Seen] = {}
         there = {}
-        for one in self._seen():
+        for one in seen:
             there[one.path] = one
             if one.series not in newest or one.age > newest[one.series].age:
                 newest[one.series] = one
         found = []
         for old in waiting:
             now_there = there.get(old.path)
-            same = now_there is not None and self._before(now_there, taken) is old
+            same = now_there is not None and self._before(now_there, taken, {}) is old
             if same and now_there is not None and now_there.size != old.size:
                 continue  # what came since is read first
-            if end or not same or newest[series(old.path)] is not now_there or now - old.at_ns >= HOLD_NS:
+            patience_ns = HOLD_NS if newest.get(series(old.path)) is now_there else self.settle_ns
+            if end or not same or now - old.at_ns >= patience_ns:
                 found.append(old)
         return found
 
-    def _seen(self) -> Iterator[Seen]:
+    def missed(self, taken: Mapping[str, Taken]) -> list[Seen]:
+        """Files that were seen, and are gone or written anew before they were read to what was seen; each is told once."""
+        missed, self._missed = self._missed, []
+        names = {one.inode: path for path, one in self._known.items()}
+        return [
+            one
+            for one in missed
+            if one.first_ns is not None
+            and not ((old := taken.get(one.path)) is not None and old.size >= one.size and old.first_ns == one.first_ns)
+            and not any(one.path + suffix in self._known for suffix in PACKED)
+            and names.get(one.inode) in (None, one.path)
+        ]
+
+    def _seen(self) -> list[Seen] | None:
+        """The files that are there; None where the folder is not."""
         # First all names, then all sizes: whoever begins a file has closed the one before.
-        paths = [path for path in self.folder.rglob("*") if not any(part.startswith(".") for part in path.relative_to(self.folder).parts)]
+        try:
+            names = sorted(_names(self.folder))
+        except OSError:
+            return None  # it may come back
         known, self._known = self._known, {}
-        for path in sorted(paths):
-            name = str(path.absolute())
+        for path in names:
             try:
-                if not path.is_file():
+                status = Path(path).stat()
+                if not stat.S_ISREG(status.st_mode):
                     continue
-                status = path.stat()
             except OSError:
                 continue  # deleted since: a ring does that all the time
-            one = known.get(name)
-            if one is None or (one.size, one.modified_ns) != (status.st_size, status.st_mtime_ns):
-                try:
-                    with path.open("rb") as stream:
-                        data = stream.read(min(HEAD, status.st_size))
-                except OSError:
-                    data = b""  # the plan says why
-                head = digest(data)
-                one = Seen(name, status.st_size, status.st_mtime_ns, series(name), head, len(data), self._first_ns(name, head))
-            self._known[name] = one
-            yield one
+            one = known.get(path)
+            if one is None or (one.size, one.modified_ns, one.changed_ns) != (status.st_size, status.st_mtime_ns, status.st_ctime_ns):
+                before, one = one, _look_at(path, status, one)
+                if before is not None and not _goes_on(before, one):
+                    self._missed.append(before)
+            self._known[path] = one
+        self._missed += [one for path, one in known.items() if path not in self._known]
+        return list(self._known.values())
 
-    def _first_ns(self, path: str, head: str) -> int | None:
-        """When the first packet of a file was captured, None where it has none yet."""
-        key = (path, head)
-        if self._first.get(key) is None:
-            self._first[key] = first_ns(path)
-        return self._first[key]
+    def _moved(self, taken: Mapping[str, Taken]) -> dict[int | None, list[Taken]]:
+        """What was read of files that are not there under their names any more, by the time of their first packets."""
+        found: dict[int | None, list[Taken]] = {}
+        for path, one in taken.items():
+            there = self._known.get(path)
+            if one.first_ns is not None and (there is None or there.first_ns != one.first_ns):
+                found.setdefault(one.first_ns, []).append(one)
+        return found
 
-    def _before(self, one: Seen, taken: Mapping[str, Taken]) -> Taken | None:
-        """What was read of this file before: of one with this name and these first bytes, or of the one that it is packed from."""
-        old = taken.get(one.path)
-        if old is not None and one.size >= old.size and same_head(one.path, old):
-            return old
-        for suffix in PACKED:
-            if one.path.endswith(suffix):
-                plain = taken.get(one.path.removesuffix(suffix))
-                if plain is not None and plain.first_ns is not None and one.first_ns in (None, plain.first_ns):
-                    return plain
+    def _before(self, one: Seen, taken: Mapping[str, Taken], moved: Mapping[int | None, list[Taken]]) -> Taken | None:
+        """What was read of this file before: of one with these first bytes and this name, or one that was renamed."""
+        candidates = moved.get(one.first_ns, []) if one.first_ns is not None else []
+        if one.path in taken:
+            candidates = [taken[one.path], *candidates]
+        for old in candidates:
+            if one.known is not old and one.size >= old.size and (old.head_size or not old.size) and same_head(one.path, old):
+                one.known = old
+            if one.known is old:
+                return old
         return None
 
-    @staticmethod
-    def _twin(one: Seen, before: Taken) -> bool:
-        """Whether a file is what another was packed to, which was read."""
-        return one.path != before.path
+    def _packed_from(self, one: Seen, taken: Mapping[str, Taken]) -> Taken | Seen | None:
+        """The file that this one is packed from: as it was read, or as it is there."""
+        plain = next((one.path.removesuffix(suffix) for suffix in PACKED if one.path.endswith(suffix)), None)
+        if plain is None:
+            return None
+        candidates: list[Taken | Seen | None] = [taken.get(plain), self._known.get(plain)]
+        for found in candidates:
+            if found is not None and found.first_ns is not None and one.first_ns in (None, found.first_ns):
+                return found
+        return None
 
     def _is_quiet(self, one: Seen, now: int) -> bool:
         size, modified, since = self._quiet.get(one.path, (-1, -1, now))
@@ -223,11 +266,11 @@ class Rotation:
         self._quiet[one.path] = one.size, one.modified_ns, since
         return now - since >= self.settle_ns or now - one.modified_ns >= self.settle_ns
 
-    def _waits(self, one: Seen, ready: Ready, writing: list[Seen], group: list[Seen], now: int) -> bool:
+    def _waits(self, one: Seen, ready: Ready, writing: list[Seen], ends: Mapping[str, int], now: int) -> bool:
         """Whether a complete file waits for one of another series that is being written and began before it ended."""
         key = (one.path, one.head)
         begin = one.first_ns or 0
-        end = min((other.first_ns for other in group if other.age > one.age and other.first_ns is not None), default=None)
+        end = ends.get(one.path)
         # Series do not change files at the very same time: those that began in its second half go with the next one.
         middle = None if end is None else (begin + end) // 2
         if not ready.superseded or not any(
@@ -240,10 +283,63 @@ class Rotation:
     def _forget(self, seen: list[Seen]) -> None:
         """Drop what is known of files that are gone."""
         there = {(one.path, one.head) for one in seen}
-        paths = {one.path for one in seen}
-        self._quiet = {path: value for path, value in self._quiet.items() if path in paths}
-        self._first = {key: value for key, value in self._first.items() if key in there}
+        self._quiet = {path: value for path, value in self._quiet.items() if path in self._known}
         self._held = {key: value for key, value in self._held.items() if key in there}
+
+
+def _names(folder: Path) -> Iterator[str]:
+    """The names in a folder and those below it that are not hidden. A link to what lies in the folder too is a second name of it."""
+    root = folder.resolve()
+    top = str(folder.absolute())
+    waiting = [top]
+    while waiting:
+        at = waiting.pop()
+        try:
+            with os.scandir(at) as entries:
+                for entry in entries:
+                    if entry.name.startswith("."):
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+                    elif not entry.is_symlink() or root not in Path(entry.path).resolve().parents:
+                        yield entry.path
+        except OSError:
+            if at == top:
+                raise
+
+
+def _look_at(path: str, status: os.stat_result, before: Seen | None) -> Seen:
+    data = b""
+    try:
+        with Path(path).open("rb") as stream:
+            data = stream.read(min(HEAD, status.st_size))
+    except OSError:
+        pass  # the plan says why
+    head = digest(data)
+    first = before.first_ns if before is not None and before.head == head and before.inode[1] == status.st_ino else None
+    if first is None:
+        first = first_ns(path)
+    inode = status.st_dev, status.st_ino
+    age = first or status.st_mtime_ns, status.st_mtime_ns, natural(path)
+    return Seen(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, inode, series(path), head, len(data), first, age)
+
+
+def _goes_on(before: Seen, now: Seen) -> bool:
+    """Whether a file is what it was, or more."""
+    return now.size >= before.size and (before.first_ns is None or now.first_ns == before.first_ns)
+
+
+def _ends(groups: Iterable[list[Seen]]) -> dict[str, int]:
+    """By path, when the earliest of the later files of the same series begins."""
+    found = {}
+    for group in groups:
+        end = None
+        for one in reversed(group):
+            if end is not None:
+                found[one.path] = end
+            if one.first_ns is not None:
+                end = one.first_ns if end is None else min(end, one.first_ns)
+    return found
 
 
 def digest(data: bytes) -> str:

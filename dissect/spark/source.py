@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from dissect.spark.splits import TARGET, Plan, Split, expand, plan
+from dissect.spark.rows import DDL
+from dissect.spark.splits import TARGET, Split, expand, plan
 
 NAME = "streamdump.packets"
 
@@ -30,30 +31,35 @@ def _truth(options: Any, name: str, default: bool) -> bool:
     return str(options.get(name, default)).lower() not in ("false", "0", "no")
 
 
+def packets(spark: Any, splits: Sequence[Split], target: int, payload: bool, ordered: bool = False) -> Any:
+    """The rows of ranges that are known: what the data source gives, without the processes that Spark starts to ask it for them."""
+    groups = [msgspec.json.encode(group) for group in grouped(splits, target)]
+
+    def rows(batches: Iterator[Any]) -> Iterator[Any]:
+        from dissect.spark.rows import read
+
+        for batch in batches:
+            for index in batch.column(0).to_pylist():
+                for split in msgspec.json.decode(groups[index], type=list[Split]):
+                    yield from read(split, payload, ordered)
+
+    return spark.range(0, len(groups), 1, max(len(groups), 1)).mapInArrow(rows, DDL)
+
+
 @cache
 def source() -> Any:
     """The class to register. Made in a function, since PySpark is imported only where Spark is used."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
-    from dissect.spark.rows import DDL
-
     class Reader(DataSourceReader):  # type: ignore[misc]
         def __init__(self, options: Any) -> None:
             self.target = int(options.get("split", TARGET))
             self.payload = _truth(options, "payload", True)
-            self.ordered = _truth(options, "ordered", False)
-            self.plan = options.get("plan")
             self.path = options.get("path")
 
         def partitions(self) -> Sequence[InputPartition]:
-            if self.plan is not None:
-                found = msgspec.json.decode(self.plan, type=Plan)
-            else:
-                found = plan(expand([str(self.path).removeprefix("file:")]), self.target)
-            splits = found.splits
-            if self.ordered:
-                splits = [split for split in splits if split.fragments or split.sightings]
-            return [InputPartition(msgspec.json.encode(group)) for group in grouped(splits, self.target)]
+            found = plan(expand([str(self.path).removeprefix("file:")]), self.target)
+            return [InputPartition(msgspec.json.encode(group)) for group in grouped(found.splits, self.target)]
 
         def read(self, partition: InputPartition) -> Iterator[Any]:
             from dissect.spark.rows import read
@@ -61,7 +67,7 @@ def source() -> Any:
             if partition is None or partition.value is None:
                 return
             for split in msgspec.json.decode(partition.value, type=list[Split]):
-                yield from read(split, self.payload, self.ordered)
+                yield from read(split, self.payload)
 
     class Packets(DataSource):  # type: ignore[misc]
         """Packets of captures. Options: `split` bytes of a range, `payload` false to leave out what can be read again."""

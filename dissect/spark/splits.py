@@ -115,6 +115,11 @@ class Plan(msgspec.Struct):
     def bytes(self) -> int:
         return sum(split.size for split in self.splits)
 
+    @property
+    def dependent(self) -> list[Split]:
+        """Those with packets that depend on others across conversations."""
+        return [split for split in self.splits if split.fragments or split.sightings]
+
 
 class Examined(msgspec.Struct):
     """What a walk through a range found. `landed` is where it ended, `stop` where it should have."""

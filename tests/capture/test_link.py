@@ -96,6 +96,10 @@ LINKS = {
     "PPP in HDLC": (PPP_HDLC, lambda ip: ppp(ip, "ff030021", "ff030057")),
     "Cisco HDLC": (PPP_HDLC, lambda ip: ppp(ip, "0f000800", "0f0086dd")),
     "Cisco HDLC multicast": (PPP_HDLC, lambda ip: ppp(ip, "8f000800", "8f0086dd")),
+    "Cisco HDLC by its own number": (104, lambda ip: ppp(ip, "0f000800", "0f0086dd")),
+    "MPLS": (1, lambda ip: ethernet(bytes.fromhex("00064140") + ip, kind=0x8847)),
+    "MPLS, three labels behind 802.1Q": (1, lambda ip: ethernet(bytes.fromhex("0006404000064040 00064140") + ip, 0x8100, kind=0x8848)),
+    "PPPoE": (1, lambda ip: ethernet(bytes.fromhex("11000001") + struct.pack(">H", len(ip) + 2) + ppp(ip, "0021", "0057"), kind=0x8864)),
 }
 
 
@@ -346,6 +350,28 @@ def test_unknown_link_types_are_undecoded() -> None:
     found, parser = parse([ethernet(ip4(tcp()))] * 3, 147)
     assert found == []
     assert (parser.counters.packets, parser.counters.undecoded) == (3, 3)
+    assert parser.counters.unknown_links == {147: 3}
+
+
+def test_packets_in_tunnels_are_counted_by_what_carries_them() -> None:
+    inner = ip4(tcp(b"not looked at"))
+    vxlan = struct.pack(">HHHHII", 50000, 8472, 16 + len(inner) + 14, 0, 0x08000000, 0x100) + ethernet(inner)
+    geneve = struct.pack(">HHHHII", 50000, 6081, 16 + len(inner) + 14, 0, 0x00006558, 0x100) + ethernet(inner)
+    gre = bytes.fromhex("00000800") + inner
+    packets = [ip4(gre, protocol=47), ip4(inner, protocol=4), ip6(inner, following=4), ip4(vxlan, protocol=17), ip6(geneve, following=17)]
+    found, parser = parse([ethernet(one) for one in [*packets, ip4(bytes(40), protocol=17), ip4(tcp())]])
+    assert len(found) == 1
+    assert parser.counters.tunnels == {"GRE": 1, "IP in IP": 2, "VXLAN": 1, "GENEVE": 1}
+    assert parser.counters.not_tcp == 6
+
+
+@pytest.mark.parametrize("size", range(14, 40))
+def test_labels_and_sessions_cut_anywhere(size: int) -> None:
+    heads = [(0x8847, "00064040 00064040 00064140"), (0x8847, "00064040" * 9), (0x8847, "00064140 00000000"), (0x8864, "110000010030 0021")]
+    frames = [ethernet(bytes.fromhex(head) + ip4(tcp()), kind=kind) for kind, head in heads]
+    found, parser = parse([Packet(one[:size], wire=len(one)) for one in frames])
+    assert found == []
+    assert parser.counters.undecoded + parser.counters.not_tcp == 4
 
 
 def test_tags_without_end_are_not_followed() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import cramjam
 import pytest
+import xxhash
 import zstandard
 
 from dissect.capture import blocks as blocks_module
@@ -26,17 +27,21 @@ PACKETS = [Packet(ethernet(ip4(tcp(RANDOM.randbytes(n % 900) + bytes(n % 400), s
 PLAIN = pcap(PACKETS, nano=True)
 
 
+def lz4_head(descriptor: bytes) -> bytes:
+    return bytes.fromhex("04224d18") + descriptor + bytes((xxhash.xxh32_intdigest(descriptor) >> 8 & 0xFF,))
+
+
 def lz4_frame(data: bytes, flags: int = 0x60, size: int = 4, block: int = 1 << 16) -> bytes:
     """An lz4 frame of blocks that are compressed one by one."""
-    parts = [bytes.fromhex("04224d18"), bytes((flags, size << 4)), len(data).to_bytes(8, "little") if flags & 8 else b"", b"\0"]
+    parts = [lz4_head(bytes((flags, size << 4)) + (len(data).to_bytes(8, "little") if flags & 8 else b""))]
     for at in range(0, len(data), block):
         packed = bytes(cramjam.lz4.compress_block(data[at : at + block], store_size=False))
         if len(packed) < block:
-            parts += [struct.pack("<I", len(packed)), packed]
+            parts.append(struct.pack("<I", len(packed)) + packed)
         else:
-            parts += [struct.pack("<I", len(data[at : at + block]) | 1 << 31), data[at : at + block]]
-        parts.append(bytes(4) if flags & 0x10 else b"")
-    return b"".join([*parts, bytes(4), bytes(4) if flags & 4 else b""])
+            parts.append(struct.pack("<I", len(data[at : at + block]) | 1 << 31) + data[at : at + block])
+        parts.append(struct.pack("<I", xxhash.xxh32_intdigest(parts[-1][4:])) if flags & 0x10 else b"")
+    return b"".join([*parts, bytes(4), struct.pack("<I", xxhash.xxh32_intdigest(data)) if flags & 4 else b""])
 
 
 PACK: dict[str, Callable[[bytes], bytes]] = {
@@ -92,7 +97,7 @@ def linked(*blocks: bytes) -> bytes:
     """An lz4 frame of compressed blocks that may refer to those before; the first stands as it is."""
     first, *others = blocks
     parts = [struct.pack("<I", len(first) | 1 << 31) + first, *(struct.pack("<I", len(one)) + one for one in others)]
-    return b"".join([bytes.fromhex("04224d18 40 70 00"), *parts, bytes(4)])
+    return b"".join([lz4_head(bytes.fromhex("40 70")), *parts, bytes(4)])
 
 
 def test_lz4_blocks_that_refer_to_those_before() -> None:
@@ -181,6 +186,19 @@ def test_wrong_checksum_at_the_end_loses_little(name: str) -> None:
     numbers, error = whole_packets(bytes(packed))
     assert len(numbers) >= 390
     assert f"the {name} data is damaged" in str(error)
+
+
+def test_wrong_checksums_of_lz4_lose_nothing_before_them() -> None:
+    """Damage that unpacks all the same: a byte of a block that stands as it is, and the checksums themselves."""
+    noise = pcap([Packet(ethernet(ip4(tcp(RANDOM.randbytes(1400), seq=n)))) for n in range(400)])
+    packed = lz4_frame(noise, 0x7C)
+    for at, what, least in ((14, "frame's header", 0), (300_000, "block", 170), (len(packed) - 1, "frame", 400)):
+        bad = bytearray(packed)
+        bad[at] ^= 1
+        numbers: list[int] = []
+        with pytest.raises(CaptureError, match=f"the lz4 data is damaged: the checksum of a {what} is wrong"):
+            numbers.extend(number for batch in open_capture(io.BytesIO(bytes(bad)), name="x") for number in batch.number.tolist())
+        assert least <= len(numbers) <= least + 50
 
 
 @pytest.mark.parametrize("name", PACK)

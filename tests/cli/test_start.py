@@ -14,7 +14,7 @@ import pytest
 
 from cli.app import app, main
 from cli.exits import ExitCode
-from cli.options import decode_rule, packet_limit, size
+from cli.options import decode_rule, decode_rules, packet_limit, size
 from dissect.errors import UsageError
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
@@ -46,6 +46,20 @@ def test_every_command_has_help_with_an_example(name: str, capsys: pytest.Captur
     text = capsys.readouterr().out
     assert text.splitlines()[2].startswith(f"  streamdump {name}")
     assert "--help" in text
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_help_is_not_wider_than_the_terminal(
+    name: str, columns: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert main([*([name] if name else []), "-h"]) == ExitCode.DONE
+    text = capsys.readouterr().out
+    # a call stands in one line, however long it is
+    assert all(len(line) <= columns for line in text.splitlines() if not line.startswith(("  streamdump ", "Usage ")))
+    main([*([name] if name else []), "--help"])
+    assert capsys.readouterr().out == text
 
 
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
@@ -165,6 +179,13 @@ def test_a_colon_must_be_followed_by_a_layout(rule: str) -> None:
     assert decode_rule("tcp.port==1,iggy:V4") == (1, "iggy", "V4")
 
 
+def test_a_port_is_decoded_as_one_thing_only() -> None:
+    two = ["tcp.port==1,iggy", "tcp.port==2,iggy:V4"]
+    assert decode_rules([*two, *two]) == ((1, "iggy", None), (2, "iggy", "V4"))
+    with pytest.raises(UsageError, match=r"port 2 was given as iggy before"):
+        decode_rules([*two, "tcp.port==2,mewbase"])
+
+
 def test_module_call_is_the_same_command() -> None:
     done = run("nosuch.pcap")
     assert done.returncode == ExitCode.UNREADABLE
@@ -227,6 +248,8 @@ def test_standard_input_may_be_closed_or_empty() -> None:
         ("streamdump conv", "conversations"),
         ("streamdump x.pcap --show-s", "--show-secrets"),
         ("streamdump -t ", "ud"),
+        ("streamdump -i l", "lo"),
+        ("streamdump protocols ig", "iggy"),
     ],
 )
 def test_completion(words: str, expected: str) -> None:

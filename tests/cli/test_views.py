@@ -23,6 +23,7 @@ from cli.exits import ExitCode
 from cli.output import coloured
 from dissect.render.schema import schema
 from dissect.render.terminal import width
+from tests.capture.frames import Packet, ethernet, ip4, pcap, tcp
 from tests.cli.terminal import on_terminal
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
@@ -53,6 +54,13 @@ def test_a_line_a_record_in_both_forms(capsys: pytest.CaptureFixture[str]) -> No
         assert record["protocol"] in line
     assert err.count("\n") == 1
     assert re.search(r": [0-9,]+ packets, [0-9,]+ messages in [0-9]+ conversations", err)
+
+
+@pytest.mark.parametrize("argv", [("-T", "json", "-T", "text"), ("--json", "-T", "text"), ("-T", "text", "--json")])
+def test_two_forms_at_once_are_refused(argv: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = shown(capsys, *argv, STREAM, code=ExitCode.USAGE)
+    assert (out, err) == ("", "streamdump: text and json were both asked for; choose one\n")
+    assert shown(capsys, "--json", "-T", "json", "-c", "1", STREAM)[0] == shown(capsys, "-T", "json", "-T", "json", "-c", "1", STREAM)[0]
 
 
 def test_text_and_json_are_asked_for_in_three_ways(capsys: pytest.CaptureFixture[str]) -> None:
@@ -156,6 +164,25 @@ def test_quiet_says_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     out, err = shown(capsys, "-q", STREAM)
     assert not out
     assert err.count("\n") == 1
+
+
+def test_packets_that_were_not_looked_at_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = ethernet(ip4(tcp(b"x")))
+    told = []
+    for packets, link in (
+        ([whole] * 2, 147),
+        ([whole[:30]], 1),
+        ([ethernet(ip4(bytes(4) + ip4(tcp()), protocol=47))] * 1000, 1),
+        ([whole], 1),
+    ):
+        (tmp_path / "x.pcap").write_bytes(pcap([Packet(one, wire=99) for one in packets], link))
+        told.append(shown(capsys, tmp_path / "x.pcap")[1].strip().split("; ")[1:])
+    assert told[:3] == [
+        ["2 packets of link type 147 not read"],
+        ["1 packet cut or malformed before the end of the headers"],
+        ["1,000 packets in GRE not looked into"],
+    ]
+    assert not any(part.startswith("1 packet") for part in told[3])
 
 
 @pytest.mark.parametrize("clock", ["r", "ad", "ud", "e"])
@@ -339,6 +366,13 @@ def test_a_named_pipe_is_an_input(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 # As a person sees it
+
+
+def test_the_list_of_protocols_fits_a_narrow_terminal() -> None:
+    code, text = on_terminal(["protocols"], 70, {"NO_COLOR": "1"})
+    assert code == ExitCode.DONE
+    assert max(map(width, text.splitlines())) <= 70
+    assert "2016 and 2017" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("columns", [70, 120])

@@ -935,6 +935,24 @@ def test_frames_between_replicas_may_hand_on_a_login() -> None:
     assert not shows_secret(shown)
 
 
+@pytest.mark.parametrize("together", [1, 8])
+def test_frames_between_replicas_neither_ask_nor_answer(together: int) -> None:
+    other = bytearray(long_request(2, 1))
+    other[60] = 6
+    events: list[Event] = [(CLIENT, bytes(other)), (CLIENT, long_request(2, 1)), (SERVER, bytes(other)), (SERVER, long_reply(2))]
+    events += [(SERVER, bytes(other)), (CLIENT, long_request(2, 201)), (SERVER, long_reply(2))]
+    out = [(one[0], one[4].name, one[5]) for one in emitted(iggy("V4"), events, together)]
+    assert out == [
+        (0, "unknown 6", NONE),
+        (1, "ping", ASK),
+        (2, "unknown 6", NONE),
+        (3, "ping", ANSWER),
+        (4, "unknown 6", NONE),
+        (5, "get_streams", ASK),
+        (6, "get_streams", ANSWER),
+    ]
+
+
 @pytest.mark.parametrize("layout", ["L1", "L9"])
 def test_commands_that_a_layout_lacks_hide_what_may_be_secret(layout: str) -> None:
     old_login = request(32, s8("iggy") + s8("swordfish"))

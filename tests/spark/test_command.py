@@ -340,16 +340,18 @@ def test_a_driver_that_is_killed_goes_on_and_every_row_is_there_once(tmp_path: P
     rotate()
     rotate()
     process = subprocess.Popen(call, env=environment, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    said = [process.stderr.readline(), process.stderr.readline()]
-    assert said[0] == f"streamdump: following {folder} into {out}; Ctrl-C ends it, the same command goes on\n"
-    assert "micro-batch 1: 1 files, 500 packets" in said[1]
-    # Dies in mid-batch: as soon as it has something to do.
-    rotate()
-    while not (out / ".follow" / "batch-2").exists():
-        time.sleep(0.01)
-    process.kill()
-    process.communicate(timeout=60)
+    try:
+        assert process.stderr is not None
+        said = [process.stderr.readline(), process.stderr.readline()]
+        assert said[0] == f"streamdump: following {folder} into {out}; Ctrl-C ends it, the same command goes on\n"
+        assert "micro-batch 1: 1 files, 500 packets" in said[1]
+        # Dies in mid-batch: as soon as it has something to do.
+        rotate()
+        while not list((out / ".follow").glob("batch-2-*")) and process.poll() is None:
+            time.sleep(0.01)
+    finally:
+        process.kill()
+        process.communicate(timeout=60)
     while len(files) < 6:
         rotate()
     done = subprocess.run([*call, "--finish"], env=environment, capture_output=True, text=True, timeout=300, check=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,10 @@ from dissect.spark.follow import Batch, Follow
 from dissect.spark.pipeline import Settings
 from dissect.spark.rotation import Rotation
 from dissect.spark.tables import TABLES
-from tests.capture.frames import Packet, pcap, pcapng
+from tests.capture.frames import Packet, pcap, pcapng, sll
 from tests.spark.captures import SNAP, generated, records
 from tests.spark.comparing import plain, told
+from tests.spark.test_equality import fragments
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +97,23 @@ def test_micro_batches_say_what_a_plain_run_says(begin: Begin, packets: list[Pac
     assert not work.state.carry
 
 
+def test_packets_that_depend_on_packets_of_other_micro_batches(begin: Begin, packets: list[Packet], tmp_path: Path) -> None:
+    folder, out = tmp_path / "captures", tmp_path / "out"
+    cooked = [Packet(sll(one.data[14:], kind), one.time_ns + 4 - kind) for one in packets[:400] for kind in (4, 0)]
+    some: list[Packet] = []
+    for at, one in enumerate(packets[400:800]):
+        some += fragments(one, at, 48) if len(one.data) > 120 else [one]
+    work = begin()
+    # The cuts part the copies of a packet, and its fragments.
+    files = [folder / f"c-{at}.pcap" for at in range(4)]
+    for path, part, link in zip(files, (cooked[:399], cooked[399:], some[:201], some[201:]), (113, 113, 1, 1), strict=True):
+        path.write_bytes(pcap(part, link=link, nano=True, snap=SNAP))
+        work.step()
+    all_of_it(work)
+    assert work.state.batch == 4
+    same(out, files)
+
+
 class Killed(BaseException):
     """Ends a driver where it is."""
 
@@ -133,7 +150,7 @@ def test_every_row_is_there_once_wherever_the_driver_is_killed(
     work = begin()
     all_of_it(work)
     same(out, files)
-    assert [path.name for path in (out / ".follow").glob("batch-*")] == [f"batch-{work.state.batch}"]
+    assert [path.name for path in (out / ".follow").glob("batch-*")] == [work.state.place]
     for name in TABLES:
         assert len(table(out, name)) == work.state.rows[name]
 
@@ -181,12 +198,21 @@ def test_a_cut_end_is_an_error_once_nothing_can_follow(begin: Begin, packets: li
 
 def test_what_is_no_capture_is_an_error_and_costs_only_itself(begin: Begin, packets: list[Packet], tmp_path: Path) -> None:
     folder, out = tmp_path / "captures", tmp_path / "out"
-    work = begin()
-    (folder / "notes.txt").write_text("this is no capture")
-    (folder / "empty.pcap").write_bytes(b"")
-    files = [folder / "empty.pcap", folder / "notes.txt", write(folder, "c.pcap", packets[:200])]
+    work = begin(settle_s=0)
+    files = [write(folder, "c-1.pcap", packets[:200])]
+    assert work.step() is not None
+    carried = work.state.carry
+    assert carried
+    files += [folder / "notes.txt", folder / "empty.pcap"]
+    files[1].write_text("this is no capture")
+    batch = work.step()
+    assert batch is not None
+    assert [trouble.reason.partition(":")[0] for trouble in batch.troubles] == ["is not a capture"]
+    assert work.state.carry == carried, "open conversations are kept"
+    files[2].write_bytes(b"")
+    files.append(write(folder, "c-2.pcap", packets[200:400]))
     (batch,) = all_of_it(work)
-    assert sorted(trouble.reason.partition(":")[0] for trouble in batch.troubles) == ["is empty", "is not a capture"]
+    assert [trouble.reason for trouble in batch.troubles] == ["is empty"]
     same(out, files)
 
 
@@ -219,4 +245,3 @@ def test_an_output_is_followed_into_by_one_process_with_the_same_options(begin: 
         Follow(work.session, work.settings, work.out, work.rotation)
     with pytest.raises(UsageError, match="was begun with other options \\(another --format\\)"):
         begin(form="csv")
-    shutil.rmtree(tmp_path / "out" / ".follow" / "batch-1")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gzip
 import os
+import socket
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from dissect.spark.rotation import HEAD, HOLD_NS, Ready, Rotation, Taken, natural, series
+from dissect.spark.rotation import HEAD, HOLD_NS, Ready, Rotation, Taken, digest, natural, series
 from dissect.spark.splits import Trouble
 from tests.capture.frames import START_NS, Packet, ethernet, ip4, pcap, tcp
 
@@ -47,7 +50,7 @@ class Folder:
         """Read these files."""
         for one in ready:
             self.taken[one.path] = Taken(
-                0, one.path, one.head, one.head_size, one.size, one.first_ns, 1, one.first_ns or 0, trouble, self.now
+                0, one.path, one.head, one.head_size, one.size, one.first_ns, 1, one.first_ns or 0, trouble, self.now, one.superseded
             )
         return [Path(one.path).name for one in ready]
 
@@ -141,6 +144,107 @@ def test_a_packed_copy_of_a_file_that_was_read_is_not_read(folder: Folder) -> No
     assert folder.names(end=True) == ["c2.pcap"]
 
 
+def test_a_packed_copy_is_not_read_beside_what_it_is_made_of(folder: Folder) -> None:
+    data = folder.write("c1.pcap", 0).read_bytes()
+    folder.put("c1.pcap.gz", b"")
+    folder.write("c2.pcap", 1)
+    assert folder.names() == ["c1.pcap"]
+    folder.put("c1.pcap.gz", gzip.compress(data))
+    ready = folder.look()
+    assert [Path(one.path).name for one in ready] == ["c1.pcap"]
+    folder.take(ready)
+    assert folder.look() == []
+
+
+def test_what_was_added_before_a_file_was_packed_is_read(folder: Folder) -> None:
+    path = folder.write("c1.pcap", 0, 2)
+    folder.now += SETTLE_NS
+    assert folder.take(folder.look()) == ["c1.pcap"]
+    data = folder.write("c1.pcap", 0, 5).read_bytes()
+    folder.write("c2.pcap", 1)
+    folder.put("c1.pcap.gz", gzip.compress(data))
+    path.unlink()
+    (ready,) = folder.look()
+    assert Path(ready.path).name == "c1.pcap.gz"
+    assert ready.taken is folder.taken[str(path)]
+
+
+def test_a_file_that_is_renamed_is_not_read_again(folder: Folder) -> None:
+    path = folder.write("now.pcap", 0)
+    folder.now += SETTLE_NS
+    folder.take(folder.look())
+    path.rename(folder.path / "done.pcap")
+    folder.write("now.pcap", 9)
+    folder.now += SETTLE_NS
+    done, now = folder.look()
+    assert (done.taken, now.taken) == (folder.taken[str(path)], None)
+    assert folder.rotation.missed(folder.taken) == []
+    folder.take([done, now])
+    assert folder.look() == []
+
+
+def test_a_second_name_in_the_folder_is_no_second_file(folder: Folder) -> None:
+    path = folder.write("c1.pcap", 0)
+    (folder.path / "latest.pcap").symlink_to(path)
+    outside = folder.path.parent / "outside.pcap"
+    path.rename(outside)
+    (folder.path / "linked.pcap").symlink_to(outside)
+    folder.write("c1.pcap", 1)
+    assert folder.names(end=True) == ["linked.pcap", "c1.pcap"]
+
+
+def test_pipes_and_sockets_are_no_captures(folder: Folder) -> None:
+    os.mkfifo(folder.path / "pipe.pcap")
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(folder.path / "socket.pcap"))
+        assert folder.names(end=True) == []
+
+
+def test_a_file_that_may_be_read_later_is_read_then(folder: Folder) -> None:
+    path = folder.write("c1.pcap", 0)
+    folder.take(folder.look(end=True))
+    taken = folder.taken[str(path)]
+    folder.taken[str(path)] = msgspec.structs.replace(taken, head=digest(b""), head_size=0)
+    (ready,) = folder.look(end=True)
+    assert ready.taken is None
+
+
+def test_files_that_are_gone_before_they_were_read_are_told_once(folder: Folder) -> None:
+    folder.write("r0.pcap", 0)
+    path = folder.write("r1.pcap", 1)
+    folder.take(folder.look())
+    folder.write("r0.pcap", 2)
+    assert folder.look()
+    assert folder.rotation.missed(folder.taken) == [], "r0 was read, r1 is there"
+    path.unlink()
+    folder.write("r0.pcap", 4)
+    folder.look()
+    assert [(Path(one.path).name, one.first_ns) for one in folder.rotation.missed(folder.taken)] == [
+        ("r0.pcap", START_NS + 2 * SECOND),
+        ("r1.pcap", START_NS + SECOND),
+    ]
+    assert folder.rotation.missed(folder.taken) == []
+
+
+def test_a_folder_that_vanishes_and_comes_back_is_as_it_was(folder: Folder) -> None:
+    folder.write("c1.pcap", 0)
+    folder.write("c2.pcap", 1)
+    folder.take(folder.look())
+    away = folder.path.rename(folder.path.with_name("away"))
+    assert folder.look() == []
+    assert folder.rotation.missed(folder.taken) == []
+    away.rename(folder.path)
+    assert folder.names(end=True) == ["c2.pcap"]
+
+
+def test_many_files_are_looked_at_in_a_time_that_grows_with_their_number(folder: Folder) -> None:
+    for at in range(3000):
+        folder.write(f"c{at}.pcap", at, 1)
+    begin = time.process_time()
+    assert len(folder.look()) == 2999
+    assert time.process_time() - begin < 5
+
+
 def test_files_of_two_series_that_overlap_are_read_together(folder: Folder) -> None:
     folder.write("in-1.pcap", 0)
     folder.write("out-1.pcap", 0)
@@ -202,6 +306,9 @@ def test_a_cut_end_is_told_when_nothing_can_come(folder: Folder, how: str) -> No
         folder.write("c1.pcap", 9)
     elif how == "deleted":
         Path(path).unlink()
+    if how == "another begun":
+        assert folder.rotation.ended(folder.taken) == [], "a clock that was set back makes the newest seem old"
+        folder.now += SETTLE_NS
     assert folder.rotation.ended(folder.taken, how == "the end") == [folder.taken[path]]
 
 

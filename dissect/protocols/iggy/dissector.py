@@ -71,6 +71,9 @@ _PLAIN = Style()
 _FIRST = ("V1",)
 """The layout whose requests have no checksum."""
 
+_ASKS, _ANSWERS = bytes([REQUEST]), bytes([REPLY])
+"""The command in a frame of the 256-byte framing."""
+
 Cut = tuple[Any, ...]
 
 
@@ -329,12 +332,16 @@ class IggyDissector(Dissector):
     def _ordinary(self, cuts: list[Cut], at: int) -> int:
         """Where the frames end that neither are gaps nor answer what was not asked."""
         opened, client, orders = self.open, self.client, self.orders
+        long = self.long[client or 0]
         self._forget()
         last = self.number
         oldest = opened[0][0] if opened else last + 1
         for index in range(at, len(cuts)):
             cut = cuts[index]
-            if cut[10] is None:
+            data = cut[10]
+            if data is None:
+                return index
+            if long and data[cut[11] + 60 : cut[11] + 61] != (_ASKS if cut[4] == client else _ANSWERS):
                 return index
             if cut[4] == client:
                 if cut[1] < self.unmatched:
@@ -385,7 +392,9 @@ class IggyDissector(Dissector):
             number, code, operation = next(waiting, (0, None, None))[:3]
             if code is None or number in held or U32(data, start + (216 if long else 0))[0]:
                 return index
-            if long and (operation != NON_REPLICATED or data[start + 208] != operation or U32(data, start + 224)[0]):
+            if long and (
+                data[start + 60] != REPLY or operation != NON_REPLICATED or data[start + 208] != operation or U32(data, start + 224)[0]
+            ):
                 return index
             if self._quick_of(code, False) is None and (end - start > WEIGHED_SIZE or (code, data[start:end]) not in self.weighed):
                 return index
@@ -517,7 +526,7 @@ class IggyDissector(Dissector):
 
     def _expected(self, data: bytes, start: int, end: int) -> bool:
         """Whether a response that nothing asked for will find its request later in the capture."""
-        return not self.mismatch and not (self.long[1 - (self.client or 0)] and end - start > 60 and data[start + 60] == EVICTION)
+        return not self.mismatch and not (self.long[1 - (self.client or 0)] and end - start > 60 and data[start + 60] != REPLY)
 
     def _give_up_early(self, release: int = 0) -> list[Emitted]:
         """Responses whose request does not come."""
@@ -771,6 +780,9 @@ class IggyDissector(Dissector):
             if (code == 32 or code == 33) and ("L0" in self.candidates or code == 32):
                 code = _old_code(code, U32(data, start)[0])
             asked = Asked(number, code)
+        if self.long[self.client or 0] and data[start + 60 : start + 61] != _ASKS:
+            # a frame between replicas
+            return Given(number, code, operation)
         if self.pipelined or order >= self.unmatched:
             # else a hole kept it back so long that its answer was handed on
             opened.append(asked)
@@ -1116,9 +1128,9 @@ class IggyDissector(Dissector):
         if not isinstance(ident, int):
             # hidden
             ident = None
+        if table in OTHERS:
+            return (f"unknown {fields.get('command')}", "one_way", ident, fields, None, notes, fault, NONE, None, spans)
         if asks:
-            if table in OTHERS:
-                return (name, "one_way", ident, fields, None, notes, fault, NONE, None, spans)
             if table.code is None:
                 name = frames.name_of(given.code)
                 if given.code is None and given.operation is not None:
@@ -1126,8 +1138,6 @@ class IggyDissector(Dissector):
                 else:
                     notes = [*notes, f"command code {given.code} is not known in {layout}"]
             return (name, "request", ident, fields, None, notes, fault, ASK, given.number, spans)
-        if table in OTHERS:
-            return (f"unknown {fields.get('command')}", "one_way", ident, fields, None, notes, fault, NONE, None, spans)
         if table.code is None and table is not frames.EVICTED:
             name = frames.name_of(given.code)
         status = fields.get("status", 0)

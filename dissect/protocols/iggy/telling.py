@@ -23,7 +23,11 @@ the same name and direction.
 
 The classic framing has no correlation id: the n-th response answers the n-th request. Where frames were lost the pairing is
 unsure, and says so, until a client that keeps one request in flight asks again. In the 256-byte framing client, request number and
-operation are checked too; the request number alone is not unique.
+operation are checked too; the request number alone is not unique. A response behind a loss waits for the client's next bytes, which
+tell whether a request was lost as well.
+
+Passwords, tokens and what may be one are hidden: also small bodies and bytes left over of which nothing is known and which may hold text,
+names beside a secret in a frame that does not decode, and what replicas send each other. `--show-secrets` shows them.
 
 Layouts by server release: """ + "; ".join(
     f"{layout} {first} to {last.replace('.999', '.x')}" for layout, (first, last) in RELEASES.items()
