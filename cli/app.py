@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
 from typing import Any
@@ -116,12 +119,28 @@ def _command() -> Any:
     return typer.main.get_command(app)
 
 
+@contextmanager
+def few_collections() -> Iterator[None]:
+    """Collect garbage rarely: modules and records make many objects and few cycles."""
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(200_000, 50, 50)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `streamdump` with these arguments; the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     fill_in()
+    # Nothing here multiplies matrices: numpy need not start a thread for each processor.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
-        return int(_command().main(args=arguments, prog_name="streamdump", standalone_mode=False) or 0)
+        with few_collections():
+            return int(_command().main(args=arguments, prog_name="streamdump", standalone_mode=False) or 0)
     except PipeClosed:
         return ExitCode.DONE
     except KeyboardInterrupt:

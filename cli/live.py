@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from cli.exits import ExitCode
 from cli.options import WHEN, one_of, size, whole
 from cli.output import PipeClosed, abandon, coloured, columns, say, write_text
-from cli.run import account, few_collections
+from cli.run import account
 from dissect.errors import CaptureError, InterfaceError, UsageError
 
 if TYPE_CHECKING:
@@ -130,8 +130,7 @@ class LiveRun:
     def each(self, show: Callable[[list[Record]], bool]) -> None:
         """Hand on the records as they come until `show` says that it has enough, a condition of -a is met, or the user ends it."""
         try:
-            with few_collections():
-                self._each(show)
+            self._each(show)
         except InterfaceError as error:
             self.error = error
             show(self.inspector.finish())

@@ -162,6 +162,7 @@ def library_options(
     bytes_as: str = "hex",
     show_secrets: bool = False,
     detail: bool = False,
+    terse: bool = False,
     exchanges: bool = False,
     answer_time: str = "30",
     idle_time: str = "3600",
@@ -176,6 +177,7 @@ def library_options(
         bytes_as=one_of("--bytes", bytes_as, BYTES_AS),  # type: ignore[arg-type]
         show_secrets=show_secrets,
         detail=detail,
+        terse=terse,
         exchanges=exchanges,
         decode_as=decode_rules(decode_as or ()),
         verbs=None if verbs is None else load_verbs(verbs),

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from time import monotonic
@@ -80,14 +78,13 @@ class Run:
             return
         progress = _Progress(self.readers, self.colour, self.prints)
         try:
-            with few_collections():
-                for batch in self.inspector.batches(self.packets):
-                    if show(batch):
-                        self.stopped = STOPPED
-                        break
-                    # what is still held while the next are made does not fit in the cache with them
-                    del batch
-                    progress.step()
+            for batch in self.inspector.batches(self.packets):
+                if show(batch):
+                    self.stopped = STOPPED
+                    break
+                # what is still held while the next are made does not fit in the cache with them
+                del batch
+                progress.step()
         except KeyboardInterrupt:
             self.stopped = "interrupted"
         finally:
@@ -198,19 +195,6 @@ def _advice(error: CaptureError) -> str:
     if error.packet is not None:
         return "; everything before was read" if error.packet else ""
     return ""
-
-
-@contextmanager
-def few_collections() -> Iterator[None]:
-    """Collect garbage rarely: records make many objects and no cycles."""
-    before = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(200_000, 50, 50)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()
 
 
 class _Progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Protocol
@@ -13,16 +14,17 @@ from dissect.capture.link import LinkParser
 from dissect.capture.merge import merge
 from dissect.detect import BY_NAME, Detector, forced
 from dissect.errors import CaptureError
-from dissect.model import Chunk, ConversationRow, Exchange, Hole, Options, PacketBatch, Record, SegmentBatch, Verdict
+from dissect.model import Chunk, ConversationRow, Hole, Options, PacketBatch, Record, SegmentBatch, Verdict
 from dissect.pair import Link, Pairer
 from dissect.protocols import PROTOCOLS
-from dissect.protocols.base import END, Context, Dissector, Emitted, rfc3339
-from dissect.tcp.conversations import CROWDED, IDLE, Conversation, Conversations, Delivery
+from dissect.protocols.aligned import cut_aligned
+from dissect.protocols.base import END, Context, Cut, Dissector, Emitted, Tally, records_of, rfc3339
+from dissect.tcp.conversations import CROWDED, IDLE, Conversation, Conversations, Delivery, Stretch
 
-PART = 1_024
+PART = 256
 """Packets whose records are made and handed on at once: as long as they fit in the processor's cache, all that happens to them is fast."""
 
-PART_CONVERSATIONS = 8
+PART_CONVERSATIONS = 24
 """The least packets of a part for each conversation, which all are looked at for each."""
 
 AGE_NS = 500_000_000
@@ -38,15 +40,10 @@ class Source(Protocol):
     def batches(self, rows: int | None = None) -> Iterator[PacketBatch]: ...
 
 
-class Counters(msgspec.Struct):
+class Counters(Tally):
     """What this run has read and made of it."""
 
     packets: int = 0
-    messages: int = 0
-    gaps: int = 0
-    gap_bytes: int = 0
-    faults: int = 0
-    unanswered: int = 0
 
 
 class Tracked(msgspec.Struct):
@@ -57,11 +54,7 @@ class Tracked(msgspec.Struct):
     detector: Detector | None = None
     dissector: Dissector | None = None
     pairer: Pairer | None = None
-    messages: int = 0
-    gaps: int = 0
-    gap_bytes: int = 0
-    faults: int = 0
-    unanswered: int = 0
+    tally: Tally = msgspec.field(default_factory=Tally)
     limit_hits: int = 0
     facts: dict[str, Any] = msgspec.field(default_factory=dict)
     client: int | None = None
@@ -125,19 +118,46 @@ class Inspector:
 
     def take_segments(self, segments: SegmentBatch, begin: int, end: int) -> Iterator[list[Record]]:
         """The records that the segments of the packets from `begin` to `end` complete, in parts."""
-        deliveries = self._tcp.feed(segments)
-        for delivery in deliveries:
+        cuts: list[Cut] = []
+        apart: list[Delivery] = []
+        aligned: dict[type[Dissector], list[Delivery]] = {}
+        joined: list[Delivery] = []
+        for delivery in self._tcp.feed_unjoined(segments):
+            tracked: Tracked | None = delivery.conversation.state
+            dissector = None if tracked is None else tracked.dissector
+            plain = dissector is not None and dissector.aligned and delivery.closed is None and dissector.at_rest(begin)
+            if plain and all(type(item) is Stretch for item in delivery.items):
+                aligned.setdefault(type(dissector), []).append(delivery)  # type: ignore[arg-type]
+            else:
+                joined.append(delivery)
+        for alike in aligned.values():
+            found, refused = cut_aligned([(delivery.conversation.state.dissector, delivery.items) for delivery in alike])  # type: ignore[misc]
+            cuts += found
+            joined += [alike[index] for index in refused]
+        for delivery in joined:
             self._cut(delivery)
-        step = max(PART, PART_CONVERSATIONS * len(deliveries))
+            dissector = delivery.conversation.state.dissector
+            plain = dissector is None or dissector.is_plain()
+            if dissector is not None and plain:
+                cuts += dissector.take_cuts()
+            if delivery.closed is not None or not plain:
+                apart.append(delivery)
+        cuts.sort(key=itemgetter(0))
+        done = 0
+        step = max(PART, PART_CONVERSATIONS * len(apart))
         for order in range(begin + step, end + step, step):
-            yield self._part(deliveries, order)
+            stop = bisect_left(cuts, (order,), done)
+            # Nothing here may hold the records while the next ones are made
+            yield self._part(cuts[done:stop], apart, order)
+            done = stop
 
-    def _part(self, deliveries: list[Delivery], order: int) -> list[Record]:
-        """The records that were certain before the packet `order`."""
-        emitted: list[Emitted] = []
-        for delivery in deliveries:
-            emitted += self._emit(delivery, order)
-        emitted.sort(key=itemgetter(0))
+    def _part(self, cuts: list[Cut], apart: list[Delivery], order: int) -> list[Record]:
+        """The records of these frames, and of the conversations `apart` those that were certain before the packet `order`."""
+        emitted = records_of(cuts)
+        if apart:
+            for delivery in apart:
+                emitted += self._emit(delivery, order)
+            emitted.sort(key=_place)
         return self._hand_out(emitted)
 
     def finish(self) -> list[Record]:
@@ -159,7 +179,7 @@ class Inspector:
         for tracked in self.conversations:
             if tracked.pairer is not None and tracked.pairer.open:
                 late = tracked.pairer.expire(now_ns - options.answer_time_ns, order)
-                tracked.unanswered += len(late)
+                tracked.tally.unanswered += len(late)
                 self.counters.unanswered += len(late)
                 emitted += late
         for delivery in self._tcp.evict(now_ns, options.idle_time_ns, options.closed_time_ns, options.tracked_limit, order):
@@ -216,7 +236,7 @@ class Inspector:
         tracked: Tracked | None = delivery.conversation.state
         if tracked is None:
             tracked = self._begin(delivery.conversation)
-        items: list[Chunk | Hole] = delivery.items
+        items: list[Chunk | Hole] = [item.chunk() if isinstance(item, Stretch) else item for item in delivery.items]
         if tracked.detector is not None:
             items = self._detect(tracked, items)
         if tracked.dissector is not None and items:
@@ -277,15 +297,32 @@ class Inspector:
             tracked.client = verdict.client
         protocol = BY_NAME[verdict.protocol]
         context = Context(
-            conversation.index, conversation.endpoints, conversation.ports, tracked.client, conversation.syn, verdict, self.options
+            conversation.index,
+            conversation.endpoints,
+            conversation.ports,
+            tracked.client,
+            conversation.syn,
+            verdict,
+            self.options,
+            self.counters,
         )
         dissector = protocol.dissector(context)
         tracked.dissector = dissector
         tracked.facts = dissector.facts
+        tracked.tally = dissector.tally
         options = self.options
         tracked.pairer = Pairer(
-            dissector.reuse, options.open_limit, options.exchanges, self._links, protocol.paired, conversation.syn, protocol.unanswered
+            dissector.reuse,
+            options.open_limit,
+            options.exchanges,
+            self._links,
+            protocol.paired,
+            conversation.syn,
+            protocol.unanswered,
+            (dissector.tally, self.counters),
         )
+        if dissector.is_plain():
+            dissector.pairer = tracked.pairer
 
     def _close(self, tracked: Tracked, release: int) -> list[Emitted]:
         emitted: list[Emitted] = []
@@ -300,7 +337,7 @@ class Inspector:
             emitted += self._pair(tracked, dissector.close(release, conversation.last))
             reason = "capture ended" if conversation.open else UNANSWERED.get(conversation.ended, "closed")
             ended = pairer.close(release, reason, conversation.last[3])
-            tracked.unanswered += len(ended)
+            tracked.tally.unanswered += len(ended)
             self.counters.unanswered += len(ended)
             emitted += ended
             tracked.client = dissector.client
@@ -310,25 +347,9 @@ class Inspector:
         return emitted
 
     def _pair(self, tracked: Tracked, emitted: list[Emitted]) -> list[Emitted]:
-        dissector, counters = tracked.dissector, self.counters
-        assert dissector is not None
-        gaps = dissector.gaps - tracked.gaps
-        messages = len(emitted) - gaps
-        counters.messages += messages
-        counters.gaps += gaps
-        counters.gap_bytes += dissector.gap_bytes - tracked.gap_bytes
-        counters.faults += dissector.faults - tracked.faults
-        tracked.messages += messages
-        tracked.gaps, tracked.gap_bytes, tracked.faults = dissector.gaps, dissector.gap_bytes, dissector.faults
-        pairer = tracked.pairer
-        assert pairer is not None
-        before = pairer.limit_hits
-        records = pairer.run(emitted)
-        if pairer.limit_hits != before:
-            dropped = sum(isinstance(one[4], Exchange) and one[4].reason == "limit" for one in records)
-            tracked.unanswered += dropped
-            counters.unanswered += dropped
-        return records
+        dissector, pairer = tracked.dissector, tracked.pairer
+        assert dissector is not None and pairer is not None
+        return emitted if dissector.pairer is pairer else pairer.run(emitted)
 
     def _hand_out(self, emitted: list[Emitted]) -> list[Record]:
         records: list[Record] = [one[4] for one in emitted]
@@ -350,11 +371,16 @@ def relate(rows: list[ConversationRow]) -> None:
             protocol.relate([row for row in rows if row.protocol == protocol.name])
 
 
+def _place(one: Emitted) -> tuple[int, int]:
+    """Where a record stands among those of other conversations."""
+    return one[0], one[4].conversation
+
+
 def _row(number: int, tracked: Tracked) -> ConversationRow:
     tcp = tracked.tcp
     verdict = tracked.verdict or Verdict(None, 0.0, ("not enough bytes yet",))
     facts = dict(tracked.facts)
-    client = tracked.client
+    client, tally = tracked.client, tracked.tally
     return ConversationRow(
         1,
         number,
@@ -373,11 +399,11 @@ def _row(number: int, tracked: Tracked) -> ConversationRow:
         tuple(facts.pop("candidates", verdict.candidates)),
         (tcp.packets[0], tcp.packets[1]),
         (tcp.stream_bytes[0], tcp.stream_bytes[1]),
-        tracked.messages,
-        tracked.faults,
-        tracked.gaps,
-        tracked.gap_bytes,
-        tracked.unanswered,
+        tally.messages,
+        tally.faults,
+        tally.gaps,
+        tally.gap_bytes,
+        tally.unanswered,
         tcp.retransmissions,
         tcp.ended,
         tracked.limit_hits + tcp.limit_hits,

@@ -270,6 +270,8 @@ class Options(msgspec.Struct, frozen=True):
     bytes_as: Literal["hex", "base64", "text", "omit", "raw"] = "hex"
     show_secrets: bool = False
     detail: bool = False
+    terse: bool = False
+    """Records are shown as lines of text with relative times or those of the epoch: what these do not say may be left out."""
     exchanges: bool = False
     decode_as: tuple[tuple[int, str, str | None], ...] = ()
     """(port, protocol, layout or None), from `-d tcp.port==N,protocol[:layout]`."""

@@ -6,8 +6,10 @@ from collections import deque
 from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
+import msgspec
+
 from dissect.model import Exchange, Message
-from dissect.protocols.base import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, NONE, Emitted
+from dissect.protocols.base import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, NONE, Emitted, Tally
 
 Link = tuple[Message | Exchange, Message, Message | None]
 """(a record, the request it names, the response it names): numbers are known only when records are handed out."""
@@ -24,15 +26,12 @@ UNSURE = "bytes were lost and the id is used again: this may answer another requ
 STALE = "bytes of both sides were lost since this request: the response may be that of a later one with the same id"
 
 
-class _Batch:
+class _Batch(msgspec.Struct):
     """A request that several responses answer piece by piece (Publish)."""
 
-    __slots__ = ("asked", "left", "refused")
-
-    def __init__(self, asked: Emitted, left: int) -> None:
-        self.asked = asked
-        self.left = left
-        self.refused = False
+    asked: Emitted
+    left: int
+    refused: bool = False
 
 
 class Pairer:
@@ -40,10 +39,10 @@ class Pairer:
 
     `reuse` says what a key that is still open means: "queue", the oldest waiting request is answered first, or
     "supersede", the older request will not be answered any more. `every`: write an exchange for answered ones too.
-    `whole`: the capture has the conversation's beginning.
+    `whole`: the capture has the conversation's beginning. `tallies` count the requests that a limit ends.
     """
 
-    MADE_OF = ("reuse", "limit", "every", "links", "paired", "whole", "unanswered")
+    MADE_OF = ("reuse", "limit", "every", "links", "paired", "whole", "unanswered", "tallies")
     DERIVED = ("_late",)
     """Requests that are reported as late, which live captures do only, are of no concern to another process."""
 
@@ -56,6 +55,7 @@ class Pairer:
         paired: Callable[[Message, Message], list[str]] | None = None,
         whole: bool = False,
         unanswered: Callable[[Message, int], str | None] | None = None,
+        tallies: tuple[Tally, ...] = (),
     ) -> None:
         self.reuse = reuse
         self.limit = limit
@@ -75,6 +75,7 @@ class Pairer:
         """Keys of open requests whose answer may have been lost together with a later request of the same id."""
         self._looked = -1
         self.limit_hits = 0
+        self.tallies = tallies
         self._spare = 0
         """Keys in `open` beyond one for each request: the limit counts requests."""
         self._late: dict[int, Emitted] = {}
@@ -84,61 +85,63 @@ class Pairer:
         """Pair these records, in their order; returns them with the exchanges that became certain."""
         out: list[Emitted] = []
         append = out.append
-        opened = self.open
         for one in emitted:
             append(one)
-            role = one[5]
-            if not role:
-                continue
-            if role == ANSWER:
-                entry = opened.get(one[6])
-                if type(entry) is deque:
-                    asked = entry.popleft()
-                    self._doubt(one, one[6], asked, entry)
-                    if not entry:
-                        del opened[one[6]]
-                elif entry is None:
-                    asked = self.perhaps.pop(one[6], None) if self.perhaps else None
-                    if asked is not None and max(self.gaps) >= asked[1]:
-                        one[4].notes = [*one[4].notes, UNSURE]
-                else:
-                    asked = entry
-                    del opened[one[6]]
-                if asked is None:
-                    self._remember(one[6], one, one[4].outcome)
-                    one[4].outcome = None
-                else:
-                    self._answer(one, asked, append)
-            elif role == ASK:
-                key = one[6]
-                if self.early and self._answered_early(key, one, append):
-                    continue
-                if key in opened:
-                    self._ask_again(one, key, append)
-                else:
-                    opened[key] = one
-                if len(opened) - self._spare > self.limit:
-                    self._drop_oldest(one, append)
-            elif role == GAP:
-                rank = one[2]
-                self.gaps[rank] = one[1]
-                if self.reuse == "queue" and min(self.gaps) > self._looked:
-                    self._suspect()
-            elif role == ASK_MANY:
-                self._ask_many(one, append)
-            elif role == ANSWER_MANY:
-                self._answer_many(one, append)
-            elif role == ANSWER_PART:
-                entry = opened.get(one[6])
-                if entry is None:
-                    one[4].outcome = None
-                else:
-                    self._link(one, entry[0] if type(entry) is deque else entry)
-            elif role == ASK_MAYBE:
-                self.perhaps[one[6]] = one
-                if len(self.perhaps) > self.limit:
-                    del self.perhaps[next(iter(self.perhaps))]
+            if one[5]:
+                self.take(one, append)
         return out
+
+    def take(self, one: Emitted, append: Callable[[Emitted], None]) -> None:
+        """Pair one record, whose role is not NONE; `append` gets the exchanges that became certain."""
+        role = one[5]
+        opened = self.open
+        if role == ANSWER:
+            entry = opened.get(one[6])
+            if type(entry) is deque:
+                asked = entry.popleft()
+                self._doubt(one, one[6], asked, entry)
+                if not entry:
+                    del opened[one[6]]
+            elif entry is None:
+                asked = self.perhaps.pop(one[6], None) if self.perhaps else None
+                if asked is not None and max(self.gaps) >= asked[1]:
+                    one[4].notes = [*one[4].notes, UNSURE]
+            else:
+                asked = entry
+                del opened[one[6]]
+            if asked is None:
+                self._remember(one[6], one, one[4].outcome)
+                one[4].outcome = None
+            else:
+                self._answer(one, asked, append)
+        elif role == ASK:
+            key = one[6]
+            if self.early and self._answered_early(key, one, append):
+                return
+            if key in opened:
+                self._ask_again(one, key, append)
+            else:
+                opened[key] = one
+            if len(opened) - self._spare > self.limit:
+                self._drop_oldest(one, append)
+        elif role == GAP:
+            self.gaps[one[2]] = one[1]
+            if self.reuse == "queue" and min(self.gaps) > self._looked:
+                self._suspect()
+        elif role == ASK_MANY:
+            self._ask_many(one, append)
+        elif role == ANSWER_MANY:
+            self._answer_many(one, append)
+        elif role == ANSWER_PART:
+            entry = opened.get(one[6])
+            if entry is None:
+                one[4].outcome = None
+            else:
+                self._link(one, entry[0] if type(entry) is deque else entry)
+        elif role == ASK_MAYBE:
+            self.perhaps[one[6]] = one
+            if len(self.perhaps) > self.limit:
+                del self.perhaps[next(iter(self.perhaps))]
 
     @property
     def reads(self) -> bool:
@@ -318,7 +321,8 @@ class Pairer:
                 older.append(batch)
             else:
                 opened[key] = deque((older, batch))
-        self._spare += max(0, batch.left - 1)
+        if batch.left > 1:
+            self._spare += batch.left - 1
         while len(opened) - self._spare > self.limit or len(opened) > KEYS_PER_REQUEST * self.limit:
             self._drop_oldest(one, append)
 
@@ -326,6 +330,7 @@ class Pairer:
         opened = self.open
         keys: Any = one[6]
         response = one[4]
+        refused = response.outcome == "refused"
         first: Emitted | None = None
         done: list[_Batch] = []
         for key in keys:
@@ -342,12 +347,13 @@ class Pairer:
                 batch = entry
                 del opened[key]
             asked = batch.asked
-            if first is None or asked[1:4] < first[1:4]:
+            if first is None or (asked is not first and asked[1:4] < first[1:4]):
                 first = asked
             batch.left -= 1
             if batch.left > 0:
                 self._spare -= 1
-            batch.refused = batch.refused or response.outcome == "refused"
+            if refused:
+                batch.refused = True
             if not batch.left:
                 done.append(batch)
         if first is None:
@@ -355,7 +361,7 @@ class Pairer:
             return
         self._link(one, first)
         for batch in done:
-            if not self._told(batch.asked) and self.every:
+            if not (self._late and self._told(batch.asked)) and self.every:
                 append(self._exchange(batch.asked, one, "refused" if batch.refused else "answered", None, one[:4]))
 
     def _remember(self, key: Hashable, one: Emitted, outcome: str | None) -> None:
@@ -411,4 +417,6 @@ class Pairer:
             older = older.asked
         self.limit_hits += 1
         if not self._told(older):
+            for tally in self.tallies:
+                tally.unanswered += 1
             append(self._exchange(older, None, "unanswered", "limit", one[:4]))

@@ -162,6 +162,7 @@ def read(
         bytes_as=bytes_as,
         show_secrets=show_secrets,
         detail=tree or dump,
+        terse=not (json or tree or dump) and clock in ("r", "e"),
         exchanges=exchanges,
         answer_time=answer_time,
         idle_time=idle_time,

@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from dissect.errors import CaptureError
 
-BLOCK = 4 << 20
+BLOCK = 1 << 20
 """Bytes of a natural block: large enough that the cost per block does not show, small enough for the processor's cache."""
 
 PIECE = 1 << 16

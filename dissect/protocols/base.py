@@ -8,12 +8,16 @@ byte streams came in pieces: only positions, and the segment starts that chunks 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import lru_cache
 from time import gmtime, strftime
 from typing import Any, ClassVar, NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
+from dissect.layout import UNREADABLE
 from dissect.model import Chunk, ConversationRow, Fault, Gap, Hole, Message, Options, Span, Verdict
 
 NONE, ASK, ANSWER, ASK_MANY, ANSWER_MANY, ANSWER_PART, GAP, ASK_MAYBE = range(8)
@@ -25,6 +29,9 @@ END = 1 << 62
 
 NEVER = END << 1
 """After everything, the end of the capture too."""
+
+_SENDERS: dict[int | None, tuple[Any, Any]] = {None: (None, None), 0: ("client", "server"), 1: ("server", "client")}
+"""By the client's side, what each side is."""
 
 _MISSING = {"lost": "lost", "cut": "cut by the snap length", "both": "lost or cut by the snap length"}
 """How a damaged frame says why bytes of it are missing."""
@@ -59,6 +66,14 @@ class Decoded(NamedTuple):
     role: int
     key: Any
     spans: list[Span] | None
+
+
+Handler = Callable[[Any, int, bytes, int, int], "tuple[Any, ...] | None"]
+"""Decodes a frame without flaw, given the dissector, side, bytes, start and end; None, or one of `UNREADABLE`, where it takes a closer
+look."""
+
+Handlers = Mapping[bytes, Handler]
+"""By the bytes of a frame that say what it is."""
 
 
 class Damage(NamedTuple):
@@ -99,10 +114,26 @@ class Allowance:
         return self.left
 
 
+class Tally(msgspec.Struct):
+    """How many messages and gaps were made, how many of them are gaps, the bytes that these lack, the messages with a fault, and the
+    requests that ended without a response."""
+
+    records: int = 0
+    gaps: int = 0
+    gap_bytes: int = 0
+    faults: int = 0
+    unanswered: int = 0
+
+    @property
+    def messages(self) -> int:
+        return self.records - self.gaps
+
+
 class Context(msgspec.Struct):
     """The conversation a dissector works for. `client` is the side (0 or 1) that is the client, None if unknown.
 
-    `syn`: the beginning of the conversation was captured, so both byte streams start at their true first byte.
+    `syn`: the beginning of the conversation was captured, so both byte streams start at their true first byte. `total` counts over
+    all conversations.
     """
 
     conversation: int
@@ -112,6 +143,7 @@ class Context(msgspec.Struct):
     syn: bool
     verdict: Verdict
     options: Options
+    total: Tally = msgspec.field(default_factory=Tally)
 
 
 class SideView(msgspec.Struct):
@@ -301,6 +333,10 @@ class _Flow:
             self.have -= size
             self.position += size
 
+    def at_rest(self, order: int) -> bool:
+        busy = self.have or self.searching or self.waiting or self.queue or self.notes or self.partial is not None
+        return not busy and self.skip_from is None and self.jumbled == NEVER and self.floor <= order
+
     def drop(self) -> None:
         """Forget the bytes at hand; `position` has been moved by the caller."""
         self.data = b""
@@ -317,8 +353,8 @@ class _Flow:
 
 
 # One frame, or a gap, between cutting and decoding:
-# (release, order, rank, position, side, first number, number, file, first time, time, data, start, end, damage or None)
-_Cut = tuple[int, int, int, int, int, int | None, int, int, int, int, Any, int, int, Any]
+# (release, order, rank, position, side, first number, number, file, first time, time, data, start, end, damage or None, dissector)
+Cut = tuple[int, int, int, int, int, int | None, int, int, int, int, Any, int, int, Any, "Dissector"]
 
 
 class Dissector:
@@ -328,28 +364,54 @@ class Dissector:
     header_size: ClassVar[int]
     reuse: ClassVar[str] = "supersede"
     """What a request with a key that is still open does: "supersede" the older, or "queue" behind it."""
+    aligned: ClassVar[bool] = False
+    """Whether `frames` can be called."""
+    key: ClassVar[tuple[int, int]] = (0, 0)
+    """Where in a frame the bytes are that choose its handler: from and to."""
     MADE_OF: ClassVar[tuple[str, ...]] = ("context",)
-    DERIVED: ClassVar[tuple[str, ...]] = ("options", "_second")
+    DERIVED: ClassVar[tuple[str, ...]] = ("options", "handlers", "lanes")
     """Members that are no state, but made of `context` or for speed only: another process makes them again."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
         self.options = context.options
         self.client = context.client
+        self.pairer: Any = None
+        """Takes records as they are made, with the list they go to; None where they are paired later."""
         self.facts: dict[str, Any] = {}
         """What the protocol's state adds to the row of `conversations`: layout, candidates, ids."""
         self.buffers: dict[str, bytes] = {}
         """What the spans of the message just decoded count in besides its frame; filled by `decode` where details are asked for."""
+        self.handlers: tuple[Handlers, Handlers] = ({}, {})
+        """By side, the short way for frames without flaw."""
         self.flows = (_Flow(not context.syn), _Flow(not context.syn))
         self.ready: list[Emitted] = []
         """What `cut` has decoded already."""
-        self._cuts: list[_Cut] = []
+        self._cuts: list[Cut] = []
         self._emitted = 0
-        self._second = (0, 0, "")
-        self.faults = 0
-        self.gaps = 0
-        self.gap_bytes = 0
-        """What has been emitted so far: messages with a fault, gaps, and the bytes that these lack."""
+        self.tally = Tally()
+        self.set_lanes()
+
+    def set_lanes(self) -> None:
+        """Put together what all records of a side share: again when `client` or `handlers` change."""
+        one, two = self.context.endpoints
+        self.lanes = tuple(
+            (
+                self.context.conversation,
+                source,
+                target,
+                _SENDERS[self.client][side],
+                self.protocol,
+                self.flows[side],
+                self.handlers[side],
+                *self.key,
+            )
+            for side, source, target in ((0, one, two), (1, two, one))
+        )
+
+    def resume(self) -> None:
+        """Told when the client, among other things, is known from before."""
+        self.set_lanes()
 
     # What a protocol fills in
 
@@ -375,6 +437,17 @@ class Dissector:
             at += length
             ends.append(at)
         return ends
+
+    @classmethod
+    def frames(
+        cls, buffer: bytes, offset: NDArray[np.int64], end: NDArray[np.int64], limit: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+        """The frames that follow each other in buffer[offset:end], for many of such pieces: the index of the piece, start and end of each,
+        first those that come first in their piece; and of which pieces these are all the bytes, and all found by `boundaries` too.
+
+        For protocols that can tell by column; they set `aligned`.
+        """
+        raise NotImplementedError
 
     def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
         """Look for a frame in data[at:end], where `end` is the end of a segment: (True, p) frames certainly begin at p; (False, p)
@@ -450,79 +523,30 @@ class Dissector:
         self._arrange()
         return self.emit_before(NEVER)
 
-    def emit(self, cuts: list[_Cut]) -> list[Emitted]:
+    def emit(self, cuts: list[Cut]) -> list[Emitted]:
         """Decode frames in packet order; overridden by a protocol that must wait for more frames before it can decode."""
-        emitted: list[Emitted] = []
-        append = emitted.append
-        decode = self.decode
-        flow_one, flow_two = self.flows
-        conversation, (one, two) = self.context.conversation, self.context.endpoints
-        protocol = self.protocol
-        sources, targets = (one, two), (two, one)
-        detail = self.options.detail
-        client = self.client
-        senders = _senders(client)
-        low, high, second_text = self._second
-        time, time_of = "", None
-        for release, order, rank, position, side, first_number, number, file, first_time, time_ns, data, start, end, damage in cuts:
-            if time_ns != time_of:
-                time_of = time_ns
-                if not low <= time_ns < high:
-                    low, high, second_text = self._second = _second(time_ns)
-                time = f"{second_text}{str(time_ns)[-9:]}Z" if low > 0 else rfc3339(time_ns)
-            if data is None:
-                sender = _senders(self.client)[side]
-                gap = Gap(
-                    1, 0, time, time_ns, conversation, sources[side], targets[side], sender, protocol, position, start, damage[0], damage[1]
-                )
-                append((release, order, rank, position, gap, GAP, None, first_time))  # type: ignore[arg-type]
-                self.gaps += 1
-                if not damage[1]:
-                    self.lost(side)
-                if not damage[1] or damage[0] != "skipped":
-                    self.gap_bytes += start
-                continue
-            name, kind, ident, fields, outcome, notes, fault, role, key, spans = decode(side, data, start, end, damage)
-            if self.client is not client:
-                client = self.client
-                senders = _senders(client)
-            size = end - start if damage is None else damage.size
-            if flow_one.notes or flow_two.notes:
-                notes = self._segment_notes(side, position, size, notes)
-            if fault is not None:
-                self.faults += 1
-            message = Message(
-                1,
-                0,
-                time,
-                time_ns,
-                conversation,
-                sources[side],
-                targets[side],
-                senders[side],
-                protocol,
-                name,
-                kind,
-                ident,
-                file,
-                (first_number, number),
-                position,
-                size,
-                fields,
-                None,
-                outcome,
-                None,
-                notes,
-                fault,
-            )
-            if detail:
-                message.raw = {"frame": data[start:end]}
-                if self.buffers:
-                    message.raw.update(self.buffers)
-                    self.buffers = {}
-                message.spans = spans
-            append((release, order, rank, position, message, role, key, first_time))  # type: ignore[arg-type]
-        return emitted
+        self.count(len(cuts))
+        return records_of(cuts)
+
+    @classmethod
+    def is_plain(cls) -> bool:
+        """Whether the frames of one conversation after the other may be cut, and then decoded in the packet order of all."""
+        return cls.emit is Dissector.emit and cls.cut is Dissector.cut
+
+    def take_cuts(self) -> list[Cut]:
+        """The frames that `cut` has found, for `records_of`."""
+        cuts, self._cuts = self._cuts, []
+        self.count(len(cuts))
+        return cuts
+
+    def count(self, records: int) -> None:
+        self.tally.records += records
+        self.context.total.records += records
+
+    def at_rest(self, order: int) -> bool:
+        """Whether no byte is at hand and nothing is looked for, so that the next bytes begin with a frame that was certain when the
+        packet `order` came, or a later one."""
+        return all(flow.at_rest(order) for flow in self.flows)
 
     # How it is done
 
@@ -535,7 +559,34 @@ class Dissector:
                 straighten(cuts, [cut[4] for cut in cuts], since)
             cuts.sort()
 
-    def _segment_notes(self, side: int, position: int, size: int, notes: Any) -> list[str]:
+    def gap(
+        self, release: int, order: int, rank: int, position: int, side: int, time: str, time_ns: int, size: int, told: tuple[Any, bool]
+    ) -> Emitted:
+        """The record of a gap."""
+        reason, in_frame = told
+        conversation, source, target = self.lanes[side][:3]
+        sender = _SENDERS[self.client][side]
+        gap = Gap(1, 0, time, time_ns, conversation, source, target, sender, self.protocol, position, size, reason, in_frame)
+        for tally in (self.tally, self.context.total):
+            tally.gaps += 1
+            if not in_frame or reason != "skipped":
+                tally.gap_bytes += size
+        if not in_frame:
+            self.lost(side)
+        return release, order, rank, position, gap, GAP, None, time_ns  # type: ignore[return-value]
+
+    def fault(self) -> None:
+        """Count a message with a fault."""
+        self.tally.faults += 1
+        self.context.total.faults += 1
+
+    def details(self, message: Message, frame: bytes, spans: list[Span] | None) -> None:
+        """Keep with a message what the views of its bytes need."""
+        message.raw = {"frame": frame, **self.buffers}
+        message.spans = spans
+        self.buffers = {}
+
+    def segment_notes(self, side: int, position: int, size: int, notes: Any) -> list[str]:
         """`notes` with those that the reassembler left on bytes of this frame, which are then forgotten."""
         flow = self.flows[side]
         merged = list(notes)
@@ -543,7 +594,7 @@ class Dissector:
         flow.notes = [note for note in flow.notes if note[0] >= position + size]
         return merged
 
-    def _rank(self, side: int) -> int:
+    def rank(self, side: int) -> int:
         return side ^ (self.context.client or 0)
 
     def _drain(self) -> None:
@@ -636,7 +687,7 @@ class Dissector:
             (
                 max(release, order),
                 order,
-                self._rank(side),
+                self.rank(side),
                 partial.position,
                 side,
                 partial.first[1] if partial.first[2] == file else None,
@@ -648,13 +699,16 @@ class Dissector:
                 0,
                 len(partial.prefix),
                 Damage(size, reason),
+                self,
             )
         )
 
     def _put_gap(self, side: int, position: int, size: int, reason: str, in_frame: bool, release: int, mark: Mark) -> None:
         order, number, file, time_ns = mark
-        rank = self._rank(side)
-        self._cuts.append((release, order, rank, position, side, None, number, file, time_ns, time_ns, None, size, 0, (reason, in_frame)))
+        rank = self.rank(side)
+        self._cuts.append(
+            (release, order, rank, position, side, None, number, file, time_ns, time_ns, None, size, 0, (reason, in_frame), self)
+        )
 
     def _end_skip(self, side: int, release: int, mark: Mark) -> None:
         """Bytes passed over without finding a frame, up to here, are one gap."""
@@ -822,7 +876,7 @@ class Dissector:
         """Attribute the frames data[at:ends[0]], data[ends[0]:ends[1]], ... to the packets that brought them."""
         starts, orders, releases = flow.starts, flow.orders, flow.releases
         numbers, files, times = flow.numbers, flow.files, flow.times
-        rank = self._rank(side)
+        rank = self.rank(side)
         # `base` is the byte stream position of data[0]; `flow.position` still stands at the first frame
         base = flow.position - at
         append = self._cuts.append
@@ -855,6 +909,7 @@ class Dissector:
                         at,
                         end,
                         None,
+                        self,
                     )
                 )
             else:
@@ -878,9 +933,86 @@ class Dissector:
                         at,
                         end,
                         None,
+                        self,
                     )
                 )
             at = end
+
+
+def records_of(cuts: list[Cut]) -> list[Emitted]:
+    """The records of frames, in their order, and the exchanges that these make certain; the frames may be of many conversations.
+
+    Called with frames of few packets at a time, as what is made of them is handed on and freed while it is in the processor's cache.
+    """
+    emitted: list[Emitted] = []
+    append = emitted.append
+    low = high = 0
+    second_text = time = ""
+    time_of = None
+    detail = bool(cuts) and cuts[0][14].options.detail
+    timed = bool(cuts) and not cuts[0][14].options.terse
+    for release, order, rank, position, side, first_number, number, file, first_time, time_ns, data, start, end, damage, dissector in cuts:
+        if timed and time_ns != time_of:
+            time_of = time_ns
+            if not low <= time_ns < high:
+                low, high, second_text = _second(time_ns)
+            time = f"{second_text}{str(time_ns)[-9:]}Z" if low > 0 else rfc3339(time_ns)
+        conversation, source, target, sender, protocol, flow, handlers, key_start, key_end = dissector.lanes[side]
+        size = end - start
+        handler = handlers.get(data[start + key_start : start + key_end]) if handlers and damage is None else None
+        decoded = None
+        if handler is not None:
+            try:
+                decoded = handler(dissector, side, data, start, end)
+            except UNREADABLE:
+                decoded = None
+        if decoded is None:
+            if data is None:
+                one = dissector.gap(release, order, rank, position, side, time, time_ns, start, damage)
+                append(one)
+                if dissector.pairer is not None:
+                    dissector.pairer.take(one, append)
+                continue
+            decoded = dissector.decode(side, data, start, end, damage)
+            sender = _SENDERS[dissector.client][side]
+            if damage is not None:
+                size = damage.size
+        name, kind, ident, fields, outcome, notes, fault, role, key, spans = decoded
+        if flow.notes:
+            notes = dissector.segment_notes(side, position, size, notes)
+        message = Message(
+            1,
+            0,
+            time,
+            time_ns,
+            conversation,
+            source,
+            target,
+            sender,
+            protocol,
+            name,
+            kind,
+            ident,
+            file,
+            (first_number, number),
+            position,
+            size,
+            fields,
+            None,
+            outcome,
+            None,
+            notes,
+            fault,
+        )
+        if fault is not None:
+            dissector.fault()
+        if detail:
+            dissector.details(message, data[start:end], spans)
+        one = (release, order, rank, position, message, role, key, first_time)  # type: ignore[assignment]
+        append(one)
+        if role and dissector.pairer is not None:
+            dissector.pairer.take(one, append)
+    return emitted
 
 
 def straighten(rows: list[Any], sides: Iterable[int], since: tuple[int, int]) -> None:
@@ -911,11 +1043,7 @@ def _second(time_ns: int) -> tuple[int, int, str]:
     return second * 1_000_000_000, (second + 1) * 1_000_000_000, _second_text(second)
 
 
-def _senders(client: int | None) -> tuple[Any, Any]:
-    """What each side is."""
-    return (None, None) if client is None else ("server", "client") if client else ("client", "server")
-
-
+@lru_cache(64)
 def _second_text(second: int) -> str:
     """RFC 3339 up to the decimal point; a time outside the years that has is clamped to their ends."""
     second = min(max(second, -62_135_596_800), 253_402_300_799)

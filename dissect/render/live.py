@@ -77,10 +77,10 @@ class Watch:
         size = sum(one.tcp.bytes)
         rates = self._rates.get(one.tcp.index)
         if rates is None:
-            return _Rates(now, one.messages, size)
+            return _Rates(now, one.tally.messages, size)
         passed = now - rates.since
         if passed >= SPAN:
-            return _Rates(now, one.messages, size, ((one.messages - rates.messages) / passed, (size - rates.bytes) / passed))
+            return _Rates(now, one.tally.messages, size, ((one.tally.messages - rates.messages) / passed, (size - rates.bytes) / passed))
         return rates
 
     def _cells(self, one: Tracked) -> list[str]:
@@ -100,5 +100,5 @@ class Watch:
             "" if one.pairer is None else f"{len(one.pairer.open):,}",
             latency_text(latencies[-1]).strip() if latencies else "",
             latency_text(int(median(latencies))).strip() if latencies else "",
-            f"{one.gaps:,}" if one.gaps else "",
+            f"{one.tally.gaps:,}" if one.tally.gaps else "",
         ]

@@ -329,7 +329,7 @@ class ByteStream:
         self.notes: list[tuple[int, int, str, int, int]] | None = None
         # Bytes released but not yet joined: (data, order, release, number, file, time_ns)
         self.run: list[tuple[bytes, int, int, int, int, int]] = []
-        self.items: list[Chunk | Hole] = []
+        self.items: list[Any] = []
 
     @property
     def top(self) -> int:
@@ -397,9 +397,13 @@ class ByteStream:
         self.items.append(Chunk(self.side, start - self.origin, data, starts, orders, releases, numbers, files, times, notes))
         self.remember(data)
 
+    def keep(self) -> int:
+        """How many of the bytes released last are kept."""
+        return self.next - max(self.next - HELD_BACK_UNACKED, min(self.acked, self.next) - HELD_BACK)
+
     def remember(self, data: bytes) -> None:
         """Keep the end of what was released."""
-        keep = self.next - max(self.next - HELD_BACK_UNACKED, min(self.acked, self.next) - HELD_BACK)
+        keep = self.keep()
         self.recent = data[-keep:] if len(data) >= keep else (self.recent + data)[-keep:]
 
     def take_notes(self, start: int, end: int) -> tuple[tuple[int, str], ...]:
@@ -616,9 +620,9 @@ class Assembler:
             else:
                 conversation.ended = "open at end of capture"
 
-    def collect(self) -> list[Chunk | Hole]:
+    def collect(self) -> list[Any]:
         """What was released since the last call."""
-        items: list[Chunk | Hole] = []
+        items: list[Any] = []
         for stream in self.streams:
             if stream.run:
                 stream.flush()

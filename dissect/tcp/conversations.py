@@ -35,11 +35,57 @@ _FACTORS = np.array(
 )
 
 
+class Columns(msgspec.Struct):
+    """Segments of a batch with bytes, those of one side of a conversation together: `offset` and `end` of their bytes in `buffer`, and
+    `start`, where the bytes lie in their stretch."""
+
+    buffer: bytes
+    offset: NDArray[np.int64]
+    end: NDArray[np.int64]
+    start: NDArray[np.int64]
+    order: NDArray[np.int64]
+    number: NDArray[np.int64]
+    file: NDArray[np.int32]
+    time: NDArray[np.int64]
+
+
+class Stretch(msgspec.Struct):
+    """A chunk whose bytes are not joined: the rows from `low` to `high` of `columns`."""
+
+    side: int
+    position: int
+    size: int
+    low: int
+    high: int
+    columns: Columns
+
+    def chunk(self) -> Chunk:
+        columns, rows = self.columns, slice(self.low, self.high)
+        orders = columns.order[rows].tolist()
+        return Chunk(
+            self.side,
+            self.position,
+            _joined(columns.buffer, columns.offset[rows].tolist(), columns.end[rows].tolist()),
+            columns.start[rows].tolist(),
+            orders,
+            orders,
+            columns.number[rows].tolist(),
+            columns.file[rows].tolist(),
+            columns.time[rows].tolist(),
+        )
+
+
+def _joined(buffer: bytes, offsets: list[int], ends: list[int]) -> bytes:
+    if len(offsets) == 1:
+        return buffer[offsets[0] : ends[0]]
+    return b"".join([buffer[start:end] for start, end in zip(offsets, ends, strict=True)])
+
+
 class Delivery(msgspec.Struct):
     """What became certain of one conversation. `closed`: the packet that ended it, END at the end of the capture, None while open."""
 
     conversation: Conversation
-    items: list[Chunk | Hole]
+    items: list[Chunk | Hole | Stretch]
     closed: int | None
 
 
@@ -59,6 +105,13 @@ class Conversations:
         self._done: list[Delivery] = []
 
     def feed(self, batch: SegmentBatch) -> list[Delivery]:
+        """What these segments made certain, by conversation, with all bytes joined."""
+        deliveries = self.feed_unjoined(batch)
+        for delivery in deliveries:
+            delivery.items = [item.chunk() if isinstance(item, Stretch) else item for item in delivery.items]
+        return deliveries
+
+    def feed_unjoined(self, batch: SegmentBatch) -> list[Delivery]:
         """What these segments made certain, by conversation."""
         count = len(batch)
         if count:
@@ -127,7 +180,7 @@ class Conversations:
         return deliveries
 
     def _collect(self, assembler: Assembler, deliveries: list[Delivery]) -> None:
-        items = assembler.collect()
+        items: list[Chunk | Hole | Stretch] = assembler.collect()
         closed = assembler.closed
         if assembler.told:
             return
@@ -260,7 +313,6 @@ class _Plain:
     """
 
     def __init__(self, batch: SegmentBatch, by_flow: NDArray[np.int64], begin: NDArray[np.int64]) -> None:
-        self._buffer = batch.buffer
         count, flows = len(by_flow), len(begin)
         flow = np.repeat(np.arange(flows), np.diff(begin, append=count))
         side = flow * 2 + batch.reverse[by_flow]
@@ -327,15 +379,18 @@ class _Plain:
         filled = np.flatnonzero(wire)
         self._data = np.searchsorted(filled, np.append(begin, count)).tolist()
         before = np.cumsum(wire) - wire
-        self._starts = (before - np.repeat(before[begin], sizes))[filled].tolist()
         rows = rows[filled]
         offset = batch.offset[rows]
-        self._offsets = offset.tolist()
-        self._ends = (offset + wire[filled]).tolist()
-        self._orders = batch.order[rows].tolist()
-        self._numbers = batch.number[rows].tolist()
-        self._files = batch.file[rows].tolist()
-        self._times = times[filled].tolist()
+        self._columns = Columns(
+            batch.buffer,
+            offset,
+            offset + wire[filled],
+            (before - np.repeat(before[begin], sizes))[filled],
+            batch.order[rows],
+            batch.number[rows],
+            batch.file[rows],
+            times[filled],
+        )
 
     def take(self, assembler: Assembler, stretch: int) -> bool:
         """Hand the rows of a stretch to their conversation, if they follow what it has and it is in no trouble; otherwise do nothing."""
@@ -408,26 +463,16 @@ class _Plain:
         if stream.run:
             stream.flush()
         low, high = self._data[part], self._data[part + 1]
-        buffer = self._buffer
-        if high - low == 1:
-            data = buffer[self._offsets[low] : self._ends[low]]
-        else:
-            data = b"".join([buffer[start:end] for start, end in zip(self._offsets[low:high], self._ends[low:high], strict=True)])
         position = stream.next
         end = stream.next = stream.sent = position + size
-        orders = self._orders[low:high]
-        stream.items.append(
-            Chunk(
-                stream.side,
-                position - stream.origin,
-                data,
-                self._starts[low:high],
-                orders,
-                orders,
-                self._numbers[low:high],
-                self._files[low:high],
-                self._times[low:high],
-                stream.take_notes(position, end) if stream.notes else (),
-            )
-        )
-        stream.remember(data)
+        columns = self._columns
+        stretch = Stretch(stream.side, position - stream.origin, size, low, high, columns)
+        keep = stream.keep()
+        last = low if size <= keep else max(low, low + int(np.searchsorted(columns.start[low:high], size - keep, "right")) - 1)
+        stream.remember(_joined(columns.buffer, columns.offset[last:high].tolist(), columns.end[last:high].tolist()))
+        if stream.notes:
+            chunk = stretch.chunk()
+            chunk.notes = stream.take_notes(position, end)
+            stream.items.append(chunk)
+        else:
+            stream.items.append(stretch)

@@ -185,7 +185,7 @@ def test_ipv6_and_large_segments() -> None:
         for _ in inspector.batches():
             pass
     (one,) = inspector.conversations
-    assert (one.tcp.stream_bytes, one.gaps, live.dropped) == ([len(big), 0], 0, 0)
+    assert (one.tcp.stream_bytes, one.tally.gaps, live.dropped) == ([len(big), 0], 0, 0)
 
 
 @needs_capture

@@ -74,7 +74,7 @@ _FIRST = ("V1",)
 _ASKS, _ANSWERS = bytes([REQUEST]), bytes([REPLY])
 """The command in a frame of the 256-byte framing."""
 
-_Cut = tuple[Any, ...]
+Cut = tuple[Any, ...]
 
 
 class Asked(NamedTuple):
@@ -129,11 +129,11 @@ class IggyDissector(Dissector):
         self.assumed = False
         self.hint: str | None = None
         self.deciding: list[str] = []
-        self.held: list[tuple[_Cut, Given]] = []
+        self.held: list[tuple[Cut, Given]] = []
         self.held_bytes = 0
-        self.early: list[_Cut] = []
+        self.early: list[Cut] = []
         self.patient = True
-        self.doubted: deque[_Cut] = deque()
+        self.doubted: deque[Cut] = deque()
         """What the server sent behind a hole: the client may have lost a request as well, which shows with its next bytes only."""
         self.doubted_bytes = 0
         self.hasty = False
@@ -315,7 +315,7 @@ class IggyDissector(Dissector):
 
     # Layouts
 
-    def emit(self, cuts: list[_Cut]) -> list[Emitted]:
+    def emit(self, cuts: list[Cut]) -> list[Emitted]:
         emitted: list[Emitted] = []
         at, count = 0, len(cuts)
         while at < count:
@@ -329,7 +329,7 @@ class IggyDissector(Dissector):
             at += 1
         return emitted
 
-    def _ordinary(self, cuts: list[_Cut], at: int) -> int:
+    def _ordinary(self, cuts: list[Cut], at: int) -> int:
         """Where the frames end that neither are gaps nor answer what was not asked."""
         opened, client, orders = self.open, self.client, self.orders
         long = self.long[client or 0]
@@ -356,7 +356,7 @@ class IggyDissector(Dissector):
                 return index
         return len(cuts)
 
-    def _alike(self, cuts: list[_Cut], at: int) -> int:
+    def _alike(self, cuts: list[Cut], at: int) -> int:
         """Where the ordinary frames end that all layouts which are left read alike, so that nothing can be told from them."""
         if self.blind or self.mismatch:
             return at
@@ -422,7 +422,7 @@ class IggyDissector(Dissector):
         # a new list: what the base class returns may be what it keeps
         return super().close(release, last) + self._stop_waiting(release)
 
-    def _emit_one(self, cut: _Cut) -> list[Emitted]:
+    def _emit_one(self, cut: Cut) -> list[Emitted]:
         side, data, start, end = cut[4], cut[10], cut[11], cut[12]
         if side != self.client:
             return self._doubt(cut) if self.doubted or self._doubts(cut[1]) else self._emit_answer(cut)
@@ -445,7 +445,7 @@ class IggyDissector(Dissector):
             emitted += self._place_early(cut[0])
         return emitted
 
-    def _emit_answer(self, cut: _Cut) -> list[Emitted]:
+    def _emit_answer(self, cut: Cut) -> list[Emitted]:
         side, data, start, end = cut[4], cut[10], cut[11], cut[12]
         if self.hasty:
             # one that is missing may follow any of the requests seen so far
@@ -466,7 +466,7 @@ class IggyDissector(Dissector):
         if self.early and self.unsure:
             return self._give_up_early(cut[0]) + self._emit_answer(cut)
         if not self.open and self.patient and not self.unsure and self._expected(data, start, end):
-            self.early.append((*cut[:10], data[start:end], 0, end - start, cut[13]))
+            self.early.append((*cut[:10], data[start:end], 0, end - start, *cut[13:]))
             if len(self.early) <= EARLY_FRAMES:
                 return []
             self.patient = False
@@ -488,11 +488,11 @@ class IggyDissector(Dissector):
         # else the client asked since, and this must be the answer to that
         return self.lost_answers > self.heard or self.answered > self.heard
 
-    def _doubt(self, cut: _Cut) -> list[Emitted]:
+    def _doubt(self, cut: Cut) -> list[Emitted]:
         """Let what the server sent wait for the next bytes of the client."""
         data, start, end = cut[10], cut[11], cut[12]
         if data is not None:
-            cut = (*cut[:10], data[start:end], 0, end - start, cut[13])
+            cut = (*cut[:10], data[start:end], 0, end - start, *cut[13:])
             self.doubted_bytes += end - start
         self.doubted.append(cut)
         self.hasty = len(self.doubted) > EARLY_FRAMES or self.doubted_bytes > HELD_BYTES
@@ -543,7 +543,7 @@ class IggyDissector(Dissector):
         self.assumed = True
         return emitted + self._release(release)
 
-    def _place(self, cut: _Cut, given: Given) -> list[Emitted]:
+    def _place(self, cut: Cut, given: Given) -> list[Emitted]:
         """Emit one frame, or hold it until its layout is known; with it all that waited for what it tells."""
         emitted: list[Emitted] = []
         differ = False
@@ -563,7 +563,7 @@ class IggyDissector(Dissector):
                 if not differ and cut[4] != self.client and cut[13] is None and end - start <= WEIGHED_SIZE:
                     self._remember(given.code, data[start:end])
             if not self.assumed and (differ or self._asked_by_held(given)):
-                self.held.append(((*cut[:10], data[start:end], 0, end - start, cut[13]), given))
+                self.held.append(((*cut[:10], data[start:end], 0, end - start, *cut[13:]), given))
                 self.held_bytes += end - start
                 if len(self.held) > HELD_FRAMES or self.held_bytes > HELD_BYTES:
                     self.assumed = True
@@ -597,7 +597,7 @@ class IggyDissector(Dissector):
         """Whether the request that this answers is held."""
         return given.number is not None and any(given.number == before.number for _, before in self.held)
 
-    def _differs(self, cut: _Cut, given: Given) -> bool:
+    def _differs(self, cut: Cut, given: Given) -> bool:
         """Whether the layouts that are left read this frame differently."""
         tables = self._tables(cut[4], cut[10], cut[11], cut[12], given)
         readings = [_reading(table, cut[10], cut[11], cut[12], cut[13]) for table in tables] if len(tables) > 1 else []
@@ -649,7 +649,7 @@ class IggyDissector(Dissector):
             return side, None, length > 0
         return side, given.code, self._hides_answer(given.code, data, start + 8, end)
 
-    def _narrow(self, cut: _Cut, given: Given, tables: dict[Table, list[str]], readings: dict[Table, Any]) -> bool:
+    def _narrow(self, cut: Cut, given: Given, tables: dict[Table, list[str]], readings: dict[Table, Any]) -> bool:
         """Keep the layouts in which this frame decodes with nothing left over; whether that told anything."""
         side = cut[4]
         if side != self.client:
@@ -666,7 +666,7 @@ class IggyDissector(Dissector):
         kept = {layout for table in likely for layout in tables[table]}
         return self._keep(cut, given, tuple(layout for layout in self.candidates if layout in kept))
 
-    def _keep(self, cut: _Cut, given: Given, candidates: tuple[str, ...]) -> bool:
+    def _keep(self, cut: Cut, given: Given, candidates: tuple[str, ...]) -> bool:
         """Go on with these layouts; whether they are fewer than before, and not none."""
         if not candidates or len(candidates) == len(self.candidates):
             return False

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
 from functools import cache
 from struct import Struct
 from typing import Any, ClassVar
 from zlib import crc32
 
+import numpy as np
+from numpy.typing import NDArray
+
+from dissect.capture.columns import gather
 from dissect.errors import Malformed
-from dissect.layout import UNREADABLE, Layout, Style, decoder, walk
+from dissect.layout import Layout, Style, decoder, walk
 from dissect.layout.types import Field
 from dissect.layout.values import RENDER, redacted
 from dissect.model import Fault, Span
@@ -24,8 +28,9 @@ from dissect.protocols.base import (
     Allowance,
     Context,
     Damage,
-    Decoded,
     Dissector,
+    Handler,
+    Handlers,
     Protocol,
 )
 from dissect.protocols.rabbitmq import layouts, layouts_draft
@@ -36,14 +41,11 @@ from dissect.protocols.rabbitmq.parts import DRAFT_PARTS, PARTS
 from dissect.protocols.rabbitmq.probe import probe_current, probe_draft
 from dissect.protocols.rabbitmq.says import says
 
-Handler = Callable[["StreamDissector", int, bytes, int, int], "tuple[Any, ...] | None"]
-"""Decodes a frame without flaw; None, or one of `UNREADABLE`, where it takes a closer look."""
-
-Handlers = Mapping[bytes, Handler]
-"""By the bytes of key and version."""
-
 UNKNOWN_LIMIT = 1 << 20
 """A frame of a command that is not known is believed up to this size (the default frame_max)."""
+
+FRAMES_BY_COLUMN = 16
+"""Frames of a segment up to which they are told by column; more are rare, and one by one they cost less."""
 
 KNOWN_LIMIT = 0x7FFF_FFFF
 
@@ -108,8 +110,10 @@ class StreamDissector(Dissector):
     """What the protocol in use and its draft have in common."""
 
     header_size = 8
+    key = (4, 8)
+    aligned = True
     reuse = "queue"
-    DERIVED = ("style", "render", "handlers")
+    DERIVED = ("style", "render")
 
     language: ClassVar[Language]
     handshake: ClassVar[Mapping[Phase, Mapping[str, Phase]]]
@@ -125,21 +129,21 @@ class StreamDissector(Dissector):
         self.allowance = Allowance()
         self.renewed = False
         """Whether `publisher_key` has more to say than the publisher id."""
-        self.handlers: tuple[Handlers, Handlers] = ({}, {})
         self._choose_handlers()
 
     def _choose_handlers(self) -> None:
-        """Without a known client every frame is looked at closely, which finds out; with details wanted it has to be."""
-        if self.client is not None and not self.options.detail:
-            client, server = self.tables(self.style)
+        """Without a known client every frame is looked at closely, which finds out, and so it is until the connection is open, to
+        follow the handshake; with details wanted it has to be."""
+        if self.client is not None and self.phase is Phase.OPEN and not self.options.detail:
+            client, server = self.tables(self.style, self.options.terse)
             self.handlers = (server, client) if self.client else (client, server)
+        self.set_lanes()
 
     def resume(self) -> None:
-        """Told when the client, among other things, is known from before."""
         self._choose_handlers()
 
     @classmethod
-    def tables(cls, style: Style) -> tuple[Handlers, Handlers]:
+    def tables(cls, style: Style, terse: bool = False) -> tuple[Handlers, Handlers]:
         """The handlers of what a client and what a server sends."""
         raise NotImplementedError
 
@@ -168,28 +172,44 @@ class StreamDissector(Dissector):
             append(at)
         return ends
 
+    @classmethod
+    def frames(
+        cls, buffer: bytes, offset: NDArray[np.int64], end: NDArray[np.int64], limit: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+        words = cls.language.sorted_words
+        rows: list[NDArray[np.int64]] = []
+        starts: list[NDArray[np.int64]] = []
+        stops: list[NDArray[np.int64]] = []
+        sound = np.ones(len(offset), np.bool_)
+        row, at = np.arange(len(offset)), offset
+        while len(row):
+            whole = end[row] - at >= 8
+            sound[row[~whole]] = False
+            row, at = row[whole], at[whole]
+            head = gather(buffer, at, [("size", ">u4"), ("word", ">u4")])
+            size, word = head["size"].astype(np.int64), head["word"].astype(np.int64)
+            stop = at + size + 4
+            good = (size >= 4) & (size <= limit - 4) & (stop <= end[row])
+            good &= words[np.minimum(np.searchsorted(words, word), len(words) - 1)] == word
+            good &= len(rows) < FRAMES_BY_COLUMN
+            sound[row[~good]] = False
+            row, at, stop = row[good], at[good], stop[good]
+            rows.append(row)
+            starts.append(at)
+            stops.append(stop)
+            more = stop < end[row]
+            row, at = row[more], stop[more]
+        return np.concatenate(rows), np.concatenate(starts), np.concatenate(stops), sound
+
     def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
         return self.language.search(None if self.client is None else side == self.client, data, at, end, final)
 
     def lost(self, side: int) -> None:
-        self.phase = Phase.OPEN
+        if self.phase is not Phase.OPEN:
+            self.phase = Phase.OPEN
+            self._choose_handlers()
 
     # Meaning
-
-    def decode(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> Decoded | tuple[Any, ...]:
-        if damage is None:
-            handler = self.handlers[side].get(data[start + 4 : start + 8])
-            if handler is not None:
-                try:
-                    decoded = handler(self, side, data, start, end)
-                except UNREADABLE:
-                    decoded = None
-                if decoded is not None:
-                    if self.phase is _OPEN:
-                        return decoded
-                    note = self._advance(decoded[0], decoded[1])
-                    return decoded if note is None else (*decoded[:5], (*decoded[5], note), *decoded[6:])
-        return self._decode_closely(side, data, start, end, damage)
 
     def _advance(self, name: str, kind: str) -> str | None:
         """Follow the handshake: a note when this message was not expected now."""
@@ -199,6 +219,7 @@ class StreamDissector(Dissector):
             reached = ANSWERED.get(name, self.phase)
             if _ORDER[reached] > _ORDER[self.phase]:
                 self.phase = reached
+                self._choose_handlers()
                 self.ahead.add(name)
             return None
         following = self.handshake[self.phase].get(name)
@@ -209,9 +230,10 @@ class StreamDissector(Dissector):
                 return None
             return f"{name} while the connection is {self.phase.value}"
         self.phase = following
+        self._choose_handlers()
         return None
 
-    def _decode_closely(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> tuple[Any, ...]:
+    def decode(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> tuple[Any, ...]:
         """Any frame: damaged, not known, from the wrong side, with details wanted. Exact and slow."""
         (word,) = _WORD(data, start)
         if self.client is None:
@@ -382,7 +404,7 @@ class StreamDissector(Dissector):
         return fields, reader.spans or [], reader.notes(), fault
 
 
-# Handlers: what `_decode_closely` does, for frames without flaw and without a step more than that takes
+# Handlers: what `decode` does, for frames without flaw and without a step more than that takes
 
 
 def _ask(layout: Layout, style: Style, number: int) -> Handler:
@@ -458,7 +480,7 @@ def _confirm(layout: Layout, style: Style) -> Handler:
     return handle
 
 
-def _publish(style: Style) -> Handler:
+def _publish(style: Style, terse: bool) -> Handler:
     render = RENDER[style.bytes_as]
     head, each = _PUBLISH, _PUBLISHED
 
@@ -481,7 +503,11 @@ def _publish(style: Style) -> Handler:
             if length > 2 and not data[at] and data[at + 1] in _DESCRIBED:
                 append({"publishing_id": publishing_id, "size": length, "sections": read_amqp(data, at, stop, render)})
             else:
-                append({"publishing_id": publishing_id, "size": length, "body": render(data[at:stop])})
+                append(
+                    {"publishing_id": publishing_id, "size": length}
+                    if terse
+                    else {"publishing_id": publishing_id, "size": length, "body": render(data[at:stop])}
+                )
             keys.append(high | publishing_id)
             at = stop
         if len(messages) != count:
@@ -496,7 +522,7 @@ _DESCRIBED = frozenset((0x53, 0x80, 0xA3, 0xB3))
 """What follows the first byte of an AMQP section."""
 
 
-def _deliver(style: Style, version_2: bool) -> Handler:
+def _deliver(style: Style, version_2: bool, terse: bool) -> Handler:
     render = RENDER[style.bytes_as]
     head, word_at = (_DELIVER_2 if version_2 else _DELIVER), _U32
     section_at = 65 if version_2 else 57
@@ -528,12 +554,15 @@ def _deliver(style: Style, version_2: bool) -> Handler:
                 return None
             if word > 2 and not data[at] and data[at + 1] in _DESCRIBED:
                 append({"offset": offset, "size": word, "sections": read_amqp(data, at, stop, render)})
-            else:
+            elif not terse:
                 append({"offset": offset, "size": word, "body": render(data[at:stop])})
             offset += 1
             at = stop
         if at != last:
             return None
+        if terse:
+            chunk = {"num_entries": count, "num_records": records, "chunk_first_offset": first}
+            return "Deliver", "one_way", None, {"subscription_id": subscription, "chunk": chunk}, None, notes, None, NONE, None, None
         chunk = {
             "magic_version": magic,
             "chunk_type": kind,
@@ -610,11 +639,11 @@ _PUBLISHER_LAYOUTS = frozenset(
 
 
 @cache
-def _current_handlers(style: Style) -> tuple[Handlers, Handlers]:
+def _current_handlers(style: Style, terse: bool = False) -> tuple[Handlers, Handlers]:
     special = {
-        layouts.PUBLISH: _publish(style),
-        layouts.DELIVER: _deliver(style, False),
-        layouts.DELIVER_2: _deliver(style, True),
+        layouts.PUBLISH: _publish(style, terse),
+        layouts.DELIVER: _deliver(style, False, terse),
+        layouts.DELIVER_2: _deliver(style, True, False),
     }
     # What makes publishers come and go is followed.
     language = CURRENT_LANGUAGE
@@ -690,8 +719,8 @@ class RabbitmqStreamDissector(StreamDissector):
         self.renewed = bool(self.waiting or self.dropped)
 
     @classmethod
-    def tables(cls, style: Style) -> tuple[Handlers, Handlers]:
-        return _current_handlers(style)
+    def tables(cls, style: Style, terse: bool = False) -> tuple[Handlers, Handlers]:
+        return _current_handlers(style, terse)
 
     def name_of(self, key: int) -> tuple[str | None, bool]:
         return self.language.commands.get(key & ~layouts.RESPONSE), key >= layouts.RESPONSE
@@ -710,7 +739,7 @@ class RabbitmqStreamDraftDissector(StreamDissector):
         self.subscribing: dict[int, int] = {}
 
     @classmethod
-    def tables(cls, style: Style) -> tuple[Handlers, Handlers]:
+    def tables(cls, style: Style, terse: bool = False) -> tuple[Handlers, Handlers]:
         return _draft_handlers(style)
 
     def choose(self, choices: tuple[Layout, ...], data: bytes, start: int, end: int) -> Layout:

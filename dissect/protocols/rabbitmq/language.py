@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from struct import Struct
 from typing import Any
 
+import numpy as np
+
 from dissect.layout import UNREADABLE, Layout, Style, decoder
 from dissect.layout.types import Field, Fixed, Number, minimum
 from dissect.protocols.rabbitmq import layouts, layouts_draft
@@ -47,6 +49,7 @@ class Language:
         "pattern",
         "published",
         "server",
+        "sorted_words",
         "words",
     )
 
@@ -64,6 +67,7 @@ class Language:
         self.client = _table((*client, *both))
         self.server = _table((*server, *both))
         self.words = frozenset((*self.client, *self.server))
+        self.sorted_words = np.array(sorted(self.words), np.int64)
         self.heads = heads
         self.published = frozenset(layout for layout in heads if layout.name == "Publish")
         self.delivered = frozenset(layout for layout in heads if layout.name == "Deliver")
