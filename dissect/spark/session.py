@@ -223,6 +223,11 @@ class Session:
                 raise UsageError(f"Spark did not start on {master}: {_first_line(error)}; its log is {self.log}") from error
             # It would say on the terminal that a JVM which was killed does not speak to it any more.
             spark.sparkContext._accumulatorServer.handle_error = lambda *_: None
+            # A wrong query raises; it need not be on the terminal too.
+            from pyspark.logger import PySparkLogger
+
+            for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+                PySparkLogger.getLogger(name).disabled = True
             return spark
 
     def tail(self) -> str:

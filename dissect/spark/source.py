@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from dissect.errors import CaptureError, UsageError
 from dissect.spark.rows import DDL
 from dissect.spark.splits import TARGET, Split, expand, plan
 
@@ -25,10 +26,6 @@ def grouped(splits: Sequence[Split], target: int) -> list[list[Split]]:
         groups[-1].append(split)
         room -= split.size
     return groups
-
-
-def _truth(options: Any, name: str, default: bool) -> bool:
-    return str(options.get(name, default)).lower() not in ("false", "0", "no")
 
 
 def packets(spark: Any, splits: Sequence[Split], target: int, payload: bool, ordered: bool = False) -> Any:
@@ -54,11 +51,24 @@ def source() -> Any:
     class Reader(DataSourceReader):  # type: ignore[misc]
         def __init__(self, options: Any) -> None:
             self.target = int(options.get("split", TARGET))
-            self.payload = _truth(options, "payload", True)
-            self.path = options.get("path")
+            self.damaged = options.get("damaged", "fail")
+            # Spark gives several as a list in JSON.
+            paths = options.get("paths")
+            self.paths = msgspec.json.decode(paths, type=list[str]) if paths is not None else [one for one in (options.get("path"),) if one]
+            if self.target < 1:
+                raise UsageError(f"option split: {self.target} is no number of bytes")
+            if self.damaged not in ("fail", "skip"):
+                raise UsageError(f"option damaged: {self.damaged} must be fail or skip")
 
         def partitions(self) -> Sequence[InputPartition]:
-            found = plan(expand([str(self.path).removeprefix("file:")]), self.target)
+            if not self.paths:
+                raise UsageError("no capture given; load(PATH) takes captures, folders and patterns")
+            found = plan(expand([path.removeprefix("file:") for path in self.paths]), self.target)
+            bad = [trouble for trouble in found.troubles if trouble.fatal]
+            if bad and self.damaged == "fail":
+                one = CaptureError(bad[0].reason, bad[0].path, bad[0].offset)
+                more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+                raise UsageError(f"{one}{more}; .option('damaged', 'skip') reads what can be read")
             return [InputPartition(msgspec.json.encode(group)) for group in grouped(found.splits, self.target)]
 
         def read(self, partition: InputPartition) -> Iterator[Any]:
@@ -67,10 +77,11 @@ def source() -> Any:
             if partition is None or partition.value is None:
                 return
             for split in msgspec.json.decode(partition.value, type=list[Split]):
-                yield from read(split, self.payload)
+                yield from read(split)
 
     class Packets(DataSource):  # type: ignore[misc]
-        """Packets of captures. Options: `split` bytes of a range, `payload` false to leave out what can be read again."""
+        """Packets of captures. Options: `split` bytes of a range, `damaged` skip to read what can be read of files that are damaged, cut
+        off or no captures."""
 
         @classmethod
         def name(cls) -> str:

@@ -16,7 +16,7 @@ from dissect.spark.follow import Batch, Follow
 from dissect.spark.pipeline import Settings
 from dissect.spark.rotation import Rotation
 from dissect.spark.tables import TABLES
-from tests.capture.frames import Packet, ethernet, ip4, pcap, pcapng, tcp, sll
+from tests.capture.frames import Packet, ethernet, ip4, pcap, pcapng, sll, tcp
 from tests.spark.captures import SNAP, generated, records
 from tests.spark.comparing import plain, told
 from tests.spark.test_equality import fragments

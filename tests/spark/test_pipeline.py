@@ -83,6 +83,23 @@ def test_the_data_source_in_a_notebook(session: Any, files: list[Path], expected
     assert told("messages", rows) == expected["messages"]
 
 
+def test_the_data_source_takes_several_paths_and_is_never_quiet(session: Any, files: list[Path], tmp_path: Path) -> None:
+    from pyspark.errors import AnalysisException
+
+    dissect.spark.register(session.spark)
+    reader = session.spark.read.format("streamdump.packets")
+    first, second = (reader.load(str(path)).count() for path in files[:2])
+    assert reader.load([str(files[0]), f"file://{files[1]}"]).count() == first + second
+    cut = tmp_path / "cut.pcap"
+    cut.write_bytes(files[0].read_bytes()[:-5])
+    for source, said in (("missing.pcap", "no such file"), (str(Path(__file__)), "is not a capture"), (str(cut), "cut off in packet")):
+        with pytest.raises(AnalysisException, match=f"{said}.*option\\('damaged', 'skip'\\)"):
+            reader.load(source).count()
+    with pytest.raises(AnalysisException, match="no capture given"):
+        reader.load().count()
+    assert reader.option("damaged", "skip").load(str(cut)).count() == first - 1
+
+
 def test_bad_files_are_rows_and_cost_only_themselves(session: Any, files: list[Path], tmp_path: Path) -> None:
     folder = tmp_path / "some"
     folder.mkdir()
@@ -131,6 +148,14 @@ def test_other_formats_hold_the_same(session: Any, files: list[Path], tmp_path: 
         tables = [pa.csv.read_csv(path) for path in (out / "messages").iterdir()]
         assert sum(table.num_rows for table in tables) == len(wanted)
         assert json.loads(tables[0].column("fields")[0].as_py())
+
+
+def test_a_wrong_query_says_nothing_by_itself(session: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    from pyspark.errors import AnalysisException
+
+    with pytest.raises(AnalysisException):
+        session.spark.sql("select nothing from range(3)")
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_run_goes_on_where_it_was_interrupted(
