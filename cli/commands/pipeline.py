@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import re
 import signal
 import sys
 import threading
@@ -198,6 +199,10 @@ def pipeline(
         if isinstance(error, UsageError):
             session.close()
             raise
+        if isinstance(error, OSError):
+            # There is no room for the tables, or they were removed.
+            session.close()
+            raise UsageError(f"{error.filename or out}: {(error.strerror or str(error)).lower()}") from error
         if not of_spark(error):
             session.kill()
             raise
@@ -260,8 +265,10 @@ def _interrupted(session: Session | None, out: Path | None, code: ExitCode) -> E
 def _reason(error: BaseException) -> str:
     """What went wrong, without the traces of both languages."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    own = [line for line in lines if line.startswith("dissect.errors.")]
-    return own[-1].partition(": ")[2] if own else lines[0] if lines else type(error).__name__
+    ours = [line for line in lines if line.startswith("dissect.errors.")]
+    # What a worker's trace ends with.
+    raised = [line for line in lines if re.match(r"\w+Error: ", line)]
+    return (ours or raised)[-1].partition(": ")[2] if ours or raised else lines[0] if lines else type(error).__name__
 
 
 def _form(out: Path) -> str:
@@ -375,3 +382,4 @@ class _Bar:
     def close(self) -> None:
         if self.bar is not None:
             self.bar.stop()
+            self.bar = None

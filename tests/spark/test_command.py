@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import logging
 import os
 import signal
@@ -222,6 +224,63 @@ def test_wrong_calls_start_nothing(
     (full / "file").write_text("")
     assert main(["pipeline", *(one.format(full=full) for one in arguments)]) == ExitCode.USAGE
     assert said in capsys.readouterr().err
+
+
+def test_an_output_without_room_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    closed = []
+
+    class Session:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def close(self) -> None:
+            closed.append(self)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "state.json")
+
+    monkeypatch.setattr("dissect.spark.session.Session", Session)
+    monkeypatch.setattr("cli.following.follow", full)
+    assert main(["pipeline", "--follow", str(tmp_path), "--out", str(tmp_path.parent / "out")]) == ExitCode.USAGE
+    assert capsys.readouterr().err == "streamdump: state.json: no space left on device\n"
+    assert closed
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (
+            "\n  Traceback (most recent call last):\n  File x\nOSError: [Errno 28] No space left on device",
+            "[Errno 28] No space left on device",
+        ),
+        ("Job aborted\ndissect.errors.CaptureError: c.pcap: has changed\nValueError: x", "c.pcap: has changed"),
+        ("[PATH_NOT_FOUND] Path does not exist: x\nat java.lang", "[PATH_NOT_FOUND] Path does not exist: x"),
+        ("", "RuntimeError"),
+    ],
+)
+def test_what_failed_in_a_worker_is_told(said: str, reason: str) -> None:
+    from cli.commands.pipeline import _reason
+
+    assert _reason(RuntimeError(said)) == reason
+
+
+def test_the_bar_of_each_micro_batch_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    from cli.commands.pipeline import _Bar
+    from dissect.spark.pipeline import Progress
+
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    bar = _Bar("never")
+    for _ in range(2):
+        bar.show(Progress("dissecting", 1, 2, 3, 4))
+        assert bar.bar.live.is_started
+        bar.close()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.mark.parametrize("arguments", [["captures.pcap", "-q"], ["conversations", "captures.pcap"], ["--help"], ["pipeline", "--help"]])
