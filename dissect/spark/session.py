@@ -81,6 +81,8 @@ SETTINGS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
+    # What a micro-batch shuffled stays in files until Java has noticed that nobody needs it; half an hour of that is too much for a disk.
+    "spark.cleaner.periodicGC.interval": "1min",
 }
 
 
