@@ -6,7 +6,6 @@ the odd one row by row through dpkt (`odd.py`) and joins the same batch in its p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -171,11 +170,11 @@ class LinkParser:
                     odd.append(strange)
                 counters.not_tcp += len(other)
                 if len(other):
-                    _add(counters.tunnels, _tunnels(other["protocol"], other["dport"]))
+                    _count_tunnels(other, counters.tunnels)
         if known < len(kind):
             foreign = kind == UNKNOWN_LINK
-            if foreign.any():
-                _add(counters.unknown_links, _counted(batch.link[foreign]))
+            for link in np.unique(batch.link[foreign]).tolist():
+                counters.unknown_links[link] = counters.unknown_links.get(link, 0) + int(np.count_nonzero(batch.link == link))
             unclear = int(np.count_nonzero((kind == SHORT) | (kind == UNKNOWN_LINK)))
             counters.undecoded += unclear
             counters.not_tcp += len(kind) - known - unclear - int(np.count_nonzero(kind == DUPLICATE))
@@ -286,44 +285,36 @@ def _value(buffer: bytes, offset: Ints, captured: Ints, at: int, layout: np.dtyp
     return value
 
 
-def _counted(values: NDArray[Any]) -> dict[int, int]:
-    """How often each number is there."""
-    found, counts = np.unique(values, return_counts=True)
-    return dict(zip(found.tolist(), counts.tolist(), strict=True))
-
-
-def _tunnels(protocol: NDArray[np.uint8], port: NDArray[np.uint16]) -> dict[str, int]:
-    """How many of these IP packets carry others; `port` is where the destination of UDP stands in a packet without options."""
-    named: dict[str, int] = {}
-    for numbers, names in ((protocol, TUNNELS), (port[protocol == UDP], UDP_TUNNELS)):
-        for number, count in _counted(numbers).items():
-            if number in names:
-                _add(named, {names[number]: count})
-    return named
-
-
-def _add(total: dict[Any, int], more: Mapping[Any, int]) -> None:
-    for key, count in more.items():
-        total[key] = total.get(key, 0) + count
+def _count_tunnels(heads: NDArray[Any], tunnels: dict[str, int]) -> None:
+    """Counts the packets that carry others; the port of UDP stands where that of TCP does in a packet without options."""
+    protocols = np.bincount(heads["protocol"], minlength=256)
+    found = [(name, int(protocols[number])) for number, name in TUNNELS.items()]
+    if protocols[UDP]:
+        ports = heads["dport"][heads["protocol"] == UDP].astype(np.uint16)
+        found += [(name, int(np.count_nonzero(ports == number))) for number, name in UDP_TUNNELS.items()]
+    for name, count in found:
+        if count:
+            tunnels[name] = tunnels.get(name, 0) + count
 
 
 def _typed(buffer: bytes, offset: Ints, captured: Ints, at: int, size: int) -> tuple[Ints, Ints]:
     """Start and EtherType of what is in frames that have their EtherType at byte `at` of `size`, behind any VLAN tags."""
     kind = _value(buffer, offset, captured, at, U2)
     start = offset + size
-    if (kind == IPV4).all():
+    other = np.flatnonzero((kind != IPV4) & (kind != IPV6))
+    if not len(other):
         return start, kind
-    tagged = np.flatnonzero(np.isin(kind, VLAN))
+    tagged = other[np.isin(kind[other], VLAN)]
     for _ in range(MAX_TAGS):
         if not len(tagged):
             break
         kind[tagged] = _value(buffer, start[tagged], captured[tagged] - (start[tagged] - offset[tagged]), 2, U2)
         start[tagged] += 4
         tagged = tagged[np.isin(kind[tagged], VLAN)]
-    labelled = np.flatnonzero(np.isin(kind, MPLS))
+    labelled = other[np.isin(kind[other], MPLS)]
     if len(labelled):
         start[labelled], kind[labelled] = _labelled(buffer, offset[labelled], captured[labelled], start[labelled])
-    dialled = np.flatnonzero(kind == PPPOE)
+    dialled = other[kind[other] == PPPOE]
     if len(dialled):
         inside = start[dialled] + 6
         start[dialled], kind[dialled] = _ppp(buffer, inside, captured[dialled] - (inside - offset[dialled]))
@@ -376,7 +367,7 @@ def _ppp(buffer: bytes, offset: Ints, captured: Ints) -> tuple[Ints, Ints]:
 
 
 def _ipv4(buffer: bytes, rows: Ints | None, ip: Ints, room: Ints, sent: Ints) -> tuple[Rows | None, Ints, NDArray[Any]]:
-    """The ordinary segments of these rows, the rows that are odd, and the headers of those that are not TCP."""
+    """The ordinary segments of these rows, the rows that are odd, and protocol and port of those that are not TCP."""
     rows, ip, room, sent, cut = _fitting(rows, ip, room, sent, TCP4.itemsize)
     head = gather(buffer, ip, TCP4)
     total = head["length"].astype(np.int64)
@@ -390,7 +381,7 @@ def _ipv4(buffer: bytes, rows: Ints | None, ip: Ints, room: Ints, sent: Ints) ->
     if not plain.all():
         strange = ~plain
         alien = strange & (head["protocol"] != TCP) & ((head["version"] >> 4) == 4)
-        other = head[alien]
+        other = head[["protocol", "dport"]][alien]
         rows, ip, room, head, total, size, cut = _choose(plain, strange & ~alien, rows, ip, room, head, total, size, cut)
         if not len(ip):
             return None, cut, other
@@ -421,7 +412,7 @@ def _ipv6(buffer: bytes, rows: Ints | None, ip: Ints, room: Ints, sent: Ints) ->
     if not plain.all():
         strange = ~plain
         alien = strange & (version == 6) & (head["protocol"] != TCP) & ~EXTENSIONS[head["protocol"]]
-        other = head[alien]
+        other = head[["protocol", "dport"]][alien]
         rows, ip, room, head, total, size, cut = _choose(plain, strange & ~alien, rows, ip, room, head, total, size, cut)
         if not len(ip):
             return None, cut, other
