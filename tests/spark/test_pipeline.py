@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,11 @@ def test_a_run_without_packets_writes_empty_tables(session: Any, tmp_path: Path)
     run = go(session, [tmp_path / "empty.pcap"], tmp_path / "out")
     assert run.rows == {"messages": 0, "exchanges": 0, "conversations": 0, "gaps": 0, "errors": 1, "files": 1}
     assert parquet(tmp_path / "out", "messages").num_rows == 0
+    views(session.spark, tmp_path / "out", "parquet")
+    queries = re.findall(r'--sql "(.*)"', (Path(__file__).parents[2] / "README.md").read_text())
+    assert len(queries) == 3
+    for query in queries:
+        assert session.spark.sql(query).collect() == []
 
 
 @pytest.mark.parametrize("form", ["json", "csv"])
