@@ -120,11 +120,17 @@ class Blocks:
                 size += len(piece)
         if self._error is not None and not parts:
             raise self._error
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        block = parts[0] if len(parts) == 1 else b"".join(parts)
+        most = max(least, BLOCK)
+        if size > most + BLOCK:
+            # A little packed data can make very much at once, and columns of small packets take several times their bytes.
+            self._back = block[most:]
+            block = block[:most]
+        return block
 
     def unread(self, data: bytes) -> None:
         """Gives back what was read too much; it comes first in the next block."""
-        self._back = data
+        self._back = data + self._back
 
     def error(self, reason: str, offset: int) -> CaptureError:
         """The error of this input at a position, after the packets so far."""
