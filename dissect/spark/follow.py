@@ -144,6 +144,7 @@ class Follow(Job):
         for one in told:
             state.taken[one.path] = msgspec.structs.replace(state.taken[one.path], trouble=None)
         troubles = [*told, *self._take(state, ready, found)]
+        state.latest_ns = max([state.latest_ns, *found.latest_ns])
         packets = sum(split.number + split.packets - max(split.number, split.after) for split in found.splits)
         count = 0
         if packets or (last and state.carry):

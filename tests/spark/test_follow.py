@@ -106,6 +106,22 @@ def test_micro_batches_say_what_a_plain_run_says(begin: Begin, packets: list[Pac
     assert not work.state.carry
 
 
+def test_conversations_that_are_over_are_told_before_the_end(begin: Begin, packets: list[Packet], tmp_path: Path) -> None:
+    folder, out = tmp_path / "captures", tmp_path / "out"
+    work = begin()
+    later = [Packet(one.data, one.time_ns + 7_200_000_000_000) for one in packets[:1]]
+    write(folder, "c-1.pcap", packets[:300])
+    write(folder, "c-2.pcap", later)
+    assert work.step() is not None
+    assert table(out, "conversations") == []
+    write(folder, "c-3.pcap", later)
+    batch = work.step()
+    assert batch is not None
+    rows = table(out, "conversations")
+    assert len(rows) == batch.rows["conversations"] == 4
+    assert {row["ended"] for row in rows} == {"forgotten after a long time without a packet"}
+
+
 def test_packets_that_depend_on_packets_of_other_micro_batches(begin: Begin, packets: list[Packet], tmp_path: Path) -> None:
     folder, out = tmp_path / "captures", tmp_path / "out"
     cooked = [Packet(sll(one.data[14:], kind), one.time_ns + 4 - kind) for one in packets[:400] for kind in (4, 0)]
