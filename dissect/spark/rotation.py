@@ -121,6 +121,8 @@ class Rotation:
         """Complete files that wait for others, and since when."""
         self._missed: list[Seen] = []
         """Files that were gone, or written anew, since they were last looked at."""
+        self._going_on: set[str] = set()
+        """Files that were read and have more to read, perhaps under another name; by their names then."""
 
     def look(self, taken: Mapping[str, Taken], end: bool = False) -> list[Ready]:
         """What can be read now, in the order of capture.
@@ -132,6 +134,7 @@ class Rotation:
         if seen is None:
             return []
         moved = self._moved(taken)
+        self._going_on.clear()
         groups: dict[str, list[Seen]] = {}
         for one in sorted(seen, key=lambda one: one.age):
             groups.setdefault(one.series, []).append(one)
@@ -140,12 +143,14 @@ class Rotation:
             before = self._before(one, taken, moved)
             packed = self._packed_from(one, taken)
             if before is None and packed is not None:
-                if isinstance(packed, Seen) or packed.superseded or packed.path in self._known:
+                if isinstance(packed, Seen) or (packed.superseded and packed.trouble is None) or packed.path in self._known:
                     continue  # a copy: whoever packs has not removed the other yet, or that was whole when it was read
                 before = packed
             known = before is not None and before.size == one.size
             if known and before is not None and before.path == one.path:
                 continue
+            if before is not None:
+                self._going_on.add(before.path)
             superseded = one is not groups[one.series][-1]
             quiet = bool(one.size) and self._is_quiet(one, now)
             final = end or (superseded and quiet)
@@ -163,13 +168,16 @@ class Rotation:
             else:
                 found.append(ready)
         self._forget(seen)
-        found.sort(key=lambda ready: (ready.first_ns or 0, natural(ready.path)))
+        found.sort(key=lambda ready: (ready.first_ns is None, ready.first_ns or 0, natural(ready.path)))
         return found
 
     def ended(self, taken: Mapping[str, Taken], end: bool = False) -> list[Taken]:
-        """Files whose cut end is certain by now: another was begun since and nothing came, they are gone, or nothing came for long."""
+        """Files whose cut end is certain by now: another was begun since and nothing came, they are gone, or nothing came for long.
+
+        To be asked after `look`: what came since is read first.
+        """
         now = self._clock()
-        waiting = [one for one in taken.values() if one.trouble is not None]
+        waiting = [one for one in taken.values() if one.trouble is not None and one.path not in self._going_on]
         seen = self._seen() if waiting else None
         if seen is None:
             return []
@@ -184,7 +192,7 @@ class Rotation:
             now_there = there.get(old.path)
             same = now_there is not None and self._before(now_there, taken, {}) is old
             if same and now_there is not None and now_there.size != old.size:
-                continue  # what came since is read first
+                continue  # it came just now
             patience_ns = HOLD_NS if newest.get(series(old.path)) is now_there else self.settle_ns
             if end or not same or now - old.at_ns >= patience_ns:
                 found.append(old)

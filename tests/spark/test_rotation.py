@@ -88,6 +88,7 @@ def test_a_file_that_only_has_its_header_yet_shows_that_the_one_before_is_comple
     folder.write("c1.pcap", 0)
     folder.write("c2.pcap", None)
     assert folder.names() == ["c1.pcap"]
+    assert folder.names(end=True) == ["c1.pcap", "c2.pcap"]
 
 
 def test_the_newest_is_read_when_it_was_quiet_and_read_on_when_it_grew(folder: Folder) -> None:
@@ -310,6 +311,22 @@ def test_a_cut_end_is_told_when_nothing_can_come(folder: Folder, how: str) -> No
         assert folder.rotation.ended(folder.taken) == [], "a clock that was set back makes the newest seem old"
         folder.now += SETTLE_NS
     assert folder.rotation.ended(folder.taken, how == "the end") == [folder.taken[path]]
+
+
+@pytest.mark.parametrize("how", ["renamed", "packed"])
+def test_a_cut_end_to_which_more_came_under_another_name_is_read_first(folder: Folder, how: str) -> None:
+    path = folder.write("c1.pcap", 0)
+    folder.now += SETTLE_NS
+    folder.take(folder.look(), cut(str(path)))
+    data = folder.write("c1.pcap", 0, 9).read_bytes()
+    folder.put("other.pcap" if how == "renamed" else "c1.pcap.gz", data if how == "renamed" else gzip.compress(data))
+    path.unlink()
+    folder.write("c1.pcap" if how == "renamed" else "c2.pcap", 50)
+    folder.look()
+    assert folder.rotation.ended(folder.taken) == []
+    folder.now += SETTLE_NS
+    ready = folder.look()
+    assert [one.taken for one in ready if one.first_ns == START_NS] == [folder.taken[str(path)]]
 
 
 def test_a_cut_end_to_which_more_came_is_read_first(folder: Folder) -> None:
