@@ -1,0 +1,213 @@
+"""Folders that are written to as tcpdump, dumpcap and their users do, looked at and killed at random: every row is there once.
+
+Without Spark: the pipeline's own steps with Arrow sorting instead.
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import os
+import random
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet
+import pytest
+
+from dissect.spark import flows, follow, rows
+from dissect.spark.follow import Follow, State
+from dissect.spark.pipeline import Settings
+from dissect.spark.rotation import Rotation
+from dissect.spark.splits import Plan, plan
+from dissect.spark.write import CarryFile, Writer
+from tests.capture.frames import Packet, pcap
+from tests.spark.captures import SNAP, generated, records
+from tests.spark.comparing import plain, told
+from tests.spark.lots import ordered
+
+SECOND = 1_000_000_000
+SETTLE_NS = 10 * SECOND
+START_NS = 1_800_000_000 * SECOND
+RING = 4
+
+
+class Killed(BaseException):
+    """Ends a driver where it is."""
+
+
+class Local(Follow):
+    """Follows without Spark; `steps` counts those until it is killed."""
+
+    steps: int | None = None
+
+    def step_done(self) -> None:
+        if self.steps is not None:
+            self.steps -= 1
+            if self.steps < 0:
+                raise Killed
+
+    def look(self, files: list[str], size: int) -> Plan:
+        return plan(files, self.settings.split)
+
+    def parts(self, found: Plan) -> int:
+        return 2
+
+    def dissect(
+        self,
+        found: Plan,
+        count: int,
+        folder: Path,
+        done: Collection[int] = (),
+        carry: Sequence[str] = (),
+        until: int | None = None,
+        **_: Any,
+    ) -> None:
+        given = pa.concat_tables(
+            [pa.Table.from_batches([one for split in found.splits for one in rows.read(split)], rows.SCHEMA)]
+            + [pa.parquet.read_table(path).cast(rows.SCHEMA) for path in carry]
+        )
+        simple = pc.is_in(given.column("kind"), pa.array([rows.SEGMENT, rows.CARRY], pa.int8()))
+        alone = ordered(given.filter(pc.invert(simple)), flows.IN_ORDER)
+        together = pa.Table.from_batches(flows.in_order(iter(alone.to_batches()), until is not None), rows.SCHEMA)
+        given = ordered(pa.concat_tables([given.filter(simple), together]), flows.SORTED_BY).drop_columns(["cooked", "digest"])
+        part_of = given.column("flow_id").to_numpy() % count
+        for part in range(count):
+            self.step_done()
+            writer = Writer(folder, part, self.settings.form)
+            left = CarryFile(writer)
+            some = given.filter(pa.array(part_of == part))
+            some = some.append_column("part", pa.nulls(some.num_rows, pa.int32()))
+            for results in flows.dissect(iter(some.to_batches()), self.settings.options, {}, until):
+                writer.add(results)
+                left.add(results)
+            left.close()
+            self.step_done()
+            writer.close()
+
+    def _commit(self, state: State) -> None:
+        self.step_done()
+        super()._commit(state)
+
+
+@pytest.fixture(scope="module")
+def packets(tmp_path_factory: pytest.TempPathFactory) -> list[Packet]:
+    return records(generated(tmp_path_factory.mktemp("rings"), 600, 5))
+
+
+class World:
+    """A folder that is written to, and one who follows it, at times of our own."""
+
+    def __init__(self, path: Path, chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.out, self.chance = path / "captures", path / "out", chance
+        self.folder.mkdir()
+        self.now = START_NS
+        self.kills = 0
+        self.work: Local | None = None
+        monkeypatch.setattr(follow, "time", SimpleNamespace(time_ns=lambda: self.now))
+        real = follow.move
+
+        def move(path: Path, to: Path) -> None:
+            if self.work is not None:
+                self.work.step_done()
+            real(path, to)
+
+        monkeypatch.setattr(follow, "move", move)
+
+    def begin(self) -> Local:
+        session: Any = SimpleNamespace(spark=SimpleNamespace(dataSource=SimpleNamespace(register=lambda _: None)))
+        settings = Settings([str(self.folder)], split=40_000)
+        self.work = None
+        self.work = Local(session, settings, self.out, Rotation(self.folder, SETTLE_NS, lambda: self.now))
+        return self.work
+
+    def poll(self, end: bool = False) -> bool:
+        """One micro-batch, perhaps with a sudden end; whether there was something to do."""
+        work = self.work or self.begin()
+        work.steps = self.chance.randint(0, 20) if self.chance.random() < 0.35 else None
+        try:
+            return work.step(end) is not None
+        except Killed:
+            self.kills += 1
+            work.close()
+            self.begin()
+            return True
+
+    def put(self, name: str, data: bytes, more: bool = False) -> Path:
+        """A file, or `more` of one, written now."""
+        path = self.folder / name
+        with path.open("ab" if more else "wb") as stream:
+            stream.write(data)
+        os.utime(path, ns=(self.now, self.now))
+        return path
+
+    def write(self, name: str, data: bytes) -> Path:
+        """A file in several pieces that end anywhere, looked at between them."""
+        ends = sorted({len(data), *(self.chance.randint(0, len(data)) for _ in range(self.chance.choice([0, 1, 3])))})
+        path = self.folder / name
+        for begin, end in itertools.pairwise([0, *ends]):
+            self.put(name, data[begin:end], begin > 0)
+            self.now += self.chance.choice([SECOND, SETTLE_NS])
+            for _ in range(self.chance.randint(0, 2)):
+                self.poll()
+                self.now += SECOND
+        return path
+
+
+def plainly(world: World, at: int, data: bytes) -> None:
+    world.write(f"c-{at}.pcap", data)
+
+
+def ring(world: World, at: int, data: bytes) -> None:
+    """`tcpdump -W`, by one who is fast enough."""
+    world.write(f"c{at % RING}.pcap", data)
+    world.now += SETTLE_NS
+    while world.poll():
+        pass
+
+
+def packing(world: World, at: int, data: bytes) -> None:
+    """`tcpdump -z gzip`"""
+    path = world.write(f"c-{at}.pcap", data)
+    packed = gzip.compress(data)
+    if world.chance.random() < 0.5:
+        world.put(f"{path.name}.gz", packed[: len(packed) // 2])
+        world.poll()
+        world.now += SECOND
+    world.put(f"{path.name}.gz", packed)
+    if world.chance.random() < 0.5:
+        world.poll()
+    path.unlink()
+
+
+def renaming(world: World, at: int, data: bytes) -> None:
+    world.write("now.pcap", data).rename(world.folder / f"done-{at}.pcap")
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("how", [plainly, ring, packing, renaming])
+def test_every_row_is_there_once(
+    packets: list[Packet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Callable[[World, int, bytes], None], seed: int
+) -> None:
+    world = World(tmp_path, random.Random(seed), monkeypatch)
+    cuts = sorted(world.chance.sample(range(1, len(packets)), world.chance.randint(2, 6)))
+    files = []
+    for at, (begin, end) in enumerate(itertools.pairwise([0, *cuts, len(packets)])):
+        files.append(tmp_path / f"{at}.pcap")
+        files[-1].write_bytes(pcap(packets[begin:end], nano=True, snap=SNAP))
+        how(world, at, files[-1].read_bytes())
+    while world.poll(end=True):
+        pass
+    found = {
+        name: pa.parquet.read_table(world.out / name).to_pylist() for name in ("messages", "exchanges", "gaps", "conversations", "errors")
+    }
+    for name, lines in plain(files).items():
+        assert told(name, found[name]) == lines
+    assert len(found["conversations"]) == 5
+    assert found["errors"] == []
+    assert world.work is not None
+    world.work.close()
