@@ -572,6 +572,11 @@ def test_an_answer_captured_before_its_request_waits_for_it() -> None:
     ]
 
 
+def test_answers_that_a_loss_stops_from_waiting_are_certain_with_it() -> None:
+    out = emitted(iggy(), [(CLIENT, PING), (SERVER, OK), (SERVER, OK), (SERVER, 100)])
+    assert [(one[0], one[1]) for one in out] == [(0, 0), (1, 1), (3, 2), (3, 3)]
+
+
 def test_nobody_waits_for_ever_for_a_request() -> None:
     out = emitted(iggy(), [(SERVER, OK)] * 70)
     assert [one[0] for one in out[:66]] == [64] * 65 + [65]

@@ -453,7 +453,7 @@ class IggyDissector(Dissector):
         if data is None:
             if cut[13][1]:
                 return super().emit([cut])
-            emitted = self._give_up_early()
+            emitted = self._give_up_early(cut[0])
             certain = not self.unsure and self._skip_answers(start)
             self.lost_answers = max(self.lost_answers, cut[1])
             self.heard = max(self.heard, self.orders.get(self.number, NEVER_LOST))
@@ -528,7 +528,7 @@ class IggyDissector(Dissector):
         """Whether a response that nothing asked for will find its request later in the capture."""
         return not self.mismatch and not (self.long[1 - (self.client or 0)] and end - start > 60 and data[start + 60] != REPLY)
 
-    def _give_up_early(self, release: int = 0) -> list[Emitted]:
+    def _give_up_early(self, release: int) -> list[Emitted]:
         """Responses whose request does not come."""
         emitted: list[Emitted] = []
         while self.early:
