@@ -208,6 +208,27 @@ def test_every_row_is_there_once(
     for name, lines in plain(files).items():
         assert told(name, found[name]) == lines
     assert len(found["conversations"]) == 5
+    assert sum(sum(row["packets"]) for row in found["conversations"]) == len(packets), "none is looked at twice"
     assert found["errors"] == []
     assert world.work is not None
     world.work.close()
+
+
+def test_a_file_that_only_seems_old_is_read_on(packets: list[Packet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock was set back, so what is written now begins before what was written then."""
+    world = World(tmp_path, random.Random(0), monkeypatch)
+    work = world.begin()
+    world.put("c-1.pcap", pcap(packets[300:], nano=True, snap=SNAP))
+    data = pcap(packets[:300], nano=True, snap=SNAP)
+    world.put("c-2.pcap", data[:-100])
+    batch = work.step()
+    assert batch is not None
+    assert batch.packets in (298, 299)
+    assert batch.troubles == []
+    world.now += SECOND
+    world.put("c-2.pcap", data[-100:], more=True)
+    assert work.step() is not None
+    while batch := work.step(end=True):
+        assert batch.troubles == []
+    assert work.state.packets == len(packets)
+    work.close()
