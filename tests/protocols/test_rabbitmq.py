@@ -568,6 +568,17 @@ def test_one_side_of_a_handshake_is_as_expected_as_both(captured_side: int) -> N
     assert dissector.phase is Phase.OPEN
 
 
+def test_the_short_way_follows_the_handshake() -> None:
+    dissector = current(syn=True)
+    hello = frame(0x11, struct.pack(">II", 1, 0))
+    handler = dissector.handlers[CLIENT][hello[4:8]]
+    first, again = (handler(dissector, CLIENT, hello, 0, len(hello)) for _ in range(2))
+    assert first is not None and again is not None
+    assert dissector.phase is Phase.GREETED
+    assert list(first[5]) == []
+    assert list(again[5]) == ["PeerProperties while the connection is greeted"]
+
+
 def test_a_request_captured_behind_its_answer_is_not_unexpected() -> None:
     dissector = current(syn=True)
     hello = "0000000c 0011 0001 00000001 00000000"

@@ -132,10 +132,10 @@ class StreamDissector(Dissector):
         self._choose_handlers()
 
     def _choose_handlers(self) -> None:
-        """Without a known client every frame is looked at closely, which finds out, and so it is until the connection is open, to
-        follow the handshake; with details wanted it has to be."""
-        if self.client is not None and self.phase is Phase.OPEN and not self.options.detail:
-            client, server = self.tables(self.style, self.options.terse)
+        """Without a known client every frame is looked at closely, which finds out; with details wanted it has to be."""
+        if self.client is not None and not self.options.detail:
+            tables = self.tables if self.phase is _OPEN else self.followed
+            client, server = tables(self.style, self.options.terse)
             self.handlers = (server, client) if self.client else (client, server)
         self.set_lanes()
 
@@ -146,6 +146,13 @@ class StreamDissector(Dissector):
     def tables(cls, style: Style, terse: bool = False) -> tuple[Handlers, Handlers]:
         """The handlers of what a client and what a server sends."""
         raise NotImplementedError
+
+    @classmethod
+    @cache
+    def followed(cls, style: Style, terse: bool) -> tuple[Handlers, Handlers]:
+        """The same until the connection is open: these follow the handshake."""
+        client, server = ({word: _follow(handler) for word, handler in side.items()} for side in cls.tables(style, terse))
+        return client, server
 
     # Framing
 
@@ -205,9 +212,8 @@ class StreamDissector(Dissector):
         return self.language.search(None if self.client is None else side == self.client, data, at, end, final)
 
     def lost(self, side: int) -> None:
-        if self.phase is not Phase.OPEN:
-            self.phase = Phase.OPEN
-            self._choose_handlers()
+        if self.phase is not _OPEN:
+            self._reach(_OPEN)
 
     # Meaning
 
@@ -218,8 +224,7 @@ class StreamDissector(Dissector):
         if kind == "response" and name != "Tune":
             reached = ANSWERED.get(name, self.phase)
             if _ORDER[reached] > _ORDER[self.phase]:
-                self.phase = reached
-                self._choose_handlers()
+                self._reach(reached)
                 self.ahead.add(name)
             return None
         following = self.handshake[self.phase].get(name)
@@ -229,9 +234,13 @@ class StreamDissector(Dissector):
                 self.ahead.remove(name)
                 return None
             return f"{name} while the connection is {self.phase.value}"
-        self.phase = following
-        self._choose_handlers()
+        self._reach(following)
         return None
+
+    def _reach(self, phase: Phase) -> None:
+        self.phase = phase
+        if phase is _OPEN:
+            self._choose_handlers()
 
     def decode(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> tuple[Any, ...]:
         """Any frame: damaged, not known, from the wrong side, with details wanted. Exact and slow."""
@@ -405,6 +414,19 @@ class StreamDissector(Dissector):
 
 
 # Handlers: what `decode` does, for frames without flaw and without a step more than that takes
+
+
+def _follow(handler: Handler) -> Handler:
+    """`handler` for a connection that is not open yet."""
+
+    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+        decoded = handler(self, side, data, start, end)
+        if decoded is None:
+            return None
+        note = self._advance(decoded[0], decoded[1])
+        return decoded if note is None else (*decoded[:5], (*decoded[5], note), *decoded[6:])
+
+    return handle
 
 
 def _ask(layout: Layout, style: Style, number: int) -> Handler:
