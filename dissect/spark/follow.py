@@ -61,7 +61,6 @@ class State(msgspec.Struct):
     """Files read so far: the index of the next one."""
     packets: int = 0
     rows: dict[str, int] = msgspec.field(default_factory=dict)
-    latest_ns: int = NEVER
     depended: bool = False
     """Packets depended on each other across conversations."""
     place: str = ""
@@ -144,12 +143,12 @@ class Follow(Job):
         for one in told:
             state.taken[one.path] = msgspec.structs.replace(state.taken[one.path], trouble=None)
         troubles = [*told, *self._take(state, ready, found)]
-        state.latest_ns = max([state.latest_ns, *found.latest_ns])
         packets = sum(split.number + split.packets - max(split.number, split.after) for split in found.splits)
         count = 0
         if packets or (last and state.carry):
             count = self.settings.parts or min(self.parts(found), sum(split.payload for split in found.splits) // PART_BYTES + 1)
-            until = None if last else state.latest_ns
+            # A packet dated in the future must not end all that is open.
+            until = None if last else max(found.middle_ns)
             state.depended = state.depended or bool(found.dependent)
             self.dissect(found, count, folder, (), self._carry(), until, depended=self.state.depended)
         done = list(receipts(folder).values())

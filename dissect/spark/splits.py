@@ -106,6 +106,8 @@ class Plan(msgspec.Struct):
     troubles: list[Trouble]
     latest_ns: list[int]
     """Of the packets of each file the latest time."""
+    middle_ns: list[int]
+    """Of the last packets of each file the time in the middle, which a few with a wrong one do not change."""
 
     @property
     def packets(self) -> int:
@@ -129,6 +131,8 @@ class Examined(msgspec.Struct):
     landed: int
     packets: int = 0
     latest_ns: int = NEVER
+    middle_ns: int = NEVER
+    """The time in the middle of its last packets."""
     fragments: int = 0
     sightings: int = 0
     payload: int = 0
@@ -181,7 +185,7 @@ def together(files: Sequence[str]) -> int:
 
 def plan(files: Sequence[str], target: int = TARGET, run: Mapping = map) -> Plan:
     """How these files are read in ranges of about `target` bytes; `run` calls a function for many pieces, perhaps elsewhere."""
-    result = Plan(list(files), [], [], [NEVER] * len(files))
+    result = Plan(list(files), [], [], [NEVER] * len(files), [NEVER] * len(files))
     pieces: list[list[Piece]] = []
     indexes: list[int] = []
     for index, path in enumerate(files):
@@ -276,6 +280,7 @@ def _chain(result: Plan, index: int, pieces: list[Piece], found: list[Examined])
         number += one.packets
         latest = max(latest, one.latest_ns)
         result.latest_ns[index] = latest
+        result.middle_ns[index] = one.middle_ns if one.packets else result.middle_ns[index]
         at = one.landed
         if last:
             return splits
@@ -374,6 +379,7 @@ def examine(piece: Piece) -> Examined:
         for batch, base in _batches(Split(0, piece.path, start, None if packed else stop, piece.head)):
             one.packets += len(batch)
             one.latest_ns = max(one.latest_ns, int(batch.time_ns.max()))
+            one.middle_ns = int(np.partition(batch.time_ns, len(batch) // 2)[len(batch) // 2])
             segments = parser.segments(batch, 0)
             one.payload += int(segments.length.sum())
             one.fragments += len(parser.fragments)

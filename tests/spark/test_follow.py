@@ -106,15 +106,21 @@ def test_micro_batches_say_what_a_plain_run_says(begin: Begin, packets: list[Pac
     assert not work.state.carry
 
 
-def test_conversations_that_are_over_are_told_before_the_end(begin: Begin, packets: list[Packet], tmp_path: Path) -> None:
+def test_conversations_that_are_over_are_told_before_the_end_but_not_for_a_wrong_clock(
+    begin: Begin, packets: list[Packet], tmp_path: Path
+) -> None:
+    def later(hours: int) -> list[Packet]:
+        return [Packet(one.data, one.time_ns + hours * 3_600_000_000_000) for one in packets[:1]]
+
     folder, out = tmp_path / "captures", tmp_path / "out"
     work = begin()
-    later = [Packet(one.data, one.time_ns + 7_200_000_000_000) for one in packets[:1]]
-    write(folder, "c-1.pcap", packets[:300])
-    write(folder, "c-2.pcap", later)
-    assert work.step() is not None
-    assert table(out, "conversations") == []
-    write(folder, "c-3.pcap", later)
+    write(folder, "c-1.pcap", packets[:300] + later(10_000) + packets[300:400])
+    write(folder, "c-2.pcap", packets[400:500])
+    write(folder, "c-3.pcap", later(2))
+    for _ in range(2):
+        batch = work.step()
+        assert batch is None or batch.rows["conversations"] == 0
+    write(folder, "c-4.pcap", later(2))
     batch = work.step()
     assert batch is not None
     rows = table(out, "conversations")
