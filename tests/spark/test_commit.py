@@ -33,7 +33,6 @@ def lines(out: Path, table: str) -> list[Any]:
 
 
 def test_it_goes_on_wherever_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dissect.spark.pipeline.register", lambda spark: None)
     found = Plan(["a.pcap"], [], [Trouble(7, "7.pcap", None, None, "is empty", 0)], [0], [0])
     rename = Path.rename
     interruptions = 0
