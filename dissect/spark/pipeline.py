@@ -22,7 +22,7 @@ from dissect.spark.splits import TARGET, Plan, expand, plan
 from dissect.spark.tables import TABLES, Input
 from dissect.spark.write import CarryFile, Receipt, Writer, commit, receipts
 
-POLL_S = 0.1
+POLL_S = 0.25
 
 LOCALLY = 64 << 20
 """Captures of so few bytes together are looked at right here instead of by Spark."""
