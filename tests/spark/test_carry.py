@@ -338,7 +338,7 @@ def test_the_options_given_count(tmp_path: Path) -> None:
     inspector = flows.FlowInspector.restore(carried(lots)[0]["payload"], Options(bytes_as="base64"))
     dissector: Any = inspector.conversations[0].dissector
     assert (dissector.style.show_secrets, dissector.style.bytes_as) == (False, "base64")
-    assert dissector.handlers == ({}, {})
+    assert dissector.handlers == dissector.followed(dissector.style, False)
     dissector.lost(0)
     assert dissector.handlers[0] is dissector.tables(dissector.style)[0]
 
