@@ -125,8 +125,8 @@ class Inspector:
         for delivery in self._tcp.feed_unjoined(segments):
             tracked: Tracked | None = delivery.conversation.state
             dissector = None if tracked is None else tracked.dissector
-            plain = dissector is not None and dissector.aligned and delivery.closed is None and dissector.at_rest(begin)
-            if plain and all(type(item) is Stretch for item in delivery.items):
+            ready = dissector is not None and dissector.aligned and delivery.closed is None and dissector.at_rest(begin)
+            if ready and all(type(item) is Stretch for item in delivery.items):
                 aligned.setdefault(type(dissector), []).append(delivery)  # type: ignore[arg-type]
             else:
                 joined.append(delivery)

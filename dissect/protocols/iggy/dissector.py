@@ -14,7 +14,22 @@ from typing import Any, ClassVar, NamedTuple
 from dissect.layout import Style
 from dissect.layout.values import UNREADABLE
 from dissect.layout.walk import Walked
-from dissect.protocols.base import ANSWER, ASK, END, NONE, SEARCH_WINDOW, WAIT, Context, Damage, Decoded, Dissector, Emitted, Mark, Protocol
+from dissect.protocols.base import (
+    ANSWER,
+    ASK,
+    END,
+    NONE,
+    SEARCH_WINDOW,
+    WAIT,
+    Context,
+    Cut,
+    Damage,
+    Decoded,
+    Dissector,
+    Emitted,
+    Mark,
+    Protocol,
+)
 from dissect.protocols.iggy import frames
 from dissect.protocols.iggy.checks import CHECKED_OPERATIONS, Check, checks, request_checksum
 from dissect.protocols.iggy.commands import BY_CODE, LISTED, NON_REPLICATED, OPERATIONS, REGISTER
@@ -73,8 +88,6 @@ _FIRST = ("V1",)
 
 _ASKS, _ANSWERS = bytes([REQUEST]), bytes([REPLY])
 """The command in a frame of the 256-byte framing."""
-
-Cut = tuple[Any, ...]
 
 
 class Asked(NamedTuple):
