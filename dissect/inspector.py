@@ -146,7 +146,8 @@ class Inspector:
         done = 0
         step = max(PART, PART_CONVERSATIONS * len(apart))
         for order in range(begin + step, end + step, step):
-            stop = bisect_left(cuts, (order,), done)
+            # Nothing is certain later than its batch, but a frame lost here would be lost without a word
+            stop = bisect_left(cuts, (order,), done) if order < end else len(cuts)
             # Nothing here may hold the records while the next ones are made
             yield self._part(cuts[done:stop], apart, order)
             done = stop
