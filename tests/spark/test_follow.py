@@ -234,14 +234,15 @@ def test_what_is_no_capture_is_an_error_and_costs_only_itself(begin: Begin, pack
     assert work.step() is not None
     carried = work.state.carry
     assert carried
-    files += [folder / "notes.txt", folder / "empty.pcap"]
+    files.append(folder / "notes.txt")
     files[1].write_text("this is no capture")
     batch = work.step()
     assert batch is not None
     assert [trouble.reason.partition(":")[0] for trouble in batch.troubles] == ["is not a capture"]
     assert work.state.carry == carried, "open conversations are kept"
-    files[2].write_bytes(b"")
-    files.append(write(folder, "c-2.pcap", packets[200:400]))
+    # What has no packet comes last.
+    files += [write(folder, "c-2.pcap", packets[200:400]), folder / "empty.pcap"]
+    files[3].write_bytes(b"")
     (batch,) = all_of_it(work)
     assert [trouble.reason for trouble in batch.troubles] == ["is empty"]
     same(out, files)
