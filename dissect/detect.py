@@ -50,6 +50,8 @@ class Detector:
         self.limited = False
         self._runs: tuple[list[tuple[int, bytearray]], list[tuple[int, bytearray]]] = ([], [])
         self._segments: tuple[list[int], list[int]] = ([], [])
+        self.at = 0
+        """The packet with which the bytes so far were weighed last."""
         self._packets = 0
         self._next = 0
 
@@ -74,6 +76,7 @@ class Detector:
                 continue
             self._next = self.size + self.size // 4
             self.limited = self.size >= self.limit
+            self.at = release
             verdict = self._weigh(self.limited)
             if verdict is not None:
                 return verdict, release

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from typing import NamedTuple
+
 
 class StreamdumpError(Exception):
     """Base of every error that a user can cause; its text is one clear sentence."""
@@ -60,3 +63,67 @@ class Malformed(Exception):
         self.reason = reason
         self.buffer = buffer
         super().__init__(f"{field} at byte {offset}: {reason}")
+
+
+class InternalError(StreamdumpError):
+    """Bugs of ours, told once everything else was read: each cost the rest of one conversation, or what its report says.
+
+    `reports`: a line for each, with all that we need to know of it.
+    """
+
+    def __init__(self, reports: list[str]) -> None:
+        self.reports = reports
+        super().__init__(f"{reports[0]}{f' (and {len(reports) - 1} more)' if len(reports) > 1 else ''}")
+
+
+class Failure(NamedTuple):
+    """An exception that is a bug of ours: `what` it is, and the packet with which it came.
+
+    `release` is the order of that packet: what was certain before it still counts.
+    """
+
+    what: str
+    release: int
+    number: int | None = None
+    file: int | None = None
+
+
+class Report(NamedTuple):
+    """What to tell of a failure; `of`: what it belongs to, where it is no conversation, or `conversation` and `between`."""
+
+    what: str
+    cost: str
+    number: int | None = None
+    file: int | None = None
+    conversation: int | None = None
+    between: str = ""
+
+    def text(self, capture: str | None) -> str:
+        """One line."""
+        packet = "" if self.number is None else f", packet {self.number}"
+        where = "" if capture is None else f" of {capture}"
+        whose = "" if self.conversation is None else f", conversation {self.conversation} {self.between}"
+        return f"internal error: {self.what}{packet}{where}{whose}: {self.cost}; please report this line"
+
+
+BARRIER = "STREAMDUMP_BARRIER"
+"""`off` in the environment: what nobody expected ends everything, with its traceback."""
+
+
+def bug(error: Exception) -> str:
+    """What to report of an exception that nobody expected: its class and the place in our code, and no text, which may hold secrets.
+
+    Raises again what is no bug, and everything where the barrier is off.
+    """
+    if isinstance(error, StreamdumpError | BrokenPipeError) or os.environ.get(BARRIER) == "off":
+        raise error
+    place = ""
+    trace = error.__traceback__
+    while trace is not None:
+        code, module = trace.tb_frame.f_code, str(trace.tb_frame.f_globals.get("__name__", ""))
+        if module.startswith(("dissect.", "cli.")):
+            place = f" in {module.replace('.', '/')}.py:{trace.tb_lineno} ({code.co_name})"
+        elif code.co_filename.startswith("<layout "):
+            place = f" in {code.co_filename}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return f"{type(error).__name__}{place}"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -13,13 +13,13 @@ from dissect.capture.files import part
 from dissect.capture.link import LinkParser
 from dissect.capture.merge import merge
 from dissect.detect import BY_NAME, Detector, forced
-from dissect.errors import CaptureError
-from dissect.model import Chunk, ConversationRow, Hole, Options, PacketBatch, Record, SegmentBatch, Verdict
+from dissect.errors import CaptureError, Failure, Report, bug
+from dissect.model import Chunk, ConversationRow, Gap, Hole, Options, PacketBatch, Record, SegmentBatch, Verdict
 from dissect.pair import Link, Pairer
 from dissect.protocols import PROTOCOLS
 from dissect.protocols.aligned import cut_aligned
-from dissect.protocols.base import END, Context, Cut, Dissector, Emitted, Tally, records_of, rfc3339
-from dissect.tcp.conversations import CROWDED, IDLE, Conversation, Conversations, Delivery, Stretch
+from dissect.protocols.base import END, GAP, SENDERS, Context, Cut, Dissector, Emitted, Range, Tally, count_gap, records_of, rfc3339
+from dissect.tcp.conversations import CROWDED, IDLE, Conversation, Conversations, Delivery, Detour, Stretch
 
 PART = 256
 """Packets whose records are made and handed on at once: as long as they fit in the processor's cache, all that happens to them is fast."""
@@ -44,6 +44,8 @@ class Counters(Tally):
     """What this run has read and made of it."""
 
     packets: int = 0
+    failures: int = 0
+    """Bugs of ours that cost something."""
 
 
 class Tracked(msgspec.Struct):
@@ -59,6 +61,14 @@ class Tracked(msgspec.Struct):
     facts: dict[str, Any] = msgspec.field(default_factory=dict)
     client: int | None = None
     done: bool = False
+    failure: str | None = None
+    """An exception came: what it was. Nothing was dissected from there on."""
+    missed: list[Range] = msgspec.field(default_factory=list)
+    """The bytes that were not, where the protocol is known: a gap at the end says so."""
+    detour: str | None = None
+    """An exception came in a short cut, which is not taken any more."""
+    rowless: bool = False
+    """An exception came as its row was made."""
 
 
 class Past(msgspec.Struct):
@@ -80,6 +90,8 @@ class Inspector:
         self.batch_rows = rows
         self.counters = Counters()
         self.errors: list[CaptureError] = []
+        self.reports: list[Report] = []
+        """What to tell of bugs of ours; whoever tells it empties this."""
         self.link = LinkParser()
         self.conversations: list[Tracked] = []
         self.past = Past()
@@ -87,6 +99,7 @@ class Inspector:
         self._links: list[Link] = []
         self._number = 0
         self._aged_ns = 0
+        self._told: set[Report] = set()
 
     def records(self) -> Iterator[Record]:
         """The records one by one."""
@@ -95,13 +108,16 @@ class Inspector:
 
     def batches(self, packets: int | None = None) -> Iterator[list[Record]]:
         """The records of each batch of packets; `packets`: stop after so many of them."""
-        for batch in self._packets():
-            if packets is not None and self.counters.packets + len(batch) > packets:
-                batch = part(batch, 0, packets - self.counters.packets)
-            if len(batch):
-                yield from self._parts(batch)
-            if packets is not None and self.counters.packets >= packets:
-                break
+        try:
+            for batch in self._packets():
+                if packets is not None and self.counters.packets + len(batch) > packets:
+                    batch = part(batch, 0, packets - self.counters.packets)
+                if len(batch):
+                    yield from self._parts(batch)
+                if packets is not None and self.counters.packets >= packets:
+                    break
+        except Exception as error:
+            self._report(Report(bug(error), f"nothing was read behind packet {self.counters.packets}"))
         yield self.finish()
 
     def take(self, batch: PacketBatch) -> list[Record]:
@@ -124,16 +140,19 @@ class Inspector:
         joined: list[Delivery] = []
         for delivery in self._tcp.feed_unjoined(segments):
             tracked: Tracked | None = delivery.conversation.state
-            dissector = None if tracked is None else tracked.dissector
-            ready = dissector is not None and dissector.aligned and delivery.closed is None and dissector.at_rest(begin)
+            dissector = None if tracked is None or tracked.detour is not None else tracked.dissector
+            ready = dissector is not None and dissector.aligned and delivery.closed is None and delivery.failure is None
+            try:
+                ready = ready and dissector.at_rest(begin)  # type: ignore[union-attr]
+            except Exception as error:
+                self._tcp.detours.append(Detour(bug(error), delivery.conversation))
+                ready = False
             if ready and all(type(item) is Stretch for item in delivery.items):
                 aligned.setdefault(type(dissector), []).append(delivery)  # type: ignore[arg-type]
             else:
                 joined.append(delivery)
         for alike in aligned.values():
-            found, refused = cut_aligned([(delivery.conversation.state.dissector, delivery.items) for delivery in alike])  # type: ignore[misc]
-            cuts += found
-            joined += [alike[index] for index in refused]
+            joined += self._cut_aligned(alike, cuts)
         for delivery in joined:
             self._cut(delivery)
             dissector = delivery.conversation.state.dissector
@@ -149,12 +168,43 @@ class Inspector:
             # Nothing is certain later than its batch, but a frame lost here would be lost without a word
             stop = bisect_left(cuts, (order,), done) if order < end else len(cuts)
             # Nothing here may hold the records while the next ones are made
-            yield self._part(cuts[done:stop], apart, order)
+            yield self._part(cuts, done, stop, apart, order)
             done = stop
+        self._report_detours()
 
-    def _part(self, cuts: list[Cut], apart: list[Delivery], order: int) -> list[Record]:
-        """The records of these frames, and of the conversations `apart` those that were certain before the packet `order`."""
-        emitted = records_of(cuts)
+    def _cut_aligned(self, alike: list[Delivery], cuts: list[Cut]) -> list[Delivery]:
+        """Cut by column what can be; returns what has to be cut otherwise."""
+        found: list[tuple[Dissector, Any]] = [(delivery.conversation.state.dissector, delivery.items) for delivery in alike]
+        try:
+            some, counts = cut_aligned(found)
+        except Exception as error:
+            if len(alike) > 1:
+                return [left for delivery in alike for left in self._cut_aligned([delivery], cuts)]
+            self._tcp.detours.append(Detour(bug(error), alike[0].conversation))
+            return alike
+        cuts += some
+        for (dissector, stretches), count in zip(found, counts, strict=True):
+            if count is not None:
+                dissector.pass_over(stretches, count)
+        return [delivery for delivery, count in zip(alike, counts, strict=True) if count is None]
+
+    def _part(self, cuts: list[Cut], done: int, stop: int, apart: list[Delivery], order: int) -> list[Record]:
+        """The records of the frames from `done` to `stop`, and of the conversations `apart` those that were certain before the packet
+        `order`. What comes behind is taken out of `cuts` where an exception ended its conversation."""
+        failed: list[Dissector] = []
+        emitted = records_of(cuts[done:stop], failed)
+        if failed:
+            gone = {id(dissector) for dissector in failed}
+            rest = cuts[stop:]
+            cuts[stop:] = [cut for cut in rest if id(cut[14]) not in gone]
+            for dissector in failed:
+                own = [cut for cut in rest if cut[14] is dissector]
+                dissector.drop(own)
+                dissector.count(-len(own))
+                (tracked,) = (one for one in self.conversations if one.dissector is dissector)
+                ended = self._fail(tracked, dissector)
+                place = bisect_right(emitted, ended[0][0], key=itemgetter(0)) if ended else 0
+                emitted[place:place] = ended
         if apart:
             for delivery in apart:
                 emitted += self._emit(delivery, order)
@@ -179,7 +229,11 @@ class Inspector:
         emitted: list[Emitted] = []
         for tracked in self.conversations:
             if tracked.pairer is not None and tracked.pairer.open:
-                late = tracked.pairer.expire(now_ns - options.answer_time_ns, order)
+                try:
+                    late = tracked.pairer.expire(now_ns - options.answer_time_ns, order)
+                except Exception as error:
+                    emitted += self._give_up(tracked, bug(error), order)
+                    continue
                 tracked.tally.unanswered += len(late)
                 self.counters.unanswered += len(late)
                 emitted += late
@@ -192,9 +246,23 @@ class Inspector:
     def rows(self, related: bool = True) -> list[ConversationRow]:
         """The conversations so far, by first packet; without those that `age` dropped. `related`: with what they tell of each other."""
         before = self.past.conversations + 1
-        rows = [_row(number, tracked) for number, tracked in enumerate(sorted(self.conversations, key=lambda one: one.tcp.index), before)]
+        rows = self._rows(sorted(self.conversations, key=lambda one: one.tcp.index), before)
         if related:
-            relate(rows)
+            for what in relate(rows):
+                self._report_once(Report(what, "conversations lack what others tell of them"))
+        return rows
+
+    def _rows(self, conversations: list[Tracked], number: int) -> list[ConversationRow]:
+        """The rows of these conversations, numbered from `number` on."""
+        rows = []
+        for index, tracked in enumerate(conversations):
+            try:
+                rows.append(_row(number + index, tracked))
+            except Exception as error:
+                what = bug(error)
+                if not tracked.rowless:
+                    tracked.rowless = True
+                    self._report(self._about(tracked, Failure(what, 0), "its row is missing"))
         return rows
 
     def _drop_rows(self, now_ns: int, leaving: Callable[[list[ConversationRow]], None] | None) -> None:
@@ -209,7 +277,7 @@ class Inspector:
         left = {id(tracked) for tracked in gone}
         self.conversations = [tracked for tracked in self.conversations if id(tracked) not in left]
         past = self.past
-        rows = [_row(past.conversations + number, tracked) for number, tracked in enumerate(gone, 1)]
+        rows = self._rows(gone, past.conversations + 1)
         past.conversations += len(gone)
         for row in rows:
             past.limit_hits += row.limit_hits
@@ -236,10 +304,25 @@ class Inspector:
         """Let the conversation's dissector, once there is one, cut what was delivered into frames."""
         tracked: Tracked | None = delivery.conversation.state
         if tracked is None:
-            tracked = self._begin(delivery.conversation)
-        items: list[Chunk | Hole] = [item.chunk() if isinstance(item, Stretch) else item for item in delivery.items]
+            tracked = Tracked(delivery.conversation, client=0 if delivery.conversation.syn else None)
+            delivery.conversation.state = tracked
+            self.conversations.append(tracked)
+        items, failure = _joined(delivery.items, delivery.failure)
+        try:
+            self._cut_items(tracked, items, failure)
+        except Exception as error:
+            self._break_off(tracked, Failure(bug(error), *_where(tracked, items)))
+        if failure is not None:
+            self._break_off(tracked, failure)
+
+    def _cut_items(self, tracked: Tracked, items: list[Chunk | Hole], failure: Failure | None) -> None:
+        if tracked.verdict is None and tracked.detector is None and tracked.failure is None:
+            self._begin(tracked)
         if tracked.detector is not None:
             items = self._detect(tracked, items)
+            if tracked.detector is not None and failure is not None:
+                # No more bytes will come
+                items = self._start(tracked, tracked.detector, tracked.detector.finish(), failure.release)
         if tracked.dissector is not None and items:
             tracked.dissector.cut(items)
 
@@ -249,23 +332,137 @@ class Inspector:
         dissector, closed = tracked.dissector, delivery.closed
         emitted: list[Emitted] = []
         if dissector is not None:
-            emitted = dissector.emit_before(order)
-            if emitted:
-                emitted = self._pair(tracked, emitted)
+            emitted = self._made(tracked, dissector, lambda: dissector.emit_before(order), order)
         if closed is not None and closed < order and not tracked.done:
             emitted += self._close(tracked, closed)
         return emitted
 
-    def _begin(self, conversation: Conversation) -> Tracked:
-        tracked = Tracked(conversation, client=0 if conversation.syn else None)
-        conversation.state = tracked
-        self.conversations.append(tracked)
+    def _made(self, tracked: Tracked, dissector: Dissector, make: Callable[[], list[Emitted]], order: int) -> list[Emitted]:
+        """What `make` gives, paired; the end of the conversation if an exception came before the packet `order`."""
+        emitted: list[Emitted] = []
+        try:
+            emitted = make()
+            if emitted:
+                emitted = self._pair(tracked, dissector, emitted)
+        except Exception as error:
+            if dissector.failure is None:
+                dissector.failure = Failure(bug(error), *_where(tracked, ()))
+            dissector.drop_made(emitted)
+            emitted = []
+        if dissector.failure is not None and dissector.failure.release < order:
+            emitted += self._fail(tracked, dissector)
+        return emitted
+
+    # What an exception costs
+
+    def _break_off(self, tracked: Tracked, failure: Failure) -> None:
+        """An exception came: let the dissector end with what was certain before, or look for no protocol any more."""
+        dissector = tracked.dissector
+        if dissector is not None:
+            dissector.break_off(failure)
+        elif tracked.failure is None:
+            if tracked.verdict is None:
+                tracked.verdict = Verdict(None, 0.0, ("an internal error came as it was looked for",))
+            if tracked.verdict.protocol is not None:
+                tracked.missed = [(0, 0, END), (1, 0, END)]
+            tracked.detector = None
+            self._tell(tracked, failure)
+
+    def _give_up(self, tracked: Tracked, what: str, release: int) -> list[Emitted]:
+        """An exception came in what ends a conversation, or its requests."""
+        dissector = tracked.dissector
+        assert dissector is not None
+        last = tracked.tcp.last
+        dissector.failure = dissector.failure or Failure(what, release, last[1], last[2])
+        return self._fail(tracked, dissector)
+
+    def _fail(self, tracked: Tracked, dissector: Dissector) -> list[Emitted]:
+        """End the dissection of a conversation whose dissector has failed, and with it the requests that are open."""
+        pairer, failure = tracked.pairer, dissector.failure
+        assert pairer is not None and failure is not None
+        tracked.dissector = tracked.pairer = None
+        tracked.client = dissector.client
+        tracked.missed = dissector.missed()
+        tracked.limit_hits += pairer.limit_hits
+        self._tell(tracked, failure)
+        try:
+            ended = pairer.fail(failure.release, dissector.untold)
+        except Exception as error:
+            bug(error)
+            return []
+        tracked.tally.unanswered += len(ended)
+        self.counters.unanswered += len(ended)
+        return ended
+
+    def _tell(self, tracked: Tracked, failure: Failure) -> None:
+        place = "" if failure.number is None else f", packet {failure.number}{f' of file {failure.file}' if failure.file else ''}"
+        # Where in the code depends on how much was read at once
+        tracked.failure = f"{failure.what.partition(' ')[0]}{place}"
+        self._report(self._about(tracked, failure, "what follows in it is skipped"))
+
+    def _gaps(self, tracked: Tracked, release: int) -> list[Emitted]:
+        """What was not dissected of a conversation that has ended."""
+        emitted: list[Emitted] = []
+        missed: list[list[tuple[int, int]]] = [[], []]
+        for side, start, end in tracked.missed:
+            missed[side].append((start, min(end, tracked.tcp.sides[side].stream)))
+        tallies = (tracked.tally, self.counters)
+        order, _, _, time_ns = tracked.tcp.last
+        for side, ranges in enumerate(missed):
+            source, target = tracked.tcp.endpoints[side], tracked.tcp.endpoints[1 - side]
+            for start, end in _united(ranges):
+                sender = SENDERS[tracked.client][side]
+                assert tracked.verdict is not None and tracked.verdict.protocol is not None
+                head = (1, 0, rfc3339(time_ns), time_ns, tracked.tcp.index, source, target, sender, tracked.verdict.protocol)
+                gap = Gap(*head, start, end - start, "skipped", False)
+                for tally in tallies:
+                    tally.records += 1
+                count_gap(tallies, gap)
+                emitted.append((release, order, side ^ (tracked.client or 0), start, gap, GAP, None, time_ns))  # type: ignore[arg-type]
+        tracked.missed = []
+        emitted.sort(key=itemgetter(0, 1, 2, 3))
+        return emitted
+
+    def _report(self, report: Report) -> None:
+        self.counters.failures += 1
+        self.reports.append(report)
+
+    def _report_once(self, report: Report) -> None:
+        """For what is done again and again."""
+        if report not in self._told:
+            self._told.add(report)
+            self._report(report)
+
+    def _report_detours(self) -> None:
+        """Tell of exceptions that cost nothing, unless they cost the conversation its dissection by now."""
+        tcp = self._tcp
+        for failure in tcp.lost:
+            self._report(Report(failure.what, "this packet was passed over", failure.number, failure.file))
+        for what, conversation in tcp.detours:
+            tracked: Tracked | None = None if conversation is None else conversation.state
+            if tracked is None:
+                self._report_once(Report(what, "nothing is lost, the long way was taken"))
+            elif tracked.detour is None and tracked.failure is None:
+                tracked.detour = what
+                self._report(self._about(tracked, Failure(what, 0), "nothing is lost, the long way was taken"))
+        tcp.lost.clear()
+        tcp.detours.clear()
+
+    def _about(self, tracked: Tracked, failure: Failure, cost: str) -> Report:
+        one, two = tracked.tcp.endpoints if tracked.client != 1 else tracked.tcp.endpoints[::-1]
+        protocol = tracked.verdict.protocol if tracked.verdict is not None else None
+        between = f"{one} {'-' if tracked.client is None else '>'} {two}{f' {protocol}' if protocol else ''}"
+        return Report(failure.what, cost, failure.number, failure.file, tracked.tcp.index, between)
+
+    # Which protocol
+
+    def _begin(self, tracked: Tracked) -> None:
+        conversation = tracked.tcp
         verdict = forced(conversation.ports, conversation.syn, self.options)
         if verdict is not None:
             self._decide(tracked, verdict)
         else:
             tracked.detector = Detector(conversation.ports, conversation.syn, self.options.undecided_limit)
-        return tracked
 
     def _detect(self, tracked: Tracked, items: list[Chunk | Hole]) -> list[Chunk | Hole]:
         """The bytes to dissect once the protocol is known, none of them certain before the packet that told it."""
@@ -277,9 +474,9 @@ class Inspector:
         return self._start(tracked, detector, *found)
 
     def _start(self, tracked: Tracked, detector: Detector, verdict: Verdict, release: int) -> list[Chunk | Hole]:
+        self._decide(tracked, verdict)
         tracked.detector = None
         tracked.limit_hits += detector.limited
-        self._decide(tracked, verdict)
         if tracked.dissector is None:
             return []
         for item in detector.items:
@@ -308,11 +505,8 @@ class Inspector:
             self.counters,
         )
         dissector = protocol.dissector(context)
-        tracked.dissector = dissector
-        tracked.facts = dissector.facts
-        tracked.tally = dissector.tally
         options = self.options
-        tracked.pairer = Pairer(
+        pairer = Pairer(
             dissector.reuse,
             options.open_limit,
             options.exchanges,
@@ -322,35 +516,55 @@ class Inspector:
             protocol.unanswered,
             (dissector.tally, self.counters),
         )
-        if dissector.is_plain():
-            dissector.pairer = tracked.pairer
+        if dissector.pairs_at_once():
+            dissector.pairer = pairer
+        tracked.dissector, tracked.pairer = dissector, pairer
+        tracked.facts, tracked.tally = dissector.facts, dissector.tally
 
     def _close(self, tracked: Tracked, release: int) -> list[Emitted]:
         emitted: list[Emitted] = []
-        if tracked.detector is not None:
-            detector = tracked.detector
-            items = self._start(tracked, detector, detector.finish(), release)
-            if tracked.dissector is not None:
-                emitted += self._pair(tracked, tracked.dissector.feed(items))
-        dissector, pairer = tracked.dissector, tracked.pairer
-        if dissector is not None and pairer is not None:
-            conversation = tracked.tcp
-            emitted += self._pair(tracked, dissector.close(release, conversation.last))
-            reason = "capture ended" if conversation.open else UNANSWERED.get(conversation.ended, "closed")
-            ended = pairer.close(release, reason, conversation.last[3])
-            tracked.tally.unanswered += len(ended)
-            self.counters.unanswered += len(ended)
-            emitted += ended
-            tracked.client = dissector.client
-            tracked.limit_hits += pairer.limit_hits
-            tracked.dissector = tracked.pairer = None
         tracked.done = True
+        if tracked.detector is not None:
+            detector, items = tracked.detector, []
+            try:
+                items = self._start(tracked, detector, detector.finish(), release)
+            except Exception as error:
+                self._break_off(tracked, Failure(bug(error), *_where(tracked, ())))
+            begun = tracked.dissector
+            if begun is not None:
+                emitted += self._made(tracked, begun, lambda: begun.feed(items), END + 1)
+        dissector, pairer, conversation = tracked.dissector, tracked.pairer, tracked.tcp
+        if dissector is not None:
+            emitted += self._made(tracked, dissector, lambda: dissector.close(release, conversation.last), END + 1)
+        if tracked.dissector is not None and pairer is not None:
+            reason = "capture ended" if conversation.open else UNANSWERED.get(conversation.ended, "closed")
+            try:
+                ended = pairer.close(release, reason, conversation.last[3])
+            except Exception as error:
+                emitted += self._give_up(tracked, bug(error), release)
+            else:
+                tracked.tally.unanswered += len(ended)
+                self.counters.unanswered += len(ended)
+                emitted += ended
+                tracked.client = tracked.dissector.client
+                tracked.limit_hits += pairer.limit_hits
+                tracked.dissector = tracked.pairer = None
+        if tracked.missed:
+            emitted += self._gaps(tracked, release)
         return emitted
 
-    def _pair(self, tracked: Tracked, emitted: list[Emitted]) -> list[Emitted]:
-        dissector, pairer = tracked.dissector, tracked.pairer
-        assert dissector is not None and pairer is not None
-        return emitted if dissector.pairer is pairer else pairer.run(emitted)
+    def _pair(self, tracked: Tracked, dissector: Dissector, emitted: list[Emitted]) -> list[Emitted]:
+        pairer = tracked.pairer
+        assert pairer is not None
+        if dissector.pairer is pairer:
+            return emitted
+        out: list[Emitted] = []
+        try:
+            pairer.run(emitted, out)
+        except Exception as error:
+            what = bug(error)
+            dissector.fail_made(what, emitted, out, pairer)
+        return out
 
     def _hand_out(self, emitted: list[Emitted]) -> list[Record]:
         records: list[Record] = [one[4] for one in emitted]
@@ -365,11 +579,89 @@ class Inspector:
         return records
 
 
-def relate(rows: list[ConversationRow]) -> None:
-    """Adds to conversations what others tell: an Iggy server's layout, a Seastar stream's parent."""
+def relate(rows: list[ConversationRow]) -> list[str]:
+    """Adds to conversations what others tell: an Iggy server's layout, a Seastar stream's parent. Returns what to report of exceptions."""
+    failed = []
     for protocol in PROTOCOLS:
         if protocol.relate is not None:
-            protocol.relate([row for row in rows if row.protocol == protocol.name])
+            try:
+                protocol.relate([row for row in rows if row.protocol == protocol.name])
+            except Exception as error:
+                failed.append(bug(error))
+    return failed
+
+
+def _joined(items: list[Chunk | Hole | Stretch], failure: Failure | None) -> tuple[list[Chunk | Hole], Failure | None]:
+    """What was delivered with all bytes joined, up to the first exception; there may be one already."""
+    found: list[Chunk | Hole] = []
+    broken = set()
+    for item in items:
+        if item.side in broken:
+            continue
+        try:
+            found.append(item.chunk() if isinstance(item, Stretch) else item)
+        except Exception as error:
+            assert isinstance(item, Stretch)
+            broken.add(item.side)
+            some, torn = _joined_singly(item, bug(error))
+            found += some
+            if failure is None or torn.release < failure.release:
+                failure = torn
+    return found if failure is None else [part for item in found if (part := _until(item, failure.release)) is not None], failure
+
+
+def _joined_singly(stretch: Stretch, what: str) -> tuple[list[Chunk], Failure]:
+    """What an exception came with as it was joined, segment by segment up to the one that raises it."""
+    found: list[Chunk] = []
+    for row in stretch.rows():
+        try:
+            found.append(row.chunk())
+        except Exception as error:
+            return found, Failure(bug(error), *row.packet())
+    return found, Failure(what, *row.packet())
+
+
+def _until(item: Chunk | Hole, release: int) -> Chunk | Hole | None:
+    """What was certain of this with the packet `release`."""
+    if isinstance(item, Hole):
+        return item if item.release <= release else None
+    count = bisect_right(item.releases, release)
+    if count == len(item.starts):
+        return item
+    if not count:
+        return None
+    orders, releases, numbers, files, times = (
+        column[:count] for column in (item.orders, item.releases, item.numbers, item.files, item.times)
+    )
+    data, starts = item.data[: item.starts[count]], item.starts[:count]
+    return Chunk(item.side, item.position, data, starts, orders, releases, numbers, files, times, item.notes)
+
+
+def _where(tracked: Tracked, items: Iterable[Chunk | Hole]) -> tuple[int, int, int]:
+    """When an exception came, as order, number and file of a packet: that with which it is looked for a protocol, or, where no single one
+    can be blamed, the first of these, or else the conversation's last."""
+    if tracked.detector is not None:
+        at = tracked.detector.at
+        for item in tracked.detector.items:
+            if isinstance(item, Chunk) and at in item.releases:
+                index = item.releases.index(at)
+                return at, item.numbers[index], item.files[index]
+    first = [
+        (item.release, item.number, item.file) if isinstance(item, Hole) else (item.releases[0], item.numbers[0], item.files[0])
+        for item in items
+    ]
+    return min(first, default=tracked.tcp.last[:3])
+
+
+def _united(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same bytes in ranges that neither touch each other nor are empty."""
+    found: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        elif start < end:
+            found.append((start, end))
+    return found
 
 
 def _place(one: Emitted) -> tuple[int, int]:
@@ -408,5 +700,6 @@ def _row(number: int, tracked: Tracked) -> ConversationRow:
         tcp.retransmissions,
         tcp.ended,
         tracked.limit_hits + tcp.limit_hits,
+        tracked.failure,
         facts,
     )

@@ -153,6 +153,7 @@ class ConversationRow(msgspec.Struct, tag_field="record", tag="conversation"):
     retransmissions: int
     ended: str
     limit_hits: int
+    internal_error: str | None
     facts: dict[str, Any]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from dissect.model import Exchange, Message
+from dissect.model import Exchange, Gap, Message
 from dissect.protocols.base import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, NONE, Emitted, Tally
 
 Link = tuple[Message | Exchange, Message, Message | None]
@@ -43,8 +43,9 @@ class Pairer:
     """
 
     MADE_OF = ("reuse", "limit", "every", "links", "paired", "whole", "unanswered", "tallies")
-    DERIVED = ("_late",)
-    """Requests that are reported as late, which live captures do only, are of no concern to another process."""
+    DERIVED = ("_late", "_halfway")
+    """Requests that are reported as late, which live captures do only, are of no concern to another process, and those that an exception
+    left halfway were told of at once."""
 
     def __init__(
         self,
@@ -80,10 +81,12 @@ class Pairer:
         """Keys in `open` beyond one for each request: the limit counts requests."""
         self._late: dict[int, Emitted] = {}
         """Requests reported as not answered in time, by identity. They stay open: a late response must not answer the next one."""
+        self._halfway: list[Emitted] = []
+        """Requests that a response had taken off when an exception came: they were not answered."""
 
-    def run(self, emitted: list[Emitted]) -> list[Emitted]:
-        """Pair these records, in their order; returns them with the exchanges that became certain."""
-        out: list[Emitted] = []
+    def run(self, emitted: list[Emitted], out: list[Emitted] | None = None) -> list[Emitted]:
+        """Pair these records, in their order; returns them with the exchanges that became certain, in `out` if there is one."""
+        out = [] if out is None else out
         append = out.append
         for one in emitted:
             append(one)
@@ -99,7 +102,11 @@ class Pairer:
             entry = opened.get(one[6])
             if type(entry) is deque:
                 asked = entry.popleft()
-                self._doubt(one, one[6], asked, entry)
+                try:
+                    self._doubt(one, one[6], asked, entry)
+                except Exception:
+                    self._halfway.append(asked)
+                    raise
                 if not entry:
                     del opened[one[6]]
             elif entry is None:
@@ -113,7 +120,11 @@ class Pairer:
                 self._remember(one[6], one, one[4].outcome)
                 one[4].outcome = None
             else:
-                self._answer(one, asked, append)
+                try:
+                    self._answer(one, asked, append)
+                except Exception:
+                    self._halfway.append(asked)
+                    raise
         elif role == ASK:
             key = one[6]
             if self.early and self._answered_early(key, one, append):
@@ -131,7 +142,12 @@ class Pairer:
         elif role == ASK_MANY:
             self._ask_many(one, append)
         elif role == ANSWER_MANY:
-            self._answer_many(one, append)
+            done: list[_Batch] = []
+            try:
+                self._answer_many(one, append, done)
+            except Exception:
+                self._halfway += [batch.asked for batch in done]
+                raise
         elif role == ANSWER_PART:
             entry = opened.get(one[6])
             if entry is None:
@@ -178,9 +194,8 @@ class Pairer:
         out: list[Emitted] = []
         seen: set[int] = set()
         for entry in self.open.values():
-            for one in entry if type(entry) is deque else (entry,):
-                asked = one.asked if type(one) is _Batch else one
-                if id(asked) in seen or (type(one) is _Batch and one.left < 0):
+            for asked in _asked_of(entry):
+                if id(asked) in seen:
                     continue
                 seen.add(id(asked))
                 if id(asked) in self._late:
@@ -191,13 +206,33 @@ class Pairer:
                     why = (self.unanswered(asked[4], time_ns) if self.unanswered is not None else None) or reason
                 out.append(self._exchange(asked, None, "unanswered", why, (release, *asked[1:4])))
         out.sort(key=lambda one: one[:4])
+        self._forget()
+        return out
+
+    def fail(self, release: int, untold: list[Message | Gap]) -> list[Emitted]:
+        """An exception ended this conversation: every request that is still open ends with it, but for those that are not handed on."""
+        without = {id(record) for record in untold}
+        found = [*self._halfway]
+        for entry in self.open.values():
+            found += _asked_of(entry)
+        found = [*{id(asked): asked for asked in found if id(asked) not in self._late and id(asked[4]) not in without}.values()]
+        self._forget()
+        found.sort(key=lambda one: one[1:4])
+        return [self._exchange(asked, None, "unanswered", "internal error", (release, *asked[1:4])) for asked in found]
+
+    def take_back(self, record: Message | Gap, exchanges: list[Emitted]) -> list[Emitted]:
+        """Those of these exchanges that do not name a record, which is not handed on."""
+        naming = {id(link[0]) for link in self.links if link[1] is record or link[2] is record}
+        return [one for one in exchanges if id(one[4]) not in naming]
+
+    def _forget(self) -> None:
         self.open.clear()
         self.early.clear()
         self._late.clear()
         self.perhaps.clear()
         self.doubtful.clear()
         self.stale.clear()
-        return out
+        self._halfway.clear()
 
     def _suspect(self) -> None:
         """Bytes of both sides were lost: what has been open since before has a queue of its own from now on, so that `_doubt` sees it."""
@@ -326,18 +361,22 @@ class Pairer:
         while len(opened) - self._spare > self.limit or len(opened) > KEYS_PER_REQUEST * self.limit:
             self._drop_oldest(one, append)
 
-    def _answer_many(self, one: Emitted, append: Callable[[Emitted], None]) -> None:
+    def _answer_many(self, one: Emitted, append: Callable[[Emitted], None], done: list[_Batch]) -> None:
+        """`done` gets the requests to which nothing is open any more."""
         opened = self.open
         keys: Any = one[6]
         response = one[4]
         refused = response.outcome == "refused"
         first: Emitted | None = None
-        done: list[_Batch] = []
         for key in keys:
             entry = opened.get(key)
             if type(entry) is deque:
                 batch = entry.popleft()
-                self._doubt(one, key, batch.asked, entry)
+                try:
+                    self._doubt(one, key, batch.asked, entry)
+                except Exception:
+                    done.append(batch)
+                    raise
                 if not entry:
                     del opened[key]
             elif entry is None:
@@ -420,3 +459,12 @@ class Pairer:
             for tally in self.tallies:
                 tally.unanswered += 1
             append(self._exchange(older, None, "unanswered", "limit", one[:4]))
+
+
+def _asked_of(entry: Any) -> Iterator[Emitted]:
+    """The open requests that stand for a key."""
+    for one in entry if type(entry) is deque else (entry,):
+        if type(one) is not _Batch:
+            yield one
+        elif one.left >= 0:
+            yield one.asked

@@ -15,8 +15,9 @@ from dissect.protocols.base import Cut, Dissector
 from dissect.tcp.conversations import Stretch
 
 
-def cut_aligned(found: list[tuple[Dissector, list[Stretch]]]) -> tuple[list[Cut], list[int]]:
-    """The frames of conversations whose dissectors are of one kind and at rest, and which of them (by index) have to be cut otherwise."""
+def cut_aligned(found: list[tuple[Dissector, list[Stretch]]]) -> tuple[list[Cut], list[int | None]]:
+    """The frames of conversations whose dissectors are of one kind and at rest, and how many each has, None for one that has to be cut
+    otherwise. Nothing is changed here, so that what an exception spoilt can be cut otherwise too."""
     kind, options = type(found[0][0]), found[0][0].options
     stretches = [stretch for _, own in found for stretch in own]
     owner = np.array([index for index, (_, own) in enumerate(found) for _ in own])
@@ -61,10 +62,6 @@ def cut_aligned(found: list[tuple[Dissector, list[Stretch]]]) -> tuple[list[Cut]
         )
     )
     counts = np.bincount(owner[which], minlength=len(found)).tolist()
-    again = set(refused)
-    for index, (dissector, own) in enumerate(found):
-        if index not in again:
-            dissector.count(counts[index])
-            for stretch in own:
-                dissector.flows[stretch.side].position += stretch.size
-    return cuts, refused
+    for index in refused:
+        counts[index] = None
+    return cuts, counts

@@ -8,17 +8,22 @@ byte streams came in pieces: only positions, and the segment starts that chunks 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import lru_cache
+from operator import length_hint
 from time import gmtime, strftime
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dissect.errors import Failure, bug
 from dissect.layout import UNREADABLE
-from dissect.model import Chunk, ConversationRow, Fault, Gap, Hole, Message, Options, Span, Verdict
+from dissect.model import Chunk, ConversationRow, Exchange, Fault, Gap, Hole, Message, Options, Span, Verdict
+
+if TYPE_CHECKING:
+    from dissect.tcp.conversations import Stretch
 
 NONE, ASK, ANSWER, ASK_MANY, ANSWER_MANY, ANSWER_PART, GAP, ASK_MAYBE = range(8)
 """What a message does for pairing: nothing, asks, answers; with a list of keys; answers and leaves the request open; may be
@@ -30,7 +35,7 @@ END = 1 << 62
 NEVER = END << 1
 """After everything, the end of the capture too."""
 
-_SENDERS: dict[int | None, tuple[Any, Any]] = {None: (None, None), 0: ("client", "server"), 1: ("server", "client")}
+SENDERS: dict[int | None, tuple[Any, Any]] = {None: (None, None), 0: ("client", "server"), 1: ("server", "client")}
 """By the client's side, what each side is."""
 
 _MISSING = {"lost": "lost", "cut": "cut by the snap length", "both": "lost or cut by the snap length"}
@@ -51,6 +56,9 @@ SEARCH_WINDOW = 1 << 20
 
 Mark = tuple[int, int, int, int]
 """A packet: (order, number, file, time_ns)."""
+
+Range = tuple[int, int, int]
+"""Bytes of a byte stream: side, from, to."""
 
 
 class Decoded(NamedTuple):
@@ -81,6 +89,16 @@ class Damage(NamedTuple):
 
     size: int
     reason: str
+
+
+class Broken(NamedTuple):
+    """In the place of a gap's reason: an exception came where frames were cut, and takes effect when this one's turn comes."""
+
+    what: str
+
+
+class Postponed(Exception):
+    """Raised when the turn of a `Broken` has come."""
 
 
 class Emitted(NamedTuple):
@@ -212,6 +230,7 @@ class _Flow:
     """One side's byte stream: bytes not yet cut, and the segments that brought them."""
 
     __slots__ = (
+        "broken",
         "data",
         "files",
         "floor",
@@ -233,6 +252,7 @@ class _Flow:
         "skip_from",
         "starts",
         "times",
+        "told",
         "tried",
         "waiting",
     )
@@ -266,6 +286,10 @@ class _Flow:
         self.queued = 0
         self.waiting = False
         self.notes: list[tuple[int, str]] = []
+        self.told = 0
+        """How far the byte stream was cut: up to here every byte is in a frame or gap that was handed on, or will be."""
+        self.broken = False
+        """An exception came: nothing is cut any more."""
 
     def add(self, chunk: Chunk) -> None:
         base = chunk.position
@@ -334,7 +358,7 @@ class _Flow:
             self.position += size
 
     def at_rest(self, order: int) -> bool:
-        busy = self.have or self.searching or self.waiting or self.queue or self.notes or self.partial is not None
+        busy = self.have or self.searching or self.waiting or self.queue or self.notes or self.broken or self.partial is not None
         return not busy and self.skip_from is None and self.jumbled == NEVER and self.floor <= order
 
     def drop(self) -> None:
@@ -390,6 +414,12 @@ class Dissector:
         self._cuts: list[Cut] = []
         self._emitted = 0
         self.tally = Tally()
+        self.failure: Failure | None = None
+        """An exception came, and nothing is handed on any more."""
+        self.unsent: list[Range] = []
+        """What was cut, or even made, and is not handed on because of it."""
+        self.untold: list[Message | Gap] = []
+        """Records that were made, and perhaps paired, but are not handed on because of it."""
         self.set_lanes()
 
     def set_lanes(self) -> None:
@@ -400,7 +430,7 @@ class Dissector:
                 self.context.conversation,
                 source,
                 target,
-                _SENDERS[self.client][side],
+                SENDERS[self.client][side],
                 self.protocol,
                 self.flows[side],
                 self.handlers[side],
@@ -505,21 +535,30 @@ class Dissector:
             stop = bisect_left(self.ready, (order,))
             emitted, self.ready = self.ready[:stop], self.ready[stop:]
         cuts, begin = self._cuts, self._emitted
-        if begin == len(cuts):
+        if begin == len(cuts) or self.failure is not None:
             return emitted
-        stop = self._emitted = bisect_left(cuts, (order,), begin)
+        stop = bisect_left(cuts, (order,), begin)
+        if begin < stop:
+            emitted += self.emit(cuts[begin:stop])
+        self._emitted = stop
         if stop == len(cuts):
             self._cuts, self._emitted = [], 0
-        return emitted + self.emit(cuts[begin:stop]) if begin < stop else emitted
+        return emitted
 
     def close(self, release: int, last: Mark) -> list[Emitted]:
         """What is left when no byte will follow; `release` is the packet that ended the conversation, or END, `last` its last one."""
         for side in (0, 1):
             if self.flows[side].waiting:
-                self._give_up(side, release)
+                try:
+                    self._give_up(side, release)
+                except Exception as error:
+                    self._break(side, bug(error), release, last)
         self._drain()
         for side in (0, 1):
-            self._finish(side, release, last)
+            try:
+                self._finish(side, release, last)
+            except Exception as error:
+                self._break(side, bug(error), release, last)
         self._arrange()
         return self.emit_before(NEVER)
 
@@ -527,6 +566,11 @@ class Dissector:
         """Decode frames in packet order; overridden by a protocol that must wait for more frames before it can decode."""
         self.count(len(cuts))
         return records_of(cuts)
+
+    @classmethod
+    def pairs_at_once(cls) -> bool:
+        """Whether records are made in the order in which they are handed on, so that they can be paired as they are made."""
+        return cls.cut is Dissector.cut
 
     @classmethod
     def is_plain(cls) -> bool:
@@ -539,6 +583,13 @@ class Dissector:
         self.count(len(cuts))
         return cuts
 
+    def pass_over(self, stretches: Iterable[Stretch], records: int) -> None:
+        """These bytes were cut into frames elsewhere."""
+        for stretch in stretches:
+            flow = self.flows[stretch.side]
+            flow.position = flow.told = flow.position + stretch.size
+        self.count(records)
+
     def count(self, records: int) -> None:
         self.tally.records += records
         self.context.total.records += records
@@ -547,6 +598,68 @@ class Dissector:
         """Whether no byte is at hand and nothing is looked for, so that the next bytes begin with a frame that was certain when the
         packet `order` came, or a later one."""
         return all(flow.at_rest(order) for flow in self.flows)
+
+    def fail(self, what: str, cut: Cut, rest: Iterable[Cut] = ()) -> None:
+        """An exception came with a frame: nothing is handed on from it on, nor of the `rest`."""
+        if self.failure is None:
+            self.failure = Failure(what, cut[0], cut[6], cut[7])
+        self.drop((cut, *rest))
+
+    def drop(self, cuts: Iterable[Cut]) -> None:
+        """Frames and gaps are not handed on."""
+        self.unsent += [whole for whole in map(range_of, cuts) if whole is not None]
+
+    def drop_made(self, emitted: Iterable[Emitted]) -> None:
+        """Records, which were counted, are not handed on."""
+        for one in emitted:
+            record, position = one[4], one[3]
+            if type(record) is Exchange:
+                continue
+            self.count(-1)
+            self._discount(record)
+            self.untold.append(record)
+            if type(record) is Message or not record.in_frame:
+                self.unsent.append((int(record.src != self.context.endpoints[0]), position, position + record.size))
+
+    def take_back(self, emitted: list[Emitted], cut: Cut) -> None:
+        """What was made of a frame before an exception came is not handed on; what pairing told of other requests is."""
+        at = len(emitted)
+        while at and type(emitted[at - 1][4]) is Exchange:
+            at -= 1
+        one = emitted[at - 1] if at else None
+        if one is not None and one[1:4] == cut[1:4] and one[4].conversation == self.context.conversation:
+            behind = emitted[at:]
+            del emitted[at - 1 :]
+            self.untold.append(one[4])
+            self._discount(one[4])
+            emitted += self.pairer.take_back(one[4], behind)
+
+    def fail_made(self, what: str, emitted: list[Emitted], out: list[Emitted], pairer: Any) -> None:
+        """An exception came as the last record in `out` was paired, one of those `emitted`: it and those behind it are not handed on."""
+        at = len(out) - 1
+        while at >= 0 and type(out[at][4]) is Exchange:
+            at -= 1
+        one, behind = out[at], out[at + 1 :]
+        del out[at:]
+        out += pairer.take_back(one[4], behind)
+        number, file = (one[4].packets[1], one[4].file) if type(one[4]) is Message else (None, None)
+        self.failure = Failure(what, one[0], number, file)
+        self.drop_made(emitted[next(index for index, other in enumerate(emitted) if other is one) :])
+
+    def break_off(self, failure: Failure) -> None:
+        """An exception came with a packet: nothing is handed on of what was certain later."""
+        self._uncut()
+        place = bisect_left(self._cuts, (failure.release + 1,), self._emitted)
+        self._put_broken(0, failure.what, failure.release, (failure.release, failure.number or 0, failure.file or 0, 0))
+        self._cuts.insert(place, self._cuts.pop())
+        for flow in self.flows:
+            flow.broken = True
+
+    def missed(self) -> list[Range]:
+        """All that was not handed on, in no order, and for each side the rest, which ends with `END`."""
+        self.drop(self._cuts[self._emitted :])
+        self.drop_made(self.ready)
+        return [*self.unsent, *((side, self.flows[side].told, END) for side in (0, 1))]
 
     # How it is done
 
@@ -564,21 +677,29 @@ class Dissector:
     ) -> Emitted:
         """The record of a gap."""
         reason, in_frame = told
+        if type(reason) is Broken:
+            raise Postponed(reason.what)
         conversation, source, target = self.lanes[side][:3]
-        sender = _SENDERS[self.client][side]
+        sender = SENDERS[self.client][side]
         gap = Gap(1, 0, time, time_ns, conversation, source, target, sender, self.protocol, position, size, reason, in_frame)
-        for tally in (self.tally, self.context.total):
-            tally.gaps += 1
-            if not in_frame or reason != "skipped":
-                tally.gap_bytes += size
         if not in_frame:
             self.lost(side)
+        count_gap((self.tally, self.context.total), gap)
         return release, order, rank, position, gap, GAP, None, time_ns  # type: ignore[return-value]
 
     def fault(self) -> None:
         """Count a message with a fault."""
         self.tally.faults += 1
         self.context.total.faults += 1
+
+    def _discount(self, record: Message | Gap) -> None:
+        """A record that was counted is not handed on."""
+        tallies = (self.tally, self.context.total)
+        if type(record) is Gap:
+            count_gap(tallies, record, -1)
+        elif record.fault is not None:  # type: ignore[union-attr]
+            for tally in tallies:
+                tally.faults -= 1
 
     def details(self, message: Message, frame: bytes, spans: list[Span] | None) -> None:
         """Keep with a message what the views of its bytes need."""
@@ -615,22 +736,37 @@ class Dissector:
         flow = self.flows[side]
         if flow.waiting:
             flow.waiting = False
-            self._cut(side)
+            try:
+                self._cut(side)
+            except Exception as error:
+                self._cut_again(side, bug(error))
         queue = flow.queue
         index = 0
-        while index < len(queue):
+        while index < len(queue) and not flow.broken:
             if flow.waiting:
                 if flow.have + flow.queued <= self.options.undecided_limit:
                     break
-                self._give_up(side, flow.releases[-1])
+                try:
+                    self._give_up(side, flow.releases[-1])
+                except Exception as error:
+                    self._cut_again(side, bug(error))
                 continue
             item = queue[index]
             index += 1
             if isinstance(item, Hole):
-                self._hole(side, item)
+                try:
+                    self._hole(side, item)
+                except Exception as error:
+                    self._break(side, bug(error), item.release, (item.order, item.number, item.file, item.time_ns))
             else:
                 flow.queued -= len(item.data)
-                self._chunk(side, item)
+                try:
+                    self._chunk(side, item)
+                except Exception as error:
+                    self._cut_again(side, bug(error))
+        if flow.broken:
+            queue.clear()
+            return
         del queue[:index]
         flow.forget()
 
@@ -642,9 +778,12 @@ class Dissector:
         self._cut(side)
 
     def _chunk(self, side: int, chunk: Chunk) -> None:
+        self.flows[side].add(chunk)
+        self._bytes(side, chunk.data)
+
+    def _bytes(self, side: int, data: bytes) -> None:
+        """Take these bytes in, whose segments are known."""
         flow = self.flows[side]
-        flow.add(chunk)
-        data = chunk.data
         partial = flow.partial
         if partial is not None:
             data = self._pass_by(side, partial, data)
@@ -658,6 +797,86 @@ class Dissector:
         else:
             flow.data = data
         self._cut(side)
+
+    def _cut_again(self, side: int, what: str) -> None:
+        """An exception came where the bytes of many segments were cut at once: take them one by one, up to the frame that raises it.
+
+        Where none does, it is the bytes at hand.
+        """
+        flow = self.flows[side]
+        columns = (flow.starts, flow.orders, flow.releases, flow.numbers, flow.files, flow.times)
+        rows = list(zip(*columns, strict=False))
+        row = rows[-1]
+        try:
+            data = self._left(side)
+            at = flow.position
+            if flow.partial is None and (flow.searching or at == flow.told):
+                rows = rows[flow.segment(at) :]
+                self._restart(flow, b"")
+                for column in columns:
+                    del column[-len(rows) :]
+                for index, row in enumerate(rows):
+                    for column, value in zip(columns, row, strict=True):
+                        column.append(max(value, flow.floor) if column is flow.releases else value)
+                    end = rows[index + 1][0] - at if index + 1 < len(rows) else len(data)
+                    self._bytes_again(side, data[max(0, row[0] - at) : end], row[0])
+        except Exception as error:
+            what = bug(error)
+        self._break(side, what, max(row[2], flow.floor), (row[1], row[3], row[4], row[5]))
+
+    def _bytes_again(self, side: int, piece: bytes, start: int) -> None:
+        """Take in the bytes of one segment, which begins at `start`; where that raises an exception, byte by byte."""
+        flow = self.flows[side]
+        if flow.waiting:
+            flow.pieces.append(piece)
+            flow.have += len(piece)
+            return
+        try:
+            self._bytes(side, piece)
+        except Exception:
+            data = self._left(side)
+            if flow.partial is None and flow.position == flow.told:
+                before = max(0, start - flow.position)
+                self._restart(flow, data[:before])
+                for at in range(before, len(data)):
+                    self._bytes(side, data[at : at + 1])
+                    if flow.searching or flow.waiting or flow.partial is not None:
+                        break
+            raise
+
+    def _left(self, side: int) -> bytes:
+        """The bytes at hand that are not cut, when an exception came as they were."""
+        self._uncut()
+        flow = self.flows[side]
+        data = flow.join()
+        if flow.position < flow.told:
+            data = data[flow.told - flow.position :]
+            flow.position = flow.told
+        return data
+
+    def _uncut(self) -> None:
+        """Forget frames that were about to be handed on when an exception came."""
+        told = [flow.told for flow in self.flows]
+        begun = self._cuts[self._emitted :]
+        self._cuts[self._emitted :] = [cut for cut in begun if cut[3] < told[cut[4]] or range_of(cut) is None or is_broken(cut)]
+
+    def _restart(self, flow: _Flow, data: bytes) -> None:
+        """Let these be the bytes at hand."""
+        flow.pieces.clear()
+        flow.data = data
+        flow.have = len(data)
+        flow.need = 0
+
+    def _break(self, side: int, what: str, release: int, mark: Mark) -> None:
+        """Cut no more of this side: what was cut counts, and then comes the exception."""
+        self._uncut()
+        flow = self.flows[side]
+        flow.broken = True
+        flow.waiting = False
+        self._put_broken(side, what, release, mark)
+
+    def _put_broken(self, side: int, what: str, release: int, mark: Mark) -> None:
+        self._put_gap(side, self.flows[side].told, 0, Broken(what), False, release, mark)
 
     def _pass_by(self, side: int, partial: _Partial, data: bytes) -> bytes:
         """Let bytes go by that belong to a frame which is not kept whole; returns those behind it."""
@@ -677,7 +896,6 @@ class Dissector:
         flow = self.flows[side]
         partial = flow.partial
         assert partial is not None
-        flow.partial = None
         order, number, file, time_ns = partial.last
         reason = f"{partial.lost} bytes {_MISSING[partial.why]}" if partial.lost else partial.reason
         if size < partial.length:
@@ -702,13 +920,17 @@ class Dissector:
                 self,
             )
         )
+        flow.told = partial.position + size
+        flow.partial = None
 
-    def _put_gap(self, side: int, position: int, size: int, reason: str, in_frame: bool, release: int, mark: Mark) -> None:
+    def _put_gap(self, side: int, position: int, size: int, reason: str | Broken, in_frame: bool, release: int, mark: Mark) -> None:
         order, number, file, time_ns = mark
         rank = self.rank(side)
         self._cuts.append(
             (release, order, rank, position, side, None, number, file, time_ns, time_ns, None, size, 0, (reason, in_frame), self)
         )
+        if not in_frame:
+            self.flows[side].told = position + size
 
     def _end_skip(self, side: int, release: int, mark: Mark) -> None:
         """Bytes passed over without finding a frame, up to here, are one gap."""
@@ -779,7 +1001,7 @@ class Dissector:
     def _finish(self, side: int, release: int, mark: Mark) -> None:
         """No byte of this side will follow."""
         flow = self.flows[side]
-        if not flow.starts:
+        if not flow.starts or flow.broken:
             return
         self._stop(side, release, mark, 0, "captured")
         if flow.partial is not None:
@@ -937,20 +1159,41 @@ class Dissector:
                     )
                 )
             at = end
+        flow.told = base + at
 
 
-def records_of(cuts: list[Cut]) -> list[Emitted]:
+def records_of(cuts: list[Cut], failed: list[Dissector] | None = None) -> list[Emitted]:
     """The records of frames, in their order, and the exchanges that these make certain; the frames may be of many conversations.
 
     Called with frames of few packets at a time, as what is made of them is handed on and freed while it is in the processor's cache.
+    An exception costs what follows of its conversation; `failed` gets the dissectors to which that happened.
     """
     emitted: list[Emitted] = []
+    while cuts:
+        left = iter(cuts)
+        try:
+            _make(left, cuts[0][14].options, emitted)
+            break
+        except Exception as error:
+            what = str(error) if type(error) is Postponed else bug(error)
+        at = len(cuts) - length_hint(left) - 1
+        cut, dissector = cuts[at], cuts[at][14]
+        own = [one for one in cuts[at + 1 :] if one[14] is dissector]
+        cuts = [one for one in cuts[at + 1 :] if one[14] is not dissector]
+        dissector.fail(what, cut, own)
+        dissector.count(-1 - len(own))
+        dissector.take_back(emitted, cut)
+        if failed is not None:
+            failed.append(dissector)
+    return emitted
+
+
+def _make(cuts: Iterator[Cut], options: Options, emitted: list[Emitted]) -> None:
     append = emitted.append
     low = high = 0
     second_text = time = ""
     time_of = None
-    detail = bool(cuts) and cuts[0][14].options.detail
-    timed = bool(cuts) and not cuts[0][14].options.terse
+    detail, timed = options.detail, not options.terse
     for release, order, rank, position, side, first_number, number, file, first_time, time_ns, data, start, end, damage, dissector in cuts:
         if timed and time_ns != time_of:
             time_of = time_ns
@@ -974,7 +1217,7 @@ def records_of(cuts: list[Cut]) -> list[Emitted]:
                     dissector.pairer.take(one, append)
                 continue
             decoded = dissector.decode(side, data, start, end, damage)
-            sender = _SENDERS[dissector.client][side]
+            sender = SENDERS[dissector.client][side]
             if damage is not None:
                 size = damage.size
         name, kind, ident, fields, outcome, notes, fault, role, key, spans = decoded
@@ -1004,15 +1247,35 @@ def records_of(cuts: list[Cut]) -> list[Emitted]:
             notes,
             fault,
         )
-        if fault is not None:
-            dissector.fault()
         if detail:
             dissector.details(message, data[start:end], spans)
+        if fault is not None:
+            dissector.fault()
         one = (release, order, rank, position, message, role, key, first_time)  # type: ignore[assignment]
         append(one)
         if role and dissector.pairer is not None:
             dissector.pairer.take(one, append)
-    return emitted
+
+
+def range_of(cut: Cut) -> Range | None:
+    """The bytes of a frame, or of a gap that lies in no frame."""
+    side, position, data, start, end, damage = cut[4], cut[3], cut[10], cut[11], cut[12], cut[13]
+    if data is None:
+        return None if damage[1] else (side, position, position + start)
+    return side, position, position + (end - start if damage is None else damage.size)
+
+
+def is_broken(cut: Cut) -> bool:
+    """Whether an exception came in this place."""
+    return cut[10] is None and type(cut[13][0]) is Broken
+
+
+def count_gap(tallies: Iterable[Tally], gap: Gap, number: int = 1) -> None:
+    """Count a gap, or with a `number` of -1 take that back."""
+    for tally in tallies:
+        tally.gaps += number
+        if not gap.in_frame or gap.reason != "skipped":
+            tally.gap_bytes += number * gap.size
 
 
 def straighten(rows: list[Any], sides: Iterable[int], since: tuple[int, int]) -> None:

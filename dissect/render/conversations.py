@@ -37,7 +37,7 @@ def plain(rows: Sequence[ConversationRow]) -> str:
                 str(row.retransmissions),
                 str(row.limit_hits),
                 visible(row.ended),
-                visible("; ".join([*row.evidence, *_facts(row)])),
+                visible("; ".join([*_error(row), *row.evidence, *_facts(row)])),
             ]
         )
     sizes = [max(width(line[column]) for line in lines) for column in range(len(lines[0]))]
@@ -128,8 +128,12 @@ def _fact(value: object) -> str:
     return str(value)
 
 
+def _error(row: ConversationRow) -> list[str]:
+    return [] if row.internal_error is None else [f"internal error: {row.internal_error}"]
+
+
 def _trouble(row: ConversationRow) -> list[str]:
-    told = []
+    told = _error(row)
     if row.gaps:
         told.append(f"{row.gaps:,} {'gap' if row.gaps == 1 else 'gaps'} ({bytes_text(row.gap_bytes)})")
     for count, text in ((row.faults, "damaged"), (row.unanswered, "unanswered"), (row.limit_hits, "limits reached")):

@@ -58,7 +58,7 @@ _EXCHANGE = {
     "request": "Number of the request.",
     "response": "Number of the response; null if there is none.",
     "outcome": "How the request ended.",
-    "reason": "Why there is no response: closed, capture ended, bytes lost, limit, timeout, deadline passed (its own).",
+    "reason": "Why there is no response: closed, capture ended, bytes lost, limit, timeout, internal error, deadline passed (its own).",
     "latency_ns": "From the last byte of the request to the first byte of the response.",
 }
 
@@ -86,6 +86,7 @@ _CONVERSATION = {
     "retransmissions": "Segments whose bytes had come before.",
     "ended": "How it ended.",
     "limit_hits": "How often a limit on what is held was reached.",
+    "internal_error": "A bug of streamdump ended its dissection: where in the code, and at which packet; null if there was none.",
     "facts": "What the protocol's state adds.",
 }
 

@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from dissect.capture.duplicates import Duplicates
 from dissect.capture.odd import OddPackets
-from dissect.errors import ForeignState
+from dissect.errors import ForeignState, Report
 from dissect.inspector import Inspector, Tracked
 from dissect.model import ConversationRow, Message, Options, Record, SegmentBatch
 from dissect.protocols.base import Emitted
@@ -49,7 +49,6 @@ from dissect.spark.rows import (
     carry_batch,
     flow_ids,
 )
-from dissect.tcp.conversations import Conversation
 
 SORTED_BY = ("flow_id", "merge_ns", "file", "number", "-kind")
 """How rows have to be sorted for `dissect`; a minus sign: descending."""
@@ -73,6 +72,8 @@ class Results(msgspec.Struct):
     conversations: list[ConversationRow] = msgspec.field(default_factory=list)
     carry: list[dict[str, Any]] = msgspec.field(default_factory=list)
     """Rows of packets (see `rows.SCHEMA`) to be given together with the next lot; `carry_batch` makes a batch of them."""
+    reports: list[Report] = msgspec.field(default_factory=list)
+    """What to tell of bugs of ours."""
 
     def carry_batch(self) -> pa.RecordBatch:
         return carry_batch(self.carry)
@@ -82,16 +83,16 @@ class FlowInspector(Inspector):
     """An inspector whose records name the messages that belong to them instead of their numbers."""
 
     MADE_OF = ("options",)
-    DERIVED = ("options", "inputs", "batch_rows", "counters", "errors", "link", "past", "linked", "_number", "_aged_ns")
+    DERIVED = ("options", "inputs", "batch_rows", "counters", "errors", "reports", "link", "past", "linked", "_number", "_aged_ns", "_told")
 
     def __init__(self, options: Options) -> None:
         super().__init__([], options)
         self.linked: list[Linked] = []
         self.orders = 0
 
-    def _begin(self, conversation: Conversation) -> Tracked:
-        conversation.index = conversation_id(conversation.first)
-        return super()._begin(conversation)
+    def _begin(self, tracked: Tracked) -> None:
+        tracked.tcp.index = conversation_id(tracked.tcp.first)
+        super()._begin(tracked)
 
     def _hand_out(self, emitted: list[Emitted]) -> list[Record]:
         named: dict[int, tuple[Message, Message | None]] = {id(record): (asked, answer) for record, asked, answer in self._links}
@@ -254,8 +255,8 @@ class _Opened:
     def made(self) -> Iterator[Results]:
         """What became certain so far."""
         if self._inspector is not None:
-            self.results.records += self._inspector.take_linked()
-        if self.results.records or self.results.conversations or self.results.carry:
+            self._take(self._inspector)
+        if self.results.records or self.results.conversations or self.results.carry or self.results.reports:
             results, self.results = self.results, Results()
             self._held = 0
             yield results
@@ -275,10 +276,15 @@ class _Opened:
                 if due is not None:
                     assert self._flow_id is not None
                     self._carry(_carry(CARRY, self._flow_id, self._flow, min(due, LATEST), inspector.state()))
-            results.records += inspector.take_linked()
+            self._take(inspector)
         self._inspector = self._row = None
         if len(results.records) >= HELD_RECORDS or self._held >= HELD_BYTES:
             yield from self.made()
+
+    def _take(self, inspector: FlowInspector) -> None:
+        self.results.records += inspector.take_linked()
+        self.results.reports += inspector.reports
+        inspector.reports.clear()
 
     def _carry(self, row: dict[str, Any]) -> None:
         self.results.carry.append(row)

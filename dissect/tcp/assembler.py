@@ -30,6 +30,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
+from dissect.errors import Failure, bug
 from dissect.model import Chunk, Hole, Options
 from dissect.tcp.sequence import FAR, MASK, NEAR
 
@@ -262,9 +263,12 @@ class Pool:
                 heappop(self._queue)
                 continue
             assembler = entry[4]
-            assembler.give_up(entry[3], order)
-            assembler.conversation.limit_hits += 1
-            assembler.check_closed(order)
+            try:
+                assembler.give_up(entry[3], order)
+                assembler.conversation.limit_hits += 1
+                assembler.check_closed(order)
+            except Exception as error:
+                assembler.fail(bug(error), order, assembler.conversation.last)
             touched.append(assembler)
         return touched
 
@@ -378,7 +382,6 @@ class ByteStream:
         run = self.run
         if not run:
             return
-        self.run = []
         orders: list[int]
         releases: list[int]
         if len(run) == 1:
@@ -393,24 +396,42 @@ class ByteStream:
             if releases == orders:
                 releases = orders
         start = self.next - len(data)
-        notes = self.take_notes(start, self.next) if self.notes else ()
+        notes, left = self.parted_notes(start, self.next) if self.notes else ((), self.notes)
+        recent = self.latest(data, self.keep(self.next, self.acked))
         self.items.append(Chunk(self.side, start - self.origin, data, starts, orders, releases, numbers, files, times, notes))
-        self.remember(data)
+        self.recent, self.notes = recent, left
+        self.run = []
 
-    def keep(self) -> int:
+    def flush_singly(self) -> tuple[str, int, Mark] | None:
+        """Join the bytes released so far piece by piece, as an exception came when it was done at once: the one that raises it, if any
+        does, as what it is, when, and with which packet. Those behind it are lost."""
+        run, end = self.run, self.next
+        self.next -= sum(len(piece[0]) for piece in run)
+        for piece in run:
+            self.run = [piece]
+            self.next += len(piece[0])
+            try:
+                self.flush()
+            except Exception as error:
+                self.run, self.next = [], end
+                return bug(error), piece[2], (piece[1], *piece[3:])
+        return None
+
+    @staticmethod
+    def keep(end: int, acked: int) -> int:
         """How many of the bytes released last are kept."""
-        return self.next - max(self.next - HELD_BACK_UNACKED, min(self.acked, self.next) - HELD_BACK)
+        return end - max(end - HELD_BACK_UNACKED, min(acked, end) - HELD_BACK)
 
-    def remember(self, data: bytes) -> None:
-        """Keep the end of what was released."""
-        keep = self.keep()
-        self.recent = data[-keep:] if len(data) >= keep else (self.recent + data)[-keep:]
+    def latest(self, data: bytes, keep: int) -> bytes:
+        """The end of what was released before and this."""
+        return data[-keep:] if len(data) >= keep else (self.recent + data)[-keep:]
 
-    def take_notes(self, start: int, end: int) -> tuple[tuple[int, str], ...]:
-        """The notes for a chunk that reaches from `start` to `end`; those on a hole before it move to its first byte."""
+    def parted_notes(self, start: int, end: int) -> tuple[tuple[tuple[int, str], ...], list[tuple[int, int, str, int, int]] | None]:
+        """The notes for a chunk that reaches from `start` to `end`, and those that are left; those on a hole before it move to its first
+        byte."""
         assert self.notes is not None
         taken = [note for note in self.notes if note[0] < end]
-        self.notes = self.notes[len(taken) :] or None
+        left = self.notes[len(taken) :] or None
         origin = self.origin
         notes = []
         for at, _, what, one, two in taken:
@@ -419,7 +440,7 @@ class ByteStream:
             else:
                 text = f"{one} bytes from before the first byte released came late and were dropped"
             notes.append((max(at, start) - origin, text))
-        return tuple(notes)
+        return tuple(notes), left
 
     def note(self, position: int, arrival: int, what: str, one: int, two: int) -> None:
         """Leave a note on the byte at `position`, or on the next one if that was released already."""
@@ -446,7 +467,7 @@ def _difference(at: int, one: bytes, two: bytes) -> tuple[int, int]:
 class Assembler:
     """Both byte streams of one conversation."""
 
-    __slots__ = ("clock", "closed", "conversation", "flip", "packets", "pool", "reset", "streams", "told")
+    __slots__ = ("clock", "closed", "conversation", "failure", "flip", "packets", "pool", "reset", "streams", "told")
 
     def __init__(self, conversation: Conversation, flip: int, pool: Pool) -> None:
         self.conversation = conversation
@@ -461,6 +482,8 @@ class Assembler:
         self.reset = False
         # Its end has been delivered.
         self.told = False
+        # What an exception was that came, until it is delivered.
+        self.failure: Failure | None = None
 
     def takes(self, side: int, seq: int, ack: int, flags: int, wire: int) -> bool:
         """Whether a segment belongs to this conversation; otherwise it is the first one captured of another between the same ports."""
@@ -601,11 +624,20 @@ class Assembler:
             while stream.waiting is not None:
                 self.give_up(stream, release)
             top = stream.top
-            if top - stream.next == 1 and stream.fin is None and (other.fin is not None or self.reset or stream.known == TENTATIVE):
-                # One number without a byte: a FIN that was not captured, or a keep-alive before the first byte.
+            if self._is_no_byte(stream, other, stream.next):
                 top = stream.next
             if top > stream.next:
                 stream.hole(top, "lost", release, conversation.last)
+        self._end_at(release)
+
+    def _is_no_byte(self, stream: ByteStream, other: ByteStream, end: int) -> bool:
+        """Whether what was acknowledged behind `end` is one number without a byte: a FIN that was not captured, or a keep-alive before the
+        first byte."""
+        return stream.top - end == 1 and stream.fin is None and (other.fin is not None or self.reset or stream.known == TENTATIVE)
+
+    def _end_at(self, release: int) -> None:
+        """No more segments will come."""
+        conversation = self.conversation
         self.closed = release
         if conversation.open:
             ended = [conversation.endpoints[stream.side] for stream in self.streams if stream.fin is not None]
@@ -626,6 +658,7 @@ class Assembler:
         for stream in self.streams:
             if stream.run:
                 stream.flush()
+        for stream in self.streams:
             if stream.items:
                 items += stream.items
                 stream.items = []
@@ -634,6 +667,19 @@ class Assembler:
                 stream.recent = b""
                 stream.notes = None
         return items
+
+    def fail(self, what: str, release: int, mark: Mark) -> None:
+        """An exception came with a packet: from here on segments are only counted. What was released before counts."""
+        for stream in self.streams:
+            if stream.waiting is not None:
+                self.pool.total -= stream.waiting.cost
+                self.pool.count -= 1
+                stream.waiting = None
+            stream.sent = max(stream.sent, stream.next)
+            stream.pending = stream.notes = None
+        if type(self) is not Counting or (self.failure is not None and release < self.failure.release):
+            self.failure = Failure(what, release, mark[1], mark[2])
+        self.__class__ = Counting
 
     def _synchronise(self, own: ByteStream, other: ByteStream, seq: int, ack: int, flags: int) -> bool:
         """Take a SYN; False for one that answers something else."""
@@ -800,13 +846,15 @@ class Assembler:
         new = 0
         conflicts: list[tuple[int, int]] = []
         known = at + len(data)
-        if data:
-            new, lowest, conflicts = waiting.put(at, known, data, mark, self.clock)
-        if known < end:
-            more, first, _ = waiting.put(known, end, None, mark, self.clock)
-            new += more
-            lowest = min(lowest, first)
-        self.pool.total += waiting.cost - held
+        try:
+            if data:
+                new, lowest, conflicts = waiting.put(at, known, data, mark, self.clock)
+            if known < end:
+                more, first, _ = waiting.put(known, end, None, mark, self.clock)
+                new += more
+                lowest = min(lowest, first)
+        finally:
+            self.pool.total += waiting.cost - held
         if not new:
             count.retransmitted += 1
         else:
@@ -860,6 +908,82 @@ class Assembler:
             elif stream.certain < waiting.starts[waiting.head]:
                 return
             self.give_up(stream, release)
+
+
+class Counting(Assembler):
+    """A conversation after an exception: its bytes are not put together any more, it is only known how far its byte streams reach."""
+
+    __slots__ = ()
+
+    def takes(self, side: int, seq: int, ack: int, flags: int, wire: int) -> bool:
+        return flags & (SYN | ACK) != SYN or (self.closed is None and self.streams[side].syn == seq)
+
+    def step(
+        self,
+        order: int,
+        time_ns: int,
+        number: int,
+        file: int,
+        side: int,
+        seq: int,
+        ack: int,
+        flags: int,
+        offset: int,
+        length: int,
+        wire: int,
+        buffer: bytes,
+    ) -> None:
+        count, mark = self.streams[side].count, (order, number, file, time_ns)
+        if self.conversation.latest != mark:
+            # else it was counted before the exception came
+            count.packets += 1
+            count.bytes += wire
+            self.packets += 1
+        self.conversation.latest = mark
+        if self.closed is not None:
+            return
+        self.conversation.last = mark
+        self.clock = max(self.clock, time_ns)
+        self._reach(side, seq, ack, flags, wire)
+        if flags & RST and not self.reset:
+            self.reset = True
+            self.conversation.ended = f"RST by {self.conversation.endpoints[side]}"
+            self.conversation.open = False
+        one, two = self.streams
+        if one.fin is not None and two.fin is not None:
+            self._end_at(order)
+
+    def finish(self, release: int) -> None:
+        self._end_at(release)
+
+    def collect(self) -> list[Any]:
+        items = super().collect()
+        for stream, other in (self.streams, self.streams[::-1]):
+            end = stream.sent if self._is_no_byte(stream, other, stream.sent) else max(stream.top, stream.next)
+            stream.count.stream = end - stream.origin
+        return items
+
+    def _reach(self, side: int, seq: int, ack: int, flags: int, wire: int) -> None:
+        own, other = self.streams[side], self.streams[1 - side]
+        if flags & SYN:
+            seq = (seq + 1) & MASK
+        if not own.known:
+            own.start(seq, FIXED)
+            own.syn = (seq - 1) & MASK if flags & SYN else None
+        end = _position(own, seq + wire)
+        if _plausible(own, end):
+            own.sent = max(own.sent, end)
+            if flags & FIN and own.fin is None and end == own.sent:
+                own.fin = end
+        if flags & ACK and other.known:
+            end = _position(other, ack)
+            if _plausible(other, end):
+                other.acked = max(other.acked, end)
+
+
+def _position(stream: ByteStream, seq: int) -> int:
+    """The position of a sequence number, seen from where the byte stream ends so far."""
+    return stream.top + ((seq - stream.base - stream.top + 0x8000_0000) & MASK) - 0x8000_0000
 
 
 def _plausible(stream: ByteStream, position: int) -> bool:

@@ -7,16 +7,18 @@ is repeated, early, late or cut, an acknowledgement of bytes not captured) goes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from socket import AF_INET, AF_INET6, inet_ntop
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dissect.errors import Failure, bug
 from dissect.model import Chunk, Hole, Options, SegmentBatch
-from dissect.tcp.assembler import ACK, END, FIN, FIXED, PIECE_COST, RST, SYN, Assembler, ByteStream, Conversation, Pool
+from dissect.tcp.assembler import ACK, END, FIN, FIXED, PIECE_COST, RST, SYN, Assembler, ByteStream, Conversation, Counting, Pool
 from dissect.tcp.sequence import FAR, MASK
 
 __all__ = ["END", "Conversation", "Conversations", "Delivery"]
@@ -61,18 +63,30 @@ class Stretch(msgspec.Struct):
 
     def chunk(self) -> Chunk:
         columns, rows = self.columns, slice(self.low, self.high)
+        starts = columns.start[rows]
         orders = columns.order[rows].tolist()
         return Chunk(
             self.side,
             self.position,
             _joined(columns.buffer, columns.offset[rows].tolist(), columns.end[rows].tolist()),
-            columns.start[rows].tolist(),
+            (starts - starts[0] if starts[0] else starts).tolist(),
             orders,
             orders,
             columns.number[rows].tolist(),
             columns.file[rows].tolist(),
             columns.time[rows].tolist(),
         )
+
+    def rows(self) -> Iterator[Stretch]:
+        """Its segments one by one."""
+        starts = self.columns.start[self.low : self.high].tolist()
+        for row, (start, end) in enumerate(pairwise([*starts, self.size]), self.low):
+            yield Stretch(self.side, self.position + start, end - start, row, row + 1, self.columns)
+
+    def packet(self) -> tuple[int, int, int]:
+        """The order, number and file of its first packet."""
+        columns = self.columns
+        return int(columns.order[self.low]), int(columns.number[self.low]), int(columns.file[self.low])
 
 
 def _joined(buffer: bytes, offsets: list[int], ends: list[int]) -> bytes:
@@ -82,17 +96,30 @@ def _joined(buffer: bytes, offsets: list[int], ends: list[int]) -> bytes:
 
 
 class Delivery(msgspec.Struct):
-    """What became certain of one conversation. `closed`: the packet that ended it, END at the end of the capture, None while open."""
+    """What became certain of one conversation. `closed`: the packet that ended it, END at the end of the capture, None while open.
+    `failure`: an exception came, and of what was certain later nothing will be delivered."""
 
     conversation: Conversation
     items: list[Chunk | Hole | Stretch]
     closed: int | None
+    failure: Failure | None = None
+
+
+class Detour(NamedTuple):
+    """An exception came where many segments or conversations are looked at together, which was then done one by one.
+
+    `conversation`: the one that it came with, if it was one.
+    """
+
+    what: str
+    conversation: Conversation | None = None
 
 
 class Conversations:
     """All conversations of a capture."""
 
     MADE_OF = ("options",)
+    DERIVED = ("detours", "lost")
 
     def __init__(self, options: Options) -> None:
         self._pool = Pool(options)
@@ -103,6 +130,10 @@ class Conversations:
         # Have something to deliver, or may have.
         self._touched: dict[Assembler, None] = {}
         self._done: list[Delivery] = []
+        self.detours: list[Detour] = []
+        """Exceptions that cost no conversation, since this was last emptied."""
+        self.lost: list[Failure] = []
+        """Exceptions that cost a segment of no conversation, since this was last emptied."""
 
     def feed(self, batch: SegmentBatch) -> list[Delivery]:
         """What these segments made certain, by conversation, with all bytes joined."""
@@ -129,7 +160,7 @@ class Conversations:
         """What is left at the end of the capture."""
         for assembler in self._table.values():
             if assembler.closed is None:
-                assembler.finish(END)
+                self._finish(assembler, END)
                 self._touched[assembler] = None
         return self._deliver()
 
@@ -161,10 +192,17 @@ class Conversations:
             assembler = self._table.pop(key)
             if assembler.closed is None:
                 cut_short = assembler.conversation.open
-                assembler.finish(order)
+                self._finish(assembler, order)
                 if cut_short:
                     assembler.conversation.ended = why
                 self._touched[assembler] = None
+
+    def _finish(self, assembler: Assembler, release: int) -> None:
+        try:
+            assembler.finish(release)
+        except Exception as error:
+            assembler.fail(bug(error), release, assembler.conversation.last)
+            assembler.finish(release)
 
     def _deliver(self) -> list[Delivery]:
         self._new.sort(key=lambda conversation: conversation.first)
@@ -180,15 +218,22 @@ class Conversations:
         return deliveries
 
     def _collect(self, assembler: Assembler, deliveries: list[Delivery]) -> None:
-        items: list[Chunk | Hole | Stretch] = assembler.collect()
-        closed = assembler.closed
+        try:
+            items: list[Chunk | Hole | Stretch] = assembler.collect()
+        except Exception as error:
+            items = _collect_singly(assembler, bug(error))
+        closed, failure = assembler.closed, assembler.failure
+        assembler.failure = None
+        if failure is not None and closed is not None and failure.release > closed:
+            self.lost.append(failure)
+            failure = None
         if assembler.told:
             return
         if closed is not None:
             assembler.told = True
-        elif not items:
+        elif not items and failure is None:
             return
-        deliveries.append(Delivery(assembler.conversation, items, closed))
+        deliveries.append(Delivery(assembler.conversation, items, closed, failure))
 
     def _create(self, key: bytes, reverse: int, flags: int, mark: tuple[int, int, int, int]) -> Assembler:
         """A conversation that begins with this packet."""
@@ -197,26 +242,38 @@ class Conversations:
         low, high = _endpoint(key, 0), _endpoint(key, 18)
         (one, port), (two, other_port) = (high, low) if flip else (low, high)
         conversation = Conversation((one, two), (port, other_port), mark, mark, mark)
-        self._new.append(conversation)
         assembler = Assembler(conversation, flip, self._pool)
+        self._new.append(conversation)
         self._table[key] = assembler
         return assembler
 
-    def _walk(self, key: bytes, assembler: Assembler | None, rows: Iterable[list[int]], buffer: bytes) -> Assembler:
-        """Take segments of one pair of endpoints one by one; returns the conversation that the last one belongs to."""
+    def _walk(self, key: bytes, assembler: Assembler | None, rows: Iterable[list[int]], buffer: bytes) -> None:
+        """Take segments of one pair of endpoints one by one."""
         for order, time_ns, number, file, reverse, seq, ack, flags, offset, length, wire in rows:
-            if assembler is None:
-                assembler = self._create(key, reverse, flags, (order, number, file, time_ns))
-            elif (wire or flags & SYN) and not assembler.takes(reverse ^ assembler.flip, seq, ack, flags, wire):
-                if assembler.closed is None:
-                    assembler.finish(order)
-                self._collect(assembler, self._done)
-                self._touched.pop(assembler, None)
-                assembler = self._create(key, reverse, flags, (order, number, file, time_ns))
-            assembler.step(order, time_ns, number, file, reverse ^ assembler.flip, seq, ack, flags, offset, length, wire, buffer)
-        assert assembler is not None
-        self._touched[assembler] = None
-        return assembler
+            try:
+                if assembler is None:
+                    assembler = self._create(key, reverse, flags, (order, number, file, time_ns))
+                elif (wire or flags & SYN) and not assembler.takes(reverse ^ assembler.flip, seq, ack, flags, wire):
+                    if assembler.closed is None:
+                        self._finish(assembler, order)
+                    self._collect(assembler, self._done)
+                    self._touched.pop(assembler, None)
+                    assembler = None
+                    assembler = self._create(key, reverse, flags, (order, number, file, time_ns))
+                assembler.step(order, time_ns, number, file, reverse ^ assembler.flip, seq, ack, flags, offset, length, wire, buffer)
+            except Exception as error:
+                what, mark = bug(error), (order, number, file, time_ns)
+                if assembler is None:
+                    self._table.pop(key, None)
+                    self.lost.append(Failure(what, order, number, file))
+                    continue
+                assembler.fail(what, order, mark)
+                try:
+                    assembler.step(order, time_ns, number, file, reverse ^ assembler.flip, seq, ack, flags, offset, length, wire, buffer)
+                except Exception as again:
+                    bug(again)
+        if assembler is not None:
+            self._touched[assembler] = None
 
     def _in_order(self, batch: SegmentBatch) -> None:
         flow = batch.flow.tobytes()
@@ -232,41 +289,70 @@ class Conversations:
                     self._touched[assembler] = None
 
     def _by_column(self, batch: SegmentBatch) -> None:
-        count = len(batch)
-        words = np.ascontiguousarray(batch.flow).view(np.uint64)
-        mixed = words[:, 0] * _FACTORS[0]
-        for column in range(1, 5):
-            mixed ^= mixed >> np.uint64(29)
-            mixed += words[:, column] * _FACTORS[column]
-        by_flow = np.argsort(mixed, kind="stable")
-        mixed = mixed[by_flow]
-        border = np.empty(count, np.bool_)
-        border[0] = True
-        np.not_equal(mixed[1:], mixed[:-1], out=border[1:])
-        words = words[by_flow]
-        unlike = (words[1:] != words[:-1]).any(axis=1)
-        if (unlike & ~border[1:]).any():
-            # Two pairs of endpoints with one mixed key.
+        try:
+            found = _grouped(batch)
+        except Exception as error:
+            self.detours.append(Detour(bug(error)))
+            found = None
+        if found is None:
             self._in_order(batch)
             return
-        begin = np.flatnonzero(border)
-        self._grouped(batch, by_flow, begin, words[begin].tobytes())
-
-    def _grouped(self, batch: SegmentBatch, by_flow: NDArray[np.int64], begin: NDArray[np.int64], keys: bytes) -> None:
-        """Take a batch whose rows in the order `by_flow` lie together by flow; `begin` says where each flow begins."""
-        plain = _Plain(batch, by_flow, begin)
+        by_flow, keys, plain = found
         rows: NDArray[np.int64] | None = None
         buffer = batch.buffer
         table, touched = self._table, self._touched
         for stretch, (flow, low, high, walk) in enumerate(plain.stretches):
             key = keys[flow * 40 : flow * 40 + 40]
             assembler = table.get(key)
-            if not walk and assembler is not None and plain.take(assembler, stretch):
-                touched[assembler] = None
-                continue
+            if not walk and assembler is not None:
+                try:
+                    taken = plain.take(assembler, stretch)
+                except Exception as error:
+                    self.detours.append(Detour(bug(error), assembler.conversation))
+                    taken = False
+                if taken:
+                    touched[assembler] = None
+                    continue
             if rows is None:
                 rows = _columns(batch, by_flow)
             self._walk(key, assembler, rows[low:high].tolist(), buffer)
+
+
+def _collect_singly(assembler: Assembler, what: str) -> list[Any]:
+    """What was released, where joining it has raised an exception: up to the piece that raises it."""
+    items: list[Any] = []
+    failed = []
+    for stream in assembler.streams:
+        found = stream.flush_singly()
+        if found is not None:
+            failed.append(found)
+        items += stream.items
+        stream.items = []
+    last = assembler.conversation.last
+    assembler.fail(*min(failed, key=lambda one: one[1], default=(what, last[0], last)))
+    assembler.collect()
+    return items
+
+
+def _grouped(batch: SegmentBatch) -> tuple[NDArray[np.int64], bytes, _Plain] | None:
+    """The rows by flow, the keys of the flows, and the stretches of each; None where two pairs of endpoints have one mixed key."""
+    count = len(batch)
+    words = np.ascontiguousarray(batch.flow).view(np.uint64)
+    mixed = words[:, 0] * _FACTORS[0]
+    for column in range(1, 5):
+        mixed ^= mixed >> np.uint64(29)
+        mixed += words[:, column] * _FACTORS[column]
+    by_flow = np.argsort(mixed, kind="stable")
+    mixed = mixed[by_flow]
+    border = np.empty(count, np.bool_)
+    border[0] = True
+    np.not_equal(mixed[1:], mixed[:-1], out=border[1:])
+    words = words[by_flow]
+    unlike = (words[1:] != words[:-1]).any(axis=1)
+    if (unlike & ~border[1:]).any():
+        return None
+    begin = np.flatnonzero(border)
+    return by_flow, words[begin].tobytes(), _Plain(batch, by_flow, begin)
 
 
 def _columns(batch: SegmentBatch, rows: NDArray[np.int64] | None) -> NDArray[np.int64]:
@@ -396,7 +482,8 @@ class _Plain:
         """Hand the rows of a stretch to their conversation, if they follow what it has and it is in no trouble; otherwise do nothing."""
         one, two = assembler.streams
         if (
-            assembler.closed is not None
+            type(assembler) is Counting
+            or assembler.closed is not None
             or assembler.reset
             or one.waiting is not None
             or two.waiting is not None
@@ -427,11 +514,23 @@ class _Plain:
             if acked is None:
                 return False
         assert acked is not None and acked_back is not None
+        new = self._taken(part, one, acked) if part >= 0 and size else None
+        new_back = self._taken(back, two, acked_back) if back >= 0 and size_back else None
+        # Nothing was changed until here, so that what raises an exception can be taken another way
         one.acked, two.acked = acked, acked_back
-        if part >= 0:
-            self._add(part, assembler, one)
-        if back >= 0:
-            self._add(back, assembler, two)
+        for at, stream, taken in ((part, one, new), (back, two, new_back)):
+            if at < 0:
+                continue
+            packets, size, latest = self._packets[at], self._bytes[at], self._latest[at]
+            stream.count.packets += packets
+            stream.count.bytes += size
+            assembler.packets += packets
+            if latest > assembler.clock:
+                assembler.clock = latest
+            if taken is not None:
+                item, stream.recent, stream.notes = taken
+                stream.items.append(item)
+                stream.next = stream.sent = stream.next + size
         assembler.conversation.last = assembler.conversation.latest = self._last[stretch]
         return True
 
@@ -450,29 +549,20 @@ class _Plain:
         ahead = ((self._ack[part] - stream.base - end + 0x8000_0000) & MASK) - 0x8000_0000
         return max(end + ahead, stream.acked) if -FAR <= ahead <= 0 else None
 
-    def _add(self, part: int, assembler: Assembler, stream: ByteStream) -> None:
-        packets, size = self._packets[part], self._bytes[part]
-        count = stream.count
-        count.packets += packets
-        count.bytes += size
-        assembler.packets += packets
-        if self._latest[part] > assembler.clock:
-            assembler.clock = self._latest[part]
-        if not size:
-            return
+    def _taken(self, part: int, stream: ByteStream, acked: int) -> tuple[Chunk | Stretch, bytes, Any]:
+        """The bytes of a part to be released, then the last bytes released, and the notes that are left."""
         if stream.run:
             stream.flush()
+        size, position = self._bytes[part], stream.next
         low, high = self._data[part], self._data[part + 1]
-        position = stream.next
-        end = stream.next = stream.sent = position + size
+        end = position + size
         columns = self._columns
         stretch = Stretch(stream.side, position - stream.origin, size, low, high, columns)
-        keep = stream.keep()
+        keep = stream.keep(end, acked)
         last = low if size <= keep else max(low, low + int(np.searchsorted(columns.start[low:high], size - keep, "right")) - 1)
-        stream.remember(_joined(columns.buffer, columns.offset[last:high].tolist(), columns.end[last:high].tolist()))
-        if stream.notes:
-            chunk = stretch.chunk()
-            chunk.notes = stream.take_notes(position, end)
-            stream.items.append(chunk)
-        else:
-            stream.items.append(stretch)
+        recent = stream.latest(_joined(columns.buffer, columns.offset[last:high].tolist(), columns.end[last:high].tolist()), keep)
+        if not stream.notes:
+            return stretch, recent, None
+        chunk = stretch.chunk()
+        chunk.notes, left = stream.parted_notes(position, end)
+        return chunk, recent, left

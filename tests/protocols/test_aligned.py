@@ -62,10 +62,10 @@ def test_batches_do_not_show(torn: float, options: Options) -> None:
 def test_whole_frames_need_no_joining(torn: float, aligned: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     refused: list[int] = []
 
-    def watched(found: list[tuple[Dissector, list[inspecting.Stretch]]]) -> tuple[list[inspecting.Cut], list[int]]:
-        cuts, others = inspecting_cut(found)
-        refused.append(len(others))
-        return cuts, others
+    def watched(found: list[tuple[Dissector, list[inspecting.Stretch]]]) -> tuple[list[inspecting.Cut], list[int | None]]:
+        cuts, counts = inspecting_cut(found)
+        refused.append(counts.count(None))
+        return cuts, counts
 
     inspecting_cut = inspecting.cut_aligned
     monkeypatch.setattr(inspecting, "cut_aligned", watched)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from itertools import chain, islice
 from typing import Any, ClassVar, NamedTuple
 
+from dissect.errors import Failure, bug
 from dissect.layout import Style
 from dissect.layout.values import UNREADABLE
 from dissect.layout.walk import Walked
@@ -29,6 +30,9 @@ from dissect.protocols.base import (
     Emitted,
     Mark,
     Protocol,
+    Range,
+    is_broken,
+    range_of,
 )
 from dissect.protocols.iggy import frames
 from dissect.protocols.iggy.checks import CHECKED_OPERATIONS, Check, checks, request_checksum
@@ -100,6 +104,10 @@ class Asked(NamedTuple):
     request: int = 0
 
 
+class Failed(Exception):
+    """Raised where a frame failed whose `failure` is known, so that nothing else is looked at."""
+
+
 class Given(NamedTuple):
     """What a frame is as far as the order of frames tells, before it is decoded."""
 
@@ -118,7 +126,7 @@ class IggyDissector(Dissector):
 
     protocol: ClassVar[str] = "iggy"
     header_size: ClassVar[int] = 8
-    DERIVED = ("style", "plain", "tables", "asks", "answers")
+    DERIVED = ("style", "plain", "tables", "asks", "answers", "made", "at")
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -144,6 +152,12 @@ class IggyDissector(Dissector):
         self.deciding: list[str] = []
         self.held: list[tuple[Cut, Given]] = []
         self.held_bytes = 0
+        self.made: list[Emitted] = []
+        """The records that `emit` has made so far."""
+        self.at: Cut | None = None
+        """The frame that is looked at."""
+        self.pending: dict[tuple[int, int], int] = {}
+        """Frames that wait, whatever for: their ends by side and position."""
         self.early: list[Cut] = []
         self.patient = True
         self.doubted: deque[Cut] = deque()
@@ -329,18 +343,53 @@ class IggyDissector(Dissector):
     # Layouts
 
     def emit(self, cuts: list[Cut]) -> list[Emitted]:
-        emitted: list[Emitted] = []
+        made = self.made = []
         at, count = 0, len(cuts)
-        while at < count:
-            if not self.early and not self.unsure and not self.firm:
-                stop = self._ordinary(cuts, at) if self.settled else self._alike(cuts, at)
-                if stop > at:
-                    emitted += super().emit(cuts[at:stop] if stop - at < count else cuts)
-                    at = stop
-                    continue
-            emitted += self._emit_one(cuts[at])
-            at += 1
-        return emitted
+        try:
+            while at < count and self.failure is None:
+                if not self.early and not self.unsure and not self.firm:
+                    stop = self._ordinary(cuts, at) if self.settled else self._alike(cuts, at)
+                    if stop > at:
+                        made += super().emit(cuts[at:stop] if stop - at < count else cuts)
+                        at = stop
+                        continue
+                cut = cuts[at]
+                at += 1
+                if is_broken(cut):
+                    made += super().emit([cut])
+                    break
+                whole = range_of(cut)
+                if whole is not None:
+                    self.pending[whole[:2]] = whole[2]
+                self._emit_one(cut)
+        except Exception as error:
+            cut = cuts[at - 1]
+            self.failure = self.failure or Failure(bug(error), cut[0], cut[6], cut[7])
+            if self.at is cut:
+                self._save(cut[0])
+        if self.failure is not None:
+            self.drop(cuts[at:])
+        return made
+
+    def _put(self, cut: Cut) -> None:
+        """Make the record of a frame."""
+        self.made += super().emit([cut])
+        if self.failure is not None:
+            raise Failed
+        self.pending.pop((cut[4], cut[3]), None)
+
+    def _save(self, release: int) -> None:
+        """Make records of the frames that wait, which all came before the one that failed."""
+        failure, self.failure, self.given = self.failure, None, None
+        try:
+            self._stop_waiting(release)
+        except Exception as error:
+            self.failure or bug(error)
+        self.failure = failure
+
+    def missed(self) -> list[Range]:
+        self.unsent += [(side, start, end) for (side, start), end in self.pending.items()]
+        return super().missed()
 
     def _ordinary(self, cuts: list[Cut], at: int) -> int:
         """Where the frames end that neither are gaps nor answer what was not asked."""
@@ -432,59 +481,77 @@ class IggyDissector(Dissector):
                 del orders[number]
 
     def close(self, release: int, last: Mark) -> list[Emitted]:
-        # a new list: what the base class returns may be what it keeps
-        return super().close(release, last) + self._stop_waiting(release)
+        emitted = super().close(release, last)
+        if self.failure is None:
+            self.made = emitted
+            try:
+                self._stop_waiting(release)
+            except Exception as error:
+                self.failure = self.failure or Failure(bug(error), release, last[1], last[2])
+        return emitted
 
-    def _emit_one(self, cut: Cut) -> list[Emitted]:
+    def _emit_one(self, cut: Cut) -> None:
         side, data, start, end = cut[4], cut[10], cut[11], cut[12]
+        self.at = cut
         if side != self.client:
-            return self._doubt(cut) if self.doubted or self._doubts(cut[1]) else self._emit_answer(cut)
+            if self.doubted or self._doubts(cut[1]):
+                self._doubt(cut)
+            else:
+                self._emit_answer(cut)
+            return
         if data is None and cut[13][1]:
-            return super().emit([cut])
+            self._put(cut)
+            return
         self.hasty = False
         if data is None:
             # answers that wait for their requests go on waiting: those behind the hole come now
             self.lost_asks = max(self.lost_asks, cut[1])
-            return self._stop_doubting(cut[0], cut[1]) + super().emit([cut])
+            self._stop_doubting(cut[0], cut[1])
+            self._put(cut)
+            return
         self._hear_framing(side)
-        emitted = self._stop_doubting(cut[0], cut[1])
+        self._stop_doubting(cut[0], cut[1])
         while self.unsure and self.early and self.early[0][1] < cut[1]:
-            emitted += self._place_early(cut[0])
-        emitted += self._place(cut, self._ask(data, start, end, cut[1]))
+            self._place_early(cut[0])
+        self.at = cut
+        self._place(cut, self._ask(data, start, end, cut[1]))
         self.heard = max(self.heard, cut[1])
-        emitted += self._stop_doubting(cut[0])
+        self._stop_doubting(cut[0])
         # after a loss they go on waiting until every request that was sent before them is here
         while self.early and self.open and not self.unsure:
-            emitted += self._place_early(cut[0])
-        return emitted
+            self._place_early(cut[0])
 
-    def _emit_answer(self, cut: Cut) -> list[Emitted]:
+    def _emit_answer(self, cut: Cut) -> None:
         side, data, start, end = cut[4], cut[10], cut[11], cut[12]
+        self.at = cut
         if self.hasty:
             # one that is missing may follow any of the requests seen so far
             self.lost_asks = max(self.lost_asks, cut[1])
         if data is None:
             if cut[13][1]:
-                return super().emit([cut])
-            emitted = self._give_up_early(cut[0])
+                self._put(cut)
+                return
+            self._give_up_early(cut[0])
             certain = not self.unsure and self._skip_answers(start)
             self.lost_answers = max(self.lost_answers, cut[1])
             self.heard = max(self.heard, self.orders.get(self.number, NEVER_LOST))
             self.lost_room += 1 + start // (HEADER if self.long[side] else 8)
-            emitted += super().emit([cut])
+            self._put(cut)
             if certain:
                 self._certain()
-            return emitted
+            return
         self._hear_framing(side)
         if self.early and self.unsure:
-            return self._give_up_early(cut[0]) + self._emit_answer(cut)
+            self._give_up_early(cut[0])
+            self._emit_answer(cut)
+            return
         if not self.open and self.patient and not self.unsure and self._expected(data, start, end):
             self.early.append((*cut[:10], data[start:end], 0, end - start, *cut[13:]))
-            if len(self.early) <= EARLY_FRAMES:
-                return []
-            self.patient = False
-            return self._give_up_early(cut[0])
-        return self._place(cut, self._answer(data, start, end, cut[1]))
+            if len(self.early) > EARLY_FRAMES:
+                self.patient = False
+                self._give_up_early(cut[0])
+            return
+        self._place(cut, self._answer(data, start, end, cut[1]))
 
     def _hear_framing(self, side: int) -> None:
         """Take in which framing a side speaks where nothing said so before."""
@@ -501,7 +568,7 @@ class IggyDissector(Dissector):
         # else the client asked since, and this must be the answer to that
         return self.lost_answers > self.heard or self.answered > self.heard
 
-    def _doubt(self, cut: Cut) -> list[Emitted]:
+    def _doubt(self, cut: Cut) -> None:
         """Let what the server sent wait for the next bytes of the client."""
         data, start, end = cut[10], cut[11], cut[12]
         if data is not None:
@@ -509,21 +576,20 @@ class IggyDissector(Dissector):
             self.doubted_bytes += end - start
         self.doubted.append(cut)
         self.hasty = len(self.doubted) > EARLY_FRAMES or self.doubted_bytes > HELD_BYTES
-        return self._stop_doubting(cut[0]) if self.hasty else []
+        if self.hasty:
+            self._stop_doubting(cut[0])
 
-    def _stop_doubting(self, release: int, before: int = 0) -> list[Emitted]:
+    def _stop_doubting(self, release: int, before: int = 0) -> None:
         """Go on with what waited for bytes of the client: with what came `before` a packet, or with what there is no doubt about."""
-        emitted: list[Emitted] = []
         while self.doubted and (self.doubted[0][1] < before if before else not self._doubts(self.doubted[0][1])):
             cut = self.doubted.popleft()
             self.doubted_bytes -= cut[12] if cut[10] is not None else 0
-            emitted += self._emit_answer((max(cut[0], release), *cut[1:]))
-        return emitted
+            self._emit_answer((max(cut[0], release), *cut[1:]))
 
-    def _place_early(self, release: int) -> list[Emitted]:
+    def _place_early(self, release: int) -> None:
         """Place the first of the responses that came before their requests."""
-        early = self.early.pop(0)
-        return self._place((max(early[0], release), *early[1:]), self._answer(early[10], early[11], early[12], early[1]))
+        early = self.at = self.early.pop(0)
+        self._place((max(early[0], release), *early[1:]), self._answer(early[10], early[11], early[12], early[1]))
 
     def _skip_answers(self, size: int) -> bool:
         """Whether `size` lost bytes of the server are exactly the next answers, because none of those has a body; they are taken off."""
@@ -541,36 +607,35 @@ class IggyDissector(Dissector):
         """Whether a response that nothing asked for will find its request later in the capture."""
         return not self.mismatch and not (self.long[1 - (self.client or 0)] and end - start > 60 and data[start + 60] != REPLY)
 
-    def _give_up_early(self, release: int) -> list[Emitted]:
+    def _give_up_early(self, release: int) -> None:
         """Responses whose request does not come."""
-        emitted: list[Emitted] = []
         while self.early:
-            emitted += self._place_early(release)
-        return emitted
+            self._place_early(release)
 
-    def _stop_waiting(self, release: int) -> list[Emitted]:
+    def _stop_waiting(self, release: int) -> None:
         """Decode what is held with the likeliest layout."""
         self.heard = END
-        emitted = self._stop_doubting(release)
-        emitted += self._give_up_early(release)
+        self._stop_doubting(release)
+        self._give_up_early(release)
         self.assumed = True
-        return emitted + self._release(release)
+        self._release(release)
 
-    def _place(self, cut: Cut, given: Given) -> list[Emitted]:
+    def _place(self, cut: Cut, given: Given) -> None:
         """Emit one frame, or hold it until its layout is known; with it all that waited for what it tells."""
-        emitted: list[Emitted] = []
         differ = False
         data, start, end = cut[10], cut[11], cut[12]
         if not self.settled and self.long[cut[4]] and cut[13] is None:
             possible = frames.header_layouts(data, start, end, cut[4] == self.client)
             if self._keep(cut, given, tuple(layout for layout in self.candidates if layout in possible)):
-                emitted = self._release(cut[0])
+                self._release(cut[0])
+                self.at = cut
         if not self.settled:
             tables = self._tables(cut[4], data, start, end, given)
             if len(tables) > 1:
                 readings = {table: _reading(table, data, start, end, cut[13]) for table in tables}
                 if cut[13] is None and self._narrow(cut, given, tables, readings):
-                    emitted += self._release(cut[0])
+                    self._release(cut[0])
+                    self.at = cut
                 kept = [reading for table, reading in readings.items() if tables[table][0] in self.candidates]
                 differ = any(reading != kept[0] for reading in kept[1:])
                 if not differ and cut[4] != self.client and cut[13] is None and end - start <= WEIGHED_SIZE:
@@ -581,10 +646,10 @@ class IggyDissector(Dissector):
                 if len(self.held) > HELD_FRAMES or self.held_bytes > HELD_BYTES:
                     self.assumed = True
                     self.facts["undecided"] = "more frames waited for the layout than are kept"
-                    emitted += self._release(cut[0])
-                return emitted
+                    self._release(cut[0])
+                return
         self.given, self.differ = given, differ
-        return emitted + super().emit([cut])
+        self._put(cut)
 
     def _remember(self, code: int | None, frame: bytes) -> None:
         """Keep an answer that the layouts which are left read alike: the same answer will tell nothing new."""
@@ -592,19 +657,18 @@ class IggyDissector(Dissector):
             self.weighed.clear()
         self.weighed.add((code, frame))
 
-    def _release(self, release: int) -> list[Emitted]:
+    def _release(self, release: int) -> None:
         """Emit what was held and need not be any more."""
         held, self.held, self.held_bytes = self.held, [], 0
-        emitted: list[Emitted] = []
         for cut, given in held:
+            self.at = cut
             differ = not self.settled and self._differs(cut, given)
             if not self.assumed and (differ or self._asked_by_held(given)):
                 self.held.append((cut, given))
                 self.held_bytes += cut[12]
                 continue
             self.given, self.differ = given, differ
-            emitted += super().emit([(max(cut[0], release), *cut[1:])])
-        return emitted
+            self._put((max(cut[0], release), *cut[1:]))
 
     def _asked_by_held(self, given: Given) -> bool:
         """Whether the request that this answers is held."""

@@ -290,20 +290,25 @@ class SeastarDissector(Dissector):
             return
         emitted: list[Emitted] = []
         queue = _Segments(items)
-        for item, release in queue:
-            self.now = max(self.now, release)
-            emitted += self._at_once((item,))
-            while self.news:
-                # what one side tells may free the other
-                self.news = False
-                emitted += self._at_once(())
-            if self._decided(0) and self._decided(1):
-                emitted += self._at_once(queue.rest())
-                break
-        since = (self.flows[0].jumbled, self.flows[1].jumbled)
-        straighten(emitted, [int(one[4].src != self.context.endpoints[0]) for one in emitted], since)
-        emitted.sort(key=lambda one: one[:4])
-        self.ready = emitted
+        try:
+            for item, release in queue:
+                self.now = max(self.now, release)
+                emitted += self._at_once((item,))
+                while self.news:
+                    # what one side tells may free the other
+                    self.news = False
+                    emitted += self._at_once(())
+                if self.failure is not None:
+                    break
+                if self._decided(0) and self._decided(1):
+                    emitted += self._at_once(queue.rest())
+                    break
+        finally:
+            # even if an exception came
+            self.ready = emitted
+            since = (self.flows[0].jumbled, self.flows[1].jumbled)
+            straighten(emitted, [int(one[4].src != self.context.endpoints[0]) for one in emitted], since)
+            emitted.sort(key=lambda one: one[:4])
 
     def _at_once(self, items: Iterable[Chunk | Hole]) -> list[Emitted]:
         super().cut(items)
