@@ -23,7 +23,7 @@ from cli.exits import ExitCode
 from cli.help import page
 from cli.live import ways_out
 from cli.output import PipeClosed, fill_in, say, write_text
-from dissect.errors import InterfaceError, StreamdumpError, UsageError
+from dissect.errors import InterfaceError, Report, StreamdumpError, UsageError, bug
 
 READ = "read"
 """The command that needs no name; typing it means a file of that name."""
@@ -160,6 +160,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except _WrongCall as error:
         say(_wrong(error))
         return ExitCode.USAGE
+    except Exception as error:
+        # Nobody has to read a traceback at three in the morning
+        say(Report(bug(error), "this run ends here").text(None))
+        return ExitCode.INTERNAL
 
 
 def _wrong(error: Any) -> str:

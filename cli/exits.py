@@ -15,5 +15,7 @@ class ExitCode(IntEnum):
     """An input that is no capture, empty, damaged or cut off; what is whole has been read."""
     NO_INTERFACE = 4
     """No permission, no such interface, or it went away."""
+    INTERNAL = 5
+    """A bug of ours cost part of the output."""
     INTERRUPTED = 130
     """Interrupted before any packet, or before the tables of a pipeline were written or its query was answered."""

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from cli.exits import ExitCode
 from cli.options import WHEN, one_of, size, whole
 from cli.output import PipeClosed, abandon, coloured, columns, say, write_text
-from cli.run import account
-from dissect.errors import CaptureError, InterfaceError, UsageError
+from cli.run import Bugs, account
+from dissect.errors import CaptureError, InterfaceError, Report, UsageError, bug
 
 if TYPE_CHECKING:
     from dissect.capture.write import Ring, Writer
@@ -98,6 +98,7 @@ class LiveRun:
             promiscuous=wanted.promiscuous,
         )
         self.inspector: Inspector = Inspector([self.live], options)
+        self.bugs = Bugs()
         self.writer: Writer | None = None
         self._interrupted = 0
         self._before: list[tuple[signal.Signals, Any]] = []
@@ -140,6 +141,7 @@ class LiveRun:
         ends = None if duration is None else monotonic() + duration
         reader_gone = _reader_gone()
         for batch in live.batches():
+            self.tell()
             enough = False
             if len(batch):
                 batch, enough = self._limited(batch)
@@ -165,6 +167,11 @@ class LiveRun:
                 raise PipeClosed
         show(inspector.finish())
 
+    def tell(self, *more: Report) -> None:
+        """Say what there is to report of bugs of ours."""
+        self.inspector.reports += more
+        self.bugs.tell(self.inspector.reports, [self.live.name])
+
     def _limited(self, batch: PacketBatch) -> tuple[PacketBatch, bool]:
         """The packets that -a still allows, and whether it allows no more."""
         from dissect.capture.files import part
@@ -187,6 +194,7 @@ class LiveRun:
         if live.duplicates:
             extra.append(f"{live.duplicates:,} seen twice and counted once")
         parts, _ = account(self.inspector, self.stopped, extra)
+        self.tell()
         say(f"{live.name}: {'; '.join(parts)}")
         if live.dropped:
             say("a larger buffer (-B 256M) or a narrower filter (-f) keeps the kernel from dropping packets")
@@ -195,7 +203,7 @@ class LiveRun:
             return ExitCode.NO_INTERFACE
         if self._interrupted and not self.inspector.counters.packets:
             return ExitCode.INTERRUPTED
-        return ExitCode.DONE
+        return ExitCode.INTERNAL if self.bugs.came else ExitCode.DONE
 
     def _listen(self, begin: bool) -> None:
         if begin:
@@ -287,6 +295,7 @@ class Table:
         self._watch = Watch()
         self._screen: Any = None
         self._latest = 0.0
+        self._failed: set[str] = set()
 
     def __enter__(self) -> Self:
         if columns() is not None:
@@ -306,14 +315,28 @@ class Table:
     def take(self, records: list[Record]) -> bool:
         """Note what the table shows of these records; never enough."""
         if self._screen is not None:
-            self._watch.take(records)
+            try:
+                self._watch.take(records)
+            except Exception as error:
+                self._tell(bug(error))
         return False
+
+    def _tell(self, what: str) -> None:
+        """Report what would come again and again once."""
+        if what not in self._failed:
+            self._failed.add(what)
+            self._run.tell(Report(what, "the table lacks something"))
 
     def _refresh(self) -> None:
         now = monotonic()
         if now - self._latest >= REFRESH:
             self._latest = now
-            self._screen.update(self._watch.table(self._run.inspector, now, self._screen.console.size.height), refresh=True)
+            try:
+                table = self._watch.table(self._run.inspector, now, self._screen.console.size.height)
+            except Exception as error:
+                self._tell(bug(error))
+                return
+            self._screen.update(table, refresh=True)
 
 
 def _reader_gone() -> Callable[[], bool]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
+from operator import length_hint
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -13,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Self
 from cli.exits import ExitCode
 from cli.options import WHEN, one_of
 from cli.output import coloured, say
-from dissect.errors import CaptureError, MissingCodec, UsageError
+from dissect.errors import CaptureError, MissingCodec, Report, UsageError, bug
 
 if TYPE_CHECKING:
     from dissect.capture.files import Reader
     from dissect.capture.link import Counters
     from dissect.inspector import Inspector
     from dissect.model import ConversationRow, Options, Record
+    from dissect.render.summary import Lines
 
 COMMANDS = ("conversations", "pipeline", "protocols", "schema")
 
@@ -27,6 +29,21 @@ STOPPED = "stopped by -c"
 
 PATIENCE = 1.0
 """Seconds after which a run is long enough for a progress bar."""
+
+
+class Bugs:
+    """Tells of bugs of ours as they come, a line each."""
+
+    def __init__(self) -> None:
+        self.came = False
+
+    def tell(self, reports: list[Report], names: Sequence[str]) -> None:
+        """Say what there is to report, which is then told; `names` are those of the inputs."""
+        for one in reports:
+            self.came = True
+            file = 0 if one.file is None and len(names) == 1 else one.file
+            say(one.text(None if file is None else names[file]))
+        reports.clear()
 
 
 class Run:
@@ -64,6 +81,7 @@ class Run:
             except CaptureError as error:
                 self.errors.append(error)
         self.inspector: Inspector = Inspector(self.readers, options)
+        self.bugs = Bugs()
 
     def __enter__(self) -> Self:
         return self
@@ -79,7 +97,9 @@ class Run:
         progress = _Progress(self.readers, self.colour, self.prints)
         try:
             for batch in self.inspector.batches(self.packets):
-                if show(batch):
+                enough = show(batch)
+                self.tell()
+                if enough:
                     self.stopped = STOPPED
                     break
                 # what is still held while the next are made does not fit in the cache with them
@@ -90,10 +110,17 @@ class Run:
         finally:
             progress.close()
 
+    def tell(self, *more: Report) -> None:
+        """Say what there is to report of bugs of ours."""
+        self.inspector.reports += more
+        self.bugs.tell(self.inspector.reports, [reader.name for reader in self.readers])
+
     def end(self, quiet: bool = False, table: bool = False) -> ExitCode:
         """Say what there is to say on standard error; the exit code. `table`: the conversations themselves are the output."""
         if self.readers and not quiet:
-            say(self._summary(table))
+            said = self._summary(table)
+            self.tell()
+            say(said)
         errors = self.errors + self.inspector.errors
         for error in errors:
             say(f"{error}{_advice(error)}")
@@ -101,7 +128,7 @@ class Run:
             return ExitCode.INTERRUPTED
         if any(isinstance(error, MissingCodec) for error in errors):
             return ExitCode.USAGE
-        return ExitCode.UNREADABLE if errors else ExitCode.DONE
+        return ExitCode.UNREADABLE if errors else ExitCode.INTERNAL if self.bugs.came else ExitCode.DONE
 
     def _summary(self, table: bool) -> str:
         names = [reader.name for reader in self.readers]
@@ -129,6 +156,8 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
     if stopped:
         said[0] += f", {stopped}"
     trouble = []
+    if counters.failures:
+        trouble.append(count(counters.failures, "internal error"))
     if counters.gaps:
         trouble.append(f"{count(counters.gaps, 'gap')} ({count(counters.gap_bytes, 'byte')} missing or skipped)")
     if counters.faults:
@@ -146,10 +175,56 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
     said += _passed_over(inspector.link.counters)
     for protocol in PROTOCOLS:
         mine = [row for row in rows if row.protocol == protocol.name]
-        hint = protocol.hint(mine, inspector.options) if protocol.hint is not None and mine else None
+        try:
+            hint = protocol.hint(mine, inspector.options) if protocol.hint is not None and mine else None
+        except Exception as error:
+            hint = None
+            inspector.reports.append(Report(bug(error), "the closing line lacks a hint"))
         if hint is not None:
             said.append(hint)
     return said, bool(conversations and (unread or trouble))
+
+
+def lines_of(view: Lines, records: list[Record], failed: Callable[[Record, str], None]) -> str:
+    """The lines of these records; `failed` is told of those whose lines cannot be made, and why."""
+    lines: list[str] = []
+    left = iter(records)
+    before = 0
+    while before < len(records):
+        try:
+            view.add(left, lines)
+            break
+        except Exception as error:
+            what = bug(error)
+        at = len(records) - length_hint(left)
+        if at == before:
+            # It was not even looked at
+            next(left)
+            at += 1
+        failed(records[at - 1], what)
+        before = at
+    return "".join([f"{line}\n" for line in lines])
+
+
+def blocks(make: Callable[[list[Any]], Any], records: list[Any], failed: Callable[[Any, str], None]) -> Iterator[Any]:
+    """What `make` makes of records, of all at once where that goes; `failed` is told of those that it cannot be made of, and why."""
+    try:
+        yield make(records)
+        return
+    except Exception as error:
+        bug(error)
+    for record in records:
+        try:
+            yield make([record])
+        except Exception as error:
+            failed(record, bug(error))
+
+
+def about(record: Any, what: str) -> Report:
+    """What to report of a record that cannot be shown."""
+    packets, file = getattr(record, "packets", None), getattr(record, "file", None)
+    between = f"{record.src} > {record.dst} {record.protocol}"
+    return Report(what, f"record {record.number} is not shown", packets[1] if packets else None, file, record.conversation, between)
 
 
 def count(number: int, what: str) -> str:

@@ -25,13 +25,18 @@ def read(*sources: str | Path | BinaryIO, **options: Any) -> Iterator[Record]:
     """The records of a capture (of several, merged by time), in the order of the command line's output.
 
     A source is a path or a binary file object; `options` are the members of `dissect.model.Options` (`show_secrets=True`,
-    `bytes_as="raw"`, `exchanges=True`...). Raises `dissect.errors.CaptureError` after the last whole packet of a file that is damaged.
+    `bytes_as="raw"`, `exchanges=True`...). Raises `dissect.errors.CaptureError` after the last whole packet of a file that is damaged, and
+    `dissect.errors.InternalError` at the end where a bug of ours cost the rest of a conversation.
     """
     from dissect.capture.files import open_capture
+    from dissect.errors import InternalError
     from dissect.inspector import Inspector
     from dissect.model import Options
 
-    inspector = Inspector([open_capture(source) for source in sources], Options(**options))
+    inputs = [open_capture(source) for source in sources]
+    inspector = Inspector(inputs, Options(**options))
     yield from inspector.records()
     if inspector.errors:
         raise inspector.errors[0]
+    if inspector.reports:
+        raise InternalError([report.text(inputs[report.file or 0].name) for report in inspector.reports])

@@ -34,7 +34,8 @@ from cli.options import (
     packet_limit,
 )
 from cli.output import columns, palette, write, write_text
-from cli.run import Run
+from cli.run import Run, blocks
+from dissect.errors import Report
 
 if TYPE_CHECKING:
     from dissect.model import ConversationRow, Options
@@ -88,7 +89,7 @@ def conversations(
     check_without(wanted)
     with Run(names, options, packet_limit(stop), colour, prints=False) as run:
         run.each(lambda _: False)
-        _show(run.inspector.rows(), json, colour)
+        _show(run, run.inspector.rows(), json, colour)
         return run.end(table=True)
 
 
@@ -96,22 +97,33 @@ def _live(wanted: Wanted, names: list[str], options: Options, json: bool, colour
     """While it goes on a table on a terminal; in JSON each conversation when it is forgotten, and all others at the end."""
     with LiveRun(wanted, names, options, colour) as run:
         if json:
-            run.leaving = lambda rows: _show(rows, json, colour)
+            run.leaving = lambda rows: _show(run, rows, json, colour)
             run.each(lambda _: False)
         else:
             with Table(run) as table:
                 run.each(table.take)
-        _show(run.inspector.rows(), json, colour)
+        _show(run, run.inspector.rows(), json, colour)
         return run.end(table=True)
 
 
-def _show(rows: list[ConversationRow], json: bool, colour: str) -> None:
+def _show(run: Run | LiveRun, rows: list[ConversationRow], json: bool, colour: str) -> None:
+    def failed(row: ConversationRow, what: str) -> None:
+        run.tell(Report(what, "it is not shown", None, None, row.conversation, " - ".join(row.endpoints)))
+
     if json:
         from dissect.render.jsonl import encode
 
-        write(encode(rows))
+        for block in blocks(encode, rows, failed):
+            write(block)
     elif rows:
         from dissect.render.conversations import plain, table
 
         width = columns()
-        write_text(plain(rows) if width is None else table(rows, width, palette(colour)))
+
+        def text(rows: list[ConversationRow]) -> str:
+            return plain(rows) if width is None else table(rows, width, palette(colour))
+
+        # A table is made of all rows together
+        parts = [*blocks(lambda rows: (rows, text(rows)), rows, failed)]
+        whole = [row for some, _ in parts for row in some]
+        write_text(parts[0][1] if len(whole) == len(rows) else text(whole) if whole else "")

@@ -49,7 +49,7 @@ from cli.options import (
     whole,
 )
 from cli.output import columns, palette, write, write_text
-from cli.run import Run
+from cli.run import Run, about, blocks, lines_of
 from dissect.errors import UsageError
 
 if TYPE_CHECKING:
@@ -174,7 +174,11 @@ def read(
         if interfaces
         else Run(names, options, packet_limit(stop), colour, left, prints=not quiet) as run
     ):
-        show = _nothing if quiet else _json() if json else _text(clock, palette(colour), tree, dump, show_secrets)
+
+        def failed(record: Record, what: str) -> None:
+            run.tell(about(record, what))
+
+        show = _nothing if quiet else _json(failed) if json else _text(clock, palette(colour), tree, dump, show_secrets, failed)
 
         def one(batch: list[Record]) -> bool:
             nonlocal left
@@ -192,13 +196,19 @@ def _nothing(batch: list[Record]) -> None:
     pass
 
 
-def _json() -> Callable[[list[Record]], None]:
+def _json(failed: Callable[[Record, str], None]) -> Callable[[list[Record]], None]:
     from dissect.render.jsonl import encode
 
-    return lambda batch: write(encode(batch))
+    def show(batch: list[Record]) -> None:
+        for block in blocks(encode, batch, failed):
+            write(block)
+
+    return show
 
 
-def _text(clock: str, colours: Palette, tree: bool, dump: bool, show_secrets: bool) -> Callable[[list[Record]], None]:
+def _text(
+    clock: str, colours: Palette, tree: bool, dump: bool, show_secrets: bool, failed: Callable[[Record, str], None]
+) -> Callable[[list[Record]], None]:
     from dissect.protocols import PROTOCOLS
     from dissect.render.hexdump import hexdump
     from dissect.render.summary import Lines
@@ -226,7 +236,7 @@ def _text(clock: str, colours: Palette, tree: bool, dump: bool, show_secrets: bo
 
     def show(batch: list[Record]) -> None:
         nonlocal started
-        text = lines.text(batch)
+        text = lines_of(lines, batch, failed)
         write_text(text if started or width is None else lines.header() + text)
         started = True
 

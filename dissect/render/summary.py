@@ -107,12 +107,16 @@ class Lines:
     def text(self, records: Iterable[Record]) -> str:
         """The lines of these records."""
         lines: list[str] = []
+        self.add(records, lines)
+        lines.append("")
+        return "\n".join(lines)
+
+    def add(self, records: Iterable[Record], lines: list[str]) -> None:
+        """Append the lines of these records. Where one raises an exception there is no line of it, and the others may follow."""
         if self.columns is not None:
             self._for_terminal(records, lines)
         else:
             self._for_pipe(records, lines)
-        lines.append("")
-        return "\n".join(lines)
 
     def _for_pipe(self, records: Iterable[Record], lines: list[str]) -> None:
         """Every nanosecond counts here: numbers come from tables, and only what the capture says is looked at for active characters."""
@@ -135,7 +139,7 @@ class Lines:
                 or record.fault is not None
                 or record.outcome == "refused"
             ):
-                append(self._odd(record, self._time(record), where, "", "", None))
+                line = self._odd(record, self._time(record), where, "", "", None)
             else:
                 index = record.number - floor
                 if not 0 <= index < 1000:
@@ -159,9 +163,10 @@ class Lines:
                 if not text.isprintable():
                     text = visible(text)
                 name = names.get(record.name) or self._name(record.name)
-                append(f"{prefix}{low[index]} {second_text}.{_THREE[milli]}{_THREE[micro]}  {where}  {name} {elapsed}{text}".rstrip())
+                line = f"{prefix}{low[index]} {second_text}.{_THREE[milli]}{_THREE[micro]}  {where}  {name} {elapsed}{text}".rstrip()
             if after is not None and type(record) is Message:
-                append(after(record))
+                line = f"{line}\n{after(record)}"
+            append(line)
 
     def _for_terminal(self, records: Iterable[Record], lines: list[str]) -> None:
         append, places, after = lines.append, self._places, self.after
@@ -173,9 +178,10 @@ class Lines:
             asked = record.src == place.client
             where = f"{record.conversation:>2} {'>' if asked else '<'}"
             colour = self.palette.ask if asked else self.palette.answer
-            append(self._odd(record, self._time(record), where, place.colour, colour, self.columns))
+            line = self._odd(record, self._time(record), where, place.colour, colour, self.columns)
             if after is not None and type(record) is Message:
-                append(after(record))
+                line = f"{line}\n{after(record)}"
+            append(line)
 
     def _odd(self, record: Record, time: str, where: str, where_colour: str, colour: str, columns: int | None) -> str:
         """One line of any record, with marks, colour and cutting."""
