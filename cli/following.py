@@ -64,8 +64,10 @@ def follow(
             if batch is not None:
                 if any(trouble.fatal for trouble in batch.troubles):
                     code = ExitCode.UNREADABLE
-                for trouble in batch.troubles:
-                    say(trouble_text(trouble))
+                elif batch.bugs and code == ExitCode.DONE:
+                    code = ExitCode.INTERNAL
+                for text in (*map(trouble_text, batch.troubles), *batch.bugs):
+                    say(text)
                 if not quiet:
                     say(_batch_text(batch, time.monotonic() - begin))
             elif finish:
@@ -76,7 +78,7 @@ def follow(
         hide()
         session.kill()
         say(f"interrupted after {work.state.batch:,} micro-batches; the same command goes on from there")
-        return ExitCode.DONE if work.state.packets else ExitCode.INTERRUPTED
+        return code if work.state.packets else ExitCode.INTERRUPTED
     finally:
         work.close()
     if not quiet:

@@ -177,7 +177,7 @@ def pipeline(
             finally:
                 bar.close()
             assert run.plan is not None
-            code = _troubles(run.plan)
+            code = _troubles(run.plan, run.bugs)
         else:
             form = _form(target)
         if sql is not None or (sources and not quiet):
@@ -276,11 +276,13 @@ def _form(out: Path) -> str:
     return next((form for form in FORMATS if form in suffixes), "parquet")
 
 
-def _troubles(plan: Plan) -> ExitCode:
-    """Say what is wrong with files; the exit code."""
-    for trouble in plan.troubles:
-        say(following.trouble_text(trouble))
-    return ExitCode.UNREADABLE if any(trouble.fatal for trouble in plan.troubles) else ExitCode.DONE
+def _troubles(plan: Plan, bugs: list[str]) -> ExitCode:
+    """Say what is wrong with files, and with us; the exit code."""
+    for text in (*map(following.trouble_text, plan.troubles), *bugs):
+        say(text)
+    if any(trouble.fatal for trouble in plan.troubles):
+        return ExitCode.UNREADABLE
+    return ExitCode.INTERNAL if bugs else ExitCode.DONE
 
 
 LATENCIES = """

@@ -11,6 +11,7 @@ The functions take what the data source gives and return a table of `dissect.spa
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -98,7 +99,10 @@ def _table(name: str, packets: Any, options: Options | None, parts: int | None) 
 
         for results in flows.dissect(batches, chosen):
             rows: Any = results.conversations if name == "conversations" else tables.sorted_out(results.records)[name]
+            reports = results.reports
             for start in range(0, len(rows), 10_000):
-                yield from tables.batches(name, rows[start : start + 10_000])
+                yield from tables.batches(name, rows[start : start + 10_000], True, reports)
+            # There is no driver of ours that could tell; Spark keeps what its workers say in its log
+            sys.stderr.writelines(f"streamdump: {report.text(None)}\n" for report in reports)
 
     return by_conversation(packets, parts).mapInArrow(made, from_arrow_schema(schema(name)))

@@ -22,7 +22,7 @@ import msgspec
 from dissect.errors import CaptureError, UsageError
 from dissect.inspector import relate
 from dissect.model import ConversationRow, Options
-from dissect.spark.pipeline import Job, Progress, Settings
+from dissect.spark.pipeline import Job, Progress, Settings, reports_of, texts_of
 from dissect.spark.rotation import PACKED, Ready, Rotation, Seen, Taken, digest
 from dissect.spark.session import Session, of_spark
 from dissect.spark.splits import NEVER, Plan, Trouble
@@ -80,6 +80,8 @@ class Batch(msgspec.Struct):
     packets: int
     rows: dict[str, int]
     troubles: list[Trouble]
+    bugs: list[str]
+    """What to tell of bugs of ours."""
 
 
 class Follow(Job):
@@ -152,7 +154,8 @@ class Follow(Job):
             state.depended = state.depended or bool(found.dependent)
             self.dissect(found, count, folder, (), self._carry(), until, depended=self.state.depended)
         done = list(receipts(folder).values())
-        done.append(self._finish(state, found, ready, done, count, troubles, folder))
+        last_receipt, unrelated = self._finish(state, found, ready, done, count, troubles, folder)
+        done.append(last_receipt)
         state.packets += packets
         state.rows = {table: self.state.rows.get(table, 0) + sum(one.rows.get(table, 0) for one in done) for table in TABLES}
         if count:
@@ -166,7 +169,9 @@ class Follow(Job):
         state.written = {table: [name for one in done for name in one.files.get(table, ())] for table in TABLES}
         self._commit(state)
         rows = {table: sum(one.rows.get(table, 0) for one in done) for table in TABLES}
-        return Batch(state.batch, len(ready), packets, rows, troubles)
+        paths = {taken.file: path for path, taken in state.taken.items()}
+        bugs = texts_of([*reports_of(unrelated), *(report for one in done for report in one.reports)], paths)
+        return Batch(state.batch, len(ready), packets, rows, troubles, bugs)
 
     def _take(self, state: State, ready: list[Ready], found: Plan) -> list[Trouble]:
         """Give files their index of this run, leave out what was read before, and note what is read now; the troubles to tell."""
@@ -216,12 +221,12 @@ class Follow(Job):
 
     def _finish(
         self, state: State, found: Plan, ready: list[Ready], done: Sequence[Receipt], count: int, troubles: list[Trouble], folder: Path
-    ) -> Receipt:
-        """Write what needs all parts."""
+    ) -> tuple[Receipt, list[str]]:
+        """Write what needs all parts; with the receipt what to report of exceptions."""
         last = Writer(folder, count, self.settings.form)
         new = [row for receipt in done for row in receipt.related]
         new.sort(key=lambda row: (row.time_ns, row.conversation))
-        relate([*state.related, *new])
+        failed = relate([*state.related, *new])
         state.related = [*state.related, *new][-RELATED_KEPT:]
         last.put("conversations", new)
         last.put("errors", troubles)
@@ -238,7 +243,7 @@ class Follow(Job):
             for table in TABLES:
                 if not any(table in receipt.files for receipt in done) and not last.waits(table):
                     last.empty(table)
-        return last.close()
+        return last.close(), failed
 
     def _lost(self, gone: Sequence[Ready | Seen]) -> None:
         """Remember files that were deleted or written anew before they were read: a trouble of a file that is never read again."""

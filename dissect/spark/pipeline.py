@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from dissect.errors import UsageError
+from dissect.errors import Report, UsageError
 from dissect.inspector import relate
 from dissect.model import Options
 from dissect.spark import PARTS, by_conversation
@@ -184,6 +184,8 @@ class Run(Job):
         self.out = out
         self.plan: Plan | None = None
         self.rows: dict[str, int] = {}
+        self.bugs: list[str] = []
+        """What to tell of bugs of ours."""
         self.resumed = 0
         self.folder = partial_folder(out)
 
@@ -225,7 +227,7 @@ class Run(Job):
         last = Writer(self.folder, count, self.settings.form)
         related = [row for receipt in done for row in receipt.related]
         related.sort(key=lambda row: (row.time_ns, row.conversation))
-        relate(related)
+        unrelated = reports_of(relate(related))
         last.put("conversations", related)
         last.put("errors", found.troubles)
         last.put("files", _files(found))
@@ -233,9 +235,21 @@ class Run(Job):
             if not any(table in receipt.files for receipt in done) and not last.waits(table):
                 last.empty(table)
         done.append(last.close())
+        self.bugs = texts_of([*unrelated, *(report for receipt in done for report in receipt.reports)], dict(enumerate(found.files)))
         for table in TABLES:
             self.rows[table] = sum(receipt.rows.get(table, 0) for receipt in done)
         commit(self.folder, self.out, done)
+
+
+def reports_of(failed: list[str]) -> list[Report]:
+    """What to report where conversations could not be related to each other."""
+    return [Report(what, "conversations lack what others tell of them") for what in failed]
+
+
+def texts_of(reports: Iterable[Report], paths: Mapping[int, str]) -> list[str]:
+    """A line for each, in the order of the captures."""
+    ordered = sorted(reports, key=lambda one: (one.file or 0, one.number or 0, one.what))
+    return [one.text(None if one.file is None else paths.get(one.file)) for one in ordered]
 
 
 def partial_folder(out: Path) -> Path:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dissect.errors import Report, bug
 from dissect.model import ConversationRow, Exchange, Gap, Message
 from dissect.spark.flows import Linked
 from dissect.spark.splits import Trouble
@@ -275,6 +276,7 @@ CONVERSATIONS: tuple[Column, ...] = (
     _plain("retransmissions", LONG, "segments whose bytes had come before"),
     _plain("ended", TEXT, "how it ended"),
     _plain("limit_hits", LONG, "how often a limit was reached"),
+    _plain("internal_error", TEXT, "the bug of streamdump that ended its dissection, and at which packet"),
     Column("facts", TEXT, "what the protocol's state adds, as JSON", lambda rows: _json([one.facts for one in rows.records])),
 )
 
@@ -368,16 +370,31 @@ def batch(table: str, rows: Sequence[Linked] | Sequence[ConversationRow] | Seque
     return pa.RecordBatch.from_arrays(arrays, schema=schema(table, typed))
 
 
-def batches(table: str, rows: Sequence[Any], typed: bool = True) -> Iterator[Any]:
-    """Records as columns, in so few batches as can hold them."""
+def batches(table: str, rows: Sequence[Any], typed: bool = True, reports: list[Report] | None = None) -> Iterator[Any]:
+    """Records as columns, in so few batches as can hold them; `reports` gets what is to be told of those that cannot be."""
     try:
-        yield batch(table, rows, typed)
-    except TooMuch:
+        made = batch(table, rows, typed)
+    except Exception as error:
         half = len(rows) // 2
-        if not half:
+        if reports is None and not (half and isinstance(error, TooMuch)):
             raise
-        yield from batches(table, rows[:half], typed)
-        yield from batches(table, rows[half:], typed)
+        what = "" if isinstance(error, TooMuch) else bug(error)
+        if half:
+            yield from batches(table, rows[:half], typed, reports)
+            yield from batches(table, rows[half:], typed, reports)
+        else:
+            assert reports is not None
+            reports.append(_about(table, rows[0], what or "too much for one row"))
+    else:
+        yield made
+
+
+def _about(table: str, row: Any, what: str) -> Report:
+    """What to report of a row that is in no table."""
+    record = row[0] if table in LINKED else row
+    number = record.packets[1] if type(record) is Message else None
+    file, conversation = getattr(record, "file", None), getattr(record, "conversation", None)
+    return Report(what, f"a row of {table} is missing", number, file, conversation, getattr(record, "protocol", None) or "")
 
 
 def sorted_out(records: Sequence[Linked]) -> dict[str, list[Linked]]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from dissect.errors import UsageError
+from dissect.errors import Report, UsageError
 from dissect.model import ConversationRow
 from dissect.spark.flows import Results
 from dissect.spark.rows import SCHEMA
@@ -50,6 +50,8 @@ class Receipt(msgspec.Struct):
     files: dict[str, list[str]]
     rows: dict[str, int]
     related: list[ConversationRow]
+    reports: list[Report]
+    """What to tell of bugs of ours."""
 
 
 class Writer:
@@ -59,7 +61,7 @@ class Writer:
         self.folder = folder
         self.part = part
         self.form = form
-        self.receipt = Receipt(part, {}, {}, [])
+        self.receipt = Receipt(part, {}, {}, [], [])
         self._open: dict[str, Any] = {}
         self._waiting: dict[str, list[Any]] = {}
         self._bytes = 0
@@ -71,6 +73,7 @@ class Writer:
         own = [row for row in results.conversations if row.protocol not in RELATED]
         self.receipt.related += [row for row in results.conversations if row.protocol in RELATED]
         self.put("conversations", own)
+        self.receipt.reports += results.reports
 
     def put(self, table: str, rows: Sequence[Any]) -> None:
         """Take rows of one table."""
@@ -108,11 +111,11 @@ class Writer:
         rows, self._waiting[table] = self._waiting[table], []
         if not rows:
             return
-        self.receipt.rows[table] = self.receipt.rows.get(table, 0) + len(rows)
         if table == "messages":
             self._bytes = 0
         out = self._out(table)
-        for some in batches(table, rows, out.typed):
+        for some in batches(table, rows, out.typed, self.receipt.reports):
+            self.receipt.rows[table] = self.receipt.rows.get(table, 0) + some.num_rows
             out.write(some)
 
     def _out(self, table: str) -> Any:
