@@ -1,9 +1,16 @@
-"""Shared settings: random tests are repeatable by default; `HYPOTHESIS_PROFILE=large` spends more."""
+"""Shared settings: random tests are repeatable by default; `HYPOTHESIS_PROFILE=large` spends more.
+
+A bug ends a test loudly instead of costing one conversation: the barrier is off, in other processes too, unless a test asks for it.
+"""
 
 import os
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from dissect.errors import BARRIER
+
+os.environ[BARRIER] = "off"
 
 settings.register_profile("default", derandomize=True, deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("large", deadline=None, max_examples=5000, suppress_health_check=[HealthCheck.too_slow])
@@ -12,3 +19,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="rewrite captures/golden/**/*.jsonl from what the tool says now")
+
+
+@pytest.fixture
+def barrier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody expected costs one conversation, as for a user."""
+    monkeypatch.delenv(BARRIER)

@@ -1,0 +1,571 @@
+"""A failure inside costs one conversation: exceptions are planted in every room, and all that may be missing is what follows there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+import dissect.detect
+import dissect.inspector
+from dissect.detect import Detector
+from dissect.errors import BARRIER, CaptureError
+from dissect.inspector import Inspector
+from dissect.model import Exchange, Gap, Message
+from dissect.pair import Pairer
+from dissect.protocols import PROTOCOLS
+from dissect.protocols.base import Dissector, _Flow
+from dissect.protocols.iggy.dissector import IggyDissector
+from dissect.protocols.mewbase.dissector import MewbaseDissector
+from dissect.protocols.rabbitmq import dissector as rabbitmq
+from dissect.protocols.rabbitmq.dissector import RabbitmqStreamDissector, StreamDissector
+from dissect.protocols.seastar.dissector import SeastarDissector
+from dissect.render.jsonl import encode
+from dissect.tcp.assembler import Assembler, ByteStream
+from dissect.tcp.conversations import Stretch, _Plain
+from tests.planting import BATCHES, Planted, Result, adds_up, check, meaning, mixed, plant, run, whole
+from tests.protocols.test_aligned import capture
+
+pytestmark = pytest.mark.usefixtures("unharmed", "barrier")
+
+FAMILIES = tuple(protocol.name for protocol in PROTOCOLS if protocol.name != "rabbitmq-stream-draft")
+DISSECTORS = (StreamDissector, IggyDissector, SeastarDissector, MewbaseDissector)
+
+
+@pytest.fixture(scope="session")
+def unharmed() -> None:
+    """What all results are compared with is known before anything is planted."""
+    whole()
+    whole(True)
+
+
+class Target(NamedTuple):
+    """A message in the middle of a conversation, whose frame is like no other there."""
+
+    message: Message
+    conversation: int
+    side: int
+    frame: bytes
+
+
+def target(family: str, kind: str = "") -> Target:
+    """One of the longest conversation of a family that has nothing but whole messages; a response is the last one to its request."""
+    result = whole(True)
+    plain = {row.conversation: row for row in result.rows if row.protocol == family and not row.gaps and not row.faults}
+    conversation = max(plain, key=lambda number: plain[number].messages)
+    messages = result.of(conversation, Message)
+    frames = [(message.src, message.raw["frame"]) for message in messages]
+    responses = {exchange.response for exchange in result.of(conversation, Exchange)}
+    for message, frame in list(zip(messages, frames, strict=True))[len(messages) // 2 :]:
+        if frames.count(frame) == 1 and kind in message.kind and (kind != "response" or message.number in responses):
+            return Target(message, conversation, plain[conversation].endpoints.index(message.src), frame[1])
+    raise AssertionError("there is none")
+
+
+def in_all_batches() -> Result:
+    """What is said whatever the batches are."""
+    results = [run(mixed(), rows) for rows in BATCHES]
+    for result in results[1:]:
+        assert encode(result.records) == encode(results[0].records)
+        assert encode(result.rows) == encode(results[0].rows)
+        assert [(one.what.split()[0], one.cost, one.number) for one in result.reports] == [
+            (one.what.split()[0], one.cost, one.number) for one in results[0].reports
+        ]
+    return results[-1]
+
+
+def ended_before(result: Result, found: Target) -> None:
+    """Fails unless the conversation ends before the frame that failed, and one report says so."""
+    message, conversation = found.message, found.conversation
+    check(result, whole())
+    (report,) = result.reports
+    assert (report.what.split()[0], report.conversation, report.number) == ("Planted", conversation, message.packets[1])
+    assert message.src in report.between and message.dst in report.between
+    messages = whole().of(conversation, Message)
+    place = next(index for index, one in enumerate(messages) if (one.src, one.position) == (message.src, message.position))
+    kept = result.of(conversation, Message)
+    assert [meaning(one) for one in kept] == [meaning(one) for one in messages[:place]]
+    (row,) = [row for row in result.rows if row.conversation == conversation]
+    assert row.internal_error == f"Planted, packet {message.packets[1]}"
+    ends = {one.src: one.position + one.size for one in kept}
+    starts = [ends.get(endpoint, 0) for endpoint in row.endpoints]
+    left = {one: (start, size - start) for one, start, size in zip(row.endpoints, starts, row.bytes, strict=True) if size > start}
+    gaps = result.of(conversation, Gap)
+    assert {gap.src: (gap.position, gap.size) for gap in gaps} == left
+    assert {(gap.reason, gap.in_frame) for gap in gaps} == {("skipped", False)}
+    exchanges = result.of(conversation, Exchange)
+    asked = [one.request for one in exchanges]
+    assert len(set(asked)) == len(asked)
+    assert {one.reason for one in exchanges if one.outcome == "unanswered"} <= {"internal error"}
+    paired = {one.request for one in whole().of(conversation, Exchange)}
+    assert {one.number for one in kept if one.kind == "request"} & paired <= set(asked)
+
+
+# Rooms in which a frame is at hand
+
+
+def frame_at(found: Target, dissector: Dissector, side: int, data: Any, start: int, end: int) -> bool:
+    mine = dissector.context.conversation == found.conversation and side == found.side
+    return mine and data[start:end] == found.frame
+
+
+def in_decode(patch: pytest.MonkeyPatch, found: Target) -> None:
+    for owner in DISSECTORS:
+        plant(patch, owner, "decode", lambda self, side, data, start, end, damage: frame_at(found, self, side, data, start, end))
+    in_short_handlers(patch, found)
+
+
+def in_short_handlers(patch: pytest.MonkeyPatch, found: Target) -> None:
+    def planted(handlers: Any) -> Any:
+        return tuple({key: guarded(handler) for key, handler in table.items()} for table in handlers)
+
+    def guarded(handler: Any) -> Any:
+        def handle(self: Dissector, side: int, data: bytes, start: int, end: int) -> Any:
+            if frame_at(found, self, side, data, start, end):
+                raise Planted
+            return handler(self, side, data, start, end)
+
+        return handle
+
+    for name in ("_current_handlers", "_draft_handlers"):
+        made = getattr(rabbitmq, name)
+        patch.setattr(rabbitmq, name, lambda *given, made=made: planted(made(*given)))
+    for name in ("_quick_ask", "_quick_answer"):
+        plant(patch, IggyDissector, name, lambda self, side, data, start, end: frame_at(found, self, side, data, start, end))
+
+
+def in_boundaries(patch: pytest.MonkeyPatch, found: Target) -> None:
+    def reaches(ends: list[int], self: Dissector, side: int, data: bytes, at: int) -> bool:
+        return any(frame_at(found, self, side, data, start, end) for start, end in zip([at, *ends], ends, strict=False))
+
+    for owner in (*DISSECTORS, Dissector):
+        if "boundaries" in vars(owner):
+            plant(patch, owner, "boundaries", reaches, after=True)
+    not_by_column(patch)
+
+
+def in_measure(patch: pytest.MonkeyPatch, found: Target) -> None:
+    def here(self: Dissector, side: int, data: bytes, at: int) -> bool:
+        return frame_at(found, self, side, data, at, at + len(found.frame))
+
+    def short_of(function: Any) -> Any:
+        def boundaries(self: Dissector, side: int, data: bytes, at: int) -> list[int]:
+            ends: list[int] = function(self, side, data, at)
+            starts = [start for start in [at, *ends][:-1] if here(self, side, data, start)]
+            return [end for end in ends if not starts or end <= starts[0]]
+
+        return boundaries
+
+    for owner in DISSECTORS:
+        plant(patch, owner, "measure", here)
+    for owner in (*DISSECTORS, Dissector):
+        if "boundaries" in vars(owner):
+            patch.setattr(owner, "boundaries", short_of(vars(owner)["boundaries"]))
+    not_by_column(patch)
+
+
+def in_pairing(patch: pytest.MonkeyPatch, found: Target, name: str = "take") -> None:
+    def here(self: Pairer, one: Any, *_: Any) -> bool:
+        return isinstance(one[4], Message) and (one[4].conversation, one[4].src, one[4].position) == (
+            found.conversation,
+            found.message.src,
+            found.message.position,
+        )
+
+    plant(patch, Pairer, name, here)
+
+
+def in_answering(patch: pytest.MonkeyPatch, found: Target) -> None:
+    for name in ("_answer", "_answer_many"):
+        in_pairing(patch, found, name)
+
+
+def in_linking(patch: pytest.MonkeyPatch, found: Target) -> None:
+    in_pairing(patch, found, "_link")
+
+
+def in_making_exchanges(patch: pytest.MonkeyPatch, found: Target) -> None:
+    def here(self: Pairer, asked: Any, response: Any, *_: Any) -> bool:
+        one = None if response is None else response[4]
+        return one is not None and (one.conversation, one.src, one.position) == (
+            found.conversation,
+            found.message.src,
+            found.message.position,
+        )
+
+    plant(patch, Pairer, "_exchange", here)
+
+
+def not_by_column(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StreamDissector, "aligned", False)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("room", [in_decode, in_boundaries, in_measure, in_pairing], ids=lambda room: room.__name__)
+def test_a_frame_ends_its_conversation(family: str, room: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = target(family, "request" if room is in_pairing else "")
+    room(monkeypatch, found)
+    ended_before(in_all_batches(), found)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("room", [in_pairing, in_answering, in_linking, in_making_exchanges], ids=lambda room: room.__name__)
+def test_a_response_ends_its_conversation_and_its_request_is_not_answered(
+    family: str, room: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = target(family, "response")
+    room(monkeypatch, found)
+    result = in_all_batches()
+    ended_before(result, found)
+    before = next(one for one in whole().of(found.conversation, Message) if one.position == found.message.position and one.request)
+    asked = whole().records[before.request - 1]
+    assert isinstance(asked, Message)
+    ended = [one for one in result.of(found.conversation, Exchange) if result.records[one.request - 1].position == asked.position]  # type: ignore[union-attr]
+    assert [(one.outcome, one.reason, one.response) for one in ended if one.src == asked.src] == [("unanswered", "internal error", None)]
+
+
+@pytest.mark.parametrize("family", ["rabbitmq-stream", "iggy"])
+def test_short_handlers(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = target(family)
+    in_short_handlers(monkeypatch, found)
+    ended_before(in_all_batches(), found)
+
+
+def test_the_way_back_into_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int]] = []
+
+    def found(result: tuple[bool, int], self: Dissector, side: int, *_: Any) -> bool:
+        if result[0]:
+            seen.append((self.context.conversation, side))
+        return bool(result[0])
+
+    for owner in DISSECTORS:
+        plant(monkeypatch, owner, "resync", found, after=True)
+    result = in_all_batches()
+    assert {row.protocol for row in result.rows if row.internal_error} == {"rabbitmq-stream", "iggy", "mewbase"}
+    assert {conversation for conversation, _ in seen} == {report.conversation for report in result.reports}
+    check(result, whole())
+
+
+def test_frames_that_wait_for_their_layout_come_before_the_one_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    held: list[int] = []
+
+    def waits(self: IggyDissector, data: bytes, start: int, end: int, order: int) -> bool:
+        if self.held:
+            held.append(len(self.held))
+        return bool(self.held)
+
+    plant(monkeypatch, IggyDissector, "_answer", waits)
+    result = in_all_batches()
+    assert held
+    check(result, whole())
+    for report in result.reports:
+        assert report.conversation is not None
+        kept = {(one.src, one.position) for one in result.of(report.conversation, Message)}
+        before = [one for one in whole().of(report.conversation, Message) if one.packets[1] < (report.number or 0)]
+        assert before
+        assert {(one.src, one.position) for one in before} <= kept
+
+
+# Rooms in which a packet is at hand
+
+
+def packets_of(conversation: int, share: float) -> int:
+    """The order of a packet with bytes of a conversation, at this share of its messages."""
+    messages = whole().of(conversation, Message)
+    return int(messages[int(len(messages) * share)].packets[1]) - 1
+
+
+def walked(patch: pytest.MonkeyPatch, order: int) -> None:
+    """Let a segment be taken one by one however many there are."""
+    init = _Plain.__init__
+    rows: dict[int, list[int]] = {}
+
+    def made(self: _Plain, batch: Any, by_flow: Any, begin: Any) -> None:
+        init(self, batch, by_flow, begin)
+        rows[id(self)] = batch.order[by_flow].tolist()
+
+    take = _Plain.take
+
+    def taken(self: _Plain, assembler: Assembler, stretch: int) -> bool:
+        _, low, high, _ = self.stretches[stretch]
+        return order not in rows[id(self)][low:high] and take(self, assembler, stretch)
+
+    patch.setattr(_Plain, "__init__", made)
+    patch.setattr(_Plain, "take", taken)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("share", [0, 0.5, 0.9])
+def test_a_segment_ends_its_conversation(family: str, late: bool, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    conversation = target(family).conversation
+    order = packets_of(conversation, share)
+    walked(monkeypatch, order)
+    if late:
+        plant(monkeypatch, Assembler, "step", lambda result, self, at, *_: at == order, after=True)
+    else:
+        plant(monkeypatch, Assembler, "step", lambda self, at, *_: at == order)
+    result = in_all_batches()
+    check(result, whole())
+    (report,) = result.reports
+    assert (report.conversation, report.number) == (conversation, order + 1)
+    (row,) = [row for row in result.rows if row.conversation == conversation]
+    (before,) = [row for row in whole().rows if row.conversation == conversation]
+    assert row.internal_error == f"Planted, packet {order + 1}"
+    assert (row.packets, row.bytes, row.ended) == (before.packets, before.bytes, before.ended)
+    kept = [meaning(one) for one in result.of(conversation, Message)]
+    some = [meaning(one) for one in whole().of(conversation, Message) if one.packets[1] < order + 1 + late]
+    assert kept == (some if row.protocol else [])
+
+
+@pytest.mark.parametrize("name", ["flush", "latest"])
+def test_joining_ends_the_conversation_of_these_bytes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = packets_of(target("rabbitmq-stream").conversation, 0.5)
+    walked(monkeypatch, order)
+    plant(monkeypatch, ByteStream, name, lambda self, *_: any(piece[1] == order for piece in self.run))
+    result = in_all_batches()
+    check(result, whole())
+    assert [report.number for report in result.reports] == [order + 1]
+
+
+def test_joining_whole_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
+    order = packets_of(target("mewbase").conversation, 0.5)
+    seen: list[int] = []
+
+    def holds(self: Stretch) -> bool:
+        found = order in self.columns.order[self.low : self.high].tolist()
+        seen.append(found)
+        return found
+
+    plant(monkeypatch, Stretch, "chunk", holds)
+    result = run(mixed())
+    assert any(seen)
+    check(result, whole())
+    assert [report.number for report in result.reports] == [order + 1]
+    messages = result.of(target("mewbase").conversation, Message)
+    assert messages[-1].packets[1] <= order
+    assert len(messages) == sum(one.packets[1] <= order for one in whole().of(target("mewbase").conversation, Message))
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.name)
+def test_a_probe_ends_the_search_for_the_protocol(protocol: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = target("iggy")
+    ports = {int(endpoint.rpartition(":")[2]) for endpoint in (found.message.src, found.message.dst)}
+
+    def probe(view: Any) -> Any:
+        if set(view.ports) == ports:
+            raise Planted
+        return protocol.probe(view)
+
+    planted = msgspec.structs.replace(protocol, probe=probe)
+    monkeypatch.setattr(dissect.detect, "PROTOCOLS", tuple(planted if one is protocol else one for one in PROTOCOLS))
+    result = in_all_batches()
+    check(result, whole())
+    first = whole().of(found.conversation, Message)[0]
+    assert [(report.conversation, report.number) for report in result.reports] == [(found.conversation, first.packets[1])]
+    (row,) = [row for row in result.rows if row.conversation == found.conversation]
+    (before,) = [row for row in whole().rows if row.conversation == found.conversation]
+    assert (row.protocol, row.internal_error, row.bytes) == (None, f"Planted, packet {first.packets[1]}", before.bytes)
+    assert result.of(found.conversation) == []
+
+
+@pytest.mark.parametrize("owner", [Detector, *DISSECTORS, Pairer, _Flow], ids=lambda owner: owner.__name__)
+def test_what_a_conversation_begins_with(owner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[None] = []
+    plant(monkeypatch, owner, "__init__", lambda *_: calls.append(None) is None and len(calls) == 1)
+    for rows in BATCHES:
+        calls.clear()
+        result = run(mixed(), rows)
+        check(result, whole())
+        assert len(result.reports) == 1
+        (row,) = [row for row in result.rows if row.internal_error]
+        assert result.of(row.conversation, Message) == []
+        assert sum(gap.size for gap in result.of(row.conversation, Gap)) == (sum(row.bytes) if row.protocol else 0)
+
+
+# What ends a conversation
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_end_of_a_dissector(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    conversation = target(family).conversation
+    plant(monkeypatch, Dissector, "close", lambda self, *_: self.context.conversation == conversation)
+    result = in_all_batches()
+    check(result, whole())
+    assert [report.conversation for report in result.reports] == [conversation]
+    assert [meaning(one) for one in result.of(conversation, Message)] == [meaning(one) for one in whole().of(conversation, Message)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_end_of_pairing(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    conversation = target(family).conversation
+    message = target(family, "response").message
+    take = Pairer.take
+
+    def passed(self: Pairer, one: Any, append: Any) -> None:
+        record = one[4]
+        if (record.conversation, record.src, record.position) != (conversation, message.src, message.position):
+            take(self, one, append)
+
+    def mine(self: Pairer, *_: Any) -> bool:
+        return any(one.conversation == conversation for one in self.kept())
+
+    # So that there is a request without an answer
+    monkeypatch.setattr(Pairer, "take", passed)
+    plant(monkeypatch, Pairer, "close", mine)
+    result = in_all_batches()
+    adds_up(result)
+    assert [report.conversation for report in result.reports] == [conversation]
+    unanswered = [one for one in result.of(conversation, Exchange) if one.reason == "internal error"]
+    assert unanswered
+    assert result.of(conversation, Gap) == []
+
+
+def test_a_row_that_cannot_be_made_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    conversation = target("mewbase").conversation
+    plant(monkeypatch, dissect.inspector, "_row", lambda number, tracked: tracked.tcp.index == conversation)
+    result = in_all_batches()
+    assert encode(result.records) == encode(whole().records)
+    assert result.rows == [row for row in whole().rows if row.conversation != conversation]
+    assert [(report.conversation, report.cost) for report in result.reports] == [(conversation, "its row is missing")]
+
+
+def test_conversations_that_cannot_be_related(monkeypatch: pytest.MonkeyPatch) -> None:
+    def relate(rows: Any) -> None:
+        raise Planted
+
+    planted = tuple(msgspec.structs.replace(one, relate=relate) if one.relate else one for one in PROTOCOLS)
+    assert planted != PROTOCOLS
+    monkeypatch.setattr(dissect.inspector, "PROTOCOLS", planted)
+    result = in_all_batches()
+    assert encode(result.records) == encode(whole().records)
+    assert result.rows == whole().rows
+    assert {report.conversation for report in result.reports} == {None}
+
+
+# Short cuts for many at once
+
+
+SHORT_CUTS = [(_Plain, "__init__"), (_Plain, "take"), (_Plain, "_taken"), (RabbitmqStreamDissector, "frames"), (Dissector, "at_rest")]
+
+
+@pytest.mark.parametrize(("owner", "name"), SHORT_CUTS, ids=lambda one: one if isinstance(one, str) else one.__name__)
+def test_a_short_cut_that_fails_costs_nothing(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = next(one for one in owner.__mro__ if name in vars(one))
+    plant(monkeypatch, owner, name, lambda *_: True)
+    told = 0
+    for rows in (*BATCHES, 100):
+        result = run(mixed(), rows)
+        assert encode(result.records) == encode(whole().records)
+        assert encode(result.rows) == encode(whole().rows)
+        assert {report.cost for report in result.reports} <= {"nothing is lost, the long way was taken"}
+        whose = [report.conversation for report in result.reports]
+        assert len(set(whose)) == len(whose)
+        told += len(whose)
+    assert told
+
+
+def test_a_short_cut_that_fails_for_one_is_taken_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = capture(0)
+    expected = encode(run(data).records)
+    before = run(data, detail=True)
+    messages = [record for record in before.records if isinstance(record, Message)]
+    frames = [message.raw["frame"] for message in messages if message.raw is not None]
+    index = next(index for index in range(len(frames) // 2, len(frames)) if frames.count(frames[index]) == 1)
+    conversation, by_column = messages[index].conversation, 0
+    function = StreamDissector.frames.__func__  # type: ignore[attr-defined]
+
+    def planted(cls: Any, buffer: bytes, offset: Any, end: Any, limit: int) -> Any:
+        nonlocal by_column
+        if any(frames[index] in buffer[low:high] for low, high in zip(offset.tolist(), end.tolist(), strict=True)):
+            raise Planted
+        by_column += len(offset)
+        return function(cls, buffer, offset, end, limit)
+
+    monkeypatch.setattr(StreamDissector, "frames", classmethod(planted))
+    for rows in (20, 100, 900):
+        by_column = 0
+        result = run(data, rows)
+        assert encode(result.records) == expected
+        assert [report.conversation for report in result.reports] == [conversation]
+        assert by_column > len(messages) / 3
+
+
+# What passes
+
+
+def test_without_the_barrier_an_exception_ends_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(BARRIER, "off")
+    in_decode(monkeypatch, target("iggy"))
+    with pytest.raises(Planted):
+        run(mixed())
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, BrokenPipeError, CaptureError("is mine")])
+def test_what_is_no_bug_passes(error: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def planted(*_: Any) -> None:
+        raise error
+
+    for owner in DISSECTORS:
+        monkeypatch.setattr(owner, "decode", planted)
+    for name in ("_quick_ask", "_quick_answer"):
+        monkeypatch.setattr(IggyDissector, name, planted)
+    with pytest.raises(error if isinstance(error, type) else type(error)):
+        run(mixed())
+
+
+@pytest.mark.parametrize("error", [MemoryError, RecursionError])
+def test_what_there_is_not_enough_of_costs_one_conversation_too(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = target("seastar-rpc")
+    decode = SeastarDissector.decode
+
+    def planted(self: Any, side: int, data: Any, start: int, end: int, damage: Any) -> Any:
+        if frame_at(found, self, side, data, start, end):
+            raise error
+        return decode(self, side, data, start, end, damage)
+
+    monkeypatch.setattr(SeastarDissector, "decode", planted)
+    result = in_all_batches()
+    check(result, whole())
+    assert [report.what.split()[0] for report in result.reports] == [error.__name__]
+
+
+def test_no_text_of_an_exception_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = target("mewbase")
+
+    def planted(self: Any, side: int, data: Any, start: int, end: int, damage: Any) -> Any:
+        raise KeyError("hunter2")
+
+    monkeypatch.setattr(MewbaseDissector, "decode", planted)
+    result = run(mixed())
+    assert found.conversation in {report.conversation for report in result.reports}
+    assert not any("hunter2" in report.text("x") for report in result.reports)
+    assert b"hunter2" not in encode(result.rows)
+    assert all(" in dissect/protocols/base.py:" in report.what for report in result.reports)
+
+
+def test_reading_that_fails_ends_all_inputs_with_what_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[None] = []
+    from dissect.capture.link import LinkParser
+
+    plant(monkeypatch, LinkParser, "segments", lambda *_: calls.append(None) is None and len(calls) == 20)
+    result = run(mixed(), 7)
+    adds_up(result)
+    assert len(result.records) > 50
+    (report,) = result.reports
+    assert (report.conversation, report.cost) == (None, "nothing was read behind packet 133")
+
+
+def test_nothing_is_kept_of_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+
+    from dissect.capture.files import open_capture
+
+    in_decode(monkeypatch, target("iggy"))
+    inspector = Inspector([open_capture(io.BytesIO(mixed()))])
+    list(inspector.records())
+    (failed,) = [tracked for tracked in inspector.conversations if tracked.failure]
+    assert (failed.dissector, failed.pairer, failed.detector, failed.missed) == (None, None, None, [])
