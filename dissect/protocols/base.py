@@ -636,10 +636,8 @@ class Dissector:
 
     def fail_made(self, what: str, emitted: list[Emitted], out: list[Emitted], pairer: Any) -> None:
         """An exception came as the last record in `out` was paired, one of those `emitted`: it and those behind it are not handed on."""
-        at = len(out) - 1
-        while at >= 0 and type(out[at][4]) is Exchange:
-            at -= 1
-        one, behind = out[at], out[at + 1 :]
+        at = next((at for at in reversed(range(len(out))) if type(out[at][4]) is not Exchange), 0)
+        one, behind = out[at] if out else emitted[0], out[at + 1 :]
         del out[at:]
         out += pairer.take_back(one[4], behind)
         number, file = (one[4].packets[1], one[4].file) if type(one[4]) is Message else (None, None)
@@ -763,7 +761,8 @@ class Dissector:
                 try:
                     self._chunk(side, item)
                 except Exception as error:
-                    self._cut_again(side, bug(error))
+                    last = (item.orders[0], item.releases[0], item.numbers[0], item.files[0], item.times[0])
+                    self._cut_again(side, bug(error), last)
         if flow.broken:
             queue.clear()
             return
@@ -798,15 +797,15 @@ class Dissector:
             flow.data = data
         self._cut(side)
 
-    def _cut_again(self, side: int, what: str) -> None:
+    def _cut_again(self, side: int, what: str, last: tuple[int, ...] = ()) -> None:
         """An exception came where the bytes of many segments were cut at once: take them one by one, up to the frame that raises it.
 
-        Where none does, it is the bytes at hand.
+        Where none does, it is the bytes at hand. `last`: order, release, number, file and time of a segment, in case none is known.
         """
         flow = self.flows[side]
         columns = (flow.starts, flow.orders, flow.releases, flow.numbers, flow.files, flow.times)
         rows = list(zip(*columns, strict=False))
-        row = rows[-1]
+        row = rows[-1] if rows else (0, *last)
         try:
             data = self._left(side)
             at = flow.position
