@@ -1,0 +1,313 @@
+"""What the command line and the library say when a bug of ours shows: one line, exit code 5, and all else as ever."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+
+import dissect
+import dissect.render.conversations
+import dissect.render.hexdump
+import dissect.render.jsonl
+import dissect.render.summary
+import dissect.render.tree
+from cli.app import main
+from cli.exits import ExitCode
+from cli.run import lines_of
+from dissect.capture.link import LinkParser
+from dissect.errors import BARRIER, InternalError
+from dissect.model import Exchange, Gap, Message
+from dissect.pair import Pairer
+from dissect.protocols import PROTOCOLS
+from dissect.render.schema import schema
+from tests.cli.terminal import on_terminal
+from tests.planting import GOLDEN, Planted, plant
+
+pytestmark = pytest.mark.usefixtures("barrier")
+
+SOME = GOLDEN / "rabbitmq-stream" / "js_publish_consume_405.pcap"
+"""Three conversations; the first creates a stream."""
+
+OTHER = GOLDEN / "mewbase" / "java-query.pcap"
+
+REPORT = re.compile(
+    r"streamdump: internal error: Planted in dissect/[\w/]+\.py:\d+ \(\w+\), packet (\d+) of (\S+), conversation (\d+) "
+    r"([\d.:]+) > ([\d.:]+) rabbitmq-stream: what follows in it is skipped; please report this line"
+)
+
+
+def shown(capsys: pytest.CaptureFixture[str], *argv: str | Path) -> tuple[int, str, list[str]]:
+    """Exit code, standard output, and the lines of standard error."""
+    code = main([str(one) for one in argv])
+    out, err = capsys.readouterr()
+    assert "Traceback" not in err
+    return code, out, err.splitlines()
+
+
+def records(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+@pytest.fixture
+def broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The conversation of a client that creates a stream fails with that."""
+    plant(monkeypatch, Pairer, "take", lambda self, one, append: isinstance(one[4], Message) and one[4].name == "Create")
+
+
+@pytest.mark.usefixtures("broken")
+def test_one_line_and_code_5(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for argv in (["--json", "--exchanges"], [], ["-V"], ["-x"], ["-q"], ["-t", "ud"]):
+        code, out, err = shown(capsys, *argv, SOME)
+        assert code == ExitCode.INTERNAL == 5
+        assert len(err) == 2
+        told = REPORT.fullmatch(err[0])
+        assert told is not None
+        assert told[2] == str(SOME)
+        assert "1 internal error, " in err[1]
+        assert "more: streamdump conversations" in err[1]
+        assert bool(out) is (argv != ["-q"])
+    check = jsonschema.Draft202012Validator(schema())
+    code, out, err = shown(capsys, "--json", "--exchanges", SOME)
+    made = records(out)
+    for record in made:
+        check.validate(record)
+    own = [record for record in made if record["conversation"] == int(told[3])]
+    assert {record["reason"] for record in own if record["record"] == "gap"} == {"skipped"}
+    names = [record["name"] for record in own if record["record"] == "message" and record["sender"] == "client"]
+    assert names == ["PeerProperties", "SaslHandshake", "SaslAuthenticate", "Tune", "Open", "ExchangeCommandVersions"]
+    code, out, err = shown(capsys, "conversations", "--json", SOME)
+    assert (code, len(err)) == (5, 2)
+    for record in records(out):
+        check.validate(record)
+    assert [record["internal_error"] for record in records(out)] == [f"Planted, packet {told[1]}", None, None]
+    code, out, err = shown(capsys, "conversations", SOME)
+    assert (code, len(err)) == (5, 2)
+    assert [f"internal error: Planted, packet {told[1]}" in line for line in out.splitlines()] == [False, True, False, False]
+    monkeypatch.setenv(BARRIER, "off")
+    with pytest.raises(Planted):
+        main([str(SOME)])
+
+
+def test_a_good_run_says_nothing_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = shown(capsys, SOME)
+    assert (code, len(err)) == (0, 1)
+    assert "internal" not in err[0]
+    _, out, _ = shown(capsys, "conversations", "--json", SOME)
+    assert [record["internal_error"] for record in records(out)] == [None, None, None]
+
+
+@pytest.mark.usefixtures("broken")
+def test_several_files(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = shown(capsys, "--json", OTHER, SOME)
+    assert code == 5
+    told = REPORT.fullmatch(err[0])
+    assert told is not None
+    assert (told[2], len(err)) == (str(SOME), 2)
+    alone = records(shown(capsys, "--json", OTHER)[1])
+    assert [(one["name"], one["position"]) for one in records(out) if one["protocol"] == "mewbase"] == [
+        (one["name"], one["position"]) for one in alone
+    ]
+
+
+@pytest.mark.usefixtures("broken")
+def test_codes_that_meet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "cut.pcap").write_bytes(SOME.read_bytes()[:-5])
+    code, _, err = shown(capsys, tmp_path / "cut.pcap")
+    assert (code, len(err)) == (ExitCode.UNREADABLE, 3)
+    code, _, err = shown(capsys, "--json", tmp_path / "none", SOME)
+    assert (code, len(err)) == (ExitCode.UNREADABLE, 3)
+    assert shown(capsys, "-c", "0", SOME)[0] == ExitCode.USAGE
+
+
+@pytest.mark.usefixtures("broken")
+def test_the_library_goes_on_and_raises_at_the_end() -> None:
+    found: list[Any] = []
+    reading = dissect.read(SOME, exchanges=True)
+    with pytest.raises(InternalError) as raised:
+        while True:
+            found.append(next(reading))
+    assert {type(one) for one in found} == {Message, Gap, Exchange}
+    assert len({one.conversation for one in found}) == 3
+    (line,) = raised.value.reports
+    assert str(raised.value) == line
+    assert REPORT.fullmatch(f"streamdump: {line}")
+
+
+def test_the_library_tells_of_each_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, Pairer, "take", lambda *_: True)
+    with pytest.raises(InternalError, match=r"packet 4 of input, conversation 0 .* \(and 2 more\)$") as raised:
+        list(dissect.read(io.BytesIO(SOME.read_bytes())))
+    assert len(raised.value.reports) == 3
+
+
+def test_what_no_barrier_catches_is_a_line_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch, LinkParser, "segments", lambda *_: True)
+    code, out, err = shown(capsys, SOME)
+    assert (code, out) == (5, "")
+    assert re.fullmatch(
+        r"streamdump: internal error: Planted in \S+ \(_parts\) of \S+: nothing was read behind packet 0; please .*", err[0]
+    )
+    plant(monkeypatch, LinkParser, "__init__", lambda *_: True)
+    code, out, err = shown(capsys, SOME)
+    assert (code, out, len(err)) == (5, "", 1)
+    assert re.fullmatch(r"streamdump: internal error: Planted in \S+ \(__init__\): this run ends here; please report this line", err[0])
+
+
+# Rendering
+
+
+LINE = re.compile(r" {0,4}\d+ +(\d+\.\d{6}|\d{4}-\d\d-\d\d) ")
+"""What the first line of a record begins with."""
+
+
+def without(number: int, out: str, json: bool = False) -> list[str]:
+    """The lines of all records but one."""
+    head = f'"number":{number},' if json else rf" *{number} "
+    return [line for line in out.splitlines() if not (head in line if json else re.match(head, line))]
+
+
+class Refusing:
+    """An encoder that does not take a record."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def encode_lines(self, records: list[Any]) -> bytes:
+        if any(record.number == self.number for record in records):
+            raise OverflowError
+        return msgspec.json.Encoder().encode_lines(records)
+
+
+def test_json_that_cannot_be_made_costs_its_record(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    _, whole, _ = shown(capsys, "--json", SOME)
+    monkeypatch.setattr(dissect.render.jsonl, "_ENCODER", Refusing(7))
+    code, out, err = shown(capsys, "--json", SOME)
+    assert (code, len(err)) == (5, 2)
+    assert out.splitlines() == without(7, whole, True)
+    record = json.loads(whole.splitlines()[6])
+    assert f"packet {record['packets'][1]} of {SOME}, conversation {record['conversation']} {record['src']} > {record['dst']}" in err[0]
+    assert err[0].endswith(" rabbitmq-stream: record 7 is not shown; please report this line")
+    _, whole, _ = shown(capsys, "conversations", "--json", OTHER, SOME)
+    monkeypatch.setattr(dissect.render.jsonl, "_ENCODER", Refusing(2))
+    code, out, err = shown(capsys, "conversations", "--json", OTHER, SOME)
+    assert (code, len(err)) == (5, 2)
+    assert out.splitlines() == without(2, whole, True)
+    assert "it is not shown" in err[0]
+
+
+def in_says(patch: pytest.MonkeyPatch, number: int) -> None:
+    def guarded(says: Any) -> Any:
+        def planted(message: Message) -> str:
+            if message.number == number:
+                raise OverflowError
+            return str(says(message))
+
+        return planted
+
+    patch.setattr("dissect.protocols.PROTOCOLS", tuple(msgspec.structs.replace(one, says=guarded(one.says)) for one in PROTOCOLS))
+
+
+def in_odd_lines(patch: pytest.MonkeyPatch, number: int) -> None:
+    plant(patch, dissect.render.summary.Lines, "_odd", lambda self, record, *_: record.number == number)
+
+
+def in_the_tree(patch: pytest.MonkeyPatch, number: int) -> None:
+    plant(patch, dissect.render.tree, "_about", lambda message: message.number == number)
+
+
+def in_the_dump(patch: pytest.MonkeyPatch, number: int) -> None:
+    plant(patch, dissect.render.hexdump, "hexdump", lambda message, *_: message.number == number)
+
+
+ROOMS = [
+    ([], in_says),
+    (["-t", "ud"], in_odd_lines),
+    (["-t", "ud"], in_says),
+    (["-V"], in_the_tree),
+    (["-x"], in_the_dump),
+    (["-V", "-x"], in_the_tree),
+]
+
+
+@pytest.mark.parametrize(("argv", "room"), ROOMS, ids=lambda one: " ".join(one) if isinstance(one, list) else one.__name__)
+def test_a_line_that_cannot_be_made_costs_its_record(
+    argv: list[str], room: Callable[..., None], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, whole, _ = shown(capsys, *argv, SOME)
+    lines = whole.splitlines()
+    begins = [index for index, line in enumerate(lines) if LINE.match(line)]
+    numbers = [int(lines[index].split()[0]) for index in begins]
+    for number in (1, 30, numbers[-1]):
+        with monkeypatch.context() as patch:
+            room(patch, number)
+            code, out, err = shown(capsys, *argv, SOME)
+        assert (code, len(err)) == (5, 2)
+        assert f": record {number} is not shown; " in err[0]
+        place = numbers.index(number)
+        left = lines[: begins[place]] + (lines[begins[place + 1] :] if place + 1 < len(begins) else [])
+        assert out.splitlines() == left
+
+
+def test_a_terminal_keeps_the_introduction_of_a_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = list(dissect.read(SOME))
+    expected = dissect.render.summary.Lines({one.name: one.says for one in PROTOCOLS}, columns=100).text(made).splitlines()
+    failed: list[tuple[Any, str]] = []
+    plant(monkeypatch, dissect.render.summary.Lines, "_odd", lambda self, record, *_: record.number in (1, 2, 40))
+    again = dissect.render.summary.Lines({one.name: one.says for one in PROTOCOLS}, columns=100)
+    text = lines_of(again, made, lambda record, what: failed.append((record.number, what.split()[0])))
+    assert failed == [(1, "Planted"), (2, "Planted"), (40, "Planted")]
+    assert text.splitlines() == [line for line in expected if not (LINE.match(line) and line.split()[0] in ("1", "2", "40"))]
+
+
+def test_a_view_that_takes_nothing_loses_all_and_ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    plant(monkeypatch, dissect.render.summary.Lines, "_for_pipe", lambda *_: True)
+    code, out, err = shown(capsys, OTHER)
+    assert (code, out) == (5, "")
+    _, lines, _ = shown(capsys, "--json", OTHER)
+    assert len(err) == 1 + len(lines.splitlines())
+
+
+def test_a_row_that_cannot_be_shown_is_left_out(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    _, whole, _ = shown(capsys, "conversations", SOME)
+    plant(monkeypatch, dissect.render.conversations, "_facts", lambda row: row.number == 2)
+    code, out, err = shown(capsys, "conversations", SOME)
+    assert (code, len(err)) == (5, 2)
+    lines = whole.splitlines()
+    assert [line.split() for line in out.splitlines()] == [line.split() for line in (*lines[:2], *lines[3:])]
+
+
+def test_an_interruption_passes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Pairer, "take", interrupted)
+    code, _, err = shown(capsys, SOME)
+    assert (code, "interrupted" in err[-1]) == (ExitCode.DONE, True)
+    monkeypatch.setattr("dissect.inspector.Inspector.__init__", interrupted)
+    assert main([str(SOME)]) == ExitCode.INTERRUPTED
+
+
+def test_a_terminal_is_told_too(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "import dissect.pair\n"
+        "take = dissect.pair.Pairer.take\n"
+        "def planted(self, one, append):\n"
+        "    if getattr(one[4], 'name', '') == 'Create':\n"
+        "        raise ZeroDivisionError\n"
+        "    take(self, one, append)\n"
+        "dissect.pair.Pairer.take = planted\n"
+    )
+    code, text = on_terminal([str(SOME)], 120, {"PYTHONPATH": str(tmp_path), BARRIER: ""})
+    assert code == 5
+    assert "streamdump: internal error: ZeroDivisionError in dissect/protocols/base.py:" in text
+    assert "Traceback" not in text
+    code, text = on_terminal([str(SOME)], 120, {"PYTHONPATH": str(tmp_path), BARRIER: "off"})
+    assert "Traceback" in text
