@@ -110,9 +110,11 @@ class Capture:
         self.process = subprocess.Popen([sys.executable, "-m", "cli", *argv], bufsize=0, **pipes)
         self.told = b""
         self._rest = b""
-        self._until(b"the kernel granted a buffer")
+        self.tells("the kernel granted a buffer")
 
-    def _until(self, text: bytes) -> None:
+    def tells(self, what: str) -> None:
+        """Wait until it has said this on standard error."""
+        text = what.encode()
         assert self.process.stderr is not None
         end = time.monotonic() + PATIENCE
         while text not in self.told:
