@@ -1,0 +1,227 @@
+"""Bugs of ours in Spark's tasks: what they cost is what they cost a plain run, and the driver tells of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow.parquet
+import pytest
+
+from cli import following
+from cli.exits import ExitCode
+from dissect.capture.files import open_capture
+from dissect.errors import BARRIER, Report
+from dissect.inspector import Inspector
+from dissect.model import Message, Options
+from dissect.pair import Pairer
+from dissect.protocols.base import Dissector
+from dissect.protocols.rabbitmq.dissector import StreamDissector
+from dissect.spark import flows, follow, tables
+from dissect.spark.follow import Follow
+from dissect.spark.pipeline import Settings, texts_of
+from dissect.spark.rotation import Rotation
+from dissect.spark.splits import Trouble
+from dissect.tcp.assembler import Assembler
+from dissect.tcp.conversations import _Plain
+from tests.planting import GOLDEN, plant
+from tests.rewrite import capture
+from tests.rewrite import packets as packets_of
+from tests.spark.lots import FOREVER, Lots, at_once, in_lots, packets
+
+SOME = GOLDEN / "rabbitmq-stream" / "js_publish_consume_405.pcap"
+OTHERS = [SOME, GOLDEN / "iggy" / "seed-lossy.pcap", GOLDEN / "mewbase" / "java-query.pcap", GOLDEN / "seastar-rpc" / "lz4_snap120.pcap"]
+
+PLANTED = """
+import dissect.pair
+take = dissect.pair.Pairer.take
+def planted(self, one, append):
+    if getattr(one[4], "name", "") == "Create":
+        raise ZeroDivisionError
+    take(self, one, append)
+dissect.pair.Pairer.take = planted
+"""
+
+
+def in_pairing(patch: pytest.MonkeyPatch) -> None:
+    plant(patch, Pairer, "take", lambda self, one, append: isinstance(one[4], Message) and one[4].position > 400)
+
+
+def in_reassembly(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(_Plain, "take", lambda *_: False)
+    plant(patch, Assembler, "step", lambda self, order, time_ns, number, *_: number == 40)
+
+
+def in_cutting(patch: pytest.MonkeyPatch) -> None:
+    def reaches(self: Dissector, side: int, flow: Any, data: bytes, ends: list[int], at: int = 0) -> bool:
+        return side == 1 and flow.position - at + ends[-1] > 300
+
+    patch.setattr(StreamDissector, "aligned", False)
+    plant(patch, Dissector, "_put_frames", reaches)
+
+
+@pytest.mark.usefixtures("barrier")
+@pytest.mark.parametrize("room", [in_pairing, in_reassembly, in_cutting], ids=lambda room: room.__name__)
+@pytest.mark.parametrize("path", OTHERS, ids=lambda path: path.name)
+def test_a_conversation_that_failed_is_carried_on(path: Path, room: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    room(monkeypatch)
+    expected = at_once([path])
+    assert '"internal_error":"Planted, packet ' in "".join(expected["conversations"])
+    count = packets([path]).num_rows
+    assert in_lots([path], []) == expected
+    assert in_lots([path], list(range(10, count, 10))) == expected
+
+
+@pytest.mark.usefixtures("barrier")
+def test_each_failure_is_told_once_whatever_the_lots_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_pairing(monkeypatch)
+    inspector = Inspector([open_capture(path) for path in OTHERS], msgspec.structs.replace(FOREVER, exchanges=True))
+    list(inspector.records())
+    expected = sorted((one.what, one.file, one.number) for one in inspector.reports)
+    assert len(expected) > 3
+    found: list[Report] = []
+    dissect = flows.dissect
+
+    def watched(*given: Any) -> Any:
+        for results in dissect(*given):
+            found.extend(results.reports)
+            yield results
+
+    monkeypatch.setattr(flows, "dissect", watched)
+    some, lots = packets(OTHERS), Lots()
+    for begin in range(0, some.num_rows, 100):
+        lots.add(some[begin : begin + 100], begin + 100 >= some.num_rows)
+    assert sorted((one.what, one.file, one.number) for one in found) == expected
+
+
+def environment(folder: Path, java_home: str) -> dict[str, str]:
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(PLANTED)
+    return {**os.environ, "PYTHONPATH": str(folder), "JAVA_HOME": java_home, BARRIER: "on"}
+
+
+def told(stderr: str, path: Path) -> list[str]:
+    return [
+        line for line in stderr.splitlines() if line.startswith("streamdump: internal error: ") and f" of {path}, conversation " in line
+    ]
+
+
+def check(out: Path, whole: list[Any]) -> None:
+    """Fails unless the tables hold what a plain run says, but for what follows in the conversation that failed."""
+    rows = pyarrow.parquet.read_table(out / "conversations").to_pylist()
+    failed = {row["conversation"] for row in rows if row["internal_error"] is not None}
+    assert len(failed) == 1
+    messages = pyarrow.parquet.read_table(out / "messages").to_pylist()
+    others = sorted((one["time_ns"], one["src"], one["name"]) for one in messages if one["conversation"] not in failed)
+    assert len(rows) == 3
+    expected = sorted((one.time_ns, one.src, one.name) for one in whole if isinstance(one, Message) and one.conversation != 0)
+    assert others == expected
+    exchanges = pyarrow.parquet.read_table(out / "exchanges").to_pylist()
+    assert all(one["reason"] == "internal error" for one in exchanges if one["outcome"] == "unanswered")
+    gaps = pyarrow.parquet.read_table(out / "gaps").to_pylist()
+    assert {(one["conversation"] in failed, one["reason"]) for one in gaps} == {(True, "skipped")}
+
+
+def test_the_driver_tells_and_ends_with_code_5(tmp_path: Path, java_home: str) -> None:
+    call = [sys.executable, "-m", "cli", "pipeline", str(SOME), "--out", str(tmp_path / "out")]
+    call += ["--master", "local[2]", "--parts", "2", "--memory", "1G"]
+    done = subprocess.run(call, env=environment(tmp_path / "planted", java_home), capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == ExitCode.INTERNAL, done.stderr
+    assert len(told(done.stderr, SOME)) == 1
+    assert "Traceback" not in done.stderr
+    check(tmp_path / "out", list(Inspector([open_capture(SOME)]).records()))
+
+
+def test_a_folder_that_is_followed(tmp_path: Path, session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The workers of this test, which are others than those of the tests beside
+    for name, value in environment(tmp_path / "planted", "").items():
+        if name in ("PYTHONPATH", BARRIER):
+            monkeypatch.setitem(session.spark.sparkContext.environment, name, value)
+    folder, out = tmp_path / "captures", tmp_path / "out"
+    folder.mkdir()
+    work = Follow(session, Settings([str(folder)], parts=2), out, Rotation(folder, 0))
+    whole, found = list(Inspector([open_capture(SOME)]).records()), []
+    some = packets_of(SOME)
+    create = next(one.packets[1] for one in whole if isinstance(one, Message) and one.name == "Create")
+    for at, part in enumerate((some[: create + 1], some[create + 1 :])):
+        (folder / f"c-{at}.pcap").write_bytes(capture(part).getvalue())
+        batch = work.step(end=at == 1)
+        assert batch is not None
+        found.append(batch.bugs)
+    work.close()
+    assert [len(bugs) for bugs in found] == [1, 0]
+    assert f", packet {create} of {folder / 'c-0.pcap'}, conversation " in found[0][0]
+    check(out, whole)
+
+
+@pytest.mark.parametrize(("came", "code"), [("bugs", ExitCode.INTERNAL), ("both", ExitCode.UNREADABLE), ("nothing", ExitCode.DONE)])
+def test_an_interrupted_follow_ends_with_what_it_told(
+    came: str, code: ExitCode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    troubles = [Trouble(0, "a.pcap", None, None, "is empty", 0)] if came == "both" else []
+    bugs = ["internal error: x"] if came != "nothing" else []
+
+    class Work:
+        state = follow.State(1, "", "", Options(), batch=1, packets=3)
+        batches = iter([follow.Batch(1, 1, 3, dict.fromkeys(tables.TABLES, 0), troubles, bugs)])
+
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        def step(self, end: bool) -> Any:
+            batch = next(self.batches, None)
+            if batch is None:
+                raise KeyboardInterrupt
+            return batch
+
+        def close(self) -> None:
+            pass
+
+    class Session:
+        def kill(self) -> None:
+            pass
+
+    monkeypatch.setattr(follow, "Follow", Work)
+    monkeypatch.setattr(following.signal, "signal", lambda *_: None)
+    settings = Settings([str(tmp_path)])
+    given: Any = {"every_s": 0.0, "settle_s": 0.0, "finish": False, "quiet": True}
+    assert following.follow(Session(), settings, tmp_path, lambda _: None, lambda: None, **given) == code  # type: ignore[arg-type]
+    err = capsys.readouterr().err.splitlines()
+    lines = ["streamdump: a.pcap: is empty"] * len(troubles) + [f"streamdump: {one}" for one in bugs]
+    assert err[: len(lines)] == lines
+
+
+@pytest.mark.usefixtures("barrier")
+def test_a_row_that_no_column_takes_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    records = [record for record in Inspector([open_capture(SOME)]).records() if isinstance(record, Message)]
+    made = tables.batch
+
+    def planted(table: str, rows: Any, typed: bool = True) -> Any:
+        if any(row[0].number in (3, 30) for row in rows):
+            raise OverflowError
+        return made(table, rows, typed)
+
+    monkeypatch.setattr(tables, "batch", planted)
+    reports: list[Report] = []
+    rows = [(record, None, None) for record in records]
+    found = [row for batch in tables.batches("messages", rows, True, reports) for row in batch.to_pylist()]
+    kept = [record for record in records if record.number not in (3, 30)]
+    assert [(row["time_ns"], row["position"]) for row in found] == [(record.time_ns, record.position) for record in kept]
+    assert [report.number for report in reports] == [record.packets[1] for record in records if record.number in (3, 30)]
+    assert [report.cost for report in reports] == ["a row of messages is missing"] * 2
+    with pytest.raises(OverflowError):
+        list(tables.batches("messages", rows))
+
+
+def test_reports_are_in_the_order_of_the_captures() -> None:
+    reports = [Report("b", "c", 2, 1), Report("a", "c", 9, 0), Report("x", "c")]
+    assert texts_of(reports, {0: "one", 1: "two"}) == [
+        "internal error: x: c; please report this line",
+        "internal error: a, packet 9 of one: c; please report this line",
+        "internal error: b, packet 2 of two: c; please report this line",
+    ]
