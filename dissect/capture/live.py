@@ -50,6 +50,9 @@ RETIRE_MS = 20
 TICK_MS = 100
 """How long a quiet capture waits before it gives an empty batch, so that time goes on for whoever reads."""
 
+LINGER_S = 5.0
+"""So long a capture that was stopped waits for packets that the kernel says it has."""
+
 TOGETHER = 16
 """Blocks that make up a batch at most."""
 
@@ -140,6 +143,8 @@ class Live:
         else:
             program += bpf.tcp(sorted(set(ports)) if expression is None and len(ports) <= MOST_PORTS else (), snap)
         self._again = Duplicates()
+        self._received = 0
+        """Packets that the kernel has taken since the ring is there, those included that found it full."""
         self._stopped_ns: int | None = None
         self._closed = False
         self._block = 0
@@ -157,6 +162,8 @@ class Live:
         except BaseException:
             self._holder.close()
             raise
+        # What came before the ring was there is none of ours
+        self._statistics()
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN | select.POLLERR)
         self._looked = monotonic()
@@ -182,8 +189,11 @@ class Live:
     def batches(self, rows: int | None = None) -> Iterator[PacketBatch]:
         """What has come, at most every `RETIRE_MS`, or an empty batch after `TICK_MS`; raises `InterfaceError` when the interface goes."""
         gone: InterfaceError | None = None
+        until: float | None = None
         while not self._closed:
             ending = self._stopped_ns is not None or gone is not None
+            if ending and until is None:
+                until = monotonic() + LINGER_S
             now = time_ns()
             if not self._ready():
                 events = self._poll.poll(2 * RETIRE_MS if ending else TICK_MS)
@@ -195,7 +205,8 @@ class Live:
             for start in range(0, len(batch), rows or len(batch) or 1):
                 yield part(batch, start, start + rows) if rows else batch
             if not len(batch):
-                if ending:
+                # A busy machine may hand over the last block late
+                if until is not None and (gone is not None or self._all_here() or monotonic() > until):
                     break
                 yield batch
             elif self._stopped_ns is not None and int(batch.time_ns[-1]) > self._stopped_ns:
@@ -221,9 +232,18 @@ class Live:
         return InterfaceError("went away while capturing", self.name)
 
     def _count_drops(self) -> None:
-        # Asking sets the kernel's counters to zero.
-        _, dropped, _ = struct.unpack("=III", self._socket.getsockopt(SOL_PACKET, STATISTICS, 12))
+        received, dropped = self._statistics()
+        self._received += received
         self.dropped += dropped
+
+    def _statistics(self) -> tuple[int, int]:
+        """Packets received, and those of them that were dropped, since this was last asked: the kernel's counters begin anew."""
+        received, dropped, _ = struct.unpack("=III", self._socket.getsockopt(SOL_PACKET, STATISTICS, 12))
+        return received, dropped
+
+    def _all_here(self) -> bool:
+        """Whether all that was received has been handed on; a few packets may have come before they were counted."""
+        return self.packets + self.duplicates + self.dropped >= self._received
 
     def _take(self) -> PacketBatch:
         """The packets of the blocks at hand."""
