@@ -8,9 +8,9 @@ import os
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,10 +21,9 @@ from dissect.capture.files import open_capture
 from dissect.capture.link import LinkParser
 from dissect.model import Chunk, Options
 from dissect.tcp.conversations import Conversations
+from tests.waiting import PATIENCE
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
-PATIENCE = 20.0
-"""Seconds after which a test gives up waiting."""
 
 
 def may_capture() -> bool:
@@ -69,7 +68,7 @@ class Pair:
             listener.bind(("127.0.0.1", port))
             listener.listen(1)
             self.port: int = listener.getsockname()[1]
-            client = socket.create_connection(("127.0.0.1", self.port), 5)
+            client = socket.create_connection(("127.0.0.1", self.port), PATIENCE)
             server, _ = listener.accept()
         self.sides = (client, server)
         for side in self.sides:
@@ -80,8 +79,18 @@ class Pair:
         return self
 
     def __exit__(self, *_: object) -> None:
+        """Each side ends, and has heard that the other one does: by then all that was sent has gone by."""
+        for one, other in (self.sides, self.sides[::-1]):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_WR)
+                while other.recv(65_536):
+                    pass
         for side in self.sides:
             side.close()
+
+    def sent_again(self) -> int:
+        """How many segments the kernel has sent more than once: on a busy machine it may believe that they were lost."""
+        return sum(struct.unpack_from("=I", side.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104), 100)[0] for side in self.sides)
 
     def say(self, side: int, data: bytes) -> None:
         """One side sends, the other reads all of it."""
@@ -110,30 +119,42 @@ class Capture:
         self.process = subprocess.Popen([sys.executable, "-m", "cli", *argv], bufsize=0, **pipes)
         self.told = b""
         self._rest = b""
-        self.tells("the kernel granted a buffer")
+        try:
+            self.tells("the kernel granted a buffer")
+        except BaseException:
+            self.kill()
+            raise
 
     def tells(self, what: str) -> None:
         """Wait until it has said this on standard error."""
         text = what.encode()
         assert self.process.stderr is not None
-        end = time.monotonic() + PATIENCE
         while text not in self.told:
-            assert select.select([self.process.stderr], [], [], max(0, end - time.monotonic()))[0], self.told
+            assert select.select([self.process.stderr], [], [], PATIENCE)[0], self.told
             part = os.read(self.process.stderr.fileno(), 65_536)
             assert part, self.told.decode()
             self.told += part
 
+    def has_line(self) -> bool:
+        """Whether a part of a line is there already."""
+        return bool(self._rest) or bool(select.select([self.process.stdout], [], [], 0)[0])
+
     def line(self) -> str:
         """The next line of standard output, as soon as it is there."""
         assert self.process.stdout is not None
-        end = time.monotonic() + PATIENCE
         while b"\n" not in self._rest:
-            assert select.select([self.process.stdout], [], [], max(0, end - time.monotonic()))[0], "nothing was printed"
+            assert select.select([self.process.stdout], [], [], PATIENCE)[0], "nothing was printed"
             part = os.read(self.process.stdout.fileno(), 1 << 20)
             assert part, "the capture ended"
             self._rest += part
         line, self._rest = self._rest.split(b"\n", 1)
         return line.decode()
+
+    def kill(self) -> None:
+        """End it whatever it does."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.communicate()
 
     def finish(self, number: int | None = signal.SIGINT) -> tuple[int, str, str]:
         """End it with a signal (None: it ends by itself): the exit code, the rest of standard output, and standard error."""
@@ -149,9 +170,7 @@ def capturing(*argv: str, **more: Any) -> Iterator[Capture]:
     try:
         yield capture
     finally:
-        if capture.process.poll() is None:
-            capture.process.kill()
-        capture.process.communicate()
+        capture.kill()
 
 
 def records(text: str) -> list[dict[str, Any]]:

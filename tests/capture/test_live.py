@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import re
 import shutil
@@ -10,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from dissect.model import Message, Record
 from dissect.protocols import PROTOCOLS
 from tests.capture.frames import ethernet, ip4, tcp
 from tests.capture.peers import GOLDEN, Pair, capturing, free_port, needs_capture, records, said
+from tests.waiting import PATIENCE, signalled, state, unread, until
 
 ROOT = Path(__file__).parents[2]
 
@@ -45,8 +46,13 @@ PING, PONG = bytes.fromhex("04000000 01000000"), bytes.fromhex("00000000 0000000
 """Iggy: a request with its length and command, a response with status and length."""
 
 
+def pings(port: int) -> list[str]:
+    """What captures pings on this port, and nothing that others say meanwhile."""
+    return ["-i", "lo", "-f", f"tcp port {port}", "-d", f"tcp.port=={port},iggy"]
+
+
 def run(*argv: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "cli", *argv], capture_output=True, text=True, timeout=60, check=False, **more)
+    return subprocess.run([sys.executable, "-m", "cli", *argv], capture_output=True, text=True, timeout=PATIENCE, check=False, **more)
 
 
 def meaning(record: dict[str, Any]) -> dict[str, Any]:
@@ -72,7 +78,6 @@ def test_peers_on_the_loopback_interface_read_as_in_their_capture(path: str, tmp
     with capturing("-i", "lo", "-f", f"tcp port {port}", "--json", "-w", str(file)) as capture:
         with Pair(port) as pair:
             pair.replay(replayed)
-        time.sleep(0.1)
         code, out, err = capture.finish()
     assert code == 0, err
     assert "0 dropped by the kernel" in err
@@ -123,6 +128,7 @@ def test_each_packet_counts_once(names: list[str], expression: str | None) -> No
             for _ in range(20):
                 pair.say(0, b"hello")
                 pair.say(1, b"world")
+            again = pair.sent_again()
         live.stop()
         inspector = Inspector([live])
         for _ in inspector.batches():
@@ -130,7 +136,7 @@ def test_each_packet_counts_once(names: list[str], expression: str | None) -> No
     # With -f '' others may talk as well: look at this conversation.
     (mine,) = [one for one in inspector.conversations if port in one.tcp.ports]
     assert mine.tcp.stream_bytes == [100, 100]
-    assert mine.tcp.retransmissions == 0
+    assert mine.tcp.retransmissions == again
     assert live.dropped == 0
 
 
@@ -202,31 +208,41 @@ def test_the_snap_length_cuts() -> None:
 @needs_capture
 def test_a_message_is_printed_promptly() -> None:
     port = free_port()
-    with capturing("-i", "lo", "-d", f"tcp.port=={port},iggy") as capture, Pair(port) as pair:
+    with capturing(*pings(port)) as capture, Pair(port) as pair:
         for side, data in ((0, PING), (1, PONG)):
             pair.say(side, data)
-            sent = time.monotonic()
+            # Nothing more is sent before it is there; tests/bench measures how long that takes.
             assert "ping" in capture.line()
-            # tests/bench measures; this only sees that nothing waits for more.
-            assert time.monotonic() - sent < 2
 
 
 @needs_capture
 def test_a_burst_is_accounted_for_when_the_kernel_drops() -> None:
-    port, pairs = free_port(), 6000
-    with capturing("-i", "lo", "-B", "512K", "-d", f"tcp.port=={port},iggy", "--json") as capture:
+    port, pairs = free_port(), 3001
+    lines: list[str] = []
+    with capturing(*pings(port), "-B", "512K", "--json") as capture:
         with Pair(port) as pair:
             pair.replay([(0, PING), (1, PONG)])
+            lines += [capture.line(), capture.line()]
             # A capture that is held up for a while, as by a slow terminal.
             capture.process.send_signal(signal.SIGSTOP)
-            for _ in range(pairs):
+            until(lambda: state(capture.process.pid) == "T")
+            for _ in range(1, pairs):
                 pair.say(0, PING)
                 pair.say(1, PONG)
             capture.process.send_signal(signal.SIGCONT)
-            time.sleep(0.5)
-            pair.replay([(0, PING), (1, PONG)])
-        time.sleep(0.3)
+            # It has caught up when it waits, and shows what is said then.
+            shown = 0
+            while shown < 8 * (pairs - 1):
+                until(lambda: capture.has_line() or state(capture.process.pid) == "S", capture.process)
+                if not capture.has_line():
+                    pair.replay([(0, PING), (1, PONG)])
+                    pairs += 1
+                lines.append(capture.line())
+                (record,) = records(lines[-1])
+                if record["record"] == "message" and record["sender"] == "server":
+                    shown = record["position"]
         code, out, err = capture.finish()
+        out = "".join(f"{line}\n" for line in lines) + out
     assert code == 0
     dropped = int(re.search(r"([\d,]+) dropped by the kernel", err)[1].replace(",", ""))  # type: ignore[index]
     assert dropped > 0
@@ -235,7 +251,7 @@ def test_a_burst_is_accounted_for_when_the_kernel_drops() -> None:
     for record in records(out):
         if record["record"] == "message" or (record["record"] == "gap" and not record["in_frame"]):
             sizes[record["sender"] == "server"] += record["size"]
-    assert sizes == [8 * (pairs + 2)] * 2
+    assert sizes == [8 * pairs] * 2
     # Each lost message was a packet that the kernel dropped.
     lost = sum(record["size"] // 8 for record in records(out) if record["record"] == "gap")
     assert 0 < lost <= dropped
@@ -244,19 +260,26 @@ def test_a_burst_is_accounted_for_when_the_kernel_drops() -> None:
 @needs_capture
 def test_unanswered_requests_are_reported_after_the_timeout() -> None:
     port = free_port()
-    with capturing("-i", "lo", "-d", f"tcp.port=={port},iggy", "--json", "--timeout", "0.5") as capture, Pair(port) as pair:
+    with capturing(*pings(port), "--json", "--timeout", "0.5") as capture, Pair(port) as pair:
         pair.say(0, PING)
         (first,) = records(capture.line())
         (late,) = records(capture.line())
         assert (late["record"], late["outcome"], late["reason"], late["request"]) == ("exchange", "unanswered", "timeout", first["number"])
         # The answer comes after all, and is not taken for that of the next request.
         pair.replay([(0, PING), (1, PONG), (1, PONG)])
-        _, one, two = (records(capture.line())[0] for _ in range(3))
-        assert (one["request"], two["request"]) == (1, 3)
+        found: list[dict[str, Any]] = []
+        while sum(one.get("kind") == "response" for one in found) < 2:
+            found += records(capture.line())
+        # A busy machine may be late with the second one too
+        second = next(one for one in found if one.get("kind") == "request")
+        late_too = [one["request"] for one in found if one["record"] == "exchange"]
+        assert late_too in ([], [second["number"]])
+        one, two = (one for one in found if one.get("kind") == "response")
+        assert (one["request"], two["request"]) == (first["number"], second["number"])
         assert one["latency_ns"] > 500_000_000
         code, out, err = capture.finish()
         assert (code, out) == (0, "")
-        assert "1 unanswered" in err
+        assert f"{1 + len(late_too)} unanswered" in err
 
 
 @needs_capture
@@ -274,24 +297,22 @@ def test_a_pipe_from_tcpdump_is_as_prompt() -> None:
             with Pair(port) as pair:
                 for side, data in ((0, PING), (1, PONG)) * 2:
                     pair.say(side, data)
-                    sent = time.monotonic()
                     assert "ping" in process.stdout.readline()
-                    assert time.monotonic() - sent < 5
         finally:
             os.killpg(process.pid, signal.SIGINT)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=PATIENCE)
     assert "Traceback" not in err
 
 
 @needs_capture
 def test_conditions_end_the_capture() -> None:
     port = free_port()
-    with capturing("-i", "lo", "-d", f"tcp.port=={port},iggy", "-c", "3") as capture, Pair(port) as pair:
+    with capturing(*pings(port), "-c", "3") as capture, Pair(port) as pair:
         pair.replay([(0, PING), (1, PONG)] * 3)
         code, out, err = capture.finish(None)
         assert (code, len(out.splitlines())) == (0, 3)
         assert "stopped by -c" in err
-    with capturing("-i", "lo", "-d", f"tcp.port=={port},iggy", "-a", "packets:5") as capture, Pair(port) as pair:
+    with capturing(*pings(port), "-a", "packets:5") as capture, Pair(port) as pair:
         pair.replay([(0, PING), (1, PONG)] * 6)
         code, _, err = capture.finish(None)
         assert code == 0
@@ -306,7 +327,7 @@ def test_conditions_end_the_capture() -> None:
 def test_files_in_turn(tmp_path: Path) -> None:
     port = free_port()
     target = tmp_path / "live.pcapng"
-    argv = ["-i", "lo", "-d", f"tcp.port=={port},iggy", "--json", "-w", str(target), "-b", "filesize:2", "-b", "files:50"]
+    argv = [*pings(port), "--json", "-w", str(target), "-b", "filesize:2", "-b", "files:50"]
     with capturing(*argv, "-a", "filesize:9") as capture:
         with Pair(port) as pair:
             pair.replay([(0, PING), (1, PONG)] * 100)
@@ -332,10 +353,18 @@ def test_ctrl_c_without_a_packet_and_twice() -> None:
             130,
             "streamdump: lo: 0 packets, 0 dropped by the kernel, 0 messages in 0 conversations, interrupted",
         )
-    with capturing("-i", "lo", "-f", f"tcp port {port}") as capture:
-        capture.process.send_signal(signal.SIGINT)
-        time.sleep(0.02)
-        code, _, err = capture.finish()
+    # One that is held up in the midst of its output ends with the second signal
+    with capturing(*pings(port), "-V") as capture, Pair(port) as pair:
+        process = capture.process
+        assert process.stdout is not None
+        size = fcntl.fcntl(process.stdout, fcntl.F_SETPIPE_SZ, 4096)
+        while unread(process.stdout) < size or state(process.pid) != "S":
+            pair.replay([(0, PING), (1, PONG)])
+        process.send_signal(signal.SIGINT)
+        until(lambda: not signalled(process.pid, signal.SIGINT) and state(process.pid) == "S", process)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE) == 130
+        code, _, err = capture.finish(None)
         assert code == 130
         assert "Traceback" not in err
 
@@ -345,7 +374,7 @@ def test_a_reader_that_goes_ends_the_capture() -> None:
     with capturing("-i", "lo", "-f", f"tcp port {free_port()}") as capture:
         assert capture.process.stdout is not None
         capture.process.stdout.close()
-        assert capture.process.wait(10) == 0
+        assert capture.process.wait(PATIENCE) == 0
 
 
 @needs_capture
@@ -353,7 +382,7 @@ def test_conversations_when_they_end_and_as_a_table(tmp_path: Path) -> None:
     from tests.cli.terminal import on_terminal
 
     port = free_port()
-    argv = ["conversations", "-i", "lo", "-d", f"tcp.port=={port},iggy"]
+    argv = ["conversations", *pings(port)]
     with capturing(*argv, "--json", "--closed-time", "0.2") as capture:
         with Pair(port) as pair:
             pair.replay([(0, PING), (1, PONG)])
@@ -415,7 +444,7 @@ def test_an_interface_that_goes_away_ends_the_capture() -> None:
     assert process.stderr is not None
     assert "capturing" in process.stderr.readline()
     subprocess.run(["nsenter", "-t", str(process.pid), "-n", "ip", "link", "set", "lo", "down"], check=True)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=PATIENCE)
     assert (process.returncode, out) == (4, "")
     lines = err.splitlines()
     assert lines[0].startswith("streamdump: lo: 0 packets, 0 dropped by the kernel")
@@ -473,7 +502,7 @@ def test_without_libpcap_only_filters_of_ones_own_are_missing() -> None:
     )
 
     def without(*argv: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, timeout=PATIENCE, check=False)
 
     done = without("-i", "lo", "-f", "tcp port 5552")
     assert (done.returncode, "libpcap0.8" in done.stderr) == (2, True), done.stderr

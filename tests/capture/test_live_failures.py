@@ -16,6 +16,7 @@ from dissect.tcp.assembler import Assembler
 from dissect.tcp.conversations import _Plain
 from tests.bench.live import PING, PONG, batch_of, conversation
 from tests.capture.peers import Pair, capturing, free_port, needs_capture, records
+from tests.capture.test_live import pings
 from tests.planting import plant
 
 SECOND = 1_000_000_000
@@ -138,7 +139,7 @@ def test_peers_on_the_loopback_interface(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(PLANTED)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), BARRIER: "on"}
     port = free_port()
-    with capturing("-i", "lo", "-d", f"tcp.port=={port},iggy", "--json", env=environment) as capture:
+    with capturing(*pings(port), "--json", env=environment) as capture:
         with Pair(port) as first, Pair(port) as second:
             lines = []
             for pair in (first, second):

@@ -11,6 +11,8 @@ import sys
 import termios
 from collections.abc import Mapping
 
+from tests.waiting import PATIENCE
+
 
 def on_terminal(argv: list[str], columns: int = 100, environment: Mapping[str, str] | None = None, stderr: bool = True) -> tuple[int, str]:
     """The exit code, and what a terminal of so many columns was sent by standard output and, with `stderr`, by standard error."""
@@ -36,4 +38,4 @@ def on_terminal(argv: list[str], columns: int = 100, environment: Mapping[str, s
             break
         parts.append(part)
     os.close(master)
-    return process.wait(60), b"".join(parts).decode().replace("\r\n", "\n")
+    return process.wait(PATIENCE), b"".join(parts).decode().replace("\r\n", "\n")

@@ -16,27 +16,29 @@ from cli.app import app, main
 from cli.exits import ExitCode
 from cli.options import decode_rule, decode_rules, packet_limit, size
 from dissect.errors import UsageError
+from tests.waiting import PATIENCE
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 COMMANDS = ("conversations", "pipeline", "protocols", "schema")
 
 
 def run(*argv: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "cli", *argv], capture_output=True, text=True, timeout=60, check=False, **more)
+    return subprocess.run([sys.executable, "-m", "cli", *argv], capture_output=True, text=True, timeout=PATIENCE, check=False, **more)
 
 
 def test_help_begins_with_examples_and_imports_nothing_heavy() -> None:
     code = (
-        "import sys, time; from cli.app import main; main(['--help']);"
+        "import sys; from cli.app import main; main(['--help']);"
         "heavy = {'numpy', 'msgspec', 'rich', 'scapy', 'dpkt', 'cramjam'} & {name.split('.')[0] for name in sys.modules};"
-        "print(sorted(heavy), time.process_time())"
+        "print(sorted(heavy), len(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
     lines = done.stdout.splitlines()
     assert lines[2].startswith("  streamdump capture.pcap")
-    heavy, seconds = lines[-1].rsplit(" ", 1)
+    heavy, modules = lines[-1].rsplit(" ", 1)
     assert heavy == "[]"
-    assert float(seconds) < 0.3
+    # What takes the time; tests/bench measures it
+    assert int(modules) < 250
     assert all(f"  {name} " in done.stdout for name in COMMANDS)
 
 
@@ -210,7 +212,9 @@ def test_module_call_is_the_same_command() -> None:
 @pytest.mark.parametrize("argv", [["schema"], ["--help"], ["--version"], ["conversations", "--help"]])
 def test_a_full_disk_is_told(argv: list[str]) -> None:
     with Path("/dev/full").open("wb") as full:
-        done = subprocess.run([sys.executable, "-m", "cli", *argv], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            [sys.executable, "-m", "cli", *argv], stdout=full, stderr=subprocess.PIPE, text=True, timeout=PATIENCE, check=False
+        )
     assert done.returncode == ExitCode.USAGE
     assert done.stderr == "streamdump: standard output cannot be written: No space left on device\n"
 
@@ -221,7 +225,7 @@ def test_a_reader_that_has_gone_is_no_trouble(argv: list[str]) -> None:
     os.close(read)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "cli", *argv], stdout=write, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+            [sys.executable, "-m", "cli", *argv], stdout=write, stderr=subprocess.PIPE, text=True, timeout=PATIENCE, check=False
         )
     finally:
         os.close(write)
@@ -245,7 +249,7 @@ def test_a_reader_that_has_gone_is_no_trouble(argv: list[str]) -> None:
 def test_closed_streams(call: str, code: int, out: str, err: str) -> None:
     argv = call.replace("CAPTURE", shlex.quote(str(GOLDEN / "rabbitmq-stream" / "handshake_close_405.pcap")))
     done = subprocess.run(
-        f"{shlex.quote(sys.executable)} -m cli {argv}", shell=True, capture_output=True, text=True, timeout=60, check=False
+        f"{shlex.quote(sys.executable)} -m cli {argv}", shell=True, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (code, out, err)
 

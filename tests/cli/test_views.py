@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from base64 import b64encode
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from dissect.render.schema import schema
 from dissect.render.terminal import width
 from tests.capture.frames import Packet, ethernet, ip4, pcap, tcp
 from tests.cli.terminal import on_terminal
+from tests.waiting import PATIENCE, until, waits_for_more
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 CAPTURES = sorted(path for path in GOLDEN.rglob("*.pcap*") if path.suffix != ".jsonl")
@@ -275,7 +275,7 @@ def test_json_waits_for_nothing_it_does_not_need() -> None:
         "import sys; from cli.app import main; main(sys.argv[1:]);"
         "print(sorted({'rich', 'scapy', 'pydantic', 'pyspark'} & {name.split('.')[0] for name in sys.modules}), file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", code, "--json", STREAM], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code, "--json", STREAM], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stderr.splitlines()[-1] == "[]"
 
 
@@ -285,7 +285,7 @@ def test_a_closed_pipe_ends_quietly() -> None:
     assert running.stdout is not None
     assert running.stderr is not None
     running.stdout.close()
-    assert running.wait(60) == ExitCode.DONE
+    assert running.wait(PATIENCE) == ExitCode.DONE
     assert running.stderr.read() == b""
     running.stderr.close()
 
@@ -303,7 +303,7 @@ def test_a_pipe_is_read_while_it_is_written() -> None:
     running.stdin.write(data[6000:])
     running.stdin.close()
     assert len(running.stdout.read().splitlines()) > 60
-    assert running.wait(60) == ExitCode.DONE
+    assert running.wait(PATIENCE) == ExitCode.DONE
     running.stdout.close()
     running.stderr.close()
 
@@ -318,10 +318,9 @@ def test_an_interruption_ends_with_what_was_read(given: int) -> None:
     running.stdin.flush()
     if given:
         running.stdout.readline()
-    else:
-        time.sleep(1)
+    until(lambda: waits_for_more(running), running)
     running.send_signal(signal.SIGINT)
-    _, err = running.communicate(timeout=60)
+    _, err = running.communicate(timeout=PATIENCE)
     assert b"Traceback" not in err
     if given:
         assert running.returncode == ExitCode.DONE
@@ -333,7 +332,12 @@ def test_an_interruption_ends_with_what_was_read(given: int) -> None:
 def test_a_full_disk_is_told() -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "cli", "--json", str(STREAM)], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+            [sys.executable, "-m", "cli", "--json", str(STREAM)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
         )
     assert done.returncode == ExitCode.USAGE
     assert done.stderr == "streamdump: standard output cannot be written: No space left on device\n"

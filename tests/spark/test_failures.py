@@ -33,6 +33,7 @@ from tests.planting import GOLDEN, plant
 from tests.rewrite import capture
 from tests.rewrite import packets as packets_of
 from tests.spark.lots import FOREVER, Lots, at_once, in_lots, packets
+from tests.waiting import PATIENCE
 
 SOME = GOLDEN / "rabbitmq-stream" / "js_publish_consume_405.pcap"
 OTHERS = [SOME, GOLDEN / "iggy" / "seed-lossy.pcap", GOLDEN / "mewbase" / "java-query.pcap", GOLDEN / "seastar-rpc" / "lz4_snap120.pcap"]
@@ -130,7 +131,8 @@ def check(out: Path, whole: list[Any]) -> None:
 def test_the_driver_tells_and_ends_with_code_5(tmp_path: Path, java_home: str) -> None:
     call = [sys.executable, "-m", "cli", "pipeline", str(SOME), "--out", str(tmp_path / "out")]
     call += ["--master", "local[2]", "--parts", "2", "--memory", "1G"]
-    done = subprocess.run(call, env=environment(tmp_path / "planted", java_home), capture_output=True, text=True, timeout=300, check=False)
+    planted = environment(tmp_path / "planted", java_home)
+    done = subprocess.run(call, env=planted, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == ExitCode.INTERNAL, done.stderr
     assert len(told(done.stderr, SOME)) == 1
     assert "Traceback" not in done.stderr
