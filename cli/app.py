@@ -14,6 +14,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from cli.commands.check import check
 from cli.commands.conversations import conversations
 from cli.commands.pipeline import pipeline
 from cli.commands.protocols import protocols
@@ -107,6 +108,7 @@ class _Group(TyperGroup):
 app = typer.Typer(cls=_Group, add_completion=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 HELP = {"help_option_names": ["--help", "-h"]}
 app.command(READ, cls=_Command, hidden=True, context_settings=HELP)(read)
+app.command(cls=_Command, context_settings=HELP)(check)
 app.command(cls=_Command, context_settings=HELP)(conversations)
 app.command(cls=_Command, context_settings=HELP)(pipeline)
 app.command(cls=_Command, context_settings=HELP)(protocols)

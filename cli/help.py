@@ -19,6 +19,13 @@ EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
         ("streamdump -i any", "while it happens, on the known ports"),
         ("tcpdump --immediate-mode -U -w - tcp | streamdump -", "the same through a pipe"),
     ),
+    "check": (
+        ("streamdump check captures/", "each capture beside its golden file"),
+        ("streamdump check captures/ --update", "write the golden files; read the diff before you commit"),
+        ("streamdump check login.pcap --only handshake", "up to the open connection"),
+        ('streamdump check login.pcap -i lo --run "make login"', "what is said while a command runs"),
+        ("streamdump check captures/ --github --junit report.xml", "in a workflow"),
+    ),
     "conversations": (
         ("streamdump conversations capture.pcap", "a table, or plain columns in a pipe"),
         ("streamdump conversations --json *.pcap", "one JSON object a conversation"),

@@ -14,7 +14,7 @@ ROWS = (
     {"protocols"},
     {"detect", "pair", "diagnose"},
     {"inspector"},
-    {"render", "spark"},
+    {"render", "spark", "golden"},
     {"cli"},
 )
 LATE = {"scapy", "pyspark", "rich"}

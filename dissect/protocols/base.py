@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from dissect.errors import Failure, bug
 from dissect.layout import UNREADABLE
 from dissect.model import Chunk, ConversationRow, Exchange, Fault, Gap, Hole, Message, Options, Span, Verdict
+from dissect.protocols.behaviour import Behaviour
 
 if TYPE_CHECKING:
     from dissect.tcp.conversations import Stretch
@@ -206,6 +207,8 @@ class Protocol(msgspec.Struct, frozen=True):
     """What a user could do to see more of this protocol's conversations, for the closing line."""
     forced: tuple[str, ...] = ()
     """Layout names that `-d tcp.port==N,protocol:LAYOUT` takes."""
+    behaviour: Behaviour | None = None
+    """What of its messages is behaviour, and what is chance."""
 
 
 class _Partial(msgspec.Struct):

@@ -35,6 +35,7 @@ from dissect.protocols.base import (
     range_of,
 )
 from dissect.protocols.iggy import frames
+from dissect.protocols.iggy.behaviour import BEHAVIOUR
 from dissect.protocols.iggy.checks import CHECKED_OPERATIONS, Check, checks, request_checksum
 from dissect.protocols.iggy.commands import BY_CODE, LISTED, NON_REPLICATED, OPERATIONS, REGISTER
 from dissect.protocols.iggy.features import CLASSIC, FRAMINGS, LAYOUTS, LONG, hinted
@@ -1299,5 +1300,6 @@ PROTOCOLS = (
         TEXT,
         relate=relate,
         forced=LAYOUTS,
+        behaviour=BEHAVIOUR,
     ),
 )

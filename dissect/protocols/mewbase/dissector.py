@@ -10,6 +10,7 @@ from dissect.bson import UNREADABLE, Special, Walked, read, walk
 from dissect.layout.values import RENDER, redacted
 from dissect.model import Fault, Message, Span
 from dissect.protocols.base import ANSWER, ANSWER_PART, ASK, NONE, Context, Damage, Dissector, Protocol
+from dissect.protocols.mewbase.behaviour import BEHAVIOUR
 from dissect.protocols.mewbase.detect import probe
 from dissect.protocols.mewbase.framing import COUNTED, HEADS, MORE, SHORTEST, TYPE, YES, Shift, candidate, first_length, head, odd_length
 from dissect.protocols.mewbase.layouts import BY_NAME, CLIENT, FRAMES, SECRET_NAMES, FrameTable, Shape, labelled, secret_in, shape
@@ -603,5 +604,6 @@ PROTOCOLS: Final = (
         says,
         FRAMES,
         TEXT,
+        behaviour=BEHAVIOUR,
     ),
 )

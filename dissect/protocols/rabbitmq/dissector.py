@@ -35,6 +35,7 @@ from dissect.protocols.base import (
 )
 from dissect.protocols.rabbitmq import layouts, layouts_draft
 from dissect.protocols.rabbitmq.amqp import read as read_amqp
+from dissect.protocols.rabbitmq.behaviour import BEHAVIOUR
 from dissect.protocols.rabbitmq.chunk import MAGIC, Reader, crc_note, draft_form
 from dissect.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, Language, is_sound
 from dissect.protocols.rabbitmq.parts import DRAFT_PARTS, PARTS
@@ -821,6 +822,7 @@ PROTOCOLS = (
         says,
         (*layouts.LAYOUTS, *PARTS),
         _TEXT,
+        behaviour=BEHAVIOUR,
     ),
     Protocol(
         "rabbitmq-stream-draft",
@@ -832,5 +834,6 @@ PROTOCOLS = (
         (*layouts_draft.LAYOUTS, *DRAFT_PARTS),
         "Requests and responses have the same key and are told apart by who sends them; a successful Unsubscribe is answered with the key\n"
         "of Subscribe. Told from later versions by the version 0 in every frame.",
+        behaviour=BEHAVIOUR,
     ),
 )

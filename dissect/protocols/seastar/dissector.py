@@ -33,6 +33,7 @@ from dissect.protocols.base import (
     straighten,
 )
 from dissect.protocols.seastar import compression, layouts
+from dissect.protocols.seastar.behaviour import BEHAVIOUR
 from dissect.protocols.seastar.compression import Unpackable
 from dissect.protocols.seastar.framing import (
     FAR,
@@ -903,5 +904,6 @@ PROTOCOLS = (
         relate=relate,
         hint=hint,
         forced=tuple(FORCED),
+        behaviour=BEHAVIOUR,
     ),
 )

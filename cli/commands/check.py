@@ -1,0 +1,347 @@
+"""`streamdump check CAPTURE|DIR...`: whether captures say what their golden files say they should."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.exits import ExitCode
+from cli.options import (
+    LIVE,
+    OTHER,
+    READ,
+    CaptureFilter,
+    Colour,
+    DecodeAs,
+    Interfaces,
+    Json,
+    ReadFiles,
+    Verbs,
+    WriteTo,
+    library_options,
+    one_of,
+)
+from cli.output import palette, say, write, write_text
+from dissect.errors import InterfaceError, UsageError
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from pathlib import Path
+
+    from dissect.golden.check import Checked, Source, Tasks
+    from dissect.golden.settings import Settings
+    from dissect.model import Options
+
+COMPARED = "What is compared"
+
+ONLY = ("all", "handshake", "names")
+
+
+def check(
+    captures: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="CAPTURE|DIR...", help="captures, and folders that are searched for them", show_default=False),
+    ] = None,
+    read_files: ReadFiles = None,
+    golden: Annotated[
+        str | None,
+        typer.Option("--golden", metavar="DIR", help="where the golden files are, else beside the captures", rich_help_panel=READ),
+    ] = None,
+    update: Annotated[bool, typer.Option("--update", help="write the golden files anew", rich_help_panel=OTHER)] = False,
+    force: Annotated[bool, typer.Option("--force", help="--update also where CI is set", rich_help_panel=OTHER)] = False,
+    only: Annotated[
+        str | None,
+        typer.Option(
+            "--only",
+            metavar="WHAT",
+            help="handshake, names or all (default)",
+            rich_help_panel=COMPARED,
+            show_default=False,
+            autocompletion=lambda: list(ONLY),
+        ),
+    ] = None,
+    unordered: Annotated[
+        bool, typer.Option("--unordered", help="responses may come in any order", rich_help_panel=COMPARED)
+    ] = False,
+    heartbeats: Annotated[bool, typer.Option("--heartbeats", help="heartbeats and pings too", rich_help_panel=COMPARED)] = False,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ignore",
+            metavar="FIELD",
+            help="not this field: fields.chunk.timestamp, or its last part alone; again for more",
+            rich_help_panel=COMPARED,
+            show_default=False,
+        ),
+    ] = None,
+    config: Annotated[
+        str | None,
+        typer.Option("--config", metavar="FILE", help="settings, else of the nearest pyproject.toml or streamdump.toml", rich_help_panel=COMPARED),
+    ] = None,
+    decode_as: DecodeAs = None,
+    verbs: Verbs = None,
+    command: Annotated[
+        str | None,
+        typer.Option("--run", metavar="COMMAND", help="check what is said on -i while this runs", rich_help_panel=LIVE, show_default=False),
+    ] = None,
+    interfaces: Interfaces = None,
+    capture_filter: CaptureFilter = None,
+    write_to: WriteTo = None,
+    json: Json = False,
+    junit: Annotated[str | None, typer.Option("--junit", metavar="FILE", help="a report for CI servers", rich_help_panel=OTHER)] = None,
+    github: Annotated[bool, typer.Option("--github", help="annotations for GitHub", rich_help_panel=OTHER)] = False,
+    colour: Colour = "auto",
+) -> int:
+    """Whether captures say what their golden files say they should."""
+    from datetime import UTC, datetime
+
+    from dissect.golden.check import tasks, update_refused
+
+    names = [*(read_files or ()), *(captures or ())]
+    if not names:
+        raise UsageError("no capture given; streamdump check CAPTURE|DIR...")
+    if "-" in names:
+        raise UsageError("-: a golden file belongs to a file; standard input has no name for one")
+    if json and github:
+        raise UsageError("--json and --github both write to standard output; choose one")
+    refused = update_refused(os.environ, force) if update else None
+    if refused is not None:
+        raise refused
+    if force and not update:
+        raise UsageError("--force belongs to --update")
+    if only is not None:
+        one_of("--only", only, ONLY)
+    options = library_options(decode_as, "1M", "16M", "256M", "10", "64M", "65536", verbs)
+    chosen = _Chosen(only, unordered, heartbeats, ignore or [], config)
+    began = datetime.now(UTC)
+    if command is None:
+        for given, option in ((interfaces, "-i"), (capture_filter, "-f"), (write_to, "-w")):
+            if given:
+                raise UsageError(f"{option} belongs to --run, which says what to check on an interface")
+        run = _Run(chosen, json, github, colour)
+        work = tasks(names, golden)
+        run.files(work, options, update)
+        code = ExitCode.DONE
+    else:
+        if len(names) > 1 or not interfaces:
+            raise UsageError("--run COMMAND takes -i INTERFACE, and one name: that of the capture whose golden file is meant")
+        run = _Run(chosen, json, github, colour)
+        code = run.recorded(names[0], golden, command, interfaces, capture_filter, write_to, options, update)
+    if junit is not None:
+        run.junit(junit, began)
+    return run.end(code)
+
+
+class _Chosen:
+    """Settings of files with what the command line says on top."""
+
+    def __init__(self, only: str | None, unordered: bool, heartbeats: bool, ignore: list[str], config: str | None) -> None:
+        from dissect.golden.settings import field_name, read_settings
+
+        self._only = only
+        self._unordered = unordered
+        self._heartbeats = heartbeats
+        self._ignore = []
+        for field in ignore:
+            try:
+                self._ignore.append(field_name(field))
+            except UsageError as error:
+                raise UsageError(f"--ignore {error}") from None
+        self._one: Settings | None = None
+        self._kept: dict[Path, Settings] = {}
+        self._made: dict[int, Settings] = {}
+        self.used: set[str] = set()
+        if config is not None:
+            from pathlib import Path
+
+            self._one = read_settings(Path(config))
+            if self._one is None:
+                raise UsageError(f"--config {config}: there is no [tool.streamdump.check] in it")
+
+    def of(self, capture: Path) -> Settings:
+        """The settings for one capture."""
+        from copy import deepcopy
+
+        from dissect.golden.settings import settings_for
+
+        found = self._one if self._one is not None else settings_for(capture, self._kept)
+        if id(found) not in self._made:
+            made = self._made[id(found)] = deepcopy(found)
+            made.only = self._only or made.only
+            made.unordered = self._unordered or made.unordered
+            made.heartbeats = self._heartbeats or made.heartbeats
+            made.always.ignore = [*made.always.ignore, *self._ignore]
+        return self._made[id(found)]
+
+    def useless(self) -> list[str]:
+        """What was said of fields that no message had."""
+        return sorted(set().union(*(one.said() for one in self._made.values())) - self.used)
+
+
+class _Run:
+    """Checks, tells, and remembers what it told."""
+
+    def __init__(self, chosen: _Chosen, json: bool, github: bool, colour: str) -> None:
+        self.chosen = chosen
+        self.json = json
+        self.github = github
+        self.palette = palette(colour)
+        self.found: list[tuple[Checked, float]] = []
+        self.unused: list[str] = []
+
+    def files(self, work: Tasks, options: Options, update: bool) -> None:
+        """Check captures that are files."""
+        from dissect.golden.check import capture_source
+
+        for task in work.tasks:
+            self.one(str(task.capture), task.golden, capture_source(task.capture, options), self.chosen.of(task.capture), update)
+        for path in work.unused:
+            self._unused(str(path))
+
+    def one(self, name: str, golden: Path, source: Source, settings: Settings, update: bool) -> None:
+        from time import monotonic
+
+        from dissect.golden.check import check as compare
+
+        since = monotonic()
+        checked = compare(name, golden, source, settings, update, self.chosen.used)
+        self.found.append((checked, monotonic() - since))
+        self._tell(checked)
+
+    def recorded(
+        self,
+        name: str,
+        golden: str | None,
+        command: str,
+        interfaces: list[str],
+        expression: str | None,
+        write_to: str | None,
+        options: Options,
+        update: bool,
+    ) -> ExitCode:
+        """Check what is said on interfaces while a command runs."""
+        import subprocess
+        from pathlib import Path
+
+        import msgspec
+
+        from dissect.golden.check import SUFFIX, golden_of, record_source
+        from dissect.golden.record import Recorder
+
+        path = Path(name.removesuffix(SUFFIX))
+        place = golden_of(path if golden is None else Path(golden) / path.name)
+        settings = self.chosen.of(path)
+        options = msgspec.structs.replace(options, bytes_as="raw")
+        try:
+            recorder = Recorder(interfaces, options, expression)
+        except InterfaceError as error:
+            say(str(error))
+            if isinstance(error.__cause__, PermissionError):
+                for way in _ways(name, golden, command, interfaces, expression):
+                    say(way)
+            return ExitCode.NO_INTERFACE
+        if write_to is not None:
+            recorder.write_to(write_to)
+            say(f"-w {write_to}: packets are written as captured, passwords and tokens included")
+        ended = None
+        try:
+            with recorder:
+                # what it prints is no result of ours
+                ended = subprocess.run(["/bin/sh", "-c", command], stdout=sys.stderr.fileno(), check=False).returncode
+        except InterfaceError as error:
+            say(str(error))
+            return ExitCode.NO_INTERFACE
+        if ended:
+            say(f"--run {command}: ended with {ended}")
+            return ExitCode.FOUND
+        self.one(str(path), place, record_source(recorder.records, recorder.rows), settings, update)
+        return ExitCode.DONE
+
+    def _tell(self, one: Checked) -> None:
+        from dissect.golden import report
+        from dissect.render.terminal import visible
+
+        if self.json:
+            from dissect.render.jsonl import encode
+
+            write(encode([one]))
+            if one.outcome == "unreadable":
+                say(one.error or "")
+            return
+        if one.outcome == "unreadable":
+            say(one.error or "")
+        else:
+            colours = self.palette.bad, self.palette.dim, self.palette.reset
+            lines = [visible(line) if not self.palette.reset else line for line in report.text(one, *colours)]
+            if self.github:
+                lines = [report.defused(line) for line in lines]
+            write_text("".join(f"{line}\n" for line in lines))
+        if self.github:
+            write_text("".join(f"{line}\n" for line in report.annotations(one)))
+
+    def _unused(self, path: str) -> None:
+        from dissect.golden import report
+        from dissect.render.terminal import visible
+
+        self.unused.append(path)
+        if not self.json:
+            write_text(visible(f"{path}: there is no capture that this golden file belongs to") + "\n")
+            if self.github:
+                write_text(f"{report.unused_annotation(path)}\n")
+        else:
+            say(f"{path}: there is no capture that this golden file belongs to")
+
+    def junit(self, path: str, began: datetime) -> None:
+        """Write the report for CI servers."""
+        from pathlib import Path
+
+        from dissect.capture.blocks import explain
+        from dissect.golden.report import junit
+
+        try:
+            Path(path).write_bytes(junit(self.found, began))
+        except OSError as error:
+            raise UsageError(f"--junit {path}: cannot be written: {explain(error)}") from error
+
+    def end(self, code: ExitCode) -> ExitCode:
+        """The closing line, and the exit code."""
+        from collections import Counter
+
+        outcomes = Counter(one.outcome for one, _ in self.found)
+        if self.found:
+            words = {
+                "same": "as the golden files say" if outcomes["same"] > 1 else "as its golden file says",
+                "no golden": "without a golden file",
+                "unchanged": "with a golden file that stays as it was",
+                "written": f"golden file{'' if outcomes['written'] == 1 else 's'} written",
+            }
+            parts = [f"{count:,} {words.get(outcome, outcome)}" for outcome, count in outcomes.items()]
+            total = len(self.found)
+            say(f"{total:,} capture{'' if total == 1 else 's'}: {', '.join(parts)}")
+        for field in self.chosen.useless():
+            say(f"{field}: no message has this field, so what the settings say of it does nothing")
+        if code is not ExitCode.DONE:
+            return code
+        if any(one.missing_codec for one, _ in self.found):
+            return ExitCode.USAGE
+        if outcomes["unreadable"]:
+            return ExitCode.UNREADABLE
+        return ExitCode.FOUND if outcomes["different"] or outcomes["no golden"] else ExitCode.DONE
+
+
+def _ways(name: str, golden: str | None, command: str, interfaces: list[str], expression: str | None) -> list[str]:
+    """What to do without the permission to capture."""
+    from shlex import quote
+
+    file = "run.pcap"
+    folder = "" if golden is None else f" --golden {quote(golden)}"
+    return [
+        "with tcpdump beside the command, and the golden file named after what it writes:",
+        f"  sudo tcpdump --immediate-mode -U -i {quote(interfaces[0])} -w {file} {quote(expression or 'tcp')} &",
+        f"  {command}; sleep 1; sudo pkill -INT tcpdump",
+        f"  streamdump check {file}{folder}    # its golden file is {file}.golden, not {name}.golden",
+        "or with a Python of your own that may capture: see streamdump -i lo",
+    ]

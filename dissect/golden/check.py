@@ -1,0 +1,199 @@
+"""Captures and their golden files: which belongs to which, whether the one says what the other does, and writing them anew."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from dissect.capture.blocks import explain
+from dissect.capture.files import open_capture
+from dissect.errors import CaptureError, MissingCodec, UsageError
+from dissect.golden.compare import Difference, differences
+from dissect.golden.model import Said
+from dissect.golden.normalise import Normaliser
+from dissect.golden.settings import Settings
+from dissect.golden.text import GoldenError, parsed, written
+from dissect.inspector import Inspector
+from dissect.model import ConversationRow, Options, Record
+
+SUFFIX = ".golden"
+CAPTURES = (".pcap", ".pcapng", ".cap")
+PACKED = (".gz", ".zst", ".lz4", ".xz", ".bz2")
+
+Outcome = Literal["same", "different", "no golden", "written", "unchanged", "unreadable"]
+
+
+class Checked(msgspec.Struct, tag_field="record", tag="check"):
+    """What became of one capture; a line of `check --json`."""
+
+    v: int
+    capture: str
+    golden: str
+    outcome: Outcome
+    differences: list[Difference] = msgspec.field(default_factory=list)
+    error: str | None = None
+    missing_codec: bool = False
+    """Whether it could be read if the package of its compression were installed."""
+
+
+class Task(NamedTuple):
+    """A capture and the golden file that belongs to it."""
+
+    capture: Path
+    golden: Path
+
+
+class Tasks(NamedTuple):
+    """What is to be checked, and the golden files that belong to none of it."""
+
+    tasks: list[Task]
+    unused: list[Path]
+
+
+def tasks(names: Sequence[str], golden: str | None = None) -> Tasks:
+    """The captures that `names` stand for, folders being searched; `golden` is the folder in which their golden files are."""
+    found: dict[Path, Path] = {}
+    searched: list[Path] = []
+    kept = None if golden is None else Path(golden)
+    for name in names:
+        path = Path(name)
+        if path.is_dir():
+            captures = captures_in(path)
+            if not captures:
+                raise UsageError(f"{name}: no captures in this folder (names that end in {', '.join(CAPTURES)}, packed or not)")
+            for capture in captures:
+                place = capture if kept is None else kept / capture.relative_to(path)
+                found.setdefault(capture, golden_of(place))
+            searched.append(path if kept is None else kept)
+        else:
+            if path.name.endswith(SUFFIX):
+                raise UsageError(f"{name} is a golden file; name the capture, {str(path).removesuffix(SUFFIX)}")
+            found.setdefault(path, golden_of(path if kept is None else kept / path.name))
+    twice: dict[Path, Path] = {}
+    for capture, place in found.items():
+        if twice.setdefault(place, capture) != capture:
+            raise UsageError(f"{twice[place]} and {capture} would both have the golden file {place}; give the folder that holds both")
+    known = set(found.values())
+    unused = sorted({one for folder in searched for one in folder.rglob(f"*{SUFFIX}") if _is_ours(one) and one not in known})
+    return Tasks([Task(capture, place) for capture, place in found.items()], unused)
+
+
+def captures_in(folder: Path) -> list[Path]:
+    """The captures below a folder, by their names."""
+    return sorted(path for path in folder.rglob("*") if not path.name.startswith(".") and _is_capture(path.name) and path.is_file())
+
+
+def golden_of(capture: Path) -> Path:
+    """The golden file beside a capture."""
+    return capture.with_name(capture.name + SUFFIX)
+
+
+def _is_capture(name: str) -> bool:
+    for packed in PACKED:
+        name = name.removesuffix(packed)
+    return name.endswith(CAPTURES)
+
+
+def _is_ours(path: Path) -> bool:
+    return _is_capture(path.name.removesuffix(SUFFIX))
+
+
+def read_golden(path: Path) -> Said | None:
+    """What a golden file says; None where there is none."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be read: {explain(error)}") from error
+    except UnicodeDecodeError as error:
+        raise GoldenError(str(path), 1, "is not text in UTF-8") from error
+    return parsed(text, str(path))
+
+
+def write_golden(path: Path, said: Said) -> bool:
+    """Write a golden file, whole or not at all; whether that changed it."""
+    text = written(said)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and path.read_bytes() == text.encode("utf-8", "backslashreplace"):
+            return False
+        umask = os.umask(0)
+        os.umask(umask)
+        number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(number, "wb") as file:
+                file.write(text.encode("utf-8", "backslashreplace"))
+                os.fchmod(file.fileno(), 0o666 & ~umask)
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {explain(error)}") from error
+    return True
+
+
+Source = Callable[[Normaliser], Said]
+"""Gives what there is to check to a normaliser, and returns what that makes of it."""
+
+
+def capture_source(capture: Path, options: Options) -> Source:
+    """A file; raises `CaptureError` for one that cannot be read to its end."""
+
+    def give(normaliser: Normaliser) -> Said:
+        inspector = Inspector([open_capture(capture)], msgspec.structs.replace(options, bytes_as="raw", show_secrets=False))
+        for batch in inspector.batches():
+            normaliser.take(batch)
+        if inspector.errors:
+            raise inspector.errors[0]
+        return normaliser.finish(inspector.rows())
+
+    return give
+
+
+def record_source(records: Iterable[Record], rows: Sequence[ConversationRow]) -> Source:
+    """Records that are there already; they were made with `bytes_as="raw"`."""
+
+    def give(normaliser: Normaliser) -> Said:
+        normaliser.take(records)
+        return normaliser.finish(rows)
+
+    return give
+
+
+def check(name: str, golden: Path, source: Source, settings: Settings, update: bool = False, used: set[str] | None = None) -> Checked:
+    """Compare what a source gives with its golden file, or write that anew."""
+    checked = Checked(1, name, str(golden), "same")
+    try:
+        if update:
+            checked.outcome = "written" if write_golden(golden, source(Normaliser(settings, used=used))) else "unchanged"
+            return checked
+        expected = read_golden(golden)
+        if expected is None:
+            source(Normaliser(settings, used=used))
+            checked.outcome = "no golden"
+            return checked
+        normaliser = Normaliser(settings, expected.only, expected.heartbeats, used)
+        got = source(normaliser)
+        normaliser.again(expected)
+        checked.differences = differences(expected, got, settings)
+        checked.outcome = "different" if checked.differences else "same"
+    except GoldenError as error:
+        checked.outcome, checked.error = "different", str(error)
+    except CaptureError as error:
+        checked.outcome, checked.error = "unreadable", str(error)
+        checked.missing_codec = isinstance(error, MissingCodec)
+    return checked
+
+
+def update_refused(environment: Any, force: bool) -> UsageError | None:
+    """Why golden files are not written where CI runs: there they would always say what they should not."""
+    if environment.get("CI") and not force:
+        return UsageError("golden files are not written where CI is set: what is new there is a failure; --force writes them all the same")
+    return None

@@ -1,0 +1,99 @@
+"""What a capture says, as it is compared: conversations of lines and flows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from dissect.golden.values import Alias
+
+CLIENT, SERVER = 0, 1
+
+GAP = "gap"
+"""The kind, and the name, of bytes that belong to no message; the reason stands in `outcome`."""
+
+NOTES, FAULT = "@notes", "@fault"
+"""The fields that hold what is odd about a message, and what of it could not be read."""
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """One message or gap. `fields` by path."""
+
+    side: int
+    name: str
+    kind: str
+    outcome: str | None
+    """Of a response how it answers; of a request that it was "unanswered" or "superseded"; of a gap its reason."""
+    fields: dict[str, Any] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    """What values mean, by path; not compared."""
+    request: Line | None = None
+    responses: list[Line] = field(default_factory=list)
+    lane: str = ""
+    """Lines of one side and lane have an order."""
+    packet: int | None = None
+    latency_ns: int | None = None
+    at: int | None = None
+    """Its line in the golden file."""
+
+    @property
+    def paired(self) -> bool:
+        return self.request is not None
+
+
+@dataclass(slots=True, eq=False)
+class Flow:
+    """What messages of one name carry together."""
+
+    side: int
+    name: str
+    by: str
+    form: str
+    fields: dict[str, Any] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    items: list[Any] = field(default_factory=list)
+    """Fields by path, or integers, sorted and each once, where `form` is "set"."""
+    packets: list[int | None] = field(default_factory=list)
+    """Where each item is, as far as that is known."""
+    packet: int | None = None
+    at: int | None = None
+    ats: list[int] = field(default_factory=list)
+    """The lines of its items in the golden file."""
+    kind: str = "flow"
+
+
+@dataclass(slots=True, eq=False)
+class Conversation:
+    """One conversation, its lines in the order of the capture or of the file."""
+
+    protocol: str
+    layout: str | None
+    roles: bool
+    """Whether it is known which side is the client; else side 0 began."""
+    ends: tuple[Alias, Alias]
+    """Of the client and the server, or of the first and the second to speak."""
+    lines: list[Line] = field(default_factory=list)
+    flows: list[Flow] = field(default_factory=list)
+    at: int | None = None
+    packet: int | None = None
+
+    @property
+    def title(self) -> str:
+        """What it is called: by its client."""
+        return "".join(map(str, self.ends[CLIENT]))
+
+    def parts(self) -> Iterator[Line | Flow]:
+        yield from self.lines
+        yield from self.flows
+
+
+@dataclass(slots=True, eq=False)
+class Said:
+    """What a capture says, or what a golden file says it should."""
+
+    conversations: list[Conversation] = field(default_factory=list)
+    only: frozenset[str] = frozenset()
+    """ "handshake", "names", or both: what of the capture is there at all."""
+    heartbeats: bool = False

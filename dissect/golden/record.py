@@ -1,0 +1,75 @@
+"""Records what is said on an interface while something else runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Event, Thread
+from time import monotonic
+from types import TracebackType
+from typing import Self
+
+from dissect.capture.live import Live
+from dissect.capture.write import Writer
+from dissect.inspector import Inspector
+from dissect.model import ConversationRow, Options, Record
+from dissect.protocols import PROTOCOLS
+
+LINGER = 1.0
+"""Seconds at most that one waits for the last packets when what ran has ended: until none came for a moment."""
+
+
+class Recorder:
+    """Captures from when it is made until the end of its `with`; then `records` and `rows` are what was said.
+
+    Raises `InterfaceError` without the permission, and at its end where the interface went away.
+    """
+
+    def __init__(self, interfaces: Sequence[str], options: Options, expression: str | None = None, ports: Sequence[int] = ()) -> None:
+        """`expression` is a filter as tcpdump writes it; without one TCP of `ports` is taken, and without these of the known ports."""
+        known = sorted({port for protocol in PROTOCOLS for port in protocol.ports} | {rule[0] for rule in options.decode_as})
+        self.live = Live(interfaces, expression=expression, ports=ports or known)
+        self.records: list[Record] = []
+        self.writer: Writer | None = None
+        self._inspector = Inspector([self.live], options)
+        self._ending = Event()
+        self._error: Exception | None = None
+        self._thread = Thread(target=self._run, name="streamdump", daemon=True)
+
+    @property
+    def rows(self) -> list[ConversationRow]:
+        return self._inspector.rows()
+
+    def write_to(self, path: str) -> None:
+        """Keep the packets as well, as captured."""
+        self.writer = Writer(path, self.live.link, self.live.name, 262_144)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._ending.set()
+        self._thread.join()
+        self.live.close()
+        if self.writer is not None:
+            self.writer.close(self.live.now_ns, self.live.packets + self.live.dropped, self.live.dropped)
+        if self._error is not None and error is None:
+            raise self._error
+
+    def _run(self) -> None:
+        ends: float | None = None
+        stopped = False
+        try:
+            for batch in self.live.batches():
+                if len(batch):
+                    if self.writer is not None:
+                        self.writer.write(batch)
+                    self.records += self._inspector.take(batch)
+                if ends is None and self._ending.is_set():
+                    ends = monotonic() + LINGER
+                if ends is not None and not stopped and (not len(batch) or monotonic() >= ends):
+                    stopped = True
+                    self.live.stop()
+        except Exception as error:
+            self._error = error
+        self.records += self._inspector.finish()

@@ -1,0 +1,131 @@
+"""What a check found: for people, for GitHub, as JUnit XML."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from xml.etree import ElementTree
+
+from dissect.golden.check import Checked
+from dissect.golden.compare import Difference
+
+SHOWN = 50
+"""Differences of one capture that are told one by one."""
+
+PLAIN = ("", "", "")
+
+
+def failed(one: Checked) -> bool:
+    """Whether a capture is not as its golden file says."""
+    return one.outcome in ("different", "no golden", "unreadable")
+
+
+def text(one: Checked, loud: str = "", quiet: str = "", reset: str = "") -> list[str]:
+    """The lines that tell what is wrong with one capture."""
+    if one.outcome == "no golden":
+        return [f"{loud}{one.capture}: there is no golden file {one.golden}; check --update writes it{reset}"]
+    if one.outcome == "unreadable":
+        return [f"{loud}{one.error}{reset}"]
+    if one.outcome != "different":
+        return []
+    if one.error is not None:
+        return [f"{loud}{one.capture}: {one.error}{reset}"]
+    count = len(one.differences)
+    lines = [f"{loud}{one.capture}: {count} difference{'' if count == 1 else 's'} from {one.golden}{reset}"]
+    for difference in one.differences[:SHOWN]:
+        lines.append(f"  {difference.text}")
+        lines += [f"    {quiet}{line}{reset}" for line in details(difference)]
+    if count > SHOWN:
+        lines.append(f"  and {count - SHOWN:,} more")
+    return lines
+
+
+def details(difference: Difference) -> list[str]:
+    """The lines around a difference, and the fields that its first line does not name."""
+    more = difference.changes[1:]
+    told = [f"{one.field}: {one.got or 'not there'}, golden {one.golden or 'none'}" for one in more[: SHOWN // 5]]
+    if len(more) > SHOWN // 5:
+        told.append(f"and {len(more) - SHOWN // 5} more fields")
+    return [*told, *difference.context]
+
+
+# GitHub
+
+
+def annotations(one: Checked) -> list[str]:
+    """Commands for GitHub's runner that put what is wrong beside the line of the golden file that says what should be."""
+    if not failed(one):
+        return []
+    if one.outcome != "different" or one.error is not None:
+        file = one.golden if one.outcome == "different" else one.capture
+        return [_command("error", file, None, one.capture, "\n".join(text(one)))]
+    return [
+        _command("error", one.golden, difference.line or 1, one.capture, "\n".join([difference.text, *details(difference)]))
+        for difference in one.differences[:SHOWN]
+    ]
+
+
+def unused_annotation(path: str) -> str:
+    """The same for a golden file without a capture."""
+    return _command("warning", path, 1, path, f"{path}: there is no capture that this golden file belongs to")
+
+
+def defused(line: str) -> str:
+    """A line that the runner takes for no command, whatever a capture says: its older form begins anywhere in a line."""
+    return line.replace("##[", "#\\u0023[")
+
+
+def _command(kind: str, file: str, line: int | None, title: str, message: str) -> str:
+    place = f",line={line}" if line is not None else ""
+    return f"::{kind} file={_property(_relative(file))}{place},title={_property(title)}::{_data(defused(message))}"
+
+
+def _relative(path: str) -> str:
+    """GitHub wants paths as they are in the repository, where its steps run."""
+    root = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd())
+    whole = Path(path).absolute()
+    return str(whole.relative_to(root)) if whole.is_relative_to(root) else path
+
+
+def _data(value: str) -> str:
+    return value.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(value: str) -> str:
+    return _data(value).replace(":", "%3A").replace(",", "%2C")
+
+
+# JUnit
+
+
+def junit(found: Sequence[tuple[Checked, float]], began: datetime) -> bytes:
+    """A report as CI servers read it: a test case for each capture; the numbers are seconds."""
+    failures = sum(one.outcome in ("different", "no golden") for one, _ in found)
+    errors = sum(one.outcome == "unreadable" for one, _ in found)
+    total = f"{sum(seconds for _, seconds in found):.3f}"
+    counts = {"tests": str(len(found)), "failures": str(failures), "errors": str(errors), "time": total}
+    root = ElementTree.Element("testsuites", {"name": "streamdump check", **counts})
+    stamp = began.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    about = {"name": "streamdump check", **counts, "skipped": "0", "timestamp": stamp, "hostname": "localhost", "package": "", "id": "0"}
+    suite = ElementTree.SubElement(root, "testsuite", about)
+    ElementTree.SubElement(suite, "properties")
+    for one, seconds in found:
+        folder, name = os.path.split(one.capture)
+        place = {"name": _legal(name), "classname": _legal(folder or "."), "time": f"{seconds:.3f}"}
+        case = ElementTree.SubElement(suite, "testcase", place)
+        if failed(one):
+            kind = "error" if one.outcome == "unreadable" else "failure"
+            lines = text(one)
+            about = {"message": _legal(one.differences[0].text if one.differences else lines[0]), "type": one.outcome.replace(" ", "-")}
+            ElementTree.SubElement(case, kind, about).text = _legal("\n".join(lines))
+    ElementTree.SubElement(suite, "system-out")
+    ElementTree.SubElement(suite, "system-err")
+    ElementTree.indent(root)
+    return bytes(ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)) + b"\n"
+
+
+def _legal(value: str) -> str:
+    """Text without the characters that XML cannot have."""
+    return "".join(one if one in "\t\n" or " " <= one <= "\ud7ff" or "\ue000" <= one <= "\ufffd" or one >= "\U00010000" else "?" for one in value)

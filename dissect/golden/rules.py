@@ -1,0 +1,169 @@
+"""What is done with each field before it is compared: by the protocol's table, and by what the user says beside it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, NamedTuple
+
+from dissect.golden.settings import ByMessage, Settings
+from dissect.golden.values import Alias, Mark
+from dissect.protocols.behaviour import Behaviour
+
+What = Literal["drop", "paired", "alias", "host", "port", "mask", "reduce", "type", "pattern"]
+
+_SPEAKING = re.compile(r"(?:^|_)(?:timestamp|checksum|crc|crc32)(?:_|$)|^(?:size|length|len|time|created_at|updated_at)$|_(?:length|len)$")
+"""Names of fields that say nothing of behaviour in a protocol without a table: sizes, times and checksums."""
+
+KINDS: Mapping[type, str] = {bool: "boolean", int: "number", float: "number", str: "text", bytes: "bytes", list: "list", type(None): "null"}
+
+REMEMBERED = 65_536
+"""Fields whose rules are remembered; names in documents of users may be without end."""
+
+
+class Rule(NamedTuple):
+    """What is done with a field; `with_` is what that takes: a word, a function, a pattern."""
+
+    what: What
+    with_: Any = None
+
+
+class Rules:
+    """The rules of one protocol."""
+
+    def __init__(self, behaviour: Behaviour | None, settings: Settings, protocol: str, used: set[str]) -> None:
+        """`used` collects what of the user's own rules was of use."""
+        self.behaviour = behaviour or Behaviour()
+        self.known = behaviour is not None
+        self.settings = settings
+        self._used = used
+        self._found: dict[tuple[str, str], Rule | None] = {}
+        self._own = _Table()
+        self._user = _Table()
+        self._kept = _Table()
+        told = self.behaviour
+        for pattern in told.dropped:
+            self._own.add(pattern, Rule("drop"))
+        for pattern in told.paired:
+            self._own.add(pattern, Rule("paired"))
+        for kind, patterns in told.aliases.items():
+            for pattern in patterns:
+                self._own.add(pattern, Rule("alias", kind))
+        for pattern in told.hosts:
+            self._own.add(pattern, Rule("host"))
+        for pattern in told.ports:
+            self._own.add(pattern, Rule("port"))
+        for word, patterns in told.masked.items():
+            for pattern in patterns:
+                self._own.add(pattern, Rule("mask", word))
+        for pattern, function in told.reduced.items():
+            self._own.add(pattern, Rule("reduce", function))
+        for scope, own in settings.scopes(protocol):
+            self._take(scope, own)
+
+    def _take(self, scope: str, own: ByMessage) -> None:
+        for field in own.ignore:
+            self._user.add(scoped(scope, field), Rule("drop"), field)
+        for field in own.mask.type:
+            self._user.add(scoped(scope, field), Rule("type"), field)
+        for field, pattern in own.mask.pattern.items():
+            self._user.add(scoped(scope, field), Rule("pattern", re.compile(pattern)), field)
+        for field in own.keep:
+            self._kept.add(scoped(scope, field), Rule("drop"), field)
+
+    @property
+    def asked(self) -> bool:
+        """Whether the user said anything of these messages."""
+        return bool(self._user) or bool(self.settings.texts())
+
+    def of(self, name: str, path: str) -> Rule | None:
+        """The rule of the field at `path`, without the numbers of lists, of messages of this name."""
+        key = name, path
+        if key in self._found:
+            return self._found[key]
+        found = self._look(name, path)
+        if len(self._found) >= REMEMBERED:
+            self._found.clear()
+        self._found[key] = found
+        return found
+
+    def _look(self, name: str, path: str) -> Rule | None:
+        found = self._user.find(name, path)
+        if found is not None:
+            self._used.add(found[1])
+            return found[0]
+        kept = self._kept.find(name, path)
+        if kept is not None:
+            self._used.add(kept[1])
+            return None
+        found = self._own.find(name, path)
+        if found is not None:
+            return found[0]
+        if not self.known and _SPEAKING.search(last(path)):
+            return Rule("drop")
+        return None
+
+
+class _Table:
+    """Rules by the fields that they speak of."""
+
+    def __init__(self) -> None:
+        self._exact: dict[str, tuple[Rule, str]] = {}
+        self._anywhere: dict[str, tuple[Rule, str]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._exact or self._anywhere)
+
+    def add(self, pattern: str, rule: Rule, said: str = "") -> None:
+        name, colon, _ = pattern.partition('"')[0].partition(":")
+        path = pattern[len(name) + 1 :] if colon else pattern
+        name = name if colon else ""
+        table = self._anywhere if path.startswith("*.") else self._exact
+        table[f"{name}:{path.removeprefix('*.')}"] = rule, said
+
+    def find(self, name: str, path: str) -> tuple[Rule, str] | None:
+        if not self:
+            return None
+        for where in (f"{name}:", ":"):
+            found = self._exact.get(where + path)
+            if found is None and self._anywhere:
+                found = self._anywhere.get(where + last(path))
+            if found is not None:
+                return found
+        return None
+
+
+def last(path: str) -> str:
+    """The last part of a path."""
+    return path if path.endswith("]") and "." not in path else path.rpartition(".")[2]
+
+
+def scoped(scope: str, field: str) -> str:
+    """A field as the user names it, as a pattern: `fields.stream`, or a bare name that stands for it at any depth."""
+    path = field.removeprefix("fields.") if field.startswith("fields.") else f"*.{field}"
+    return f"{scope}:{path}"
+
+
+def reduced(rule: Rule, value: Any) -> Any:
+    """What is compared of a value by the rules that need nothing but the value."""
+    if isinstance(value, Mark | Alias):
+        return value
+    if rule.what == "mask":
+        return Mark(rule.with_)
+    if rule.what == "type":
+        return Mark(KINDS.get(type(value), "object"))
+    if rule.what == "reduce":
+        word = rule.with_(value)
+        return value if word is None else Mark(word)
+    if rule.what == "pattern":
+        text = value if isinstance(value, str) else value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+        return Mark("masked") if rule.with_.fullmatch(text) else value
+    return value
+
+
+def nearest(names: Iterable[str], wanted: str) -> str | None:
+    """The name that was probably meant."""
+    from difflib import get_close_matches
+
+    found = get_close_matches(wanted, list(names), 1)
+    return found[0] if found else None

@@ -1,0 +1,427 @@
+"""Golden files: text that reads as the conversations went, compares well line by line, and reads back.
+
+    streamdump golden 1
+
+    conversation client 1 > server 1 rabbitmq-stream
+      > PeerProperties  version=1  peer_properties.product="..."
+      < PeerProperties answered  version=1  response_code=1:"OK"
+
+Behind the name stands what is not usual: `one-way`, how a response answers, that a request stayed `unanswered`. A response belongs to
+the oldest request of its name that waits, else to the oldest that waits; where it does not, `@2` names the second last request before
+it, `@0` none. Lines of both sides stand in an order that does not depend on when each came: a response as soon as it can.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dissect.errors import StreamdumpError
+from dissect.golden.model import GAP, Conversation, Flow, Line, Said
+from dissect.golden.normalise import BEHAVIOURS
+from dissect.golden.values import Alias, Several, Unreadable, quoted, read, read_path, shown
+
+VERSION = 1
+FIRST = "streamdump golden"
+WIDE = 140
+"""Columns up to which the fields of a message stand in its own line."""
+
+ARROWS = ">", "<"
+OUTCOMES = ("answered", "refused", "response")
+ENDS = ("unanswered", "superseded")
+REASONS = ("lost", "cut", "skipped")
+
+MOST = 1 << 24
+"""Numbers that a run may have: a file is not believed to hold more."""
+
+_WORD = re.compile(r" ([a-z][a-z-]*|@[0-9]+)(?= |$)")
+_RUN = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+_NAME = re.compile(r"[A-Za-z_][\w.-]*")
+_HEAD = re.compile(r"conversation ([a-z]+) ([0-9]+) ([>-]) ([a-z]+) ([0-9]+) ([\w-]+)(?: layout=([\w.+/ -]+))?")
+
+
+class GoldenError(StreamdumpError):
+    """A golden file that cannot be read: `file`, `line` and what is wrong."""
+
+    def __init__(self, file: str, line: int, what: str) -> None:
+        self.file = file
+        self.line = line
+        super().__init__(f"{file}:{line}: {what}; streamdump check --update writes it anew")
+
+
+# Writing
+
+
+def written(said: Said) -> str:
+    """The golden file of what a capture says."""
+    lines = [f"{FIRST} {VERSION}"]
+    if said.only:
+        lines.append(f"only {' '.join(sorted(said.only))}")
+    if said.heartbeats:
+        lines.append("with heartbeats")
+    names = _Renamed()
+    for conversation in said.conversations:
+        lines.append("")
+        lines += _conversation(conversation, names)
+    return "".join(f"{line}\n" for line in lines)
+
+
+class _Renamed:
+    """Numbers aliases by where they stand in the file."""
+
+    def __init__(self) -> None:
+        self._known: dict[Alias, Alias] = {}
+        self._count: dict[str, int] = {}
+
+    def of(self, value: Any) -> Any:
+        if isinstance(value, Alias):
+            found = self._known.get(value)
+            if found is None:
+                self._count[value.kind] = number = self._count.get(value.kind, 0) + 1
+                found = self._known[value] = Alias(value.kind, number)
+            return found
+        if isinstance(value, list):
+            return [self.of(one) for one in value]
+        if isinstance(value, Several):
+            return Several(tuple(self.of(one) for one in value.values))
+        return value
+
+
+def _conversation(conversation: Conversation, names: _Renamed) -> Iterator[str]:
+    one, other = (names.of(end) for end in conversation.ends)
+    arrow = ">" if conversation.roles else "-"
+    layout = f" layout={conversation.layout}" if conversation.layout else ""
+    yield f"conversation {one.kind} {one.number} {arrow} {other.kind} {other.number} {conversation.protocol}{layout}"
+    asked = (_Asked(), _Asked())
+    for line in ordered(conversation.lines):
+        reference = asked[1 - line.side].reference(line) if line.kind == "response" else ""
+        yield from _wrapped(f"  {head(line)}{reference}", line.fields, line.labels, names)
+        if line.kind == "request":
+            asked[line.side].add(line)
+    for flow in conversation.flows:
+        yield from _wrapped(f"  {head(flow)}", flow.fields, flow.labels, names)
+        if flow.form == "set" and flow.items:
+            yield f"    = {ranges(flow.items)}"
+        elif flow.form != "set":
+            for item in flow.items:
+                yield from _wrapped("    +", item, flow.labels, names)
+
+
+def head(part: Line | Flow) -> str:
+    """Which way, which message, and what is not usual about it."""
+    name = part.name if _NAME.fullmatch(part.name) else quoted(part.name)
+    told = f"{ARROWS[part.side]} {name}"
+    if isinstance(part, Flow):
+        told += f" {'set' if part.form == 'set' else 'flow'} {quoted(part.by)}"
+    elif part.kind == "one_way":
+        told += " one-way"
+    elif part.kind == "response":
+        told += f" {part.outcome or 'response'}"
+    elif part.outcome is not None:
+        told += f" {part.outcome}"
+    return told
+
+
+def fields_text(fields: Mapping[str, Any], labels: Mapping[str, str]) -> list[str]:
+    """Each field as `path=value`, with what the value means behind it."""
+    told: list[str] = []
+    for path, value in fields.items():
+        for one in value.values if isinstance(value, Several) else (value,):
+            label = labels.get(path) if isinstance(one, int) and not isinstance(value, Several) else None
+            told.append(f"{path}={shown(one)}" + ("" if label is None else f":{quoted(label)}"))
+    return told
+
+
+def _wrapped(start: str, fields: Mapping[str, Any], labels: Mapping[str, str], names: _Renamed) -> Iterator[str]:
+    told = fields_text({path: names.of(value) for path, value in fields.items()}, labels)
+    whole = "  ".join([start, *told])
+    if len(whole) <= WIDE or len(told) < 2:
+        yield whole
+        return
+    indent = " " * (len(start) - len(start.lstrip()) + 4)
+    yield start
+    group, wide = "", 0
+    row: list[str] = []
+    for one in told:
+        # what belongs to one object stands in one line
+        owner = _owner(one)
+        if row and (not owner or owner != group or wide + len(one) + 2 > WIDE):
+            yield indent + "  ".join(row)
+            row, wide = [], 0
+        group = owner
+        row.append(one)
+        wide += len(one) + 2
+    yield indent + "  ".join(row)
+
+
+def _owner(field: str) -> str:
+    """The object that a field belongs to, "" where that is the message."""
+    path = field.partition("=")[0]
+    if "[" not in path:
+        return path.rpartition(".")[0]
+    stop = path.find("]") + 1
+    return path[:stop] if stop < len(path) else ""
+
+
+def ordered(lines: Sequence[Line]) -> list[Line]:
+    """The lines of both sides in an order that their own orders and the pairs make certain: a line of the server stands as soon as it
+    can, and a response never before its request."""
+    queues = [[one for one in lines if one.side == side] for side in (0, 1)]
+    at = [0, 0]
+    done: set[int] = set()
+    order: list[Line] = []
+    while len(order) < len(lines):
+        left = [side for side in (1, 0) if at[side] < len(queues[side])]
+        side = next((side for side in left if _can_stand(queues[side][at[side]], done, bool(order))), left[-1])
+        line = queues[side][at[side]]
+        at[side] += 1
+        done.add(id(line))
+        order.append(line)
+    return order
+
+
+def _can_stand(line: Line, done: set[int], begun: bool) -> bool:
+    return (begun or line.side == 0) and (line.request is None or id(line.request) in done)
+
+
+class _Asked:
+    """The requests of one side so far, and those of them that wait."""
+
+    def __init__(self) -> None:
+        self.lines: list[Line] = []
+        self._at: dict[int, int] = {}
+        self._waiting: OrderedDict[int, Line] = OrderedDict()
+        self._named: dict[str, OrderedDict[int, Line]] = {}
+
+    def add(self, line: Line) -> None:
+        self._at[id(line)] = len(self.lines)
+        self.lines.append(line)
+        if line.outcome is not None:
+            return
+        self._waiting[id(line)] = line
+        self._named.setdefault(line.name, OrderedDict())[id(line)] = line
+
+    def usual(self, name: str) -> Line | None:
+        """The request that a response of this name answers unless it says something else."""
+        named = self._named.get(name)
+        return next(iter(named.values())) if named else next(iter(self._waiting.values()), None)
+
+    def answer(self, line: Line | None) -> None:
+        if line is not None and self._waiting.pop(id(line), None) is not None:
+            del self._named[line.name][id(line)]
+
+    def reference(self, line: Line) -> str:
+        """What a response has to say of its request."""
+        usual, request = self.usual(line.name), line.request
+        self.answer(request)
+        if usual is request:
+            return ""
+        return " @0" if request is None else f" @{len(self.lines) - self._at[id(request)]}"
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """`1-4, 7` for sorted numbers, each once."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+# Reading
+
+
+def parsed(text: str, file: str) -> Said:
+    """What a golden file says."""
+    return _Reader(text, file).said()
+
+
+class _Reader:
+    """Reads a golden file line by line."""
+
+    def __init__(self, text: str, file: str) -> None:
+        self.lines = text.split("\n")
+        self.file = file
+        self.number = 0
+        self.asked: tuple[_Asked, _Asked] = (_Asked(), _Asked())
+
+    def wrong(self, what: str) -> GoldenError:
+        return GoldenError(self.file, self.number, what)
+
+    def said(self) -> Said:
+        said = Said()
+        part: Line | Flow | None = None
+        into: tuple[dict[str, Any], dict[str, str]] | None = None
+        for self.number, line in enumerate(self.lines, 1):
+            text = line.rstrip()
+            indent = len(text) - len(text.lstrip(" "))
+            text = text.lstrip(" ")
+            if self.number == 1:
+                self._version(text)
+            elif not text or text.startswith("#"):
+                continue
+            elif indent == 0:
+                part = into = None
+                self._top(text, said)
+            elif indent == 2 and said.conversations:
+                part = self._part(text, said.conversations[-1])
+                into = part.fields, part.labels
+            elif indent == 4 and isinstance(part, Flow):
+                into = self._item(text, part)
+            elif indent > 4 and into is not None and part is not None:
+                self._fields(text, 0, *into)
+            else:
+                raise self.wrong("a line that stands nowhere")
+        if self.number < 1:
+            raise self.wrong("an empty file")
+        return said
+
+    def _version(self, text: str) -> None:
+        if not text.startswith(FIRST):
+            raise self.wrong(f"a golden file begins with {FIRST!r}")
+        version = text.removeprefix(FIRST).strip()
+        if version != str(VERSION):
+            raise self.wrong(f"version {version or 'none'} of the format is not known, only {VERSION}")
+
+    def _top(self, text: str, said: Said) -> None:
+        if text.startswith("only "):
+            said.only = frozenset(text.split()[1:])
+            return
+        if text == "with heartbeats":
+            said.heartbeats = True
+            return
+        found = _HEAD.fullmatch(text)
+        if found is None:
+            raise self.wrong("neither a conversation nor what the file is about")
+        one, number, arrow, other, its, protocol, layout = found.groups()
+        ends = Alias(one, int(number)), Alias(other, int(its))
+        said.conversations.append(Conversation(protocol, layout, arrow == ">", ends, at=self.number))
+        self.asked = (_Asked(), _Asked())
+
+    def _part(self, text: str, conversation: Conversation) -> Line | Flow:
+        if text[:2] not in ("> ", "< "):
+            raise self.wrong("a message begins with > or <")
+        side = ARROWS.index(text[0])
+        name, at = self._name(text, 2)
+        words: list[str] = []
+        reference: int | None = None
+        while (found := _WORD.match(text, at)) is not None:
+            word = found[1]
+            at = found.end()
+            if word in ("flow", "set"):
+                by, at = self._read(text, at + 1)
+                flow = Flow(side, name, str(by), "set" if word == "set" else "list", at=self.number)
+                self._fields(text, at, flow.fields, flow.labels)
+                conversation.flows.append(flow)
+                return flow
+            if word.startswith("@"):
+                reference = int(word[1:])
+            else:
+                words.append(word)
+        line = self._line(side, name, words)
+        self._fields(text, at, line.fields, line.labels)
+        if line.kind == "response":
+            self._answers(line, reference)
+        elif line.kind == "request":
+            self.asked[side].add(line)
+        behaviour = BEHAVIOURS.get(conversation.protocol)
+        apart = behaviour.apart if behaviour is not None else ()
+        line.lane = name if name in apart else line.request.lane if line.request is not None else ""
+        conversation.lines.append(line)
+        return line
+
+    def _line(self, side: int, name: str, words: list[str]) -> Line:
+        word = words[0] if words else ""
+        if len(words) > 1:
+            raise self.wrong(f"{words[1]} behind {word}")
+        if name == GAP and word in REASONS:
+            return Line(side, GAP, GAP, word, at=self.number)
+        if word == "one-way":
+            return Line(side, name, "one_way", None, at=self.number)
+        if word in OUTCOMES:
+            return Line(side, name, "response", None if word == "response" else word, at=self.number)
+        if not word or word in ENDS:
+            return Line(side, name, "request", word or None, at=self.number)
+        raise self.wrong(f"{word} is nothing that a message can be")
+
+    def _answers(self, line: Line, reference: int | None) -> None:
+        asked = self.asked[1 - line.side]
+        if reference is None:
+            line.request = asked.usual(line.name)
+        elif reference > len(asked.lines):
+            raise self.wrong(f"@{reference}: there are {len(asked.lines)} requests before")
+        elif reference:
+            line.request = asked.lines[-reference]
+        asked.answer(line.request)
+        if line.request is not None:
+            line.request.responses.append(line)
+
+    def _item(self, text: str, flow: Flow) -> tuple[dict[str, Any], dict[str, str]]:
+        if flow.form == "set":
+            if not text.startswith("= "):
+                raise self.wrong("what a set holds begins with =")
+            flow.items = self._numbers(text[2:])
+            flow.packets = [None] * len(flow.items)
+            return {}, {}
+        if not text.startswith("+"):
+            raise self.wrong("what a flow holds begins with +")
+        fields: dict[str, Any] = {}
+        self._fields(text, 1, fields, flow.labels)
+        flow.items.append(fields)
+        flow.packets.append(None)
+        flow.ats.append(self.number)
+        return fields, flow.labels
+
+    def _numbers(self, text: str) -> list[int]:
+        numbers: list[int] = []
+        for run in text.split(", "):
+            found = _RUN.fullmatch(run)
+            if found is None:
+                raise self.wrong(f"{run} is no run of numbers")
+            first, last = int(found[1]), int(found[2] or found[1])
+            if not first <= last < first + MOST or len(numbers) > MOST:
+                raise self.wrong(f"{run} are too many numbers, or none")
+            numbers += range(first, last + 1)
+        return numbers
+
+    def _name(self, text: str, at: int) -> tuple[str, int]:
+        if text[at : at + 1] == '"':
+            name, at = self._read(text, at)
+            return str(name), at
+        found = _NAME.match(text, at)
+        if found is None:
+            raise self.wrong("a message without a name")
+        return found[0], found.end()
+
+    def _read(self, text: str, at: int) -> tuple[Any, int]:
+        try:
+            return read(text, at)
+        except Unreadable as wrong:
+            raise self.wrong(f"{wrong} at column {wrong.at + 1}") from wrong
+
+    def _fields(self, text: str, at: int, fields: dict[str, Any], labels: dict[str, str]) -> None:
+        while True:
+            while text[at : at + 1] == " ":
+                at += 1
+            if at >= len(text):
+                return
+            try:
+                stop = read_path(text, at)
+                if text[stop : stop + 1] != "=":
+                    raise Unreadable(stop, "a field without a value")
+                path = text[at:stop]
+                value, at = read(text, stop + 1)
+                if text[at : at + 1] == ":":
+                    label, at = read(text, at + 1)
+                    labels[path] = str(label)
+            except Unreadable as wrong:
+                raise self.wrong(f"{wrong} at column {wrong.at + 1}") from wrong
+            before = fields.get(path)
+            if path not in fields:
+                fields[path] = value
+            else:
+                fields[path] = Several((*(before.values if isinstance(before, Several) else (before,)), value))

@@ -1,0 +1,191 @@
+"""Values of fields as a golden file has them: text for people that reads back as the same values."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from json import JSONDecodeError, JSONDecoder, dumps
+from typing import Any, NamedTuple
+
+LONG = 120
+"""Bytes, or characters of a text, that a golden file keeps; of longer values it keeps size and digest."""
+
+_DIGEST = 16
+"""Hexadecimal digits of a digest: enough to tell values apart, too few to be taken for a secret."""
+
+_decode = JSONDecoder().raw_decode
+_ALIAS = re.compile(r"([a-z]+) ([0-9]+)")
+_PLAIN = re.compile(r"[A-Za-z_$][\w$-]*")
+_PART = re.compile(r"[^\s=.\[\"]+")
+
+
+class Alias(NamedTuple):
+    """An id, address or port that was renamed: the first of its kind is number 1."""
+
+    kind: str
+    number: int
+
+
+class Mark(NamedTuple):
+    """What stands for a value that is not compared itself."""
+
+    text: str
+
+
+class Several(NamedTuple):
+    """The values that a field has in the messages of a flow."""
+
+    values: tuple[Any, ...]
+
+
+def digest(data: bytes, what: str = "bytes") -> Mark:
+    """What stands for long data."""
+    return Mark(f"{len(data)} {what} sha256 {sha256(data).hexdigest()[:_DIGEST]}")
+
+
+def shortened(value: Any) -> Any:
+    """A value as it is kept: long ones by their digest."""
+    if isinstance(value, bytes) and len(value) > LONG:
+        return digest(value)
+    if isinstance(value, str) and len(value) > LONG:
+        return digest(value.encode("utf-8", "surrogatepass"), "bytes of text")
+    if isinstance(value, list) and len(value) > LONG:
+        return digest(shown(value).encode("utf-8", "surrogatepass"), "bytes of list")
+    return value
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two values are equal, the kind of number included."""
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, Several) and isinstance(other, Several):
+        return len(one.values) == len(other.values) and all(any(same(a, b) for b in other.values) for a in one.values)
+    return type(one) is type(other) and bool(one == other)
+
+
+# As text
+
+
+def shown(value: Any) -> str:
+    """A value as a golden file has it, in one line."""
+    if isinstance(value, bytes):
+        text = value.decode("ascii", "replace")
+        return f"b{dumps(text)}" if text.isascii() and text.isprintable() else f"x{dumps(value.hex())}"
+    if isinstance(value, Alias):
+        return f"<{value.kind} {value.number}>"
+    if isinstance(value, Mark):
+        return f"<{value.text}>"
+    if isinstance(value, list):
+        return f"[{', '.join(map(shown, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{dumps(name)}: {shown(one)}' for name, one in value.items())}}}"
+    if isinstance(value, str):
+        return quoted(value)
+    return dumps(value, allow_nan=False)
+
+
+def quoted(text: str) -> str:
+    """Text in double quotes, in which nothing is left that a terminal or an editor would act on."""
+    return text_of(dumps(text, ensure_ascii=False))
+
+
+def text_of(text: str) -> str:
+    """`text` with every character that cannot be seen as JSON writes it."""
+    return text if text.isprintable() else "".join(one if one.isprintable() else dumps(one)[1:-1] for one in text)
+
+
+def key(name: str, first: bool = True) -> str:
+    """A name as part of a path."""
+    if _PLAIN.fullmatch(name):
+        return name if first else f".{name}"
+    return f"[{dumps(name)}]"
+
+
+# From text
+
+
+class Unreadable(ValueError):
+    """Text that is no value; `at` says where it ends to be one."""
+
+    def __init__(self, at: int, what: str) -> None:
+        self.at = at
+        super().__init__(what)
+
+
+def read(text: str, at: int) -> tuple[Any, int]:
+    """The value that begins at `at`, and the position behind it."""
+    first = text[at : at + 1]
+    if first == "<":
+        stop = text.find(">", at)
+        if stop < 0:
+            raise Unreadable(at, "a < without its >")
+        inside = text[at + 1 : stop]
+        found = _ALIAS.fullmatch(inside)
+        return (Mark(inside) if found is None else Alias(found[1], int(found[2]))), stop + 1
+    if first == "[":
+        return _list(text, at + 1)
+    if first == "{":
+        return _object(text, at + 1)
+    if first in ("b", "x") and text[at + 1 : at + 2] == '"':
+        inner, stop = _json(text, at + 1)
+        try:
+            return (inner.encode("ascii") if first == "b" else bytes.fromhex(inner)), stop
+        except ValueError as wrong:
+            raise Unreadable(at, "no bytes") from wrong
+    return _json(text, at)
+
+
+def _list(text: str, at: int) -> tuple[list[Any], int]:
+    items: list[Any] = []
+    while text[at : at + 1] != "]":
+        value, at = read(text, at)
+        items.append(value)
+        at = _next(text, at, "]")
+    return items, at + 1
+
+
+def _object(text: str, at: int) -> tuple[dict[str, Any], int]:
+    items: dict[str, Any] = {}
+    while text[at : at + 1] != "}":
+        name, at = _json(text, at)
+        if not isinstance(name, str) or text[at : at + 2] != ": ":
+            raise Unreadable(at, "no name of an object")
+        items[name], at = read(text, at + 2)
+        at = _next(text, at, "}")
+    return items, at + 1
+
+
+def _next(text: str, at: int, end: str) -> int:
+    if text[at : at + 2] == ", ":
+        return at + 2
+    if text[at : at + 1] != end:
+        raise Unreadable(at, f"neither a comma nor {end}")
+    return at
+
+
+def _json(text: str, at: int) -> tuple[Any, int]:
+    try:
+        return _decode(text, at)
+    except (JSONDecodeError, RecursionError) as wrong:
+        raise Unreadable(at, "no value") from wrong
+
+
+def read_path(text: str, at: int) -> int:
+    """Where the path that begins at `at` ends."""
+    start = at
+    while at < len(text):
+        if text[at] == "[":
+            stop = text.find("]", at) if text[at + 1 : at + 2] != '"' else _json(text, at + 1)[1]
+            if stop < 0 or text[stop : stop + 1] != "]":
+                raise Unreadable(at, "a [ without its ]")
+            at = stop + 1
+        elif text[at] == ".":
+            at += 1
+        else:
+            found = _PART.match(text, at)
+            if found is None:
+                break
+            at = found.end()
+    if at == start:
+        raise Unreadable(at, "no name of a field")
+    return at

@@ -1,0 +1,54 @@
+"""What of a protocol's messages is behaviour, and what is chance: the words of the tables that `golden` compares by.
+
+A protocol says so in a table of its own folder (`Protocol.behaviour`); without one, names that speak for themselves do
+(`golden.rules`). A field is named by its path without the numbers of lists, an entry of a list of keys and values by its key:
+`chunk.entries.offset`, `peer_properties["version"]`. `Open:virtual_host` speaks of one message only, `*.checksum` of that name at
+any depth, and whatever is said of a field is said of all below it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
+
+Fields = dict[str, Any]
+
+
+class Flow(NamedTuple):
+    """Messages of one name whose division is chance: what they carry together counts, and not their place among the others."""
+
+    kind: Literal["request", "response", "one_way"]
+    by: Callable[[Fields, Fields], str]
+    """Tells flows of one name apart, by the fields of a message and those of its request."""
+    items: Callable[[Fields, Fields], list[Any]] | None = None
+    """What a message carries: objects, or integers where `form` is "set"; None where that is nothing that counts."""
+    content: tuple[str, ...] = ()
+    """The fields that the items stand for. Items are called as what is in the first of them."""
+    form: Literal["list", "set"] = "list"
+    """Whether the order of the items counts. The other fields are compared by the values they have, each once."""
+
+
+class Behaviour(NamedTuple):
+    """What is compared of a protocol's messages, and how."""
+
+    dropped: tuple[str, ...] = ()
+    """Sizes, times, checksums, counters of a server's own: they differ between two recordings of one behaviour."""
+    paired: tuple[str, ...] = ()
+    """Ids that do nothing but tell which request is answered; one that is used twice is told."""
+    aliases: Mapping[str, tuple[str, ...]] = {}  # noqa: RUF012
+    """Ids that are renamed by first use, by what they are called then: {"session": ("session",)}."""
+    hosts: tuple[str, ...] = ()
+    ports: tuple[str, ...] = ()
+    """Addresses or names of machines, and ports, renamed in the same way."""
+    masked: Mapping[str, tuple[str, ...]] = {}  # noqa: RUF012
+    """What a word stands for: {"version": ('peer_properties["version"]',)}."""
+    reduced: Mapping[str, Callable[[Any], str | None]] = {}  # noqa: RUF012
+    """The word that stands for a value, or None to leave it."""
+    heartbeats: tuple[str, ...] = ()
+    """Messages that only say that a side is there."""
+    handshake: tuple[str, ...] = ()
+    """Requests up to which, with their responses, a connection is being opened."""
+    apart: tuple[str, ...] = ()
+    """Messages whose place among the others of their side is chance; among themselves it counts."""
+    flows: Mapping[str, tuple[Flow, ...]] = {}  # noqa: RUF012
+    """By the messages' name."""
