@@ -63,9 +63,7 @@ def check(
             autocompletion=lambda: list(ONLY),
         ),
     ] = None,
-    unordered: Annotated[
-        bool, typer.Option("--unordered", help="responses may come in any order", rich_help_panel=COMPARED)
-    ] = False,
+    unordered: Annotated[bool, typer.Option("--unordered", help="responses may come in any order", rich_help_panel=COMPARED)] = False,
     heartbeats: Annotated[bool, typer.Option("--heartbeats", help="heartbeats and pings too", rich_help_panel=COMPARED)] = False,
     ignore: Annotated[
         list[str] | None,
@@ -79,7 +77,9 @@ def check(
     ] = None,
     config: Annotated[
         str | None,
-        typer.Option("--config", metavar="FILE", help="settings, else of the nearest pyproject.toml or streamdump.toml", rich_help_panel=COMPARED),
+        typer.Option(
+            "--config", metavar="FILE", help="settings, else of the nearest pyproject.toml or streamdump.toml", rich_help_panel=COMPARED
+        ),
     ] = None,
     decode_as: DecodeAs = None,
     verbs: Verbs = None,
@@ -280,7 +280,7 @@ class _Run:
                 lines = [report.defused(line) for line in lines]
             write_text("".join(f"{line}\n" for line in lines))
         if self.github:
-            write_text("".join(f"{line}\n" for line in report.annotations(one)))
+            write_text("".join(f"{line}\n" for line in report.for_github(one)))
 
     def _unused(self, path: str) -> None:
         from dissect.golden import report

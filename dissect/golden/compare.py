@@ -113,8 +113,7 @@ class _Keys:
         """By all that it says."""
         found = self._own.get(id(line))
         if found is None:
-            fields = tuple(sorted((path, _plain(value)) for path, value in line.fields.items()))
-            found = self._own[id(line)] = hash((line.name, line.kind, line.outcome, fields))
+            found = self._own[id(line)] = hash((line.name, line.kind, line.outcome, _told(line.fields)))
         return found
 
     def whole(self, line: Line) -> int:
@@ -134,6 +133,10 @@ class _Keys:
 
     def levels(self) -> list[Callable[[Line], Hashable]]:
         return [self.whole, self.own, self.outcome, self.name]
+
+
+def _told(fields: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((path, _plain(value)) for path, value in fields.items()))
 
 
 def _plain(value: Any) -> str:
@@ -230,7 +233,8 @@ class _Pair:
     def values(self) -> Iterator[tuple[Any, Any]]:
         """Values of the same field, in all that belongs together."""
         yield from zip(self.golden.ends, self.got.ends, strict=True)
-        for golden, got in (*self.lines, *self.moved, *self.flows):
+        pairs: list[tuple[Line | Flow, Line | Flow]] = [*self.lines, *self.moved, *self.flows]
+        for golden, got in pairs:
             for path, value in golden.fields.items():
                 if path in got.fields:
                     yield value, got.fields[path]
@@ -339,7 +343,7 @@ class _Comparison:
             difference = Difference("extra", title, got.name, text, packet=got.packet)
             at = place_got[id(got)]
             difference.context = self._context(shown_got, at, None, got, difference)
-            before = next((partner[id(line)] for line in reversed(shown_got[:at]) if id(line) in partner), None)
+            before = next((partner[id(line)] for line in _before(shown_got, at) if id(line) in partner), None)
             difference.line = pair.golden.at if before is None else before.at
             add(-1 if before is None else place[id(before)], difference)
         for golden, got in pair.moved:
@@ -437,7 +441,7 @@ class _Comparison:
             self.found.append(Difference("field", title, golden.name, text, [change], packet, golden.at, context))
 
     def _items(self, title: str, golden: Flow, got: Flow) -> None:
-        one, other = ([tuple(sorted((path, _plain(value)) for path, value in item.items())) for item in flow.items] for flow in (golden, got))
+        one, other = ([_told(item) for item in flow.items] for flow in (golden, got))
         pairs = common(one, other)
         runs: list[tuple[range, range]] = []
         before = -1, -1
@@ -470,7 +474,8 @@ class _Comparison:
                 continue
             gone.add(found)
             packet = got.packets[found[0]]
-            text = f"conversation {title}: {_what(golden)}: {_numbered(mine)} stand{'s' if len(mine) == 1 else ''} at {found[0]}{_at(packet)}"
+            stand = "stands" if len(mine) == 1 else "stand"
+            text = f"conversation {title}: {_what(golden)}: {_numbered(mine)} {stand} at {found[0]}{_at(packet)}"
             context = [f"  - {_item(golden.items[mine[0]], golden.labels)}"]
             self.found.append(Difference("moved", title, golden.name, text, [], packet, _item_line(golden, mine[0]), context))
         return [run for run in left if not (not run[0] and run[1] in gone)]
@@ -506,8 +511,8 @@ class _Comparison:
     def _latencies(self, matched: dict[int, Conversation]) -> None:
         for conversation in self.got.conversations:
             limits: dict[str, int] = {}
-            for name, own in self.settings.scopes(conversation.protocol):
-                limits |= own.max_latency if not name else {name: one for one in own.max_latency.values()}
+            for _, own in self.settings.scopes(conversation.protocol):
+                limits |= own.max_latency
             title = matched[id(conversation)].title if id(conversation) in matched else conversation.title
             for line in conversation.lines if limits else ():
                 asked = line.request.name if line.request is not None else line.name
@@ -564,8 +569,8 @@ def _digest(conversation: Conversation, keys: _Keys) -> Hashable:
             flow.side,
             flow.name,
             flow.by,
-            tuple(sorted((path, _plain(value)) for path, value in flow.fields.items())),
-            tuple(shown(item) if flow.form == "set" else tuple((path, _plain(value)) for path, value in item.items()) for item in flow.items),
+            _told(flow.fields),
+            tuple(shown(item) if flow.form == "set" else _told(item) for item in flow.items),
         )
         for flow in sorted(conversation.flows, key=lambda flow: (flow.side, flow.name, flow.by))
     )
@@ -650,7 +655,7 @@ def _labelled(golden: Line, got: Line, changes: Sequence[Change]) -> bool:
 
 def _answer(line: Line, other: Line, changes: Sequence[Change]) -> str:
     """How a response answers, in the words of the field that says so."""
-    for change in changes:
+    for change in changes if line.name == other.name else ():
         if change.field in line.labels:
             return f"answered `{text_of(line.labels[change.field])}`"
         if change.field in other.labels and change.field in line.fields:
@@ -673,10 +678,15 @@ def _end(line: Line) -> str:
     return line.outcome if line.outcome is not None and line.outcome in ENDS else "not answered"
 
 
+def _before(lines: Sequence[Line], at: int) -> Iterator[Line]:
+    """The lines in front of one, the nearest first."""
+    return (lines[place] for place in range(at - 1, -1, -1))
+
+
 def _behind(lines: Sequence[Line], at: int) -> str:
     """Where a line stands among those of its side."""
     line = lines[at]
-    before = next((one for one in reversed(lines[:at]) if one.side == line.side), None)
+    before = next((one for one in _before(lines, at) if one.side == line.side), None)
     return f"behind {_what(before)}" if before is not None else "first"
 
 

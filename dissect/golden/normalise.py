@@ -384,7 +384,8 @@ def restrict(conversation: Conversation, only: frozenset[str], heartbeats: bool)
             lines = [one for one in lines if one is first or (first is not None and one.request is first)]
         conversation.flows = []
     if "names" in only:
-        for part in (*lines, *conversation.flows):
+        parts: list[Line | Flow] = [*lines, *conversation.flows]
+        for part in parts:
             part.fields.clear()
             part.labels.clear()
             if isinstance(part, Flow):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,8 @@ from dissect.golden.compare import Difference
 SHOWN = 50
 """Differences of one capture that are told one by one."""
 
-PLAIN = ("", "", "")
+_ILLEGAL = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML cannot have."""
 
 
 def failed(one: Checked) -> bool:
@@ -54,7 +56,7 @@ def details(difference: Difference) -> list[str]:
 # GitHub
 
 
-def annotations(one: Checked) -> list[str]:
+def for_github(one: Checked) -> list[str]:
     """Commands for GitHub's runner that put what is wrong beside the line of the golden file that says what should be."""
     if not failed(one):
         return []
@@ -127,5 +129,4 @@ def junit(found: Sequence[tuple[Checked, float]], began: datetime) -> bytes:
 
 
 def _legal(value: str) -> str:
-    """Text without the characters that XML cannot have."""
-    return "".join(one if one in "\t\n" or " " <= one <= "\ud7ff" or "\ue000" <= one <= "\ufffd" or one >= "\U00010000" else "?" for one in value)
+    return _ILLEGAL.sub("?", value)

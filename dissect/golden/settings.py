@@ -164,7 +164,7 @@ class _Reader:
                     raise self.unknown(where, [*names, *shared], "message")
                 own = found[key] = ByMessage()
                 for inner, one in value.items():
-                    if inner == "max_latency" and isinstance(one, str):
+                    if inner == "max_latency":
                         own.max_latency[key] = self.duration(f"{where}.{inner}", one)
                     elif inner in shared:
                         self._shared(f"{where}.{inner}", inner, one, own)

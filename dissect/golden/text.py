@@ -256,7 +256,8 @@ class _Reader:
         said = Said()
         part: Line | Flow | None = None
         into: tuple[dict[str, Any], dict[str, str]] | None = None
-        for self.number, line in enumerate(self.lines, 1):
+        for number, line in enumerate(self.lines, 1):
+            self.number = number
             text = line.rstrip()
             indent = len(text) - len(text.lstrip(" "))
             text = text.lstrip(" ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from hashlib import sha256
-from json import JSONDecodeError, JSONDecoder, dumps
+from json import JSONDecoder, dumps
 from typing import Any, NamedTuple
 
 LONG = 120
@@ -166,7 +166,7 @@ def _next(text: str, at: int, end: str) -> int:
 def _json(text: str, at: int) -> tuple[Any, int]:
     try:
         return _decode(text, at)
-    except (JSONDecodeError, RecursionError) as wrong:
+    except (ValueError, RecursionError) as wrong:
         raise Unreadable(at, "no value") from wrong
 
 

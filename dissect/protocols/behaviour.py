@@ -35,14 +35,14 @@ class Behaviour(NamedTuple):
     """Sizes, times, checksums, counters of a server's own: they differ between two recordings of one behaviour."""
     paired: tuple[str, ...] = ()
     """Ids that do nothing but tell which request is answered; one that is used twice is told."""
-    aliases: Mapping[str, tuple[str, ...]] = {}  # noqa: RUF012
+    aliases: Mapping[str, tuple[str, ...]] = {}
     """Ids that are renamed by first use, by what they are called then: {"session": ("session",)}."""
     hosts: tuple[str, ...] = ()
     ports: tuple[str, ...] = ()
     """Addresses or names of machines, and ports, renamed in the same way."""
-    masked: Mapping[str, tuple[str, ...]] = {}  # noqa: RUF012
+    masked: Mapping[str, tuple[str, ...]] = {}
     """What a word stands for: {"version": ('peer_properties["version"]',)}."""
-    reduced: Mapping[str, Callable[[Any], str | None]] = {}  # noqa: RUF012
+    reduced: Mapping[str, Callable[[Any], str | None]] = {}
     """The word that stands for a value, or None to leave it."""
     heartbeats: tuple[str, ...] = ()
     """Messages that only say that a side is there."""
@@ -50,5 +50,5 @@ class Behaviour(NamedTuple):
     """Requests up to which, with their responses, a connection is being opened."""
     apart: tuple[str, ...] = ()
     """Messages whose place among the others of their side is chance; among themselves it counts."""
-    flows: Mapping[str, tuple[Flow, ...]] = {}  # noqa: RUF012
+    flows: Mapping[str, tuple[Flow, ...]] = {}
     """By the messages' name."""

@@ -23,8 +23,9 @@ def _messages(entries: list[Fields]) -> list[Any]:
         if "messages" in entry:
             first = entry.get("publishing_id")
             own = {"compression": entry["compression"], "compression_label": entry["compression_label"]}
-            for message in entry["messages"]:
-                found.append({**({} if first is None else {"publishing_id": first}), **own, **message})
+            if first is not None:
+                own["publishing_id"] = first
+            found += [{**own, **message} for message in entry["messages"]]
         else:
             found.append(entry)
     return found

@@ -1,0 +1,263 @@
+"""The pytest plugin: what a test's client and server said, read or captured, and compared with a golden file.
+
+    def test_login(streamdump):
+        with streamdump.capture(port=5552) as seen:
+            login()
+        assert seen.matches("golden/login")
+
+Loaded with every pytest where streamdump is installed, so nothing but pytest is imported until a test asks for the fixture.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from dissect.golden.check import Source
+    from dissect.model import ConversationRow, Gap, Message, Record
+
+SUFFIX = ".golden"
+OUTPUT = "streamdump_golden"
+
+
+class _Session:
+    """What became of golden files in one run of pytest."""
+
+    def __init__(self) -> None:
+        self.used: set[str] = set()
+        self.written: set[str] = set()
+
+
+_SESSION = pytest.StashKey[_Session]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("streamdump", "golden captures")
+    group.addoption("--streamdump-update", action="store_true", help="write the golden files that tests compare with anew")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--streamdump-update") and os.environ.get("CI"):
+        raise pytest.UsageError("--streamdump-update: golden files are not written where CI is set: what is new there is a failure")
+    config.stash[_SESSION] = _Session()
+
+
+class Seen:
+    """What was said: `records` in the order of the command line's output, `messages` alone, and `conversations`.
+
+    Bytes are `bytes`.
+    """
+
+    def __init__(self, place: _Place, hides: bool) -> None:
+        self._place = place
+        self._hides = hides
+        self._source: Source | None = None
+        self._records: list[Record] | None = None
+        self._rows: list[ConversationRow] = []
+
+    @property
+    def records(self) -> list[Record]:
+        """All messages, gaps and exchanges."""
+        if self._records is None:
+            raise RuntimeError("what is captured can be looked at behind the `with`")
+        return self._records
+
+    @property
+    def messages(self) -> list[Message]:
+        """The messages alone."""
+        from dissect.model import Message
+
+        return [record for record in self.records if isinstance(record, Message)]
+
+    @property
+    def gaps(self) -> list[Gap]:
+        """Bytes that belong to no message."""
+        from dissect.model import Gap
+
+        return [record for record in self.records if isinstance(record, Gap)]
+
+    @property
+    def conversations(self) -> list[ConversationRow]:
+        """Who talked to whom, in which protocol."""
+        return self._rows
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self.messages)
+
+    def __len__(self) -> int:
+        return len(self.messages)
+
+    def matches(
+        self,
+        golden: str | Path,
+        *,
+        only: str | None = None,
+        unordered: bool | None = None,
+        heartbeats: bool | None = None,
+        ignore: Sequence[str] = (),
+    ) -> bool:
+        """Whether this is what the golden file says, which is named from the folder of the test; if not, the test fails and says where.
+
+        The settings are those of `streamdump check` for that folder, with what is given here on top.
+        """
+        __tracebackhide__ = True
+        if not self._hides:
+            raise ValueError("matches() compares without secrets; leave show_secrets out")
+        told = self._place.compare(self, Path(golden), only, unordered, heartbeats, ignore)
+        if told:
+            raise AssertionError("\n".join(told))
+        return True
+
+    def __repr__(self) -> str:
+        return "<nothing seen yet>" if self._records is None else f"<{len(self.messages)} messages seen>"
+
+
+class _Place:
+    """Where a test is, and what it compares with."""
+
+    def __init__(self, folder: Path, session: _Session, update: bool) -> None:
+        self.folder = folder
+        self.session = session
+        self.update = update
+
+    def path(self, path: str | Path) -> Path:
+        """A path from the folder of the test, or else from the current one."""
+        inside = self.folder / path
+        return inside if inside.exists() else Path(path)
+
+    def compare(
+        self, seen: Seen, golden: Path, only: str | None, unordered: bool | None, heartbeats: bool | None, ignore: Sequence[str]
+    ) -> list[str]:
+        from copy import deepcopy
+
+        from dissect.golden import report
+        from dissect.golden.check import check, record_source
+        from dissect.golden.settings import ONLY, field_name, settings_for
+
+        if only is not None and only not in ONLY:
+            raise ValueError(f"only={only!r} is none of {', '.join(ONLY)}")
+        path = self.folder / (golden if golden.name.endswith(SUFFIX) else golden.with_name(golden.name + SUFFIX))
+        settings = deepcopy(settings_for(path))
+        settings.only = only or settings.only
+        settings.unordered = settings.unordered if unordered is None else unordered
+        settings.heartbeats = settings.heartbeats if heartbeats is None else heartbeats
+        settings.always.ignore = [*settings.always.ignore, *map(field_name, ignore)]
+        self.session.used.add(str(path))
+        checked = check("what was seen", path, record_source(seen.records, seen.conversations), settings, self.update)
+        if checked.outcome == "written":
+            self.session.written.add(str(path))
+        if checked.outcome == "no golden":
+            return [f"there is no golden file {path}; pytest --streamdump-update writes it"]
+        return report.text(checked)
+
+
+class Streamdump:
+    """What the fixture `streamdump` is."""
+
+    def __init__(self, place: _Place) -> None:
+        self._place = place
+
+    def read(self, path: str | Path, **options: Any) -> Seen:
+        """What a capture says; `path` from the folder of the test, `options` as `dissect.read` takes them."""
+        from dissect.capture.files import open_capture
+        from dissect.inspector import Inspector
+
+        inspector = Inspector([open_capture(self._place.path(path))], _options(options))
+        seen = Seen(self._place, not options.get("show_secrets"))
+        seen._records = list(inspector.records())
+        if inspector.errors:
+            raise inspector.errors[0]
+        seen._rows = inspector.rows()
+        return seen
+
+    @contextmanager
+    def capture(
+        self, port: int | Sequence[int] | None = None, *, interface: str = "lo", filter: str | None = None, **options: Any
+    ) -> Iterator[Seen]:
+        """What is said on an interface during the `with`; look at it behind that.
+
+        `port`: TCP of this port or these, without it of the known ports; `filter` is what tcpdump would take instead. The test is
+        skipped where one may not capture.
+        """
+        from dissect.errors import InterfaceError
+        from dissect.golden.record import Recorder
+
+        ports = () if port is None else (port,) if isinstance(port, int) else tuple(port)
+        seen = Seen(self._place, not options.get("show_secrets"))
+        try:
+            recorder = Recorder((interface,), _options(options), filter, ports)
+        except InterfaceError as error:
+            if not isinstance(error.__cause__, PermissionError):
+                raise
+            pytest.skip(f"nothing can be captured here: {error}")
+        except AttributeError:
+            pytest.skip("nothing can be captured here: only Linux has packet sockets")
+        with recorder:
+            yield seen
+        seen._records, seen._rows = recorder.records, recorder.rows
+
+
+def _options(options: dict[str, Any]) -> Any:
+    from dissect.model import Options
+
+    if "bytes_as" in options:
+        raise TypeError("bytes are bytes here; leave bytes_as out")
+    return Options(bytes_as="raw", **options)
+
+
+@pytest.fixture
+def streamdump(request: pytest.FixtureRequest) -> Streamdump:
+    """Reads and captures what clients and servers say, and compares it with golden files."""
+    place = _Place(request.path.parent, request.config.stash[_SESSION], bool(request.config.getoption("--streamdump-update")))
+    return Streamdump(place)
+
+
+# At the end
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        mine = session.config.stash[_SESSION]
+        output[OUTPUT] = sorted(mine.used), sorted(mine.written)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker of pytest-xdist has ended."""
+    used, written = getattr(node, "workeroutput", {}).get(OUTPUT, ((), ()))
+    mine = node.config.stash[_SESSION]
+    mine.used.update(used)
+    mine.written.update(written)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    mine = config.stash.get(_SESSION, None)
+    if mine is None or not mine.used:
+        return
+    if mine.written:
+        count = len(mine.written)
+        terminalreporter.write_line(f"streamdump: {count} golden file{'' if count == 1 else 's'} written")
+    if _narrowed(terminalreporter, config):
+        return
+    folders = {Path(path).parent for path in mine.used}
+    unused = sorted(str(path) for folder in folders for path in folder.glob(f"*{SUFFIX}") if str(path) not in mine.used and _is_ours(path))
+    for path in unused:
+        terminalreporter.write_line(f"streamdump: no test compared with the golden file {path}", yellow=True)
+
+
+def _narrowed(terminalreporter: Any, config: pytest.Config) -> bool:
+    """Whether not all tests were run: then nobody knows what is of no use."""
+    some = any("::" in argument or argument.endswith(".py") for argument in config.args)
+    return some or any(terminalreporter.stats.get(outcome) for outcome in ("deselected", "error", "skipped"))
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether a golden file is not one of `streamdump check`, which stands beside its capture."""
+    return not path.with_name(path.name.removesuffix(SUFFIX)).exists()

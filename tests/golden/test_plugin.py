@@ -1,0 +1,197 @@
+"""The pytest plugin, in a pytest of its own: what is read and captured, and how a test fails."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+# what is loaded before is not loaded again by each pytest inside
+import dissect.golden.check
+import dissect.golden.record
+import dissect.golden.report  # noqa: F401
+from tests.capture.peers import needs_capture
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "captures" / "golden"
+HANDSHAKE = GOLDEN / "rabbitmq-stream" / "handshake_close_405.pcap"
+
+TEST = """
+def test_login(streamdump):
+    seen = streamdump.read("login.pcap")
+    assert len(seen) == 12
+    assert [one.name for one in seen][:2] == ["PeerProperties", "PeerProperties"]
+    assert seen.messages[0].fields["peer_properties"][0]["key"] == "product"
+    assert seen.conversations[0].protocol == "rabbitmq-stream"
+    assert not seen.gaps
+    assert seen.matches("golden/login")
+"""
+
+
+@pytest.fixture
+def login(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    monkeypatch.delenv("CI", raising=False)
+    pytester.makeini("[pytest]\naddopts = -p no:cacheprovider")
+    pytester.makepyfile(TEST)
+    shutil.copy(HANDSHAKE, pytester.path / "login.pcap")
+    return pytester
+
+
+def test_it_is_found_by_its_entry_point() -> None:
+    assert [one.value for one in entry_points(group="pytest11", name="streamdump")] == ["dissect.golden.plugin"]
+
+
+def test_a_missing_golden_file_fails_and_is_written_where_asked_for(login: pytest.Pytester) -> None:
+    result = login.runpytest_inprocess()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E * there is no golden file */golden/login.golden; pytest --streamdump-update writes it"])
+    result = login.runpytest_inprocess("--streamdump-update")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["streamdump: 1 golden file written"])
+    assert (login.path / "golden" / "login.golden").read_text().startswith("streamdump golden 1\n")
+    result = login.runpytest_inprocess()
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("streamdump: *")
+
+
+def test_nothing_is_written_where_ci_is_set(login: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "true")
+    result = login.runpytest_inprocess("--streamdump-update")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*golden files are not written where CI is set*"])
+    assert not (login.path / "golden").exists()
+
+
+def test_a_failed_assertion_reads_like_a_difference(login: pytest.Pytester) -> None:
+    login.runpytest_inprocess("--streamdump-update")
+    golden = login.path / "golden" / "login.golden"
+    golden.write_text(golden.read_text().replace('closing_reason="done – bye"', 'closing_reason="bye"'))
+    result = login.runpytest_inprocess()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "E * what was seen: 1 difference from */golden/login.golden",
+            'E * conversation client1: Close request: closing_reason is "done – bye", golden "bye" (packet 18)',
+            'E * - > Close  closing_reason="bye"',
+            'E * + > Close  closing_reason="done – bye"',
+        ]
+    )
+    # no line of the plugin itself
+    result.stdout.no_fnmatch_line("*plugin.py*")
+
+
+def test_golden_files_of_no_use_are_told(login: pytest.Pytester) -> None:
+    login.runpytest_inprocess("--streamdump-update")
+    (login.path / "golden" / "old.golden").write_text("streamdump golden 1\n")
+    # that of a capture beside it belongs to `streamdump check`
+    shutil.copy(HANDSHAKE, login.path / "golden" / "x.pcap")
+    (login.path / "golden" / "x.pcap.golden").write_text("streamdump golden 1\n")
+    told = "streamdump: no test compared with the golden file */golden/old.golden"
+    result = login.runpytest_inprocess()
+    result.stdout.fnmatch_lines([told])
+    result.stdout.no_fnmatch_line("*x.pcap.golden*")
+    # where not all tests run, nobody knows
+    login.runpytest_inprocess("-k", "login or nothing", "--deselect", "nothing").stdout.fnmatch_lines([told])
+    login.runpytest_inprocess("test_a_golden_files_of_no_use_are_told.py::test_login").stdout.no_fnmatch_line(told)
+
+
+def test_settings_of_the_folder_and_of_the_call(login: pytest.Pytester) -> None:
+    login.runpytest_inprocess("--streamdump-update")
+    golden = login.path / "golden" / "login.golden"
+    golden.write_text(golden.read_text().replace('closing_reason="done – bye"', 'closing_reason="bye"'))
+    (login.path / "streamdump.toml").write_text('[check]\nignore = ["closing_reason"]\n')
+    login.runpytest_inprocess().assert_outcomes(passed=1)
+    (login.path / "streamdump.toml").unlink()
+    for more in ('only="handshake"', 'only="names"', 'ignore=["closing_reason"]'):
+        login.makepyfile(TEST.replace('matches("golden/login")', f'matches("golden/login", {more})'))
+        login.runpytest_inprocess().assert_outcomes(passed=1)
+
+
+def test_secrets_never_get_into_a_golden_file(login: pytest.Pytester) -> None:
+    login.makepyfile(TEST.replace('"login.pcap"', '"login.pcap", show_secrets=True'))
+    result = login.runpytest_inprocess("--streamdump-update")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E * ValueError: matches() compares without secrets; leave show_secrets out"])
+    assert not (login.path / "golden").exists()
+
+
+LIVE = """
+import sys
+sys.path.insert(0, {root!r})
+import pytest
+from pathlib import Path
+from tests.capture.peers import Pair, said
+
+def test_live(streamdump):
+    with Pair() as pair, streamdump.capture(port=pair.port) as seen:
+        with pytest.raises(RuntimeError, match="behind the `with`"):
+            seen.messages
+        pair.replay(said(Path({capture!r})))
+    assert len(seen) == 12
+    assert seen.matches("login")
+"""
+
+
+@needs_capture
+def test_what_is_said_on_loopback_is_captured(login: pytest.Pytester) -> None:
+    login.makepyfile(LIVE.format(root=str(ROOT), capture=str(HANDSHAKE)))
+    login.runpytest_inprocess("--streamdump-update").assert_outcomes(passed=1)
+    # again, from other ports; and it is what the capture says
+    login.runpytest_inprocess().assert_outcomes(passed=1)
+    login.makepyfile(TEST.replace("golden/login", "login"))
+    login.runpytest_inprocess().assert_outcomes(passed=1)
+
+
+def test_a_test_is_skipped_with_the_reason_where_nobody_may_capture(login: pytest.Pytester) -> None:
+    login.makeconftest(
+        """
+        import socket
+        import pytest
+
+        @pytest.fixture(autouse=True)
+        def nobody(monkeypatch):
+            real = socket.socket
+
+            class Refused(real):
+                def __init__(self, family=-1, *more, **named):
+                    if family == socket.AF_PACKET:
+                        raise PermissionError(1, "Operation not permitted")
+                    super().__init__(family, *more, **named)
+
+            monkeypatch.setattr(socket, "socket", Refused)
+        """
+    )
+    login.makepyfile(
+        """
+        def test_live(streamdump):
+            with streamdump.capture(port=5552):
+                raise AssertionError
+        """
+    )
+    result = login.runpytest_inprocess("-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED * nothing can be captured here: lo: capturing needs the capability CAP_NET_RAW"])
+
+
+def test_it_costs_nothing_where_it_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "test_other.py").write_text(
+        "import sys\n"
+        "def test_other():\n"
+        "    assert 'dissect.golden.plugin' in sys.modules\n"
+        "    assert not {'numpy', 'msgspec', 'scapy', 'dissect.inspector', 'dissect.protocols', 'rich.console'} & set(sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stdout
