@@ -18,7 +18,9 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="rewrite captures/golden/**/*.jsonl from what the tool says now")
+    parser.addoption(
+        "--update-golden", action="store_true", help="rewrite captures/golden/**/*.jsonl and captures/check from what the tool says now"
+    )
 
 
 @pytest.fixture

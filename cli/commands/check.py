@@ -341,7 +341,7 @@ def _ways(name: str, golden: str | None, command: str, interfaces: list[str], ex
     return [
         "with tcpdump beside the command, and the golden file named after what it writes:",
         f"  sudo tcpdump --immediate-mode -U -i {quote(interfaces[0])} -w {file} {quote(expression or 'tcp')} &",
-        f"  {command}; sleep 1; sudo pkill -INT tcpdump",
+        f"  {command}; sleep 1; sudo kill -INT $!",
         f"  streamdump check {file}{folder}    # its golden file is {file}.golden, not {name}.golden",
         "or with a Python of your own that may capture: see streamdump -i lo",
     ]

@@ -69,14 +69,17 @@ class Normaliser:
         self._rules: dict[str, Rules] = {}
         self._records: list[Message | Gap] = []
         self._ended: dict[int, str] = {}
-        self._answered: dict[int, int] = {}
+        self._asked: list[tuple[Line, int]] = []
+        """Responses with the numbers of their requests, which may have been captured later."""
+        self._answered: dict[int, tuple[int, str]] = {}
+        """By the number of a response: its request, and how it answers, as far as the response does not say so itself."""
 
     def take(self, records: Iterable[Record]) -> None:
         """Keep what is compared of these records."""
         for record in records:
             if isinstance(record, Exchange):
                 if record.response is not None:
-                    self._answered[record.response] = record.request
+                    self._answered[record.response] = record.request, record.outcome
                 elif record.reason != "timeout":
                     self._ended[record.request] = record.outcome
             else:
@@ -104,6 +107,13 @@ class Normaliser:
             if place is not None:
                 self._add(place, record, lines, asked)
         self._records.clear()
+        for line, number in self._asked:
+            request = lines.get(number)
+            if request is not None:
+                line.request = request
+                request.responses.append(line)
+                line.outcome = line.outcome or "answered"
+                line.lane = line.lane or request.lane
         said = Said(only=self.only, heartbeats=self.heartbeats)
         for place in places.values():
             place.finish()
@@ -166,22 +176,22 @@ class Normaliser:
         behaviour = rules.behaviour
         if conversation.packet is None:
             conversation.packet = record.packets[1]
-        number = record.request if record.request is not None else self._answered.get(record.number)
+        number, outcome = record.request, record.outcome
+        if number is None:
+            number, outcome = self._answered.get(record.number, (None, outcome))
         table = next((one for one in behaviour.flows.get(record.name, ()) if one.kind == record.kind), None)
-        if table is not None and record.outcome != "refused" and record.fault is None:
+        if table is not None and outcome != "refused" and record.fault is None:
             if record.kind == "request":
                 asked[record.number] = record
             self._flow(place, side, record, table, rules, asked.get(number) if number is not None else None)
             return
-        line = Line(side, record.name, record.kind, record.outcome, packet=record.packets[1], latency_ns=record.latency_ns)
+        line = Line(side, record.name, record.kind, outcome, packet=record.packets[1], latency_ns=record.latency_ns)
         if record.kind == "request":
             line.outcome = self._ended.get(record.number)
             lines[record.number] = line
-        elif number is not None and number in lines:
-            line.request = lines[number]
-            line.request.responses.append(line)
-            line.outcome = line.outcome or "answered"
-        line.lane = record.name if record.name in behaviour.apart else line.request.lane if line.request is not None else ""
+        elif number is not None:
+            self._asked.append((line, number))
+        line.lane = record.name if record.name in behaviour.apart else ""
         self._fill(place, rules, record.name, record.fields, "", "", line.fields, line.labels, line)
         self._odd(rules, record, line.fields)
         place.lines.append(line)
