@@ -20,6 +20,7 @@ from cli.commands.pipeline import pipeline
 from cli.commands.protocols import protocols
 from cli.commands.read import read
 from cli.commands.schema import schema
+from cli.commands.scrub import scrub
 from cli.exits import ExitCode
 from cli.help import page
 from cli.live import ways_out
@@ -113,6 +114,7 @@ app.command(cls=_Command, context_settings=HELP)(conversations)
 app.command(cls=_Command, context_settings=HELP)(pipeline)
 app.command(cls=_Command, context_settings=HELP)(protocols)
 app.command(cls=_Command, context_settings=HELP)(schema)
+app.command(cls=_Command, context_settings=HELP)(scrub)
 
 
 @cache

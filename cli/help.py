@@ -40,6 +40,10 @@ EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
         ("streamdump protocols", "names, usual ports, titles"),
         ("streamdump protocols rabbitmq-stream | less", "every message with its fields"),
     ),
+    "scrub": (
+        ("streamdump scrub in.pcap out.pcap", "without passwords and tokens"),
+        ("streamdump scrub in.pcap out.pcap --payloads --names --addresses", "and without everything else that is nobody's business"),
+    ),
     "schema": (("streamdump schema > streamdump.schema.json", "to check or generate readers with"),),
 }
 

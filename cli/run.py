@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dissect.model import ConversationRow, Options, Record
     from dissect.render.summary import Lines
 
-COMMANDS = ("check", "conversations", "pipeline", "protocols", "schema")
+COMMANDS = ("check", "conversations", "pipeline", "protocols", "schema", "scrub")
 
 STOPPED = "stopped by -c"
 

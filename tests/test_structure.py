@@ -14,7 +14,7 @@ ROWS = (
     {"protocols"},
     {"detect", "pair", "diagnose"},
     {"inspector"},
-    {"render", "spark", "golden"},
+    {"render", "spark", "golden", "scrub"},
     {"cli"},
 )
 LATE = {"scapy", "pyspark", "rich"}

@@ -238,6 +238,11 @@ class LinkParser:
         )
 
 
+def network(batch: PacketBatch) -> tuple[Ints, Ints]:
+    """Where the IP header of each packet is, and its EtherType."""
+    return _link(batch)[:2]
+
+
 def _link(batch: PacketBatch) -> tuple[Ints, Ints, Ints | None]:
     """Where the IP header of each packet is, its EtherType, and for Linux cooked captures where it was seen (-1 for other rows)."""
     link = int(batch.link[0]) if len(batch) else ETHERNET

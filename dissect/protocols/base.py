@@ -22,6 +22,7 @@ from dissect.errors import Failure, bug
 from dissect.layout import UNREADABLE
 from dissect.model import Chunk, ConversationRow, Exchange, Fault, Gap, Hole, Message, Options, Span, Verdict
 from dissect.protocols.behaviour import Behaviour
+from dissect.protocols.private import Private
 
 if TYPE_CHECKING:
     from dissect.tcp.conversations import Stretch
@@ -209,6 +210,8 @@ class Protocol(msgspec.Struct, frozen=True):
     """Layout names that `-d tcp.port==N,protocol:LAYOUT` takes."""
     behaviour: Behaviour | None = None
     """What of its messages is behaviour, and what is chance."""
+    private: Private | None = None
+    """What of its messages is nobody else's business."""
 
 
 class _Partial(msgspec.Struct):

@@ -71,6 +71,8 @@ class Side(msgspec.Struct, gc=False):
     bytes: int = 0
     stream: int = 0
     """Bytes of the byte stream so far: released, lost and cut."""
+    first: int | None = None
+    """The sequence number of its first byte, once that is certain."""
     lost: int = 0
     cut: int = 0
     retransmitted: int = 0
@@ -663,6 +665,8 @@ class Assembler:
                 items += stream.items
                 stream.items = []
             stream.count.stream = stream.next - stream.origin
+            if stream.known:
+                stream.count.first = (stream.base + stream.origin) & MASK
             if self.closed is not None:
                 stream.recent = b""
                 stream.notes = None

@@ -42,6 +42,7 @@ from dissect.protocols.iggy.features import CLASSIC, FRAMINGS, LAYOUTS, LONG, hi
 from dissect.protocols.iggy.finding import clean, find_long, find_request, long_header, responses_to
 from dissect.protocols.iggy.frames import EVICTION, HEADER, OLD_LOGIN_CODE, OLD_LOGOUT_CODE, REPLY, REQUEST, U32, U32_U32, Table
 from dissect.protocols.iggy.hiding import hide, may_be_token, may_hold_text
+from dissect.protocols.iggy.private import PRIVATE
 from dissect.protocols.iggy.probe import probe
 from dissect.protocols.iggy.statuses import ambiguous
 from dissect.protocols.iggy.telling import TEXT, relate, says
@@ -1301,5 +1302,6 @@ PROTOCOLS = (
         relate=relate,
         forced=LAYOUTS,
         behaviour=BEHAVIOUR,
+        private=PRIVATE,
     ),
 )

@@ -14,6 +14,7 @@ from dissect.protocols.mewbase.behaviour import BEHAVIOUR
 from dissect.protocols.mewbase.detect import probe
 from dissect.protocols.mewbase.framing import COUNTED, HEADS, MORE, SHORTEST, TYPE, YES, Shift, candidate, first_length, head, odd_length
 from dissect.protocols.mewbase.layouts import BY_NAME, CLIENT, FRAMES, SECRET_NAMES, FrameTable, Shape, labelled, secret_in, shape
+from dissect.protocols.mewbase.private import PRIVATE
 
 _INT32 = Struct("<i").unpack_from
 
@@ -605,5 +606,6 @@ PROTOCOLS: Final = (
         FRAMES,
         TEXT,
         behaviour=BEHAVIOUR,
+        private=PRIVATE,
     ),
 )

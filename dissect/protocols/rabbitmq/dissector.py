@@ -39,6 +39,7 @@ from dissect.protocols.rabbitmq.behaviour import BEHAVIOUR
 from dissect.protocols.rabbitmq.chunk import MAGIC, Reader, crc_note, draft_form
 from dissect.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, Language, is_sound
 from dissect.protocols.rabbitmq.parts import DRAFT_PARTS, PARTS
+from dissect.protocols.rabbitmq.private import PRIVATE
 from dissect.protocols.rabbitmq.probe import probe_current, probe_draft
 from dissect.protocols.rabbitmq.says import says
 
@@ -823,6 +824,7 @@ PROTOCOLS = (
         (*layouts.LAYOUTS, *PARTS),
         _TEXT,
         behaviour=BEHAVIOUR,
+        private=PRIVATE,
     ),
     Protocol(
         "rabbitmq-stream-draft",
@@ -835,5 +837,6 @@ PROTOCOLS = (
         "Requests and responses have the same key and are told apart by who sends them; a successful Unsubscribe is answered with the key\n"
         "of Subscribe. Told from later versions by the version 0 in every frame.",
         behaviour=BEHAVIOUR,
+        private=PRIVATE,
     ),
 )

@@ -67,6 +67,7 @@ from dissect.protocols.seastar.layouts import (
     STREAM_PARENT,
     TIMEOUT,
 )
+from dissect.protocols.seastar.private import PRIVATE
 from dissect.protocols.seastar.probe import NAME, probe
 from dissect.protocols.seastar.telling import TEXT, connection_text, hint, paired, relate, says, unanswered
 
@@ -905,5 +906,6 @@ PROTOCOLS = (
         hint=hint,
         forced=tuple(FORCED),
         behaviour=BEHAVIOUR,
+        private=PRIVATE,
     ),
 )

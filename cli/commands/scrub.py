@@ -1,0 +1,85 @@
+"""`streamdump scrub IN OUT`: a capture that can be published."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.exits import ExitCode
+from cli.options import DecodeAs, Verbs, library_options
+from cli.output import say
+from cli.run import count
+
+if TYPE_CHECKING:
+    from dissect.scrub.run import Scrubbed, Wanted
+
+PLURAL = {
+    "body": "bodies",
+    "name in bodies": "names in bodies",
+    "address": "addresses",
+    "comment, name or key": "comments, names and keys",
+}
+
+OVERWRITTEN = "What is overwritten besides secrets"
+
+WORDS = {"secret": "secret", "payload": "body", "key": "name in bodies", "name": "name", "text": "text", "address": "address"}
+
+
+def scrub(
+    source: Annotated[str, typer.Argument(metavar="IN", help="the capture; - is standard input", show_default=False)],
+    target: Annotated[str, typer.Argument(metavar="OUT", help="where it goes, in the same format, unpacked", show_default=False)],
+    payloads: Annotated[
+        bool, typer.Option("--payloads", help="bodies of messages, and conversations of other protocols", rich_help_panel=OVERWRITTEN)
+    ] = False,
+    names: Annotated[
+        bool, typer.Option("--names", help="names of streams, users, hosts..., and prose", rich_help_panel=OVERWRITTEN)
+    ] = False,
+    addresses: Annotated[
+        bool, typer.Option("--addresses", help="network and hardware addresses, and names of hosts", rich_help_panel=OVERWRITTEN)
+    ] = False,
+    decode_as: DecodeAs = None,
+    verbs: Verbs = None,
+) -> int:
+    """A copy of a capture that can be published: passwords and tokens overwritten."""
+    from pathlib import Path
+
+    from dissect.scrub.files import spooled
+    from dissect.scrub.run import Wanted, scrub
+
+    options = library_options(decode_as, "1M", "16M", "256M", "10", "64M", "65536", verbs)
+    wanted = Wanted(payloads, names, addresses)
+    if source == "-":
+        with spooled(sys.stdin.buffer) as file:
+            done = scrub(file, Path(target), wanted, options, "standard input")
+    else:
+        done = scrub(source, Path(target), wanted, options)
+    _tell(target, done, wanted)
+    return ExitCode.DONE if done.error is None else ExitCode.UNREADABLE
+
+
+def _tell(target: str, done: Scrubbed, wanted: Wanted) -> None:
+    """What was done, and what stays."""
+    parts = [_several(number, WORDS[what]) for what, number in sorted(done.parts.items(), key=lambda one: list(WORDS).index(one[0]))]
+    say(f"{target}: {count(done.packets, 'packet')}, {count(done.messages, 'message')}; overwritten: {', '.join(parts) or 'nothing'}")
+    if done.packed:
+        say(f"{count(done.packed, 'message')} with compressed bytes, which were overwritten as a whole and do not unpack any more")
+    if done.left_out:
+        say(f"{_several(done.left_out, 'comment, name or key')} of the file left out")
+    if done.unread:
+        say(f"{count(done.unread, 'conversation')} of other protocols stay as they are; --payloads overwrites them")
+    if done.foreign:
+        say(f"{count(done.foreign, 'packet')} without TCP stay as they are; --payloads empties them")
+    if done.error is not None:
+        say(f"{done.error}; what is whole was written")
+
+
+def _several(number: int, what: str) -> str:
+    plural = {
+        "body": "bodies",
+        "name in bodies": "names in bodies",
+        "comment, name or key": "comments, names and keys",
+        "address": "addresses",
+    }
+    return f"{number:,} {what if number == 1 else plural.get(what, f'{what}s')}"

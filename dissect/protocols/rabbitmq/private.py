@@ -1,0 +1,87 @@
+"""What in RabbitMQ Streams is nobody else's business, and the checksum of its chunks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from zlib import crc32
+
+from dissect.model import Message, Span
+from dissect.protocols.private import Part, Private
+
+_U32 = Struct(">I")
+
+
+def _credentials(message: Message, span: Span, data: bytes) -> list[Part] | None:
+    """The password of PLAIN and AMQPLAIN, and the user's name; of other mechanisms nothing is known."""
+    mechanism = message.fields.get("mechanism")
+    if span.name != "sasl_opaque_data":
+        return None
+    if mechanism == "PLAIN" and data.count(0) == 2:
+        first = data.index(0)
+        second = data.index(0, first + 1)
+        return [Part(0, first, "name"), Part(first + 1, second, "name"), Part(second + 1, len(data), "secret")]
+    if mechanism == "AMQPLAIN":
+        return _table(data)
+    return None
+
+
+def _table(data: bytes) -> list[Part] | None:
+    """The values of an AMQP 0-9-1 table of long strings, as AMQPLAIN has it."""
+    parts: list[Part] = []
+    at = 0
+    while at < len(data):
+        stop = at + 1 + data[at]
+        name, kind = data[at + 1 : stop], data[stop : stop + 1]
+        if kind != b"S" or len(data) < stop + 5:
+            return None
+        (size,) = _U32.unpack_from(data, stop + 1)
+        at = stop + 5 + size
+        if at > len(data):
+            return None
+        parts.append(Part(stop + 5, at, "name" if name == b"LOGIN" else "secret"))
+    return parts
+
+
+def _chunk_sum(before: bytes, after: bytearray, spans: Sequence[Span]) -> None:
+    """The CRC-32 of a chunk's data."""
+    found = {span.name: span for span in spans if span.buffer == "frame" and span.name in ("chunk_crc", "data_length", "entries")}
+    if len(found) < 3:
+        return
+    start = found["entries"].offset
+    stop = start + found["data_length"].value
+    if stop <= len(before) and crc32(before[start:stop]) == found["chunk_crc"].value:
+        _U32.pack_into(after, found["chunk_crc"].offset, crc32(after[start:stop]))
+
+
+PRIVATE = Private(
+    payloads=("*.body", "body", "trailing", "undecoded", "*.trailing", "*.trailer_data", "surplus"),
+    whole=("*.sections",),
+    names=(
+        "stream",
+        "streams",
+        "name",
+        "partitions",
+        "binding_keys",
+        "routing_key",
+        "super_stream",
+        "publisher_reference",
+        "reference",
+        "virtual_host",
+        "sasl_username",
+        "stream_metadata.stream_name",
+        "published_messages.filter_value",
+        "*.tracking.id",
+        "*.trailer.id",
+        'peer_properties["connection_name"]',
+        'peer_properties["cluster_name"]',
+        'peer_properties["node"]',
+        'properties["name"]',
+        'properties["super-stream"]',
+        'properties["filter*"]',
+    ),
+    texts=("closing_reason",),
+    addresses=("brokers.host", 'connection_properties["advertised_host"]'),
+    inside=_credentials,
+    sums=_chunk_sum,
+)

@@ -1,0 +1,327 @@
+"""Overwrites bytes of byte streams wherever packets carry them, and makes checksums right again that were right before."""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterable
+from mmap import mmap
+from typing import NamedTuple
+
+from dissect.capture.link import ETHERNET, IPV4, IPV6, SLL, SLL2, UNKNOWN_LINK
+from dissect.scrub.replace import FILL, Addresses
+from dissect.tcp.conversations import Conversation
+from dissect.tcp.sequence import distance
+
+TCP, UDP, ICMP, IGMP, ICMP6 = 6, 17, 1, 2, 58
+EXTENSIONS = (0, 43, 51, 60)
+FRAGMENT = 44
+
+HARDWARE: dict[int, tuple[int, ...]] = {ETHERNET: (0, 6), SLL: (6,), SLL2: (12,)}
+"""Where link headers have Ethernet addresses."""
+
+Edit = tuple[int, int, bytes | int]
+"""From and to, and what comes there: bytes, or one value for all of them."""
+
+End = tuple[bytes, int]
+
+
+class Edits:
+    """What is overwritten of one side of a conversation, by position in its byte stream."""
+
+    def __init__(self) -> None:
+        self._edits: list[Edit] = []
+        self._starts: list[int] | None = None
+
+    def add(self, start: int, end: int, data: bytes | int) -> None:
+        if end > start:
+            self._edits.append((start, end, data))
+            self._starts = None
+
+    def apply(self, data: bytearray, position: int) -> None:
+        """Overwrite what lies in `data`, whose first byte is at `position`."""
+        if self._starts is None:
+            self._edits.sort(key=lambda one: one[:2])
+            self._starts = [one[0] for one in self._edits]
+            # how far back one that reaches to here may begin
+            self._longest = max((end - start for start, end, _ in self._edits), default=0)
+        end = position + len(data)
+        index = bisect_right(self._starts, position - self._longest)
+        while index < len(self._edits):
+            start, stop, what = self._edits[index]
+            if start >= end:
+                break
+            low, high = max(start, position), min(stop, end)
+            if low < high:
+                data[low - position : high - position] = (
+                    bytes((what,)) * (high - low) if isinstance(what, int) else what[low - start : high - start]
+                )
+            index += 1
+
+
+class Talk(NamedTuple):
+    """A conversation as packets are held against it."""
+
+    conversation: Conversation
+    known: bool
+    """Whether it is of a protocol that is read."""
+    edits: tuple[Edits, Edits]
+    reached: list[int]
+    """Of each side the position that its last segment ended at."""
+
+
+class Transport(NamedTuple):
+    """What an IP packet carries, in a file: where its header is and where that ends, its size as sent and as captured."""
+
+    header: int
+    start: int
+    sent: int
+    captured: int
+    protocol: int
+    version: int
+    fragment: tuple[bytes, int, bool] | None = None
+    """Which datagram it is a piece of, where in it, and whether more follow."""
+
+
+class Piece(NamedTuple):
+    """A piece of a datagram: where it lies in it and in the file, and how long it is, as sent and as captured."""
+
+    offset: int
+    start: int
+    sent: int
+    captured: int
+
+
+class Packets:
+    """The packets of a capture, which are overwritten one by one."""
+
+    def __init__(
+        self, file: mmap, talks: dict[frozenset[End], list[tuple[int, Talk]]], everything: bool, payloads: bool, addresses: Addresses | None
+    ) -> None:
+        """`talks`: by both ends the conversations between them, with their first packets. `everything`: what is not read is overwritten,
+        `payloads`: conversations of unknown protocols too."""
+        self.file = file
+        self.talks = talks
+        self.everything = everything
+        self.payloads = payloads
+        self.addresses = addresses
+        self.foreign = 0
+        """Packets that carry what is not read."""
+        self._pieces: dict[bytes, list[tuple[Piece, Transport]]] = {}
+
+    def packet(self, order: int, offset: int, size: int, wire: int, link: int, ip: int, kind: int) -> None:
+        """One packet: `offset` and `size` in the file, `ip` where its IP header begins, `kind` its EtherType."""
+        file = self.file
+        end = offset + size
+        if self.addresses is not None:
+            for place in HARDWARE.get(link, ()):
+                at = offset + place
+                if at + 6 <= end:
+                    file[at : at + 6] = self.addresses.hardware(file[at : at + 6])
+        found = None
+        if kind in (IPV4, IPV6):
+            found = self._network(ip, end, wire - (ip - offset))
+        if found is None:
+            self.foreign += 1
+            if self.everything:
+                start = offset if kind == UNKNOWN_LINK else ip
+                file[start:end] = bytes(end - start)
+            return
+        old = self._ends(found)
+        if self.everything and found.start + found.captured < end:
+            # what fills an Ethernet frame up
+            file[found.start + found.captured : end] = bytes(end - found.start - found.captured)
+        self._rename(found)
+        if found.fragment is not None:
+            self._fragment(order, found, old)
+        elif found.protocol == TCP:
+            self._segment(order, found, old, [Piece(0, found.start, found.sent, found.captured)])
+        else:
+            self.foreign += 1
+            if self.everything:
+                self._other(found)
+
+    def finish(self) -> None:
+        """Pieces of datagrams of which others are missing are not read by anybody."""
+        for pieces in self._pieces.values():
+            self._fill(piece for piece, _ in pieces)
+
+    # Headers
+
+    def _network(self, at: int, end: int, wire: int) -> Transport | None:
+        file = self.file
+        room = end - at
+        version = file[at] >> 4 if room else 0
+        if version == 4 and room >= 20:
+            size = (file[at] & 15) * 4
+            total, ident, place = struct.unpack_from(">HHH", file, at + 2)
+            total = total or wire
+            if size < 20 or total < size or room < size:
+                return None
+            fragment = None
+            if place & 0x3FFF:
+                key = b"4" + file[at + 12 : at + 20] + struct.pack(">HB", ident, file[at + 9])
+                fragment = key, (place & 0x1FFF) * 8, bool(place & 0x2000)
+            return Transport(at, at + size, total - size, min(room, total) - size, file[at + 9], 4, fragment)
+        if version == 6 and room >= 40:
+            payload, following = struct.unpack_from(">HB", file, at + 4)
+            total = payload + 40 if payload else wire
+            here = at + 40
+            fragment = None
+            while (following in EXTENSIONS or following == FRAGMENT) and here + 8 <= end:
+                kind, length = following, file[here + 1]
+                following = file[here]
+                if kind == FRAGMENT:
+                    (place,) = struct.unpack_from(">H", file, here + 2)
+                    if place & 0xFFF9:
+                        fragment = b"6" + file[at + 8 : at + 40] + file[here + 4 : here + 8], place & 0xFFF8, bool(place & 1)
+                    here += 8
+                else:
+                    here += (length + 2) * 4 if kind == 51 else (length + 1) * 8
+            if here > end or here - at > total:
+                return None
+            captured = max(0, min(end, at + total) - here)
+            return Transport(at, here, total - (here - at), captured, following, 6, fragment)
+        return None
+
+    def _ends(self, found: Transport) -> tuple[bytes, bytes]:
+        at, size = (found.header + 12, 4) if found.version == 4 else (found.header + 8, 16)
+        return self.file[at : at + size], self.file[at + size : at + 2 * size]
+
+    def _rename(self, found: Transport) -> None:
+        """Overwrite the addresses of an IP header."""
+        if self.addresses is None:
+            return
+        file, size = self.file, 4 if found.version == 4 else 16
+        at = found.header + (12 if found.version == 4 else 8)
+        right = found.version == 4 and not _sum(file[found.header : found.start])
+        for place in (at, at + size):
+            file[place : place + size] = self.addresses.network(file[place : place + size])
+        if right:
+            file[found.header + 10 : found.header + 12] = bytes(2)
+            file[found.header + 10 : found.header + 12] = _complement(_sum(file[found.header : found.start]))
+
+    # What is carried
+
+    def _fragment(self, order: int, found: Transport, old: tuple[bytes, bytes]) -> None:
+        """Keep a piece of a datagram until all are there."""
+        assert found.fragment is not None
+        key, offset, _ = found.fragment
+        pieces = self._pieces.setdefault(key, [])
+        pieces.append((Piece(offset, found.start, found.sent, found.captured), found))
+        last = next((one for one in pieces if not one[1].fragment[2]), None)  # type: ignore[index]
+        if last is None:
+            return
+        end = last[0].offset + last[0].sent
+        reach = 0
+        for piece, _ in sorted(pieces, key=lambda one: one[0].offset):
+            if piece.offset > reach:
+                return
+            reach = max(reach, piece.offset + piece.sent)
+        if reach < end:
+            return
+        del self._pieces[key]
+        whole = [piece for piece, _ in pieces]
+        if found.protocol == TCP:
+            self._segment(order, found._replace(sent=end), old, whole)
+        elif self.everything:
+            self.foreign += 1
+            self._fill(whole)
+
+    def _segment(self, order: int, found: Transport, old: tuple[bytes, bytes], pieces: list[Piece]) -> None:
+        """Overwrite what a TCP segment carries; the first piece that came counts where several have the same bytes."""
+        captured = max((piece.offset + piece.captured for piece in pieces), default=0)
+        data = bytearray(captured)
+        for piece in reversed(pieces):
+            data[piece.offset : piece.offset + piece.captured] = self.file[piece.start : piece.start + piece.captured]
+        if captured < 20:
+            return
+        before = bytes(data)
+        start = (data[12] >> 4) * 4
+        if start < captured:
+            payload = data[start:]
+            self._payload(order, old, before, payload, found.sent - start)
+            data[start:] = payload
+        after = self._ends(found)
+        if data == before and old == after:
+            return
+        self._sum_again(16, before, data, _pseudo(old, TCP, found.sent), _pseudo(after, TCP, found.sent), captured == found.sent)
+        for piece in pieces:
+            self.file[piece.start : piece.start + piece.captured] = bytes(data[piece.offset : piece.offset + piece.captured])
+
+    def _payload(self, order: int, ends: tuple[bytes, bytes], header: bytes, payload: bytearray, sent: int) -> None:
+        sport, dport, seq = struct.unpack_from(">HHI", header)
+        source, target = (ends[0], sport), (ends[1], dport)
+        known = self.talks.get(frozenset((source, target)), ())
+        talk = next((one for first, one in reversed(known) if first <= order), None)
+        if talk is None or not talk.known:
+            if self.payloads:
+                payload[:] = FILL * len(payload)
+            return
+        side = 0 if end_of(talk.conversation.endpoints[0]) == source else 1
+        counted = talk.conversation.sides[side]
+        if counted.first is None:
+            payload[:] = FILL * len(payload)
+            return
+        near = talk.reached[side]
+        position = near + distance(counted.first + near & 0xFFFF_FFFF, seq + bool(header[13] & 2) & 0xFFFF_FFFF)
+        talk.reached[side] = max(near, min(position + sent, counted.stream))
+        talk.edits[side].apply(payload, position)
+        # what lies outside was read by nobody
+        if position < 0:
+            payload[:-position] = FILL * min(-position, len(payload))
+        beyond = counted.stream - position
+        if beyond < len(payload):
+            payload[max(beyond, 0) :] = FILL * (len(payload) - max(beyond, 0))
+
+    def _other(self, found: Transport) -> None:
+        """What is not TCP, emptied, with a checksum that is right where it has one."""
+        file, size = self.file, found.captured
+        head = bytearray(size)
+        if found.protocol == UDP and size >= 8:
+            head[4:6] = file[found.start + 4 : found.start + 6]
+            if found.version == 6 and size == found.sent:
+                head[6:8] = _complement((_sum(bytes(head)) + _pseudo(self._ends(found), UDP, found.sent)) % 0xFFFF)
+        elif found.protocol in (ICMP, IGMP) and size >= 4:
+            head[2:4] = b"\xff\xff"
+        elif found.protocol == ICMP6 and size >= 4:
+            head[2:4] = _complement(_pseudo(self._ends(found), ICMP6, found.sent))
+        file[found.start : found.start + size] = bytes(head)
+
+    def _fill(self, pieces: Iterable[Piece]) -> None:
+        for piece in pieces:
+            self.file[piece.start : piece.start + piece.captured] = FILL * piece.captured
+
+    @staticmethod
+    def _sum_again(at: int, before: bytes, after: bytearray, old: int, new: int, whole: bool) -> None:
+        """Make a checksum right again that was right. Of a segment that was cut nobody knows, so what it tells of its bytes stays true;
+        one that a network card was to fill in is the sum of the addresses alone."""
+        stored = int.from_bytes(before[at : at + 2], "big")
+        if whole:
+            if not (_sum(before) + old) % 0xFFFF:
+                after[at : at + 2] = bytes(2)
+                after[at : at + 2] = _complement((_sum(bytes(after)) + new) % 0xFFFF)
+        elif stored != old % 0xFFFF:
+            change = _sum(bytes(after)) - _sum(before) + new - old
+            after[at : at + 2] = ((stored - change) % 0xFFFF).to_bytes(2, "big")
+
+
+def end_of(endpoint: str) -> End:
+    """`192.0.2.1:5552` as the bytes of its address and its port."""
+    from ipaddress import ip_address
+
+    host, _, port = endpoint.rpartition(":")
+    return ip_address(host.strip("[]")).packed, int(port)
+
+
+def _sum(data: bytes) -> int:
+    """The sum of 16-bit words as Internet checksums have it, from 0 to 65534; 0 with a right checksum among them."""
+    return int.from_bytes(data if not len(data) & 1 else data + b"\0", "big") % 0xFFFF
+
+
+def _pseudo(ends: tuple[bytes, bytes], protocol: int, size: int) -> int:
+    return (_sum(ends[0] + ends[1]) + protocol + (size >> 16) + (size & 0xFFFF)) % 0xFFFF
+
+
+def _complement(total: int) -> bytes:
+    return (0xFFFF - total).to_bytes(2, "big")

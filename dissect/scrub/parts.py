@@ -1,0 +1,143 @@
+"""Which bytes of a message are what: secrets, bodies, names, prose, addresses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+
+from dissect.model import Message, Span
+from dissect.protocols.private import Part, Private, What
+
+ANY = Private()
+_REDACTED = re.compile(r"<redacted ([0-9]+) bytes>")
+_STRUCTURE = frozenset(("length", "count"))
+
+UNREAD = frozenset(("undecoded", "trailing"))
+
+
+def parts(message: Message, private: Private | None) -> Iterator[Part]:
+    """What of the frame may be overwritten; offsets count in it. `message` was made with details, bytes raw, secrets hidden."""
+    assert message.raw is not None
+    frame = message.raw["frame"]
+    private, known = (private, True) if private is not None else (ANY, False)
+    if private.parts is not None:
+        yield from private.parts(message, frame)
+        return
+    packed: list[Span] = []
+    hidden: dict[str, set[What]] = {}
+    for span, path in paths(message.spans or ()):
+        if not span.leaf or not span.length:
+            continue
+        if span.buffer != "frame":
+            what = "secret" if span.secret else _what(path, span, private, known)
+            hidden.setdefault(span.buffer, set()).update(() if what is None else (what,))
+            continue
+        if span.name in private.packed or (span.label or "").startswith("unpacked"):
+            packed.append(span)
+        elif span.secret:
+            yield from _secret(message, span, frame, private)
+        else:
+            what = _what(path, span, private, known)
+            if what is not None:
+                yield from _part(span, path, frame, what, private)
+    for span in packed:
+        # what is packed is overwritten as a whole, whatever of it was to be
+        buffer = span.label if span.label is not None and span.label.startswith("unpacked") else "unpacked"
+        for what in sorted(hidden.get(buffer, ("payload",))):
+            yield Part(span.offset, span.offset + span.length, what)
+
+
+def paths(spans: Iterable[Span]) -> Iterator[tuple[Span, str]]:
+    """Each span with the path of its field, without the numbers of lists; values of keys by their key."""
+    stack: list[tuple[int, str]] = []
+    keys: dict[int, str] = {}
+    for span in spans:
+        while stack and span.depth <= stack[-1][0]:
+            stack.pop()
+        name = span.name.partition("[")[0]
+        around = stack[-1][1] if stack else ""
+        if span.name.endswith("]") and around.rpartition(".")[2] == name:
+            path = around
+        elif span.name == "value" and span.depth in keys:
+            path = f'{around}["{keys.pop(span.depth)}"]'
+        else:
+            path = f"{around}.{name}" if around else name
+        if span.leaf and span.name == "key" and isinstance(span.value, str):
+            keys[span.depth] = span.value
+        if not span.leaf:
+            stack.append((span.depth, path))
+        yield span, path
+
+
+def _what(path: str, span: Span, private: Private, known: bool) -> What | None:
+    if not known:
+        if span.name in UNREAD or isinstance(span.value, bytes):
+            return "payload"
+        return "name" if isinstance(span.value, str) else None
+    return _looked_up(path, private)
+
+
+@lru_cache(16_384)
+def _looked_up(path: str, private: Private) -> What | None:
+    for patterns, what in (
+        (private.whole, "payload"),
+        (private.payloads, "payload"),
+        (private.addresses, "address"),
+        (private.names, "name"),
+        (private.texts, "text"),
+    ):
+        if patterns and _pattern(patterns).match(path):
+            return what  # type: ignore[return-value]
+    return None
+
+
+@lru_cache
+def _pattern(patterns: tuple[str, ...]) -> re.Pattern[str]:
+    """Matches the fields that the patterns name, and all below them."""
+    each = "|".join(re.escape(one).replace(r"\*", ".*") for one in patterns)
+    return re.compile(rf"(?:{each})(?:[.\[]|$)", re.DOTALL)
+
+
+def _part(span: Span, path: str, frame: bytes, what: What, private: Private) -> Iterator[Part]:
+    start, end = span.offset, span.offset + span.length
+    if private.whole and _pattern(private.whole).match(path):
+        yield Part(start, end, what)
+    elif isinstance(span.value, str | bytes):
+        yield Part(content(span, frame), end, what)
+    elif span.name in UNREAD:
+        yield Part(start, end, what)
+    elif what == "payload" and span.name not in _STRUCTURE and not isinstance(span.value, bool) and span.value is not None:
+        yield Part(start, end, what, True)
+
+
+def content(span: Span, frame: bytes) -> int:
+    """Where the text or the bytes of a value begin, behind its length."""
+    start, end = span.offset, span.offset + span.length
+    value = span.value
+    raw = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else value
+    if len(raw) <= span.length and frame[end - len(raw) : end] == raw:
+        return end - len(raw)
+    for size in (1, 2, 4):
+        for order in ("big", "little"):
+            if int.from_bytes(frame[start : start + size], order) == span.length - size:
+                return start + size
+    return start
+
+
+def _secret(message: Message, span: Span, frame: bytes, private: Private) -> Iterator[Part]:
+    if span.value is None and span.name not in UNREAD:
+        # a length that says that there is none
+        return
+    start, end = span.offset, span.offset + span.length
+    found = _REDACTED.fullmatch(span.value) if isinstance(span.value, str) else None
+    if found is not None:
+        start = max(start, end - int(found[1]))
+    inside: Iterable[Part] | None = None
+    if private.inside is not None:
+        inside = private.inside(message, span, frame[start:end])
+    if inside is None:
+        yield Part(start, end, "secret")
+        return
+    for part in inside:
+        yield part._replace(start=start + part.start, end=start + part.end)

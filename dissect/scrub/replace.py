@@ -1,0 +1,76 @@
+"""What comes instead: always as many bytes, for equal names the same, and nothing that tells of what was there."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address
+
+FILL = b"x"
+_DIGITS = b"0123456789abcdefghijklmnopqrstuvwxyz"
+_LETTERS = bytes(FILL[0] if chr(one).isalnum() or one >= 0x80 else one for one in range(256))
+"""Prose keeps its blanks and marks."""
+
+
+class Names:
+    """Replacements of names: the first of each length is number 1."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, bytes] = {}
+        self._count: dict[int, int] = {}
+
+    def of(self, name: bytes) -> bytes:
+        """The replacement; names without a letter or digit (`/`) stay."""
+        found = self._known.get(name)
+        if found is None:
+            found = self._known[name] = self._new(len(name)) if any(chr(one).isalnum() or one >= 0x80 for one in name) else name
+        return found
+
+    def _new(self, size: int) -> bytes:
+        self._count[size] = number = self._count.get(size, 0) + 1
+        number %= len(_DIGITS) ** size
+        text = bytearray()
+        while number or not text:
+            number, digit = divmod(number, len(_DIGITS))
+            text.append(_DIGITS[digit])
+        text.reverse()
+        return (b"name-" + b"-" * size)[: size - len(text)] + bytes(text)
+
+
+def prose(text: bytes) -> bytes:
+    """Text in which every letter and digit was overwritten."""
+    return text.translate(_LETTERS)
+
+
+class Addresses:
+    """Replacements of network and hardware addresses; those that name no machine stay."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, bytes] = {}
+        self._four = self._six = self._hardware = 0
+
+    def network(self, address: bytes) -> bytes:
+        """An IPv4 or IPv6 address; loopback, multicast and unspecified ones stay."""
+        found = self._known.get(address)
+        if found is None:
+            what = ip_address(address)
+            kept = what.is_loopback or what.is_multicast or what.is_unspecified or address == b"\xff" * 4
+            found = self._known[address] = address if kept else self._new(len(address))
+        return found
+
+    def _new(self, size: int) -> bytes:
+        if size == 4:
+            self._four += 1
+            return bytes((10, *(self._four % (1 << 24)).to_bytes(3, "big")))
+        self._six += 1
+        return bytes.fromhex("20010db8") + self._six.to_bytes(12, "big")
+
+    def hardware(self, address: bytes) -> bytes:
+        """An Ethernet address; that of nobody and that of all stay, and groups stay groups."""
+        found = self._known.get(b"hardware" + address)
+        if found is None:
+            if not any(address) or address == b"\xff" * 6:
+                found = address
+            else:
+                self._hardware += 1
+                found = bytes((2 | address[0] & 1, 0, *self._hardware.to_bytes(4, "big")))
+            self._known[b"hardware" + address] = found
+        return found

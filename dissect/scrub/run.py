@@ -1,0 +1,250 @@
+"""Makes a capture that can be published: copy, find what is nobody else's business, overwrite, look whether a secret is left, rename.
+
+The copy is changed in place and only its owner may read it; until all is done it has another name, and what fails leaves nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from mmap import mmap
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import msgspec
+import numpy as np
+
+from dissect.capture.blocks import explain
+from dissect.capture.files import open_capture
+from dissect.capture.link import network
+from dissect.errors import CaptureError, UsageError
+from dissect.inspector import Inspector, Tracked
+from dissect.model import Gap, Message, Options, Span
+from dissect.protocols import PROTOCOLS
+from dissect.protocols.private import Part, Private
+from dissect.scrub.files import Copied, copied
+from dissect.scrub.packets import Edit, Edits, End, Packets, Talk, end_of
+from dissect.scrub.parts import parts
+from dissect.scrub.replace import FILL, Addresses, Names, prose
+from dissect.scrub.search import LEAST, first
+
+PRIVATE: dict[str, Private | None] = {protocol.name: protocol.private for protocol in PROTOCOLS}
+PACKED = (".gz", ".zst", ".lz4", ".xz", ".bz2")
+
+
+class Wanted(NamedTuple):
+    """What is overwritten besides secrets."""
+
+    payloads: bool = False
+    names: bool = False
+    addresses: bool = False
+
+    @property
+    def anything(self) -> bool:
+        return self.payloads or self.names or self.addresses
+
+
+class SecretLeft(UsageError):
+    """A secret stands where it would not be overwritten, so nothing was written."""
+
+
+class Scrubbed(msgspec.Struct):
+    """What was done."""
+
+    packets: int = 0
+    messages: int = 0
+    parts: Counter[str] = msgspec.field(default_factory=Counter)
+    """Overwritten parts by what they were."""
+    packed: int = 0
+    """Messages in which compressed bytes were overwritten, which do not unpack any more."""
+    unread: int = 0
+    """Conversations that nothing is known of and that stay as they are."""
+    foreign: int = 0
+    """Packets that carry something else than TCP and stay as they are."""
+    left_out: int = 0
+    """Blocks and options of a pcapng file that were left out: comments, names, keys."""
+    error: CaptureError | None = None
+    """Why only a part of a damaged capture was read."""
+
+
+def scrub(source: str | Path | BinaryIO, target: Path, wanted: Wanted, options: Options, name: str | None = None) -> Scrubbed:
+    """Write `source` to `target` without its secrets and what else is `wanted`; a file object must be one that can be read twice."""
+    name = name or str(source)
+    if str(target).endswith(PACKED):
+        raise UsageError(f"{target}: captures are written unpacked; leave {target.suffix} off the name")
+    if target.exists() and not target.is_file():
+        raise UsageError(f"{target}: is no file")
+    if isinstance(source, str | Path) and target.exists() and Path(source).exists() and Path(source).samefile(target):
+        raise UsageError(f"{target}: is the input, which is never overwritten")
+    try:
+        number, kept = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be written: {explain(error)}") from error
+    path = Path(kept)
+    try:
+        with os.fdopen(number, "r+b") as file:
+            done = _scrub(source, file, path, wanted, options, name)
+            os.fsync(file.fileno())
+        path.replace(target)
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be written: {explain(error)}") from error
+    finally:
+        path.unlink(missing_ok=True)
+    return done
+
+
+def _scrub(source: str | Path | BinaryIO, file: BinaryIO, path: Path, wanted: Wanted, options: Options, name: str) -> Scrubbed:
+    copy = copied(source, file, name)
+    file.flush()
+    plan = _Plan(wanted)
+    inspector = Inspector([open_capture(path, name=name)], msgspec.structs.replace(options, **_ALL))
+    for batch in inspector.batches():
+        plan.take(batch)
+    done = plan.done
+    done.packets, done.left_out, done.error = len(copy.offsets), copy.left_out, copy.error
+    if copy.offsets:
+        with mmap(file.fileno(), 0) as memory:
+            _overwrite(memory, copy, path, name, plan, inspector.conversations)
+            _search(memory, copy, plan, name)
+            memory.flush()
+    return done
+
+
+_ALL: dict[str, Any] = {"detail": True, "bytes_as": "raw", "show_secrets": False, "exchanges": False, "terse": False}
+
+
+def _overwrite(memory: mmap, copy: Copied, path: Path, name: str, plan: _Plan, conversations: Sequence[Tracked]) -> None:
+    talks = plan.talks(conversations)
+    wanted = plan.wanted
+    packets = Packets(memory, talks, wanted.anything, wanted.payloads, Addresses() if wanted.addresses else None)
+    for batch in open_capture(path, name=name).batches():
+        start, kind = network(batch)
+        first_packet = int(batch.number[0]) - 1
+        inside = (start - batch.offset).tolist()
+        rows = zip(inside, kind.tolist(), batch.wire.tolist(), batch.link.tolist(), strict=True)
+        for order, (ahead, what, wire, link) in enumerate(rows, first_packet):
+            offset = copy.offsets[order]
+            packets.packet(order, offset, copy.sizes[order], wire, link, offset + ahead, what)
+    packets.finish()
+    if not wanted.anything:
+        plan.done.foreign = packets.foreign
+
+
+def _search(memory: mmap, copy: Copied, plan: _Plan, name: str) -> None:
+    """Nothing may be left of a secret, unless a text that is shown says the same."""
+    found = first(memory, plan.secrets - plan.shown)
+    if found is None:
+        return
+    place = int(np.searchsorted(np.array(copy.offsets), found[0], "right"))
+    inside = place and found[0] < copy.offsets[place - 1] + copy.sizes[place - 1]
+    where = f"packet {place}" if inside else f"byte {found[0]}"
+    left = [option for option, given in (("--payloads", plan.wanted.payloads), ("--names", plan.wanted.names)) if not given]
+    advice = f"; {' and '.join(left)} overwrite{'s' if len(left) == 1 else ''} more" if left else ""
+    raise SecretLeft(f"{name}: nothing was written, for a secret of {len(found[1])} bytes stands in {where} as well{advice}")
+
+
+class _Plan:
+    """What is to be overwritten in each byte stream."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        self.done = Scrubbed()
+        self.secrets: set[bytes] = set()
+        self.shown: set[bytes] = set()
+        self._names = Names()
+        self._edits: dict[tuple[int, str], Edits] = {}
+
+    def take(self, records: Iterable[Any]) -> None:
+        for record in records:
+            if isinstance(record, Message):
+                self._message(record)
+            elif isinstance(record, Gap):
+                # bytes that nobody read
+                self._of(record.conversation, record.src).add(record.position, record.position + record.size, FILL[0])
+
+    def talks(self, conversations: Sequence[Tracked]) -> dict[frozenset[End], list[tuple[int, Talk]]]:
+        """The conversations by their ends, in the order of their first packets."""
+        found: dict[frozenset[End], list[tuple[int, Talk]]] = {}
+        for tracked in conversations:
+            tcp = tracked.tcp
+            known = tracked.verdict is not None and tracked.verdict.protocol is not None
+            if not known and any(tcp.stream_bytes) and not self.wanted.payloads:
+                self.done.unread += 1
+            edits = self._of(tcp.index, tcp.endpoints[0]), self._of(tcp.index, tcp.endpoints[1])
+            ends = frozenset(map(end_of, tcp.endpoints))
+            found.setdefault(ends, []).append((tcp.first[0], Talk(tcp, known, edits, [0, 0])))
+        for talks in found.values():
+            talks.sort(key=lambda one: one[0])
+        return found
+
+    def _of(self, conversation: int, src: str) -> Edits:
+        found = self._edits.get((conversation, src))
+        if found is None:
+            found = self._edits[conversation, src] = Edits()
+        return found
+
+    def _message(self, message: Message) -> None:
+        self.done.messages += 1
+        assert message.raw is not None
+        frame = message.raw["frame"]
+        private = PRIVATE.get(message.protocol)
+        found = list(parts(message, private))
+        edits: list[Edit] = []
+        for part in found:
+            data = self._instead(part, frame[part.start : part.end])
+            if data is not None:
+                edits.append((part.start, part.end, data))
+                self.done.parts[part.what] += 1
+        spans = message.spans or []
+        self._note_shown(spans, found, edits)
+        stream = self._of(message.conversation, message.src)
+        if edits and any(span.buffer != "frame" for span in spans):
+            self.done.packed += 1
+        if edits and private is not None and private.sums is not None:
+            edits += _sums(private, frame, edits, spans)
+        for start, end, data in edits:
+            stream.add(message.position + start, message.position + end, data)
+        if message.size > len(frame):
+            # behind the damage
+            stream.add(message.position + len(frame), message.position + message.size, FILL[0])
+
+    def _instead(self, part: Part, data: bytes) -> bytes | int | None:
+        """What comes instead of a part; None where it stays."""
+        wanted = self.wanted
+        if part.what == "secret":
+            for one in (data, *data.split(b"\0")):
+                if len(one) >= LEAST and len(set(one)) > 1:
+                    self.secrets.add(one)
+            return 0 if part.number else FILL[0]
+        if part.what == "payload":
+            return None if not wanted.payloads else 0 if part.number else FILL[0]
+        if part.what == "key":
+            return self._names.of(data) if wanted.payloads else None
+        if part.what == "text":
+            return prose(data) if wanted.names else None
+        chosen = wanted.names or (part.what == "address" and wanted.addresses)
+        return self._names.of(data) if chosen else None
+
+    def _note_shown(self, spans: Sequence[Span], found: Sequence[Part], edits: Sequence[Edit]) -> None:
+        """Keep the texts that are shown afterwards, bodies left aside: a secret that is one of them is none."""
+        hidden = [(start, end) for start, end, _ in edits] + [(part.start, part.end) for part in found if part.what in ("payload", "key")]
+        for span in spans:
+            if span.leaf and not span.secret and span.buffer == "frame" and type(span.value) is str and len(span.value) >= LEAST // 4:
+                end = span.offset + span.length
+                if not any(start < end and span.offset < stop for start, stop in hidden):
+                    self.shown.add(span.value.encode("utf-8", "surrogatepass"))
+
+
+def _sums(private: Private, frame: bytes, edits: Sequence[Edit], spans: Sequence[Span]) -> Iterator[Edit]:
+    """The bytes of checksums that are to be changed with the rest of a frame."""
+    assert private.sums is not None
+    after = bytearray(frame)
+    for start, end, data in edits:
+        after[start:end] = bytes((data,)) * (end - start) if isinstance(data, int) else data
+    before = bytes(after)
+    private.sums(frame, after, [span for span in spans if span.buffer == "frame"])
+    changed = np.flatnonzero(np.frombuffer(before, np.uint8) != np.frombuffer(bytes(after), np.uint8)).tolist()
+    for at in changed:
+        yield at, at + 1, after[at]
