@@ -32,7 +32,8 @@ class Names:
             number, digit = divmod(number, len(_DIGITS))
             text.append(_DIGITS[digit])
         text.reverse()
-        return (b"name-" + b"-" * size)[: size - len(text)] + bytes(text)
+        # capitals, which no number has
+        return (b"NAME-" + b"-" * size)[: size - len(text)] + bytes(text)
 
 
 def prose(text: bytes) -> bytes:

@@ -194,9 +194,11 @@ class _Plan:
         edits: list[Edit] = []
         for part in found:
             data = self._instead(part, frame[part.start : part.end])
-            if data is not None:
+            if data is not None and part.end > part.start and data != frame[part.start : part.end]:
                 edits.append((part.start, part.end, data))
                 self.done.parts[part.what] += 1
+            elif part.what not in ("payload", "key"):
+                self.shown.add(frame[part.start : part.end])
         spans = message.spans or []
         self._note_shown(spans, found, edits)
         stream = self._of(message.conversation, message.src)

@@ -17,6 +17,8 @@ NAMES = frozenset(
 TEXTS = frozenset(("errMsg",))
 ENVELOPE = frozenset(("size", "type", "frame", "length", "end"))
 
+_NULL = 0x0A
+
 _FIXED = {0x01: 8, 0x07: 12, 0x09: 8, 0x10: 4, 0x11: 8, 0x12: 8, 0x13: 16}
 """Bytes of values that are numbers, times and ids."""
 
@@ -38,11 +40,12 @@ def _parts(message: Message, frame: bytes) -> Iterator[Part]:
                 if inside is not None:
                     yield from _key(frame, span, inside)
             continue
-        if what is None or span.name in ("length", "end") or frame[span.offset : span.offset + 1] == b"\n":
+        if what is None or span.name in ("length", "end"):
             continue
         if inside is not None:
             yield from _key(frame, span, inside)
-        yield from _value(frame, span, what)
+        if frame[span.offset] != _NULL:
+            yield from _value(frame, span, what)
 
 
 def _own(span: Span) -> What | None:
@@ -57,7 +60,7 @@ def _key(frame: bytes, span: Span, what: What) -> Iterator[Part]:
     """The name of an element; those of arrays are numbers."""
     stop = frame.find(0, span.offset + 1, span.offset + span.length)
     raw = frame[span.offset + 1 : stop]
-    if stop > 0 and what == "payload" and not raw.isdigit() and (raw == span.name.encode() or not raw.isascii()):
+    if stop > 0 and what == "payload" and (raw == span.name.encode() or not raw.isascii()):
         yield Part(span.offset + 1, stop, "key")
 
 

@@ -1,0 +1,679 @@
+"""Scrubbing packet by packet: formats, repeated bytes, holes, fragments, checksums, addresses, and what stops it."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import random
+import shutil
+import struct
+import subprocess
+from base64 import b64encode
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import dissect
+from dissect.errors import CaptureError, UsageError
+from dissect.model import Message, Options
+from dissect.scrub.packets import _pseudo, _sum
+from dissect.scrub.replace import Addresses, Names, prose
+from dissect.scrub.run import Scrubbed, SecretLeft, Wanted, scrub
+from dissect.scrub.search import first
+from tests.capture.frames import (
+    ACK,
+    FIN,
+    PSH,
+    SYN,
+    A,
+    B,
+    Packet,
+    block,
+    enhanced,
+    ethernet,
+    interface,
+    ip4,
+    ip6,
+    pcap,
+    pcapng,
+    section,
+    simple,
+    tcp,
+)
+from tests.golden.rebuild import GOLDEN, Frame, frames, rebuilt
+from tests.scrub.test_golden_captures import bad_checksums, needs_tshark
+
+PASSWORD = b"correct-horse-battery"
+USER = b"some-user"
+SASL = b"\0" + USER + b"\0" + PASSWORD
+
+
+def framed(body: bytes) -> bytes:
+    return struct.pack(">I", len(body)) + body
+
+
+def text(value: bytes) -> bytes:
+    return struct.pack(">h", len(value)) + value
+
+
+AUTHENTICATE = framed(struct.pack(">HHI", 0x13, 1, 3) + text(b"PLAIN") + struct.pack(">i", len(SASL)) + SASL)
+HANDSHAKE = [
+    (0, framed(struct.pack(">HHII", 0x11, 1, 1, 0))),
+    (1, framed(struct.pack(">HHIHI", 0x8011, 1, 1, 1, 0))),
+    (0, framed(struct.pack(">HHI", 0x12, 1, 2))),
+    (1, framed(struct.pack(">HHIHI", 0x8012, 1, 2, 1, 1) + text(b"PLAIN"))),
+    (0, AUTHENTICATE),
+    (1, framed(struct.pack(">HHIH", 0x8013, 1, 3, 1))),
+    (1, framed(struct.pack(">HHII", 0x14, 1, 1 << 20, 60))),
+    (0, framed(struct.pack(">HHII", 0x14, 1, 1 << 20, 60))),
+    (0, framed(struct.pack(">HHI", 0x15, 1, 4) + text(b"/"))),
+    (1, framed(struct.pack(">HHIHI", 0x8015, 1, 4, 1, 0))),
+]
+
+
+def declare(stream: bytes, number: int = 5) -> tuple[int, bytes]:
+    return 0, framed(struct.pack(">HHIB", 1, 1, number, 1) + text(b"") + text(stream))
+
+
+def publish(body: bytes) -> tuple[int, bytes]:
+    return 0, framed(struct.pack(">HHBiQI", 2, 1, 1, 1, 1, len(body)) + body)
+
+
+def right(segment: bytes, src: bytes = A, dst: bytes = B) -> bytes:
+    """A TCP segment with its checksum filled in."""
+    bare = segment[:16] + bytes(2) + segment[18:]
+    total = (_sum(bare) + _pseudo((src, dst), 6, len(bare))) % 0xFFFF
+    return bare[:16] + struct.pack(">H", 0xFFFF - total) + bare[18:]
+
+
+def right_ip(packet: bytes) -> bytes:
+    head = packet[:10] + bytes(2) + packet[12:20]
+    return head[:10] + struct.pack(">H", 0xFFFF - _sum(head)) + head[12:] + packet[20:]
+
+
+class Talk:
+    """Packets of one conversation as they are made."""
+
+    def __init__(self, port: int = 40_000, start: int = 1_000, good: bool = True) -> None:
+        self.port = port
+        self.numbers = [start, 9_000]
+        self.packets: list[bytes] = []
+        self.good = good
+
+    def segment(self, side: int, payload: bytes, flags: int = PSH | ACK, back: int = 0) -> bytes:
+        ends = (A, self.port), (B, 5552)
+        (src, sport), (dst, dport) = ends[side], ends[1 - side]
+        seq = (self.numbers[side] - back) & 0xFFFF_FFFF
+        made = tcp(payload, sport=sport, dport=dport, seq=seq, ack=self.numbers[1 - side], flags=flags)
+        packet = ip4(right(made, src, dst) if self.good else made, src=src, dst=dst)
+        return ethernet(right_ip(packet) if self.good else packet)
+
+    def send(self, side: int, payload: bytes = b"", flags: int = PSH | ACK, back: int = 0) -> None:
+        """`back`: how many bytes of before are sent again."""
+        self.packets.append(self.segment(side, payload, flags, back))
+        if not back:
+            self.numbers[side] = self.numbers[side] + len(payload) + bool(flags & (SYN | FIN)) & 0xFFFF_FFFF
+
+    def greet(self) -> Talk:
+        self.send(0, flags=SYN)
+        self.send(1, flags=SYN | ACK)
+        return self
+
+    def say(self, frames: Sequence[tuple[int, bytes]]) -> Talk:
+        for side, data in frames:
+            self.send(side, data)
+        return self
+
+    def pcap(self, **more: Any) -> bytes:
+        return pcap([Packet(one) for one in self.packets], **more)
+
+
+def scrubbed(data: bytes, tmp_path: Path, wanted: Wanted = Wanted(), name: str = "in.pcap") -> tuple[bytes, Scrubbed]:  # noqa: B008
+    source, target = tmp_path / name, tmp_path / "out"
+    source.write_bytes(data)
+    done = scrub(str(source), target, wanted, Options())
+    return target.read_bytes(), done
+
+
+def messages(data: bytes, **options: Any) -> list[Message]:
+    return [one for one in dissect.read(io.BytesIO(data), **options) if isinstance(one, Message)]
+
+
+def names(data: bytes) -> list[tuple[str, str, str | None]]:
+    return [(one.name, one.kind, one.outcome) for one in messages(data)]
+
+
+def test_the_password_goes_and_the_user_stays(tmp_path: Path) -> None:
+    data = Talk().greet().say(HANDSHAKE).pcap()
+    out, done = scrubbed(data, tmp_path)
+    assert (done.packets, done.messages, done.parts) == (12, 10, {"secret": 1})
+    assert out == data.replace(PASSWORD, b"x" * len(PASSWORD)).replace(*_sums(data, out))
+    assert names(out) == names(data)
+
+
+def _sums(before: bytes, after: bytes) -> tuple[bytes, bytes]:
+    """The checksum of the one packet that was changed, before and after."""
+    at = before.index(AUTHENTICATE) - 4
+    return before[at : at + 4 + len(AUTHENTICATE) - len(PASSWORD)], after[at : at + 4 + len(AUTHENTICATE) - len(PASSWORD)]
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize("nano", [False, True])
+def test_pcap_of_both_byte_orders_and_resolutions(order: str, nano: bool, tmp_path: Path) -> None:
+    data = Talk().greet().say(HANDSHAKE).pcap(order=order, nano=nano)
+    out, _ = scrubbed(data, tmp_path)
+    assert out[:24] == data[:24]
+    assert len(out) == len(data)
+    assert PASSWORD not in out
+    assert [one.time_ns for one in messages(out)] == [one.time_ns for one in messages(data)]
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+def test_pcapng_loses_comments_names_and_keys(order: str, tmp_path: Path) -> None:
+    def option(code: int, value: bytes) -> bytes:
+        return struct.pack(order + "HH", code, len(value)) + value + bytes(-len(value) & 3)
+
+    packets = [Packet(one) for one in Talk().greet().say(HANDSHAKE).packets]
+    start = struct.pack(order + "IHHq", 0x1A2B3C4D, 1, 0, 4_000) + option(2, b"my machine") + option(1, b"a comment") + bytes(4)
+    described = struct.pack(order + "HHI", 1, 0, 262144) + option(2, b"eth-secret") + option(9, b"\x09") + option(3, b"office") + bytes(4)
+    blocks = [block(0x0A0D0D0A, start, order), block(1, described, order)]
+    for number, packet in enumerate(packets):
+        more = option(1, b"look here: " + PASSWORD) + option(2, bytes(4)) + option(3, b"hash") + bytes(4) if number % 3 else b""
+        blocks.append(enhanced(packet, ticks=packet.time_ns, order=order, options=more))
+        if number == 4:
+            blocks.append(block(4, struct.pack(order + "HH", 1, 12) + A + b"host.co\0" + bytes(4), order))
+            blocks.append(block(0xA, struct.pack(order + "II", 0x544C534B, 8) + b"CLIENT_R", order))
+            blocks.append(block(0xBAD, struct.pack(order + "I", 7) + PASSWORD, order))
+            blocks.append(block(5, struct.pack(order + "III", 0, 0, 1) + option(1, b"a comment") + option(4, bytes(8)) + bytes(4), order))
+    out, done = scrubbed(b"".join(blocks), tmp_path)
+    assert done.left_out > 10
+    for gone in (b"my machine", b"comment", b"eth-secret", b"office", b"look here", b"host.co", b"CLIENT_R", b"hash", PASSWORD):
+        assert gone not in out
+    assert [(one.name, one.time_ns, one.packets) for one in messages(out)] == [
+        (one.name, one.time_ns, one.packets) for one in messages(b"".join(blocks))
+    ]
+
+
+def test_pcapng_of_several_sections_with_simple_and_old_packets(tmp_path: Path) -> None:
+    packets = [Packet(one) for one in Talk().greet().say(HANDSHAKE).packets]
+    little = [section(), interface(), *(simple(one) for one in packets[:5])]
+    big = [section(">"), interface(order=">"), *(enhanced(one, order=">") for one in packets[5:])]
+    data = b"".join([*little, *big])
+    out, _ = scrubbed(data, tmp_path)
+    assert names(out) == names(data)
+    assert PASSWORD not in out
+
+
+def test_packed_input_is_written_unpacked(tmp_path: Path) -> None:
+    data = Talk().greet().say(HANDSHAKE).pcap()
+    plain, _ = scrubbed(data, tmp_path)
+    out, _ = scrubbed(gzip.compress(data), tmp_path, name="in.pcap.gz")
+    assert out == plain
+    with pytest.raises(UsageError, match="captures are written unpacked"):
+        scrub(str(tmp_path / "in.pcap"), tmp_path / "out.pcap.gz", Wanted(), Options())
+
+
+def test_the_output_is_its_owners_alone_and_never_the_input(tmp_path: Path) -> None:
+    data = Talk().greet().say(HANDSHAKE).pcap()
+    scrubbed(data, tmp_path)
+    source, target = tmp_path / "in.pcap", tmp_path / "out"
+    assert target.stat().st_mode & 0o777 == 0o600
+    target.write_bytes(b"something older")
+    scrub(str(source), target, Wanted(), Options())
+    assert target.read_bytes()[:4] == data[:4]
+    (tmp_path / "soft").symlink_to(source)
+    os.link(source, tmp_path / "hard")
+    for name in ("in.pcap", "soft", "hard", "../" + tmp_path.name + "/in.pcap"):
+        with pytest.raises(UsageError, match="is the input, which is never overwritten"):
+            scrub(str(source), tmp_path / name, Wanted(), Options())
+    with pytest.raises(UsageError, match="cannot be written: no such file or directory"):
+        scrub(str(source), tmp_path / "nowhere" / "x", Wanted(), Options())
+    with pytest.raises(UsageError, match="is no file"):
+        scrub(str(source), tmp_path, Wanted(), Options())
+    assert source.read_bytes() == data
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["hard", "in.pcap", "out", "soft"]
+
+
+def test_what_is_no_capture_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(b"no capture")
+    with pytest.raises(CaptureError):
+        scrub(str(tmp_path / "x"), tmp_path / "out", Wanted(), Options())
+    assert [one.name for one in tmp_path.iterdir()] == ["x"]
+
+
+def test_of_a_damaged_file_what_is_whole_is_written(tmp_path: Path) -> None:
+    data = Talk().greet().say(HANDSHAKE).pcap()
+    out, done = scrubbed(data[:-5], tmp_path)
+    assert done.error is not None
+    assert "cut off in packet 12" in str(done.error)
+    assert names(out) == names(data)[:-1]
+    packets = [Packet(one) for one in Talk().greet().say(HANDSHAKE).packets]
+    out, done = scrubbed(pcapng(packets)[:-5], tmp_path)
+    assert "cut off" in str(done.error)
+    assert names(out) == names(data)[:-1]
+
+
+# Where a secret may be besides its first place
+
+
+def test_repeated_and_overlapping_copies(tmp_path: Path) -> None:
+    talk = Talk().greet().say(HANDSHAKE[:5])
+    size = len(AUTHENTICATE)
+    talk.send(0, AUTHENTICATE, back=size)
+    talk.send(0, AUTHENTICATE[10:], back=size - 10)
+    talk.send(0, AUTHENTICATE[-9:], back=9)
+    # other bytes at the same place, and one that probes
+    talk.send(0, b"?" * (size - 9) + PASSWORD[-9:], back=size)
+    talk.send(0, PASSWORD[-1:], back=1)
+    talk.say(HANDSHAKE[5:])
+    talk.send(0, AUTHENTICATE, back=size + sum(len(data) for side, data in HANDSHAKE[5:] if not side))
+    data = talk.pcap()
+    assert data.count(PASSWORD) == 4
+    out, _ = scrubbed(data, tmp_path)
+    assert not any(PASSWORD[at : at + 6] in out for at in range(len(PASSWORD) - 5))
+    assert names(out) == names(data)
+
+
+def test_in_a_frame_that_lacks_bytes(tmp_path: Path) -> None:
+    talk = Talk().greet().say(HANDSHAKE[:4])
+    talk.send(0, AUTHENTICATE[:15])
+    hole = talk.segment(0, AUTHENTICATE[15:30])
+    talk.numbers[0] += 15
+    talk.send(0, AUTHENTICATE[30:])
+    talk.say(HANDSHAKE[5:])
+    data = talk.pcap()
+    out, _ = scrubbed(data, tmp_path)
+    assert not any(PASSWORD[at : at + 6] in out for at in range(len(PASSWORD) - 5))
+    assert names(out) == names(data)
+    # what was lost comes too late to be read
+    late = Talk()
+    late.packets = [*talk.packets, *(talk.segment(1, b"", ACK) for _ in range(80)), hole]
+    out, _ = scrubbed(late.pcap(), tmp_path)
+    assert not any(PASSWORD[at : at + 6] in out for at in range(len(PASSWORD) - 5))
+
+
+def test_before_the_first_frame_that_is_recognised(tmp_path: Path) -> None:
+    talk = Talk().say([(0, AUTHENTICATE[12:]), *HANDSHAKE[5:], declare(b"orders"), declare(b"orders", 6), declare(b"orders", 7)])
+    data = talk.pcap()
+    out, done = scrubbed(data, tmp_path)
+    assert messages(data)
+    assert not done.unread
+    assert PASSWORD not in out
+    assert names(out) == names(data)
+
+
+def test_in_both_of_two_conversations_between_the_same_ports(tmp_path: Path) -> None:
+    one = Talk().greet().say(HANDSHAKE)
+    one.send(0, flags=FIN | ACK)
+    one.send(1, flags=FIN | ACK)
+    two = Talk(start=500_000).greet().say(HANDSHAKE)
+    one.packets += two.packets
+    data = one.pcap()
+    assert {message.conversation for message in messages(data)} == {0, 1}
+    out, _ = scrubbed(data, tmp_path)
+    assert PASSWORD not in out
+    assert names(out) == names(data)
+
+
+@pytest.mark.parametrize("six", [False, True])
+def test_in_fragments(six: bool, tmp_path: Path) -> None:
+    src, dst = (bytes.fromhex("20010db8") + bytes(11) + b"\1", bytes.fromhex("20010db8") + bytes(11) + b"\2") if six else (A, B)
+    whole = Talk().greet().say(HANDSHAKE)
+    packets: list[bytes] = []
+    for number, packet in enumerate(whole.packets):
+        segment = packet[34:]
+        ends = (src, dst) if segment[:2] == struct.pack(">H", 40_000) else (dst, src)
+        segment = right(segment, *ends)
+        pieces = [segment[at : at + 24] for at in range(0, len(segment), 24)]
+        places = list(range(len(pieces)))
+        random.Random(number).shuffle(places)
+        for place in [*places, places[-1]]:
+            more = place < len(pieces) - 1
+            if six:
+                head = struct.pack(">BBHI", 6, 0, place * 24 | more, number)
+                packets.append(ethernet(ip6(head + pieces[place], src=ends[0], dst=ends[1], following=44)))
+            else:
+                made = ip4(pieces[place], src=ends[0], dst=ends[1], identity=number, offset=place * 24, more=more)
+                packets.append(ethernet(right_ip(made)))
+    data = pcap([Packet(one) for one in packets])
+    out, _ = scrubbed(data, tmp_path, Wanted(names=True))
+    assert not any(PASSWORD[at : at + 6] in out for at in range(len(PASSWORD) - 5))
+    assert USER not in out
+    assert names(out) == names(data) == names(whole.pcap())
+    if shutil.which("tshark"):
+        assert bad_checksums(tmp_path / "out") == []
+
+
+@st.composite
+def broken(draw: st.DrawFn) -> bytes:
+    """The handshake in segments of any size, some of them lost, repeated, swapped, or cut; perhaps from its middle on."""
+    talk = Talk().greet()
+    for side, data in [*HANDSHAKE, declare(b"orders"), (1, framed(struct.pack(">HHIH", 0x8001, 1, 5, 1)))]:
+        at = 0
+        while at < len(data):
+            size = draw(st.sampled_from([1, 5, 12, 30, 200]))
+            talk.send(side, data[at : at + size])
+            at += size
+    packets = talk.packets
+    if draw(st.booleans()):
+        packets = packets[draw(st.integers(0, len(packets) // 2)) :]
+    chance = random.Random(draw(st.integers(0, 1 << 32)))
+    lose, repeat, swap = (draw(st.sampled_from([0.0, 0.1, 0.3])) for _ in range(3))
+    packets = [one for one in packets if chance.random() >= lose]
+    packets = [one for one in packets for _ in range(1 + (chance.random() < repeat))]
+    for at in range(1, len(packets)):
+        if chance.random() < swap:
+            packets[at - 1], packets[at] = packets[at], packets[at - 1]
+    snap = draw(st.sampled_from([262_144, 262_144, 80]))
+    return pcap([Packet(one[:snap], wire=len(one)) for one in packets])
+
+
+@given(broken(), st.booleans())
+def test_no_piece_of_the_password_is_left_of_whatever_was_read(tmp_path_factory: pytest.TempPathFactory, data: bytes, all_: bool) -> None:
+    folder = tmp_path_factory.mktemp("scrub")
+    out, done = scrubbed(data, folder, Wanted(all_, all_, all_))
+    if not done.unread:
+        assert not any(PASSWORD[at : at + 6] in out for at in range(len(PASSWORD) - 5))
+        # in a conversation without its beginning what is skipped may tell earlier or later which side is the client
+        assert sorted(one.name for one in messages(out)) == sorted(one.name for one in messages(data))
+
+
+# A secret elsewhere
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        PASSWORD,
+        b"so: " + PASSWORD + b"!",
+        PASSWORD.hex().encode(),
+        PASSWORD.hex().upper().encode(),
+        b64encode(b"user:" + PASSWORD),
+        b64encode(b"user12:" + PASSWORD + b"-"),
+        PASSWORD.decode().encode("utf-16-le"),
+        PASSWORD.decode().encode("utf-16-be"),
+    ],
+)
+def test_where_a_secret_is_left_nothing_is_written(body: bytes, tmp_path: Path) -> None:
+    data = Talk().greet().say([*HANDSHAKE, declare(b"orders"), publish(body)]).pcap()
+    with pytest.raises(SecretLeft) as error:
+        scrubbed(data, tmp_path)
+    assert str(error.value) == (
+        f"{tmp_path}/in.pcap: nothing was written, for a secret of {len(PASSWORD)} bytes stands in packet 14 as well; "
+        "--payloads and --names overwrite more"
+    )
+    assert PASSWORD.decode() not in str(error.value)
+    assert [one.name for one in tmp_path.iterdir()] == ["in.pcap"]
+    out, _ = scrubbed(data, tmp_path, Wanted(payloads=True))
+    assert body not in out
+    assert names(out) == names(data)
+
+
+def test_a_secret_in_what_nobody_reads_is_found(tmp_path: Path) -> None:
+    talk = Talk().greet().say(HANDSHAKE)
+    other = ethernet(ip4(struct.pack(">HHHH", 53, 53, 40, 0) + PASSWORD, protocol=17))
+    talk.packets.append(other)
+    with pytest.raises(SecretLeft, match="stands in packet 13 as well"):
+        scrubbed(talk.pcap(), tmp_path)
+    out, _ = scrubbed(talk.pcap(), tmp_path, Wanted(payloads=True))
+    assert PASSWORD not in out
+
+
+def test_a_secret_that_is_shown_as_a_name_is_none(tmp_path: Path) -> None:
+    data = Talk().greet().say([*HANDSHAKE, declare(PASSWORD)]).pcap()
+    out, _ = scrubbed(data, tmp_path)
+    assert out.count(PASSWORD) == 1
+    out, _ = scrubbed(data, tmp_path, Wanted(names=True))
+    assert PASSWORD not in out
+    # the user name, which is a name
+    same = [(side, one.replace(SASL, b"\0" + b"twice-the-same" + b"\0" + b"twice-the-same")) for side, one in HANDSHAKE]
+    same[4] = 0, framed(struct.pack(">HHI", 0x13, 1, 3) + text(b"PLAIN") + struct.pack(">i", 30) + b"\0twice-the-same\0twice-the-same")
+    out, _ = scrubbed(Talk().greet().say(same).pcap(), tmp_path)
+    assert out.count(b"twice-the-same") == 1
+
+
+def test_what_is_searched_is_found_across_blocks() -> None:
+    data = bytearray(random.Random(1).randbytes(3 << 20))
+    for place in (0, (1 << 20) - 5, (2 << 20) - 1, len(data) - len(PASSWORD)):
+        data[place : place + len(PASSWORD)] = PASSWORD
+        assert first(bytes(data), [b"something else", PASSWORD]) == (place, PASSWORD)
+        data[place : place + len(PASSWORD)] = bytes(len(PASSWORD))
+    assert first(bytes(data), [PASSWORD]) is None
+    assert first(b"", [PASSWORD]) is None
+    assert first(PASSWORD, [b"short"]) is None
+
+
+# Names, prose, addresses
+
+
+def test_equal_names_get_equal_replacements(tmp_path: Path) -> None:
+    data = Talk().greet().say([*HANDSHAKE, declare(b"orders"), declare(b"prices", 6), declare(b"orders", 7), declare(USER, 8)]).pcap()
+    out, done = scrubbed(data, tmp_path, Wanted(names=True))
+    streams = [one.fields["stream"] for one in messages(out) if one.name == "DeclarePublisher"]
+    assert len(set(streams)) == 3
+    assert streams[0] == streams[2]
+    assert [len(one) for one in streams] == [6, 6, 6, len(USER)]
+    # the user is one as well, by the name that the stream got
+    sasl = next(
+        one.fields["sasl_opaque_data"] for one in messages(out, show_secrets=True, bytes_as="raw") if one.name == "SaslAuthenticate"
+    )
+    assert sasl == b"\0" + streams[3].encode() + b"\0" + b"x" * len(PASSWORD)
+    assert done.parts["name"] == 5
+    assert all(one.fields["virtual_host"] == "/" for one in messages(out) if one.name == "Open" and one.kind == "request")
+
+
+def test_replacements_have_the_same_length_and_differ() -> None:
+    given_names = Names()
+    made = [given_names.of(f"{number:03}".encode()) for number in range(500)]
+    assert len(set(made)) == 500
+    assert {len(one) for one in made} == {3}
+    assert given_names.of(b"/") == b"/"
+    assert given_names.of("ü".encode()) != "ü".encode()
+    assert len(given_names.of(b"x" * 300)) == 300
+    assert prose("Stream größe not found: 7!".encode()) == b"xxxxxx xxxxxxx xxx xxxxx: x!"
+
+
+def test_addresses(tmp_path: Path) -> None:
+    talk = Talk().greet().say(HANDSHAKE)
+    talk.packets.append(ethernet(right_ip(ip4(struct.pack(">HHHH", 53, 53, 15, 0xBEEF) + b"example", protocol=17))))
+    talk.packets.append(ethernet(right_ip(ip4(b"\x08\0\xbe\xef" + A + B, protocol=1))))
+    talk.packets.append(ethernet(bytes(8) + b"\2\0\0\0\0\1" + A + bytes(6) + B, kind=0x0806))
+    talk.packets.append(ethernet(ip6(bytes.fromhex("8000beef") + b"hello", following=58)))
+    data = talk.pcap()
+    out, _ = scrubbed(data, tmp_path, Wanted(addresses=True))
+    for gone in (A, B, b"example", b"hello"):
+        assert gone not in out
+    ends = {(one.src, one.dst) for one in messages(out)}
+    assert ends == {("10.0.0.1:40000", "10.0.0.2:5552"), ("10.0.0.2:5552", "10.0.0.1:40000")}
+    assert names(out) == names(data)
+    if shutil.which("tshark"):
+        assert bad_checksums(tmp_path / "out") == []
+
+
+def test_addresses_that_name_no_machine_stay() -> None:
+    given_addresses = Addresses()
+    for kept in (b"\x7f\0\0\1", b"\xff" * 4, bytes(4), b"\xe0\0\0\1", bytes(15) + b"\1", b"\xff\2" + bytes(14)):
+        assert given_addresses.network(kept) == kept
+    one, two = given_addresses.network(A), given_addresses.network(B)
+    assert given_addresses.network(A) == one != two
+    assert given_addresses.hardware(b"\xff" * 6) == b"\xff" * 6
+    assert given_addresses.hardware(bytes(6)) == bytes(6)
+    assert given_addresses.hardware(b"\x01\0\x5e\0\0\1")[0] & 1
+
+
+# Checksums
+
+
+def tcp_sum(data: bytes, packet: int = 6) -> int:
+    """The TCP checksum of the packet with the password."""
+    at = data.index(b"\x00\x13\x00\x01\x00\x00\x00\x03") - 4
+    return int.from_bytes(data[at - 4 : at - 2], "big")
+
+
+def test_a_right_checksum_is_made_right_again(tmp_path: Path) -> None:
+    out, _ = scrubbed(Talk().greet().say(HANDSHAKE).pcap(), tmp_path)
+    if shutil.which("tshark"):
+        assert bad_checksums(tmp_path / "out") == []
+    expected = [(side, data.replace(PASSWORD, b"x" * len(PASSWORD))) for side, data in HANDSHAKE]
+    assert out == Talk().greet().say(expected).pcap()
+
+
+def test_a_wrong_one_and_one_for_a_network_card_to_fill_in_stay(tmp_path: Path) -> None:
+    out, _ = scrubbed(Talk(good=False).greet().say(HANDSHAKE).pcap(), tmp_path)
+    assert tcp_sum(out) == 0xBAD
+    talk = Talk(good=False).greet().say(HANDSHAKE[:4])
+    talk.send(0, AUTHENTICATE)
+    packet = bytearray(talk.packets[-1])
+    partial = _pseudo((A, B), 6, 20 + len(AUTHENTICATE))
+    packet[50:52] = partial.to_bytes(2, "big")
+    talk.packets[-1] = bytes(packet)
+    for cut in (len(packet), len(packet) - 5):
+        packets = [*(Packet(one) for one in talk.packets[:-1]), Packet(bytes(packet[:cut]), wire=len(packet))]
+        out, _ = scrubbed(pcap(packets), tmp_path)
+        assert PASSWORD[:10] not in out
+        assert tcp_sum(out) == partial
+
+
+@pytest.mark.parametrize("cut", [1, 2, 7, 8])
+def test_that_of_a_packet_that_was_cut_stays_true(cut: int, tmp_path: Path) -> None:
+    """A longer frame, of which the end was not captured: the checksum is that of the whole with the password overwritten."""
+    talk = Talk().greet().say(HANDSHAKE[:4])
+    rest = HANDSHAKE[8][1] + b"and more of it"
+    talk.send(0, AUTHENTICATE + rest)
+    packet = talk.packets[-1]
+    packets = [*(Packet(one) for one in talk.packets[:-1]), Packet(packet[:-cut], wire=len(packet))]
+    out, _ = scrubbed(pcap(packets), tmp_path)
+    again = Talk().greet().say(HANDSHAKE[:4])
+    again.send(0, out[out.index(AUTHENTICATE[:20]) :] + packet[-cut:])
+    assert PASSWORD not in out
+    assert tcp_sum(out) == tcp_sum(again.pcap())
+
+
+def test_sums_of_protocols_follow_their_bodies(tmp_path: Path) -> None:
+    """Chunks, messages, batches and requests, in every layout that has them."""
+    for family, case in (
+        ("rabbitmq-stream", "credit_flow_405"),
+        ("iggy", "seed-all"),
+        ("iggy", "py050-basic"),
+        ("iggy", "py080-basic"),
+        ("iggy", "py090d5-basic"),
+    ):
+        data = (GOLDEN / family / f"{case}.pcap").read_bytes()
+        before = [one for one in messages(data) if any("checksum" in note for note in one.notes)]
+        out, done = scrubbed(data, tmp_path, Wanted(payloads=True, names=True))
+        assert done.parts["payload"]
+        after = [one.notes for one in messages(out) if any("checksum" in note for note in one.notes)]
+        assert after == [one.notes for one in before]
+
+
+def test_a_sum_that_was_wrong_stays_wrong(tmp_path: Path) -> None:
+    found = frames(GOLDEN / "rabbitmq-stream" / "credit_flow_405.pcap")
+    index = next(at for at, frame in enumerate(found) if frame.name == "Deliver")
+    data = found[index].data
+    found[index] = found[index]._replace(data=data[:-1] + bytes((data[-1] ^ 1,)))
+    out, _ = scrubbed(rebuilt(found), tmp_path, Wanted(payloads=True))
+    wrong = [one for one in messages(out) if any(note.startswith("checksum of the chunk") for note in one.notes)]
+    assert len(wrong) == 1
+
+
+# Other things
+
+
+def test_conversations_of_other_protocols(tmp_path: Path) -> None:
+    talk = Talk(port=41_000).greet().say([(0, b"GET / HTTP/1.1\r\nAuthorization: Basic abcdefgh\r\n\r\n"), (1, b"HTTP/1.1 200 OK\r\n\r\n")])
+    data = talk.pcap()
+    out, done = scrubbed(data, tmp_path)
+    assert (out, done.unread) == (data, 1)
+    out, done = scrubbed(data, tmp_path, Wanted(payloads=True))
+    assert b"HTTP" not in out
+    assert done.unread == 0
+    assert len(out) == len(data)
+
+
+def test_what_fills_frames_up_is_emptied(tmp_path: Path) -> None:
+    talk = Talk().greet().say(HANDSHAKE)
+    packets = [one + b"left over from something" for one in talk.packets]
+    data = pcap([Packet(one) for one in packets])
+    out, _ = scrubbed(data, tmp_path, Wanted(names=True))
+    assert b"left over" not in out
+    assert names(out) == names(data)
+    packets = [one + PASSWORD for one in talk.packets]
+    with pytest.raises(SecretLeft):
+        scrubbed(pcap([Packet(one) for one in packets]), tmp_path)
+
+
+def test_compressed_bytes_are_overwritten_as_a_whole(tmp_path: Path) -> None:
+    data = (GOLDEN / "rabbitmq-stream" / "subbatch_compressed_405.pcap").read_bytes()
+    out, done = scrubbed(data, tmp_path, Wanted(payloads=True))
+    assert done.packed > 0
+    assert names(out) == names(data)
+    packed = [one for one in messages(out) if any("left as it is" in note for note in one.notes)]
+    assert len(packed) == done.packed
+    # what nobody asked to overwrite still unpacks
+    out, done = scrubbed(data, tmp_path)
+    assert done.packed == 0
+    assert not any("left as it is" in note for one in messages(out) for note in one.notes)
+
+
+def test_the_names_of_fields_in_events_are_names(tmp_path: Path) -> None:
+    data = (GOLDEN / "mewbase" / "java-types.pcap").read_bytes()
+    out, done = scrubbed(data, tmp_path, Wanted(payloads=True))
+    assert done.parts["key"]
+    event = next(one.fields["frame"]["event"] for one in messages(out) if one.name == "PUB")
+    was = next(one.fields["frame"]["event"] for one in messages(data) if one.name == "PUB")
+    assert [type(one) for one in event.values()] == [type(one) for one in was.values()]
+    assert set(event).isdisjoint(was)
+
+
+def test_an_unknown_capture_without_packets(tmp_path: Path) -> None:
+    out, done = scrubbed(pcap([]), tmp_path)
+    assert (out, done.packets) == (pcap([]), 0)
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from cli.app import main
+    from cli.exits import ExitCode
+
+    monkeypatch.chdir(tmp_path)
+    data = Talk().greet().say([*HANDSHAKE, declare(b"orders"), publish(b"a body")]).pcap()
+    Path("in.pcap").write_bytes(data)
+    assert main(["scrub", "in.pcap", "out.pcap"]) == ExitCode.DONE
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "streamdump: out.pcap: 14 packets, 12 messages; overwritten: 1 secret\n")
+    assert main(["scrub", "in.pcap", "out.pcap", "--payloads", "--names", "--addresses"]) == ExitCode.DONE
+    assert capsys.readouterr().err == "streamdump: out.pcap: 14 packets, 12 messages; overwritten: 1 secret, 1 body, 2 names\n"
+    Path("in.pcap").write_bytes(Talk().greet().say([*HANDSHAKE, publish(PASSWORD)]).pcap())
+    assert main(["scrub", "in.pcap", "gone.pcap"]) == ExitCode.USAGE
+    assert "nothing was written" in capsys.readouterr().err
+    assert not Path("gone.pcap").exists()
+    Path("in.pcap").write_bytes(data[:-3])
+    assert main(["scrub", "in.pcap", "out.pcap"]) == ExitCode.UNREADABLE
+    assert "what is whole was written" in capsys.readouterr().err
+    assert main(["scrub", "nothing.pcap", "out.pcap"]) == ExitCode.UNREADABLE
+    assert main(["scrub", "in.pcap"]) == ExitCode.USAGE
+
+
+def test_standard_input(tmp_path: Path) -> None:
+    import sys
+
+    data = Talk().greet().say(HANDSHAKE).pcap()
+    expected, _ = scrubbed(data, tmp_path)
+    for packed in (data, gzip.compress(data)):
+        argv = [sys.executable, "-m", "cli", "scrub", "-", str(tmp_path / "piped.pcap")]
+        root = Path(__file__).parents[2]
+        done = subprocess.run(argv, input=packed, capture_output=True, timeout=60, check=False, cwd=root)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "piped.pcap").read_bytes() == expected
+
+
+@needs_tshark
+def test_a_new_frame_of_a_client_is_still_one(tmp_path: Path) -> None:
+    """The helper of these tests is right: tshark agrees with its checksums."""
+    (tmp_path / "x.pcap").write_bytes(Talk().greet().say(HANDSHAKE).pcap())
+    assert bad_checksums(tmp_path / "x.pcap") == []
+    assert isinstance(frames(GOLDEN / "iggy" / "seed-ids.pcap")[0], Frame)
