@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import re
+import shutil
+import socket
+import subprocess
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
+from tests.capture.peers import needs_capture
 from tests.cli.terminal import on_terminal
 
 ROOT = Path(__file__).parents[1]
@@ -17,7 +24,7 @@ README = (ROOT / "README.md").read_text()
 
 def test_the_library_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    example = re.search(r"```python\n(.*?)```", README, re.S)
+    example = re.search(r"```python\n(import dissect\n.*?)```", README, re.S)
     assert example is not None
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
@@ -38,3 +45,106 @@ def test_the_lines_it_shows_are_printed() -> None:
     _, printed = on_terminal([str(ROOT / shown[1])], columns=96, environment={"NO_COLOR": "1"})
     lines = {line.rstrip() for line in printed.splitlines()}
     assert [line for line in shown[2].splitlines() if line not in lines] == ["  ..."]
+
+
+def port_in_use(port: int) -> bool:
+    with socket.socket() as one:
+        return one.connect_ex(("127.0.0.1", port)) == 0
+
+
+WORKFLOW = re.search(r"<!-- workflow -->\n```yaml\n(.*?)```", README, re.S)
+STEP = re.compile(r"^ {6}- run: (?:\|\n((?: {10}.*\n)+)|(.*)\n)", re.M)
+
+CLIENT = """
+import os, sys
+sys.path.insert(0, {root!r})
+from pathlib import Path
+from tests.capture.peers import Pair, said
+with Pair(5552) as pair:
+    pair.replay(said(Path(os.environ["SAYS"])))
+"""
+
+
+def steps() -> list[str]:
+    """The shell steps of the workflow."""
+    assert WORKFLOW is not None
+    return [textwrap.dedent(many) if many else one for many, one in STEP.findall(WORKFLOW[1])]
+
+
+@needs_capture
+@pytest.mark.skipif(shutil.which("tcpdump") is None or os.geteuid() != 0, reason="needs tcpdump and root")
+@pytest.mark.skipif(port_in_use(5552), reason="port 5552 is in use")
+def test_the_steps_of_the_workflow_find_a_changed_handshake(tmp_path: Path) -> None:
+    """As written, but that the container's server is a replay, and root needs no sudo."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name, text in (("sudo", 'exec "$@"'), ("docker", '[ "$*" = "compose up --detach --wait" ]')):
+        (tools / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tools / name).chmod(0o755)
+    (tmp_path / "requirements.txt").write_text("")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "login.py").write_text(CLIENT.format(root=str(ROOT)))
+    environment = {**os.environ, "PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}", "USER": "root"}
+    environment |= {"PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "GITHUB_WORKSPACE": str(tmp_path)}
+    environment.pop("CI", None)
+
+    def run(step: str, capture: str) -> subprocess.CompletedProcess[str]:
+        says = str(ROOT / "captures" / "golden" / "rabbitmq-stream" / f"{capture}.pcap")
+        return subprocess.run(
+            ["bash", "-e", "-c", step],
+            cwd=tmp_path,
+            env={**environment, "SAYS": says},
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    install, serve, record, check = steps()
+    for step in (install, serve, record, f"{check.strip()} --update"):
+        done = run(step, "handshake_close_405")
+        assert done.returncode == 0, (step, done.stderr)
+    assert (tmp_path / "tests" / "golden" / "login.pcap.golden").exists()
+    environment["CI"] = "true"
+    for step in (record, check):
+        done = run(step, "handshake_close_405")
+        assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    run(record, "wrong_password_405")
+    done = run(check, "wrong_password_405")
+    assert done.returncode == 1
+    assert "SaslAuthenticate answered `authentication failure`, golden `OK` (packet " in done.stdout
+    assert re.search(
+        r"^::error file=tests/golden/login.pcap.golden,line=[0-9]+,title=login.pcap::conversation client1: ", done.stdout, re.M
+    )
+    assert (tmp_path / "report.xml").read_text().count("<failure") == 1
+
+
+def test_the_settings_it_shows_are_settings(tmp_path: Path) -> None:
+    from dissect.golden.settings import read_settings
+
+    shown = re.search(r"```toml\n(.*?)```", README, re.S)
+    assert shown is not None
+    (tmp_path / "pyproject.toml").write_text(shown[1])
+    settings = read_settings(tmp_path / "pyproject.toml")
+    assert settings is not None
+    assert settings.protocols["rabbitmq-stream"]["Open"].max_latency == {"Open": 20_000_000}
+    assert settings.always.mask.pattern == {"fields.stream": "orders-[0-9]+"}
+
+
+def test_the_difference_it_shows_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    from cli.app import main
+
+    shown = re.search(r"```\n(tests/login.pcap: 1 difference.*?)```", README, re.S)
+    assert shown is not None
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CI", raising=False)
+    Path("tests").mkdir()
+    shutil.copy(ROOT / "captures" / "golden" / "rabbitmq-stream" / "create_delete_310.pcap", "tests/login.pcap")
+    assert main(["check", "tests", "--update"]) == 0
+    golden = Path("tests/login.pcap.golden")
+    refused = '< Create refused  version=1  response_code=5:"stream already exists"'
+    assert refused in golden.read_text()
+    golden.write_text(golden.read_text().replace(refused, '< Create answered  version=1  response_code=1:"OK"'))
+    capsys.readouterr()
+    assert main(["check", "tests"]) == 1
+    assert capsys.readouterr().out == shown[1]

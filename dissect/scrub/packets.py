@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from mmap import mmap
 from typing import NamedTuple
 
+import msgspec
+
 from dissect.capture.link import ETHERNET, IPV4, IPV6, SLL, SLL2, UNKNOWN_LINK
 from dissect.scrub.replace import FILL, Addresses
 from dissect.tcp.conversations import Conversation
@@ -16,6 +18,9 @@ from dissect.tcp.sequence import distance
 TCP, UDP, ICMP, IGMP, ICMP6 = 6, 17, 1, 2, 58
 EXTENSIONS = (0, 43, 51, 60)
 FRAGMENT = 44
+
+PIECES = 1_024
+"""Pieces of a datagram that are put together; a real one has fewer than fifty."""
 
 HARDWARE: dict[int, tuple[int, ...]] = {ETHERNET: (0, 6), SLL: (6,), SLL2: (12,)}
 """Where link headers have Ethernet addresses."""
@@ -27,36 +32,42 @@ End = tuple[bytes, int]
 
 
 class Edits:
-    """What is overwritten of one side of a conversation, by position in its byte stream."""
+    """What is overwritten of one side of a conversation, by position in its byte stream. Of edits that overlap the first counts."""
 
     def __init__(self) -> None:
         self._edits: list[Edit] = []
-        self._starts: list[int] | None = None
+        self._ends: list[int] | None = None
 
     def add(self, start: int, end: int, data: bytes | int) -> None:
         if end > start:
             self._edits.append((start, end, data))
-            self._starts = None
+            self._ends = None
 
     def apply(self, data: bytearray, position: int) -> None:
         """Overwrite what lies in `data`, whose first byte is at `position`."""
-        if self._starts is None:
-            self._edits.sort(key=lambda one: one[:2])
-            self._starts = [one[0] for one in self._edits]
-            # how far back one that reaches to here may begin
-            self._longest = max((end - start for start, end, _ in self._edits), default=0)
+        if self._ends is None:
+            self._edits = _apart(self._edits)
+            self._ends = [one[1] for one in self._edits]
         end = position + len(data)
-        index = bisect_right(self._starts, position - self._longest)
-        while index < len(self._edits):
+        for index in range(bisect_right(self._ends, position), len(self._edits)):
             start, stop, what = self._edits[index]
             if start >= end:
                 break
             low, high = max(start, position), min(stop, end)
-            if low < high:
-                data[low - position : high - position] = (
-                    bytes((what,)) * (high - low) if isinstance(what, int) else what[low - start : high - start]
-                )
-            index += 1
+            filled = bytes((what,)) * (high - low) if isinstance(what, int) else what[low - start : high - start]
+            data[low - position : high - position] = filled
+
+
+def _apart(edits: list[Edit]) -> list[Edit]:
+    """The same in order, without what overlaps."""
+    found: list[Edit] = []
+    reached = 0
+    for start, end, data in sorted(edits, key=lambda one: one[:2]):
+        low = max(start, reached)
+        if low < end:
+            found.append((low, end, data if isinstance(data, int) else data[low - start :]))
+            reached = end
+    return found
 
 
 class Talk(NamedTuple):
@@ -65,6 +76,8 @@ class Talk(NamedTuple):
     conversation: Conversation
     known: bool
     """Whether it is of a protocol that is read."""
+    first: End
+    """The end of side 0."""
     edits: tuple[Edits, Edits]
     reached: list[int]
     """Of each side the position that its last segment ended at."""
@@ -92,6 +105,27 @@ class Piece(NamedTuple):
     captured: int
 
 
+class Datagram(msgspec.Struct):
+    """A datagram of which not every piece has come; `end` is 0 until the last one tells it."""
+
+    protocol: int
+    pieces: list[Piece] = msgspec.field(default_factory=list)
+    sent: int = 0
+    end: int = 0
+
+    def is_whole(self) -> bool:
+        """Whether the pieces reach from its beginning to its end."""
+        if len(self.pieces) > PIECES:
+            # nobody puts these together
+            return False
+        reach = 0
+        for piece in sorted(self.pieces, key=lambda one: one.offset):
+            if piece.offset > reach:
+                break
+            reach = max(reach, piece.offset + piece.sent)
+        return reach >= self.end
+
+
 class Packets:
     """The packets of a capture, which are overwritten one by one."""
 
@@ -107,7 +141,7 @@ class Packets:
         self.addresses = addresses
         self.foreign = 0
         """Packets that carry what is not read."""
-        self._pieces: dict[bytes, list[tuple[Piece, Transport]]] = {}
+        self._datagrams: dict[bytes, Datagram] = {}
 
     def packet(self, order: int, offset: int, size: int, wire: int, link: int, ip: int, kind: int) -> None:
         """One packet: `offset` and `size` in the file, `ip` where its IP header begins, `kind` its EtherType."""
@@ -124,7 +158,7 @@ class Packets:
         if found is None:
             self.foreign += 1
             if self.everything:
-                start = offset if kind == UNKNOWN_LINK else ip
+                start = offset if kind == UNKNOWN_LINK else min(ip, end)
                 file[start:end] = bytes(end - start)
             return
         old = self._ends(found)
@@ -143,15 +177,16 @@ class Packets:
 
     def finish(self) -> None:
         """Pieces of datagrams of which others are missing are not read by anybody."""
-        for pieces in self._pieces.values():
-            self._fill(piece for piece, _ in pieces)
+        for datagram in self._datagrams.values():
+            if self.everything or datagram.protocol == TCP:
+                self._fill(datagram.pieces)
 
     # Headers
 
     def _network(self, at: int, end: int, wire: int) -> Transport | None:
         file = self.file
         room = end - at
-        version = file[at] >> 4 if room else 0
+        version = file[at] >> 4 if room > 0 else 0
         if version == 4 and room >= 20:
             size = (file[at] & 15) * 4
             total, ident, place = struct.unpack_from(">HHH", file, at + 2)
@@ -206,27 +241,20 @@ class Packets:
     def _fragment(self, order: int, found: Transport, old: tuple[bytes, bytes]) -> None:
         """Keep a piece of a datagram until all are there."""
         assert found.fragment is not None
-        key, offset, _ = found.fragment
-        pieces = self._pieces.setdefault(key, [])
-        pieces.append((Piece(offset, found.start, found.sent, found.captured), found))
-        last = next((one for one in pieces if not one[1].fragment[2]), None)  # type: ignore[index]
-        if last is None:
+        key, offset, more = found.fragment
+        datagram = self._datagrams.setdefault(key, Datagram(found.protocol))
+        datagram.pieces.append(Piece(offset, found.start, found.sent, found.captured))
+        datagram.sent += found.sent
+        if not more and not datagram.end:
+            datagram.end = offset + found.sent
+        if not 0 < datagram.end <= datagram.sent or not datagram.is_whole():
             return
-        end = last[0].offset + last[0].sent
-        reach = 0
-        for piece, _ in sorted(pieces, key=lambda one: one[0].offset):
-            if piece.offset > reach:
-                return
-            reach = max(reach, piece.offset + piece.sent)
-        if reach < end:
-            return
-        del self._pieces[key]
-        whole = [piece for piece, _ in pieces]
+        del self._datagrams[key]
         if found.protocol == TCP:
-            self._segment(order, found._replace(sent=end), old, whole)
+            self._segment(order, found._replace(sent=datagram.end), old, datagram.pieces)
         elif self.everything:
             self.foreign += 1
-            self._fill(whole)
+            self._fill(datagram.pieces)
 
     def _segment(self, order: int, found: Transport, old: tuple[bytes, bytes], pieces: list[Piece]) -> None:
         """Overwrite what a TCP segment carries; the first piece that came counts where several have the same bytes."""
@@ -258,7 +286,7 @@ class Packets:
             if self.payloads:
                 payload[:] = FILL * len(payload)
             return
-        side = 0 if end_of(talk.conversation.endpoints[0]) == source else 1
+        side = 0 if talk.first == source else 1
         counted = talk.conversation.sides[side]
         if counted.first is None:
             payload[:] = FILL * len(payload)

@@ -173,8 +173,8 @@ class _Plan:
             if not known and any(tcp.stream_bytes) and not self.wanted.payloads:
                 self.done.unread += 1
             edits = self._of(tcp.index, tcp.endpoints[0]), self._of(tcp.index, tcp.endpoints[1])
-            ends = frozenset(map(end_of, tcp.endpoints))
-            found.setdefault(ends, []).append((tcp.first[0], Talk(tcp, known, edits, [0, 0])))
+            ends = [end_of(one) for one in tcp.endpoints]
+            found.setdefault(frozenset(ends), []).append((tcp.first[0], Talk(tcp, known, ends[0], edits, [0, 0])))
         for talks in found.values():
             talks.sort(key=lambda one: one[0])
         return found
@@ -231,12 +231,15 @@ class _Plan:
 
     def _note_shown(self, spans: Sequence[Span], found: Sequence[Part], edits: Sequence[Edit]) -> None:
         """Keep the texts that are shown afterwards, bodies left aside: a secret that is one of them is none."""
-        hidden = [(start, end) for start, end, _ in edits] + [(part.start, part.end) for part in found if part.what in ("payload", "key")]
+        hidden = bytearray(max((span.offset + span.length for span in spans), default=0))
+        for start, end in [edit[:2] for edit in edits] + [(part.start, part.end) for part in found if part.what in ("payload", "key")]:
+            hidden[start:end] = b"\1" * (end - start)
         for span in spans:
-            if span.leaf and not span.secret and span.buffer == "frame" and type(span.value) is str and len(span.value) >= LEAST // 4:
-                end = span.offset + span.length
-                if not any(start < end and span.offset < stop for start, stop in hidden):
-                    self.shown.add(span.value.encode("utf-8", "surrogatepass"))
+            # a secret of `LEAST` bytes may be a text of fewer characters
+            if not span.leaf or span.secret or span.buffer != "frame" or type(span.value) is not str or len(span.value) < LEAST // 4:
+                continue
+            if hidden.find(1, span.offset, span.offset + span.length) < 0:
+                self.shown.add(span.value.encode("utf-8", "surrogatepass"))
 
 
 def _sums(private: Private, frame: bytes, edits: Sequence[Edit], spans: Sequence[Span]) -> Iterator[Edit]:

@@ -17,40 +17,53 @@ _REQUEST_SUM = 144
 
 def _sums(before: bytes, after: bytearray, spans: Sequence[Span]) -> None:
     """From the inside out: the sum of a batch covers those of its messages, that of a request its whole body."""
-    groups = [span for span in spans if not span.leaf and span.buffer == "frame" and span.length]
-    for group in groups:
-        own = [span for span in spans if span.leaf and span.buffer == "frame" and span.name == "checksum" and span.offset >= group.offset]
-        checksum = next((span for span in own if span.offset < group.offset + group.length), None)
-        if checksum is not None and group.name.startswith("messages["):
-            _message_sum(before, after, spans, group, checksum)
-    for group in groups:
-        if group.name.startswith("batches["):
-            _batch_sum(before, after, spans, group)
-    if len(before) > HEADER and any(span.name == "request_checksum" and span.offset == _REQUEST_SUM for span in spans):
+    batches: list[tuple[Span, list[Span]]] = []
+    for index, span in enumerate(spans):
+        if not span.leaf and span.name.startswith("messages["):
+            _message_sum(before, after, span, _below(spans, index))
+        elif not span.leaf and span.name.startswith("batches["):
+            batches.append((span, _below(spans, index)))
+    for batch, inside in batches:
+        _batch_sum(before, after, batch, inside)
+    if len(before) > HEADER and any(span.name == "request_checksum" and span.offset == _REQUEST_SUM for span in spans[:16]):
         _renew(before, after, _REQUEST_SUM, 8, lambda data: xxh3_64_intdigest(bytes(data[HEADER:])))
 
 
-def _message_sum(before: bytes, after: bytearray, spans: Sequence[Span], group: Span, checksum: Span) -> None:
+def _below(spans: Sequence[Span], index: int) -> list[Span]:
+    """The fields inside of a group."""
+    depth = spans[index].depth
+    inside: list[Span] = []
+    for place in range(index + 1, len(spans)):
+        if spans[place].depth <= depth:
+            break
+        if spans[place].leaf:
+            inside.append(spans[place])
+    return inside
+
+
+def _message_sum(before: bytes, after: bytearray, group: Span, inside: Sequence[Span]) -> None:
+    checksum = next((span for span in inside if span.name == "checksum"), None)
+    if checksum is None:
+        return
     start, stop = checksum.offset + checksum.length, group.offset + group.length
     if checksum.length == 8:
         for digest in (xxh3_64_intdigest, crc32):
             if _renew(before, after, checksum.offset, 8, lambda data, digest=digest: digest(bytes(data[start:stop]))):  # type: ignore[misc]
                 return
         return
-    payload = next((span for span in spans if span.leaf and span.name == "payload" and start <= span.offset < stop), None)
+    payload = next((span for span in inside if span.name == "payload"), None)
     if payload is not None:
         # behind its length
         first, last = payload.offset + 4, payload.offset + payload.length
         _renew(before, after, checksum.offset, 4, lambda data: crc32(data[first:last]))
 
 
-def _batch_sum(before: bytes, after: bytearray, spans: Sequence[Span], group: Span) -> None:
-    start, stop = group.offset, group.offset + group.length
-    own = [span for span in spans if span.leaf and span.buffer == "frame" and start <= span.offset < stop]
-    checksum = next((span for span in own if span.name == "batch_checksum"), None)
+def _batch_sum(before: bytes, after: bytearray, group: Span, inside: Sequence[Span]) -> None:
+    checksum = next((span for span in inside if span.name == "batch_checksum"), None)
     if checksum is None:
         return
-    places = [span.offset for span in own if span.name == "checksum"]
+    start = group.offset
+    places = [span.offset for span in inside if span.name == "checksum"]
 
     def digest(data: bytes | bytearray) -> int:
         parts = [bytes(data[start : start + 40]), bytes(data[start + 48 : start + 52]), *(bytes(data[at : at + 8]) for at in places)]
