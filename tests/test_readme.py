@@ -89,16 +89,9 @@ def test_the_steps_of_the_workflow_find_a_changed_handshake(tmp_path: Path) -> N
     environment.pop("CI", None)
 
     def run(step: str, capture: str) -> subprocess.CompletedProcess[str]:
-        says = str(ROOT / "captures" / "golden" / "rabbitmq-stream" / f"{capture}.pcap")
-        return subprocess.run(
-            ["bash", "-e", "-c", step],
-            cwd=tmp_path,
-            env={**environment, "SAYS": says},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
+        says = {"SAYS": str(ROOT / "captures" / "golden" / "rabbitmq-stream" / f"{capture}.pcap")}
+        bash = ["bash", "-e", "-c", step]
+        return subprocess.run(bash, cwd=tmp_path, env=environment | says, capture_output=True, text=True, timeout=120, check=False)
 
     install, serve, record, check = steps()
     for step in (install, serve, record, f"{check.strip()} --update"):
