@@ -82,7 +82,7 @@ class Normaliser:
                     self._answered[record.response] = record.request, record.outcome
                 elif record.reason != "timeout":
                     self._ended[record.request] = record.outcome
-            else:
+            elif isinstance(record, Message | Gap):
                 self._records.append(record)
 
     def finish(self, rows: Sequence[ConversationRow]) -> Said:
