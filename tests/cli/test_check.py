@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ import pytest
 from cli.app import main
 from cli.exits import ExitCode
 from tests.capture.peers import GOLDEN, free_port, needs_capture
+from tests.cli import test_hostile as hostile
+from tests.cli.test_hostile import HOSTILE
 
 HANDSHAKE = GOLDEN / "rabbitmq-stream" / "handshake_close_405.pcap"
 REFUSED = GOLDEN / "rabbitmq-stream" / "vhost_failure_405.pcap"
@@ -341,3 +344,29 @@ def test_without_privilege_it_says_how_else(tmp_path: Path, monkeypatch: pytest.
     assert "capturing needs the capability CAP_NET_RAW" in err
     assert "sudo tcpdump --immediate-mode -U -i lo -w run.pcap 'port 5552' &" in err
     assert "make login; sleep 1; sudo kill -INT $!" in err
+
+
+# What could act on a terminal, and what the logs of CI servers take for commands.
+INJECTED = f"{HOSTILE}\n::error::x%0A##[command]"
+
+
+def test_what_a_capture_holds_acts_on_no_terminal_and_no_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capture, junit = tmp_path / "x.pcap", tmp_path / "junit.xml"
+    golden = tmp_path / "x.pcap.golden"
+    for reference in ("", INJECTED):
+        publisher = struct.pack(">IB", 2, 0) + hostile.text(reference) + hostile.text("orders")
+        capture.write_bytes(hostile.conversation(hostile.GREETING, hostile.frame(1, publisher)))
+        if not reference:
+            checked(capsys, str(capture), "--update")
+    for form in ([], ["--github"], ["--json"], ["--junit", str(junit)]):
+        out, err = checked(capsys, str(capture), *form, code=ExitCode.FOUND)
+        assert "x1b[2J" in out or "u001b[2J" in out
+        assert not hostile.active(out + err)
+        commands = [line for line in (out + err).splitlines() if line.lstrip().startswith(("::", "##["))]
+        assert len(commands) == (form == ["--github"])
+        assert not any("::error::x%0A" in line for line in commands)
+    ElementTree.parse(junit)
+    assert not hostile.active(junit.read_text())
+    checked(capsys, str(capture), "--update")
+    assert not hostile.active(golden.read_text())
+    checked(capsys, str(capture))
