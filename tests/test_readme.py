@@ -101,7 +101,7 @@ def test_the_steps_of_the_workflow_find_a_changed_handshake(tmp_path: Path) -> N
     environment["CI"] = "true"
     for step in (record, check):
         done = run(step, "handshake_close_405")
-        assert (done.returncode, done.stdout) == (0, ""), done.stderr
+        assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
     run(record, "wrong_password_405")
     done = run(check, "wrong_password_405")
     assert done.returncode == 1
