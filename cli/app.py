@@ -25,7 +25,7 @@ from cli.exits import ExitCode
 from cli.help import page
 from cli.live import ways_out
 from cli.output import PipeClosed, fill_in, say, write_text
-from dissect.errors import InterfaceError, Report, StreamdumpError, UsageError, bug
+from dissect.errors import InterfaceError, InternalError, Report, StreamdumpError, UsageError, bug
 
 READ = "read"
 """The command that needs no name; typing it means a file of that name."""
@@ -158,6 +158,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         say(str(error))
         return ExitCode.USAGE
+    except InternalError as error:
+        say(str(error))
+        return ExitCode.INTERNAL
     except StreamdumpError as error:
         say(str(error))
         return ExitCode.UNREADABLE

@@ -29,14 +29,9 @@ def read(*sources: str | Path | BinaryIO, **options: Any) -> Iterator[Record]:
     `dissect.errors.InternalError` at the end where a bug of ours cost the rest of a conversation.
     """
     from dissect.capture.files import open_capture
-    from dissect.errors import InternalError
     from dissect.inspector import Inspector
     from dissect.model import Options
 
-    inputs = [open_capture(source) for source in sources]
-    inspector = Inspector(inputs, Options(**options))
+    inspector = Inspector([open_capture(source) for source in sources], Options(**options))
     yield from inspector.records()
-    if inspector.errors:
-        raise inspector.errors[0]
-    if inspector.reports:
-        raise InternalError([report.text(inputs[report.file or 0].name) for report in inspector.reports])
+    inspector.complain()

@@ -13,7 +13,7 @@ from dissect.capture.files import part
 from dissect.capture.link import LinkParser
 from dissect.capture.merge import merge
 from dissect.detect import BY_NAME, Detector, forced
-from dissect.errors import CaptureError, Failure, Report, bug
+from dissect.errors import CaptureError, Failure, InternalError, Report, bug
 from dissect.model import Chunk, ConversationRow, Gap, Hole, Options, PacketBatch, Record, SegmentBatch, Verdict
 from dissect.pair import Link, Pairer
 from dissect.protocols import PROTOCOLS
@@ -36,6 +36,8 @@ UNANSWERED = {IDLE: "timeout", CROWDED: "limit"}
 
 class Source(Protocol):
     """What packets come from: a file, a pipe or an interface."""
+
+    name: str
 
     def batches(self, rows: int | None = None) -> Iterator[PacketBatch]: ...
 
@@ -242,6 +244,13 @@ class Inspector:
         self._drop_rows(now_ns, leaving)
         emitted.sort(key=itemgetter(0, 1, 2, 3))
         return self._hand_out(emitted)
+
+    def complain(self) -> None:
+        """Raise what was wrong, once all that can be read was read: `CaptureError` for a damaged input, else `InternalError`."""
+        if self.errors:
+            raise self.errors[0]
+        if self.reports:
+            raise InternalError([report.text(self.inputs[report.file or 0].name) for report in self.reports])
 
     def rows(self, related: bool = True) -> list[ConversationRow]:
         """The conversations so far, by first packet; without those that `age` dropped. `related`: with what they tell of each other."""

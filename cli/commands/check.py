@@ -25,7 +25,7 @@ from cli.options import (
     one_of,
 )
 from cli.output import palette, say, write, write_text
-from dissect.errors import InterfaceError, UsageError
+from dissect.errors import InterfaceError, InternalError, UsageError
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -254,6 +254,9 @@ class _Run:
         except InterfaceError as error:
             say(str(error))
             return ExitCode.NO_INTERFACE
+        except InternalError as error:
+            say(str(error))
+            return ExitCode.INTERNAL
         if ended:
             say(f"--run {command}: ended with {ended}")
             return ExitCode.FOUND
@@ -268,10 +271,10 @@ class _Run:
             from dissect.render.jsonl import encode
 
             write(encode([one]))
-            if one.outcome == "unreadable":
+            if one.outcome in report.ERRORS:
                 say(one.error or "")
             return
-        if one.outcome == "unreadable":
+        if one.outcome in report.ERRORS:
             say(one.error or "")
         else:
             colours = self.palette.bad, self.palette.dim, self.palette.reset
@@ -329,6 +332,8 @@ class _Run:
             return ExitCode.USAGE
         if outcomes["unreadable"]:
             return ExitCode.UNREADABLE
+        if outcomes["internal error"]:
+            return ExitCode.INTERNAL
         return ExitCode.FOUND if outcomes["different"] or outcomes["no golden"] else ExitCode.DONE
 
 

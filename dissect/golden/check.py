@@ -12,7 +12,7 @@ import msgspec
 
 from dissect.capture.blocks import explain
 from dissect.capture.files import open_capture
-from dissect.errors import CaptureError, MissingCodec, UsageError
+from dissect.errors import CaptureError, InternalError, MissingCodec, UsageError
 from dissect.golden.compare import Difference, differences
 from dissect.golden.model import Said
 from dissect.golden.normalise import Normaliser
@@ -25,7 +25,7 @@ SUFFIX = ".golden"
 CAPTURES = (".pcap", ".pcapng", ".cap")
 PACKED = (".gz", ".zst", ".lz4", ".xz", ".bz2")
 
-Outcome = Literal["same", "different", "no golden", "written", "unchanged", "unreadable"]
+Outcome = Literal["same", "different", "no golden", "written", "unchanged", "unreadable", "internal error"]
 
 
 class Checked(msgspec.Struct, tag_field="record", tag="check"):
@@ -144,14 +144,13 @@ Source = Callable[[Normaliser], Said]
 
 
 def capture_source(capture: Path, options: Options) -> Source:
-    """A file; raises `CaptureError` for one that cannot be read to its end."""
+    """A file; raises `CaptureError` for one that cannot be read to its end, `InternalError` where we fail."""
 
     def give(normaliser: Normaliser) -> Said:
         inspector = Inspector([open_capture(capture)], msgspec.structs.replace(options, bytes_as="raw", show_secrets=False))
         for batch in inspector.batches():
             normaliser.take(batch)
-        if inspector.errors:
-            raise inspector.errors[0]
+        inspector.complain()
         return normaliser.finish(inspector.rows())
 
     return give
@@ -189,6 +188,8 @@ def check(name: str, golden: Path, source: Source, settings: Settings, update: b
     except CaptureError as error:
         checked.outcome, checked.error = "unreadable", str(error)
         checked.missing_codec = isinstance(error, MissingCodec)
+    except InternalError as error:
+        checked.outcome, checked.error = "internal error", str(error)
     return checked
 
 

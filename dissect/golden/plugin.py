@@ -171,8 +171,7 @@ class Streamdump:
         inspector = Inspector([open_capture(self._place.path(path))], _options(options))
         seen = Seen(self._place, not options.get("show_secrets"))
         seen._records = list(inspector.records())
-        if inspector.errors:
-            raise inspector.errors[0]
+        inspector.complain()
         seen._rows = inspector.rows()
         return seen
 

@@ -21,7 +21,7 @@ LINGER = 1.0
 class Recorder:
     """Captures from when it is made until the end of its `with`; then `records` and `rows` are what was said.
 
-    Raises `InterfaceError` without the permission, and at its end where the interface went away.
+    Raises `InterfaceError` without the permission, and at its end where the interface went away, or `InternalError` where we fail.
     """
 
     def __init__(self, interfaces: Sequence[str], options: Options, expression: str | None = None, ports: Sequence[int] = ()) -> None:
@@ -53,8 +53,10 @@ class Recorder:
         self.live.close()
         if self.writer is not None:
             self.writer.close(self.live.now_ns, self.live.packets + self.live.dropped, self.live.dropped)
-        if self._error is not None and error is None:
-            raise self._error
+        if error is None:
+            if self._error is not None:
+                raise self._error
+            self._inspector.complain()
 
     def _run(self) -> None:
         ends: float | None = None

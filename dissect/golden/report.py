@@ -12,6 +12,9 @@ from xml.etree import ElementTree
 from dissect.golden.check import Checked
 from dissect.golden.compare import Difference
 
+ERRORS = ("unreadable", "internal error")
+"""Outcomes of captures that could not be compared."""
+
 SHOWN = 50
 """Differences of one capture that are told one by one."""
 
@@ -21,14 +24,14 @@ _ILLEGAL = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 def failed(one: Checked) -> bool:
     """Whether a capture is not as its golden file says."""
-    return one.outcome in ("different", "no golden", "unreadable")
+    return one.outcome in ("different", "no golden", *ERRORS)
 
 
 def text(one: Checked, loud: str = "", quiet: str = "", reset: str = "") -> list[str]:
     """The lines that tell what is wrong with one capture."""
     if one.outcome == "no golden":
         return [f"{loud}{one.capture}: there is no golden file {one.golden}; check --update writes it{reset}"]
-    if one.outcome == "unreadable":
+    if one.outcome in ERRORS:
         return [f"{loud}{one.error}{reset}"]
     if one.outcome != "different":
         return []
@@ -105,7 +108,7 @@ def _property(value: str) -> str:
 def junit(found: Sequence[tuple[Checked, float]], began: datetime) -> bytes:
     """A report as CI servers read it: a test case for each capture; the numbers are seconds."""
     failures = sum(one.outcome in ("different", "no golden") for one, _ in found)
-    errors = sum(one.outcome == "unreadable" for one, _ in found)
+    errors = sum(one.outcome in ERRORS for one, _ in found)
     total = f"{sum(seconds for _, seconds in found):.3f}"
     counts = {"tests": str(len(found)), "failures": str(failures), "errors": str(errors), "time": total}
     root = ElementTree.Element("testsuites", {"name": "streamdump check", **counts})
@@ -118,7 +121,7 @@ def junit(found: Sequence[tuple[Checked, float]], began: datetime) -> bytes:
         place = {"name": _legal(name), "classname": _legal(folder or "."), "time": f"{seconds:.3f}"}
         case = ElementTree.SubElement(suite, "testcase", place)
         if failed(one):
-            kind = "error" if one.outcome == "unreadable" else "failure"
+            kind = "error" if one.outcome in ERRORS else "failure"
             lines = text(one)
             about = {"message": _legal(one.differences[0].text if one.differences else lines[0]), "type": one.outcome.replace(" ", "-")}
             ElementTree.SubElement(case, kind, about).text = _legal("\n".join(lines))

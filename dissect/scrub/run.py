@@ -102,6 +102,9 @@ def _scrub(source: str | Path | BinaryIO, file: BinaryIO, path: Path, wanted: Wa
     inspector = Inspector([open_capture(path, name=name)], msgspec.structs.replace(options, **_ALL))
     for batch in inspector.batches():
         plan.take(batch)
+    if inspector.reports:
+        # What was not dissected may hold anything
+        inspector.complain()
     done = plan.done
     done.packets, done.left_out, done.error = len(copy.offsets), copy.left_out, copy.error
     if copy.offsets:

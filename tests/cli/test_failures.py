@@ -311,3 +311,28 @@ def test_a_terminal_is_told_too(tmp_path: Path) -> None:
     assert "Traceback" not in text
     code, text = on_terminal([str(SOME)], 120, {"PYTHONPATH": str(tmp_path), BARRIER: "off"})
     assert "Traceback" in text
+
+
+@pytest.mark.usefixtures("broken")
+def test_what_was_not_dissected_is_not_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = shown(capsys, "check", SOME, "--golden", tmp_path, "--update", "--force")
+    assert (code, list(tmp_path.iterdir())) == (5, [])
+    assert REPORT.fullmatch(err[0].removesuffix(" (and 1 more)")) is not None
+    some_golden = GOLDEN.parent / "check" / "mewbase" / f"{OTHER.name}.golden"
+    (tmp_path / f"{SOME.name}.golden").write_text(some_golden.read_text())
+    assert shown(capsys, "check", SOME, "--golden", tmp_path)[0] == 5
+    report = tmp_path / "report.xml"
+    code, out, _ = shown(capsys, "check", OTHER, SOME, "--golden", tmp_path, "--json", "--junit", report)
+    assert code == 5
+    assert {record["capture"]: record["outcome"] for record in records(out)} == {str(OTHER): "no golden", str(SOME): "internal error"}
+    assert 'errors="1"' in report.read_text()
+    assert 'type="internal-error"' in report.read_text()
+    missing = tmp_path / "missing.pcap"
+    assert shown(capsys, "check", missing, SOME, "--golden", tmp_path)[0] == 3
+
+
+@pytest.mark.usefixtures("broken")
+def test_what_was_not_dissected_is_not_published(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = shown(capsys, "scrub", SOME, tmp_path / "out.pcap")
+    assert (code, list(tmp_path.iterdir())) == (5, [])
+    assert REPORT.fullmatch(err[0]) is not None
