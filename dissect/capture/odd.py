@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left, bisect_right
 from collections.abc import Hashable
 from typing import Final, Literal, NamedTuple
 
@@ -22,6 +23,12 @@ EXTENSIONS = (0, 43, 44, 51, 60)
 LONGEST_EXTENSION = 8 * 256
 LARGEST_DATAGRAM = 65_535
 
+PIECES = 8_192
+"""Of one datagram: as many as there can be without overlap, as fragments begin at multiples of eight bytes."""
+
+PIECE_COST, RANGE_COST = 160, 80
+"""About what a piece takes in memory besides its bytes, and a range of bytes that are there."""
+
 
 class Segment(NamedTuple):
     """One row of a `SegmentBatch`; `offset` counts from the start of the packet, or of `datagram` where that was reassembled."""
@@ -38,6 +45,33 @@ class Segment(NamedTuple):
     datagram: bytes | None = None
 
 
+class Covered(msgspec.Struct):
+    """Which bytes of a datagram are there: ranges that neither touch nor overlap, in order."""
+
+    starts: list[int] = msgspec.field(default_factory=list)
+    ends: list[int] = msgspec.field(default_factory=list)
+
+    def add(self, start: int, end: int) -> bool:
+        """Take in the bytes from `start` to `end`; whether one of them is new."""
+        starts, ends = self.starts, self.ends
+        first = bisect_left(ends, start)
+        last = bisect_right(starts, end)
+        if first < last:
+            if starts[first] <= start and end <= ends[first]:
+                return False
+            start, end = min(start, starts[first]), max(end, ends[last - 1])
+        elif start == end:
+            return False
+        starts[first:last] = [start]
+        ends[first:last] = [end]
+        return True
+
+    @property
+    def reach(self) -> int:
+        """How far the bytes go from 0 without a hole."""
+        return self.ends[0] if self.starts and not self.starts[0] else 0
+
+
 class Partial(msgspec.Struct):
     """A datagram of which not every fragment has come."""
 
@@ -46,9 +80,18 @@ class Partial(msgspec.Struct):
     following: int = TCP
     end: int | None = None
     size: int = 0
+    """Bytes in all pieces."""
     held: int = 0
-    pieces: list[tuple[int, int, bytes]] = msgspec.field(default_factory=list)
-    """Offset, size as sent and captured bytes, in the order of arrival."""
+    """What it was last counted as."""
+    pieces: list[tuple[int, bytes]] = msgspec.field(default_factory=list)
+    """Offset and captured bytes, in the order of arrival."""
+    sent: Covered = msgspec.field(default_factory=Covered)
+    captured: Covered = msgspec.field(default_factory=Covered)
+
+    @property
+    def cost(self) -> int:
+        ranges = len(self.sent.starts) + len(self.captured.starts)
+        return self.size + PIECE_COST * len(self.pieces) + RANGE_COST * ranges
 
 
 class OddPackets:
@@ -123,20 +166,24 @@ class OddPackets:
         partial = self._waiting.get(key)
         if partial is None:
             partial = self._waiting[key] = Partial(time_ns)
-        if any(piece[:2] == (offset, size) and len(piece[2]) >= len(data) for piece in partial.pieces):
-            return WAITS
         if offset == 0 and not partial.header:
             partial.header, partial.following = header, following
         if not more and partial.end is None:
             partial.end = end
-        partial.pieces.append((offset, size, data))
-        partial.size += size
-        cost = len(data) + 256  # about what a piece takes besides its bytes
-        partial.held += cost
-        self._held += cost
-        if partial.end is not None and partial.size >= partial.end and partial.header and _reach(partial.pieces, sent=True) >= partial.end:
+        partial.sent.add(offset, end)
+        # Nothing is kept that others have brought before
+        if partial.captured.add(offset, offset + len(data)):
+            partial.pieces.append((offset, data))
+            partial.size += len(data)
+        held = partial.cost
+        self._held += held - partial.held
+        partial.held = held
+        if partial.end is not None and partial.header and partial.sent.reach >= partial.end:
             self._drop(key)
             return self._whole(partial, partial.end, time_ns)
+        if len(partial.pieces) > PIECES:
+            self._drop(key)
+            self.dropped += 1
         while self._held > self._limit or len(self._waiting) > self._datagrams:
             self._drop(next(iter(self._waiting)))
             self.dropped += 1
@@ -144,10 +191,12 @@ class OddPackets:
 
     def _whole(self, partial: Partial, end: int, time_ns: int) -> Segment | Outcome:
         """The segment of a complete datagram: where fragments overlap the first that came counts, what was cut stays missing."""
-        data = bytearray(LARGEST_DATAGRAM)
-        for offset, _, piece in reversed(partial.pieces):
-            data[offset : offset + len(piece)] = piece
-        payload = bytes(data[: min(end, _reach(partial.pieces, sent=False))])
+        known = min(end, partial.captured.reach)
+        data = bytearray(known)
+        for offset, piece in reversed(partial.pieces):
+            if offset < known:
+                data[offset : min(offset + len(piece), known)] = piece[: known - offset]
+        payload = bytes(data)
         header = bytearray(partial.header)
         if len(header) == 40 and header[0] >> 4 == 6:
             struct.pack_into(">HB", header, 4, end, partial.following)
@@ -156,7 +205,10 @@ class OddPackets:
                 return UNDECODED
             struct.pack_into(">H2xH", header, 2, len(header) + end, 0)
         datagram = bytes(header) + payload
-        found = self.packet(datagram, len(header) + end, time_ns)
+        # A fragment in a datagram that came in fragments may complete another one, and so on without end
+        found = _UNJOINED.packet(datagram, len(header) + end, time_ns)
+        if found is WAITS:
+            return UNDECODED
         return found._replace(datagram=datagram) if isinstance(found, Segment) else found
 
     def _expire(self, time_ns: int) -> None:
@@ -180,14 +232,7 @@ class Unjoined(OddPackets):
         return WAITS
 
 
-def _reach(pieces: list[tuple[int, int, bytes]], *, sent: bool) -> int:
-    """How far the pieces reach from 0 without a hole, as sent or as captured."""
-    reach = 0
-    for offset, size in sorted((offset, size if sent else len(data)) for offset, size, data in pieces):
-        if offset > reach:
-            break
-        reach = max(reach, offset + size)
-    return reach
+_UNJOINED = Unjoined()
 
 
 def _jumbo(header: dpkt.ip6.IP6HopOptsHeader) -> int | None:

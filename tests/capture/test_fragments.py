@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import random
 import struct
+from collections.abc import Callable
 
 import pytest
 
 from dissect.capture.link import LinkParser
-from dissect.capture.odd import UNDECODED, WAITS, OddPackets, Segment
+from dissect.capture.odd import PIECES, UNDECODED, WAITS, OddPackets, Segment
 from tests.capture.frames import A, B, Packet, ethernet, ip4, ip6, parse, pcap, reader, segments, table, tcp
+from tests.work import peak, steps
 
 SECOND = 1_000_000_000
 
@@ -170,7 +172,7 @@ def test_limit_of_datagrams_drops_the_oldest() -> None:
 
 
 def test_limit_of_bytes_drops_the_oldest() -> None:
-    odd = OddPackets(held=2000)
+    odd = OddPackets(held=2200)
     cuts = [cut4(tcp(DATA), 400, identity=n) for n in range(5)]
     send(odd, *(one[0] for one in cuts))
     assert odd.dropped == 2
@@ -185,6 +187,68 @@ def test_memory_is_bounded_by_the_limits() -> None:
     for n in range(10_000):  # one datagram, ever more pieces
         send(odd, ip4(bytes(8), identity=1, offset=n * 8 % 60_000, more=True))
     assert odd._held <= 100_000
+
+
+def places(count: int) -> dict[str, list[int]]:
+    """Where fragments of one datagram begin, in the order in which they come."""
+    once = [8 * n for n in range(count)]
+    apart = [16 * n for n in range(count)]
+    mixed = random.Random(1).sample(apart, count)
+    return {"in order": once, "backwards": once[:0:-1], "apart": apart, "mixed": mixed, "again and again": once[:10] * (count // 10)}
+
+
+def of_ipv6(offset: int) -> bytes:
+    return ip6(struct.pack(">BBHI", 6, 0, offset | 1, 7) + bytes(8), following=44)
+
+
+@pytest.mark.parametrize("kind", places(10))
+@pytest.mark.parametrize("fragment", [lambda offset: ip4(bytes(8), offset=offset, more=True), of_ipv6], ids=["IPv4", "IPv6"])
+def test_a_fragment_costs_the_same_however_many_came_before(kind: str, fragment: Callable[[int], bytes]) -> None:
+    def cost(count: int) -> int:
+        odd = OddPackets()
+        packets = [fragment(offset) for offset in places(count)[kind]]
+        return steps(lambda: send(odd, *packets))
+
+    assert cost(1600) < 2.2 * cost(800)
+
+
+def test_a_datagram_without_end_costs_the_same_as_many() -> None:
+    def cost(count: int) -> int:
+        odd = OddPackets()
+        packets = [ip4(bytes(8), identity=n & 0xFFFF, src=n.to_bytes(4, "big"), more=True) for n in range(count)]
+        return steps(lambda: send(odd, *packets))
+
+    assert cost(4000) < 2.2 * cost(2000)
+
+
+def test_pieces_of_a_datagram_are_bounded() -> None:
+    rng = random.Random(1)
+    odd = OddPackets()
+    for _ in range(30_000):  # overlapping, of all sizes, cut at all lengths
+        offset, size = 8 * rng.randrange(8_000), 8 * rng.randrange(1, 100)
+        packet = ip4(bytes(size), offset=offset, more=True)
+        odd.packet(packet[: rng.randrange(20, len(packet) + 1)], len(packet), 0)
+        assert all(len(one.pieces) <= PIECES for one in odd._waiting.values())
+    assert odd._held <= 16 << 20
+
+
+def test_fragments_of_which_nothing_was_captured_are_bounded_too() -> None:
+    odd = OddPackets(held=100_000)
+
+    def many() -> None:
+        for n in range(20_000):
+            odd.packet(ip4(bytes(8), identity=n % 100, offset=16 * (n // 100), more=True)[:20], 28, 0)
+
+    assert peak(many) < 300_000
+
+
+def test_fragments_in_datagrams_that_came_in_fragments_are_not_put_together() -> None:
+    def last(identity: int) -> bytes:
+        return struct.pack(">BBHI", 44, 0, 8, identity)
+
+    first = [ip6(struct.pack(">BBHI", 44, 0, 1, n) + last(n + 1), following=44) for n in range(1000)]
+    found = send(OddPackets(), *first, ip6(last(0) + bytes(8), following=44))
+    assert found == [WAITS] * 1000 + [UNDECODED]
 
 
 def test_packets_that_are_none() -> None:
