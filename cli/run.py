@@ -27,6 +27,9 @@ COMMANDS = ("check", "conversations", "pipeline", "protocols", "schema", "scrub"
 
 STOPPED = "stopped by -c"
 
+LINKS_NAMED = 8
+"""So many link types that are not known are told one by one."""
+
 PATIENCE = 1.0
 """Seconds after which a run is long enough for a progress bar."""
 
@@ -246,7 +249,11 @@ def _unread(rows: Sequence[ConversationRow], before: Mapping[str, int]) -> str:
 
 def _passed_over(counters: Counters) -> list[str]:
     """Packets that may well have carried messages, but were not looked at."""
-    told = [f"{count(packets, 'packet')} of link type {link} not read" for link, packets in sorted(counters.unknown_links.items())]
+    links = sorted(counters.unknown_links.items())
+    told = [f"{count(packets, 'packet')} of link type {link} not read" for link, packets in links[:LINKS_NAMED]]
+    others = [packets for _, packets in links[LINKS_NAMED:]]
+    if others:
+        told.append(f"{count(sum(others), 'packet')} of {count(len(others), 'more link type')} not read")
     damaged = counters.undecoded - sum(counters.unknown_links.values())
     if damaged:
         told.append(f"{count(damaged, 'packet')} cut or malformed before the end of the headers")

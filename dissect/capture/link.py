@@ -23,6 +23,8 @@ Ints = NDArray[np.int64]
 
 ETHERNET, PPP, PPP_HDLC, CISCO_HDLC, SLL, SLL2, NULL, LOOP = 1, 9, 50, 104, 113, 276, 0, 108
 RAW = (12, 14, 101, 228, 229)
+LINKS = frozenset((ETHERNET, PPP, PPP_HDLC, CISCO_HDLC, SLL, SLL2, NULL, LOOP, *RAW))
+"""The link types that are known."""
 
 IPV4, IPV6 = 0x0800, 0x86DD
 VLAN = (0x8100, 0x88A8, 0x9100)
@@ -172,9 +174,9 @@ class LinkParser:
                 if len(other):
                     _count_tunnels(other, counters.tunnels)
         if known < len(kind):
-            foreign = kind == UNKNOWN_LINK
-            for link in np.unique(batch.link[foreign]).tolist():
-                counters.unknown_links[link] = counters.unknown_links.get(link, 0) + int(np.count_nonzero(batch.link == link))
+            foreign, packets = np.unique(batch.link[kind == UNKNOWN_LINK], return_counts=True)
+            for link, count in zip(foreign.tolist(), packets.tolist(), strict=True):
+                counters.unknown_links[link] = counters.unknown_links.get(link, 0) + count
             unclear = int(np.count_nonzero((kind == SHORT) | (kind == UNKNOWN_LINK)))
             counters.undecoded += unclear
             counters.not_tcp += len(kind) - known - unclear - int(np.count_nonzero(kind == DUPLICATE))
@@ -251,7 +253,7 @@ def _link(batch: PacketBatch) -> tuple[Ints, Ints, Ints | None]:
     start = batch.offset.copy()
     kind = np.full(len(batch), UNKNOWN_LINK, np.int64)
     place = None
-    for link in np.unique(batch.link).tolist():
+    for link in LINKS.intersection(np.unique(batch.link).tolist()):
         rows = np.flatnonzero(batch.link == link)
         start[rows], kind[rows], types = _of_link(link, batch.buffer, batch.offset[rows], batch.captured[rows])
         if types is not None:

@@ -6,6 +6,7 @@ After the I-D draft-ietf-opsawg-pcapng, with the obsolete Packet Block; unknown 
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -30,19 +31,50 @@ LEAST = {SECTION: 28, INTERFACE: 20, OBSOLETE: 32, SIMPLE: 16, ENHANCED: 32}
 OPTIONS_ROOM = 1 << 20
 """How much larger than its packet a block may be."""
 
+MOST_INTERFACES = 1 << 24
+"""Of one section. Dozens are many."""
+
 OPTION_RESOLUTION, OPTION_OFFSET = 9, 14
 LAST_SECOND = (1 << 63) // 1_000_000_000 - 1
 LAST_NS = LAST_SECOND * 1_000_000_000
 """Times are 64 bits of nanoseconds; what is later stops here, what is before 1970 at 0."""
 
 
-class Interface(NamedTuple):
-    """What an interface description says."""
+class Interfaces:
+    """What the interface descriptions of a section say, as columns: there may be one for each packet."""
 
-    link: int
-    snap: int
-    resolution: int
-    offset: int
+    def __init__(self) -> None:
+        self.snap = 0
+        """Of the first one, which simple packets belong to."""
+        self._link = array("H")
+        self._resolution = array("B")
+        self._offset = array("q")
+
+    def __len__(self) -> int:
+        return len(self._link)
+
+    def add(self, link: int, snap: int, resolution: int, offset: int) -> None:
+        if not self._link:
+            self.snap = snap
+        self._link.append(link)
+        self._resolution.append(resolution)
+        self._offset.append(offset)
+
+    def links(self, index: Ints) -> Ints:
+        return np.frombuffer(self._link, np.uint16)[index].astype(np.int64)
+
+    def times(self, index: Ints, ticks: NDArray[np.uint64]) -> Ints:
+        """The times (ns) of packets of these interfaces."""
+        resolution, offset = np.frombuffer(self._resolution, np.uint8)[index], np.frombuffer(self._offset, np.int64)[index]
+        if (resolution == resolution[0]).all() and (offset == offset[0]).all():
+            return _nanoseconds(ticks, int(resolution[0]), int(offset[0]))
+        alike = np.lexsort((offset, resolution))
+        resolution, offset = resolution[alike], offset[alike]
+        begin = np.flatnonzero(np.append(True, (resolution[1:] != resolution[:-1]) | (offset[1:] != offset[:-1])))
+        time_ns = np.empty(len(ticks), np.int64)
+        for first, rows in zip(begin.tolist(), np.split(alike, begin[1:]), strict=True):
+            time_ns[rows] = _nanoseconds(ticks[rows], int(resolution[first]), int(offset[first]))
+        return time_ns
 
 
 class Packets(NamedTuple):
@@ -120,7 +152,7 @@ class Sections:
     def __init__(self, links: dict[int, None]) -> None:
         self._links = links
         self._order = "<"
-        self._interfaces: list[Interface] = []
+        self._interfaces = Interfaces()
         self._limit = ALWAYS
         self._time_ns = 0
 
@@ -129,14 +161,14 @@ class Sections:
         parts: list[Packets] = []
         at, end = 0, len(buffer)
         while end - at >= 12:
-            found: dict[int, list[int]] = {ENHANCED: [], SIMPLE: [], OBSOLETE: []}
+            found: dict[int, list[int]] = {ENHANCED: [], SIMPLE: [], OBSOLETE: [], INTERFACE: []}
             at = self._run(buffer, at, found)
             wrong = self._packets(buffer, found, parts)
             if wrong is not None:
                 return Walked(parts, *wrong)
             if end - at < 12:
                 break
-            # The run ended at a block that says something about others, is not whole, or cannot be true.
+            # The run ended at a block that begins a section, is not whole, or cannot be true.
             kind, size = struct.unpack_from(self._order + "II", buffer, at)
             if kind == SECTION:
                 magic = buffer[at + 8 : at + 12]
@@ -154,18 +186,24 @@ class Sections:
                 (major,) = struct.unpack_from(self._order + "H", buffer, at + 12)
                 if major != 1:
                     return Walked(parts, at, 0, f"pcapng version {major} is not known")
-                self._interfaces = []
+                self._interfaces = Interfaces()
                 self._limit = ALWAYS
             elif kind == INTERFACE:
-                self._describe(buffer, at, size)
+                if len(self._interfaces) >= MOST_INTERFACES:
+                    return Walked(parts, at, 0, f"a section describes more than {MOST_INTERFACES} interfaces")
+                self._links[self._describe(buffer, at)] = None
             at += size
         return Walked(parts, at, 12 - (end - at))
 
     def _run(self, buffer: bytes, at: int, found: dict[int, list[int]]) -> int:
-        """Locates packet blocks from `at` on; the position of the first block that has to be looked at. Only this goes block by block."""
+        """Locates packets and interface descriptions from `at` on; the position of the first block that has to be looked at.
+
+        Only this goes block by block.
+        """
         unpack = struct.Struct(self._order + "II").unpack_from
         enhanced = found[ENHANCED].append
-        end = len(buffer)
+        interface, left = found[INTERFACE], MOST_INTERFACES - len(self._interfaces)
+        end, limit = len(buffer), self._limit + OPTIONS_ROOM
         while end - at >= 12:
             kind, size = unpack(buffer, at)
             follow = at + size
@@ -175,6 +213,11 @@ class Sections:
                 if size < 32:
                     break
                 enhanced(at)
+            elif kind == INTERFACE:
+                whole = 20 <= size <= limit and buffer[at + 4 : at + 8] == buffer[follow - 4 : follow]
+                if not whole or len(interface) >= left:
+                    break
+                interface.append(at)
             elif kind in found:
                 if size < LEAST[kind]:
                     break
@@ -186,34 +229,40 @@ class Sections:
 
     def _packets(self, buffer: bytes, found: dict[int, list[int]], parts: list[Packets]) -> tuple[int, int, str] | None:
         """Adds the packets of these blocks to `parts`, up to the first block that cannot be true: its position, 0 and the reason."""
+        known = len(self._interfaces)
+        described = found.pop(INTERFACE)
+        links = [self._describe(buffer, place) for place in described]
         pieces = [self._columns(buffer, kind, np.array(starts, np.int64)) for kind, starts in found.items() if starts]
-        if not pieces:
-            return None
-        at, size, interface, ticks, captured, wire, simple = pieces[0]
-        if len(pieces) > 1:
-            columns = [np.concatenate(same) for same in zip(*pieces, strict=True)]
-            order = np.argsort(columns[0])
-            at, size, interface, ticks, captured, wire, simple = (column[order] for column in columns)
-        offset = at + np.where(simple, 12, 28)
-        unequal = gather(buffer, at + size - 4, self._order + "u4") != size
-        nowhere = interface >= len(self._interfaces)
-        beyond = captured > size - np.where(simple, 16, 32)
-        wrong = np.flatnonzero(unequal | nowhere | beyond)
         damage = None
-        count = len(at)
-        if len(wrong):
-            count = int(wrong[0])
-            if unequal[count]:
-                reason = "a block's length is not repeated at its end"
-            elif nowhere[count]:
-                reason = f"a packet names interface {interface[count]}, the section has {len(self._interfaces)}"
-            else:
-                reason = f"a packet says it has {captured[count]} bytes, its block {size[count]}"
-            damage = int(at[count]), 0, reason
-        if count:
-            time_ns = self._times(ticks[:count], interface[:count], simple[:count])
-            links = np.array([one.link for one in self._interfaces], np.int64)[interface[:count]]
-            parts.append(Packets(time_ns, offset[:count], captured[:count], np.maximum(captured, wire)[:count], links))
+        if pieces:
+            at, size, interface, ticks, captured, wire, simple = pieces[0]
+            if len(pieces) > 1:
+                columns = [np.concatenate(same) for same in zip(*pieces, strict=True)]
+                order = np.argsort(columns[0])
+                at, size, interface, ticks, captured, wire, simple = (column[order] for column in columns)
+            offset = at + np.where(simple, 12, 28)
+            unequal = gather(buffer, at + size - 4, self._order + "u4") != size
+            there = known + np.searchsorted(np.array(described, np.int64), at)
+            nowhere = interface >= there
+            beyond = captured > size - np.where(simple, 16, 32)
+            wrong = np.flatnonzero(unequal | nowhere | beyond)
+            count = len(at)
+            if len(wrong):
+                count = int(wrong[0])
+                if unequal[count]:
+                    reason = "a block's length is not repeated at its end"
+                elif nowhere[count]:
+                    reason = f"a packet names interface {interface[count]}, the section has {there[count]}"
+                else:
+                    reason = f"a packet says it has {captured[count]} bytes, its block {size[count]}"
+                damage = int(at[count]), 0, reason
+            if count:
+                time_ns = self._times(ticks[:count], interface[:count], simple[:count])
+                links_there = self._interfaces.links(interface[:count])
+                parts.append(Packets(time_ns, offset[:count], captured[:count], np.maximum(captured, wire)[:count], links_there))
+        for place, link in zip(described, links, strict=True):
+            if damage is None or place < damage[0]:
+                self._links[link] = None
         return damage
 
     def _columns(self, buffer: bytes, kind: int, at: Ints) -> tuple[NDArray[Any], ...]:
@@ -222,10 +271,9 @@ class Sections:
         size = gather(buffer, at + 4, u4).astype(np.int64)
         if kind == SIMPLE:
             wire = gather(buffer, at + 8, u4).astype(np.int64)
-            snap = self._interfaces[0].snap if self._interfaces else 0
             captured = np.minimum(wire, size - 16)
-            if snap:
-                captured = np.minimum(captured, snap)
+            if self._interfaces.snap:
+                captured = np.minimum(captured, self._interfaces.snap)
             return at, size, np.zeros(len(at), np.int64), np.zeros(len(at), np.uint64), captured, wire, np.ones(len(at), np.bool_)
         interface = gather(buffer, at + 8, u4 if kind == ENHANCED else self._order + "u2").astype(np.int64)
         high, low = (gather(buffer, at + place, u4).astype(np.uint64) for place in (12, 16))
@@ -234,19 +282,16 @@ class Sections:
 
     def _times(self, ticks: NDArray[np.uint64], interface: Ints, simple: NDArray[np.bool_]) -> Ints:
         """Nanoseconds since 1970; a simple packet has no time and is given that of the packet before it."""
-        time_ns = np.empty(len(ticks), np.int64)
-        for index in np.unique(interface).tolist():
-            mine = interface == index
-            time_ns[mine] = _nanoseconds(ticks[mine], self._interfaces[index])
+        time_ns = self._interfaces.times(interface, ticks)
         if simple.any():
             source = np.maximum.accumulate(np.where(simple, -1, np.arange(len(ticks))))
             time_ns = np.where(source >= 0, time_ns[source], self._time_ns)
         self._time_ns = int(time_ns[-1])
         return time_ns
 
-    def _describe(self, buffer: bytes, at: int, size: int) -> None:
-        """Takes an interface description with the two options that change times."""
-        link, snap = struct.unpack_from(self._order + "H2xI", buffer, at + 8)
+    def _describe(self, buffer: bytes, at: int) -> int:
+        """Takes an interface description with the two options that change times; its link type."""
+        size, link, snap = struct.unpack_from(self._order + "IH2xI", buffer, at + 4)
         resolution, offset = 6, 0
         option, end = at + 16, at + size - 4
         while option + 4 <= end:
@@ -259,22 +304,22 @@ class Sections:
             elif code == 0:
                 break
             option += 4 + (length + 3 & ~3)
-        self._interfaces.append(Interface(link, snap, resolution, offset))
+        self._interfaces.add(link, snap, resolution, offset)
         self._limit = max(self._limit, size_limit(snap))
-        self._links[link] = None
+        return int(link)
 
 
-def _nanoseconds(ticks: NDArray[np.uint64], interface: Interface) -> Ints:
-    exponent = interface.resolution & 0x7F
+def _nanoseconds(ticks: NDArray[np.uint64], resolution: int, offset: int) -> Ints:
+    exponent = resolution & 0x7F
     time_ns: Ints
-    if interface.resolution <= 9:
+    if resolution <= 9:
         factor = 10 ** (9 - exponent)
         time_ns = np.minimum(ticks, np.uint64(LAST_NS // factor)).astype(np.int64) * factor
-    elif interface.resolution < 0x80:
+    elif resolution < 0x80:
         time_ns = np.array([min(one // 10 ** (exponent - 9), LAST_NS) for one in ticks.tolist()], np.int64)
     else:  # parts of a second by powers of two
         time_ns = np.array([min((one * 1_000_000_000) >> exponent, LAST_NS) for one in ticks.tolist()], np.int64)
-    if interface.offset:
-        offset: int = min(max(interface.offset, -LAST_SECOND), LAST_SECOND) * 1_000_000_000
+    if offset:
+        offset = min(max(offset, -LAST_SECOND), LAST_SECOND) * 1_000_000_000
         time_ns = np.minimum(np.maximum(time_ns, -offset), LAST_NS - max(offset, 0)) + offset
     return time_ns

@@ -45,6 +45,7 @@ from tests.capture.frames import (
     table,
     tcp,
 )
+from tests.work import steps
 
 STREAM4 = [
     ip4(tcp(seq=999, flags=SYN, options=bytes.fromhex("020405b401010402"))),
@@ -344,6 +345,18 @@ def test_what_is_not_tcp_is_counted() -> None:
     found, parser = parse([*packets, ethernet(ip4(tcp()))])
     assert len(found) == 1
     assert (parser.counters.not_tcp, parser.counters.tcp, parser.counters.undecoded) == (len(packets), 1, 0)
+
+
+def test_link_types_cost_the_same_however_many_there_are() -> None:
+    def cost(count: int) -> int:
+        described = [interface(1000 + n) for n in range(count)]
+        (batch,) = reader(b"".join([section(), *described, *(enhanced(Packet(bytes(20)), index=n) for n in range(count))]))
+        parser = LinkParser()
+        work = steps(lambda: parser.segments(batch, 0))
+        assert parser.counters.unknown_links == {1000 + n: 1 for n in range(count)}
+        return work
+
+    assert cost(800) < 2.2 * cost(400) < 20_000
 
 
 def test_unknown_link_types_are_undecoded() -> None:

@@ -29,6 +29,7 @@ from tests.capture.frames import (
     sll2,
     tcp,
 )
+from tests.work import peak, steps
 
 PACKETS = [Packet(ethernet(ip4(tcp(bytes([n]) * n, seq=n))), START_NS + n * 1_001_000) for n in range(1, 12)]
 UNKNOWN = block(0x0BAD, b"never heard of")
@@ -255,6 +256,54 @@ def test_damage_ends_the_reading_behind_all_whole_packets(bad: bytes, reason: st
     count, error = damaged(*before, bad, enhanced(PACKETS[2]))
     assert (count, error.packet, error.offset) == (1, 1, sum(map(len, before)))
     assert reason in str(error)
+
+
+def test_an_interface_counts_from_its_description_on() -> None:
+    before = [section(), interface(), enhanced(PACKETS[0]), interface(SLL2), enhanced(PACKETS[1])]
+    count, error = damaged(*before, enhanced(PACKETS[2], index=2), interface(), enhanced(PACKETS[3], index=2))
+    assert (count, error.offset) == (2, sum(map(len, before)))
+    assert "names interface 2, the section has 2" in str(error)
+    opened = reader(b"".join([*before, enhanced(PACKETS[2], index=2), interface(NULL)]))
+    with pytest.raises(CaptureError):
+        list(opened)
+    assert opened.link_types == (1, SLL2)
+
+
+def of_its_own(count: int, described: int) -> bytes:
+    """Packets of so many interfaces, after every `described` descriptions as many packets."""
+    blocks = [section()]
+    for first in range(0, count, described):
+        blocks += [interface(resolution=6 + n % 4, offset=n) for n in range(first, first + described)]
+        blocks += [enhanced(PACKETS[0], index=n) for n in range(first, first + described)]
+    return b"".join(blocks)
+
+
+@pytest.mark.parametrize("described", [1, 100, 400])
+def test_an_interface_costs_the_same_however_many_there_are(described: int) -> None:
+    def cost(count: int) -> int:
+        file = of_its_own(count, described)
+        assert len(times(file)) == count
+        return steps(lambda: times(file))
+
+    assert cost(1600) < 2.2 * cost(800)
+
+
+def test_interfaces_take_little_memory() -> None:
+    file = section() + block(1, struct.pack("<HHI", 1, 0, 0)) * 50_000
+    assert peak(lambda: times(file)) < 50_000 * 90
+
+
+def test_times_of_many_interfaces() -> None:
+    packets = [enhanced(PACKETS[0], index=n, ticks=5_000_000_000 + n) for n in (3, 0, 2, 2, 1, 3)]
+    described = [interface(resolution=9), interface(resolution=6), interface(resolution=9, offset=7), interface()]
+    assert times(section(), *described, *packets) == [
+        5_000_000_003_000,
+        5_000_000_000,
+        12_000_000_002,
+        12_000_000_002,
+        5_000_000_001_000,
+        5_000_000_003_000,
+    ]
 
 
 def test_unknown_block_larger_than_the_file_is_cut_off_and_not_kept() -> None:
