@@ -17,8 +17,8 @@ import io
 import mmap
 import re
 import struct
-from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heappop, heapreplace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -234,15 +234,17 @@ def _begin_section(piece: Piece, data: bytes) -> None:
     """Takes the blocks before the first packet of a pcapng file: the section header and its interfaces are the head."""
     order = pcapng.BYTE_ORDERS.get(data[8:12])
     at, snap = 0, 0
+    head: list[bytes] = []
     while order is not None and at + 20 <= len(data):
         kind, size, _, own = struct.unpack_from(order + "IIII", data, at)
         if size & 3 or size < pcapng.LEAST.get(kind, 12) or at + size > len(data) or kind in PACKETS or (at and kind == pcapng.SECTION):
             break
         if kind in (pcapng.SECTION, pcapng.INTERFACE):
-            piece.head += data[at : at + size]
+            head.append(data[at : at + size])
         if kind == pcapng.INTERFACE:
             snap = max(snap, own or LARGEST)
         at += size
+    piece.head = b"".join(head)
     piece.start = at
     piece.limit = min(snap or LARGEST, LARGEST)
 
@@ -422,14 +424,18 @@ def border(piece: Piece, near: int) -> int | None:
         first = stream.read(pcap.HEADER + 16)
     follow = _pcap_chain(data, first, near, piece) if piece.format == "pcap" else _pcapng_chain(data, near, piece)
     reach = piece.limit + BLOCK_ROOM
+    # A sorted list is a heap
     heads = sorted(at for at in follow if at < reach)
+    known = set(heads)
     while len(heads) > 1:
         after = follow[heads[0]]
-        del heads[0]
         if after not in follow:
             return None
-        if after not in heads:
-            insort(heads, after)
+        if after in known:
+            heappop(heads)
+        else:
+            known.add(after)
+            heapreplace(heads, after)
     return near + heads[0] if heads else None
 
 

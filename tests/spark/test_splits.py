@@ -11,11 +11,13 @@ import pyarrow as pa
 import pytest
 
 from dissect.errors import UsageError
+from dissect.spark import splits
 from dissect.spark.rows import read
 from dissect.spark.splits import Plan, expand, plan
 from tests.capture.frames import (
     START_NS,
     Packet,
+    block,
     enhanced,
     ethernet,
     interface,
@@ -144,6 +146,38 @@ def test_interfaces_of_a_cut_pcapng_keep_their_links_and_resolutions(capture: Pa
     cut = plan([str(path)], 40_000)
     assert len(cut.splits) > 5
     assert rows(cut) == rows(plan([str(path)], 1 << 30))
+
+
+class Compared(int):
+    """A number that counts how often one was compared."""
+
+    count = 0
+
+    def __lt__(self, other: int) -> bool:
+        Compared.count += 1
+        return int(self) < int(other)
+
+    def __eq__(self, other: object) -> bool:
+        Compared.count += 1
+        return int(self) == other
+
+    __hash__ = int.__hash__
+
+
+def test_borders_cost_the_same_however_many_there_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "c.pcapng"
+    path.write_bytes(section() + interface() + block(77, b"") * 4000)
+
+    def cost(count: int) -> int:
+        # Chains side by side, so that what follows a record is far from it among all that may be one
+        chain = {Compared(at): Compared(at + 6 * count) for at in range(0, 24 * count, 12)}
+        monkeypatch.setattr(splits, "_pcapng_chain", lambda data, near, piece: chain)
+        piece = splits.Piece(str(path), "pcapng", b"", None, 0, [], 0, 12 * count - splits.BLOCK_ROOM)
+        Compared.count = 0
+        assert splits.border(piece, 0) is None
+        return Compared.count
+
+    assert cost(2000) < 2.5 * cost(1000)
 
 
 def test_what_is_no_capture_is_told_and_the_others_are_read(capture: Path, tmp_path: Path) -> None:
