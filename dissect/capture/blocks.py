@@ -35,6 +35,8 @@ class Raw:
         self._read: Callable[[int], bytes | None] = getattr(stream, "read1", None) or stream.read
         self._poll: select.poll | None = None
         self._ahead = b""
+        self._at = 0
+        """Where in `_ahead` the next byte is."""
         with contextlib.suppress(OSError, ValueError, AttributeError):
             self._examine(stream.fileno())
 
@@ -53,9 +55,12 @@ class Raw:
 
     def read(self, size: int) -> bytes:
         """Some bytes, at most `size`; none at the end."""
-        if self._ahead:
-            data, self._ahead = self._ahead[:size], self._ahead[size:]
-            return data
+        if self._at < len(self._ahead):
+            at, self._at = self._at, min(self._at + size, len(self._ahead))
+            return self._ahead[at : self._at]
+        return self._more(size)
+
+    def _more(self, size: int) -> bytes:
         try:
             data = self._read(size) or b""
         except OSError as error:
@@ -65,23 +70,33 @@ class Raw:
         self.count += len(data)
         return data
 
+    def take(self, size: int) -> bytes:
+        """As `read`, of what is packed: some of it can be given `back`."""
+        if self._at == len(self._ahead):
+            self._ahead, self._at = self._more(PIECE), 0
+        return self.read(size)
+
+    def back(self, count: int) -> None:
+        """Gives back the last `count` bytes of what `take` gave."""
+        self._at -= count
+
     def peek(self, size: int) -> bytes:
         """The next `size` bytes, fewer only at the end; they stay to be read."""
-        while len(self._ahead) < size:
-            ahead, self._ahead = self._ahead, b""
-            data = self.read(PIECE)
-            self._ahead = ahead + data
+        while self.at_hand < size:
+            data = self._more(PIECE)
             if not data:
                 break
-        return self._ahead[:size]
+            self._ahead, self._at = self._ahead[self._at :] + data, 0
+        return self._ahead[self._at : self._at + size]
 
-    def unread(self, data: bytes) -> None:
-        """Gives back what was read too much."""
-        self._ahead = data + self._ahead
+    @property
+    def at_hand(self) -> int:
+        """How many bytes there are that need not be asked for."""
+        return len(self._ahead) - self._at
 
     def ready(self) -> bool:
         """Whether a read would not wait: always for a file; for a pipe when something has arrived or its writer has gone."""
-        return self._poll is None or bool(self._ahead) or bool(self._poll.poll(0))
+        return self._poll is None or bool(self.at_hand) or bool(self._poll.poll(0))
 
     def close(self) -> None:
         self._stream.close()

@@ -21,9 +21,11 @@ LZ4 = bytes.fromhex("04224d18")
 SKIPPED = tuple(bytes((low, 0x2A, 0x4D, 0x18)) for low in range(0x50, 0x60))
 """Begin the frames of zstd and lz4 that carry something else."""
 
+FIRST_PIECE = 1 << 7
 GZIP_PIECE = 1 << 14
 ZSTD_PIECE = 1 << 10
-"""Input of one call. gzip can make 1,000 times as much of it, zstd 32,000 times, and both give all of it at once."""
+"""Input of one call. gzip can make 1,000 times as much of it, zstd 32,000 times, and both give all of it at once. The first piece of a
+member is small, as a file can have a million members of nothing and what was given too much is copied each time."""
 
 OUTPUT = 1 << 12
 """Output of one call of those that can be told. What comes out of a call is lost when the call finds damage, so it is little."""
@@ -59,11 +61,12 @@ def _gzip(raw: Raw) -> Iterator[bytes]:
     more = True
     while more:
         unpacker = zlib.decompressobj(31)
+        size = FIRST_PIECE
         while not unpacker.eof:
-            data = raw.read(GZIP_PIECE)
+            data = raw.take(size)
             if not data:
                 raise Damaged("the gzip data is cut off")
-            before = unpacker.copy()
+            before = zlib.decompressobj(31) if size == FIRST_PIECE else unpacker.copy()
             try:
                 piece = unpacker.decompress(data)
             except zlib.error as error:
@@ -71,7 +74,8 @@ def _gzip(raw: Raw) -> Iterator[bytes]:
                 raise Damaged(f"the gzip data is damaged: {error}") from error
             if piece:
                 yield piece
-        raw.unread(unpacker.unused_data)
+            size = GZIP_PIECE
+        raw.back(len(unpacker.unused_data))
         more = _another(raw, "gzip", GZIP)
 
 
@@ -90,13 +94,15 @@ def _members(raw: Raw, what: str, magic: bytes, make: Callable[[], Any]) -> Iter
     while more:
         unpacker = make()
         parts = _Parts()
+        size = FIRST_PIECE
         while not unpacker.eof:
             data = b""
             if unpacker.needs_input:
                 yield from parts.take()
-                data = raw.read(PIECE)
+                data = raw.take(size)
                 if not data:
                     raise Damaged(f"the {what} data is cut off")
+                size = PIECE
             try:
                 parts.add(unpacker.decompress(data, OUTPUT))
             except (OSError, lzma.LZMAError) as error:
@@ -105,17 +111,21 @@ def _members(raw: Raw, what: str, magic: bytes, make: Callable[[], Any]) -> Iter
             if parts.size >= TOGETHER:
                 yield from parts.take()
         yield from parts.take()
-        raw.unread(unpacker.unused_data)
+        raw.back(len(unpacker.unused_data))
         more = _another(raw, what, magic)
 
 
 def _another(raw: Raw, what: str, magic: bytes) -> bool:
     """Whether another stream follows; zero bytes fill up to a block size in between and at the end."""
-    while (following := raw.peek(PIECE if raw.ready() else 1)) and not following.strip(b"\0"):
-        raw.read(len(following))
+    if raw.peek(len(magic)) == magic:
+        return True
+    size = FIRST_PIECE
+    while (following := raw.peek(size if raw.ready() else 1)) and not following.strip(b"\0"):
+        raw.take(len(following))
+        size = PIECE
     if not following:
         return False
-    raw.read(len(following) - len(following.lstrip(b"\0")))
+    raw.take(len(following) - len(following.lstrip(b"\0")))
     if raw.peek(len(magic)) != magic:
         raise Damaged(f"something else follows the {what} data")
     return True
@@ -142,41 +152,44 @@ class _Parts:
 
 def _frames(raw: Raw) -> Iterator[bytes]:
     """Frames of zstd and lz4, one after the other."""
+    zstd = room = None
     while magic := raw.peek(4):
         if magic in SKIPPED:
             size = int.from_bytes(_exactly(raw, 8, "packed")[4:], "little")
             while size:
                 size -= len(_some(raw, min(size, PIECE), "packed"))
         elif magic == ZSTD:
-            yield from _zstd(raw)
+            if zstd is None:
+                zstd = _codec("zstandard", "zstd").ZstdDecompressor(max_window_size=ZSTD_WINDOW)
+            yield from _zstd(raw, zstd)
         elif magic == LZ4:
-            yield from _lz4(raw)
+            if room is None:
+                room = bytearray(LZ4_WINDOW + 4 + max(LZ4_BLOCKS.values()))
+            yield from _lz4(raw, room)
         else:
             raise Damaged("something else follows the packed data")
 
 
-def _zstd(raw: Raw) -> Iterator[bytes]:
-    zstandard = _codec("zstandard", "zstd")
-    unpacker = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW).decompressobj()
+def _zstd(raw: Raw, zstd: Any) -> Iterator[bytes]:
+    """One frame. `zstd` has what it needs much memory for, which to ask for takes longer than a small frame."""
+    unpacker = zstd.decompressobj()
     parts = _Parts()
+    size = FIRST_PIECE
     while not unpacker.eof:
-        data = _some(raw, PIECE, "zstd")
-        for at in range(0, len(data), ZSTD_PIECE):
-            try:
-                parts.add(unpacker.decompress(data[at : at + ZSTD_PIECE]))
-            except zstandard.ZstdError as error:
-                yield from parts.take()
-                raise Damaged(f"the zstd data is damaged: {error}") from error
-            if unpacker.eof:
-                raw.unread(unpacker.unused_data + data[at + ZSTD_PIECE :])
-                break
-            if parts.size >= TOGETHER:
-                yield from parts.take()
-        yield from parts.take()
+        try:
+            parts.add(unpacker.decompress(_some(raw, size, "zstd")))
+        except _codec("zstandard", "zstd").ZstdError as error:
+            yield from parts.take()
+            raise Damaged(f"the zstd data is damaged: {error}") from error
+        if parts.size >= TOGETHER or not raw.at_hand:
+            yield from parts.take()
+        size = ZSTD_PIECE
+    raw.back(len(unpacker.unused_data))
+    yield from parts.take()
 
 
-def _lz4(raw: Raw) -> Iterator[bytes]:
-    """One frame, block by block. What was whole before a wrong checksum has been handed on by then."""
+def _lz4(raw: Raw, room: bytearray) -> Iterator[bytes]:
+    """One frame, block by block, which are unpacked into `room`. What was whole before a wrong checksum has been handed on by then."""
     cramjam, xxhash = _codec("cramjam", "lz4"), _codec("xxhash", "lz4")
     flags, sizes = descriptor = _exactly(raw, 6, "lz4")[4:]
     largest = LZ4_BLOCKS.get(sizes >> 4 & 7)
@@ -189,7 +202,6 @@ def _lz4(raw: Raw) -> Iterator[bytes]:
         raise Damaged("the lz4 data is damaged: the checksum of a frame's header is wrong")
     content = xxhash.xxh32()
     window = b""
-    room = bytearray(LZ4_WINDOW + 4 + largest)
     while (size := int.from_bytes(_exactly(raw, 4, "lz4"), "little")) != 0:
         plain, size = size >> 31, size & 0x7FFF_FFFF
         if size > largest:
@@ -239,7 +251,7 @@ def _codec(package: str, what: str) -> Any:
 
 
 def _some(raw: Raw, size: int, what: str) -> bytes:
-    data = raw.read(size)
+    data = raw.take(size)
     if not data:
         raise Damaged(f"the {what} data is cut off")
     return data

@@ -10,6 +10,7 @@ import random
 import struct
 import sys
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import cramjam
 import pytest
@@ -260,6 +261,51 @@ def test_little_that_unpacks_to_very_many_packets_comes_in_blocks(name: str) -> 
     batches = [(len(batch), len(batch.buffer)) for batch in opened]
     assert sum(rows for rows, _ in batches) == (40 << 20) // 16
     assert max(size for _, size in batches) <= 3 * blocks_module.BLOCK
+
+
+EMPTY = {
+    "gzip": gzip.compress(b""),
+    "bzip2": bz2.compress(b""),
+    "xz": lzma.compress(b""),
+    "zstd": zstandard.compress(b""),
+    "zstd with a large window": bytes.fromhex("28b52ffd 00 88 010000"),
+    "lz4": lz4_frame(b"", size=7),
+    "lz4 with a small block": lz4_head(bytes((0x60, 0x70))) + struct.pack("<I", 1) + b"\0" + bytes(4),
+    "frames to be skipped": bytes.fromhex("502a4d18 00000000"),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_members_of_nothing_cost_little_more_than_their_bytes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = EMPTY[name] * 2000
+    handled = 0
+    read = blocks_module.Raw.read
+
+    def counting_read(self: blocks_module.Raw, size: int) -> bytes:
+        nonlocal handled
+        data = read(self, size)
+        handled += len(data)
+        return data
+
+    def room(size: int) -> bytearray:
+        nonlocal handled
+        handled += size
+        return bytearray(size)
+
+    made = 0
+
+    def decompressor(**how: int) -> object:
+        nonlocal made
+        made += 1
+        return zstandard.ZstdDecompressor(**how)
+
+    monkeypatch.setattr(blocks_module.Raw, "read", counting_read)
+    monkeypatch.setattr(unpack, "bytearray", room, raising=False)
+    codec = SimpleNamespace(ZstdDecompressor=decompressor, ZstdError=zstandard.ZstdError)
+    monkeypatch.setattr(unpack, "_codec", lambda package, what: codec if package == "zstandard" else __import__(package))
+    assert unpacked(packed) == b""
+    assert handled < 2000 * unpack.FIRST_PIECE + len(packed) + (5 << 20)
+    assert made == ("zstd" in name)
 
 
 def test_unpacked_and_packed_positions() -> None:
