@@ -22,10 +22,11 @@ from dissect.model import Chunk, ConversationRow, Exchange, Gap, Hole, Message, 
 from dissect.protocols.base import END, Context, Emitted, SideView, View
 from dissect.protocols.seastar.compression import CHUNK, Unpackable, chunks, unpack, unpack_head
 from dissect.protocols.seastar.dissector import PROTOCOLS, SeastarDissector
-from dissect.protocols.seastar.framing import FORCED
+from dissect.protocols.seastar.framing import ALGORITHMS_KEPT, FEATURES_KEPT, FORCED, read_offer
 from dissect.protocols.seastar.probe import probe
 from dissect.protocols.seastar.telling import paired, relate, says, unanswered
 from dissect.protocols.seastar.verbs import load_verbs, parse_verbs
+from tests.work import peak
 
 CAPTURES = Path(__file__).parents[2] / "captures" / "golden" / "seastar-rpc"
 
@@ -749,7 +750,7 @@ def test_chunks_refer_to_the_ones_before() -> None:
         (pack("<I", len(block)), block, pack("<I", len(second)), second, pack("<I", 5 | 1 << 31), third),
     )
     frame = stream(packed)
-    found = unpack(chunks("LZ4_FRAGMENTED", frame, 0, len(frame)), frame, 0, 1 << 20)
+    found = unpack(chunks("LZ4_FRAGMENTED", frame, 0, len(frame), 1 << 20), frame, 0)
     assert found == first + first + b"hello"
 
 
@@ -814,6 +815,25 @@ def test_other_algorithms_stay_packed() -> None:
     assert list(one.notes) == ["compression SCYLLA_V3 cannot be opened"]
 
 
+def test_headers_of_chunks_alone_take_no_memory() -> None:
+    def many(count: int) -> None:
+        frame = stream(bytes(4) * count + pack("<I", 1 << 31))
+        (one,) = messages(opened((0, frame), client=FRAGMENTED_TERMS, server=FRAGMENTED_TERMS), bytes_as="omit")[2:]
+        assert one.fault is not None
+        assert one.fault.reason == f"{32_768 * count} unpacked bytes are over the limit of {1 << 26} bytes"
+        assert one.fields["compression"]["unpacked_size"] == 32_768 * count
+
+    assert peak(lambda: many(100_000)) < 12 * 400_000
+
+
+def test_records_of_a_negotiation_are_remembered_up_to_a_limit() -> None:
+    names = b",".join(b"%d" % n for n in range(10_000))
+    offer = read_offer(negotiation((0, names), *((n + 100, b"") for n in range(10_000))))
+    assert len(offer.features) == FEATURES_KEPT
+    assert len(offer.algorithms) == ALGORITHMS_KEPT
+    assert offer.rest == 0
+
+
 @given(st.binary(max_size=300), st.integers(0, 310))
 def test_the_beginning_of_a_block_unpacks_to_the_beginning(data: bytes, cut: int) -> None:
     packed = bytes(cramjam.lz4.compress_block(data, store_size=False))
@@ -825,8 +845,8 @@ def test_the_beginning_of_a_block_unpacks_to_the_beginning(data: bytes, cut: int
 def test_no_packed_bytes_are_trusted(data: bytes, algorithm: str) -> None:
     frame = stream(data)
     try:
-        blocks = chunks(algorithm, frame, 0, len(frame))
-        assert len(unpack(blocks, frame, 0, 1 << 16)) == sum(block.unpacked for block in blocks)
+        blocks = chunks(algorithm, frame, 0, len(frame), 1 << 16)
+        assert len(unpack(blocks, frame, 0)) == sum(block.unpacked for block in blocks)
     except Unpackable as error:
         assert 4 <= error.offset <= len(frame)
     unpack_head(data, 64)

@@ -41,6 +41,14 @@ class Unpackable(Exception):
         super().__init__(f"{reason} at byte {offset}")
 
 
+class Oversize(Unpackable):
+    """A frame that says it unpacks to `size` bytes, which are too many."""
+
+    def __init__(self, size: int, reason: str) -> None:
+        super().__init__(4, reason)
+        self.size = size
+
+
 class Chunk(NamedTuple):
     """One packed block of a frame: its header and block in the frame, and the size it unpacks to."""
 
@@ -51,10 +59,11 @@ class Chunk(NamedTuple):
     last: bool
 
 
-def chunks(algorithm: str, data: bytes, start: int, end: int) -> list[Chunk]:
+def chunks(algorithm: str, data: bytes, start: int, end: int, limit: int) -> list[Chunk]:
     """The blocks of the compressed frame data[start:end], whose first four bytes are its length; none: an empty frame.
 
-    Offsets count from `start`. What does not add up raises Unpackable.
+    Offsets count from `start`. What does not add up raises Unpackable, and so does what would unpack to more than `limit` bytes: a
+    frame may be nothing but the headers of chunks.
     """
     size = end - start
     if size < 8:
@@ -63,34 +72,40 @@ def chunks(algorithm: str, data: bytes, start: int, end: int) -> list[Chunk]:
         unpacked = _u32(data, start + 4)[0]
         if not unpacked:
             raise Unpackable(4, "an unpacked size of 0 is an error that closes the connection")
+        _limit(unpacked, limit)
         return [Chunk(4, 8, size, unpacked, True)]
     found: list[Chunk] = []
-    at = 4
+    at, total = 4, 0
     while True:
         if size - at < 4:
             raise Unpackable(at, f"chunk header needs 4 bytes, {size - at} left")
         head = _u32(data, start + at)[0]
         if head >= LAST_CHUNK:
             unpacked = head - LAST_CHUNK
-            if not unpacked and not found:
+            if not unpacked and not total:
                 return []
+            _limit(total + unpacked, limit)
             found.append(Chunk(at, at + 4, size, unpacked, True))
             return found
         if head > size - at - 4:
             raise Unpackable(at, f"chunk of {head} bytes, {size - at - 4} left")
-        found.append(Chunk(at, at + 4, at + 4 + head, CHUNK, False))
+        total += CHUNK
+        if total <= limit:
+            found.append(Chunk(at, at + 4, at + 4 + head, CHUNK, False))
         at += 4 + head
+
+
+def _limit(total: int, limit: int) -> None:
+    if total > limit:
+        raise Oversize(total, f"{total} unpacked bytes are over the limit of {limit} bytes")
 
 
 def unpacked_size(blocks: list[Chunk]) -> int:
     return sum(block.unpacked for block in blocks)
 
 
-def unpack(blocks: list[Chunk], data: bytes, start: int, limit: int) -> bytes:
-    """The unpacked bytes of a frame that begins at data[start]; more than `limit` are refused."""
-    total = unpacked_size(blocks)
-    if total > limit:
-        raise Unpackable(blocks[0].header, f"{total} unpacked bytes are over the limit of {limit} bytes")
+def unpack(blocks: list[Chunk], data: bytes, start: int) -> bytes:
+    """The unpacked bytes of a frame that begins at data[start]."""
     if len(blocks) == 1:
         return _block(blocks[0], data, start, b"")
     pieces: list[bytes] = []

@@ -665,7 +665,8 @@ class SeastarDissector(Dissector):
         spans: list[Span] | None = None
         if damage is None and codec in OPENED:
             try:
-                blocks = compression.chunks(codec, data, start, end)
+                limit = min(self.options.frame_limit, self.allowance.grow(end - start))
+                blocks = compression.chunks(codec, data, start, end, limit)
                 about["unpacked_size"] = compression.unpacked_size(blocks)
                 if self.options.detail:
                     spans = self._outer_spans(codec, blocks, data, start, end)
@@ -673,9 +674,11 @@ class SeastarDissector(Dissector):
                     if packed_size:
                         fields["trailing"] = self.render(data[start + 4 : end])
                     return "Empty", "one_way", None, fields, None, tuple(notes), None, NONE, None, spans
-                inner = compression.unpack(blocks, data, start, min(self.options.frame_limit, self.allowance.grow(end - start)))
+                inner = compression.unpack(blocks, data, start)
                 self.allowance.left -= len(inner)
             except Unpackable as error:
+                if isinstance(error, compression.Oversize):
+                    about["unpacked_size"] = error.size
                 fault = Fault("compression", error.offset, error.reason)
             else:
                 if self.options.detail:

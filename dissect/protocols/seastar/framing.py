@@ -57,6 +57,9 @@ NEAR, FAR = 4, 64
 LARGE_SEGMENT = 256
 NEVER = 1 << 62
 
+FEATURES_KEPT, ALGORITHMS_KEPT = 256, 64
+"""So many records of a negotiation frame are remembered, and so many names of compressions. There are six and a handful."""
+
 LEEWAY = 1 << 20
 """How far msg_ids may be from the last one where the framing is known and frames in between were lost."""
 
@@ -99,7 +102,8 @@ class Offer(NamedTuple):
 
     @property
     def algorithms(self) -> list[str]:
-        return [name for name in lossy(self.features.get(COMPRESS, b"")).split(",") if name]
+        names = lossy(self.features.get(COMPRESS, b"")).split(",", ALGORITHMS_KEPT)
+        return [name for name in names[:ALGORITHMS_KEPT] if name]
 
     def exceeds(self, other: Offer) -> bool:
         """Whether this holds all that `other` does and more, as an offer may be to its answer."""
@@ -117,7 +121,8 @@ def read_offer(data: bytes) -> Offer:
         number, size = _record(data, at)
         if at + 8 + size > end:
             break
-        features.setdefault(number, data[at + 8 : at + 8 + size])
+        if len(features) < FEATURES_KEPT:
+            features.setdefault(number, data[at + 8 : at + 8 + size])
         at += 8 + size
     return Offer(features, stop - at)
 
@@ -353,8 +358,8 @@ def _opened(codec: str, data: bytes, at: int, there: int, after: int, limit: int
     """The unpacked frame, or its beginning where it is not all there; nothing if it does not unpack."""
     try:
         if there == after:
-            blocks = chunks(codec, data, at, after)
-            return unpack(blocks, data, at, limit) if blocks else b""
+            blocks = chunks(codec, data, at, after, limit)
+            return unpack(blocks, data, at) if blocks else b""
         return unpack_head(data[at + 8 : there], 64)
     except Unpackable:
         return b""
