@@ -143,20 +143,28 @@ def _limit(name: str, unit: str, text: str) -> object:
 
 UndecidedLimit = Annotated[str, _limit("--undecided-limit", "SIZE", "bytes until a conversation's protocol must be known")]
 WaitingLimit = Annotated[str, _limit("--waiting-limit", "SIZE", "bytes that wait for missing ones, a conversation")]
+UndecidedTotal = Annotated[str, _limit("--undecided-total", "SIZE", "the same over all conversations")]
 WaitingTotal = Annotated[str, _limit("--waiting-total", "SIZE", "bytes that wait for missing ones, all together")]
 WaitingTime = Annotated[str, _limit("--waiting-time", "SECONDS", "how long they wait, in capture time")]
 FrameLimit = Annotated[str, _limit("--frame-limit", "SIZE", "bytes of one frame; a longer one is passed over")]
 OpenLimit = Annotated[str, _limit("--open-limit", "N", "open requests a conversation; then the oldest ends")]
+OpenTotal = Annotated[str, _limit("--open-total", "N", "the same over all conversations")]
+ValuesLimit = Annotated[str, _limit("--values-limit", "N", "values in lists a frame; the others are not made")]
+BareLimit = Annotated[str, _limit("--bare-limit", "N", "values without bytes a conversation; the others are not made")]
 
 
 def library_options(
     decode_as: list[str] | None,
     undecided_limit: str,
+    undecided_total: str,
     waiting_limit: str,
     waiting_total: str,
     waiting_time: str,
     frame_limit: str,
     open_limit: str,
+    open_total: str,
+    values_limit: str,
+    bare_limit: str,
     verbs: str | None,
     *,
     bytes_as: str = "hex",
@@ -182,11 +190,15 @@ def library_options(
         decode_as=decode_rules(decode_as or ()),
         verbs=None if verbs is None else load_verbs(verbs),
         undecided_limit=size("--undecided-limit", undecided_limit),
+        undecided_total=size("--undecided-total", undecided_total),
         waiting_limit=size("--waiting-limit", waiting_limit),
         waiting_total=size("--waiting-total", waiting_total),
         waiting_time_ns=nanoseconds("--waiting-time", waiting_time),
         frame_limit=size("--frame-limit", frame_limit),
         open_limit=whole("--open-limit", open_limit),
+        open_total=whole("--open-total", open_total),
+        values_limit=whole("--values-limit", values_limit),
+        bare_limit=whole("--bare-limit", bare_limit),
         answer_time_ns=nanoseconds("--timeout", answer_time),
         idle_time_ns=nanoseconds("--idle-time", idle_time),
         closed_time_ns=nanoseconds("--closed-time", closed_time),

@@ -17,7 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
-from dissect.model import Fault, Span
+from dissect.allowance import Spans, Values
+from dissect.model import VALUES, Fault, Limited, Span
 
 NESTING_LIMIT: Final = 200
 """Documents and arrays inside each other, the outermost not counted. Real events have fewer than ten levels."""
@@ -56,8 +57,18 @@ TYPES: Final = {
 }
 
 
+ELEMENT: Final = 2
+"""The least bytes that an element takes: its type and the end of its name."""
+
+
+DOUBLE: Final = frozenset((0x05, 0x0B, 0x0C, 0x0F, 0x11))
+"""Types that are shown as an object in an object, and count as two values; they take four bytes or more."""
+
+
 class Special(dict[str, Any]):
     """A value that JSON has no type for, in its Extended JSON form; told apart from a document by its class."""
+
+    __slots__ = ()
 
 
 class Unusual(ValueError):
@@ -285,15 +296,19 @@ def lossy(data: bytes) -> str:
 class Walked(msgspec.Struct):
     """A document with all there is to say about it.
 
-    `pairs` are the outermost elements, repeated ones included; `fault` is the first trouble, later ones are notes. Leaf `spans` tile the
-    bytes; offsets count from the first byte of the document.
+    `size` is what its length says, None where that is not there. `pairs` are the outermost elements, repeated ones included, `nested` the
+    types of those that hold others, the last one of a name; `fault` is the first trouble, later ones are notes. Leaf `spans` tile the
+    bytes; offsets count from the first byte of the document. `stopped`: there are more elements than may be.
     """
 
+    size: int | None
     pairs: list[tuple[str, Any]]
+    nested: dict[str, int]
     spans: list[Span]
     notes: list[str]
     fault: Fault | None
     trailing: bytes | None
+    stopped: bool
 
     @property
     def value(self) -> Any:
@@ -311,15 +326,17 @@ def walk(
     inner_shift: int = 0,
     resume: bool = True,
     secret: Callable[[str, bool], bool] | None = None,
+    values: Values | None = None,
+    spans: bool = True,
 ) -> Walked:
     """The document data[start:end] with byte ranges and exact faults.
 
     `size`: its true size when the rest of it is not there, which `missing` explains. `shift`, `inner_shift`: what has to be added to the
     length of the outermost and of inner documents (4 for a writer that does not count the length itself). `resume`: go on behind
     damage where a length tells how. `secret`: whether a path, where a document or array stands or not, is one whose value, and all
-    below it, is replaced by its size.
+    below it, is replaced by its size. `values`: what counts its elements; `spans`: whether their byte ranges are wanted.
     """
-    walker = _Walker(data, start, end, missing, inner_shift, resume, secret)
+    walker = _Walker(data, start, end, missing, inner_shift, resume, secret, values or Values(VALUES), spans)
     return walker.frame(end if size is None else start + size, shift)
 
 
@@ -332,7 +349,16 @@ class _Walker:
     """One pass over a document; `failed` says that the bytes at the current position could not be read."""
 
     def __init__(
-        self, data: bytes, origin: int, have: int, missing: str, shift: int, resume: bool, secret: Callable[[str, bool], bool] | None
+        self,
+        data: bytes,
+        origin: int,
+        have: int,
+        missing: str,
+        shift: int,
+        resume: bool,
+        secret: Callable[[str, bool], bool] | None,
+        values: Values,
+        wanted: bool,
     ) -> None:
         self.data = data
         self.origin = origin
@@ -341,11 +367,17 @@ class _Walker:
         self.shift = shift
         self.resume = resume
         self.secret = secret
-        self.spans: list[Span] = []
+        self.values = values
+        self.wanted = wanted
+        self.spans = Spans()
+        self.made = 0
+        """Spans, or as many as there would be."""
+        self.nested: dict[str, int] = {}
         self.notes: list[str] = []
         self.more_notes = 0
         self.fault: Fault | None = None
         self.failed = False
+        self.stopped = False
 
     # What it says
 
@@ -365,12 +397,25 @@ class _Walker:
         self.failed = True
         self.complain(field, at, reason)
 
+    def stop(self, field: str, at: int, last: int) -> None:
+        """Fail where another element begins and there are too many already."""
+        self.failed = self.stopped = True
+        reason = self.values.reason(f"{max(0, last - at)} bytes left")
+        if self.fault is None:
+            self.fault = Limited(field, at - self.origin, reason)
+        else:
+            self.note(f"{field} at byte {at - self.origin}: {reason}")
+
     def add(self, name: str, start: int, end: int, value: Any, depth: int, secret: bool = False) -> None:
-        self.spans.append(Span(name, start - self.origin, end - start, value, depth, True, None, secret))
+        self.made += 1
+        if self.wanted:
+            self.spans.append(Span(name, start - self.origin, end - start, value, depth, True, None, secret))
 
     def enclose(self, index: int, name: str, start: int, end: int, depth: int) -> None:
         """Put a group span in front of those made since `index`."""
-        self.spans.insert(index, Span(name, start - self.origin, end - start, None, depth, False))
+        self.made += 1
+        if self.wanted:
+            self.spans.insert(index, Span(name, start - self.origin, end - start, None, depth, False))
 
     def enough(self, at: int, count: int, bound: int, what: str, field: str) -> bool:
         """Whether `count` bytes from `at` lie before `bound` and were captured."""
@@ -393,7 +438,7 @@ class _Walker:
         """The outermost document, whose end is known from outside; what follows its final 00 is trailing."""
         data, start, have = self.data, self.origin, self.have
         pairs: list[tuple[str, Any]] = []
-        trailing = None
+        size = trailing = None
         at = start
         if self.enough(at, 4, limit, "length", "size"):
             size = _INT32(data, at)[0]
@@ -411,17 +456,19 @@ class _Walker:
                         self.add("trailing", at, have, trailing, 0)
                     if have < limit:
                         self.complain("trailing", have, self.missing)
-        if self.failed and at < have:
-            self.add("undecoded", at, have, None, 0)
+        if self.failed and at < have and self.wanted:
+            self.spans.end(at - start, data[at:have], None)
         if self.more_notes:
             self.notes.append(f"and {self.more_notes} more")
-        return Walked(pairs, self.spans, self.notes, self.fault, trailing)
+        self.spans.close()
+        return Walked(size, pairs, self.nested, self.spans, self.notes, self.fault, trailing, self.stopped)
 
     def elements(
         self, at: int, last: int, pairs: list[tuple[str, Any]], path: str, nesting: int, depth: int, array: bool, hidden: bool
     ) -> int:
         """Read elements up to the final 00, which stands at `last` at the latest; returns where it is, or where reading failed."""
         data, have = self.data, self.have
+        take = self.values.take
         while True:
             if at > last:
                 self.fail(path or "frame", at, "no final 00")
@@ -431,6 +478,9 @@ class _Walker:
                 return at
             kind = data[at]
             if not kind:
+                return at
+            if not take(2 if kind in DOUBLE else 1):
+                self.stop(path or "frame", at, last)
                 return at
             stop = data.find(0, at + 1, min(last, have))
             if stop < 0:
@@ -447,16 +497,18 @@ class _Walker:
                 field = f"{path}.{short}" if path else short
             if hidden:
                 field = path
-            index = len(self.spans)
+            index = self.made
             secret = hidden or (self.secret is not None and self.secret(field, kind in (0x03, 0x04)))
             if kind in (0x03, 0x04):
                 value, following = self.inner(at, stop + 1, last, kind == 0x04, field, nesting, depth + 1, secret)
-                if index < len(self.spans):
+                if index < self.made:
                     self.enclose(index, name, at, following, depth)
                     pairs.append((name, value))
+                    if not depth:
+                        self.nested[name] = kind
             elif kind == 0x0F and not secret:
                 value, following = self.code_with_scope(at, stop + 1, last, field, nesting, depth + 1)
-                if index < len(self.spans):
+                if index < self.made:
                     self.enclose(index, name, at, following, depth)
                     pairs.append((name, value))
             else:
@@ -516,7 +568,7 @@ class _Walker:
             if believed and here != end:
                 self.complain(field, at, f"length says {size} bytes, its elements end after {here - at - self.shift}")
                 self.failed = not self.resume
-        elif believed and self.resume and end <= have:
+        elif believed and self.resume and end <= have and not self.stopped:
             if here < end:
                 self.add("undecoded", here, end, None, depth, hidden)
             here = end
@@ -533,9 +585,9 @@ class _Walker:
         if self.failed:
             return None, start
         self.add("code", start, here, text, depth)
-        index = len(self.spans)
+        index = self.made
         scope, end = self.inner(here, here, last, False, f"{field}.$scope", nesting, depth + 1, False)
-        if index < len(self.spans):
+        if index < self.made:
             self.enclose(index, "scope", here, end, depth)
         if not self.failed and size + self.shift != end - at:
             self.complain(field, at, f"length says {size} bytes, {end - at - self.shift} are there")

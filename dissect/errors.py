@@ -65,6 +65,10 @@ class Malformed(Exception):
         super().__init__(f"{field} at byte {offset}: {reason}")
 
 
+class OverLimit(Malformed):
+    """More values than a frame or a conversation may have; those before were made, and what follows was not looked at."""
+
+
 class InternalError(StreamdumpError):
     """Bugs of ours, told once everything else was read: each cost the rest of one conversation, or what its report says.
 

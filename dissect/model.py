@@ -18,6 +18,10 @@ from numpy.typing import NDArray
 Sender = Literal["client", "server"]
 Kind = Literal["request", "response", "one_way"]
 
+VALUES = 1_000_000
+"""The usual limit on the values of one frame, over all its lists, entries, batches and unpacked parts, and on the values of one
+conversation that take no bytes of their own: elements of arrays whose type has no width."""
+
 CLIENT, SERVER = 0, 1
 """The two sides of a conversation. Side 0 sent the SYN, or without one the first packet seen; a verdict
 can tell that side 1 is the client after all."""
@@ -30,6 +34,10 @@ class Fault(msgspec.Struct, gc=False):
     offset: int
     reason: str
     buffer: str = "frame"
+
+
+class Limited(Fault, gc=False):
+    """A fault that is none of the bytes: a limit of ours ended the reading. Counted among the limits reached."""
 
 
 class Span(NamedTuple):
@@ -224,6 +232,13 @@ class SegmentBatch(msgspec.Struct):
     def __len__(self) -> int:
         return len(self.order)
 
+    def rows(self, low: int, high: int) -> SegmentBatch:
+        """The segments [low, high)."""
+        if high - low == len(self):
+            return self
+        columns = [getattr(self, name)[low:high] for name in self.__struct_fields__[1:]]
+        return SegmentBatch(self.buffer, *columns)
+
 
 class Chunk(msgspec.Struct):
     """Bytes of one side in order, without a hole, as handed on by the reassembler.
@@ -278,11 +293,15 @@ class Options(msgspec.Struct, frozen=True):
     """(port, protocol, layout or None), from `-d tcp.port==N,protocol[:layout]`."""
     verbs: dict[int, str] | None = None
     undecided_limit: int = 1 << 20
+    undecided_total: int = 64 << 20
     waiting_limit: int = 16 << 20
-    waiting_total: int = 256 << 20
+    waiting_total: int = 128 << 20
     waiting_time_ns: int = 10_000_000_000
     frame_limit: int = 64 << 20
     open_limit: int = 65_536
+    open_total: int = 100_000
+    values_limit: int = VALUES
+    bare_limit: int = VALUES
     answer_time_ns: int = 30_000_000_000
     """Live only, as all that follow: a request that has no response after this long is reported."""
     idle_time_ns: int = 3_600_000_000_000

@@ -39,6 +39,7 @@ from dissect.layout import (
     walk,
 )
 from dissect.layout.types import parts_of
+from dissect.model import Limited
 
 BARE = Style("raw", show_secrets=True)
 STYLES = (BARE, Style(), Style("base64"), Style("text", show_secrets=True), Style("omit"), Style("raw"))
@@ -270,6 +271,7 @@ def check_round_trip(layout: Layout, values: dict[str, Any]) -> bytes:
         if not any(isinstance(part, Custom) for part in parts_of(layout.fields)):
             assert encode(layout, walked.fields) == frame
     check_secrets(layout, frame)
+    check_limits(layout, frame)
     assert all(path and kind for path, kind, _ in rows(layout))
     return frame
 
@@ -291,6 +293,28 @@ def check_truncations(layout: Layout, frame: bytes) -> None:
         assert walked.fault is not None
         assert walked.fault.offset <= cut
         check_secrets(layout, frame[:cut])
+
+
+def check_limits(layout: Layout, frame: bytes, limits: Sequence[int] = (0, 1, 2, 5)) -> None:
+    """With fewer values than there are it stops before one of them, and otherwise nothing changes; the decoder stops there or sooner."""
+    whole = walk(layout, frame, 0, len(frame), Style())
+    leaves = [span for span in whole.spans if span.leaf]
+    for limit in limits:
+        style = Style(values=limit)
+        walked = walk(layout, frame, 0, len(frame), style)
+        check_tiles(walked, len(frame))
+        if type(walked.fault) is Limited:
+            kept = [span for span in walked.spans if span.leaf and span.name != "undecoded"]
+            assert kept == leaves[: len(kept)]
+            assert walked.fault.reason.endswith(f"of a frame no more than {limit} values are made")
+        else:
+            assert walked == whole
+        try:
+            fields = decoder(layout, style)(frame, 0, len(frame))
+        except UNREADABLE:
+            continue
+        assert type(walked.fault) is not Limited
+        assert fields == walked.fields
 
 
 def check_damage(layout: Layout, frame: bytes, places: Sequence[tuple[int, int]]) -> None:

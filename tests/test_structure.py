@@ -10,6 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 ROWS = (
     {"errors", "model"},
+    {"allowance"},
     {"layout", "bson", "tcp", "capture"},
     {"protocols"},
     {"detect", "pair", "diagnose"},

@@ -114,7 +114,7 @@ def check(
         raise UsageError("--force belongs to --update")
     if only is not None:
         one_of("--only", only, ONLY)
-    options = library_options(decode_as, "1M", "16M", "256M", "10", "64M", "65536", verbs)
+    options = library_options(decode_as, "1M", "64M", "16M", "128M", "10", "64M", "65536", "100000", "1000000", "1000000", verbs)
     chosen = _Chosen(only, unordered, heartbeats, ignore or [], config)
     began = datetime.now(UTC)
     if command is None:

@@ -18,11 +18,13 @@ from cli.exits import ExitCode
 from cli.options import (
     OTHER,
     READ,
+    BareLimit,
     Colour,
     DecodeAs,
     FrameLimit,
     OpenLimit,
     UndecidedLimit,
+    ValuesLimit,
     Verbs,
     WaitingLimit,
     WaitingTime,
@@ -109,6 +111,8 @@ def pipeline(
     waiting_time: WaitingTime = "10",
     frame_limit: FrameLimit = "64M",
     open_limit: OpenLimit = "65536",
+    values_limit: ValuesLimit = "1000000",
+    bare_limit: BareLimit = "1000000",
     master: Annotated[str, typer.Option("--master", metavar="URL", help="where Spark runs", rich_help_panel=SPARK)] = "local[*]",
     payload: Annotated[
         str,
@@ -150,7 +154,19 @@ def pipeline(
         raise UsageError(f"{out}: has no tables; give captures to make them of")
     every_ns, settle_ns = nanoseconds("--every", every), nanoseconds("--settle", settle)
     options = library_options(
-        decode_as, undecided_limit, waiting_limit, "256M", waiting_time, frame_limit, open_limit, verbs, show_secrets=show_secrets
+        decode_as,
+        undecided_limit,
+        "64M",
+        waiting_limit,
+        "128M",
+        waiting_time,
+        frame_limit,
+        open_limit,
+        "100000",
+        values_limit,
+        bare_limit,
+        verbs,
+        show_secrets=show_secrets,
     )
     split_size, part_count = size("--split", split), None if parts is None else whole("--parts", parts)
     from dissect.spark.session import Session, of_spark

@@ -20,6 +20,7 @@ from cli.options import (
     SHOWN,
     AnswerTime,
     AutoStop,
+    BareLimit,
     Buffer,
     CaptureFilter,
     ClosedTime,
@@ -32,12 +33,15 @@ from cli.options import (
     Json,
     ListInterfaces,
     OpenLimit,
+    OpenTotal,
     Promiscuous,
     ReadFiles,
     RingBuffer,
     Snap,
     TrackedLimit,
     UndecidedLimit,
+    UndecidedTotal,
+    ValuesLimit,
     Verbs,
     WaitingLimit,
     WaitingTime,
@@ -122,11 +126,15 @@ def read(
         bool, typer.Option("-l", help="lines at once also into a pipe; they always come so, -l is a habit", rich_help_panel=LIVE)
     ] = False,
     undecided_limit: UndecidedLimit = "1M",
+    undecided_total: UndecidedTotal = "64M",
     waiting_limit: WaitingLimit = "16M",
-    waiting_total: WaitingTotal = "256M",
+    waiting_total: WaitingTotal = "128M",
     waiting_time: WaitingTime = "10",
     frame_limit: FrameLimit = "64M",
     open_limit: OpenLimit = "65536",
+    open_total: OpenTotal = "100000",
+    values_limit: ValuesLimit = "1000000",
+    bare_limit: BareLimit = "1000000",
     colour: Colour = "auto",
     version: Annotated[bool, typer.Option("--version", help="the version", rich_help_panel=OTHER)] = False,
 ) -> int:
@@ -153,11 +161,15 @@ def read(
     options = library_options(
         decode_as,
         undecided_limit,
+        undecided_total,
         waiting_limit,
         waiting_total,
         waiting_time,
         frame_limit,
         open_limit,
+        open_total,
+        values_limit,
+        bare_limit,
         verbs,
         bytes_as=bytes_as,
         show_secrets=show_secrets,
@@ -217,10 +229,10 @@ def _text(
     width = columns()
 
     def details(message: Message) -> str:
-        parts = [fields(message, show_secrets, colours, width)] if tree else []
+        lines = [*fields(message, show_secrets, colours, width)] if tree else []
         if dump:
-            parts.append(hexdump(message, show_secrets, colours, width))
-        return "\n".join([*parts, ""])
+            lines += hexdump(message, show_secrets, colours, width)
+        return "\n".join([*lines, ""])
 
     says = {protocol.name: protocol.says for protocol in PROTOCOLS}
     longest = {protocol.name: max((len(layout.name) for layout in protocol.layouts), default=0) for protocol in PROTOCOLS}

@@ -48,7 +48,7 @@ def scrub(
     from dissect.scrub.files import spooled
     from dissect.scrub.run import Wanted, scrub
 
-    options = library_options(decode_as, "1M", "16M", "256M", "10", "64M", "65536", verbs)
+    options = library_options(decode_as, "1M", "64M", "16M", "128M", "10", "64M", "65536", "100000", "1000000", "1000000", verbs)
     wanted = Wanted(payloads, names, addresses)
     if source == "-":
         with spooled(sys.stdin.buffer) as file:

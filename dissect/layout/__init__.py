@@ -55,7 +55,7 @@ from dissect.layout.types import (
     u128le,
 )
 from dissect.layout.values import RENDER, UNREADABLE, lossy, redacted
-from dissect.layout.walk import Walked, Walker, walk
+from dissect.layout.walk import Walked, Walker, fault_of, walk
 from dissect.model import Fault
 
 __all__ = [
@@ -92,6 +92,7 @@ __all__ = [
     "f32le",
     "f64",
     "f64le",
+    "fault_of",
     "following",
     "i8",
     "i16",

@@ -40,6 +40,7 @@ from dissect.layout.types import (
     boolean,
     has_custom,
     minimum,
+    thinnest,
 )
 from dissect.layout.values import RENDER, lossy, not_finite, redacted
 
@@ -68,6 +69,11 @@ def reader(group: Group, style: Style) -> Callable[[bytes, int, int], tuple[dict
 def source(layout: Layout, style: Style) -> tuple[str, dict[str, Any]]:
     """The source of the decoder and the names it uses."""
     maker = _Maker(style)
+    least = thinnest(layout.fields)
+    if least:
+        # What may have more values than are made is left to the walk, which counts them
+        maker.emit(f"if end - at > {least * style.values}:")
+        maker.emit("    raise ValueError")
     value = maker.object(layout.fields)
     maker.emit(f"f = {value}")
     where = maker.where()

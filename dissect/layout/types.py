@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from dissect.model import VALUES
+
 if TYPE_CHECKING:
     from dissect.layout.walk import Walker
 
@@ -19,10 +21,12 @@ Labels = Mapping[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How values are rendered: bytes as text of some form ("raw" leaves `bytes` objects), secrets hidden or shown."""
+    """How values are rendered: bytes as text of some form ("raw" leaves `bytes` objects), secrets hidden or shown; and how many of them
+    a frame may have in lists."""
 
     bytes_as: BytesAs = "hex"
     show_secrets: bool = False
+    values: int = VALUES
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -209,15 +213,17 @@ class Custom:
 
     `read(buf, at, end, style)` gives value and new position, and raises one of `UNREADABLE` on bad bytes.
     `walk(buf, at, end, walker, name, depth)` gives the same and adds spans that tile what it took: see `Walker`.
-    `minimum` is the least number of bytes it takes (it bounds counts of arrays); `secret`: there may be secrets in it, which it hides
-    itself. `write` is the inverse of `read` for fixtures (without it the wire bytes are given as the value), `samples` are good
-    wire forms for the property tests.
+    `minimum` is the least number of bytes it takes (it bounds counts of arrays), `element` the least that one of its lists has for each
+    element, 0 where it has no list or counts by itself; `secret`: there may be secrets in it, which it hides itself. `write` is the
+    inverse of `read` for fixtures (without it the wire bytes are given as the value), `samples` are good wire forms for the property
+    tests.
     """
 
     read: Read
     walk: Walk
     name: str = "custom"
     minimum: int = 1
+    element: int = 0
     secret: bool = False
     write: Callable[[Any], bytes] | None = None
     samples: tuple[bytes, ...] = ()
@@ -310,6 +316,16 @@ def minimum(part: Type | Entry | Sequence[Entry]) -> int:
             return sum(map(minimum, part))
         case _:
             return 0
+
+
+def thinnest(part: Type | Entry | Sequence[Entry]) -> int:
+    """The least number of bytes that an element of any list in `part` takes, without the elements of lists in it; 0 without a list."""
+    found = [
+        minimum(one.item) if isinstance(one, Array | Repeat) else one.element
+        for one in parts_of(part)
+        if isinstance(one, Array | Repeat | Custom)
+    ]
+    return min((size for size in found if size), default=0)
 
 
 def has_secret(part: Type | Entry | Sequence[Entry]) -> bool:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 
-from dissect.errors import Malformed
+from dissect.allowance import Spans, Values
+from dissect.errors import Malformed, OverLimit
 from dissect.layout.types import (
     Array,
     Bits,
@@ -35,7 +36,7 @@ from dissect.layout.types import (
     minimum,
 )
 from dissect.layout.values import RENDER, UNREADABLE, lossy, not_finite, redacted, sized
-from dissect.model import Fault, Span
+from dissect.model import VALUES, Fault, Limited, Span
 
 
 class Walked(NamedTuple):
@@ -48,6 +49,9 @@ class Walked(NamedTuple):
 
 
 PLAIN = Style()
+
+NOTES_KEPT = 64
+"""Notes on one frame; further ones are counted."""
 
 _make_span = tuple.__new__
 _NOT_WHOLE = frozenset(("f", "d", "16s"))
@@ -72,10 +76,18 @@ def walk(
             walker.left_over(at, end, 0, fields)
         if missing is not None:
             raise walker.malformed(end, missing, "trailing")
+        walker.spans.close()
     except Malformed as damage:
         walker.damaged()
-        return Walked(fields, walker.spans, walker.notes, Fault(damage.field, damage.offset, damage.reason, damage.buffer))
-    return Walked(fields, walker.spans, walker.notes, None)
+        return Walked(fields, walker.spans, walker.said(), fault_of(damage))
+    return Walked(fields, walker.spans, walker.said(), None)
+
+
+def fault_of(damage: Malformed, missing: str | None = None) -> Fault:
+    """What a message says of its damage; `missing`: bytes are not there, which explains all damage to bytes."""
+    if isinstance(damage, OverLimit):
+        return Limited(damage.field, damage.offset, damage.reason, damage.buffer)
+    return Fault(damage.field, damage.offset, missing or damage.reason, damage.buffer)
 
 
 Read = tuple[Any, int, Any]
@@ -95,6 +107,7 @@ class Walker:
         "buffer",
         "end",
         "missing",
+        "more_notes",
         "notes",
         "opened",
         "partial",
@@ -105,6 +118,7 @@ class Walker:
         "spans",
         "start",
         "style",
+        "values",
     )
 
     def __init__(
@@ -119,8 +133,10 @@ class Walker:
         self.secret = secret
         """Whether there is a secret anywhere in the frame: then a wrong length may have moved it to where no field is."""
         self.render = RENDER[style.bytes_as]
-        self.spans: list[Span] = []
+        self.values = Values(style.values, VALUES)
+        self.spans = Spans()
         self.notes: list[str] = []
+        self.more_notes = 0
         self.path: list[str] = []
         self.opened: list[int] = []
         """Indexes of the spans whose end is not known yet."""
@@ -144,8 +160,9 @@ class Walker:
     def close(self, stop: int) -> None:
         """End the span opened last."""
         index = self.opened.pop()
-        name, offset, _, value, depth, leaf, label, secret, buffer = self.spans[index]
-        self.spans[index] = _make_span(Span, (name, offset, stop - self.start - offset, value, depth, leaf, label, secret, buffer))
+        if index < len(self.spans):
+            name, offset, _, value, depth, leaf, label, secret, buffer = self.spans[index]
+            self.spans[index] = _make_span(Span, (name, offset, stop - self.start - offset, value, depth, leaf, label, secret, buffer))
 
     def malformed(self, at: int, reason: str, *names: str) -> Malformed:
         """To be raised: the field named by `names` below the present one, such as "entries[2]", "body", is damaged at `at`."""
@@ -155,23 +172,36 @@ class Walker:
         """As `malformed`, for bytes that end too soon: where bytes are missing from the frame, that is the reason."""
         return self.malformed(at, self.missing if self.missing is not None and end == self.end else reason, *names)
 
+    def over(self, at: int, declared: str, *names: str) -> OverLimit:
+        """To be raised before an element of a list is made that `values` do not allow."""
+        damage = self.malformed(at, self.values.reason(declared), *names)
+        return OverLimit(damage.field, damage.offset, damage.reason, damage.buffer)
+
     def keep(self, value: Any) -> None:
         """What a part has read so far, to be kept if `malformed` is raised next."""
         self.partial = value
 
     def note(self, text: str) -> None:
-        self.notes.append(text)
+        if len(self.notes) < NOTES_KEPT:
+            self.notes.append(text)
+        else:
+            self.more_notes += 1
 
-    def mark(self) -> tuple[int, int, int, int, int]:
+    def mark(self) -> tuple[Any, int, int, int, int]:
         """For `back`, to try another reading."""
-        return len(self.spans), len(self.notes), len(self.path), len(self.opened), len(self.scopes)
+        return self.spans.mark(), len(self.notes), len(self.path), len(self.opened), len(self.scopes)
 
-    def back(self, mark: tuple[int, int, int, int, int]) -> None:
+    def back(self, mark: tuple[Any, int, int, int, int]) -> None:
         """Forget what was added since `mark`."""
-        held: tuple[list[Any], ...] = (self.spans, self.notes, self.path, self.opened, self.scopes)
-        for one, size in zip(held, mark, strict=True):
+        self.spans.back(mark[0])
+        held: tuple[list[Any], ...] = (self.notes, self.path, self.opened, self.scopes)
+        for one, size in zip(held, mark[1:], strict=True):
             del one[size:]
         self.partial = None
+
+    def said(self) -> list[str]:
+        """The notes, the first ones if there are very many."""
+        return [*self.notes, f"and {self.more_notes} notes more"] if self.more_notes else self.notes
 
     def where(self) -> str:
         """The path of the present field, for notes."""
@@ -258,14 +288,16 @@ class Walker:
 
     def _secret(self, kind: Type, at: int, end: int, name: str, depth: int, labels: Labels | None) -> Read:
         """A value that is replaced by its size, or whose spans are flagged as secret."""
-        first, notes = len(self.spans), len(self.notes)
+        mark, notes = self.spans.mark(), len(self.notes)
+        first = mark[0]
         show = self.style.show_secrets
         begin = at
         try:
             value, at, bare = self._value(kind, at, end, name, depth, labels)
         except Malformed:
             if not show:
-                del self.spans[first:], self.notes[notes:]
+                self.spans.back(mark)
+                del self.notes[notes:]
                 self.opened = [index for index in self.opened if index < first]
                 self.partial = None
             raise
@@ -277,7 +309,8 @@ class Walker:
             value = None if value is None else redacted(at - begin - (kind.length.size if isinstance(kind.length, Number) else 0))
         else:
             value = redacted(at - begin)
-        del self.spans[first:], self.notes[notes:]
+        self.spans.back(mark)
+        del self.notes[notes:]
         self.span(name, begin, at, value, depth, secret=True)
         return value, at, bare
 
@@ -345,7 +378,7 @@ class Walker:
     def _shown(self, kind: Number, bare: Any) -> Any:
         if kind is boolean:
             if bare > 1:
-                self.notes.append(f"{self.where()} is {bare}, neither 0 nor 1")
+                self.note(f"{self.where()} is {bare}, neither 0 nor 1")
                 return bare
             return bare == 1
         if kind.floating:
@@ -358,7 +391,7 @@ class Walker:
         try:
             return data.decode()
         except UnicodeDecodeError:
-            self.notes.append(f"{self.where()} is not UTF-8")
+            self.note(f"{self.where()} is not UTF-8")
             return lossy(data)
 
     def _length(self, length: Number | str, at: int, end: int) -> tuple[int, int]:
@@ -404,6 +437,7 @@ class Walker:
     ) -> tuple[list[Any], int]:
         """So many items, or (None) all to the end."""
         items: list[Any] = []
+        take = self.values.take
         around = self.path[-1]
         index = 0
         try:
@@ -413,6 +447,8 @@ class Walker:
                 begin = at
                 if at >= end and self.missing is not None and end == self.end:
                     raise self.malformed(at, self.missing)
+                if not take():
+                    raise self.over(at, f"{sized(end - at)} left" if size is None else f"count says {size}")
                 value, at, _ = self._value(kind, at, end, name + one, depth, labels)
                 items.append(value)
                 if at == begin and (size is None or self.missing is not None):
@@ -466,7 +502,7 @@ class Walker:
         try:
             value, stop = kind.walk(self.buf, at, end, self, name, depth)
         except Malformed as damage:
-            if self.missing is not None and end == self.end:
+            if self.missing is not None and end == self.end and not isinstance(damage, OverLimit):
                 damage.reason = self.missing
             raise
         except UNREADABLE:
@@ -484,12 +520,14 @@ class Walker:
         self.span("trailing", at, end, value, depth, secret=self.secret)
         if self.missing is None or end != self.end:
             inside = f" in {self.where()}" if self.path else ""
-            self.notes.append(f"{sized(end - at)} left over{inside}")
+            self.note(f"{sized(end - at)} left over{inside}")
 
     def damaged(self) -> None:
         """Cover what could not be read."""
-        covered = max((span.offset + span.length for span in self.spans if span.leaf), default=0)
+        covered = self.spans.reach(self.buffer)
         for index in reversed(self.opened):
+            if index >= len(self.spans):
+                continue
             if index == len(self.spans) - 1:
                 self.spans.pop()
             else:
@@ -498,7 +536,7 @@ class Walker:
         at = self.start + covered
         if at < self.end:
             value = redacted(self.end - at) if self.secret and not self.style.show_secrets else self.render(self.buf[at : self.end])
-            self.span("undecoded", at, self.end, value, 0, secret=self.secret)
+            self.spans.end(covered, self.buf[at : self.end], value, self.buffer, self.secret)
 
 
 _UNPACK: dict[Number, Callable[[bytes, int], tuple[Any, ...]]] = {}

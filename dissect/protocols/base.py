@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from dissect.errors import Failure, bug
 from dissect.layout import UNREADABLE
-from dissect.model import Chunk, ConversationRow, Exchange, Fault, Gap, Hole, Message, Options, Span, Verdict
+from dissect.model import Chunk, ConversationRow, Exchange, Fault, Gap, Hole, Limited, Message, Options, Span, Verdict
 from dissect.protocols.behaviour import Behaviour
 from dissect.protocols.private import Private
 
@@ -114,24 +114,6 @@ class Emitted(NamedTuple):
     role: int
     key: Hashable
     first_time: int
-
-
-class Allowance:
-    """How many bytes a conversation may still unpack: some are free, and each packed byte adds its share, so that frames made to
-    grow a thousandfold cannot fill the memory one after the other."""
-
-    __slots__ = ("left",)
-
-    FREE = 64 << 20
-    FOR_EACH = 100
-
-    def __init__(self) -> None:
-        self.left = self.FREE
-
-    def grow(self, packed: int) -> int:
-        """What may be unpacked now that `packed` bytes came."""
-        self.left = min(self.FREE, self.left + packed * self.FOR_EACH)
-        return self.left
 
 
 class Tally(msgspec.Struct):
@@ -420,6 +402,8 @@ class Dissector:
         self._cuts: list[Cut] = []
         self._emitted = 0
         self.tally = Tally()
+        self.limit_hits = 0
+        """Messages of which not all was made."""
         self.failure: Failure | None = None
         """An exception came, and nothing is handed on any more."""
         self.unsent: list[Range] = []
@@ -691,8 +675,9 @@ class Dissector:
         count_gap((self.tally, self.context.total), gap)
         return release, order, rank, position, gap, GAP, None, time_ns  # type: ignore[return-value]
 
-    def fault(self) -> None:
+    def fault(self, fault: Fault) -> None:
         """Count a message with a fault."""
+        self.limit_hits += type(fault) is Limited
         self.tally.faults += 1
         self.context.total.faults += 1
 
@@ -1255,7 +1240,7 @@ def _make(cuts: Iterator[Cut], options: Options, emitted: list[Emitted]) -> None
         if detail:
             dissector.details(message, data[start:end], spans)
         if fault is not None:
-            dissector.fault()
+            dissector.fault(fault)
         one = (release, order, rank, position, message, role, key, first_time)  # type: ignore[assignment]
         append(one)
         if role and dissector.pairer is not None:

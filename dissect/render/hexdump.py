@@ -15,24 +15,22 @@ WIDE = 100
 _SHOWN = bytes(one if 0x20 <= one < 0x7F else 0x2E for one in range(256))
 
 
-def hexdump(message: Message, show_secrets: bool, palette: Palette = PLAIN, columns: int | None = None) -> str:
-    """All buffers of `message`, without a last line end."""
-    lines: list[str] = []
+def hexdump(message: Message, show_secrets: bool, palette: Palette = PLAIN, columns: int | None = None) -> Iterator[str]:
+    """All buffers of `message`, line by line."""
     spans = message.spans
     for name, data in (message.raw or {}).items():
         if name != "frame":
-            lines.append(f"    {palette.bold}{visible(name)}{palette.reset}  {len(data):,} bytes")
+            yield f"    {palette.bold}{visible(name)}{palette.reset}  {len(data):,} bytes"
         if spans is None and not show_secrets:
             # Nobody said where this frame keeps its secrets.
-            lines.append(f"    {len(data):,} bytes without known fields; --show-secrets shows them")
+            yield f"    {len(data):,} bytes without known fields; --show-secrets shows them"
             continue
         own = [span for span in spans or () if span.leaf and span.buffer == name]
-        lines += _rows(data, own, _hidden(data, own, spans or [], show_secrets), palette, columns)
+        yield from _rows(data, own, _hidden(data, own, spans or [], show_secrets), palette, columns)
         missing = message.size - len(data) if name == "frame" else 0
         if missing > 0:
             told = f"! {missing:,} further bytes of this frame were not captured or not kept"
-            lines.append(f"    {len(data):04x}  {palette.bad}{told}{palette.reset}")
-    return "\n".join(lines)
+            yield f"    {len(data):04x}  {palette.bad}{told}{palette.reset}"
 
 
 def _hidden(data: bytes, own: list[Span], spans: list[Span], show_secrets: bool) -> bytearray | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from dissect.allowance import FURTHER, UNDECODED
 from dissect.model import Message, Span
 from dissect.render.terminal import PLAIN, Palette, cut, pad, visible, width
 
@@ -21,20 +22,19 @@ NAME_LIMIT = 40
 """Columns that names and their indentation may take before values stop lining up."""
 
 
-def tree(message: Message, show_secrets: bool, palette: Palette = PLAIN, columns: int | None = None) -> str:
-    """The fields of `message`, a line each, without a last line end."""
-    lines = [f"{palette.dim}    {_about(message)}{palette.reset}"]
+def tree(message: Message, show_secrets: bool, palette: Palette = PLAIN, columns: int | None = None) -> Iterator[str]:
+    """The fields of `message`, a line each; there may be very many."""
+    yield f"{palette.dim}    {_about(message)}{palette.reset}"
     spans = message.spans
     if spans is None:
         rows = list(_plain(message.fields, 0))
         size = min(NAME_LIMIT, max((2 * depth + len(name) for depth, name, _ in rows), default=0))
-        lines += [_cut(f"    {pad('  ' * depth + name, size)}  {text}", columns) for depth, name, text in rows]
+        yield from (_cut(f"    {pad('  ' * depth + name, size)}  {text}", columns) for depth, name, text in rows)
         if message.fault is not None:
-            lines.append(f"    {palette.bad}!  {_fault(message)}{palette.reset}")
+            yield f"    {palette.bad}!  {_fault(message)}{palette.reset}"
     else:
-        lines += _rows(message, spans, show_secrets, palette, columns)
-    lines += [f"    {palette.warn}*  {visible(note)}{palette.reset}" for note in message.notes]
-    return "\n".join(lines)
+        yield from _rows(message, spans, show_secrets, palette, columns)
+    yield from (f"    {palette.warn}*  {visible(note)}{palette.reset}" for note in message.notes)
 
 
 def redacted(span: Span, show_secrets: bool) -> bool:
@@ -101,7 +101,7 @@ def _value(span: Span, hidden: bool, bad: bool, data: bytes) -> str:
     if hidden:
         is_told = isinstance(value, str) and value.startswith("<redacted ")
         return value if is_told else f"<redacted {span.length} bytes>"
-    if bad and value is None:
+    if value is None and (bad or span.name in (FURTHER, UNDECODED)):
         return ""
     # Hex digits that repeat the bytes are bytes; text of so many characters would have taken as many bytes.
     is_hex = isinstance(value, str) and value != "" and data[span.offset : span.offset + span.length].hex().endswith(value)

@@ -214,7 +214,7 @@ class _Writer:
         if sort == _NAMED_TUPLE:
             values: Collection[Any] = one
         elif sort == _MAPPING:
-            if vars(one):
+            if getattr(one, "__dict__", None):
                 raise TypeError(f"a {kind.__qualname__} with members cannot be written")
             values = [part for pair in one.items() for part in pair]
         else:

@@ -10,24 +10,34 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dissect.model import Span
+from dissect.allowance import Spans, Values
 from dissect.protocols.rabbitmq import amqp
 
 
-def read(data: bytes | str) -> list[dict[str, Any]]:
-    """The sections, with other bytes around them, and with spans that tile them."""
+def stopped(data: bytes, at: int, end: int, values: Values, spans: Spans | None = None) -> tuple[list[dict[str, Any]], int, str]:
+    """The sections, and where and why they stop; at their end with no reason."""
+    try:
+        return amqp.read(data, at, end, bytes.hex, values, spans), end, ""
+    except amqp.Stopped as stop:
+        return stop.sections, stop.at, stop.reason
+
+
+def read(data: bytes | str, limit: int = 10_000, bare: int = 1_000) -> list[dict[str, Any]]:
+    """The sections, with other bytes around them, and with spans that tile them as far as they go."""
     if isinstance(data, str):
         data = bytes.fromhex(data)
     around = b"\x00\x53\x75" + data + b"\x00\x53\x75\xa0\x01z"
-    spans: list[Span] = []
-    sections = amqp.read(around, 3, 3 + len(data), bytes.hex, spans)
-    assert amqp.read(around, 3, 3 + len(data), bytes.hex) == sections
+    spans = Spans()
+    values, again = Values(limit, bare), Values(limit, bare)
+    sections, end, why = stopped(around, 3, 3 + len(data), values, spans)
+    assert stopped(around, 3, 3 + len(data), again) == (sections, end, why)
+    assert (values.left, values.bare) == (again.left, again.bare)
     at = 3
     for span in spans:
         if span.leaf:
             assert span.offset == at
             at += span.length
-    assert at == 3 + len(data)
+    assert at == end
     for index, span in enumerate(spans):
         inside = [below for below in spans[index + 1 :] if below.offset < span.offset + span.length] if not span.leaf else []
         assert all(below.offset + below.length <= span.offset + span.length for below in inside)
@@ -173,8 +183,7 @@ def test_a_field_of_another_type_than_declared_keeps_it() -> None:
         ("005377 c1 0201 41", "1 keys and values"),
         ("005377 d0 00000003 00000000", "size of 3"),
         ("005377 e0 0101", "no constructor"),
-        ("005377 f0 00000005 ffffffff 40", "array of 4294967295 items in 0 bytes"),
-        ("005377 f0 00000005 00000011 41", "array of 17 items in 0 bytes"),
+        ("005377 f0 00000006 00000003 50 00", "array of 3 items in 1 bytes"),
         ("005377 99", "type 0x99 is not known"),
         ("005370 c0 0706 414141414141", "6 fields of at most 5"),
     ],
@@ -259,7 +268,87 @@ def test_any_bytes_are_read_or_refused(data: bytes, code: int) -> None:
         read(b"\x00\x53" + bytes([code]) + data)
     except amqp.NotAmqp:
         with pytest.raises(amqp.NotAmqp):
-            amqp.read(b"\x00\x53" + bytes([code]) + data, 0, len(data) + 3, bytes.hex)
+            stopped(b"\x00\x53" + bytes([code]) + data, 0, len(data) + 3, Values(10_000, 1_000))
+
+
+@given(st.recursive(_scalars, lambda inner: _lists(inner) | _maps(inner), max_leaves=12), st.integers(0, 30))
+def test_values_stop_at_the_same_place_with_spans_and_without(one: tuple[bytes, Any], limit: int) -> None:
+    data, told = one
+    found = read(b"\x00\x53\x77" + data, limit)
+    whole = [{"section": "amqp-value", "value": told}]
+    assert made(found) <= limit
+    assert found == whole or made(found) + 3 > limit
+
+
+def made(one: Any) -> int:
+    """The values in lists: elements, and pairs with their keys and values."""
+    if isinstance(one, list):
+        return sum(1 + made(inner) for inner in one)
+    if isinstance(one, dict):
+        return (2 if one.keys() == {"key", "value"} else 0) + sum(map(made, one.values()))
+    return 0
+
+
+def array(constructor: str, count: int, items: str = "") -> str:
+    body = struct.pack(">I", count) + bytes.fromhex(constructor + items)
+    return f"f0 {struct.pack('>I', len(body)).hex()} {body.hex()}"
+
+
+def stop_of(data: str, limit: int, bare: int) -> tuple[Any, int, str, Values]:
+    """The value as far as it goes, where in the section it stops, and why."""
+    section = bytes.fromhex("005377" + data)
+    values = Values(limit, bare)
+    read(section, limit, bare)
+    sections, at, why = stopped(section, 0, len(section), values)
+    return sections[0]["value"], at, why, values
+
+
+@pytest.mark.parametrize("code", ["40", "41", "42", "43", "44", "45"])
+def test_values_without_bytes_are_made_up_to_the_limit_of_the_conversation(code: str) -> None:
+    value, at, why, values = stop_of(array(code, (1 << 32) - 1), 10_000, 500)
+    assert len(value["value"]) == 500
+    assert at == len(bytes.fromhex("005377" + array(code, 7)))
+    assert why == f"count says {(1 << 32) - 1}, of a conversation no more than 500 values without bytes are made"
+    assert (values.left, values.bare) == (10_000 - 501, 0)
+    value, _, why, _ = stop_of(array(code, 300), 10_000, 500)
+    assert (len(value["value"]), why) == (300, "")
+
+
+@pytest.mark.parametrize(
+    ("data", "kept", "declared"),
+    [
+        ("d0 0000000f 0000000b" + "40" * 11, 8, 11),
+        ("d0 0000000f 0000000b" + "43" * 11, 8, 11),
+        ("c0 0c 0b" + "40" * 11, 8, 11),
+        ("d1 00000010 0000000c" + "40" * 12, 2, 12),
+        (array("50", 11, "07" * 11), 8, 11),
+        (array("0044 50", 11, "07" * 11), 2, 11),
+    ],
+)
+def test_values_of_a_frame_are_made_up_to_the_limit(data: str, kept: int, declared: int) -> None:
+    """One of nine is the section."""
+    value, _, why, values = stop_of(data, 9, 500)
+    assert len(value["value"] if isinstance(value, dict) else value) == kept
+    assert why == f"count says {declared}, of a frame no more than 9 values are made"
+    assert values.left == 0
+
+
+def test_what_is_in_others_counts_for_the_same_frame() -> None:
+    five = "c0 06 05" + "40" * 5
+    value, at, why, _ = stop_of(f"d0 {4 + 3 * 8:08x} 00000003" + five * 3, 12, 500)
+    assert value == [[None] * 5, [None] * 4]
+    assert why == "count says 5, of a frame no more than 12 values are made"
+    assert at == 3 + 9 + 8 + 3 + 4
+
+
+def test_what_was_made_in_vain_counts() -> None:
+    """Else a body of a few bytes that is none after all could be tried again and again."""
+    section = bytes.fromhex("005377" + array("40", 400) + "99")
+    values = Values(10_000, 500)
+    for left in (100, 0):
+        with pytest.raises((amqp.NotAmqp, amqp.Stopped)):
+            amqp.read(section, 0, len(section), bytes.hex, values)
+        assert values.bare == left
 
 
 @given(st.recursive(_scalars, _lists, max_leaves=8), st.integers(0, 60), st.integers(0, 255))

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dissect.model import Fault, Span
-from dissect.render.hexdump import hexdump
-from dissect.render.tree import tree
+from dissect.render import hexdump as hexdump_module
+from dissect.render import tree as tree_module
 from tests.render.records import detailed, message
+
+
+def tree(*told: Any, **how: Any) -> str:
+    return "\n".join(tree_module.tree(*told, **how))
+
+
+def hexdump(*told: Any, **how: Any) -> str:
+    return "\n".join(hexdump_module.hexdump(*told, **how))
 
 
 def test_tree_shows_offset_length_bytes_and_value() -> None:

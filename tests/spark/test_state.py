@@ -20,6 +20,7 @@ from dissect.bson import Special
 from dissect.errors import ForeignState
 from dissect.model import Chunk, Hole, Options
 from dissect.pair import Pairer, _Batch
+from dissect.protocols.iggy.bodies import _Versions
 from dissect.protocols.iggy.dissector import Asked
 from dissect.protocols.rabbitmq.dissector import Phase, StreamDissector
 from dissect.protocols.seastar.framing import UNKNOWN, Terms
@@ -233,9 +234,9 @@ def test_anything_else_cannot_be_written(wrong: Any) -> None:
 
 
 def test_what_would_come_back_otherwise_cannot_be_written() -> None:
-    special = Special()
-    special.more = 1  # type: ignore[attr-defined]
-    for wrong in (deque([1], 5), special, StreamDissector):
+    versions = _Versions()
+    versions.more = 1  # type: ignore[attr-defined]
+    for wrong in (deque([1], 5), versions, StreamDissector):
         with pytest.raises(TypeError):
             state.encode([wrong])
 

@@ -567,6 +567,9 @@ def _walk_permissions(buf: bytes, at: int, end: int, walker: Walker, name: str, 
         return more
 
     def enter(name: str, at: int, depth: int) -> None:
+        if not walker.values.take():
+            walker.keep(value)
+            raise walker.over(at, f"{end - at} bytes left", name)
         walker.path.append(name)
         walker.open(name, at, depth)
 
@@ -607,6 +610,7 @@ PERMISSIONS = Custom(
     _walk_permissions,
     "permissions",
     11,
+    4 + len(TOPIC_PERMISSIONS),
     samples=(
         bytes(11),
         bytes.fromhex("01000100010001000100 00"),

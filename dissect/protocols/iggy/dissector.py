@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from hashlib import blake2b
 from itertools import chain, islice
 from typing import Any, ClassVar, NamedTuple
+
+import msgspec
 
 from dissect.errors import Failure, bug
 from dissect.layout import Style
@@ -73,6 +77,9 @@ TRIED = 256
 SEGMENTS_KEPT = 64
 """So many segment starts are remembered as places where a frame may begin."""
 
+DIGESTED = 1 << 16
+"""From this size on what different layouts read in a frame is compared by digests."""
+
 LATEST_COMMAND = 29
 """The highest command byte of the 256-byte framing."""
 
@@ -88,6 +95,7 @@ OTHERS = (frames.OTHER, frames.HIDDEN_OTHER)
 """Frames that are neither requests nor answers."""
 
 _PLAIN = Style()
+_SORTED = msgspec.msgpack.Encoder(order="deterministic")
 
 _FIRST = ("V1",)
 """The layout whose requests have no checksum."""
@@ -134,7 +142,7 @@ class IggyDissector(Dissector):
         super().__init__(context)
         if self.client is None:
             self.client = 0 if context.ports[1] in PORTS or context.ports[0] not in PORTS else 1
-        self.style = Style(self.options.bytes_as, self.options.show_secrets)
+        self.style = Style(self.options.bytes_as, self.options.show_secrets, self.options.values_limit)
         verdict = context.verdict
         self.forced = verdict.layout in LAYOUTS
         self.candidates: tuple[str, ...] = (verdict.layout,) if verdict.layout in LAYOUTS else verdict.candidates
@@ -638,8 +646,8 @@ class IggyDissector(Dissector):
                 if cut[13] is None and self._narrow(cut, given, tables, readings):
                     self._release(cut[0])
                     self.at = cut
-                kept = [reading for table, reading in readings.items() if tables[table][0] in self.candidates]
-                differ = any(reading != kept[0] for reading in kept[1:])
+                kept = [reading.told for table, reading in readings.items() if tables[table][0] in self.candidates]
+                differ = any(told != kept[0] for told in kept[1:])
                 if not differ and cut[4] != self.client and cut[13] is None and end - start <= WEIGHED_SIZE:
                     self._remember(given.code, data[start:end])
             if not self.assumed and (differ or self._asked_by_held(given)):
@@ -679,8 +687,8 @@ class IggyDissector(Dissector):
     def _differs(self, cut: Cut, given: Given) -> bool:
         """Whether the layouts that are left read this frame differently."""
         tables = self._tables(cut[4], cut[10], cut[11], cut[12], given)
-        readings = [_reading(table, cut[10], cut[11], cut[12], cut[13]) for table in tables] if len(tables) > 1 else []
-        return any(reading != readings[0] for reading in readings[1:])
+        told = [_reading(table, cut[10], cut[11], cut[12], cut[13]).told for table in tables] if len(tables) > 1 else []
+        return any(one != told[0] for one in told[1:])
 
     def _tables(self, side: int, data: bytes, start: int, end: int, given: Given) -> dict[Table, list[str]]:
         """The layouts that are left by their table for this frame."""
@@ -728,7 +736,7 @@ class IggyDissector(Dissector):
             return side, None, length > 0
         return side, given.code, self._hides_answer(given.code, data, start + 8, end)
 
-    def _narrow(self, cut: Cut, given: Given, tables: dict[Table, list[str]], readings: dict[Table, Any]) -> bool:
+    def _narrow(self, cut: Cut, given: Given, tables: dict[Table, list[str]], readings: dict[Table, Reading]) -> bool:
         """Keep the layouts in which this frame decodes with nothing left over; whether that told anything."""
         side = cut[4]
         if side != self.client:
@@ -736,12 +744,8 @@ class IggyDissector(Dissector):
             doubtful = UNSURE in given.notes or (self.firm and cut[12] - cut[11] <= (HEADER if self.long[side] else 8))
             if self.mismatch or doubtful:
                 return False
-        fitting = [
-            table
-            for table, reading in readings.items()
-            if isinstance(reading, dict) and "trailing" not in reading and (table.code is not None or table.name == "error")
-        ]
-        likely = [table for table in fitting if table.name == "error" or _plausible(readings[table])] or fitting
+        fitting = [table for table, reading in readings.items() if reading.whole and (table.code is not None or table.name == "error")]
+        likely = [table for table in fitting if table.name == "error" or readings[table].plausible] or fitting
         kept = {layout for table in likely for layout in tables[table]}
         return self._keep(cut, given, tuple(layout for layout in self.candidates if layout in kept))
 
@@ -1278,15 +1282,29 @@ def _plausible(value: Any) -> bool:
     return True
 
 
-def _reading(table: Table, data: bytes, start: int, end: int, damage: Damage | None) -> Any:
-    """What a table makes of a frame, for comparison: its fields, and with them what is wrong where it is not read plainly."""
+class Reading(NamedTuple):
+    """What a table makes of a frame: what it told, for comparison; whether that is the whole frame without a flaw, and plausible."""
+
+    told: Any
+    whole: bool
+    plausible: bool
+
+
+def _reading(table: Table, data: bytes, start: int, end: int, damage: Damage | None) -> Reading:
+    """The fields that a table makes of a frame, and with them what is wrong where it is not read plainly; of a large frame a digest of
+    that, as there are several to compare."""
+    told: Any = None
     if damage is None:
-        try:
-            return table.reader(_PLAIN)(data, start, end)
-        except UNREADABLE:
-            pass
-    _, walked = table.walk(data, start, end, _PLAIN, None if damage is None else damage.reason)
-    return (walked.fields, walked.notes, walked.fault)
+        with suppress(*UNREADABLE):
+            told = table.reader(_PLAIN)(data, start, end)
+    whole = told is not None and "trailing" not in told
+    if told is None:
+        _, walked = table.walk(data, start, end, _PLAIN, None if damage is None else damage.reason)
+        told = (walked.fields, walked.notes, walked.fault)
+    plausible = whole and _plausible(told)
+    if end - start > DIGESTED:
+        told = blake2b(_SORTED.encode(told)).digest()
+    return Reading(told, whole, plausible)
 
 
 PROTOCOLS = (

@@ -6,9 +6,10 @@ from collections import deque
 from struct import Struct
 from typing import Any, Final
 
-from dissect.bson import UNREADABLE, Special, Walked, read, walk
+from dissect.allowance import Values
+from dissect.bson import ELEMENT, UNREADABLE, Special, Walked, read, walk
 from dissect.layout.values import RENDER, redacted
-from dissect.model import Fault, Message, Span
+from dissect.model import Fault, Limited, Message, Span
 from dissect.protocols.base import ANSWER, ANSWER_PART, ASK, NONE, Context, Damage, Dissector, Protocol
 from dissect.protocols.mewbase.behaviour import BEHAVIOUR
 from dissect.protocols.mewbase.detect import probe
@@ -52,6 +53,7 @@ class MewbaseDissector(Dissector):
 
     protocol = "mewbase"
     header_size = 5
+    DERIVED = ("small",)
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -69,6 +71,8 @@ class MewbaseDissector(Dissector):
         self.subscriptions: set[Any] | None = set() if context.syn else None
         """What the server has given out; None when not all of it was seen."""
         self.since = self.until = ""
+        self.small = ELEMENT * self.options.values_limit
+        """Frames of so few bytes cannot have too many elements."""
 
     # Framing
 
@@ -142,7 +146,7 @@ class MewbaseDissector(Dissector):
     # Decoding
 
     def decode(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> tuple[Any, ...]:
-        if damage is None and not self.options.detail and _INT32(data, start)[0] == end - start >= SHORTEST:
+        if damage is None and not self.options.detail and self.small >= _INT32(data, start)[0] == end - start >= SHORTEST:
             inner = start + 21 + data[start + 10]
             table = HEADS.get(data[start + 4 : inner])
             if table is not None and table is not _CONNECT and not data[end - 1]:
@@ -173,15 +177,28 @@ class MewbaseDissector(Dissector):
         careful = table is None or table is _CONNECT
         missing = "" if damage is None else damage.reason
 
+        values = Values(options.values_limit)
+
         def walked_as(table: FrameTable | None) -> Walked:
             secret = None if options.show_secrets else secret_in(table)
             return walk(
-                data, start, end, size=size, missing=missing, shift=shift[0], inner_shift=shift[1], resume=not careful, secret=secret
+                data,
+                start,
+                end,
+                size=size,
+                missing=missing,
+                shift=shift[0],
+                inner_shift=shift[1],
+                resume=not careful,
+                secret=secret,
+                values=values.begin(),
+                spans=options.detail,
             )
 
         walked = walked_as(table)
         if table is None and any(name == "type" and type(value) is str and value.upper() == "CONNECT" for name, value in walked.pairs):
             walked = walked_as(_CONNECT)
+        self.limit_hits += walked.stopped and type(walked.fault) is not Limited
         hide = careful and not options.show_secrets
         notes = walked.notes
         if shift[0]:
@@ -199,7 +216,7 @@ class MewbaseDissector(Dissector):
                 notes.append("repeated field: servers take the last one")
         if name is None and damage is not None:
             self.lost(side)
-        if type(body) is list and _frame_type(walked, data, start) == DOCUMENT:
+        if type(body) is list and walked.nested["frame"] == DOCUMENT:
             body = {item["key"]: item["value"] for item in body}
             notes.append("frame repeats a field: servers take the last one")
         if body is not None and type(body) is not dict:
@@ -414,11 +431,6 @@ _UNKNOWN: Final = {
 }
 
 
-def _frame_type(walked: Walked, data: bytes, start: int) -> int:
-    """The element type of the last `frame`, which holds other elements."""
-    return [data[start + span.offset] for span in walked.spans if span.name == "frame" and span.depth == 0 and not span.leaf][-1]
-
-
 def _plain(ident: Any) -> bool:
     """Whether this can be the number that requests and answers have in common."""
     return type(ident) in (int, float, str)
@@ -435,8 +447,8 @@ def _fields(walked: Walked, bytes_as: Any, hide: bool) -> tuple[dict[str, Any], 
     pairs = walked.pairs
     names = [name for name, _ in pairs]
     fields: dict[str, Any] = {}
-    if walked.spans and walked.spans[0].name == "size":
-        fields["size"] = walked.spans[0].value
+    if walked.size is not None:
+        fields["size"] = walked.size
     if len(set(names)) == len(names) and "size" not in names and "trailing" not in names:
         fields.update(pairs)
     else:

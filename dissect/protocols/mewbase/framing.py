@@ -13,7 +13,8 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from dissect.bson import TYPES, UNREADABLE, read, walk
+from dissect.bson import ELEMENT, TYPES, UNREADABLE, read, walk
+from dissect.model import VALUES
 from dissect.protocols.base import SEARCH_WINDOW
 from dissect.protocols.mewbase.layouts import FRAMES, FrameTable
 
@@ -62,14 +63,14 @@ def head(data: bytes, at: int) -> tuple[FrameTable, int] | None:
 
 def reads(data: bytes, at: int, end: int, shift: Shift) -> bool:
     """Whether data[at:end] is a document without damage."""
-    if shift == COUNTED:
+    if shift == COUNTED and end - at <= ELEMENT * VALUES:
         try:
             read(data, at, end)
         except UNREADABLE:
             pass
         else:
             return True
-    walked = walk(data, at, end, shift=shift[0], inner_shift=shift[1])
+    walked = walk(data, at, end, shift=shift[0], inner_shift=shift[1], spans=False)
     return walked.fault is None and walked.trailing is None
 
 
@@ -102,7 +103,7 @@ def first_length(data: bytes, at: int) -> tuple[int, Shift | None]:
         return size, None
     if reads(data, at, at + size, COUNTED):
         return size, COUNTED
-    walked = walk(data, at, at + size, size=size + 4, missing=_CUT, shift=other[0], inner_shift=other[1], resume=False)
+    walked = walk(data, at, at + size, size=size + 4, missing=_CUT, shift=other[0], inner_shift=other[1], resume=False, spans=False)
     if walked.fault is not None and walked.fault.reason == _CUT:
         # good as far as it goes, and its last four bytes are still to come
         return size + 4, other

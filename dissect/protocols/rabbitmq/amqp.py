@@ -15,22 +15,30 @@ from struct import Struct, error
 from typing import Any
 from uuid import UUID
 
-from dissect.model import Span
+from dissect.allowance import PLENTY, Spans, Values
+
+PAIR, DESCRIBED = 3, 2
+"""How many values a pair of a map is, with its key and its value, and how many are in a described value: descriptor and value."""
 
 DEPTH_LIMIT = 48
 """Levels of nesting that are followed. Real messages have fewer than ten."""
 
-ZERO_WIDTH_LIMIT = 16
-"""Items of an array whose constructor takes no bytes: more would be many values made of nothing."""
-
 Render = Callable[[bytes], Any]
 """How bytes are shown."""
-
-Spans = list[Span] | None
 
 
 class NotAmqp(ValueError):
     """These bytes are no AMQP 1.0 message; the text says why."""
+
+
+class Stopped(ValueError):
+    """More values than may be made: `sections` are those that were, up to where the next one begins, `at`."""
+
+    def __init__(self, sections: list[dict[str, Any]], at: int, reason: str) -> None:
+        super().__init__(reason)
+        self.sections = sections
+        self.at = at
+        self.reason = reason
 
 
 SECTIONS = {
@@ -91,21 +99,29 @@ def looks_like(data: bytes, at: int, end: int) -> bool:
     return code in (0xA3, 0xB3) and data.find(b"amqp:", at, at + 11) > 0
 
 
-def read(data: bytes, at: int, end: int, render: Render, spans: Spans = None, depth: int = 0) -> list[dict[str, Any]]:
-    """The sections of the message data[at:end]; `spans` collects their byte ranges, offsets counted in `data`."""
+def read(
+    data: bytes, at: int, end: int, render: Render, values: Values = PLENTY, spans: Spans | None = None, depth: int = 0
+) -> list[dict[str, Any]]:
+    """The sections of the message data[at:end], of no more than the `values` that may be made; `spans` collects their byte ranges."""
     sections: list[dict[str, Any]] = []
     try:
         while at < end:
+            if not values.take():
+                raise Stopped(sections, at, values.reason(f"{end - at} bytes left"))
             if spans is None:
+                left = values.left
                 try:
-                    section, at = _quick_section(data, at, end, render)
+                    section, at = _quick_section(data, at, end, render, values)
                 except (ValueError, LookupError, error):
-                    pass
+                    values.left = left
                 else:
                     sections.append(section)
                     continue
-            section, at = _section(data, at, end, render, spans, f"sections[{len(sections)}]", depth)
+            reader = _Reader(data, render, values, spans)
+            section, at = _section(reader, at, end, f"sections[{len(sections)}]", depth)
             sections.append(section)
+            if reader.stopped is not None:
+                raise Stopped(sections, at, reader.stopped)
     except (IndexError, error) as wrong:
         raise NotAmqp("a value reaches beyond the message") from wrong
     except UnicodeDecodeError as wrong:
@@ -113,7 +129,7 @@ def read(data: bytes, at: int, end: int, render: Render, spans: Spans = None, de
     return sections
 
 
-def _quick_section(data: bytes, at: int, end: int, render: Render) -> tuple[dict[str, Any], int]:
+def _quick_section(data: bytes, at: int, end: int, render: Render, values: Values) -> tuple[dict[str, Any], int]:
     """As `_section`, for what messages are usually made of; raises at everything else, which `_section` then reads or refuses."""
     code = data[at + 2]
     if data[at] or data[at + 1] != 0x53:
@@ -136,7 +152,7 @@ def _quick_section(data: bytes, at: int, end: int, render: Render) -> tuple[dict
         at += 3
         fields: dict[str, Any] = {}
         for field, declared in names[:count]:
-            kind, value, at = _quick(data, at, stop, render, 1)
+            kind, value, at = _quick(data, at, stop, render, values, 1)
             fields[field] = value if kind == declared else _shown(kind, value)
         if at != stop:
             raise ValueError
@@ -145,26 +161,26 @@ def _quick_section(data: bytes, at: int, end: int, render: Render) -> tuple[dict
         if data[at] != 0xC1:
             raise ValueError
         stop, count = at + 2 + data[at + 1], data[at + 2]
-        if stop > end or count % 2:
+        if stop > end or count % 2 or not values.take(count // 2 * PAIR):
             raise ValueError
         at += 3
         pairs: list[dict[str, Any]] = []
         for _ in range(count // 2):
-            kind, key, at = _quick(data, at, stop, render, 1)
+            kind, key, at = _quick(data, at, stop, render, values, 1)
             if code == 0x74 or kind != "symbol":
                 key = _shown(kind, key)
-            kind, value, at = _quick(data, at, stop, render, 1)
+            kind, value, at = _quick(data, at, stop, render, values, 1)
             pairs.append({"key": key, "value": _shown(kind, value)})
         if at != stop:
             raise ValueError
         return {"section": name, "value": pairs}, at
     if code != 0x77:
         raise ValueError
-    kind, value, at = _quick(data, at, end, render, 0)
+    kind, value, at = _quick(data, at, end, render, values, 0)
     return {"section": name, "value": _shown(kind, value)}, at
 
 
-def _quick(data: bytes, at: int, end: int, render: Render, level: int) -> tuple[str, Any, int]:
+def _quick(data: bytes, at: int, end: int, render: Render, values: Values, level: int) -> tuple[str, Any, int]:
     """As `_Reader.typed`, for scalars, short texts and short containers."""
     code = data[at]
     at += 1
@@ -186,26 +202,27 @@ def _quick(data: bytes, at: int, end: int, render: Render, level: int) -> tuple[
         raise ValueError
     stop, count = at + 1 + data[at], data[at + 1]
     at += 2
-    if stop > end or count > stop - at:
+    if stop > end or count > stop - at or not values.take(count if code == 0xC0 else count // 2 * PAIR):
         raise ValueError
     items: list[Any] = []
     level += 1
     if code == 0xC0:
         for _ in range(count):
-            kind, value, at = _quick(data, at, stop, render, level)
+            kind, value, at = _quick(data, at, stop, render, values, level)
             items.append(_shown(kind, value))
     else:
         for _ in range(count // 2):
-            kind, key, at = _quick(data, at, stop, render, level)
+            kind, key, at = _quick(data, at, stop, render, values, level)
             name = _shown(kind, key)
-            kind, value, at = _quick(data, at, stop, render, level)
+            kind, value, at = _quick(data, at, stop, render, values, level)
             items.append({"key": name, "value": _shown(kind, value)})
     if at != stop:
         raise ValueError
     return ("list" if code == 0xC0 else "map"), items, at
 
 
-def _section(data: bytes, at: int, end: int, render: Render, spans: Spans, label: str, depth: int) -> tuple[dict[str, Any], int]:
+def _section(reader: _Reader, at: int, end: int, label: str, depth: int) -> tuple[dict[str, Any], int]:
+    data, spans = reader.data, reader.spans
     if data[at]:
         raise NotAmqp("a section begins with another byte than 0")
     begin = at
@@ -227,9 +244,8 @@ def _section(data: bytes, at: int, end: int, render: Render, spans: Spans, label
     whole = 0
     if spans is not None:
         whole = len(spans)
-        spans.append(Span(label, begin, 0, None, depth, False, name))
-        spans.append(Span("descriptor", begin, at - begin, descriptor, depth + 1, True, name))
-    reader = _Reader(data, render, spans)
+        spans.put(label, begin, 0, None, depth, False, name)
+        spans.put("descriptor", begin, at - begin, descriptor, depth + 1, True, name)
     if descriptor == 0x70:
         value, at = reader.fields(at, end, _HEADER, depth + 1)
     elif descriptor == 0x73:
@@ -246,20 +262,33 @@ def _section(data: bytes, at: int, end: int, render: Render, spans: Spans, label
         reader.symbol_keys = True
         value, at = reader.declared(at, end, "map", depth + 1)
     if spans is not None:
-        spans[whole] = spans[whole]._replace(length=at - begin)
+        spans.replace(whole, length=at - begin)
     return {"section": name, "value": value}, at
 
 
 class _Reader:
-    """Reads values of one section; `symbol_keys`: the keys of its outermost map are declared as symbols."""
+    """Reads values of one section; `symbol_keys`: the keys of its outermost map are declared as symbols.
 
-    __slots__ = ("data", "render", "spans", "symbol_keys")
+    Once it has `stopped`, and why, everything returns what there is, which ends where the next value would have begun.
+    """
 
-    def __init__(self, data: bytes, render: Render, spans: Spans) -> None:
+    __slots__ = ("data", "render", "spans", "stopped", "symbol_keys", "values")
+
+    def __init__(self, data: bytes, render: Render, values: Values, spans: Spans | None) -> None:
         self.data = data
         self.render = render
+        self.values = values
         self.spans = spans
         self.symbol_keys = False
+        self.stopped: str | None = None
+
+    def goes_on(self, declared: int, count: int = 1, bare: bool = False) -> bool:
+        """Whether `count` more values may be made, of a container that says it has `declared`."""
+        values = self.values
+        if values.take_bare(count) if bare else values.take(count):
+            return True
+        self.stopped = values.reason(f"count says {declared}")
+        return False
 
     def value(self, at: int, end: int, name: str, depth: int, level: int) -> tuple[Any, int]:
         """The value at `at`, with its type where JSON would lose it."""
@@ -288,13 +317,15 @@ class _Reader:
             raise NotAmqp(f"{count} fields of at most {len(names)}")
         spans = self.spans
         if spans is not None:
-            spans.append(Span("value", begin, stop - begin, None, depth, False))
-            spans.append(Span("list", begin, at - begin, count, depth + 1))
+            spans.put("value", begin, stop - begin, None, depth, False)
+            spans.put("list", begin, at - begin, count, depth + 1)
         values: dict[str, Any] = {}
         for index in range(count):
             name, declared = names[index]
             kind, value, at = self.typed(at, stop, name, depth + 1, 1)
             values[name] = value if kind == declared else _shown(kind, value)
+            if self.stopped is not None:
+                return values, at
         if at != stop:
             raise NotAmqp("a list is longer than its items")
         return values, at
@@ -330,7 +361,7 @@ class _Reader:
         if kind in _BYTES:
             value = self.render(value)
         if self.spans is not None:
-            self.spans.append(Span(name, begin, stop - begin, value, depth, True, kind))
+            self.spans.put(name, begin, stop - begin, value, depth, True, kind)
         return kind, value, stop
 
     def nested(self, code: int, begin: int, at: int, end: int, name: str, depth: int, level: int) -> tuple[str, Any, int]:
@@ -341,16 +372,18 @@ class _Reader:
         whole = 0
         if spans is not None:
             whole = len(spans)
-            spans.append(Span(name, begin, 0, None, depth, False))
+            spans.put(name, begin, 0, None, depth, False)
         level += 1
         value: Any
         if code == 0x00:
             kind = "described"
             if spans is not None:
-                spans.append(Span("described", begin, at - begin, 0, depth + 1))
-            descriptor, at = self.value(at, end, "descriptor", depth + 1, level)
-            inner, at = self.value(at, end, "value", depth + 1, level)
-            value = {"descriptor": descriptor, "value": inner}
+                spans.put("described", begin, at - begin, 0, depth + 1)
+            value = {}
+            if self.goes_on(DESCRIBED, DESCRIBED):
+                value["descriptor"], at = self.value(at, end, "descriptor", depth + 1, level)
+            if self.stopped is None:
+                value["value"], at = self.value(at, end, "value", depth + 1, level)
             stop = at
         elif code in _COMPOUND_CODES:
             kind = _COMPOUND_CODES[code]
@@ -361,20 +394,26 @@ class _Reader:
                 if count > stop - at:
                     raise NotAmqp(f"count says {count}, {stop - at} bytes left")
                 if spans is not None:
-                    spans.append(Span(kind, begin, at - begin, count, depth + 1, True, f"{count} items"))
+                    spans.put(kind, begin, at - begin, count, depth + 1, True, f"{count} items")
                 if kind == "map":
                     at, value = self.map(at, stop, count, depth, level)
                 else:
                     value = []
                     for index in range(count):
+                        if not self.goes_on(count):
+                            break
                         item, at = self.value(at, stop, f"[{index}]", depth + 1, level)
                         value.append(item)
-            if at != stop:
+                        if self.stopped is not None:
+                            break
+            if self.stopped is not None:
+                stop = at
+            elif at != stop:
                 raise NotAmqp(f"a {kind} is longer than its items")
         else:
             raise NotAmqp(f"type 0x{code:02x} is not known")
         if spans is not None:
-            spans[whole] = Span(name, begin, stop - begin, None, depth, False, kind)
+            spans.replace(whole, length=stop - begin, label=kind)
         return kind, value, stop
 
     def map(self, at: int, stop: int, count: int, depth: int, level: int) -> tuple[int, list[dict[str, Any]]]:
@@ -383,26 +422,41 @@ class _Reader:
         symbols = self.symbol_keys and level == 1
         pairs = []
         for _ in range(count // 2):
+            if not self.goes_on(count, PAIR):
+                break
             kind, key, at = self.typed(at, stop, "key", depth + 1, level)
             if not (symbols and kind == "symbol"):
                 key = _shown(kind, key)
+            pairs.append({"key": key})
+            if self.stopped is not None:
+                break
             value, at = self.value(at, stop, str(key) if isinstance(key, str) else "value", depth + 1, level)
-            pairs.append({"key": key, "value": value})
+            pairs[-1]["value"] = value
+            if self.stopped is not None:
+                break
         return at, pairs
 
     def array(self, begin: int, at: int, stop: int, count: int, depth: int, level: int) -> tuple[int, list[Any]]:
         code, at, descriptor = self.constructor(at, stop, level)
         if self.spans is not None:
-            self.spans.append(Span("array", begin, at - begin, count, depth + 1, True, f"{count} items"))
-        if count > stop - at and count > ZERO_WIDTH_LIMIT:
+            self.spans.put("array", begin, at - begin, count, depth + 1, True, f"{count} items")
+        if self.stopped is not None:
+            return at, []
+        bare = code in _BARE
+        if count > stop - at and not bare:
             raise NotAmqp(f"an array of {count} items in {stop - at} bytes")
+        each = 1 + DESCRIBED * len(descriptor)
         values: list[Any] = []
         for index in range(count):
+            if not self.goes_on(count, each, bare):
+                break
             kind, value, at = self.coded(code, at, at, stop, f"[{index}]", depth + 1, level)
             value = _shown(kind, value)
             for one in reversed(descriptor):
                 value = {"type": "described", "value": {"descriptor": one, "value": value}}
             values.append(value)
+            if self.stopped is not None:
+                break
         return at, values
 
     def constructor(self, at: int, stop: int, level: int) -> tuple[int, int, list[Any]]:
@@ -414,6 +468,9 @@ class _Reader:
                 raise NotAmqp(f"values are nested deeper than {DEPTH_LIMIT} levels")
             descriptor, at = self.value(at + 1, stop, "descriptor", 0, level)
             descriptors.append(descriptor)
+            if self.stopped is not None:
+                self.spans = spans
+                return 0, at, descriptors
         self.spans = spans
         if at >= stop:
             raise NotAmqp("an array has no constructor")
@@ -519,6 +576,9 @@ _VARIABLE = {
     0xB1: ("string", True),
     0xB3: ("symbol", True),
 }
+
+_BARE = frozenset(code for code, (_, _, width) in _SCALARS.items() if not width)
+"""Types whose values take no bytes in an array."""
 
 _SMALL = {code: kind for code, (kind, wide) in _VARIABLE.items() if not wide}
 

@@ -16,7 +16,8 @@ from struct import error as struct_error
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from dissect.errors import Malformed
+from dissect.allowance import Spans, Values
+from dissect.errors import Malformed, OverLimit
 from dissect.layout.types import Custom, Style
 from dissect.layout.values import RENDER, lossy
 from dissect.layout.walk import Walker
@@ -31,6 +32,12 @@ SUB_BATCH = 0x8000_0000
 """The bit of an entry's first word that makes it a sub-batch; without it the word is the size of one message."""
 
 MAGIC = 0x50
+
+NOTES_KEPT = 64
+"""Different notes on one frame; further ones are counted."""
+
+TRIED_UNPACKED, TRIED_BARE = 1 << 16, 1 << 10
+"""Bytes that are unpacked, besides a hundred for each byte, and values without bytes, where a frame is only tried as a layout."""
 
 _U32 = Struct(">I").unpack_from
 _I32 = Struct(">i").unpack_from
@@ -90,10 +97,11 @@ class Reader:
     unpacked, by the name that spans and faults give it.
     """
 
-    __slots__ = ("budget", "buffer", "buffers", "counted", "form", "opened", "render", "spans", "start")
+    __slots__ = ("budget", "buffer", "buffers", "counted", "form", "opened", "render", "spans", "start", "values")
 
-    def __init__(self, form: Form, start: int, render: Callable[[bytes], Any], spans: list[Span] | None) -> None:
+    def __init__(self, form: Form, start: int, render: Callable[[bytes], Any], spans: Spans | None, values: Values) -> None:
         self.form = form
+        self.values = values
         self.start = start
         self.render = render
         self.spans = spans
@@ -101,10 +109,14 @@ class Reader:
         self.budget = UNPACKED_LIMIT
         self.buffer = "frame"
         self.buffers: dict[str, bytes] = {}
-        self.opened: list[int] = []
+        self.opened: list[tuple[int, int]] = []
+        """Of the spans that are not closed the index, and where they begin."""
 
     def note(self, text: str) -> None:
-        self.counted[text] = self.counted.get(text, 0) + 1
+        counted = self.counted
+        if text not in counted and len(counted) >= NOTES_KEPT:
+            text = "further notes"
+        counted[text] = counted.get(text, 0) + 1
 
     def notes(self) -> list[str]:
         """What there is to say; the same of many entries is said once."""
@@ -117,36 +129,46 @@ class Reader:
     def open(self, name: str, at: int, depth: int) -> None:
         """A span around those that follow, until `close` says where it ends."""
         if self.spans is not None:
-            self.opened.append(len(self.spans))
+            self.opened.append((len(self.spans), at))
             self.spans.append(Span(name, at - self.start, 0, None, depth, False, None, False, self.buffer))
 
     def close(self, end: int, label: str | None = None) -> None:
         if self.spans is not None:
-            index = self.opened.pop()
-            span = self.spans[index]
-            self.spans[index] = span._replace(length=end - self.start - span.offset, label=label)
+            index, at = self.opened.pop()
+            self.spans.replace(index, length=end - at, label=label)
 
-    def undo(self, mark: tuple[int, int]) -> None:
+    def undo(self, mark: tuple[Any, int]) -> None:
         """Forget the spans since `mark`, to read the same bytes in another way."""
         if self.spans is not None:
-            del self.spans[mark[0] :], self.opened[mark[1] :]
+            self.spans.back(mark[0])
+            del self.opened[mark[1] :]
 
-    def mark(self) -> tuple[int, int]:
-        return (0 if self.spans is None else len(self.spans), len(self.opened))
+    def mark(self) -> tuple[Any, int]:
+        return (None if self.spans is None else self.spans.mark(), len(self.opened))
 
     def abandon(self) -> int:
         """After damage: end the spans that are open with the last byte that was read; returns where that is in the frame."""
-        covered = 0
-        if self.spans is not None:
-            covered = max((span.offset + span.length for span in self.spans if span.leaf and span.buffer == "frame"), default=0)
-            for index in self.opened:
-                span = self.spans[index]
-                self.spans[index] = span._replace(length=max(0, covered - span.offset))
-            self.opened.clear()
-        return covered
+        spans = self.spans
+        if spans is None:
+            return 0
+        covered = {name: spans.reach(name) for name in ("frame", *self.buffers)}
+        for index, _ in self.opened:
+            if index < len(spans):
+                span = spans[index]
+                spans[index] = span._replace(length=max(0, covered[span.buffer] - span.offset))
+        self.opened.clear()
+        for name, data in self.buffers.items():
+            end = covered[name]
+            if end < len(data):
+                spans.end(end, data[end:], self.render(data[end:]), name)
+        return covered["frame"]
 
     def fail(self, field: str, at: int, reason: str) -> Malformed:
         return Malformed(field, at - self.start, reason, self.buffer)
+
+    def over(self, field: str, at: int, reason: str) -> OverLimit:
+        """To be raised before a value is made that `values` do not allow."""
+        return OverLimit(field, at - self.start, reason, self.buffer)
 
     def parts(self, parts: tuple[Part, ...], data: bytes, at: int, end: int, into: dict[str, Any], path: str, depth: int) -> int:
         """Fixed fields one by one: says which one the damage hit."""
@@ -203,7 +225,7 @@ class Reader:
         return at
 
     def trailer(self, data: bytes, at: int, end: int, chunk: dict[str, Any], path: str, depth: int) -> None:
-        blocks = self.tracking(data, at, end, False, "trailer", depth)
+        blocks = self.tracking(data, at, end, False, "trailer", path, depth, chunk)
         if blocks is None:
             chunk["trailer_data"] = self.render(data[at:end])
             self.span("trailer_data", at, end - at, chunk["trailer_data"], depth)
@@ -213,7 +235,10 @@ class Reader:
     def entries(
         self, data: bytes, at: int, end: int, count: int, offset: int, kind: int, entries: list[dict[str, Any]], path: str, depth: int
     ) -> int:
+        take = self.values.take
         for index in range(count):
+            if not take():
+                raise self.over(f"{path}[{index}]", at, self.values.reason(f"count says {count}"))
             entry: dict[str, Any] = {"offset": offset}
             self.open(f"entries[{index}]", at, depth)
             try:
@@ -239,42 +264,43 @@ class Reader:
         at += 4
         if word > end - at:
             raise self.fail(f"{path}.body", at, f"size says {word} bytes, {end - at} left")
-        self.body(data, at, at + word, kind, entry, depth)
+        self.body(data, at, at + word, kind, entry, path, depth)
         return at + word
 
-    def body(self, data: bytes, at: int, end: int, kind: int, entry: dict[str, Any], depth: int) -> None:
+    def body(self, data: bytes, at: int, end: int, kind: int, entry: dict[str, Any], path: str, depth: int) -> None:
         """What a plain entry holds: an AMQP message, tracking blocks, or bytes."""
         if kind and kind in CHUNK_TYPES:
-            blocks = self.tracking(data, at, end, kind == 2, "tracking", depth)
+            blocks = self.tracking(data, at, end, kind == 2, "tracking", path, depth, entry)
             if blocks is not None:
                 entry["tracking"] = blocks
                 return
         elif amqp.looks_like(data, at, end):
-            sections = self.sections(data, at, end, depth)
+            sections, stopped = self.sections(data, at, end, depth)
             if sections is not None:
                 entry["sections"] = sections
+                if stopped is not None:
+                    raise self.over(f"{path}.sections[{max(0, len(sections) - 1)}]", stopped.at, stopped.reason)
                 return
         body = self.render(data[at:end])
         entry["body"] = body
         if end > at:
             self.span("body", at, end - at, body, depth)
 
-    def sections(self, data: bytes, at: int, end: int, depth: int) -> list[dict[str, Any]] | None:
-        spans: list[Span] | None = None if self.spans is None else []
+    def sections(self, data: bytes, at: int, end: int, depth: int) -> tuple[list[dict[str, Any]] | None, amqp.Stopped | None]:
+        """The sections of an AMQP message, None if it is none, and where they stop before its end."""
+        stopped: amqp.Stopped | None = None
+        mark = self.mark()
+        if self.spans is not None:
+            self.spans.start, self.spans.buffer = self.start, self.buffer
         try:
-            sections = amqp.read(data, at, end, self.render, spans, depth)
+            sections = amqp.read(data, at, end, self.render, self.values, self.spans, depth)
         except amqp.NotAmqp as why:
+            self.undo(mark)
             self.note(f"body begins as an AMQP message but is none: {why}")
-            return None
-        if spans and self.spans is not None:
-            start, buffer = self.start, self.buffer
-            self.spans.extend(
-                [
-                    Span(name, place - start, length, value, level, leaf, label, secret, buffer)
-                    for name, place, length, value, level, leaf, label, secret, _ in spans
-                ]
-            )
-        return sections
+            return None, None
+        except amqp.Stopped as over:
+            sections, stopped = over.sections, over
+        return sections, stopped
 
     def sub_batch(self, data: bytes, at: int, end: int, offset: int | None, entry: dict[str, Any], path: str, depth: int) -> int:
         flags = data[at]
@@ -312,7 +338,9 @@ class Reader:
         else:
             unpacked = data
         try:
-            self.messages(unpacked, begin, begin + (len(unpacked) if compression else size), records, offset, entry, depth)
+            self.messages(unpacked, begin, begin + (len(unpacked) if compression else size), records, offset, entry, path, depth)
+        except OverLimit:
+            raise
         except Malformed as why:
             # What is in a sub-batch is a matter of its publisher, and whatever it holds, the entries behind it are whole.
             self.note(f"sub-batch holds no {records} messages: {why.field} {why.reason}")
@@ -335,11 +363,17 @@ class Reader:
         self.budget -= size
         return unpack(compression, data, size)
 
-    def messages(self, data: bytes, at: int, end: int, count: int, offset: int | None, entry: dict[str, Any], depth: int) -> None:
+    def messages(
+        self, data: bytes, at: int, end: int, count: int, offset: int | None, entry: dict[str, Any], path: str, depth: int
+    ) -> None:
         """The messages of an unpacked sub-batch: size and body each."""
         messages: list[dict[str, Any]] = []
+        entry["messages"] = messages
+        take = self.values.take
         self.open("messages", at, depth)
         for index in range(count):
+            if not take():
+                raise self.over(f"{path}.messages[{index}]", at, self.values.reason(f"count says {count}"))
             if end - at < 4:
                 raise self.fail("size", at, f"needs 4 bytes, {end - at} left")
             (size,) = _U32(data, at)
@@ -349,24 +383,29 @@ class Reader:
             self.open(f"messages[{index}]", at, depth + 1)
             self.span("size", at, 4, size, depth + 2)
             at += 4
-            self.body(data, at, at + size, 0, message, depth + 2)
+            messages.append(message)
+            self.body(data, at, at + size, 0, message, f"{path}.messages[{index}]", depth + 2)
             at += size
             self.close(at)
-            messages.append(message)
         self.close(at)
-        entry["messages"] = messages
         if at < end:
             self.note(f"{end - at} bytes left over in a sub-batch")
             entry["trailing"] = self.render(data[at:end])
             self.span("trailing", at, end - at, entry["trailing"], depth)
 
-    def tracking(self, data: bytes, at: int, end: int, snapshot: bool, name: str, depth: int) -> list[dict[str, Any]] | None:
-        """Tracking blocks that fill data[at:end], or None."""
+    def tracking(
+        self, data: bytes, at: int, end: int, snapshot: bool, name: str, path: str, depth: int, into: dict[str, Any]
+    ) -> list[dict[str, Any]] | None:
+        """Tracking blocks that fill data[at:end], or None; `into` gets those before one that is too many."""
         blocks: list[dict[str, Any]] = []
         mark = self.mark()
+        take = self.values.take
         self.open(name, at, depth)
         try:
             while at < end:
+                if not take():
+                    into[name] = blocks
+                    raise self.over(f"{path}.{name}[{len(blocks)}]", at, self.values.reason(f"{end - at} bytes left"))
                 self.open(f"{name}[{len(blocks)}]", at, depth + 1)
                 kind, size = data[at], data[at + 1]
                 stop = at + 2 + size
@@ -405,8 +444,11 @@ class Reader:
         self.open(path, at, depth)
         self.span("count", at, 4, count, depth + 1)
         at += 4
+        take = self.values.take
         while at < end:
             name = f"{path}[{len(entries)}]"
+            if not take():
+                raise self.over(name, at, self.values.reason(f"count says {count}"))
             entry: dict[str, Any] = {}
             self.open(name, at, depth + 1)
             try:
@@ -458,7 +500,7 @@ class Reader:
             covered = self.abandon()
             left = end - self.start - covered
             if left > 0:
-                self.spans.append(Span("undecoded", covered, left, self.render(data[end - left : end]), 0))
+                self.spans.end(covered, data[end - left : end], self.render(data[end - left : end]))
 
 
 def draft_form(data: bytes, at: int, end: int) -> Form:
@@ -469,9 +511,24 @@ def draft_form(data: bytes, at: int, end: int) -> Form:
     return DRAFT
 
 
+def _in_walk(walker: Walker, wrong: Malformed, end: int, field: str) -> Malformed:
+    """Damage as a walk says it."""
+    if isinstance(wrong, OverLimit):
+        damage = walker.malformed(walker.start + wrong.offset, wrong.reason, field)
+        return OverLimit(damage.field, wrong.offset, wrong.reason, wrong.buffer)
+    return walker.short(walker.start + wrong.offset, end, wrong.reason, field)
+
+
+def _tried(form: Form, data: bytes, at: int, end: int, style: Style) -> Reader:
+    """A reader for bytes of which is not known that they are a frame."""
+    reader = Reader(form, at, RENDER[style.bytes_as], None, Values(style.values, TRIED_BARE))
+    reader.budget = min(reader.budget, TRIED_UNPACKED + 100 * (end - at))
+    return reader
+
+
 def _read_chunk(form_of: Callable[[bytes, int, int], Form]) -> Custom:
     def read(data: bytes, at: int, end: int, style: Style) -> tuple[dict[str, Any], int]:
-        reader = Reader(form_of(data, at, end), at, RENDER[style.bytes_as], None)
+        reader = _tried(form_of(data, at, end), data, at, end, style)
         chunk: dict[str, Any] = {}
         at = reader.chunk(data, at, end, chunk, "", 0)
         if reader.counted:
@@ -479,7 +536,7 @@ def _read_chunk(form_of: Callable[[bytes, int, int], Form]) -> Custom:
         return chunk, at
 
     def walk(data: bytes, at: int, end: int, walker: Walker, name: str, depth: int) -> tuple[dict[str, Any], int]:
-        reader = Reader(form_of(data, at, end), walker.start, walker.render, walker.spans)
+        reader = Reader(form_of(data, at, end), walker.start, walker.render, walker.spans, walker.values)
         chunk: dict[str, Any] = {}
         walker.open(name, at, depth)
         try:
@@ -487,7 +544,7 @@ def _read_chunk(form_of: Callable[[bytes, int, int], Form]) -> Custom:
         except Malformed as wrong:
             reader.abandon()
             walker.keep(chunk)
-            raise walker.short(walker.start + wrong.offset, end, wrong.reason, wrong.field.strip(".")) from wrong
+            raise _in_walk(walker, wrong, end, wrong.field.strip(".")) from wrong
         walker.close(at)
         walker.notes.extend(reader.notes())
         return chunk, at
@@ -497,7 +554,7 @@ def _read_chunk(form_of: Callable[[bytes, int, int], Form]) -> Custom:
 
 def _read_published(form: Form, filtered: bool) -> Custom:
     def read(data: bytes, at: int, end: int, style: Style) -> tuple[list[dict[str, Any]], int]:
-        reader = Reader(form, at, RENDER[style.bytes_as], None)
+        reader = _tried(form, data, at, end, style)
         entries: list[dict[str, Any]] = []
         at = reader.published(data, at, end, filtered, entries, "", 0)
         if reader.counted:
@@ -505,14 +562,14 @@ def _read_published(form: Form, filtered: bool) -> Custom:
         return entries, at
 
     def walk(data: bytes, at: int, end: int, walker: Walker, name: str, depth: int) -> tuple[list[dict[str, Any]], int]:
-        reader = Reader(form, walker.start, walker.render, walker.spans)
+        reader = Reader(form, walker.start, walker.render, walker.spans, walker.values)
         entries: list[dict[str, Any]] = []
         try:
             at = reader.published(data, at, end, filtered, entries, name, depth)
         except Malformed as wrong:
             reader.abandon()
             walker.keep(entries)
-            raise walker.short(walker.start + wrong.offset, end, wrong.reason, wrong.field.removeprefix(name).strip(".")) from wrong
+            raise _in_walk(walker, wrong, end, wrong.field.removeprefix(name).strip(".")) from wrong
         walker.notes.extend(reader.notes())
         return entries, at
 

@@ -12,9 +12,10 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
+from dissect.allowance import PLENTY, Allowance, Spans, Values
 from dissect.capture.columns import gather
 from dissect.errors import Malformed
-from dissect.layout import Layout, Style, decoder, walk
+from dissect.layout import Layout, Style, decoder, fault_of, walk
 from dissect.layout.types import Field
 from dissect.layout.values import RENDER, redacted
 from dissect.model import Fault, Span
@@ -25,7 +26,6 @@ from dissect.protocols.base import (
     ASK_MANY,
     ASK_MAYBE,
     NONE,
-    Allowance,
     Context,
     Damage,
     Dissector,
@@ -115,7 +115,7 @@ class StreamDissector(Dissector):
     key = (4, 8)
     aligned = True
     reuse = "queue"
-    DERIVED = ("style", "render")
+    DERIVED = ("style", "render", "small", "tried")
 
     language: ClassVar[Language]
     handshake: ClassVar[Mapping[Phase, Mapping[str, Phase]]]
@@ -125,10 +125,15 @@ class StreamDissector(Dissector):
         self.phase = Phase.FRESH if context.syn else Phase.OPEN
         self.ahead: set[str] = set()
         """What was answered before it was seen to be asked."""
-        self.style = Style(self.options.bytes_as, self.options.show_secrets)
+        self.style = Style(self.options.bytes_as, self.options.show_secrets, self.options.values_limit)
         self.render = RENDER[self.style.bytes_as]
         self.frame_max = _UNLIMITED
         self.allowance = Allowance()
+        self.values = Values(self.options.values_limit, self.options.bare_limit)
+        self.tried = Values(self.options.values_limit)
+        """For the short way, which leaves values without bytes to `decode`."""
+        self.small = self.options.values_limit // 2
+        """Frames of so few bytes cannot hold too many values that take one: three are a pair of two."""
         self.renewed = False
         """Whether `publisher_key` has more to say than the publisher id."""
         self._choose_handlers()
@@ -155,6 +160,11 @@ class StreamDissector(Dissector):
         """The same until the connection is open: these follow the handshake."""
         client, server = ({word: _follow(handler) for word, handler in side.items()} for side in cls.tables(style, terse))
         return client, server
+
+    def counted(self, size: int, entry: int) -> Values | None:
+        """What counts the values of a frame that is not small, of entries of at least `entry` bytes; None where these alone may be too
+        many."""
+        return self.tried.begin() if size // entry <= self.tried.limit else None
 
     # Framing
 
@@ -380,7 +390,7 @@ class StreamDissector(Dissector):
         """Publish and Deliver, whose messages no table can say."""
         language = self.language
         detail = self.options.detail
-        reader = Reader(language.forms[0], start, self.render, [] if detail else None)
+        reader = Reader(language.forms[0], start, self.render, Spans() if detail else None, self.values.begin())
         budget = reader.budget = min(reader.budget, self.allowance.grow(end - start))
         fields: dict[str, Any] = {}
         fault: Fault | None = None
@@ -407,9 +417,11 @@ class StreamDissector(Dissector):
                 fields["trailing"] = self.render(data[at:end])
                 reader.span("trailing", at, end - at, fields["trailing"], 0)
         except Malformed as wrong:
-            fault = Fault(wrong.field, wrong.offset, missing or wrong.reason, wrong.buffer)
+            fault = fault_of(wrong, missing)
             reader.tile(data, end)
         self.allowance.left -= budget - reader.budget
+        if reader.spans is not None:
+            reader.spans.close()
         if detail and reader.buffers:
             self.buffers = reader.buffers
         return fields, reader.spans or [], reader.notes(), fault
@@ -512,6 +524,9 @@ def _publish(style: Style, terse: bool) -> Handler:
         size, key, version, publisher, count = head(data, start)
         if size > self.frame_max:
             return None
+        values = PLENTY if end - start <= self.small else self.counted(end - start, 12)
+        if values is None:
+            return None
         high = self.publisher_key(publisher, True) if self.renewed else publisher << 64
         at = start + 13
         messages: list[dict[str, Any]] = []
@@ -525,7 +540,7 @@ def _publish(style: Style, terse: bool) -> Handler:
             if stop > end:
                 return None
             if length > 2 and not data[at] and data[at + 1] in _DESCRIBED:
-                append({"publishing_id": publishing_id, "size": length, "sections": read_amqp(data, at, stop, render)})
+                append({"publishing_id": publishing_id, "size": length, "sections": read_amqp(data, at, stop, render, values)})
             else:
                 append(
                     {"publishing_id": publishing_id, "size": length}
@@ -534,7 +549,7 @@ def _publish(style: Style, terse: bool) -> Handler:
                 )
             keys.append(high | publishing_id)
             at = stop
-        if len(messages) != count:
+        if len(messages) != count or not values.take(count):
             return None
         fields = {"size": size, "key": key, "version": version, "publisher_id": publisher, "published_messages": messages}
         return "Publish", "request", None, fields, None, (), None, ASK_MANY, keys, None
@@ -563,6 +578,9 @@ def _deliver(style: Style, version_2: bool, terse: bool) -> Handler:
         # Trailers, tracking chunks and sub-batches are read by `Reader`
         if last != end or kind or magic != MAGIC or records != count:
             return None
+        values = PLENTY if end - start <= self.small else self.counted(end - start, 4)
+        if values is None:
+            return None
         notes: Any = ()
         actual = crc32(data[at:last])
         if actual != crc:
@@ -577,12 +595,12 @@ def _deliver(style: Style, version_2: bool, terse: bool) -> Handler:
             if stop > last:
                 return None
             if word > 2 and not data[at] and data[at + 1] in _DESCRIBED:
-                append({"offset": offset, "size": word, "sections": read_amqp(data, at, stop, render)})
+                append({"offset": offset, "size": word, "sections": read_amqp(data, at, stop, render, values)})
             elif not terse:
                 append({"offset": offset, "size": word, "body": render(data[at:stop])})
             offset += 1
             at = stop
-        if at != last:
+        if at != last or not values.take(count):
             return None
         if terse:
             chunk = {"num_entries": count, "num_records": records, "chunk_first_offset": first}

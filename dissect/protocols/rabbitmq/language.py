@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dissect.allowance import PLENTY
 from dissect.layout import UNREADABLE, Layout, Style, decoder
 from dissect.layout.types import Field, Fixed, Number, minimum
 from dissect.protocols.rabbitmq import layouts, layouts_draft
@@ -106,7 +107,7 @@ class Language:
             if begin + form.size > end:
                 return True
             chunk: dict[str, Any] = {}
-            Reader(form, at, bytes, None).parts(form.header, data, begin, end, chunk, "", 0)
+            Reader(form, at, bytes, None, PLENTY).parts(form.header, data, begin, end, chunk, "", 0)
             left = at + length - begin - form.size
             section = chunk["data_length"]
             if (

@@ -11,8 +11,10 @@ from itertools import takewhile
 from struct import Struct
 from typing import Any, ClassVar
 
+from dissect.allowance import Allowance
 from dissect.layout import Style, walk
 from dissect.layout.values import RENDER, lossy
+from dissect.layout.walk import NOTES_KEPT
 from dissect.model import Chunk, Fault, Hole, Span
 from dissect.protocols.base import (
     ANSWER,
@@ -22,7 +24,6 @@ from dissect.protocols.base import (
     NONE,
     SEARCH,
     WAIT,
-    Allowance,
     Context,
     Damage,
     Decoded,
@@ -110,7 +111,7 @@ class SeastarDissector(Dissector):
         self.tables = layouts.Tables(options.verbs) if options.verbs else layouts.PLAIN
         self.names = options.verbs
         self.one_way: frozenset[int] = getattr(options.verbs, "one_way", frozenset())
-        self.style = Style(options.bytes_as, options.show_secrets)
+        self.style = Style(options.bytes_as, options.show_secrets, options.values_limit)
         self.render = RENDER[options.bytes_as]
         self.forced = FORCED.get(context.verdict.layout or "")
         # What is known when bytes are cut
@@ -752,6 +753,9 @@ class SeastarDissector(Dissector):
             elif number is not None and number not in FEATURES:
                 notes.append(f"unknown feature {number}")
             seen.add(number)
+            if len(notes) >= NOTES_KEPT:
+                notes.append("and perhaps more")
+                break
         offer, other = self.offers[side], self.offers[1 - side]
         if not asks and offer is not None and fault is None:
             fields["negotiated"] = self._in_force(offer, other)
