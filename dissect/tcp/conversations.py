@@ -7,9 +7,11 @@ is repeated, early, late or cut, an acknowledgement of bytes not captured) goes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import pairwise
+from operator import itemgetter
 from socket import AF_INET, AF_INET6, inet_ntop
+from struct import Struct
 from typing import Any, NamedTuple
 
 import msgspec
@@ -95,6 +97,82 @@ def _joined(buffer: bytes, offsets: list[int], ends: list[int]) -> bytes:
     return b"".join([buffer[start:end] for start, end in zip(offsets, ends, strict=True)])
 
 
+class Bare:
+    """The packets of one pair of endpoints as bytes, while none of them carries or acknowledges a byte and all belong to one conversation:
+    connections that were refused, never answered or closed unused, of which a capture may have millions.
+
+    The index of the conversation, -1 while it has none, and the packets, from which the same conversation can be made at any time.
+    """
+
+    PACKET = Struct("<qqqiBIIB")
+    """Order, time, number, file, whether it was reversed, sequence and acknowledgement number, flags."""
+    INDEX = Struct("<q")
+    MOST = 8
+    """Packets; a conversation with more is kept as any other."""
+
+    @classmethod
+    def add(cls, kept: bytes | None, rows: list[list[int]]) -> bytes | None:
+        """`kept` with these packets, None where it cannot hold them."""
+        packets = [] if kept is None else list(cls.packets(kept))
+        if len(packets) + len(rows) > cls.MOST or any(row[10] for row in rows):
+            return None
+        more = [tuple(row[:8]) for row in rows]
+        if len(packets) + len(more) > 1 and not cls.agree([*packets, *more]):
+            return None
+        return b"".join([cls.INDEX.pack(-1) if kept is None else kept, *[cls.PACKET.pack(*packet) for packet in more]])
+
+    @staticmethod
+    def agree(packets: list[tuple[int, ...]]) -> bool:
+        """Whether these packets are certainly of one conversation, and no byte was sent between them: each number is where its byte
+        stream begins, or beyond a SYN or FIN that was seen."""
+        start: list[int | None] = [None, None]
+        room, fin = [0, 0], [-1, -1]
+        ended = False
+        for index, (_, _, _, _, side, seq, ack, flags) in enumerate(packets):
+            first = start[side]
+            if flags & SYN:
+                if ended or flags & (FIN | RST) or (index and not flags & ACK and seq != first):
+                    return False
+                if first is None:
+                    room[side] = 1
+                elif seq != first or not room[side]:
+                    return False
+            if first is None:
+                first = start[side] = seq
+            if (seq - first) & MASK > room[side]:
+                return False
+            if flags & FIN:
+                if fin[side] not in (-1, seq):
+                    return False
+                fin[side] = seq
+                room[side] = ((seq - first) & MASK) + 1
+            ended = ended or bool(flags & (FIN | RST))
+            if flags & ACK:
+                first = start[1 - side]
+                if first is None:
+                    start[1 - side] = ack
+                elif (ack - first) & MASK > room[1 - side]:
+                    return False
+        return True
+
+    @classmethod
+    def packets(cls, kept: bytes) -> Iterator[tuple[int, ...]]:
+        return cls.PACKET.iter_unpack(memoryview(kept)[cls.INDEX.size :])
+
+    @classmethod
+    def index(cls, kept: bytes) -> int:
+        return int(cls.INDEX.unpack_from(kept)[0])
+
+    @classmethod
+    def numbered(cls, kept: bytes, index: int) -> bytes:
+        return cls.INDEX.pack(index) + kept[cls.INDEX.size :]
+
+    @classmethod
+    def rows(cls, kept: bytes) -> list[list[int]]:
+        """The packets as `Conversations` takes them."""
+        return [[*packet, 0, 0, 0] for packet in cls.packets(kept)]
+
+
 class Delivery(msgspec.Struct):
     """What became certain of one conversation. `closed`: the packet that ended it, END at the end of the capture, None while open.
     `failure`: an exception came, and of what was certain later nothing will be delivered."""
@@ -121,12 +199,17 @@ class Conversations:
     MADE_OF = ("options",)
     DERIVED = ("detours", "lost")
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, bare: bool = False) -> None:
+        """`bare`: conversations that carried nothing are kept as their packets, and never delivered: `bare_delivery` makes them. For
+        captures with an end, of which `evict` forgets nothing."""
         self._pool = Pool(options)
         self._table: dict[bytes, Assembler] = {}
         self._count = 0
         # Made in this call of `feed`, with the order of their first packet.
         self._new: list[Conversation] = []
+        # Those that carried nothing, and the order of the first packet of those met in this call.
+        self._bare: dict[bytes, bytes] | None = {} if bare else None
+        self._new_bare: dict[bytes, int] = {}
         # Have something to deliver, or may have.
         self._touched: dict[Assembler, None] = {}
         self._done: list[Delivery] = []
@@ -205,17 +288,76 @@ class Conversations:
             assembler.finish(release)
 
     def _deliver(self) -> list[Delivery]:
-        self._new.sort(key=lambda conversation: conversation.first)
-        for conversation in self._new:
-            conversation.index = self._count
-            self._count += 1
-        self._new.clear()
+        self._number()
         deliveries, self._done = self._done, []
         for assembler in self._touched:
             self._collect(assembler, deliveries)
         self._touched.clear()
         deliveries.sort(key=lambda delivery: delivery.conversation.index)
         return deliveries
+
+    def _number(self) -> None:
+        """Give those met in this call their indexes."""
+        if not self._new_bare:
+            self._new.sort(key=lambda conversation: conversation.first)
+            for conversation in self._new:
+                conversation.index = self._count
+                self._count += 1
+            self._new.clear()
+            return
+        assert self._bare is not None
+        met: list[tuple[int, Conversation | bytes]] = [(conversation.first[0], conversation) for conversation in self._new]
+        met += [(order, key) for key, order in self._new_bare.items()]
+        met.sort(key=itemgetter(0))
+        for _, one in met:
+            if isinstance(one, bytes):
+                self._bare[one] = Bare.numbered(self._bare[one], self._count)
+            else:
+                one.index = self._count
+            self._count += 1
+        self._new.clear()
+        self._new_bare.clear()
+
+    def bare(self) -> list[tuple[int, bytes]]:
+        """The conversations that carried nothing, by index; with each what `bare_delivery` takes."""
+        return sorted((Bare.index(kept), key) for key, kept in (self._bare or {}).items())
+
+    def bare_delivery(self, key: bytes) -> Delivery:
+        """What a conversation that carried nothing is delivered as at the end of the capture."""
+        assert self._bare is not None
+        kept = self._bare[key]
+        rows = Bare.rows(kept)
+        assembler = Assembler(self._conversation(key, rows[0]), self._flip(rows[0]), self._pool)
+        assembler.conversation.index = Bare.index(kept)
+        for order, time_ns, number, file, reverse, seq, ack, flags, offset, length, wire in rows:
+            assembler.step(order, time_ns, number, file, reverse ^ assembler.flip, seq, ack, flags, offset, length, wire, b"")
+        if assembler.closed is None:
+            self._finish(assembler, END)
+        return Delivery(assembler.conversation, assembler.collect(), assembler.closed)
+
+    def _keep_bare(self, key: bytes, rows: list[list[int]]) -> bool:
+        """Keep these packets as they are, if they can be; otherwise make a conversation of those that were kept so far."""
+        assert self._bare is not None
+        kept = self._bare.get(key)
+        try:
+            more = Bare.add(kept, rows)
+        except Exception as error:
+            self.detours.append(Detour(bug(error)))
+            more = None
+        if more is not None:
+            self._bare[key] = more
+            if kept is None:
+                self._new_bare[key] = rows[0][0]
+            return True
+        if kept is not None:
+            del self._bare[key]
+            new = self._new_bare.pop(key, None) is not None
+            self._walk(key, None, Bare.rows(kept), b"")
+            assembler = self._table.get(key)
+            if assembler is not None and not new:
+                assembler.conversation.index = Bare.index(kept)
+                self._new.remove(assembler.conversation)
+        return False
 
     def _collect(self, assembler: Assembler, deliveries: list[Delivery]) -> None:
         try:
@@ -235,31 +377,40 @@ class Conversations:
             return
         deliveries.append(Delivery(assembler.conversation, items, closed, failure))
 
-    def _create(self, key: bytes, reverse: int, flags: int, mark: tuple[int, int, int, int]) -> Assembler:
+    def _create(self, key: bytes, row: list[int]) -> Assembler:
         """A conversation that begins with this packet."""
-        # The sender of a SYN-ACK is not the one who began.
-        flip = reverse ^ (flags & (SYN | ACK) == SYN | ACK)
-        low, high = _endpoint(key, 0), _endpoint(key, 18)
-        (one, port), (two, other_port) = (high, low) if flip else (low, high)
-        conversation = Conversation((one, two), (port, other_port), mark, mark, mark)
-        assembler = Assembler(conversation, flip, self._pool)
+        conversation = self._conversation(key, row)
+        assembler = Assembler(conversation, self._flip(row), self._pool)
         self._new.append(conversation)
         self._table[key] = assembler
         return assembler
 
-    def _walk(self, key: bytes, assembler: Assembler | None, rows: Iterable[list[int]], buffer: bytes) -> None:
+    @staticmethod
+    def _flip(row: list[int]) -> int:
+        # The sender of a SYN-ACK is not the one who began.
+        return row[4] ^ (row[7] & (SYN | ACK) == SYN | ACK)
+
+    def _conversation(self, key: bytes, row: list[int]) -> Conversation:
+        order, time_ns, number, file = row[:4]
+        mark = order, number, file, time_ns
+        low, high = _endpoint(key, 0), _endpoint(key, 18)
+        (one, port), (two, other_port) = (high, low) if self._flip(row) else (low, high)
+        return Conversation((one, two), (port, other_port), mark, mark, mark)
+
+    def _walk(self, key: bytes, assembler: Assembler | None, rows: list[list[int]], buffer: bytes) -> None:
         """Take segments of one pair of endpoints one by one."""
-        for order, time_ns, number, file, reverse, seq, ack, flags, offset, length, wire in rows:
+        for row in rows:
+            order, time_ns, number, file, reverse, seq, ack, flags, offset, length, wire = row
             try:
                 if assembler is None:
-                    assembler = self._create(key, reverse, flags, (order, number, file, time_ns))
+                    assembler = self._create(key, row)
                 elif (wire or flags & SYN) and not assembler.takes(reverse ^ assembler.flip, seq, ack, flags, wire):
                     if assembler.closed is None:
                         self._finish(assembler, order)
                     self._collect(assembler, self._done)
                     self._touched.pop(assembler, None)
                     assembler = None
-                    assembler = self._create(key, reverse, flags, (order, number, file, time_ns))
+                    assembler = self._create(key, row)
                 assembler.step(order, time_ns, number, file, reverse ^ assembler.flip, seq, ack, flags, offset, length, wire, buffer)
             except Exception as error:
                 what, mark = bug(error), (order, number, file, time_ns)
@@ -283,7 +434,12 @@ class Conversations:
         for row in _columns(batch, None).tolist():
             key = flow[at : at + 40]
             at += 40
-            self._walk(key, table.get(key), (row,), buffer)
+            assembler = table.get(key)
+            if assembler is None and self._bare is not None:
+                if self._keep_bare(key, [row]):
+                    continue
+                assembler = table.get(key)
+            self._walk(key, assembler, [row], buffer)
             if pool.total > pool.total_limit:
                 for assembler in pool.relieve(row[0]):
                     self._touched[assembler] = None
@@ -315,7 +471,12 @@ class Conversations:
                     continue
             if rows is None:
                 rows = _columns(batch, by_flow)
-            self._walk(key, assembler, rows[low:high].tolist(), buffer)
+            mine = rows[low:high].tolist()
+            if assembler is None and self._bare is not None:
+                if self._keep_bare(key, mine):
+                    continue
+                assembler = table.get(key)
+            self._walk(key, assembler, mine, buffer)
 
 
 def _collect_singly(assembler: Assembler, what: str) -> list[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dissect.model import Options
@@ -186,3 +186,29 @@ def test_conversations_do_not_mix(segments: list[Segment], options: Options) -> 
     assert [story.conversation.index for story in stories] == list(range(len(stories)))
     assert [story.conversation.first[0] for story in stories] == sorted(story.conversation.first[0] for story in stories)
     assert all(len(story.closed) == 1 and story.closed[0] <= END for story in stories)
+
+
+@st.composite
+def empty(draw: st.DrawFn) -> list[Segment]:
+    """A few packets without a byte, whose numbers may well fit; sometimes with one that has some."""
+    first = draw(FIRST)
+    begin = [
+        Segment(A, B, (first[0] - 1) & 0xFFFF_FFFF, flags=SYN),
+        Segment(B, A, (first[1] - 1) & 0xFFFF_FFFF, ack=first[0], flags=SYN | ACK),
+    ]
+    segments = begin[: draw(st.integers(0, 2))]
+    for _ in range(draw(st.integers(1, 6))):
+        side = draw(st.integers(0, 1))
+        flags = draw(st.sampled_from([SYN, SYN | ACK, SYN | ACK, ACK, ACK, FIN | ACK, RST, RST | ACK, FIN]))
+        seq = first[side] + draw(st.sampled_from([-1, -1, 0, 0, 1, 2])) + (flags & SYN and draw(st.sampled_from([0, 0, 0, 1000])))
+        ack = first[1 - side] + draw(st.sampled_from([0, 0, 0, 1, 30]))
+        segments.append(Segment((A, B)[side], (B, A)[side], seq & 0xFFFF_FFFF, b"", ack, flags))
+    if draw(st.integers(0, 3)) == 0:
+        segments.insert(draw(st.integers(0, len(segments))), Segment(A, B, first[0], b"some", first[1]))
+    return segments
+
+
+@settings(max_examples=300)
+@given(empty())
+def test_conversations_that_carry_nothing_are_the_same_however_they_are_kept(segments: list[Segment]) -> None:
+    tell(segments)

@@ -113,17 +113,20 @@ class Story(NamedTuple):
         return (*head, counts, self.items, self.notes, self.closed, self.ends)
 
 
-def feed(segments: Sequence[Segment], size: int | None = None, options: Options | None = None) -> list[Story]:
+def feed(segments: Sequence[Segment], size: int | None = None, options: Options | None = None, bare: bool = False) -> list[Story]:
     """What becomes of segments in batches of `size`, by conversation."""
-    return run([batch(segments[at : at + size], at) for at in range(0, len(segments), size)] if size else [batch(segments)], options)
+    return run([batch(segments[at : at + size], at) for at in range(0, len(segments), size)] if size else [batch(segments)], options, bare)
 
 
-def run(batches: Iterable[SegmentBatch], options: Options | None = None) -> list[Story]:
-    tcp = Conversations(options or Options())
+def run(batches: Iterable[SegmentBatch], options: Options | None = None, bare: bool = False) -> list[Story]:
+    tcp = Conversations(options or Options(), bare)
     stories: dict[int, Story] = {}
     for one in batches:
         _add(stories, tcp.feed(one))
     _add(stories, tcp.finish())
+    nothing = [tcp.bare_delivery(key) for _, key in tcp.bare()]
+    assert not any(delivery.items for delivery in nothing)
+    _add(stories, nothing)
     assert tcp.feed(batch([])) == []
     assert (tcp._pool.total, tcp._pool.count) == (0, 0)
     return [stories[index] for index in sorted(stories)]
@@ -174,7 +177,7 @@ def check(item: Chunk | Hole) -> None:
 
 
 def tell(segments: Sequence[Segment], options: Options | None = None) -> list[Story]:
-    """What becomes of segments, which must be the same in batches of one, of a few, and in one."""
+    """What becomes of segments: must be the same in batches of one, of a few, and in one, however those that carry nothing are kept."""
     stories = feed(segments, None, options)
     whole = [story.summary() for story in stories]
     few = conversations.FEW
@@ -182,8 +185,9 @@ def tell(segments: Sequence[Segment], options: Options | None = None) -> list[St
         # By column, however few segments, and then as it comes.
         for conversations.FEW in (0, few):
             for size in (1, 3, 7, 20, None):
-                parts = feed(segments, size, options)
-                assert [story.summary() for story in parts] == whole, f"batches of {size}"
+                for bare in (False, True):
+                    parts = feed(segments, size, options, bare)
+                    assert [story.summary() for story in parts] == whole, f"batches of {size}"
     finally:
         conversations.FEW = few
     return stories

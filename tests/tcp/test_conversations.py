@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
 from dissect.model import Chunk, Options
 from dissect.tcp import conversations
 from dissect.tcp.conversations import Conversations
-from tests.tcp.segments import ACK, FIN, SYN, A, B, Segment, a, b, batch, handshake, tell
+from tests.tcp.segments import ACK, FIN, RST, SYN, A, B, Segment, a, b, batch, feed, handshake, tell
 
 OTHER = ("192.0.2.1", 40001)
 
@@ -108,3 +110,40 @@ def test_what_waits_is_bounded() -> None:
         assert pool.total == sum(one.cost for one in waiting) <= options.waiting_total
         assert pool.count == len(waiting)
         assert len(pool._queue) < 2 * pool.count + 2000
+
+
+def test_a_conversation_that_carried_nothing_takes_a_few_hundred_bytes() -> None:
+    """Connections that were never answered, refused, and closed unused."""
+    many = 3000
+    tcp = Conversations(Options(), bare=True)
+
+    def between(port: int, segments: list[Segment]) -> list[Segment]:
+        client = ("192.0.2.1", 1000 + port)
+        return [one._replace(src=client if one.src == A else B, dst=client if one.dst == A else B) for one in segments]
+
+    syn, refused = a(999, ack=None, flags=SYN), b(0, ack=1000, flags=RST | ACK)
+    unused = [*handshake(), a(1000, flags=FIN | ACK), b(5000, ack=1001, flags=FIN | ACK), a(1001, ack=5001)]
+    kinds = ([syn], [syn, syn], [syn, refused], unused)
+    segments = [one for port in range(many) for one in between(port, kinds[port % 4])]
+    batches = [batch(segments[at : at + 1000], at) for at in range(0, len(segments), 1000)]
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        assert all(tcp.feed(one) == [] for one in batches)
+        held = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert len(tcp.bare()) == many
+    assert held < 400 * many
+    assert tcp.finish() == []
+    ends = [tcp.bare_delivery(key).conversation.ended for _, key in tcp.bare()[:4]]
+    assert ends == [story.conversation.ended for story in feed(segments[:10])[:4]]
+
+
+def test_what_carried_nothing_becomes_a_conversation_with_its_first_byte() -> None:
+    tcp = Conversations(Options(), bare=True)
+    assert tcp.feed(batch(handshake())) == []
+    assert tcp.feed(batch([other(one) for one in handshake()], 3)) == []
+    (delivery,) = tcp.feed(batch([a(1000, b"late")], 6))
+    assert (delivery.conversation.index, delivery.conversation.packets, delivery.conversation.syn) == (0, [3, 1], True)
+    assert [index for index, _ in tcp.bare()] == [1]
