@@ -83,7 +83,7 @@ class Run:
                 self.readers.append(open_capture(file))
             except CaptureError as error:
                 self.errors.append(error)
-        self.inspector: Inspector = Inspector(self.readers, options)
+        self.inspector: Inspector = Inspector(self.readers, options, bare=True)
         self.bugs = Bugs()
 
     def __enter__(self) -> Self:
@@ -150,8 +150,10 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
     from dissect.protocols import PROTOCOLS
 
     counters, past = inspector.counters, inspector.past
-    rows = inspector.rows()
-    conversations = past.conversations + len(rows)
+    conversations = inspector.count()
+    # What carried nothing has nothing to tell, but for what `-d` says of it
+    each = inspector.each_rows(bare=bool(inspector.options.decode_as))
+    rows = [row for some in each for row in some if row.protocol or any(row.bytes) or row.limit_hits]
     packets = ", ".join([count(counters.packets, "packet"), *lost])
     said = [f"{packets}, {count(counters.messages, 'message')} in {count(conversations, 'conversation')}"]
     if past.conversations:

@@ -32,6 +32,6 @@ def read(*sources: str | Path | BinaryIO, **options: Any) -> Iterator[Record]:
     from dissect.inspector import Inspector
     from dissect.model import Options
 
-    inspector = Inspector([open_capture(source) for source in sources], Options(**options))
+    inspector = Inspector([open_capture(source) for source in sources], Options(**options), bare=True)
     yield from inspector.records()
     inspector.complain()

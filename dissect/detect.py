@@ -41,12 +41,17 @@ class Detector:
 
     MADE_OF = ("ports", "syn", "limit")
 
+    SEGMENT_COST = 256
+    """What a segment takes besides its bytes, which are there twice."""
+
     def __init__(self, ports: tuple[int, int], syn: bool, limit: int) -> None:
         self.ports = ports
         self.syn = syn
         self.limit = limit
         self.items: list[Chunk | Hole] = []
         self.size = 0
+        self.cost = 0
+        """About what all this takes."""
         self.limited = False
         self._runs: tuple[list[tuple[int, bytearray]], list[tuple[int, bytearray]]] = ([], [])
         self._segments: tuple[list[int], list[int]] = ([], [])
@@ -99,6 +104,7 @@ class Detector:
             self._segments[side].append(len(run))
         run += data
         self.size += len(data)
+        self.cost += 2 * len(data) + self.SEGMENT_COST
 
     def _weigh(self, final: bool) -> Verdict | None:
         sides = [

@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import Any, Protocol
 
 import msgspec
+import numpy as np
 
 from dissect.capture.files import part
 from dissect.capture.link import LinkParser
@@ -15,10 +16,10 @@ from dissect.capture.merge import merge
 from dissect.detect import BY_NAME, Detector, forced
 from dissect.errors import CaptureError, Failure, InternalError, Report, bug
 from dissect.model import Chunk, ConversationRow, Gap, Hole, Options, PacketBatch, Record, SegmentBatch, Verdict
-from dissect.pair import Link, Pairer
+from dissect.pair import KEYS_COUNTED, Link, Pairer
 from dissect.protocols import PROTOCOLS
 from dissect.protocols.aligned import cut_aligned
-from dissect.protocols.base import END, GAP, SENDERS, Context, Cut, Dissector, Emitted, Range, Tally, count_gap, records_of, rfc3339
+from dissect.protocols.base import END, GAP, LARGE, SENDERS, Context, Cut, Dissector, Emitted, Range, Tally, count_gap, records_of, rfc3339
 from dissect.tcp.conversations import CROWDED, IDLE, Conversation, Conversations, Delivery, Detour, Stretch
 
 PART = 256
@@ -26,6 +27,19 @@ PART = 256
 
 PART_CONVERSATIONS = 24
 """The least packets of a part for each conversation, which all are looked at for each."""
+
+EPOCH, SEGMENT = 1 << 18, 64
+"""After so many bytes, of which a segment counts some more than it carries, the totals over all conversations are looked at: at the same
+packets however these come in batches."""
+
+KEPT_OF_TOTAL = 0.75
+"""What is left of a total that was passed: finding what is oldest means looking at all."""
+
+FEW_KEYS = LARGE // 12 // KEYS_COUNTED + 2
+"""The most that one message which is not large adds to the open requests, as they are counted."""
+
+KEY_BYTES = 8 * KEYS_COUNTED
+"""The least bytes for each of what a large message adds."""
 
 AGE_NS = 500_000_000
 """How often a capture without an end looks for what has become old."""
@@ -85,8 +99,9 @@ class Past(msgspec.Struct):
 class Inspector:
     """Reads packets and yields records in the order of their release packet."""
 
-    def __init__(self, inputs: Sequence[Source], options: Options | None = None, rows: int | None = None) -> None:
-        """`rows` forces batches of so many packets, which changes nothing but the speed."""
+    def __init__(self, inputs: Sequence[Source], options: Options | None = None, rows: int | None = None, bare: bool = False) -> None:
+        """`rows` forces batches of so many packets, which changes nothing but the speed. `bare`: the capture has an end, so what carried
+        nothing may be kept as its packets until then; `age` must not be called."""
         self.options = options or Options()
         self.inputs = inputs
         self.batch_rows = rows
@@ -97,11 +112,19 @@ class Inspector:
         self.link = LinkParser()
         self.conversations: list[Tracked] = []
         self.past = Past()
-        self._tcp = Conversations(self.options)
+        self._tcp = Conversations(self.options, bare)
         self._links: list[Link] = []
+        self._large: list[tuple[Pairer, Emitted]] = []
         self._number = 0
         self._aged_ns = 0
         self._told: set[Report] = set()
+        # What the epochs are told by, and by conversation those whose protocol is not known yet, and those with requests
+        self._fed = 0
+        self._detecting: dict[int, Tracked] = {}
+        self._paired: dict[int, Tracked] = {}
+        # No more requests can be open than this, and with which record that was found
+        self._opened = 0
+        self._counted = 0
 
     def records(self) -> Iterator[Record]:
         """The records one by one."""
@@ -136,6 +159,21 @@ class Inspector:
 
     def take_segments(self, segments: SegmentBatch, begin: int, end: int) -> Iterator[list[Record]]:
         """The records that the segments of the packets from `begin` to `end` complete, in parts."""
+        fed = self._fed + np.cumsum(segments.length + SEGMENT)
+        epochs = (np.flatnonzero(np.diff(fed // EPOCH, prepend=self._fed // EPOCH))).tolist()
+        ends = [*(row for row in epochs if row), len(segments)]
+        for low, high in zip([0, *ends], ends, strict=False):
+            if low or epochs[:1] == [0]:
+                late = self._relieve(int(segments.order[low]) - 1)
+                if late:
+                    yield self._hand_out(late)
+            if high:
+                self._fed = int(fed[high - 1])
+            stop = int(segments.order[high]) if high < len(segments) else end
+            yield from self._take_epoch(segments.rows(low, high), begin, stop)
+            begin = stop
+
+    def _take_epoch(self, segments: SegmentBatch, begin: int, end: int) -> Iterator[list[Record]]:
         cuts: list[Cut] = []
         apart: list[Delivery] = []
         aligned: dict[type[Dissector], list[Delivery]] = {}
@@ -254,12 +292,46 @@ class Inspector:
 
     def rows(self, related: bool = True) -> list[ConversationRow]:
         """The conversations so far, by first packet; without those that `age` dropped. `related`: with what they tell of each other."""
-        before = self.past.conversations + 1
-        rows = self._rows(sorted(self.conversations, key=lambda one: one.tcp.index), before)
+        return [row for rows in self.each_rows(related) for row in rows]
+
+    def each_rows(self, related: bool = True, bare: bool = True) -> Iterator[list[ConversationRow]]:
+        """The same, some at a time; `bare`: also those that carried nothing and were kept as their packets."""
+        known = sorted(self.conversations, key=lambda one: one.tcp.index)
+        others = self._tcp.bare() if bare else []
+        number = self.past.conversations + 1
+        told: list[ConversationRow] = []
+        places = []
+        for at, tracked in enumerate(known):
+            places.append(bisect_left(others, (tracked.tcp.index,)))
+            told += self._rows([tracked], number + at + places[-1])
         if related:
-            for what in relate(rows):
+            for what in relate(told):
                 self._report_once(Report(what, "conversations lack what others tell of them"))
-        return rows
+        done = 0
+        ready = iter(told)
+        following = next(ready, None)
+        for at, tracked in enumerate(known):
+            yield from self._bare_rows(others, done, places[at], number + at)
+            done = places[at]
+            if following is not None and following.conversation == tracked.tcp.index:
+                yield [following]
+                following = next(ready, None)
+        yield from self._bare_rows(others, done, len(others), number + len(known))
+
+    def _bare_rows(self, others: list[tuple[int, bytes]], begin: int, end: int, number: int) -> Iterator[list[ConversationRow]]:
+        for index in range(begin, end):
+            try:
+                delivery = self._tcp.bare_delivery(others[index][1])
+                tracked = Tracked(delivery.conversation, client=0 if delivery.conversation.syn else None)
+                self._begin(tracked)
+                self._close(tracked, END)
+                yield [_row(number + index, tracked)]
+            except Exception as error:
+                self._report_once(Report(bug(error), "the row of a conversation is missing"))
+
+    def count(self) -> int:
+        """How many conversations there are, those that `age` dropped among them."""
+        return self.past.conversations + len(self.conversations) + len(self._tcp.bare())
 
     def _rows(self, conversations: list[Tracked], number: int) -> list[ConversationRow]:
         """The rows of these conversations, numbered from `number` on."""
@@ -375,6 +447,7 @@ class Inspector:
             if tracked.verdict.protocol is not None:
                 tracked.missed = [(0, 0, END), (1, 0, END)]
             tracked.detector = None
+            self._detecting.pop(tracked.tcp.index, None)
             self._tell(tracked, failure)
 
     def _give_up(self, tracked: Tracked, what: str, release: int) -> list[Emitted]:
@@ -392,7 +465,8 @@ class Inspector:
         tracked.dissector = tracked.pairer = None
         tracked.client = dissector.client
         tracked.missed = dissector.missed()
-        tracked.limit_hits += pairer.limit_hits
+        tracked.limit_hits += dissector.limit_hits + pairer.limit_hits
+        self._paired.pop(tracked.tcp.index, None)
         self._tell(tracked, failure)
         try:
             ended = pairer.fail(failure.release, dissector.untold)
@@ -472,6 +546,7 @@ class Inspector:
             self._decide(tracked, verdict)
         else:
             tracked.detector = Detector(conversation.ports, conversation.syn, self.options.undecided_limit)
+            self._detecting[conversation.index] = tracked
 
     def _detect(self, tracked: Tracked, items: list[Chunk | Hole]) -> list[Chunk | Hole]:
         """The bytes to dissect once the protocol is known, none of them certain before the packet that told it."""
@@ -485,6 +560,7 @@ class Inspector:
     def _start(self, tracked: Tracked, detector: Detector, verdict: Verdict, release: int) -> list[Chunk | Hole]:
         self._decide(tracked, verdict)
         tracked.detector = None
+        self._detecting.pop(tracked.tcp.index, None)
         tracked.limit_hits += detector.limited
         if tracked.dissector is None:
             return []
@@ -524,11 +600,13 @@ class Inspector:
             conversation.syn,
             protocol.unanswered,
             (dissector.tally, self.counters),
+            self._large,
         )
         if dissector.pairs_at_once():
             dissector.pairer = pairer
         tracked.dissector, tracked.pairer = dissector, pairer
         tracked.facts, tracked.tally = dissector.facts, dissector.tally
+        self._paired[conversation.index] = tracked
 
     def _close(self, tracked: Tracked, release: int) -> list[Emitted]:
         emitted: list[Emitted] = []
@@ -556,8 +634,9 @@ class Inspector:
                 self.counters.unanswered += len(ended)
                 emitted += ended
                 tracked.client = tracked.dissector.client
-                tracked.limit_hits += pairer.limit_hits
+                tracked.limit_hits += tracked.dissector.limit_hits + pairer.limit_hits
                 tracked.dissector = tracked.pairer = None
+                self._paired.pop(conversation.index, None)
         if tracked.missed:
             emitted += self._gaps(tracked, release)
         return emitted
@@ -585,7 +664,57 @@ class Inspector:
             if response is not None:
                 record.response = response.number  # type: ignore[union-attr]
         self._links.clear()
+        for pairer, one in self._large:
+            # What was handed on need not be remembered whole
+            if one[4].number:
+                self._opened += one[4].size // KEY_BYTES
+                try:
+                    pairer.lighten(one)
+                except Exception as error:
+                    self._report_once(Report(bug(error), "more is remembered than is needed"))
+        self._large.clear()
         return records
+
+    def _relieve(self, release: int) -> list[Emitted]:
+        """Keep to the totals over all conversations; the records that this makes certain with the packet `release`."""
+        options = self.options
+        emitted: list[Emitted] = []
+        undecided = sum([tracked.detector.cost for tracked in self._detecting.values() if tracked.detector is not None])
+        if undecided > options.undecided_total:
+            for _, tracked in sorted(self._detecting.items(), key=itemgetter(0)):
+                if tracked.detector is not None:
+                    undecided -= tracked.detector.cost
+                    emitted += self._decide_now(tracked, tracked.detector, release)
+                if undecided <= KEPT_OF_TOTAL * options.undecided_total:
+                    break
+        self._opened += FEW_KEYS * (self._number - self._counted)
+        self._counted = self._number
+        if self._opened > options.open_total:
+            paired = [(tracked, tracked.pairer) for tracked in self._paired.values() if tracked.pairer is not None]
+            self._opened = sum([pairer.weight() for _, pairer in paired])
+            while self._opened > options.open_total:
+                orders = sorted([order for _, pairer in paired for order in pairer.orders()])
+                until = orders[int(len(orders) * (1 - KEPT_OF_TOTAL * options.open_total / self._opened))]
+                for tracked, pairer in paired:
+                    try:
+                        emitted += pairer.drop(until, release)
+                    except Exception as error:
+                        emitted += self._give_up(tracked, bug(error), release)
+                paired = [(tracked, pairer) for tracked, pairer in paired if tracked.pairer is pairer]
+                self._opened = sum([pairer.weight() for _, pairer in paired])
+        emitted.sort(key=_place)
+        return emitted
+
+    def _decide_now(self, tracked: Tracked, detector: Detector, release: int) -> list[Emitted]:
+        """Say what an undecided conversation speaks though more bytes may tell; the records of those that came."""
+        items: list[Chunk | Hole] = []
+        detector.limited = True
+        try:
+            items = self._start(tracked, detector, detector.finish(), release)
+        except Exception as error:
+            self._break_off(tracked, Failure(bug(error), *_where(tracked, ())))
+        dissector = tracked.dissector
+        return [] if dissector is None else self._made(tracked, dissector, lambda: dissector.feed(items), release + 1)
 
 
 def relate(rows: list[ConversationRow]) -> list[str]:

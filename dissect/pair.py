@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator
+from copy import copy
 from typing import Any
 
 import msgspec
 
 from dissect.model import Exchange, Gap, Message
-from dissect.protocols.base import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, NONE, Emitted, Tally
+from dissect.protocols.base import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, LARGE, NONE, Emitted, Tally
 
 Link = tuple[Message | Exchange, Message, Message | None]
 """(a record, the request it names, the response it names): numbers are known only when records are handed out."""
@@ -18,8 +19,14 @@ Link = tuple[Message | Exchange, Message, Message | None]
 KEYS_PER_REQUEST = 64
 """So many keys a request may stay open on average, when as many requests are open as may be."""
 
+KEYS_COUNTED = 16
+"""So many keys take as much as a request."""
+
 EARLY_KEPT = 1_024
 """Unmatched responses remembered for a request that is still held back by a hole, or was captured late."""
+
+TEXT_KEPT = 64
+"""Of such a message numbers are kept, and texts up to this length: what notes may need."""
 
 UNSURE = "bytes were lost and the id is used again: this may answer another request"
 
@@ -34,6 +41,17 @@ class _Batch(msgspec.Struct):
     refused: bool = False
 
 
+def _light(one: Emitted) -> Emitted:
+    message = copy(one[4])
+    message.fields = {name: value for name, value in message.fields.items() if _small(value)}
+    message.raw = message.spans = None
+    return (*one[:4], message, *one[5:])  # type: ignore[return-value]
+
+
+def _small(value: Any) -> bool:
+    return value is None or isinstance(value, int | float) or (isinstance(value, str) and len(value) <= TEXT_KEPT)
+
+
 class Pairer:
     """The open requests of one conversation.
 
@@ -42,7 +60,7 @@ class Pairer:
     `whole`: the capture has the conversation's beginning. `tallies` count the requests that a limit ends.
     """
 
-    MADE_OF = ("reuse", "limit", "every", "links", "paired", "whole", "unanswered", "tallies")
+    MADE_OF = ("reuse", "limit", "every", "links", "paired", "whole", "unanswered", "tallies", "large")
     DERIVED = ("_late", "_halfway")
     """Requests that are reported as late, which live captures do only, are of no concern to another process, and those that an exception
     left halfway were told of at once."""
@@ -57,6 +75,7 @@ class Pairer:
         whole: bool = False,
         unanswered: Callable[[Message, int], str | None] | None = None,
         tallies: tuple[Tally, ...] = (),
+        large: list[tuple[Pairer, Emitted]] | None = None,
     ) -> None:
         self.reuse = reuse
         self.limit = limit
@@ -77,6 +96,8 @@ class Pairer:
         self._looked = -1
         self.limit_hits = 0
         self.tallies = tallies
+        self.large: list[tuple[Pairer, Emitted]] = [] if large is None else large
+        """Large messages, of any conversation, that may be remembered: for whoever hands them on, to call `lighten` then."""
         self._spare = 0
         """Keys in `open` beyond one for each request: the limit counts requests."""
         self._late: dict[int, Emitted] = {}
@@ -92,7 +113,38 @@ class Pairer:
             append(one)
             if one[5]:
                 self.take(one, append)
+                if one[5] != GAP and one[4].size >= LARGE:
+                    self.large.append((self, one))
         return out
+
+    def lighten(self, one: Emitted) -> None:
+        """Keep of a message that was handed on, if it is remembered, only what may be needed again."""
+        role, keys = one[5], one[6]
+        if role == ASK:
+            entry = self.open.get(keys)
+            if entry is one:
+                self.open[keys] = _light(one)
+            elif type(entry) is deque:
+                # It came last, if it is there
+                for index in range(len(entry) - 1, -1, -1):
+                    if entry[index] is one:
+                        entry[index] = _light(one)
+                        break
+        elif role == ASK_MANY:
+            for key in keys:  # type: ignore[attr-defined]
+                entry = self.open.get(key)
+                for batch in entry if type(entry) is deque else (entry,) if entry is not None else ():
+                    if batch.asked is one:
+                        batch.asked = _light(one)
+                        return
+        elif role == ASK_MAYBE:
+            if self.perhaps.get(keys) is one:
+                self.perhaps[keys] = _light(one)
+        elif self.early:
+            for key in keys if role == ANSWER_MANY else (keys,):  # type: ignore[attr-defined]
+                found = self.early.get(key)
+                if found is not None and found[0] is one:
+                    self.early[key] = _light(one), found[1]
 
     def take(self, one: Emitted, append: Callable[[Emitted], None]) -> None:
         """Pair one record, whose role is not NONE; `append` gets the exchanges that became certain."""
@@ -134,7 +186,7 @@ class Pairer:
             else:
                 opened[key] = one
             if len(opened) - self._spare > self.limit:
-                self._drop_oldest(one, append)
+                self._drop_oldest(one[:4], append)
         elif role == GAP:
             self.gaps[one[2]] = one[1]
             if self.reuse == "queue" and min(self.gaps) > self._looked:
@@ -173,6 +225,33 @@ class Pairer:
             yield asked[4]
         for answer, _ in self.early.values():
             yield answer[4]
+
+    def weight(self) -> int:
+        """The requests that are open and the messages that may yet be one's other half, a few keys of a request counting as another."""
+        entries = sum([len(entry) if type(entry) is deque else 1 for entry in self.open.values()])
+        return entries - self._spare + entries // KEYS_COUNTED + len(self.perhaps) + len(self.early)
+
+    def orders(self) -> list[int]:
+        """When each of them was certain."""
+        first = [entry[0] if type(entry) is deque else entry for entry in self.open.values()]
+        found = [one.asked[0] if type(one) is _Batch else one[0] for one in first]
+        return found + [one[0] for one in self.perhaps.values()] + [one[0] for one, _ in self.early.values()]
+
+    def drop(self, until: int, release: int) -> list[Emitted]:
+        """Forget those that were certain with the packet `until` or before; as there are too many, which the packet `release` tells."""
+        out: list[Emitted] = []
+        while self.open:
+            entry = next(iter(self.open.values()))
+            first = entry[0] if type(entry) is deque else entry
+            asked = first.asked if type(first) is _Batch else first
+            if asked[0] > until:
+                break
+            self._drop_oldest((release, *asked[1:4]), out.append)
+        for key in [key for key, one in self.perhaps.items() if one[0] <= until]:
+            del self.perhaps[key]
+        for key in [key for key, (one, _) in self.early.items() if one[0] <= until]:
+            del self.early[key]
+        return out
 
     def expire(self, before_ns: int, release: int) -> list[Emitted]:
         """Requests made before `before_ns` are reported, once each, as unanswered for now; live only."""
@@ -326,7 +405,7 @@ class Pairer:
             else:
                 self.open[key] = deque((older, one))
             if len(self.open[key]) > self.limit:
-                self._limit(self.open[key].popleft(), one, append)
+                self._limit(self.open[key].popleft(), one[:4], append)
             return
         del self.open[key]
         self.open[key] = one
@@ -359,7 +438,7 @@ class Pairer:
         if batch.left > 1:
             self._spare += batch.left - 1
         while len(opened) - self._spare > self.limit or len(opened) > KEYS_PER_REQUEST * self.limit:
-            self._drop_oldest(one, append)
+            self._drop_oldest(one[:4], append)
 
     def _answer_many(self, one: Emitted, append: Callable[[Emitted], None], done: list[_Batch]) -> None:
         """`done` gets the requests to which nothing is open any more."""
@@ -432,15 +511,15 @@ class Pairer:
         """The response cannot name its request any more, so the exchange is always written."""
         append(self._exchange(one, response, outcome, None, one[:4]))
 
-    def _drop_oldest(self, one: Emitted, append: Callable[[Emitted], None]) -> None:
+    def _drop_oldest(self, place: tuple[int, int, int, int], append: Callable[[Emitted], None]) -> None:
         key = next(iter(self.open))
         entry = self.open.pop(key)
         self.doubtful.discard(key)
         self.stale.discard(key)
         for older in entry if type(entry) is deque else (entry,):
-            self._limit(older, one, append)
+            self._limit(older, place, append)
 
-    def _limit(self, older: Any, one: Emitted, append: Callable[[Emitted], None]) -> None:
+    def _limit(self, older: Any, place: tuple[int, int, int, int], append: Callable[[Emitted], None]) -> None:
         if type(older) is _Batch:
             if older.left < 0:
                 return
@@ -458,7 +537,7 @@ class Pairer:
         if not self._told(older):
             for tally in self.tallies:
                 tally.unanswered += 1
-            append(self._exchange(older, None, "unanswered", "limit", one[:4]))
+            append(self._exchange(older, None, "unanswered", "limit", place))
 
 
 def _asked_of(entry: Any) -> Iterator[Emitted]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from cli.live import LiveRun, Table, Wanted, check_without
@@ -43,6 +44,10 @@ from dissect.errors import Report
 
 if TYPE_CHECKING:
     from dissect.model import ConversationRow, Options
+
+
+AT_ONCE = 1024
+"""Rows that are written together as JSON; there may be millions."""
 
 
 def conversations(
@@ -101,7 +106,12 @@ def conversations(
     check_without(wanted)
     with Run(names, options, packet_limit(stop), colour, prints=False) as run:
         run.each(lambda _: False)
-        _show(run, run.inspector.rows(), json, colour)
+        if json:
+            each = (row for rows in run.inspector.each_rows() for row in rows)
+            while rows := list(islice(each, AT_ONCE)):
+                _show(run, rows, json, colour)
+        else:
+            _show(run, run.inspector.rows(), json, colour)
         return run.end(table=True)
 
 

@@ -52,6 +52,9 @@ SEARCH = -3
 OVERSIZE_KEPT = 65_536
 """Bytes kept of a frame longer than `Options.frame_limit`."""
 
+LARGE = 1_024
+"""From this size on what is remembered of a message is made smaller as soon as it was handed on."""
+
 SEARCH_WINDOW = 1 << 20
 """Bytes of one side looked at for the next frame before the oldest of them are given up."""
 
@@ -1245,6 +1248,8 @@ def _make(cuts: Iterator[Cut], options: Options, emitted: list[Emitted]) -> None
         append(one)
         if role and dissector.pairer is not None:
             dissector.pairer.take(one, append)
+            if size >= LARGE:
+                dissector.pairer.large.append((dissector.pairer, one))
 
 
 def range_of(cut: Cut) -> Range | None:

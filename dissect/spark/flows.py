@@ -6,8 +6,9 @@ message depend on the packets of its own conversation only, so both say the same
 - *order of packets*: by capture time (the latest so far of their file, as files are merged), file and number; inside a task their index in
   that order stands for the index in the whole run, since only packets of one conversation are ever compared;
 - *packets of cooked captures that come twice* and *IP fragments*: one task looks at all of those in merged order (`in_order`);
-- *bytes that wait over all conversations* (`waiting_total`): a task has one conversation open at a time, so there is no such limit; a
-  plain run that never reaches it, which its `limit_hits` tell, says the same;
+- *bytes that wait, or of no known protocol yet, and open requests, over all conversations* (`waiting_total`, `undecided_total`,
+  `open_total`): a task has one conversation open at a time, so there is no such limit; a plain run that never reaches one, which its
+  `limit_hits` tell, says the same;
 - *what conversations tell of each other* (parents, an Iggy server's layout) is added when all rows are there (`relate`).
 
 Packets may also come in several lots, each later than the one before: what is known of open conversations is then carried in rows of
@@ -83,7 +84,9 @@ class FlowInspector(Inspector):
     """An inspector whose records name the messages that belong to them instead of their numbers."""
 
     MADE_OF = ("options",)
-    DERIVED = ("options", "inputs", "batch_rows", "counters", "errors", "reports", "link", "past", "linked", "_number", "_aged_ns", "_told")
+    TOTALS = ("_fed", "_detecting", "_paired", "_opened", "_counted")
+    OWN = ("inputs", "batch_rows", "counters", "errors", "reports", "link", "past", "linked", "_number", "_aged_ns", "_told")
+    DERIVED = ("options", *OWN, *TOTALS)
 
     def __init__(self, options: Options) -> None:
         super().__init__([], options)
@@ -99,6 +102,7 @@ class FlowInspector(Inspector):
         self._links.clear()
         records: list[Record] = [one[4] for one in emitted]
         self.linked += [(record, *named.get(id(record), (None, None))) for record in records]
+        self._large.clear()
         return records
 
     def feed(self, segments: SegmentBatch) -> None:
@@ -163,7 +167,7 @@ def dissect(
     those given so far. Nothing ends then because the rows do, and `Results.carry` has what has to be given with the next packets.
     """
     gc.set_threshold(200_000, 50, 50)
-    options = msgspec.structs.replace(options, exchanges=True, waiting_total=NO_TOTAL)
+    options = msgspec.structs.replace(options, exchanges=True, waiting_total=NO_TOTAL, undecided_total=NO_TOTAL, open_total=NO_TOTAL)
     reader = _Reader(paths or {})
     mark = (-1, -1)
     opened = _Opened(options, until)

@@ -285,7 +285,7 @@ def test_a_row_that_cannot_be_shown_is_left_out(capsys: pytest.CaptureFixture[st
 
 
 def test_an_interruption_passes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    def interrupted(*_: Any) -> None:
+    def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Pairer, "take", interrupted)

@@ -25,6 +25,14 @@ def records(path: Path, rows: int | None = None, **options: object) -> tuple[lis
     return list(inspector.records()), inspector
 
 
+def rows_of(path: Path, rows: int | None = None, bare: bool = False) -> list[bytes]:
+    inspector = Inspector([open_capture(path)], Options(), rows, bare)
+    for _ in inspector.records():
+        pass
+    assert inspector.count() == len(inspector.rows())
+    return [msgspec.json.encode(row) for row in inspector.rows()]
+
+
 def lines(path: Path, rows: int | None = None) -> bytes:
     return msgspec.json.Encoder().encode_lines(records(path, rows, exchanges=True)[0])
 
@@ -59,6 +67,13 @@ def test_batches_never_show(path: Path) -> None:
     whole = lines(path)
     for rows in (1, 7):
         assert lines(path, rows) == whole
+
+
+@pytest.mark.parametrize("path", CAPTURES, ids=name)
+def test_rows_are_the_same_however_conversations_are_kept_that_carry_nothing(path: Path) -> None:
+    whole = rows_of(path)
+    for rows in (7, None):
+        assert rows_of(path, rows, bare=True) == whole
 
 
 @pytest.mark.parametrize("path", [path for path in CAPTURES if jsonl(path).exists()], ids=name)

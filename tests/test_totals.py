@@ -1,0 +1,92 @@
+"""The limits over all conversations: what is oldest goes, at the same packet however packets come in batches."""
+
+from __future__ import annotations
+
+import random
+import struct
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from dissect.capture.files import open_capture
+from dissect.inspector import EPOCH, Inspector
+from dissect.model import Options
+from tests.capture.frames import ACK, START_NS, SYN, Packet, ethernet, ip4, pcap, tcp
+
+HELLO = struct.pack(">IHHII", 12, 0x11, 1, 1, 0)
+
+
+def frame(key: int, body: bytes) -> bytes:
+    return struct.pack(">IHH", len(body) + 4, key, 1) + body
+
+
+def asks(round_: int) -> bytes:
+    """A hundred requests that are never answered."""
+    return b"".join(frame(0x0B, struct.pack(">IH3s", 100 * round_ + number, 3, b"abc")) for number in range(2, 102))
+
+
+def publishes(round_: int) -> bytes:
+    """A batch of a hundred messages that is never confirmed."""
+    return frame(2, struct.pack(">BI", 1, 100) + b"".join(struct.pack(">QI", 100 * round_ + number, 0) for number in range(100)))
+
+
+def noise(round_: int) -> bytes:
+    return random.Random(round_).randbytes(1400)
+
+
+def capture(path: Path, conversations: int, rounds: int, hello: bytes, port: int, say: Any) -> Path:
+    """Conversations side by side, each of which says something in every round."""
+    reach = [1000] * conversations
+    packets = [tcp(seq=999, sport=1024 + number, dport=port, flags=SYN) for number in range(conversations)]
+    for round_ in range(rounds):
+        data = say(round_)
+        for number in range(conversations):
+            sent = data if round_ else hello + data
+            packets.append(tcp(sent, seq=reach[number], sport=1024 + number, dport=port, flags=ACK))
+            reach[number] += len(sent)
+    path.write_bytes(pcap([Packet(ethernet(ip4(one)), START_NS + number * 1000) for number, one in enumerate(packets)]))
+    return path
+
+
+def run(path: Path, rows: int | None = None, **limits: int) -> tuple[list[bytes], Inspector, int]:
+    """The records as JSON, and the most that was held at any time: open requests, or else undecided bytes."""
+    options = Options(decode_as=((5552, "rabbitmq-stream", None),), **limits)
+    inspector = Inspector([open_capture(path)], options, rows)
+    told, most = [], 0
+    for batch in inspector.batches():
+        told += [msgspec.json.encode(record) for record in batch]
+        paired = sum(one.pairer.weight() for one in inspector.conversations if one.pairer is not None)
+        most = max(most, paired or sum(one.detector.cost for one in inspector.conversations if one.detector is not None))
+    return told, inspector, most
+
+
+@pytest.mark.parametrize(("say", "total"), [(asks, 2000), (publishes, 500)])
+def test_open_requests_over_all_conversations(tmp_path: Path, say: Any, total: int) -> None:
+    path = capture(tmp_path / "c.pcap", 20, 40, HELLO, 5552, say)
+    told, inspector, most = run(path, open_total=total)
+    ended = [one for one in told if b'"limit"' in one]
+    assert total < most < total + EPOCH // 8
+    assert run(path)[2] > 2 * most > 0
+    assert len(ended) == sum(row.limit_hits for row in inspector.rows()) > 100
+    assert inspector.counters.unanswered == sum(b'"outcome":"unanswered"' in one for one in told)
+    # The oldest go first, whosever they are
+    first = [msgspec.json.decode(one)["request"] for one in ended]
+    assert set(first[:20]) <= set(range(1, 20 * 101 + 1))
+    for rows in (1, 7):
+        assert run(path, rows, open_total=total)[0] == told
+
+
+def test_undecided_bytes_over_all_conversations(tmp_path: Path) -> None:
+    path = capture(tmp_path / "c.pcap", 40, 30, b"", 9999, noise)
+    total = 1 << 20
+    _, inspector, most = run(path, undecided_total=total)
+    assert total < most < total + 3 * EPOCH
+    assert run(path)[2] > 2 * most
+    rows = inspector.rows()
+    assert 0 < sum(row.limit_hits for row in rows) <= 40
+    assert [row.protocol for row in rows] == [None] * 40
+    for size in (1, 7):
+        other = run(path, size, undecided_total=total)[1].rows()
+        assert [msgspec.json.encode(row) for row in other] == [msgspec.json.encode(row) for row in rows]
