@@ -58,6 +58,7 @@ def cut_aligned(found: list[tuple[Dissector, list[Stretch]]]) -> tuple[list[Cut]
             stop.tolist(),
             repeat(None),
             map(dissectors.__getitem__, which.tolist()),
+            order,
             strict=False,
         )
     )

@@ -367,9 +367,9 @@ class _Flow:
             releases[index] = release
 
 
-# One frame, or a gap, between cutting and decoding:
-# (release, order, rank, position, side, first number, number, file, first time, time, data, start, end, damage or None, dissector)
-Cut = tuple[int, int, int, int, int, int | None, int, int, int, int, Any, int, int, Any, "Dissector"]
+# One frame, or a gap, between cutting and decoding: (release, order, rank, position, side, first number, number, file, first time, time,
+# data, start, end, damage or None, dissector, order of the packet with which it began)
+Cut = tuple[int, int, int, int, int, int | None, int, int, int, int, Any, int, int, Any, "Dissector", int]
 
 
 class Dissector:
@@ -384,7 +384,7 @@ class Dissector:
     key: ClassVar[tuple[int, int]] = (0, 0)
     """Where in a frame the bytes are that choose its handler: from and to."""
     MADE_OF: ClassVar[tuple[str, ...]] = ("context",)
-    DERIVED: ClassVar[tuple[str, ...]] = ("options", "handlers", "lanes")
+    DERIVED: ClassVar[tuple[str, ...]] = ("options", "handlers", "lanes", "release", "began")
     """Members that are no state, but made of `context` or for speed only: another process makes them again."""
 
     def __init__(self, context: Context) -> None:
@@ -413,6 +413,8 @@ class Dissector:
         """What was cut, or even made, and is not handed on because of it."""
         self.untold: list[Message | Gap] = []
         """Records that were made, and perhaps paired, but are not handed on because of it."""
+        self.release = self.began = 0
+        """Of the frame that `decode` is given: the packet that made it certain, and the first that brought bytes of it."""
         self.set_lanes()
 
     def set_lanes(self) -> None:
@@ -911,6 +913,7 @@ class Dissector:
                 len(partial.prefix),
                 Damage(size, reason),
                 self,
+                partial.first[0],
             )
         )
         flow.told = partial.position + size
@@ -920,7 +923,7 @@ class Dissector:
         order, number, file, time_ns = mark
         rank = self.rank(side)
         self._cuts.append(
-            (release, order, rank, position, side, None, number, file, time_ns, time_ns, None, size, 0, (reason, in_frame), self)
+            (release, order, rank, position, side, None, number, file, time_ns, time_ns, None, size, 0, (reason, in_frame), self, order)
         )
         if not in_frame:
             self.flows[side].told = position + size
@@ -1125,6 +1128,7 @@ class Dissector:
                         end,
                         None,
                         self,
+                        orders[index],
                     )
                 )
             else:
@@ -1149,6 +1153,7 @@ class Dissector:
                         end,
                         None,
                         self,
+                        orders[oldest],
                     )
                 )
             at = end
@@ -1187,7 +1192,9 @@ def _make(cuts: Iterator[Cut], options: Options, emitted: list[Emitted]) -> None
     second_text = time = ""
     time_of = None
     detail, timed = options.detail, not options.terse
-    for release, order, rank, position, side, first_number, number, file, first_time, time_ns, data, start, end, damage, dissector in cuts:
+    for cut in cuts:
+        (release, order, rank, position, side, first_number, number, file, first_time, time_ns, data, start, end, damage, dissector,
+         began) = cut  # fmt: skip
         if timed and time_ns != time_of:
             time_of = time_ns
             if not low <= time_ns < high:
@@ -1209,6 +1216,7 @@ def _make(cuts: Iterator[Cut], options: Options, emitted: list[Emitted]) -> None
                 if dissector.pairer is not None:
                     dissector.pairer.take(one, append)
                 continue
+            dissector.release, dissector.began = release, began
             decoded = dissector.decode(side, data, start, end, damage)
             sender = SENDERS[dissector.client][side]
             if damage is not None:

@@ -554,7 +554,7 @@ FRAMES = [
         "SaslAuthenticate",
         "request",
         3,
-        {"correlation_id": 3, "mechanism": "PLAIN", "sasl_opaque_data": None},
+        {"correlation_id": 3, "mechanism": "PLAIN", "sasl_opaque_data": None, "sasl_username": None},
         [],
     ),
     Frame(
@@ -1298,7 +1298,7 @@ FRAMES = [
         "SaslAuthenticate",
         "request",
         2,
-        {"correlation_id": 2, "mechanism": "PLAIN", "sasl_opaque_data": "<redacted 12 bytes>"},
+        {"correlation_id": 2, "mechanism": "PLAIN", "sasl_opaque_data": "<redacted 12 bytes>", "sasl_username": "guest"},
         [],
     ),
     Frame(

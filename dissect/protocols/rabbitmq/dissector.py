@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from struct import Struct
@@ -18,7 +20,7 @@ from dissect.errors import Malformed
 from dissect.layout import Layout, Style, decoder, fault_of, walk
 from dissect.layout.types import Field
 from dissect.layout.values import RENDER, redacted
-from dissect.model import Fault, Span
+from dissect.model import Fault, Limited, Span
 from dissect.protocols.base import (
     ANSWER,
     ANSWER_MANY,
@@ -33,10 +35,11 @@ from dissect.protocols.base import (
     Handlers,
     Protocol,
 )
-from dissect.protocols.rabbitmq import layouts, layouts_draft
+from dissect.protocols.rabbitmq import guard, layouts, layouts_draft
 from dissect.protocols.rabbitmq.amqp import read as read_amqp
 from dissect.protocols.rabbitmq.behaviour import BEHAVIOUR
 from dissect.protocols.rabbitmq.chunk import MAGIC, Reader, crc_note, draft_form
+from dissect.protocols.rabbitmq.guard import Guard, Place, Seen, is_mechanism, username
 from dissect.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, Language, is_sound
 from dissect.protocols.rabbitmq.parts import DRAFT_PARTS, PARTS
 from dissect.protocols.rabbitmq.private import PRIVATE
@@ -84,14 +87,12 @@ ANSWERED: Mapping[str, Phase] = {
 
 _ORDER = {phase: order for order, phase in enumerate(Phase)}
 
-UNAUTHENTICATED = frozenset((Phase.FRESH, Phase.GREETED, Phase.AUTHENTICATING))
-
 _ANYTIME = frozenset(("Heartbeat", "Close"))
 
-MECHANISM_LIMIT = 20
-"""The longest name of a SASL mechanism (RFC 4422); in a damaged frame a longer one holds what follows it, the password."""
+HIDDEN = "hidden: a password may be in it"
 
 _OPEN = Phase.OPEN
+_OUTSIDE = Place.OUTSIDE
 _UNLIMITED = 1 << 62
 
 _WORD = Struct(">4xI").unpack_from
@@ -108,6 +109,33 @@ def open_key(side: int, number: int, ident: int = 0) -> int:
     return -1 - (side << 48 | number << 32 | ident)
 
 
+@dataclass(slots=True)
+class _Frame:
+    """A frame that is looked at closely, and what is said of it."""
+
+    side: int
+    data: bytes
+    start: int
+    end: int
+    word: int
+    """Key and version."""
+    missing: str | None
+    """Why bytes of it are not there."""
+    layout: Layout | None = None
+    odd: str | None = None
+    """That only the other side sends it."""
+    whole: bool = False
+    """It has a layout and reads as that without a flaw."""
+    sound: bool = False
+    """And its side sends it."""
+    name: str = ""
+    kind: str = ""
+    fields: dict[str, Any] = field(default_factory=dict)
+    spans: list[Span] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    fault: Fault | None = None
+
+
 class StreamDissector(Dissector):
     """What the protocol in use and its draft have in common."""
 
@@ -119,10 +147,13 @@ class StreamDissector(Dissector):
 
     language: ClassVar[Language]
     handshake: ClassVar[Mapping[Phase, Mapping[str, Phase]]]
+    lead: ClassVar[int]
+    """So many frames a client sends before SaslAuthenticate."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self.phase = Phase.FRESH if context.syn else Phase.OPEN
+        self.guard = Guard(context.syn, self.lead, self.options.show_secrets)
         self.ahead: set[str] = set()
         """What was answered before it was seen to be asked."""
         self.style = Style(self.options.bytes_as, self.options.show_secrets, self.options.values_limit)
@@ -141,7 +172,7 @@ class StreamDissector(Dissector):
     def _choose_handlers(self) -> None:
         """Without a known client every frame is looked at closely, which finds out; with details wanted it has to be."""
         if self.client is not None and not self.options.detail:
-            tables = self.tables if self.phase is _OPEN else self.followed
+            tables = self.guarded if self.guard.place is not _OUTSIDE else self.tables if self.phase is _OPEN else self.followed
             client, server = tables(self.style, self.options.terse)
             self.handlers = (server, client) if self.client else (client, server)
         self.set_lanes()
@@ -165,6 +196,19 @@ class StreamDissector(Dissector):
         """What counts the values of a frame that is not small, of entries of at least `entry` bytes; None where these alone may be too
         many."""
         return self.tried.begin() if size // entry <= self.tried.limit else None
+
+    @classmethod
+    @cache
+    def guarded(cls, style: Style, terse: bool) -> tuple[Handlers, Handlers]:
+        """The same where a frame may hold a password: of these it is certain what may be shown."""
+        language = cls.language
+        client, server = (
+            {word: handler for word, handler in side.items() if choices[int.from_bytes(word, "big")][0].name in certain}
+            for side, choices, certain in zip(
+                cls.followed(style, terse), (language.client, language.server), (_CERTAIN_CLIENT, _CERTAIN_SERVER), strict=True
+            )
+        )
+        return client, server
 
     # Framing
 
@@ -224,6 +268,7 @@ class StreamDissector(Dissector):
         return self.language.search(None if self.client is None else side == self.client, data, at, end, final)
 
     def lost(self, side: int) -> None:
+        self.guard.lose()
         if self.phase is not _OPEN:
             self._reach(_OPEN)
 
@@ -257,33 +302,50 @@ class StreamDissector(Dissector):
     def decode(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> tuple[Any, ...]:
         """Any frame: damaged, not known, from the wrong side, with details wanted. Exact and slow."""
         (word,) = _WORD(data, start)
-        if self.client is None:
-            self._tell_client(side, word)
-        missing = None if damage is None else damage.reason
-        layout, odd = self._layout_of(side, word, data, start, end)
+        if self.client is None and damage is None:
+            self._tell_client(side, word, data, start, end)
+        frame = _Frame(side, data, start, end, word, None if damage is None else damage.reason)
+        layout, frame.odd = self._layout_of(side, word, data, start, end)
         if layout is None:
-            return self._decode_unknown(word, data, start, end, missing)
-        if layout in self.language.heads:
-            fields, spans, notes, fault = self._read_entries(layout, data, start, end, missing)
+            self._read_unknown(frame)
         else:
-            fields, spans, notes, fault = walk(layout, data, start, end, self.style, missing)
-            if fault is not None and len(fields.get("mechanism", "")) > MECHANISM_LIMIT and not self.style.show_secrets:
-                _hide_mechanism(fields, spans)
-        name, kind = layout.name, layout.kind
-        ident, outcome, role, key = self.meaning(layout, side, fields)
-        if odd is not None:
+            self._read(frame, layout)
+        read = frame.fields
+        shown = self.style.show_secrets or (frame.sound and self.guard.place is _OUTSIDE and frame.name != "SaslHandshake")
+        shown = shown or self._protect(frame)
+        spans = frame.spans if self.options.detail else None
+        if layout is None:
+            return frame.name, frame.kind, None, frame.fields, None, frame.notes, frame.fault, NONE, None, spans
+        ident, outcome, role, key = self.meaning(layout, side, read if frame.sound else frame.fields)
+        if frame.odd is not None:
             # Whoever is right about the direction, this answers nothing and waits for nothing.
-            notes.append(odd)
             outcome, role, key = None, NONE, None
-        else:
-            self.follow(layout, side, fields, notes)
-        if self.phase is not _OPEN:
-            unexpected = self._advance(name, kind)
+        elif shown:
+            self.follow(layout, side, frame.fields, frame.notes)
+        if self.phase is not _OPEN and (shown or frame.sound):
+            unexpected = self._advance(frame.name, frame.kind)
             if unexpected is not None:
-                notes.append(unexpected)
-        return name, kind, ident, fields, outcome, notes, fault, role, key, spans if self.options.detail else None
+                frame.notes.append(unexpected)
+        return frame.name, frame.kind, ident, frame.fields, outcome, frame.notes, frame.fault, role, key, spans
 
-    def _decode_unknown(self, word: int, data: bytes, start: int, end: int, missing: str | None) -> tuple[Any, ...]:
+    def _read(self, frame: _Frame, layout: Layout) -> None:
+        """A frame that has a layout."""
+        frame.layout, frame.name, frame.kind = layout, layout.name, layout.kind
+        data, start, end, missing = frame.data, frame.start, frame.end, frame.missing
+        if layout in self.language.heads:
+            frame.fields, frame.spans, frame.notes, frame.fault = self._read_entries(layout, data, start, end, missing)
+        else:
+            frame.fields, frame.spans, frame.notes, frame.fault = walk(layout, data, start, end, self.style, missing)
+        if "mechanism" in frame.fields:
+            self._read_login(frame)
+        if frame.odd is not None:
+            frame.notes.append(frame.odd)
+        frame.whole = (frame.fault is None or type(frame.fault) is Limited) and "trailing" not in frame.fields
+        frame.sound = frame.whole and frame.odd is None
+
+    def _read_unknown(self, frame: _Frame) -> None:
+        """A frame whose key or version is not known."""
+        word = frame.word
         key, version = word >> 16, word & 0xFFFF
         name, marked = self.name_of(key)
         if name is None:
@@ -293,24 +355,112 @@ class StreamDissector(Dissector):
             note = f"the response bit is set on {name}, which is never sent with it"
         else:
             note = f"version {version} of {name} is not known"
-        # There may be a password in it: whatever its version, and in anything that comes where one is expected.
-        hidden = name == "SaslAuthenticate" or self.phase in UNAUTHENTICATED
-        layout = layouts.UNKNOWN_SECRET if hidden else layouts.UNKNOWN
-        fields, spans, notes, fault = walk(layout, data, start, end, self.style, missing)
-        notes.append(note)
-        kind = "response" if marked else "one_way"
-        return name, kind, None, fields, None, notes, fault, NONE, None, spans if self.options.detail else None
+        frame.name, frame.kind = name, "response" if marked else "one_way"
+        walked = walk(layouts.UNKNOWN, frame.data, frame.start, frame.end, self.style, frame.missing)
+        frame.fields, frame.spans, frame.notes, frame.fault = walked
+        frame.notes.append(note)
+
+    # Secrets
+
+    def _read_login(self, frame: _Frame) -> None:
+        """What is said of SaslAuthenticate: no mechanism that is none, and the user name if it is read to its end."""
+        fields, spans = frame.fields, frame.spans
+        mechanism = fields["mechanism"]
+        if not is_mechanism(mechanism) and not self.style.show_secrets:
+            if mechanism is not None:
+                at = next(index for index, span in enumerate(spans) if span.name == "mechanism")
+                fields["mechanism"] = redacted(spans[at].length - 2)
+                spans[at] = spans[at]._replace(value=fields["mechanism"], secret=True)
+            if frame.fault is not None:
+                # What it says of lengths may be of other bytes
+                frame.fault.reason = frame.missing or "cannot be read"
+        if "sasl_username" in fields and "trailing" not in fields and frame.side == self.client:
+            at = next(index for index, span in enumerate(spans) if span.name == "sasl_opaque_data")
+            begin = frame.start + spans[at].offset + 4
+            name = fields["sasl_username"] = username(mechanism, frame.data[begin : begin + spans[at].length - 4])
+            spans[at + 1] = spans[at + 1]._replace(value=name)
+
+    def _protect(self, frame: _Frame) -> bool:
+        """Hide what may be a password where the frame stands, which it may change; whether the frame is shown as what it says it is."""
+        before = self.guard.place
+        trusted = self.guard.trusted[frame.side]
+        inside = before is not _OUTSIDE or self.began < self.guard.until
+        shown = self._shows(frame)
+        if (before is _OUTSIDE) != (self.guard.place is _OUTSIDE):
+            self._choose_handlers()
+        if not shown:
+            self._hide(frame, trusted)
+        elif inside:
+            self._hide_rest(frame)
+        return shown
+
+    def _shows(self, frame: _Frame) -> bool:
+        """Whether a frame may be shown where it stands, which it may change."""
+        side, data, start, end, layout = frame.side, frame.data, frame.start, frame.end, frame.layout
+        # Without its beginning a connection may be the other way round
+        astray = frame.odd is not None and not self.guard.loose
+        name = "" if layout is None or astray else frame.name
+        login = guard.is_login(data, start, end) or self.language.holds.search(data, start + 8, end) is not None
+        login = login or (layout is None and frame.name == "SaslAuthenticate")
+        of_server = self.client is not None and side != self.client
+        certain = frame.whole and not astray
+        certain = certain or (of_server and layout in self.language.delivered and self._is_chunk(frame))
+        seen = Seen(name, certain, self.guard.trusted[side], login, self.began, self.release)
+        self.guard.trusted[side] = frame.sound
+        if of_server:
+            accepts = name in ("Tune", "Open") or (name == "SaslAuthenticate" and frame.fields.get("response_code_label") == "OK")
+            return self.guard.hear(seen, accepts)
+        return self.guard.shows(seen, self.phase is Phase.FRESH, guard.may_be_login(data, start, end))
+
+    def _is_chunk(self, frame: _Frame) -> bool:
+        """Whether what is there of a Deliver is one, certainly."""
+        assert frame.layout is not None
+        length = _U32(frame.data, frame.start)[0] + 4
+        return self.language.tells([frame.layout], frame.data, frame.start, frame.end) and self.language.fits(
+            frame.layout, frame.data, frame.start, frame.end, length
+        )
+
+    def _hide(self, frame: _Frame, trusted: bool) -> None:
+        """Let nothing of a frame be seen but its header and a mechanism; not even these where perhaps no frame begins."""
+        layout, start, end, fault = frame.layout, frame.start, frame.end, frame.fault
+        if layout is None and not trusted:
+            frame.name, frame.kind, frame.notes = "unknown", "one_way", []
+            shape = layouts.HIDDEN_WHOLE
+        elif end - start < guard.MECHANISM_AT or (frame.sound and layout is not None and layouts.CORRELATION_ID not in layout.fields):
+            shape = layouts.HIDDEN_SHORT
+        else:
+            shape = layouts.HIDDEN_LOGIN if guard.mechanism_size(frame.data, start, end) else layouts.HIDDEN
+        frame.fields, frame.spans, _, frame.fault = walk(shape, frame.data, start, end, self.style, frame.missing)
+        if frame.fault is None and fault is not None:
+            body = frame.spans[-1].offset if frame.spans[-1].secret else end - start
+            frame.fault = Fault("body", body, f"cannot be read as {frame.name}")
+        if layout is not None:
+            frame.notes = [] if frame.odd is None else [frame.odd]
+        frame.notes.append(HIDDEN)
+        self.buffers = {}
+
+    def _hide_rest(self, frame: _Frame) -> None:
+        """Hide what could not be read where a password is expected; but not what a snap length left of a field."""
+        fault, spans = frame.fault, frame.spans
+        cut = frame.missing is not None and fault is not None and fault.field != "trailing"
+        for index, span in enumerate(spans):
+            if span.leaf and (span.name == "trailing" or (span.name == "undecoded" and not cut)):
+                spans[index] = span._replace(value=redacted(span.length), secret=True)
+                if span.name in frame.fields:
+                    frame.fields[span.name] = redacted(span.length)
 
     def name_of(self, key: int) -> tuple[str | None, bool]:
         """The command of a key, and whether the key marks a response."""
         return self.language.commands.get(key), False
 
-    def _tell_client(self, side: int, word: int) -> None:
-        """A frame that only one of the two sends says which side is the client."""
+    def _tell_client(self, side: int, word: int, data: bytes, start: int, end: int) -> None:
+        """A frame without flaw that only one of the two sends says which side is the client."""
         asks, answers = word in self.language.client, word in self.language.server
         if asks != answers:
-            self.client = side if asks else 1 - side
-            self._choose_handlers()
+            choices = (self.language.client if asks else self.language.server)[word]
+            if any(is_sound(layout, data, start, end) for layout in choices):
+                self.client = side if asks else 1 - side
+                self._choose_handlers()
 
     def _layout_of(self, side: int, word: int, data: bytes, start: int, end: int) -> tuple[Layout | None, str | None]:
         """The layout of a frame, and a note if only the other side sends it."""
@@ -431,12 +581,16 @@ class StreamDissector(Dissector):
 
 
 def _follow(handler: Handler) -> Handler:
-    """`handler` for a connection that is not open yet."""
+    """`handler` for a connection that is perhaps not open yet."""
 
     def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
         decoded = handler(self, side, data, start, end)
         if decoded is None:
             return None
+        if self.guard.place is not _OUTSIDE:
+            self.guard.trusted[side] = True
+        if self.phase is _OPEN:
+            return decoded
         note = self._advance(decoded[0], decoded[1])
         return decoded if note is None else (*decoded[:5], (*decoded[5], note), *decoded[6:])
 
@@ -453,6 +607,49 @@ def _ask(layout: Layout, style: Style, number: int) -> Handler:
             return None
         ident = fields["correlation_id"]
         return name, "request", ident, fields, None, (), None, ASK, keys[side] - ident, None
+
+    return handle
+
+
+def _greet(layout: Layout, style: Style, number: int, holds: re.Pattern[bytes]) -> Handler:
+    ask = _ask(layout, style, number)
+
+    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+        asked = None if holds.search(data, start + 8, end) else ask(self, side, data, start, end)
+        if asked is not None:
+            self.guard.lead()
+        return asked
+
+    return handle
+
+
+def _handshake(layout: Layout, style: Style, number: int) -> Handler:
+    ask = _ask(layout, style, number)
+
+    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+        # On an open connection it changes what may be shown
+        asked = None if self.guard.place is _OUTSIDE else ask(self, side, data, start, end)
+        if asked is not None:
+            self.guard.lead()
+            self.guard.enter()
+        return asked
+
+    return handle
+
+
+def _authenticate(layout: Layout, style: Style, number: int) -> Handler:
+    ask = _ask(layout, style, number)
+
+    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+        asked = ask(self, side, data, start, end)
+        if asked is not None:
+            fields = asked[3]
+            mechanism = fields["mechanism"]
+            if not is_mechanism(mechanism):
+                return None
+            self.guard.ask(True)
+            fields["sasl_username"] = username(mechanism, data[start + 18 + len(mechanism) : end])
+        return asked
 
     return handle
 
@@ -557,6 +754,10 @@ def _publish(style: Style, terse: bool) -> Handler:
     return handle
 
 
+_CERTAIN_CLIENT = frozenset(("PeerProperties", "SaslHandshake", "SaslAuthenticate", "Heartbeat"))
+_CERTAIN_SERVER = frozenset(("PeerProperties", "SaslHandshake", "Heartbeat"))
+"""What is shown at every place of a handshake, without flaw."""
+
 _DESCRIBED = frozenset((0x53, 0x80, 0xA3, 0xB3))
 """What follows the first byte of an AMQP section."""
 
@@ -637,13 +838,6 @@ def _deliver(style: Style, version_2: bool, terse: bool) -> Handler:
     return handle
 
 
-def _hide_mechanism(fields: dict[str, Any], spans: list[Span]) -> None:
-    for index, span in enumerate(spans):
-        if span.name == "mechanism":
-            fields["mechanism"] = redacted(span.length - 2)
-            spans[index] = span._replace(value=fields["mechanism"], secret=True)
-
-
 def _handlers(language: Language, by_side: dict[int, tuple[Layout, ...]], style: Style, special: Mapping[Layout, Handler]) -> Handlers:
     """A handler for every key and version that leaves no choice between layouts."""
     made: dict[bytes, Handler] = {}
@@ -660,6 +854,12 @@ def _handlers(language: Language, by_side: dict[int, tuple[Layout, ...]], style:
             if layout.kind == "response":
                 continue
             handler = _credit(layout, style, number)
+        elif layout.name == "PeerProperties" and layout.kind == "request":
+            handler = _greet(layout, style, number, language.holds)
+        elif layout.name == "SaslHandshake" and layout.kind == "request":
+            handler = _handshake(layout, style, number)
+        elif layout.name == "SaslAuthenticate" and layout.kind == "request":
+            handler = _authenticate(layout, style, number)
         elif layout.kind == "request":
             handler = _ask(layout, style, number)
         elif layout.kind == "one_way":
@@ -715,6 +915,7 @@ class RabbitmqStreamDissector(StreamDissector):
     protocol = "rabbitmq-stream"
     language = CURRENT_LANGUAGE
     handshake = HANDSHAKE
+    lead = 2
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -774,6 +975,7 @@ class RabbitmqStreamDraftDissector(StreamDissector):
     protocol = "rabbitmq-stream-draft"
     language = DRAFT_LANGUAGE
     handshake = DRAFT_HANDSHAKE
+    lead = 1
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -829,7 +1031,11 @@ whoever asks; Publish is answered by PublishConfirm and PublishError under its p
 
 In `published_messages` and `chunk.entries`, and in the `messages` of a sub-batch, a body that is an AMQP 1.0 message is shown as
 `sections`; any other is in `body` as bytes. `offset` of an entry is not on the wire but counted from the chunk's first. The number
-of published messages is what the frame holds; a count that says otherwise is noted."""
+of published messages is what the frame holds; a count that says otherwise is noted.
+
+From the client's SaslHandshake, or the beginning of what was captured, until the server accepts the client or either side sends Tune
+or Open, a frame of the client may hold a password, whatever it says it is. It shows its header, a mechanism and, where the data is
+whole, the user's name (`sasl_username`); properties and heartbeats are shown as they are. `--show-secrets` shows all."""
 
 PROTOCOLS = (
     Protocol(

@@ -12,7 +12,7 @@ import numpy as np
 from dissect.allowance import PLENTY
 from dissect.layout import UNREADABLE, Layout, Style, decoder
 from dissect.layout.types import Field, Fixed, Number, minimum
-from dissect.protocols.rabbitmq import layouts, layouts_draft
+from dissect.protocols.rabbitmq import guard, layouts, layouts_draft
 from dissect.protocols.rabbitmq.chunk import CURRENT, DRAFT, DRAFT_TIMED, MAGIC, Form, Part, Reader
 
 SIZE_LIMIT = 64 << 20
@@ -35,7 +35,7 @@ class Language:
 
     `client` and `server` are what each side may send, `words` the keys and versions of both, `heads` the fixed fields before the
     entries of Publish and Deliver, `pattern` finds every place where a frame could begin, `accepted` are the response codes that
-    do not refuse.
+    do not refuse, `holds` finds SaslAuthenticate inside of other bytes.
     """
 
     __slots__ = (
@@ -46,6 +46,7 @@ class Language:
         "delivered",
         "forms",
         "heads",
+        "holds",
         "numbers",
         "pattern",
         "published",
@@ -64,6 +65,7 @@ class Language:
         pattern: bytes,
         commands: Mapping[int, str],
         accepted: frozenset[int],
+        authenticate: Layout,
     ) -> None:
         self.client = _table((*client, *both))
         self.server = _table((*server, *both))
@@ -77,6 +79,7 @@ class Language:
         self.commands = commands
         self.numbers = {name: number for number, name in commands.items()}
         self.accepted = accepted
+        self.holds = re.compile(re.escape(word_of(authenticate).to_bytes(4, "big")) + guard.HOLDS, re.DOTALL)
         self.bounds = {layout: _bounds(layout) for table in (self.client, self.server) for each in table.values() for layout in each}
 
     def tables(self, client: bool | None) -> tuple[Table, ...]:
@@ -219,6 +222,7 @@ CURRENT_LANGUAGE = Language(
     rb"(?=[\x00-\x03]...[\x00\x80][\x01-\x1f]\x00[\x01\x02])",
     layouts.COMMANDS,
     frozenset((0x01, 0x0A)),
+    layouts.SASL_AUTHENTICATE,
 )
 
 DRAFT_LANGUAGE = Language(
@@ -233,4 +237,5 @@ DRAFT_LANGUAGE = Language(
     rb"(?=[\x00-\x03]...(?:\x00[\x00-\x0e]|\x03[\xe6\xe7])\x00\x00)",
     layouts_draft.COMMANDS,
     frozenset((0, 9)),
+    layouts_draft.SASL_AUTHENTICATE,
 )

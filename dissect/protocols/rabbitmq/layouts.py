@@ -4,18 +4,20 @@ and, where servers differ from it, what 3.10.8, 4.0.5 and 4.3.6 were seen to sen
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from dissect.layout.types import (
     Array,
     Blob,
     Choice,
+    Custom,
     Entry,
     Field,
     Fixed,
     Layout,
     Optional,
     Rest,
+    Style,
     Text,
     following,
     i16,
@@ -27,6 +29,9 @@ from dissect.layout.types import (
     u64,
 )
 from dissect.protocols.rabbitmq.chunk import CHUNK, PUBLISHED, PUBLISHED_FILTERED
+
+if TYPE_CHECKING:
+    from dissect.layout.walk import Walker
 
 COMMANDS = {
     0x0001: "DeclarePublisher",
@@ -110,6 +115,23 @@ OFFSET_VALUE = Field(
     Choice("offset_type", {4: u64, 5: i64}),
     "absent for none, first, last and next; a timestamp is in ms and may be negative",
 )
+
+
+def _read_nothing(data: bytes, at: int, end: int, style: Style) -> tuple[None, int]:
+    return None, at
+
+
+def _walk_nothing(data: bytes, at: int, end: int, walker: Walker, name: str, depth: int) -> tuple[None, int]:
+    walker.span(name, at, at, None, depth)
+    return None, at
+
+
+SASL_USERNAME = Field(
+    "sasl_username",
+    Custom(_read_nothing, _walk_nothing, "text", 0, write=lambda _: b"", samples=(b"",)),
+    "not on the wire: what the data of PLAIN or AMQPLAIN names, else null",
+)
+"""Takes no bytes; the dissector fills it in."""
 
 
 def _head(key: int, version: int) -> tuple[Entry, ...]:
@@ -238,7 +260,10 @@ SASL_HANDSHAKE = request(0x0012)
 SASL_HANDSHAKE_RESPONSE = reply(0x0012, Field("mechanisms", STRINGS))
 
 SASL_AUTHENTICATE = request(
-    0x0013, Field("mechanism", STRING), Field("sasl_opaque_data", Blob(i32, null=-1), "PLAIN: user name and password", secret=True)
+    0x0013,
+    Field("mechanism", STRING),
+    Field("sasl_opaque_data", Blob(i32, null=-1), "PLAIN: user name and password", secret=True),
+    SASL_USERNAME,
 )
 SASL_AUTHENTICATE_RESPONSE = reply(
     0x0013,
@@ -307,13 +332,11 @@ RESOLVE_OFFSET_SPEC = request(0x001F, STREAM, OFFSET_TYPE, OFFSET_VALUE, Optiona
 RESOLVE_OFFSET_SPEC_RESPONSE = reply(0x001F, OFFSET_TYPE, Field("offset", u64, "always there, 0 on errors"))
 
 UNKNOWN = Layout("unknown", *_head(0, 1), Field("body", Rest()), kind="one_way", note="a key or version that is not known")
-UNKNOWN_SECRET = Layout(
-    "unknown",
-    *_head(0, 1),
-    Field("body", Rest(), secret=True),
-    kind="one_way",
-    note="SaslAuthenticate in a version that is not known, and any key that is not known before the end of the handshake",
-)
+_BODY = Optional(Field("body", Rest(), "hidden: there may be a password in it", secret=True))
+HIDDEN = Layout("hidden", *_head(0, 1), CORRELATION_ID, _BODY, kind="one_way", note="what comes where a password is expected")
+HIDDEN_LOGIN = Layout("hidden", *_head(0, 1), CORRELATION_ID, Field("mechanism", STRING), _BODY, kind="one_way")
+HIDDEN_SHORT = Layout("hidden", *_head(0, 1), _BODY, kind="one_way", note="too short for a correlation id")
+HIDDEN_WHOLE = Layout("hidden", _BODY, kind="one_way", note="perhaps no frame at all")
 
 CLIENT_LAYOUTS = (
     DECLARE_PUBLISHER,

@@ -10,7 +10,7 @@ from typing import Literal
 
 from dissect.layout.types import Array, Blob, Entry, Field, Layout, Optional, following, i16, i32, u16, u32, u64
 from dissect.protocols.rabbitmq.chunk import DRAFT_CHUNK, DRAFT_PUBLISHED
-from dissect.protocols.rabbitmq.layouts import CORRELATION_ID, PROPERTIES, STREAM, STRING, STRINGS
+from dissect.protocols.rabbitmq.layouts import CORRELATION_ID, PROPERTIES, SASL_USERNAME, STREAM, STRING, STRINGS
 
 COMMANDS = {
     0: "Publish",
@@ -115,7 +115,10 @@ METADATA_RESPONSE = bare(
 SASL_HANDSHAKE = request(9)
 SASL_HANDSHAKE_RESPONSE = reply(9, Field("mechanisms", STRINGS))
 SASL_AUTHENTICATE = request(
-    10, Field("mechanism", STRING), Field("sasl_opaque_data", Blob(i32, null=-1), "PLAIN: user name and password", secret=True)
+    10,
+    Field("mechanism", STRING),
+    Field("sasl_opaque_data", Blob(i32, null=-1), "PLAIN: user name and password", secret=True),
+    SASL_USERNAME,
 )
 SASL_AUTHENTICATE_RESPONSE = reply(
     10, Optional(Field("sasl_opaque_data", Blob(i32, null=-1), "only with SASL challenge; a 32-bit length", secret=True))

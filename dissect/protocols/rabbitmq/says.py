@@ -169,7 +169,10 @@ def _versions(fields: Fields) -> list[str]:
 _SAYS: dict[str, Callable[[Fields], list[str]]] = {
     "PeerProperties": lambda fields: [_pairs(fields["peer_properties"], ("product", "version", "connection_name"))],
     "SaslHandshake": lambda fields: [],
-    "SaslAuthenticate": lambda fields: [str(fields["mechanism"])],
+    "SaslAuthenticate": lambda fields: [
+        fields["mechanism"] or "no mechanism",
+        f"user {fields['sasl_username']}" if fields.get("sasl_username") is not None else "",
+    ],
     "Tune": lambda fields: [
         f"frame_max {fields['frame_max']:,}" if fields["frame_max"] else "no frame_max",
         f"heartbeat {fields['heartbeat']} s" if fields["heartbeat"] else "no heartbeat",

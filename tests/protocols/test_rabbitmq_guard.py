@@ -1,0 +1,335 @@
+"""What of a RabbitMQ Streams handshake is shown: frames whose key, version, size or mechanism lie, and where they begin in it."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dissect.capture.files import open_capture
+from dissect.inspector import Inspector
+from dissect.layout import rows
+from dissect.model import Options
+from dissect.protocols.rabbitmq import layouts, layouts_draft
+from dissect.protocols.rabbitmq.dissector import HIDDEN, PROTOCOLS
+from dissect.protocols.rabbitmq.guard import is_mechanism, username
+from dissect.render.jsonl import encode
+from dissect.render.summary import Lines
+from dissect.render.tree import tree
+from tests.capture.frames import Packet, pcap
+from tests.logins import MECHANISMS, RABBITMQ, SECRET, Login, rabbitmq, stream_frame, text
+from tests.secrets import CLIENT, SAYS, SERVER, Lost, Sent, conversation, found, texts
+
+CAPTURES = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream"
+
+PLAIN = rabbitmq("PLAIN")
+AUTHENTICATE = 4
+"""Where SaslAuthenticate stands in it, its answer behind it, then both Tune, and Open with its answer."""
+
+HEADER = ["size", "key", "version", "correlation_id"]
+
+
+def said(packets: list[Packet], rows: int | None = None, **options: Any) -> list[dict[str, Any]]:
+    inspector = Inspector([open_capture(io.BytesIO(pcap(packets)), name="x")], Options(**options), rows)
+    return [json.loads(line) for line in encode(list(inspector.records())).splitlines()]
+
+
+def messages(sent: list[Sent | Lost], syn: bool = True, **options: Any) -> list[dict[str, Any]]:
+    return [one for one in said(conversation(sent, 5552, syn=syn), **options) if one["record"] == "message"]
+
+
+def capture(name: str, **options: Any) -> list[dict[str, Any]]:
+    inspector = Inspector([open_capture(str(CAPTURES / name))], Options(**options))
+    return [json.loads(line) for line in encode(list(inspector.records())).splitlines()]
+
+
+def changed(sent: list[Sent | Lost], index: int, at: int, code: str, value: int) -> list[Sent | Lost]:
+    """The same with a number of one frame changed."""
+    side, data = sent[index]
+    assert isinstance(data, bytes)
+    raw = bytearray(data)
+    struct.pack_into(f">{code}", raw, at, value)
+    return [*sent[:index], (side, bytes(raw)), *sent[index + 1 :]]
+
+
+# The user name
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "data", "name"),
+    [
+        ("PLAIN", b"\0guest\0secret", "guest"),
+        ("PLAIN", b"admin\0guest\0secret", "guest"),
+        ("PLAIN", "\0jörg\0secret".encode(), "jörg"),
+        ("PLAIN", b"guest\0secret\0", None),
+        ("PLAIN", b"\0guest\0", None),
+        ("PLAIN", b"\0\0secret", None),
+        ("PLAIN", b"\0guestsecret", None),
+        ("PLAIN", b"\0guest\0sec\0ret", None),
+        ("PLAIN", b"\0gu\xffst\0secret", None),
+        ("PLAIN", b"\0gu\x1bst\0secret", None),
+        ("PLAIN", b"", None),
+        ("EXTERNAL", b"\0guest\0secret", None),
+        ("plain", b"\0guest\0secret", None),
+        (None, b"\0guest\0secret", None),
+        ("AMQPLAIN", b"\5LOGINS\0\0\0\5guest\x08PASSWORDS\0\0\0\6secret", "guest"),
+        ("AMQPLAIN", b"\x08PASSWORDS\0\0\0\6secret\5LOGINS\0\0\0\5guest", "guest"),
+        ("AMQPLAIN", b"\5LOGINS\0\0\0\5guest\x08PASSWORDS\0\0\0\6secre", None),
+        ("AMQPLAIN", b"\5LOGINS\0\0\0\5guest\x08PASSWORDS\0\0\0\6secretx", None),
+        ("AMQPLAIN", b"\5LOGINS\0\0\0\5guest", None),
+        ("AMQPLAIN", b"\5LOGINI\0\0\0\5\x08PASSWORDS\0\0\0\6secret", None),
+        ("AMQPLAIN", b"\5LOGINS\0\0\0\5guest\5LOGINS\0\0\0\1x\x08PASSWORDS\0\0\0\6secret", None),
+        ("AMQPLAIN", b"\0guest\0secret", None),
+    ],
+)
+def test_the_user_name_of_a_login(mechanism: str | None, data: bytes, name: str | None) -> None:
+    assert username(mechanism, data) == name
+
+
+@pytest.mark.parametrize("login", RABBITMQ, ids=lambda login: login.name)
+@pytest.mark.parametrize("detail", [False, True])
+def test_the_user_name_stands_behind_the_data(login: Login, detail: bool) -> None:
+    mechanism = login.name.split()[0]
+    name = "alice" if mechanism in ("PLAIN", "AMQPLAIN") else None
+    inspector = Inspector([open_capture(io.BytesIO(pcap(conversation(login.sent, 5552))), name="x")], Options(detail=detail))
+    records = list(inspector.records())
+    found = [one for one in records if one.name == "SaslAuthenticate" and one.kind == "request"]  # type: ignore[union-attr]
+    assert len(found) == len(MECHANISMS[mechanism])
+    for message, data in zip(found, MECHANISMS[mechanism], strict=True):
+        fields = message.fields  # type: ignore[union-attr]
+        assert list(fields)[3:] == ["correlation_id", "mechanism", "sasl_opaque_data", "sasl_username"]
+        assert list(fields.values())[4:] == [mechanism, f"<redacted {len(data)} bytes>", name]
+        (line,) = Lines(SAYS).text([message]).splitlines()
+        assert line.endswith(f"{mechanism}  user {name}" if name else mechanism)
+        if detail:
+            spans = message.spans  # type: ignore[union-attr]
+            assert [(span.name, span.length, span.secret) for span in spans[-2:]] == [
+                ("sasl_opaque_data", 4 + len(data), True),
+                ("sasl_username", 0, False),
+            ]
+            assert list(tree(message, False))[-1].split()[1:] == ["sasl_username", f"'{name}'" if name else "null"]  # type: ignore[arg-type]
+
+
+def test_the_tables_have_the_user_name() -> None:
+    for layout in (layouts.SASL_AUTHENTICATE, layouts_draft.SASL_AUTHENTICATE):
+        assert rows(layout)[-1] == ("sasl_username", "text", "not on the wire: what the data of PLAIN or AMQPLAIN names, else null")
+    assert [protocol.name for protocol in PROTOCOLS if "sasl_username" in protocol.text] == ["rabbitmq-stream"]
+
+
+@pytest.mark.parametrize("name", ["PLAIN", "SCRAM-SHA-256-PLUS", "X_9", "A", "A" * 20])
+def test_names_of_mechanisms(name: str) -> None:
+    assert is_mechanism(name)
+    assert not is_mechanism(name.lower()) or name == "9"
+    assert not is_mechanism(f"{name}{'A' * 20}")
+    assert not is_mechanism(f"{name} ")
+
+
+@pytest.mark.parametrize("mechanism", ["plain", "PLAIN GUEST", "Zq7#kV9!xW2$mP4&", "", "ÜBER"])
+def test_what_is_no_mechanism_is_hidden_in_a_sound_frame_too(mechanism: str) -> None:
+    data = struct.pack(">I", 3) + text(mechanism) + struct.pack(">i", 4) + b"\0a\0b"
+    sent = [*PLAIN.sent[:AUTHENTICATE], (CLIENT, stream_frame("SaslAuthenticate", data)), *PLAIN.sent[AUTHENTICATE + 1 :]]
+    (message,) = [one for one in messages(sent) if one["name"] == "SaslAuthenticate" and one["kind"] == "request"]
+    assert message["fields"]["mechanism"] == f"<redacted {len(mechanism.encode())} bytes>"
+    assert message["fault"] is None
+    (shown,) = [one for one in messages(sent, show_secrets=True) if one["name"] == "SaslAuthenticate" and one["kind"] == "request"]
+    assert shown["fields"]["mechanism"] == mechanism
+
+
+# As captured and damaged
+
+
+def test_a_damaged_key_shows_header_and_mechanism() -> None:
+    for name, key, called in (("sasl_key_3_damaged.pcap", 3, "PublishConfirm"), ("sasl_key_17_damaged.pcap", 0x17, "Heartbeat")):
+        message = capture(name)[4]
+        assert message["name"] == called
+        assert message["fields"] == {
+            "size": 40,
+            "key": key,
+            "version": 1,
+            "correlation_id": 3,
+            "mechanism": "PLAIN",
+            "body": "<redacted 25 bytes>",
+        }
+        assert message["notes"][-1] == HIDDEN
+        assert capture(name, show_secrets=True)[4]["fields"] != message["fields"]
+
+
+def test_a_frame_that_takes_in_all_that_follows_is_hidden_though_it_ends_when_the_connection_is_open() -> None:
+    records = capture("sasl_size_and_key_damaged_310.pcap")
+    message = records[-1]
+    assert message["name"] == "unknown 0x0813"
+    assert message["packets"] == [10, 18]
+    assert message["fields"] == {"size": 16415, "key": 0x0813, "version": 513, "correlation_id": 3, "mechanism": "PLAIN"}
+    assert message["fault"]["reason"] == "88 of 16419 bytes captured"
+    assert [one["name"] for one in records if one.get("sender") == "server"][2:5] == ["SaslAuthenticate", "Tune", "Open"]
+
+
+def test_data_that_stands_as_the_mechanism_is_hidden() -> None:
+    message = capture("sasl_data_in_mechanism.pcap")[4]
+    assert message["fields"] == {"size": 27, "key": 19, "version": 1, "correlation_id": 3, "mechanism": "<redacted 17 bytes>"}
+    assert message["fault"] == {"field": "sasl_opaque_data", "offset": 31, "reason": "cannot be read", "buffer": "frame"}
+
+
+def test_a_mechanism_of_null_is_a_fault_of_its_message() -> None:
+    records = capture("sasl_null_mechanism.pcap")
+    assert [one["name"] for one in records if one["record"] == "message"] == [
+        "PeerProperties",
+        "PeerProperties",
+        "SaslHandshake",
+        "SaslHandshake",
+        "SaslAuthenticate",
+    ]
+    assert records[4]["fields"]["mechanism"] is None
+    assert records[4]["fault"] == {"field": "sasl_opaque_data", "offset": 14, "reason": "cannot be read", "buffer": "frame"}
+    inspector = Inspector([open_capture(str(CAPTURES / "sasl_null_mechanism.pcap"))], Options())
+    assert Lines(SAYS).text(list(inspector.records())).splitlines()[4].endswith("#3  no mechanism")
+
+
+# Where a frame begins
+
+
+def test_every_key_shows_as_little() -> None:
+    """Whatever a frame says it is."""
+    for key in (*range(0x40), *range(0x8000, 0x8040), 0x0813, 0xFFFF):
+        for version in (0, 1, 2):
+            sent = changed(changed(list(PLAIN.sent), AUTHENTICATE, 4, "H", key), AUTHENTICATE, 6, "H", version)
+            message = [one for one in messages(sent) if one["sender"] == "client"][2]
+            assert list(message["fields"])[:5] == [*HEADER, "mechanism"]
+            rest = list(message["fields"].values())[5:]
+            assert all(str(one).startswith("<redacted ") or one == "alice" for one in rest), (key, version, message)
+            assert ("alice" in rest) == (key == 0x13 and version == 1)
+            assert [one["name"] for one in messages(sent) if one["sender"] == "client"][3:] == ["Tune", "Open", "Create"]
+
+
+def test_a_sound_frame_is_hidden_as_well() -> None:
+    """A client that does not wait until it is let in; or a login that looks like that."""
+    create = PLAIN.sent[-2]
+
+    def created(index: int) -> dict[str, Any]:
+        return next(one for one in messages([*PLAIN.sent[:index], create, *PLAIN.sent[index:]]) if one["name"] == "Create")
+
+    for index in (AUTHENTICATE, AUTHENTICATE + 1):
+        message = created(index)
+        assert message["fields"] == {"size": 20, "key": 13, "version": 1, "correlation_id": 8, "body": "<redacted 12 bytes>"}
+        assert (message["id"], message["outcome"], message["fault"]) == (8, None, None)
+        assert HIDDEN in message["notes"]
+    assert created(2)["fields"]["stream"] == "orders", "no password is sent before SaslHandshake"
+
+
+def test_properties_and_heartbeats_are_shown_everywhere() -> None:
+    heartbeat = (CLIENT, struct.pack(">IHH", 4, 0x17, 1))
+    for index in range(1, len(PLAIN.sent)):
+        heard = messages([*PLAIN.sent[:index], heartbeat, PLAIN.sent[0], *PLAIN.sent[index:]])
+        assert [one["fields"] for one in heard if one["name"] == "Heartbeat"] == [{"size": 4, "key": 0x17, "version": 1}]
+        assert all("peer_properties" in one["fields"] for one in heard if one["name"] == "PeerProperties")
+
+
+def test_a_first_frame_that_is_cut_says_what_is_there() -> None:
+    """The properties of a client are no secret, and what cuts them is no damage."""
+    for snap in range(66, 80):
+        packets = [one._replace(data=one.data[:snap], wire=len(one.data)) for one in conversation(PLAIN.sent, 5552)]
+        first = said(packets)[0]
+        assert (first["name"], first["notes"]) == ("PeerProperties", [])
+    broken = changed(list(PLAIN.sent), 0, 0, "I", 200)
+    assert found(SECRET, texts(conversation(broken, 5552), full=True)) == []
+
+
+@pytest.mark.parametrize("answers", [[5], [5, 6], [5, 6, 9]])
+@pytest.mark.parametrize("key", [0x0813, 0x0017, 0x0002])
+def test_an_acceptance_that_is_captured_first_leaves_the_login_hidden(answers: list[int], key: int) -> None:
+    """A capture may have the server's packets before the client's."""
+    sent = changed(list(PLAIN.sent), AUTHENTICATE, 4, "H", key)
+    early = [*sent[:AUTHENTICATE], *(sent[index] for index in answers), sent[AUTHENTICATE]]
+    early += [one for index, one in enumerate(sent) if index > AUTHENTICATE and index not in answers]
+    assert found(SECRET, texts(conversation(early, 5552))) == []
+    assert [one["name"] for one in messages(early) if one["sender"] == "client"][3:] == ["Tune", "Open", "Create"]
+    assert messages(early)[-2]["fields"]["stream"] == "orders"
+
+
+@pytest.mark.parametrize("lost", [[5], [6], [5, 6], [5, 6, 7], [5, 6, 7, 8], [2, 3], [0, 1, 2], [3, 5, 6, 9]])
+def test_an_acceptance_that_is_lost_does_not_hide_the_rest(lost: list[int]) -> None:
+    sent: list[Sent | Lost] = changed(list(PLAIN.sent), AUTHENTICATE, 4, "H", 0x0813)
+    for index in lost:
+        side, data = sent[index]
+        assert isinstance(data, bytes)
+        sent[index] = Lost(side, len(data))
+    assert found(SECRET, texts(conversation(sent, 5552))) == []
+    assert [one["fields"]["stream"] for one in messages(sent) if one["name"] == "Create" and one["kind"] == "request"] == ["orders"]
+
+
+def test_one_side_alone() -> None:
+    for side in (CLIENT, SERVER):
+        for key in (0x13, 0x0813):
+            sent = [one for one in changed(list(PLAIN.sent), AUTHENTICATE, 4, "H", key) if one[0] == side]
+            heard = messages(sent)
+            assert found(SECRET, texts(conversation(sent, 5552))) == []
+            assert heard[-1]["name"] == "Create"
+            assert heard[-1]["fields"].get("stream", "orders") == "orders"
+
+
+@pytest.mark.parametrize("begin", range(len(PLAIN.sent)))
+def test_a_capture_that_begins_in_the_middle(begin: int) -> None:
+    for key in (0x13, 0x0813, 0x0002):
+        sent = changed(list(PLAIN.sent), AUTHENTICATE, 4, "H", key)[begin:]
+        assert found(SECRET, texts(conversation(sent, 5552, syn=False))) == []
+    whole = messages(list(PLAIN.sent[begin:]), syn=False)
+    assert all(HIDDEN not in one["notes"] for one in whole), "a sound conversation is shown from its first frame on"
+
+
+def test_what_follows_a_frame_that_ends_too_early_is_no_header() -> None:
+    """Of a login that is cut in two the second part would show its first twelve bytes as size, key, version and correlation id."""
+    login = rabbitmq("EXTERNAL")
+    size = len(login.sent[AUTHENTICATE][1])
+    for short in range(8, size - 4):
+        sent = changed(list(login.sent), AUTHENTICATE, 0, "I", short)
+        assert found(SECRET, texts(conversation(sent, 5552))) == [], short
+    message = next(one for one in messages(changed(list(login.sent), AUTHENTICATE, 0, "I", 18)) if one["name"] == "unknown")
+    assert message["fields"] == {"body": f"<redacted {4 + len(SECRET)} bytes>"}
+
+
+def test_frames_that_are_hidden_tell_nothing_of_the_connection() -> None:
+    """A login that says it is Tune would be the limits of the connection, in the view of conversations."""
+    sent = changed(list(PLAIN.sent), AUTHENTICATE, 4, "H", 0x14)
+    inspector = Inspector([open_capture(io.BytesIO(pcap(conversation(sent, 5552))), name="x")], Options())
+    list(inspector.records())
+    assert inspector.rows()[0].facts == {"frame_max": 1 << 20, "heartbeat": 60}
+
+
+def test_credentials_that_are_renewed() -> None:
+    """An open connection goes on meanwhile, and only what is not as it should be is hidden."""
+    renewal = list(PLAIN.sent[2:6])
+    create = list(PLAIN.sent[-2:])
+    whole = [*PLAIN.sent, *renewal[:3], *create, renewal[3], *create]
+    shown = [one for one in messages(whole) if one["name"] == "Create" and one["kind"] == "request"]
+    assert [one["fields"]["stream"] for one in shown] == ["orders"] * 3
+    for index in (len(PLAIN.sent), len(PLAIN.sent) + 2):
+        for key in (0x13, 0x12, 0x0813, 0x0017, 0x0002):
+            for at, code, value in ((4, "H", key), (0, "I", 19), (0, "I", 300)):
+                damaged = changed(changed(list(whole), len(PLAIN.sent) + 2, 4, "H", key), index, at, code, value)
+                assert found(SECRET, texts(conversation(damaged, 5552))) == [], (index, key, at, value)
+
+
+def test_secrets_are_shown_when_asked_for() -> None:
+    for key in (0x13, 0x0813, 0x0002, 0x0017):
+        sent = changed(list(PLAIN.sent), AUTHENTICATE, 4, "H", key)
+        assert all(HIDDEN not in one["notes"] for one in messages(sent, show_secrets=True))
+        shown = encode_all(sent)
+        assert SECRET.hex() in shown
+
+
+def encode_all(sent: list[Sent | Lost]) -> str:
+    inspector = Inspector([open_capture(io.BytesIO(pcap(conversation(sent, 5552))), name="x")], Options(show_secrets=True, detail=True))
+    return "".join(message.raw["frame"].hex() for message in inspector.records() if getattr(message, "raw", None))  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("key", [0x13, 0x0813, 0x0014, 0x0015])
+def test_batches_do_not_change_what_is_hidden(key: int) -> None:
+    sent = changed(changed(list(PLAIN.sent), AUTHENTICATE, 4, "H", key), AUTHENTICATE, 0, "I", 70)
+    for pieces in (1, 5, 1000):
+        cut = [(side, data[at : at + pieces]) for side, data in sent for at in range(0, len(data), pieces)]  # type: ignore[arg-type, index]
+        packets = conversation(cut, 5552)
+        assert said(packets, 1) == said(packets, 7) == said(packets)
