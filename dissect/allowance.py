@@ -109,9 +109,11 @@ class Spans(list[Span]):
             super().insert(index, span)
 
     def replace(self, index: int, **changes: Any) -> None:
-        """Change the span at `index`, if it is one of those that are kept."""
+        """Change the span at `index`, if it is one of those that are kept; of the others only that one is a secret is remembered."""
         if index < len(self):
             self[index] = self[index]._replace(**changes)
+        elif changes.get("secret"):
+            self.beyond = {buffer: (start, end, True) for buffer, (start, end, _) in self.beyond.items()}
 
     def mark(self) -> tuple[int, dict[str, tuple[int, int, bool]]]:
         """For `back`."""

@@ -328,15 +328,17 @@ def walk(
     secret: Callable[[str, bool], bool] | None = None,
     values: Values | None = None,
     spans: bool = True,
+    masked: Callable[[str], bool] | None = None,
 ) -> Walked:
     """The document data[start:end] with byte ranges and exact faults.
 
     `size`: its true size when the rest of it is not there, which `missing` explains. `shift`, `inner_shift`: what has to be added to the
     length of the outermost and of inner documents (4 for a writer that does not count the length itself). `resume`: go on behind
     damage where a length tells how. `secret`: whether a path, where a document or array stands or not, is one whose value, and all
-    below it, is replaced by its size. `values`: what counts its elements; `spans`: whether their byte ranges are wanted.
+    below it, is replaced by its size. `values`: what counts its elements; `spans`: whether their byte ranges are wanted. `masked`: whether
+    a name is replaced by its size too, since damage may have made it of a value.
     """
-    walker = _Walker(data, start, end, missing, inner_shift, resume, secret, values or Values(VALUES), spans)
+    walker = _Walker(data, start, end, missing, inner_shift, resume, secret, values or Values(VALUES), spans, masked)
     return walker.frame(end if size is None else start + size, shift)
 
 
@@ -359,6 +361,7 @@ class _Walker:
         secret: Callable[[str, bool], bool] | None,
         values: Values,
         wanted: bool,
+        masked: Callable[[str], bool] | None,
     ) -> None:
         self.data = data
         self.origin = origin
@@ -369,6 +372,7 @@ class _Walker:
         self.secret = secret
         self.values = values
         self.wanted = wanted
+        self.masked = masked
         self.spans = Spans()
         self.made = 0
         """Spans, or as many as there would be."""
@@ -487,12 +491,16 @@ class _Walker:
                 self.fail(path or "frame", at, "name without final 00" if have >= last else self.missing)
                 return at
             number = len(pairs)
+            mask = False
             if array:
                 name = f"[{number}]"
                 field = f"{path}{name}"
             else:
                 raw = data[at + 1 : stop]
                 name = self.text(raw, f"name of element {number} of {path}" if path else f"name of element {number}")
+                mask = self.masked is not None and self.masked(name)
+                if mask:
+                    name = f"<redacted {len(raw)} bytes>"
                 short = name if len(name) <= NAME_SHOWN else f"{name[: NAME_SHOWN - 1]}…"
                 field = f"{path}.{short}" if path else short
             if hidden:
@@ -501,12 +509,15 @@ class _Walker:
             secret = hidden or (self.secret is not None and self.secret(field, kind in (0x03, 0x04)))
             if kind in (0x03, 0x04):
                 value, following = self.inner(at, stop + 1, last, kind == 0x04, field, nesting, depth + 1, secret)
+                if mask:
+                    # its first span begins with the name
+                    self.spans.replace(index, secret=True)
                 if index < self.made:
                     self.enclose(index, name, at, following, depth)
                     pairs.append((name, value))
                     if not depth:
                         self.nested[name] = kind
-            elif kind == 0x0F and not secret:
+            elif kind == 0x0F and not (secret or mask):
                 value, following = self.code_with_scope(at, stop + 1, last, field, nesting, depth + 1)
                 if index < self.made:
                     self.enclose(index, name, at, following, depth)
@@ -517,7 +528,7 @@ class _Walker:
                     return at
                 if secret and kind != 0x0A:
                     value = f"<redacted {self.secret_size(kind, stop + 1, following)} bytes>"
-                self.add(name, at, following, value, depth, secret and kind != 0x0A)
+                self.add(name, at, following, value, depth, mask or (secret and kind != 0x0A))
                 pairs.append((name, value))
             at = following
             if self.failed:

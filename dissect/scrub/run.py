@@ -241,6 +241,9 @@ class _Plan:
             # a secret of `LEAST` bytes may be a text of fewer characters
             if not span.leaf or span.secret or span.buffer != "frame" or type(span.value) is not str or len(span.value) < LEAST // 4:
                 continue
+            if not span.length:
+                # a user's name, of which the bytes are in another field
+                continue
             if hidden.find(1, span.offset, span.offset + span.length) < 0:
                 self.shown.add(span.value.encode("utf-8", "surrogatepass"))
 

@@ -514,7 +514,7 @@ def test_frames_between_noise(parts: list[tuple[int, tuple[int, bytes], int, byt
 
 
 def test_secrets_never_show() -> None:
-    secrets = (b"hunter2", b"tim-the-user", b"top-secret-token")
+    secrets = (b"hunter2", b"top-secret-token")
     auth = {"username": "tim-the-user", "password": "hunter2", "more": {"token": "top-secret-token"}}
     sent = [
         frame("CONNECT", version="0.1", authInfo=auth),
@@ -538,6 +538,8 @@ def test_secrets_never_show() -> None:
                         for span in record.spans:
                             if span.leaf and not span.secret:
                                 shown += repr(span.value).encode() + raw[span.offset : span.offset + span.length]
+                    if data in (sent[1], sent[4]):
+                        assert b"tim-the-user" not in shown
                     if data is not sent[-1] or broken is data:
                         assert not any(secret in shown for secret in secrets), (broken, shown)
     for alone, shown in (("top-secret-token", "<redacted 16 bytes>"), (["tim"], ["<redacted 3 bytes>"])):

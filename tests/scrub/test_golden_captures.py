@@ -123,7 +123,7 @@ def texts(value: Any) -> set[str]:
 
 
 def bodies(found: list[Record]) -> set[str]:
-    """Bodies of some length, in hex."""
+    """Bodies of some length, in hex; not those that are hidden."""
 
     def inside(value: Any) -> set[str]:
         if isinstance(value, list):
@@ -133,7 +133,7 @@ def bodies(found: list[Record]) -> set[str]:
         own = {one for key, one in value.items() if key in ("payload", "body") and isinstance(one, str) and len(set(one)) > 2}
         return own | {text for one in value.values() for text in inside(one)}
 
-    return {text for one in found if isinstance(one, Message) for text in inside(one.fields) if len(text) >= 16}
+    return {text for one in found if isinstance(one, Message) for text in inside(one.fields) if len(text) >= 16 and text[0] != "<"}
 
 
 needs_tshark = pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final
 
@@ -14,7 +15,19 @@ from dissect.protocols.base import ANSWER, ANSWER_PART, ASK, NONE, Context, Dama
 from dissect.protocols.mewbase.behaviour import BEHAVIOUR
 from dissect.protocols.mewbase.detect import probe
 from dissect.protocols.mewbase.framing import COUNTED, HEADS, MORE, SHORTEST, TYPE, YES, Shift, candidate, first_length, head, odd_length
-from dissect.protocols.mewbase.layouts import BY_NAME, CLIENT, FRAMES, SECRET_NAMES, FrameTable, Shape, labelled, secret_in, shape
+from dissect.protocols.mewbase.layouts import (
+    BY_NAME,
+    CLIENT,
+    FRAMES,
+    SECRET_NAMES,
+    FrameTable,
+    Shape,
+    is_strange,
+    labelled,
+    secret_in,
+    shape,
+    shown_in_connect,
+)
 from dissect.protocols.mewbase.private import PRIVATE
 
 _INT32 = Struct("<i").unpack_from
@@ -59,6 +72,8 @@ class MewbaseDissector(Dissector):
         super().__init__(context)
         self.shifts: list[Shift | None] = [None, None]
         """How each side counts its lengths, once a frame told."""
+        self.broken_shifts: tuple[deque[Shift | None], ...] = (deque(), deque())
+        """What was known of that when frames that are not whole were cut: frames behind them may have told since."""
         self.numbered = False
         """A frame with rID was seen: both programs are of December 2016 or later."""
         self.unsure = False
@@ -73,6 +88,8 @@ class MewbaseDissector(Dissector):
         self.since = self.until = ""
         self.small = ELEMENT * self.options.values_limit
         """Frames of so few bytes cannot have too many elements."""
+        self.broken_login = [False, False]
+        """Whether the frame before was a CONNECT that could not be read, or perhaps one: then its rest may pass for a frame."""
 
     # Framing
 
@@ -143,6 +160,9 @@ class MewbaseDissector(Dissector):
             self.unsure = True
             self.waiting.clear()
 
+    def broken(self, side: int, data: bytes) -> None:
+        self.broken_shifts[side].append(self.shifts[side])
+
     # Decoding
 
     def decode(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> tuple[Any, ...]:
@@ -167,10 +187,12 @@ class MewbaseDissector(Dissector):
         claimed = int(_INT32(data, start)[0])
         size = end - start
         shift = COUNTED
-        if self.shifts[side] is not None and (damage is not None or claimed != size):
-            shift = self.shifts[side] or COUNTED
         if damage is not None:
+            broken = self.broken_shifts[side]
+            shift = (broken.popleft() if broken else self.shifts[side]) or COUNTED
             size = max(damage.size, claimed + shift[0])
+        elif claimed != size:
+            shift = self.shifts[side] or COUNTED
         known = head(data, start)
         table = None if known is None else known[0]
         # What cannot be read of a frame that may hold secrets may be one.
@@ -179,8 +201,7 @@ class MewbaseDissector(Dissector):
 
         values = Values(options.values_limit)
 
-        def walked_as(table: FrameTable | None) -> Walked:
-            secret = None if options.show_secrets else secret_in(table)
+        def walked_as(secret: Callable[[str, bool], bool] | None, masked: Callable[[str], bool] | None = None) -> Walked:
             return walk(
                 data,
                 start,
@@ -190,14 +211,28 @@ class MewbaseDissector(Dissector):
                 shift=shift[0],
                 inner_shift=shift[1],
                 resume=not careful,
-                secret=secret,
+                secret=None if options.show_secrets else secret,
                 values=values.begin(),
                 spans=options.detail,
+                masked=masked,
             )
 
-        walked = walked_as(table)
+        walked = walked_as(secret_in(table))
         if table is None and any(name == "type" and type(value) is str and value.upper() == "CONNECT" for name, value in walked.pairs):
-            walked = walked_as(_CONNECT)
+            table = _CONNECT
+            walked = walked_as(secret_in(table))
+        typed = True
+        if careful and not options.show_secrets:
+            whole = walked.fault is None and walked.trailing is None
+            if table is _CONNECT:
+                shown = shown_in_connect(dict(walked_as(None).pairs), whole)
+                walked = walked_as(secret_in(table, shown), None if whole else is_strange)
+            elif self.broken_login[side] or (not whole and any(data.find(name, start, end) >= 0 for name in _TELLING)):
+                # It may be a CONNECT all the same, or the rest of one
+                shown = shown_in_connect(dict(walked.pairs), False) & {"type"}
+                typed = bool(shown)
+                walked = walked_as(lambda path, nested: path not in shown and not (nested and path == "frame"), is_strange)
+            self.broken_login[side] = not whole or (table is None and self.broken_login[side])
         self.limit_hits += walked.stopped and type(walked.fault) is not Limited
         hide = careful and not options.show_secrets
         notes = walked.notes
@@ -205,7 +240,7 @@ class MewbaseDissector(Dissector):
             notes.insert(0, REST_NOTE)
         fields, texts, frames = _fields(walked, options.bytes_as, hide)
         spans = _spans(walked, hide) if options.detail else None
-        name = texts[-1] if texts and type(texts[-1]) is str else None
+        name = texts[-1] if typed and texts and type(texts[-1]) is str else None
         body = frames[-1] if frames else None
         if walked.fault is None:
             if name is None:
@@ -425,6 +460,9 @@ class MewbaseDissector(Dissector):
 
 _CONNECT = BY_NAME["CONNECT"]
 
+_TELLING: Final = (b"CONNECT", *(name.encode() for name in SECRET_NAMES))
+"""What tells in a damaged frame of no known type that it may hold a password."""
+
 _UNKNOWN: Final = {
     "PUBLISH": "PUBLISH is the document's name for PUB; servers drop it without an answer",
     "LISTCHANNELS": "servers know LISTCHANNNELS only, with three N; they drop this without an answer",
@@ -605,7 +643,8 @@ note says so.) There was no version on the wire: `conversations` tells the dates
 use, as 2016-12-01..2017-06-28.
 
 RESPONSE answers by rID, the one to CONNECT by being first. Before December 2016 there was no rID and answers came in the order of
-requests. QUERYRESULT answers by queryID until `last`. authInfo, username and password are secrets."""
+requests. QUERYRESULT answers by queryID until `last`. authInfo, username and password are secrets, but a
+`user` or `username` in the authInfo of a whole CONNECT."""
 
 PROTOCOLS: Final = (
     Protocol(

@@ -20,8 +20,11 @@ UNKNOWN_NOTED: Final = 8
 
 SECRET_NAMES: Final = frozenset(("authInfo", "username", "password"))
 
-PUBLIC: Final = frozenset(("type", "frame.version"))
-"""What is shown of CONNECT, whose other fields are whatever the user's authentication takes."""
+USER_NAMES: Final = ("user", "username")
+"""What is shown of authInfo, where it can be read as a whole."""
+
+PLAIN_LIMIT: Final = 64
+"""Characters of a version or of the name of a user."""
 
 ERRORS: Final = {
     1: "authentication failed",
@@ -283,15 +286,37 @@ FRAMES: Final = (
 )
 
 
-def secret_in(table: FrameTable | None) -> Callable[[str, bool], bool]:
-    """Which paths of a frame of this type, or of one that is not known, are never shown, nor what is below them."""
+def secret_in(table: FrameTable | None, shown: frozenset[str] = frozenset()) -> Callable[[str, bool], bool]:
+    """Which paths of a frame of this type, or of one that is not known, are never shown, nor what is below them; of CONNECT all but those
+    that are `shown`."""
     if table is None:
         return _secret_by_name
-    return _secret_in_connect if table.name == "CONNECT" else _secret_elsewhere
+    if table.name != "CONNECT":
+        return _secret_elsewhere
+    opened = {"frame", *("frame.authInfo" for path in shown if path.startswith("frame.authInfo."))}
+    return lambda path, nested: path not in shown and not (nested and path in opened)
 
 
-def _secret_in_connect(path: str, nested: bool) -> bool:
-    return path not in PUBLIC and not (path == "frame" and nested)
+def shown_in_connect(document: dict[str, Any], whole: bool) -> frozenset[str]:
+    """The paths of CONNECT that are shown: what they hold is short and plain, so no length there took in what follows."""
+    shown = {"type"} if _is_plain(document.get("type")) else set()
+    frame = document.get("frame")
+    if type(frame) is dict:
+        if _is_plain(frame.get("version")):
+            shown.add("frame.version")
+        auth = frame.get("authInfo")
+        if whole and type(auth) is dict:
+            shown |= {f"frame.authInfo.{name}" for name in USER_NAMES if type(auth.get(name)) is str and _is_plain(auth[name])}
+    return frozenset(shown)
+
+
+def _is_plain(value: Any) -> bool:
+    return type(value) in (int, float) or (type(value) is str and len(value) <= PLAIN_LIMIT and value.isprintable())
+
+
+def is_strange(name: str) -> bool:
+    """Whether CONNECT has no field of this name; what its authInfo holds is up to the user."""
+    return name not in _NAMES
 
 
 def _secret_elsewhere(path: str, _nested: bool) -> bool:
@@ -302,6 +327,8 @@ def _secret_by_name(path: str, _nested: bool) -> bool:
     """Also where a sender forgets the inner document, or damage has hit a name."""
     return path.rpartition(".")[2] in SECRET_NAMES
 
+
+_NAMES: Final = frozenset(("type", "frame", "version", *SECRET_NAMES, *USER_NAMES))
 
 BY_NAME: Final = {frame.name: frame for frame in FRAMES}
 

@@ -33,6 +33,9 @@ def _parts(message: Message, frame: bytes) -> Iterator[Part]:
         if span.name in ("undecoded", "trailing"):
             yield Part(span.offset, span.offset + span.length, "secret" if span.secret else "payload")
             continue
+        if span.secret and span.name.startswith("<redacted "):
+            # damage may have made it of a password
+            yield Part(span.offset + 1, frame.find(0, span.offset + 1, span.offset + span.length), "secret")
         what: What | None = "secret" if span.secret else inside or _own(span)
         if not span.leaf:
             if what is not None and span.depth:
