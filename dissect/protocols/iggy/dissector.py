@@ -19,6 +19,7 @@ from dissect.errors import Failure, bug
 from dissect.layout import Style
 from dissect.layout.values import UNREADABLE
 from dissect.layout.walk import Walked
+from dissect.model import Fault
 from dissect.protocols.base import (
     ANSWER,
     ASK,
@@ -45,7 +46,7 @@ from dissect.protocols.iggy.commands import BY_CODE, LISTED, NON_REPLICATED, OPE
 from dissect.protocols.iggy.features import CLASSIC, FRAMINGS, LAYOUTS, LONG, hinted
 from dissect.protocols.iggy.finding import clean, find_long, find_request, long_header, responses_to
 from dissect.protocols.iggy.frames import EVICTION, HEADER, OLD_LOGIN_CODE, OLD_LOGOUT_CODE, REPLY, REQUEST, U32, U32_U32, Table
-from dissect.protocols.iggy.hiding import hide, may_be_token, may_hold_text
+from dissect.protocols.iggy.hiding import hide, may_be_login, may_be_token, may_hold_text, may_hold_token
 from dissect.protocols.iggy.private import PRIVATE
 from dissect.protocols.iggy.probe import probe
 from dissect.protocols.iggy.statuses import ambiguous
@@ -88,11 +89,20 @@ PORTS = (8090,)
 STATING = frozenset(("login_user", "login_register", "login_register_with_pat", "get_stats"))
 """Messages in which a side may state its version."""
 
+LOGINS = frozenset((38, 40, 44, 45, OLD_LOGIN_CODE))
+"""Commands that let a client in."""
+
+TOLD = frozenset(("login_with_personal_access_token", "get_snapshot"))
+"""Messages that are looked at closely, besides: what lets a client in, and what holds any bytes."""
+
 TEXT_LAYOUTS = ("L4", "L5", "L6")
 """Servers of these layouts send, some of them, a text with an error."""
 
 OTHERS = (frames.OTHER, frames.HIDDEN_OTHER)
 """Frames that are neither requests nor answers."""
+
+ZEROS = frozenset(("reserved", "reserved_end", "operation_padding"))
+"""Fields of the header of 256 bytes that hold nothing."""
 
 _PLAIN = Style()
 _SORTED = msgspec.msgpack.Encoder(order="deterministic")
@@ -195,6 +205,8 @@ class IggyDissector(Dissector):
         """The latest packet with a response that came while the pairing was unsure."""
         self.lost_room = 0
         """So many answers may have been in what the server's lacks."""
+        self.entered = END if context.syn else 0
+        """The packet that made certain that the client was let in: what began before may be a login, whatever it looks like."""
         self.plain = not self.options.detail
         self.given: Given | None = None
         self.differ = False
@@ -705,7 +717,7 @@ class IggyDissector(Dissector):
         """All that the choice of a table depends on besides the layout."""
         if self.long[side]:
             if side == self.client:
-                hidden = _may_hide(given.code, data, start + HEADER, end)
+                hidden = self._may_hide(given.code, data, start + HEADER, end)
                 return (
                     side,
                     given.code,
@@ -724,11 +736,11 @@ class IggyDissector(Dissector):
                 size >= HEADER and any(data[start + 216 : start + 220]),
                 size >= HEADER and any(data[start + 224 : start + 228]),
                 size >= HEADER + 4 and any(data[start + HEADER : start + HEADER + 4]),
-                _may_hold_token(data, start, end),
+                self._is_token(side, data, start, end),
                 size >= HEADER,
             )
         if side == self.client:
-            return side, given.code, _may_hide(given.code, data, start + 8, end)
+            return side, given.code, self._may_hide(given.code, data, start + 8, end)
         if end - start < 8:
             return (side,)
         status, length = U32_U32(data, start)
@@ -793,7 +805,7 @@ class IggyDissector(Dissector):
             return self._long_table(layout, side, data, start, end, given)
         if side == self.client:
             found = None if code is None else frames.ask(code, layout)
-            return found or (frames.HIDDEN_ASK if _may_hide(code, data, start + 8, end) else frames.UNKNOWN_ASK)
+            return found or (frames.HIDDEN_ASK if self._may_hide(code, data, start + 8, end) else frames.UNKNOWN_ASK)
         if end - start < 8:
             return frames.UNKNOWN_ANSWER
         status, length = U32_U32(data, start)
@@ -805,9 +817,29 @@ class IggyDissector(Dissector):
             return frames.TOKEN_ANSWER
         return frames.answer(code, layout)
 
+    def _has(self, code: int | None) -> bool:
+        """Whether all layouts that are left have a command."""
+        return code is not None and all(frames.exists(code, layout) for layout in self.candidates)
+
+    def _may_hide(self, code: int | None, data: bytes, start: int, end: int) -> bool:
+        """Whether the body of a request that a layout does not have may be a password or a token."""
+        if self._has(code):
+            return False
+        if code is not None and not _nameless(code) and not frames.hides(code) and frames.is_body(code, data, start, end):
+            return False
+        return (code is not None and frames.hides(code)) or may_hold_text(data, start, end)
+
     def _hides_answer(self, code: int | None, data: bytes, start: int, end: int) -> bool:
         """Whether the body of a response in the classic framing, of which nothing is known, may be a secret."""
-        return _nameless(code) and (may_hold_text if self.mismatch else may_be_token)(data, start, end)
+        if self._has(code):
+            return False
+        if _nameless(code):
+            return may_hold_text(data, start, end) if self.mismatch else may_hold_token(data, start, end)
+        return may_be_token(data, start, end)
+
+    def _is_token(self, side: int, data: bytes, start: int, end: int) -> bool:
+        """Whether the body of a response may be a token, behind a list of results perhaps."""
+        return any(may_be_token(data, start + at, end) for at in ((HEADER, HEADER + 4) if self.long[side] else (8,)))
 
     def _long_table(self, layout: str, side: int, data: bytes, start: int, end: int, given: Given) -> Table:
         code, operation = given.code, given.operation
@@ -819,7 +851,7 @@ class IggyDissector(Dissector):
                 return frames.HIDDEN_OTHER if self.forced else frames.OTHER
             header = frames.request_header(layout, data, start, end)
             found = frames.long_ask(operation, code, layout, header)
-            return found or frames.long_unknown_ask(header, doubtful, _may_hide(code, data, start + HEADER, end))
+            return found or frames.long_unknown_ask(header, doubtful, self._may_hide(code, data, start + HEADER, end))
         if kind == EVICTION:
             return frames.EVICTED
         if kind != REPLY:
@@ -833,7 +865,7 @@ class IggyDissector(Dissector):
             if listed and end - start >= HEADER + 4 and U32(data, start + HEADER)[0]:
                 return frames.long_refusal(layout, True)
         if _nameless(code):
-            hidden = doubtful or data[start + 208 : start + 209] == b"\x92" or _may_hold_token(data, start, end)
+            hidden = doubtful or data[start + 208 : start + 209] == b"\x92" or may_hold_token(data, start + HEADER, end)
             return frames.long_unknown_answer(layout, hidden)
         return frames.long_answer(named, code, layout)
 
@@ -1145,7 +1177,7 @@ class IggyDissector(Dissector):
             if key == 38 or ("L0" in self.candidates and key in (32, 33)):
                 return None
             table = frames.ask(code, layout) if asks else frames.answer(code, layout)
-        if table is None or table.code is None or table.mixed or table.name in STATING:
+        if table is None or table.code is None or table.mixed or table.secret or table.name in STATING or table.name in TOLD:
             return None
         return table.name, table.reader(self.style), checks(code, layout, asks)
 
@@ -1163,17 +1195,55 @@ class IggyDissector(Dissector):
     ) -> Decoded | tuple[Any, ...]:
         table = self._table(layout, side, data, start, end, given)
         form, walked = table.walk(data, start, end, self.style, None if damage is None else damage.reason)
-        if (walked.fault is not None or "trailing" in walked.fields) and not self.style.show_secrets:
-            walked = self._hide(table, walked, data, start, damage)
+        if not self.style.show_secrets:
+            other = self._hiding(table, walked, side, data, start, end, given, layout, damage)
+            if other is not None:
+                missing = None if damage is None else damage.reason
+                _, hidden = other.walk(data, start, end, self.style, missing)
+                if missing is None and table.code is not None:
+                    body = hidden.spans[-1].offset
+                    hidden = hidden._replace(fault=Fault("body", body, f"cannot be read as {form.name} to its end"))
+                walked = hidden
+            elif walked.fault is not None or "trailing" in walked.fields:
+                cut = damage is not None and not table.mixed and (table.secret or self.began >= self.entered)
+                walked = hide(walked, data, start, table.name if table.secret else None, cut)
         name = form.name if table.code is not None else table.name
+        if damage is not None and name in STATING and walked.fault is not None and "trailing" not in walked.fields:
+            # what there is of it is as it should be
+            self._hear(walked.fields)
         return self._finish_up(side, data, start, end, given, layout, table, name, walked.fields, walked.notes, walked.fault, walked)
 
-    def _hide(self, table: Table, walked: Walked, data: bytes, start: int, damage: Damage | None) -> Walked:
-        """A frame that is not as its table says with what may be a secret hidden."""
-        if damage is not None and not table.mixed:
-            # what there is of it is as it should be
-            return walked
-        return hide(walked, data, start, table.secret)
+    def _hiding(
+        self, table: Table, walked: Walked, side: int, data: bytes, start: int, end: int, given: Given, layout: str, damage: Damage | None
+    ) -> Table | None:
+        """The table that hides the whole body of a frame which is not as its own says, where that may be a secret altogether."""
+        long = self.long[side]
+        body = start + (HEADER if long else 8)
+        over = "trailing" in walked.fields
+        if table in OTHERS or body > end or (damage is not None and table.code is not None and not over):
+            # It is hidden as a whole, or what there is of it is as it should be
+            return None
+        flawed = walked.fault is not None or over
+        # bytes that are missing there have moved the body into it
+        shifted = bool(long and table.secret) and any(
+            data[start + span.offset : start + span.offset + span.length].strip(b"\0") for span in walked.spans if span.name in ZEROS
+        )
+        if side == self.client:
+            unknown = table is frames.UNKNOWN_ASK or (long and table.code is None)
+            if unknown:
+                hidden = damage is not None
+            else:
+                hidden = shifted or (flawed and not table.secret and (self.began < self.entered or may_be_login(data, body, end)))
+            if hidden and may_hold_text(data, body, end, True):
+                return frames.long_unknown_ask(frames.request_header(layout, data, start, end), True, True) if long else frames.HIDDEN_ASK
+            return None
+        if table.code is None:
+            hidden = damage is not None and table.name == "unknown" and may_hold_text(data, body, end, True)
+        else:
+            hidden = shifted or ((flawed or table.name == "get_snapshot") and self._is_token(side, data, start, end))
+        if hidden:
+            return frames.long_unknown_answer(layout, True, shifted) if long else frames.TOKEN_ANSWER
+        return None
 
     def _finish_up(
         self,
@@ -1201,7 +1271,7 @@ class IggyDissector(Dissector):
                 notes = [*notes, *check(data, start, start + body, end)]
             if asks and long and layout != "V1" and end - start >= HEADER:
                 notes = [*notes, *request_checksum(data, start, end)]
-        if name in STATING:
+        if name == "get_stats" or (name in STATING and fault is None and "trailing" not in fields):
             self._hear(fields)
         if self.differ:
             self.differ = False
@@ -1229,6 +1299,8 @@ class IggyDissector(Dissector):
             meanings = ambiguous(layout).get(status)
             if meanings is not None:
                 notes = [*notes, f"status {status} is {meanings}, by release"]
+        if not refused and given.code in LOGINS and self.entered == END:
+            self.entered = self.release
         number = given.number
         outcome = None if number is None else "refused" if refused else "answered"
         return (name, "response", ident, fields, outcome, notes, fault, NONE if number is None else ANSWER, number, spans)
@@ -1237,19 +1309,9 @@ class IggyDissector(Dissector):
 UNSURE = "the pairing is unsure: frames were missed before"
 
 
-def _may_hide(code: int | None, data: bytes, start: int, end: int) -> bool:
-    """Whether the body of a request that the layout does not have may be a password or a token."""
-    return code is not None and frames.hides(code) if not _nameless(code) else may_hold_text(data, start, end)
-
-
 def _nameless(code: int | None) -> bool:
     """Whether nothing is known of a command."""
     return code is None or frames.command_of(code) is None
-
-
-def _may_hold_token(data: bytes, start: int, end: int) -> bool:
-    """Whether a reply of the 256-byte framing may hand out a token, behind a list of results perhaps."""
-    return any(may_be_token(data, start + HEADER + results, end) for results in (0, 4))
 
 
 def _old_code(code: int, length: int) -> int:

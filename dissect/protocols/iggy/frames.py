@@ -192,7 +192,9 @@ def name_of(code: int | None) -> str:
     return command.name if command is not None else f"unknown {code}"
 
 
+@cache
 def exists(code: int, layout: str) -> bool:
+    """Whether a layout has a command."""
     command = command_of(code)
     if command is None:
         return False
@@ -228,6 +230,24 @@ def hides(code: int) -> bool:
     return command is not None and any(
         has_secret(body) for since in (command.request, command.response) for found in since.values() for body in found
     )
+
+
+@cache
+def _readers(code: int) -> tuple[Callable[[bytes, int, int], dict[str, Any]], ...]:
+    command = command_of(code)
+    found = {} if command is None else command.request
+    return tuple(decoder(Layout(str(code), *body), Style()) for since in found.values() for body in since)
+
+
+def is_body(code: int, data: bytes, start: int, end: int) -> bool:
+    """Whether these bytes are the body of a command's request in some layout, to their end."""
+    for read in _readers(code):
+        try:
+            if "trailing" not in read(data, start, end):
+                return True
+        except UNREADABLE:
+            continue
+    return False
 
 
 def ask(code: int, layout: str) -> Table | None:
@@ -310,7 +330,7 @@ def _long_ask(code: int, operation: int, header: str, first: str) -> Table:
 
 def _hidden(header: Body) -> Body:
     """A header that may be none: its checksums and padding would show other bytes."""
-    shown = ("size", "command", "operation")
+    shown = ("size", "command", "operation", "status")
     return tuple(replace(field, secret=True) if isinstance(field, Field) and field.name not in shown else field for field in header)
 
 
@@ -346,8 +366,10 @@ def _long_answer(code: int, listed: bool, register: bool, header: str, first: st
 
 
 @cache
-def _long_unknown_answer(header: str, hidden: bool) -> Table:
-    return Table(None, "unknown", Layout("unknown", *_reply(header, OK), _SECRET_BODY if hidden else _BODY, kind="response"))
+def _long_unknown_answer(header: str, hidden: bool, doubtful: bool = False) -> Table:
+    head = _reply(header, OK)
+    body = _SECRET_BODY if hidden else _BODY
+    return Table(None, "unknown", Layout("unknown", *(_hidden(head) if doubtful else head), body, kind="response"))
 
 
 def long_answer(operation: int | None, code: int | None, layout: str) -> Table:
@@ -359,8 +381,9 @@ def long_answer(operation: int | None, code: int | None, layout: str) -> Table:
     return _long_answer(code, operation in LISTED, operation == REGISTER, header, first)
 
 
-def long_unknown_answer(layout: str, hidden: bool) -> Table:
-    return _long_unknown_answer(header_of(layout), hidden)
+def long_unknown_answer(layout: str, hidden: bool, doubtful: bool = False) -> Table:
+    """The table of a reply to what is not known; `doubtful`: its header may hold something else."""
+    return _long_unknown_answer(header_of(layout), hidden, doubtful)
 
 
 @cache

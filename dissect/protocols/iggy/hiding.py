@@ -13,9 +13,11 @@ from dissect.layout.walk import Walked
 from dissect.model import Span
 
 SMALL = 1_024
-"""No frame that carries a secret has more bytes behind its header."""
+"""No frame that carries a secret has more bytes behind its header; but one whose size is wrong may hold it."""
 
 _TEXT = re.compile(rb"[\x20-\x7e\x80-\xff]{3}")
+_TEXTS = re.compile(rb"[\x20-\x7e\x80-\xff]+")
+_WORD = re.compile(rb"[\x21-\x7e]{6}")
 _TOKEN = re.compile(rb"[\x00-\xff][\x21-\x7e]{3,255}[\x00-\xff]{0,4}", re.DOTALL)
 
 NAMES = frozenset(("username", "version", "context", "sdk_name", "sdk_version", "name", "value"))
@@ -23,10 +25,13 @@ NAMES = frozenset(("username", "version", "context", "sdk_name", "sdk_version", 
 
 _REST = frozenset(("trailing", "undecoded"))
 
+_FRAME = re.compile(rb"..\x00\x00[\x20\x21\x25\x26\x28\x2a\x2c\x2d]\x00\x00\x00|[\x05\x08]\x00{67}", re.DOTALL)
+"""The beginning of a request that carries a secret, or the middle of the header of 256 bytes."""
 
-def may_hold_text(data: bytes, start: int, end: int) -> bool:
-    """Whether a secret may be among these bytes, of which nothing is known."""
-    return end - start <= SMALL and _TEXT.search(data, start, end) is not None
+
+def may_hold_text(data: bytes, start: int, end: int, several: bool = False) -> bool:
+    """Whether a secret may be among these bytes, of which nothing is known; `several`: perhaps they are more than one frame."""
+    return (_TEXT if several or end - start <= SMALL else _FRAME).search(data, start, end) is not None
 
 
 def may_be_token(data: bytes, start: int, end: int) -> bool:
@@ -34,17 +39,46 @@ def may_be_token(data: bytes, start: int, end: int) -> bool:
     return end - start <= 264 and _TOKEN.fullmatch(data, start, end) is not None
 
 
-def hide(walked: Walked, data: bytes, start: int, beside: bool) -> Walked:
-    """The same with what may be a secret hidden: text that no field accounts for, and names where a secret stands `beside` them."""
+def may_hold_token(data: bytes, start: int, end: int) -> bool:
+    """Whether a token may be among these bytes, which answer nothing that is known."""
+    return end - start <= SMALL and _WORD.search(data, start, end) is not None
+
+
+def may_be_login(data: bytes, start: int, end: int) -> bool:
+    """Whether this begins as the body of a request that carries a password: two texts, at the most a few fields in front of them."""
+    skipped = [0, 4]
+    if end - start > 2:
+        skipped.append(2 + data[start + 1])
+    return any(_text_at(data, _text_at(data, start + skip, end), end) for skip in skipped)
+
+
+def _text_at(data: bytes, at: int, end: int) -> int:
+    """Where the text ends that begins with its length here, 0 if none does."""
+    if not 0 < at < end:
+        return 0
+    stop = at + 1 + data[at]
+    return stop if at + 1 < stop <= end and _TEXTS.fullmatch(data, at + 1, stop) else 0
+
+
+def hide(walked: Walked, data: bytes, start: int, secret: str | None, cut: bool = False) -> Walked:
+    """The same with what may be a secret hidden: text that no field accounts for, and names beside a secret.
+
+    `secret`: the command, if it carries one. `cut`: bytes of the frame are missing, those that are there are as they should be; unless
+    fewer would have done.
+    """
     fault = walked.fault
-    # permissions come behind the password, and some clients send them in a form of their own
-    every = fault is not None and not fault.field.startswith("permissions")
+    over = fault is None or fault.field == "trailing"
+    # permissions come behind the password, and some clients send them in a form of their own, or more than they announce
+    every = not fault.field.startswith("permissions") if fault is not None else secret != "create_user"
+    beside = secret is not None and (over or not cut)
 
     def wanted(span: Span) -> bool:
         if not span.leaf or span.secret:
             return False
         if span.name in _REST:
-            return may_hold_text(data, start + span.offset, start + span.offset + span.length)
+            at = start + span.offset
+            search = _TEXT if over else _FRAME if cut else None
+            return may_hold_text(data, at, at + span.length) if search is None else search.search(data, at, at + span.length) is not None
         return beside and span.name in NAMES and isinstance(span.value, str) and (every or not span.value.isprintable())
 
     names = {span.name for span in walked.spans if wanted(span)}
