@@ -92,7 +92,7 @@ def texts(packets: Sequence[Packet], full: bool = False, **options: Any) -> dict
 
 
 def _details(message: Message) -> str:
-    return f"{tree(message, False)}\n{hexdump(message, False)}"
+    return "\n".join([*tree(message, False), *hexdump(message, False)])
 
 
 _HEX = re.compile(r"(?:[0-9a-f]{2}){6,}")
