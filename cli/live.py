@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from cli.exits import ExitCode
 from cli.options import WHEN, one_of, size, whole
 from cli.output import PipeClosed, abandon, coloured, columns, say, write_text
-from cli.run import Bugs, account
+from cli.run import Bugs, account, warner
 from dissect.errors import CaptureError, InterfaceError, Report, UsageError, bug
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ class LiveRun:
         self.colour = one_of("--color", colour, WHEN)
         self.stops = stops(wanted)
         self.stopped: str | None = None
+        self.warn = warner()
         self.error: CaptureError | None = None
         self.leaving: Callable[[list[ConversationRow]], None] | None = None
         """Is given the rows of conversations that are forgotten."""
@@ -147,7 +148,9 @@ class LiveRun:
                 batch, enough = self._limited(batch)
                 if self.writer is not None:
                     self.writer.write(batch)
-                if show(inspector.take(batch)):
+                taken = inspector.take(batch)
+                self.warn(inspector)
+                if show(taken):
                     self.stopped = "stopped by -c"
                     return
             late = inspector.age(live.now_ns, self.leaving)

@@ -78,6 +78,7 @@ class Run:
         self.prints = prints
         self.colour = one_of("--color", colour, WHEN)
         self.stopped: str | None = None
+        self.warn = warner()
         for file in files:
             try:
                 self.readers.append(open_capture(file))
@@ -100,6 +101,7 @@ class Run:
         progress = _Progress(self.readers, self.colour, self.prints)
         try:
             for batch in self.inspector.batches(self.packets):
+                self.warn(self.inspector)
                 enough = show(batch)
                 self.tell()
                 if enough:
@@ -143,6 +145,28 @@ class Run:
         if not table and trouble:
             said.append(f"more: streamdump conversations {_quoted(names[0]) if len(names) == 1 else 'FILE...'}")
         return f"{names[0] if len(names) == 1 else count(len(names), 'file')}: {'; '.join(said)}"
+
+
+def warner() -> Callable[[Inspector], None]:
+    """Says once of a run what could show secrets: that `-d` has a conversation read as what it is not."""
+    said = False
+
+    def warn(inspector: Inspector) -> None:
+        nonlocal said
+        row = inspector.suspected
+        if row is not None and not said:
+            said = True
+            say(suspicion(row.conversation, f"{row.endpoints[0]} - {row.endpoints[1]}", row.protocol, row.facts["looks_like"]))
+
+    return warn
+
+
+def suspicion(conversation: int | str, between: str, protocol: str | None, looks_like: str) -> str:
+    """What is wrong with a `-d` that makes secrets of another protocol look like any bytes."""
+    return (
+        f"conversation {conversation} ({between}) is read as {protocol} because of -d, but holds {looks_like}: "
+        "what is secret there is not known as such and may be shown; check -d"
+    )
 
 
 def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ()) -> tuple[list[str], bool]:

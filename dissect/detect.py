@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from operator import itemgetter
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from dissect.model import Chunk, Hole, Options, Verdict
 from dissect.protocols import PROTOCOLS
 from dissect.protocols.base import Protocol, SideView, View
+
+if TYPE_CHECKING:
+    from dissect.tcp.conversations import Stretch
 
 CERTAIN = 0.9
 """From this confidence on a verdict is final at once."""
@@ -20,6 +27,12 @@ CLOSE = 0.05
 
 EVERY_PACKET = 32
 """So many packets with data are looked at one by one; then only when the bytes have grown by a quarter."""
+
+LOGIN_WINDOW = 4_096
+"""Bytes of each side in which a login is looked for that nobody expects."""
+
+LOGIN_REACH = 160
+"""So many bytes at the most tell a login."""
 
 BY_NAME: dict[str, Protocol] = {protocol.name: protocol for protocol in PROTOCOLS}
 
@@ -34,6 +47,41 @@ def forced(ports: tuple[int, int], syn: bool, options: Options) -> Verdict | Non
             client = None if ports[0] == ports[1] else 0 if ports[1] == port else 1
             return Verdict(name, 1.0, (f"decode as {name} on port {port} was asked for",), None, 0 if syn else client, layout)
     return None
+
+
+class Suspicion(msgspec.Struct):
+    """Looks into the first bytes of a conversation whose protocol was asked for: whether they hold a login of another one, whose password
+    would not be known as such."""
+
+    protocol: str
+    ports: tuple[int, int]
+    syn: bool
+    begun: list[bytes] = msgspec.field(default_factory=lambda: [b"", b""])
+    """What was seen of each side."""
+
+    def idle(self, items: Iterable[Chunk | Hole | Stretch]) -> bool:
+        """Whether none of these bytes is looked at."""
+        return all(isinstance(item, Hole) or len(self.begun[item.side]) >= LOGIN_WINDOW for item in items)
+
+    def add(self, items: list[Chunk | Hole]) -> tuple[str | None, bool]:
+        """The protocol that these bytes log in to, and whether more of them will tell nothing."""
+        for item in items:
+            if self.idle((item,)) or not isinstance(item, Chunk):
+                continue
+            side, since = item.side, max(0, len(self.begun[item.side]) - LOGIN_REACH)
+            begun = self.begun[side] = self.begun[side] + item.data[: LOGIN_WINDOW - len(self.begun[side])]
+            for protocol in PROTOCOLS:
+                if protocol.login is not None and protocol.name != self.protocol:
+                    match = protocol.login.search(begun, since)
+                    if match is not None:
+                        return None if self._fits(side, match.end()) else protocol.name, True
+        return None, all(len(begun) >= LOGIN_WINDOW for begun in self.begun)
+
+    def _fits(self, side: int, end: int) -> bool:
+        """Whether the bytes up to `end` are those of the protocol that was asked for after all."""
+        seen = [SideView([(0, self.begun[one][:end])] if one == side else [], self.syn, [0]) for one in (0, 1)]
+        verdict = BY_NAME[self.protocol].probe(View((seen[0], seen[1]), self.ports, self.syn, True))
+        return verdict is not None and verdict.confidence >= CERTAIN
 
 
 class Detector:

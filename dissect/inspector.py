@@ -13,7 +13,7 @@ import numpy as np
 from dissect.capture.files import part
 from dissect.capture.link import LinkParser
 from dissect.capture.merge import merge
-from dissect.detect import BY_NAME, Detector, forced
+from dissect.detect import BY_NAME, Detector, Suspicion, forced
 from dissect.errors import CaptureError, Failure, InternalError, Report, bug
 from dissect.model import Chunk, ConversationRow, Gap, Hole, Options, PacketBatch, Record, SegmentBatch, Verdict
 from dissect.pair import KEYS_COUNTED, Link, Pairer
@@ -70,6 +70,8 @@ class Tracked(msgspec.Struct):
     tcp: Conversation
     verdict: Verdict | None = None
     detector: Detector | None = None
+    suspicion: Suspicion | None = None
+    """As long as a protocol that was asked for may turn out to be another."""
     dissector: Dissector | None = None
     pairer: Pairer | None = None
     tally: Tally = msgspec.field(default_factory=Tally)
@@ -112,6 +114,8 @@ class Inspector:
         self.link = LinkParser()
         self.conversations: list[Tracked] = []
         self.past = Past()
+        self.suspected: ConversationRow | None = None
+        """The first conversation that was read as it was asked for, but holds a login of another protocol: its fact `looks_like`."""
         self._tcp = Conversations(self.options, bare)
         self._links: list[Link] = []
         self._large: list[tuple[Pairer, Emitted]] = []
@@ -182,6 +186,7 @@ class Inspector:
             tracked: Tracked | None = delivery.conversation.state
             dissector = None if tracked is None or tracked.detour is not None else tracked.dissector
             ready = dissector is not None and dissector.aligned and delivery.closed is None and delivery.failure is None
+            ready = ready and tracked is not None and (tracked.suspicion is None or tracked.suspicion.idle(delivery.items))
             try:
                 ready = ready and dissector.at_rest(begin)  # type: ignore[union-attr]
             except Exception as error:
@@ -404,6 +409,8 @@ class Inspector:
             if tracked.detector is not None and failure is not None:
                 # No more bytes will come
                 items = self._start(tracked, tracked.detector, tracked.detector.finish(), failure.release)
+        if tracked.suspicion is not None:
+            self._suspect(tracked, tracked.suspicion, items)
         if tracked.dissector is not None and items:
             tracked.dissector.cut(items)
 
@@ -544,9 +551,21 @@ class Inspector:
         verdict = forced(conversation.ports, conversation.syn, self.options)
         if verdict is not None:
             self._decide(tracked, verdict)
+            if verdict.protocol is not None and not self.options.show_secrets:
+                tracked.suspicion = Suspicion(verdict.protocol, conversation.ports, conversation.syn)
         else:
             tracked.detector = Detector(conversation.ports, conversation.syn, self.options.undecided_limit)
             self._detecting[conversation.index] = tracked
+
+    def _suspect(self, tracked: Tracked, suspicion: Suspicion, items: list[Chunk | Hole]) -> None:
+        """Look whether a conversation speaks what was asked for."""
+        protocol, done = suspicion.add(items)
+        if protocol is not None:
+            tracked.facts["looks_like"] = f"a login of {protocol}"
+            if self.suspected is None:
+                self.suspected = _row(0, tracked)
+        if done:
+            tracked.suspicion = None
 
     def _detect(self, tracked: Tracked, items: list[Chunk | Hole]) -> list[Chunk | Hole]:
         """The bytes to dissect once the protocol is known, none of them certain before the packet that told it."""

@@ -35,6 +35,7 @@ from cli.options import (
     whole,
 )
 from cli.output import coloured, say, write_text
+from cli.run import suspicion
 from dissect.errors import UsageError
 
 if TYPE_CHECKING:
@@ -196,10 +197,13 @@ def pipeline(
             code = _troubles(run.plan, run.bugs)
         else:
             form = _form(target)
-        if sql is not None or (sources and not quiet):
+        doubted = bool(sources and options.decode_as and not show_secrets)
+        if sql is not None or doubted or (sources and not quiet):
             from dissect.spark.pipeline import views
 
             views(session.spark, target, form)
+        if doubted:
+            warn(session)
         if sources and not quiet:
             _summary(session, run)
         if sql is not None:
@@ -311,6 +315,18 @@ UNANSWERED = """
 select name, outcome, reason, count(*) as many from exchanges where outcome in ('unanswered', 'superseded')
 group by name, outcome, reason order by many desc, name limit 20
 """
+
+
+LOOKS_LIKE = """
+select conversation, client, server, protocol, get_json_object(facts, '$.looks_like') as looks_like from conversations
+where get_json_object(facts, '$.looks_like') is not null order by conversation limit 1
+"""
+
+
+def warn(session: Session) -> None:
+    """Say what could show secrets: that `-d` has a conversation read as what it is not."""
+    for row in session.spark.sql(LOOKS_LIKE).collect():
+        say(suspicion(row.conversation, f"{row.client} - {row.server}", row.protocol, row.looks_like))
 
 
 def _summary(session: Session, run: Run) -> None:

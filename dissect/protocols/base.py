@@ -7,6 +7,7 @@ byte streams came in pieces: only positions, and the segment starts that chunks 
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -191,6 +192,8 @@ class Protocol(msgspec.Struct, frozen=True):
     """Adds to the rows of this protocol what its conversations tell about each other."""
     hint: Callable[[list[ConversationRow], Options], str | None] | None = None
     """What a user could do to see more of this protocol's conversations, for the closing line."""
+    login: re.Pattern[bytes] | None = None
+    """Finds a login in the bytes of a client."""
     forced: tuple[str, ...] = ()
     """Layout names that `-d tcp.port==N,protocol:LAYOUT` takes."""
     behaviour: Behaviour | None = None

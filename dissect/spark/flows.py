@@ -85,7 +85,7 @@ class FlowInspector(Inspector):
 
     MADE_OF = ("options",)
     TOTALS = ("_fed", "_detecting", "_paired", "_opened", "_counted")
-    OWN = ("inputs", "batch_rows", "counters", "errors", "reports", "link", "past", "linked", "_number", "_aged_ns", "_told")
+    OWN = ("inputs", "batch_rows", "counters", "errors", "reports", "link", "past", "suspected", "linked", "_number", "_aged_ns", "_told")
     DERIVED = ("options", *OWN, *TOTALS)
 
     def __init__(self, options: Options) -> None:

@@ -15,8 +15,10 @@ import pyarrow.parquet
 import pytest
 
 import dissect.spark
+from cli.commands.pipeline import warn
 from dissect.capture.files import open_capture
 from dissect.inspector import Inspector
+from dissect.model import Options
 from dissect.spark import pipeline
 from dissect.spark.pipeline import Run, Settings, partial_folder, views
 from dissect.spark.rows import SCHEMA
@@ -188,3 +190,15 @@ def test_a_run_goes_on_where_it_was_interrupted(
     shutil.rmtree(out)
     # Other options are another run.
     assert go(session, files, out, parts=3, resume=True).resumed == 0
+
+
+def test_a_protocol_that_hides_a_login_of_another_is_warned_of(session: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    capture = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream" / "handshake_close_405.pcap"
+    for protocol, warnings in (("iggy", 1), ("rabbitmq-stream", 0)):
+        out = tmp_path / protocol
+        go(session, [capture], out, options=Options(decode_as=((5552, protocol, None),)))
+        views(session.spark, out, "parquet")
+        warn(session)
+        said = capsys.readouterr().err
+        assert said.count("\n") == warnings
+        assert said.count("127.0.0.2:5552) is read as iggy because of -d, but holds a login of rabbitmq-stream: ") == warnings

@@ -46,7 +46,7 @@ from dissect.protocols.iggy.commands import BY_CODE, LISTED, NON_REPLICATED, OPE
 from dissect.protocols.iggy.features import CLASSIC, FRAMINGS, LAYOUTS, LONG, hinted
 from dissect.protocols.iggy.finding import clean, find_long, find_request, long_header, responses_to
 from dissect.protocols.iggy.frames import EVICTION, HEADER, OLD_LOGIN_CODE, OLD_LOGOUT_CODE, REPLY, REQUEST, U32, U32_U32, Table
-from dissect.protocols.iggy.hiding import hide, may_be_login, may_be_token, may_hold_text, may_hold_token
+from dissect.protocols.iggy.hiding import LOGIN, hide, may_be_login, may_be_token, may_hold_text, may_hold_token
 from dissect.protocols.iggy.private import PRIVATE
 from dissect.protocols.iggy.probe import probe
 from dissect.protocols.iggy.statuses import ambiguous
@@ -1380,6 +1380,7 @@ PROTOCOLS = (
         frames.documented(),
         TEXT,
         relate=relate,
+        login=LOGIN,
         forced=LAYOUTS,
         behaviour=BEHAVIOUR,
         private=PRIVATE,

@@ -29,6 +29,14 @@ _FRAME = re.compile(rb"..\x00\x00[\x20\x21\x25\x26\x28\x2a\x2c\x2d]\x00\x00\x00|
 """The beginning of a request that carries a secret, or the middle of the header of 256 bytes."""
 
 
+LOGIN = re.compile(
+    rb"[\x08-\xff]\x00\x00\x00(?:[\x20\x26]\x00\x00\x00[\x01-\x40][!-~]{1,64}[\x01-\x7f]|\x2c\x00\x00\x00[\x10-\xff])[!-~]{3}"
+    rb"|\x05\x00{67}.{48}(?:\x01\x00{7}|\x02\x00{7}.{12}[\x26\x2c]\x00{3})",
+    re.DOTALL,
+)
+"""The beginning of a login with a password or a token, in both framings."""
+
+
 def may_hold_text(data: bytes, start: int, end: int, several: bool = False) -> bool:
     """Whether a secret may be among these bytes, of which nothing is known; `several`: perhaps they are more than one frame."""
     return (_TEXT if several or end - start <= SMALL else _FRAME).search(data, start, end) is not None

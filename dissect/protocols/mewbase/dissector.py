@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable
 from struct import Struct
@@ -460,6 +461,8 @@ class MewbaseDissector(Dissector):
 
 _CONNECT = BY_NAME["CONNECT"]
 
+_LOGIN: Final = re.compile(rb"\x02type\x00\x08\x00\x00\x00CONNECT\x00\x03frame\x00")
+
 _TELLING: Final = (b"CONNECT", *(name.encode() for name in SECRET_NAMES))
 """What tells in a damaged frame of no known type that it may hold a password."""
 
@@ -656,6 +659,7 @@ PROTOCOLS: Final = (
         says,
         FRAMES,
         TEXT,
+        login=_LOGIN,
         behaviour=BEHAVIOUR,
         private=PRIVATE,
     ),

@@ -1047,6 +1047,7 @@ PROTOCOLS = (
         says,
         (*layouts.LAYOUTS, *PARTS),
         _TEXT,
+        login=CURRENT_LANGUAGE.holds,
         behaviour=BEHAVIOUR,
         private=PRIVATE,
     ),
@@ -1060,6 +1061,7 @@ PROTOCOLS = (
         (*layouts_draft.LAYOUTS, *DRAFT_PARTS),
         "Requests and responses have the same key and are told apart by who sends them; a successful Unsubscribe is answered with the key\n"
         "of Subscribe. Told from later versions by the version 0 in every frame.",
+        login=DRAFT_LANGUAGE.holds,
         behaviour=BEHAVIOUR,
         private=PRIVATE,
     ),
