@@ -9,6 +9,7 @@ import os
 import struct
 from collections import deque
 from pathlib import Path
+from stat import S_IFLNK, S_IFMT, S_IFREG
 from time import gmtime, strftime
 from typing import NamedTuple
 
@@ -35,7 +36,9 @@ class Ring(NamedTuple):
 
 
 class Writer:
-    """Writes packets as captured, passwords and tokens included: files are made readable for their owner alone.
+    """Writes packets as captured, passwords and tokens included: into new files that only their owner may read.
+
+    A file of that name is replaced, whoever may read it; a symbolic link is refused, which could lead to where others read.
 
     With a `ring` the files are named as other tools do: NAME_00001_20240131235959.pcapng, by number and UTC of the first packet.
     """
@@ -114,7 +117,7 @@ class Writer:
 
     def _open(self, path: Path) -> None:
         try:
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            self._file = _create(path)
         except OSError as error:
             raise UsageError(f"-w {path}: cannot be written: {explain(error)}") from error
         self._size = self._packets = 0
@@ -134,6 +137,23 @@ class Writer:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def _create(path: Path) -> int:
+    """Opens a new file in place of the one that is there, but a FIFO or a device as it is."""
+    if os.path.realpath(path.parent) in ("/dev", f"/proc/{os.getpid()}/fd"):
+        # Links there, /dev/stdout and what a shell makes of `>(...)`, are the system's.
+        return os.open(path, os.O_WRONLY | os.O_TRUNC)
+    try:
+        kind = S_IFMT(path.lstat().st_mode)
+    except FileNotFoundError:
+        kind = 0
+    if kind == S_IFLNK:
+        raise UsageError(f"-w {path}: a symbolic link, which is not followed; name the file itself")
+    if kind == S_IFREG:
+        path.unlink()
+    new = os.O_EXCL if kind in (0, S_IFREG) else 0
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | new, 0o600)
 
 
 def _sizes(batch: PacketBatch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

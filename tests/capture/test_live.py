@@ -481,6 +481,9 @@ def test_an_output_that_cannot_be_written_is_told_at_once(tmp_path: Path) -> Non
     done = run("-i", "lo", "-w", str(tmp_path / "none" / "x.pcapng"))
     assert done.returncode == 2
     assert "cannot be written: no such file or directory" in done.stderr
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    done = run("-i", "lo", "-w", str(tmp_path / "link"))
+    assert (done.returncode, "a symbolic link, which is not followed" in done.stderr) == (2, True)
     done = run("-i", "lo", "-w", str(tmp_path / "none" / "x.pcapng"), "-b", "filesize:1")
     assert done.returncode == 2
 
