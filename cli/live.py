@@ -264,14 +264,14 @@ def _condition(option: str, condition: str, kinds: Sequence[str]) -> tuple[str, 
 
 
 def ways_out() -> list[str]:
-    """What to do without the permission to capture."""
+    """What to do without the permission to capture: by commands that run no file of the folder one stands in."""
     python = Path(sys.executable).resolve()
     own = Path(sys.prefix) / "bin" / "python-capture"
     return [
-        f"1. as root: sudo {sys.executable} -m cli -i ...",
+        f"1. as root: sudo {sys.executable} -I -m cli -i ...",
         f"2. with a Python of your own that may: install -m 700 {python} {own} && sudo setcap cap_net_raw=ep {own}, "
-        f"then {own} -m cli -i ...",
-        f"3. through a pipe: sudo tcpdump --immediate-mode -U -i any -w - tcp | {sys.executable} -m cli -",
+        f"then {own} -I -m cli -i ...",
+        f"3. through a pipe: sudo tcpdump --immediate-mode -U -i any -w - tcp | {sys.executable} -I -m cli -",
     ]
 
 

@@ -1,13 +1,17 @@
-"""What the command line says of secrets: that a wrong `-d` may show some."""
+"""What the command line says of secrets: that a wrong `-d` may show some, and which commands it advises to run as root."""
 
 from __future__ import annotations
 
+import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from cli.app import main
 from cli.exits import ExitCode
+from cli.live import ways_out
 from dissect.capture.files import open_capture
 from dissect.inspector import Inspector
 from dissect.model import Options
@@ -112,3 +116,27 @@ def test_a_quiet_side_costs_no_looks(tmp_path: Path, monkeypatch: pytest.MonkeyP
         searched = 0
         looks_like(path, 9999, "seastar-rpc", 7)
         assert 0 < searched <= (len(PROTOCOLS) - 1) * detect.LOGIN_WINDOW * (1 + detect.LOGIN_REACH)
+
+
+# Advice
+
+
+def test_what_is_advised_runs_nothing_of_the_folder_one_stands_in(tmp_path: Path) -> None:
+    for line in ways_out():
+        words = shlex.split(line)
+        assert "cli" in words
+        assert words[words.index("cli") - 2 : words.index("cli")] == ["-I", "-m"]
+        assert Path(words[words.index("cli") - 3]).is_absolute()
+    for name in ("cli.py", "dissect.py", "typer.py"):
+        (tmp_path / name).write_text("print('taken over')\n")
+    done = subprocess.run(
+        [sys.executable, "-I", "-m", "cli", "--version"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout.split()[0]) == (0, "streamdump"), done.stderr
+
+
+def test_the_readme_advises_the_same() -> None:
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    assert "-I -m cli" in readme
+    assert "-m cli" not in readme.replace("-I -m cli", "")
+    assert "sudo streamdump" not in readme, "a name alone may be a file of the folder one stands in, or not be found"
