@@ -224,6 +224,7 @@ class _Flow:
     """One side's byte stream: bytes not yet cut, and the segments that brought them."""
 
     __slots__ = (
+        "base",
         "broken",
         "data",
         "files",
@@ -253,8 +254,11 @@ class _Flow:
 
     def __init__(self, searching: bool) -> None:
         self.position = 0
+        # the position of data[0]: bytes are done with by moving `position`, and taken off when they are most of what there is
+        self.base = 0
         self.data = b""
         self.pieces: list[bytes] = []
+        # bytes at hand, from `position` on
         self.have = 0
         self.need = 0
         # bytes taken in from now on are not certain before this packet
@@ -304,14 +308,12 @@ class _Flow:
             self.notes.extend(chunk.notes)
 
     def forget(self) -> None:
-        """Drop the segments that lie wholly before `position`, but always keep the last one."""
+        """Drop the segments that lie wholly before `position` when they are half of all, but always keep the last one."""
         starts = self.starts
-        count = 0
-        last = len(starts) - 1
-        position = self.position
-        while count < last and starts[count + 1] <= position:
-            count += 1
-        if count:
+        if not starts:
+            return
+        count = self.segment(self.position)
+        if count and count * 2 >= len(starts):
             for column in (starts, self.orders, self.releases, self.numbers, self.files, self.times):
                 del column[:count]
 
@@ -337,19 +339,41 @@ class _Flow:
         newest = max(indexes, key=self.orders.__getitem__)
         return self.mark(oldest), self.mark(newest)
 
+    def take(self, data: bytes) -> None:
+        """Bytes that come when none are at hand."""
+        self.data = data
+        self.base = self.position
+        self.have = len(data)
+
     def join(self) -> bytes:
-        """The bytes at hand as one; a frame that came in many pieces is joined once, when it is whole."""
+        """The bytes at hand as one, behind what is done with; a frame that came in many pieces is joined once, when it is whole."""
         if self.pieces:
-            self.data = b"".join((self.data, *self.pieces))
+            self.data = b"".join((memoryview(self.data)[self.position - self.base :], *self.pieces))
+            self.base = self.position
             self.pieces.clear()
         return self.data
 
+    def rest(self) -> bytes:
+        """The bytes at hand alone."""
+        data = self.join()
+        if self.position > self.base:
+            self.data = data = data[self.position - self.base :]
+            self.base = self.position
+        return data
+
     def consume(self, size: int) -> None:
         """The first `size` bytes at hand are done with."""
-        if size:
-            self.data = self.data[size:]
-            self.have -= size
-            self.position += size
+        self.have -= size
+        self.position += size
+
+    def trim(self) -> None:
+        """Take off what is done with, if it is most of what there is."""
+        if not self.have:
+            self.data = b""
+            self.base = self.position
+        elif (self.position - self.base) * 2 > len(self.data):
+            self.data = self.data[self.position - self.base :]
+            self.base = self.position
 
     def at_rest(self, order: int) -> bool:
         busy = self.have or self.searching or self.waiting or self.queue or self.notes or self.broken or self.partial is not None
@@ -357,17 +381,16 @@ class _Flow:
 
     def drop(self) -> None:
         """Forget the bytes at hand; `position` has been moved by the caller."""
-        self.data = b""
-        self.have = 0
+        self.take(b"")
 
     def raise_releases(self, release: int) -> None:
         """No byte held so far, nor any that waits behind it, counts as certain before `release`."""
         self.floor = max(self.floor, release)
         releases = self.releases
-        for index, value in enumerate(releases):
-            if value >= release:
-                break
+        index = self.segment(self.position)
+        while index < len(releases) and releases[index] < release:
             releases[index] = release
+            index += 1
 
 
 # One frame, or a gap, between cutting and decoding: (release, order, rank, position, side, first number, number, file, first time, time,
@@ -766,6 +789,7 @@ class Dissector:
             queue.clear()
             return
         del queue[:index]
+        flow.trim()
         flow.forget()
 
     def _give_up(self, side: int, release: int) -> None:
@@ -787,13 +811,13 @@ class Dissector:
             data = self._pass_by(side, partial, data)
             if not data:
                 return
-        flow.have += len(data)
-        if flow.data or flow.pieces:
+        if flow.have:
             flow.pieces.append(data)
+            flow.have += len(data)
             if flow.have < flow.need:
                 return
         else:
-            flow.data = data
+            flow.take(data)
         self._cut(side)
 
     def _cut_again(self, side: int, what: str, last: tuple[int, ...] = ()) -> None:
@@ -846,11 +870,9 @@ class Dissector:
         """The bytes at hand that are not cut, when an exception came as they were."""
         self._uncut()
         flow = self.flows[side]
-        data = flow.join()
         if flow.position < flow.told:
-            data = data[flow.told - flow.position :]
-            flow.position = flow.told
-        return data
+            flow.consume(flow.told - flow.position)
+        return flow.rest()
 
     def _uncut(self) -> None:
         """Forget frames that were about to be handed on when an exception came."""
@@ -861,8 +883,7 @@ class Dissector:
     def _restart(self, flow: _Flow, data: bytes) -> None:
         """Let these be the bytes at hand."""
         flow.pieces.clear()
-        flow.data = data
-        flow.have = len(data)
+        flow.take(data)
         flow.need = 0
 
     def _break(self, side: int, what: str, release: int, mark: Mark) -> None:
@@ -963,7 +984,7 @@ class Dissector:
                 self._put_partial(side, hole.release, partial.length)
         if size:
             self._put_gap(side, position, size, hole.reason, False, hole.release, mark)
-            flow.position = position + size
+            flow.position = flow.base = position + size
             flow.searching = True
             flow.scan = flow.position
 
@@ -972,15 +993,13 @@ class Dissector:
         flow = self.flows[side]
         if flow.partial is not None:
             return
-        data = flow.join()
         if flow.searching:
             self._search(side, True, release)
-            data = flow.join()
             if not flow.searching:
                 self._cut(side)
-                data = flow.join()
             if flow.partial is not None:
                 return
+        data = flow.rest()
         if not flow.searching and len(data) >= self.header_size:
             length = self.measure(side, data, 0)
             if length > 0:
@@ -1009,37 +1028,37 @@ class Dissector:
     def _search(self, side: int, final: bool, release: int) -> None:
         """Look for the next frame at the end of each segment in turn, so that it does not matter how many came at once."""
         flow = self.flows[side]
-        data = flow.join()
-        base, size = flow.position, len(data)
-        at = max(0, flow.scan - base)
-        index = flow.segment(base)
-        count = len(flow.starts)
+        starts = flow.starts
+        stop = flow.position + flow.have
+        place = max(flow.position, flow.scan)
         tried = flow.tried
-        while index < count:
-            end = flow.starts[index + 1] - base if index + 1 < count else size
-            end = min(end, size)
-            if base + end > tried or (final and end == size):
-                last = final and end == size
-                found, at = self.resync(side, data, at, end, last)
-                if not found and last:
-                    at = end
-                if not found and end - at > SEARCH_WINDOW:
-                    at = end - SEARCH_WINDOW
-                flow.tried = base + end
-                if found:
-                    floor = max(flow.releases[index], release if last else 0)
-                    flow.raise_releases(floor)
-                    if at and flow.skip_from is None:
-                        flow.skip_from = base
-                    flow.searching = False
-                    flow.consume(at)
-                    self._end_skip(side, floor, flow.mark(flow.segment(flow.position)))
-                    return
-            index += 1
-        if at:
+        count = len(starts)
+        for index in range(flow.segment(max(flow.position, tried)), count):
+            end = min(starts[index + 1], stop) if index + 1 < count else stop
+            last = final and end == stop
+            if end <= tried and not last:
+                continue
+            data, base = flow.join(), flow.base
+            found, at = self.resync(side, data, place - base, end - base, last)
+            flow.tried = end
+            place = base + at
+            if found:
+                floor = max(flow.releases[index], release if last else 0)
+                flow.raise_releases(floor)
+                if place > flow.position and flow.skip_from is None:
+                    flow.skip_from = flow.position
+                flow.searching = False
+                flow.consume(place - flow.position)
+                self._end_skip(side, floor, flow.mark(flow.segment(flow.position)))
+                return
+            if last:
+                place = end
+            elif end - place > SEARCH_WINDOW:
+                place = end - SEARCH_WINDOW
+        if place > flow.position:
             if flow.skip_from is None:
-                flow.skip_from = base
-            flow.consume(at)
+                flow.skip_from = flow.position
+            flow.consume(place - flow.position)
         flow.scan = flow.position
 
     def _cut(self, side: int) -> None:
@@ -1052,12 +1071,13 @@ class Dissector:
                     flow.need = 0
                     return
             data = flow.join()
-            ends = self.boundaries(side, data, 0)
+            at = flow.position - flow.base
+            ends = self.boundaries(side, data, at)
             if ends:
-                self._put_frames(side, flow, data, ends)
-            at = ends[-1] if ends else 0
-            left = len(data) - at
-            flow.consume(at)
+                self._put_frames(side, flow, data, ends, at)
+                flow.consume(ends[-1] - at)
+                at = ends[-1]
+            left = flow.have
             if left < self.header_size:
                 flow.need = self.header_size
                 return
@@ -1074,15 +1094,14 @@ class Dissector:
                 flow.skip_from = flow.position
                 continue
             if length > self.options.frame_limit:
-                self.broken(side, flow.data)
+                rest = flow.rest()
+                self.broken(side, rest)
                 first, last = flow.marks(flow.position, flow.position + 1)
                 reason = f"frame of {length} bytes is over the limit of {self.options.frame_limit} bytes"
                 flow.partial = _Partial(flow.position, length, b"", OVERSIZE_KEPT, reason, first, last)
-                rest = flow.data
                 flow.drop()
-                flow.data = self._pass_by(side, flow.partial, rest)
-                flow.have = len(flow.data)
-                if flow.data:
+                flow.take(self._pass_by(side, flow.partial, rest))
+                if flow.have:
                     continue
                 return
             if length and length <= left:
@@ -1093,13 +1112,12 @@ class Dissector:
             flow.need = length or left + 1
             return
 
-    def _put_frames(self, side: int, flow: _Flow, data: bytes, ends: list[int], at: int = 0) -> None:
+    def _put_frames(self, side: int, flow: _Flow, data: bytes, ends: list[int], at: int) -> None:
         """Attribute the frames data[at:ends[0]], data[ends[0]:ends[1]], ... to the packets that brought them."""
         starts, orders, releases = flow.starts, flow.orders, flow.releases
         numbers, files, times = flow.numbers, flow.files, flow.times
         rank = self.rank(side)
-        # `base` is the byte stream position of data[0]; `flow.position` still stands at the first frame
-        base = flow.position - at
+        base = flow.base
         append = self._cuts.append
         last = len(starts) - 1
         index = flow.segment(base + at)

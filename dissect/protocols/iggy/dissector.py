@@ -299,7 +299,7 @@ class IggyDissector(Dissector):
         if long is not None:
             self._speaks(side, long)
             if side == self.client:
-                self.settle(side, self.flows[side].position + at + 8)
+                self.settle(side, self.flows[side].base + at + 8)
         return long
 
     def _speaks(self, side: int, long: bool) -> None:

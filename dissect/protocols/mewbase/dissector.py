@@ -97,11 +97,9 @@ class MewbaseDissector(Dissector):
     def measure(self, side: int, data: bytes, at: int) -> int:
         size = self._length(side, data, at)
         if size < 0:
-            # That no frame begins here, and so whatever follows, is certain with the last byte that was looked at. Frames before
-            # this one may have been taken off the flow already.
+            # That no frame begins here, and so whatever follows, is certain with the last byte that was looked at.
             flow = self.flows[side]
-            position = flow.position - size if flow.data is not data else flow.position + at - size
-            flow.raise_releases(flow.releases[flow.segment(position - 1)])
+            flow.raise_releases(flow.releases[flow.segment(flow.base + at - size - 1)])
             return -1
         return size
 

@@ -272,7 +272,7 @@ class SeastarDissector(Dissector):
         """Whether `side` sends requests or responses behind its negotiation frame of `size` bytes, where that can be told."""
         flow = self.flows[side]
         behind = takewhile(lambda item: isinstance(item, Chunk), flow.queue)
-        data = flow.join()[size:] + b"".join(item.data for item in behind if isinstance(item, Chunk))
+        data = flow.join()[flow.position - flow.base + size :] + b"".join(item.data for item in behind if isinstance(item, Chunk))
         ours, theirs = self.offers[side], self.offers[1 - side]
         asks, answers = agree(ours, theirs).framings(True), agree(theirs, ours).framings(False)
         if len(data) < max(one.header for one in (*asks, *answers)):
@@ -334,7 +334,7 @@ class SeastarDissector(Dissector):
                     if self.held[side]:
                         self.flows[side].raise_releases(self.now)
                     self._learn(side, data[at:end])
-                    self.begins[side] = self.flows[side].position + end
+                    self.begins[side] = self.flows[side].base + end
                     return [end]
             if framing is None or (len(data) - at < len(MAGIC) and MAGIC.startswith(data[at:])):
                 return []
@@ -431,7 +431,7 @@ class SeastarDissector(Dissector):
 
     def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
         flow = self.flows[side]
-        base = flow.position
+        base = flow.base
         if self.greetings[side] == _EXPECTED:
             head = data[at : min(end, at + len(MAGIC))]
             if MAGIC.startswith(head) and head:
