@@ -369,9 +369,13 @@ class IggyDissector(Dissector):
         at, count = 0, len(cuts)
         try:
             while at < count and self.failure is None:
-                if not self.early and not self.unsure and not self.firm:
+                # Whoever is answered, requests stay what they are
+                if not self.early and not self.doubted and (not self.firm or self.unsure):
                     stop = self._ordinary(cuts, at) if self.settled else self._alike(cuts, at)
                     if stop > at:
+                        if self.unsure:
+                            self.hasty = False
+                            self.heard = max(self.heard, *(cut[1] for cut in cuts[at:stop]))
                         made += super().emit(cuts[at:stop] if stop - at < count else cuts)
                         at = stop
                         continue
@@ -432,6 +436,8 @@ class IggyDissector(Dissector):
                     return index
                 last += 1
                 orders[last] = cut[1]
+            elif self.unsure:
+                return index
             elif oldest <= last:
                 if oldest < last and not self.pipelined:
                     self.pipelined = orders[oldest + 1] < cut[1]
@@ -473,6 +479,8 @@ class IggyDissector(Dissector):
                 orders[last] = cut[1]
                 asked.append((last, code, operation))
                 continue
+            if self.unsure:
+                return index
             number, code, operation = next(waiting, (0, None, None))[:3]
             if code is None or number in held or U32(data, start + (216 if long else 0))[0]:
                 return index
@@ -1073,8 +1081,6 @@ class IggyDissector(Dissector):
 
     def _quick_ask(self, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
         """A whole, well-formed request of the settled layout; None leaves it, untouched, to the exact way."""
-        if self.unsure:
-            return None
         long = self.long[side]
         if long:
             key = -data[start + 176]
