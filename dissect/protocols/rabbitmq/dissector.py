@@ -909,6 +909,10 @@ def _draft_handlers(style: Style) -> tuple[Handlers, Handlers]:
     return _handlers(language, client, style, {}), _handlers(language, server, style, {})
 
 
+_ANY: frozenset[int] = frozenset(range(256))
+"""All the publishers that there can be: one object, as most of many conversations never know better."""
+
+
 class RabbitmqStreamDissector(StreamDissector):
     """RabbitMQ Streams as servers since 3.9 speak it."""
 
@@ -923,7 +927,7 @@ class RabbitmqStreamDissector(StreamDissector):
         """Publishers whose DeclarePublisher or DeletePublisher has no answer yet, by name and correlation id."""
         self.hasty: set[int] = set()
         """Publishers that did not wait for that answer."""
-        self.alive = set() if context.syn else set(range(256))
+        self.alive = frozenset() if context.syn else _ANY
         """Publishers that may exist: a server that takes one of these anew has dropped it with its stream, and all it published."""
         self.dropped: dict[int, int] = {}
         """How often a publisher was dropped. What it had published is not answered any more, but often published again, under the
@@ -954,11 +958,11 @@ class RabbitmqStreamDissector(StreamDissector):
             if fields.get("response_code") != 1:
                 pass
             elif layout is layouts.DELETE_PUBLISHER_RESPONSE:
-                self.alive.discard(publisher)
+                self.alive -= {publisher}
             else:
                 if publisher in self.alive and publisher not in self.hasty:
                     self.dropped[publisher] = self.dropped.get(publisher, 0) + 1
-                self.alive.add(publisher)
+                self.alive |= {publisher}
         self.renewed = bool(self.waiting or self.dropped)
 
     @classmethod
