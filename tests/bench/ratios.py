@@ -28,14 +28,21 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYT
 """Whoever installs a program has its modules compiled once, not in each run."""
 
 
-def run(command: list[str]) -> tuple[float, int]:
-    """CPU seconds and peak resident KiB of one run, its output thrown away."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENVIRONMENT)
-    _, status, usage = os.wait4(process.pid, 0)
+def usage(command: list[str], most: int | None = None) -> tuple[float, int, int]:
+    """CPU seconds, peak resident KiB and exit code of one run, its output thrown away; it is ended after `most` seconds of CPU."""
+    limits = None if most is None else lambda: resource.setrlimit(resource.RLIMIT_CPU, (most, most))
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENVIRONMENT, preexec_fn=limits)
+    _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SystemExit(f"{' '.join(command)} ended with {process.returncode}")
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss
+    return used.ru_utime + used.ru_stime, used.ru_maxrss, process.returncode
+
+
+def run(command: list[str]) -> tuple[float, int]:
+    """CPU seconds and peak resident KiB of one run that has to succeed."""
+    cpu, memory, status = usage(command)
+    if status:
+        raise SystemExit(f"{' '.join(command)} ended with {status}")
+    return cpu, memory
 
 
 def median_of(rounds: list[tuple[float, int]]) -> float:
