@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from operator import itemgetter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from dissect.model import Chunk, Hole, Options, Verdict
 from dissect.protocols import PROTOCOLS
 from dissect.protocols.base import Protocol, SideView, View
+from dissect.protocols.effort import STEP, Effort
 
 if TYPE_CHECKING:
     from dissect.tcp.conversations import Stretch
@@ -26,7 +27,19 @@ CLOSE = 0.05
 """Verdicts nearer to each other than this are told apart by the port, or not at all."""
 
 EVERY_PACKET = 32
-"""So many packets with data are looked at one by one; then only when the bytes have grown by a quarter."""
+"""So many packets with data are looked at one by one; then only when the bytes have grown by a quarter.
+
+At all times bytes pay for the looks at them (see `effort`).
+"""
+
+LEAST = 8
+"""Fewer bytes tell nothing for certain."""
+
+WEIGHING = 32 * STEP
+"""What it costs to ask all probes, whatever they do."""
+
+FIRST = 8 * WEIGHING
+"""What is there for looks before any byte has paid: the first packets are often small, and tell most."""
 
 LOGIN_WINDOW = 4_096
 """Bytes of each side in which a login is looked for that nobody expects."""
@@ -107,6 +120,9 @@ class Detector:
         """The packet with which the bytes so far were weighed last."""
         self._packets = 0
         self._next = 0
+        self._effort = Effort()
+        self._effort.spend(-FIRST)
+        self._known: dict[Any, Any] = {}
 
     def add(self, items: list[Chunk | Hole]) -> tuple[Verdict, int] | None:
         """Take these bytes in packet by packet; the verdict and the packet that made it certain, or None."""
@@ -125,10 +141,12 @@ class Detector:
             if index + 1 < len(pieces) and pieces[index + 1][0] == release:
                 continue
             self._packets += 1
-            if self._packets > EVERY_PACKET and self.size < self._next:
+            self.limited = self.size >= self.limit
+            if self.size < LEAST and not self.limited:
+                continue
+            if not self.limited and (self._effort.left <= 0 or (self._packets > EVERY_PACKET and self.size < self._next)):
                 continue
             self._next = self.size + self.size // 4
-            self.limited = self.size >= self.limit
             self.at = release
             verdict = self._weigh(self.limited)
             if verdict is not None:
@@ -153,14 +171,18 @@ class Detector:
         run += data
         self.size += len(data)
         self.cost += 2 * len(data) + self.SEGMENT_COST
+        self._effort.pay(len(data))
 
     def _weigh(self, final: bool) -> Verdict | None:
         sides = [
             SideView([(position, bytes(run)) for position, run in self._runs[side]], self.syn, self._segments[side]) for side in (0, 1)
         ]
-        view = View((sides[0], sides[1]), self.ports, self.syn, final)
+        effort = self._effort
+        effort.spend(WEIGHING + (self.size >> 6))
+        view = View((sides[0], sides[1]), self.ports, self.syn, final, effort, self._known)
         found: list[tuple[float, Protocol, Verdict]] = []
         for protocol in PROTOCOLS:
+            effort.begin(self.size, self._packets)
             verdict = protocol.probe(view)
             if verdict is not None and verdict.protocol is not None and verdict.confidence > 0:
                 found.append((verdict.confidence, protocol, verdict))

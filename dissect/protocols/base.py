@@ -23,6 +23,7 @@ from dissect.errors import Failure, bug
 from dissect.layout import UNREADABLE
 from dissect.model import Chunk, ConversationRow, Exchange, Fault, Gap, Hole, Limited, Message, Options, Span, Verdict
 from dissect.protocols.behaviour import Behaviour
+from dissect.protocols.effort import STEP, Effort
 from dissect.protocols.private import Private
 
 if TYPE_CHECKING:
@@ -162,14 +163,24 @@ class SideView(msgspec.Struct):
     from_start: bool
     segments: list[int]
 
+    @property
+    def end(self) -> int:
+        """The position behind the last byte; 0 where there is none."""
+        return self.runs[-1][0] + len(self.runs[-1][1]) if self.runs else 0
+
 
 class View(msgspec.Struct):
-    """A conversation as detection sees it; `final` when no more bytes will come."""
+    """A conversation as detection sees it; `final` when no more bytes will come.
+
+    `effort` bounds what a probe may do, and `known` holds what it found out that no further byte will change, under names of its own.
+    """
 
     sides: tuple[SideView, SideView]
     ports: tuple[int, int]
     syn: bool
     final: bool
+    effort: Effort = msgspec.field(default_factory=Effort)
+    known: dict[Any, Any] = msgspec.field(default_factory=dict)
 
 
 class Protocol(msgspec.Struct, frozen=True):
@@ -227,6 +238,7 @@ class _Flow:
         "base",
         "broken",
         "data",
+        "effort",
         "files",
         "floor",
         "have",
@@ -275,6 +287,7 @@ class _Flow:
         self.jumbled = NEVER
         """From this packet on segments were certain later than captured, so perhaps not captured in the order of the byte stream."""
         self.searching = searching
+        self.effort = Effort()
         self.scan = 0
         self.tried = 0
         self.skip_from: int | None = None
@@ -870,6 +883,7 @@ class Dissector:
         """The bytes at hand that are not cut, when an exception came as they were."""
         self._uncut()
         flow = self.flows[side]
+        flow.effort.again()
         if flow.position < flow.told:
             flow.consume(flow.told - flow.position)
         return flow.rest()
@@ -1026,9 +1040,12 @@ class Dissector:
             self._put_partial(side, release, flow.position - flow.partial.position)
 
     def _search(self, side: int, final: bool, release: int) -> None:
-        """Look for the next frame at the end of each segment in turn, so that it does not matter how many came at once."""
+        """Look for the next frame at the end of each segment in turn, so that it does not matter how many came at once.
+
+        Where looking costs more than bytes pay, not at the end of every segment.
+        """
         flow = self.flows[side]
-        starts = flow.starts
+        effort, starts = flow.effort, flow.starts
         stop = flow.position + flow.have
         place = max(flow.position, flow.scan)
         tried = flow.tried
@@ -1038,9 +1055,17 @@ class Dissector:
             last = final and end == stop
             if end <= tried and not last:
                 continue
+            if end > effort.seen:
+                effort.pay(end - max(effort.seen, starts[index]))
+                effort.seen = end
+            if effort.left <= 0 and not last:
+                flow.tried = end
+                continue
             data, base = flow.join(), flow.base
+            effort.begin(end - place, index + 1 - flow.segment(place))
             found, at = self.resync(side, data, place - base, end - base, last)
             flow.tried = end
+            effort.spend(STEP + (end - place >> 6))
             place = base + at
             if found:
                 floor = max(flow.releases[index], release if last else 0)

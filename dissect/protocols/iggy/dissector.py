@@ -39,6 +39,7 @@ from dissect.protocols.base import (
     is_broken,
     range_of,
 )
+from dissect.protocols.effort import STEP, Effort
 from dissect.protocols.iggy import frames
 from dissect.protocols.iggy.behaviour import BEHAVIOUR
 from dissect.protocols.iggy.checks import CHECKED_OPERATIONS, Check, checks, request_checksum
@@ -319,9 +320,12 @@ class IggyDissector(Dissector):
     # The way back into frames
 
     def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
-        starts = self.starts[side]
-        known = self.known[side]
-        starts = [at + start for start in starts] + [min(at + known, end)]
+        flow = self.flows[side]
+        base, known = flow.base, min(at + self.known[side], end)
+        # Not every segment may have been looked at
+        between = flow.starts[flow.segment(base + known) + 1 : flow.segment(base + end - 1) + 1]
+        starts = [*(at + start for start in self.starts[side]), known, *(start - base for start in between)][: SEGMENTS_KEPT + 1]
+        flow.effort.spend(4 * STEP)
         found, place = self._find(side, data, at, end, starts)
         if not found and end - place > SEARCH_WINDOW:
             # as the caller does
@@ -332,28 +336,31 @@ class IggyDissector(Dissector):
 
     def _find(self, side: int, data: bytes, at: int, end: int, starts: list[int]) -> tuple[bool, int]:
         long, other = self.long[side], self.long[1 - side]
+        effort = self.flows[side].effort
         client = side == self.client
         kinds = (REQUEST,) if client else (REPLY, EVICTION)
         if long or (long is None and (other is not False or self.blind)):
-            found, place = find_long(data, at, end, kinds)
+            found, place = find_long(data, at, end, kinds, effort)
             if found or long or (other and not self.blind):
                 if found:
                     self._speaks(side, True)
                 return found, place
         if client:
-            found, place = find_request(data, at, end, starts, self.searched)
+            found, place = find_request(data, at, end, starts, self.searched, effort)
         else:
-            found, place = self._find_response(data, at, end, starts)
+            found, place = self._find_response(data, end, starts, effort)
         if found:
             self._speaks(side, False)
         return found, place
 
-    def _find_response(self, data: bytes, at: int, end: int, starts: list[int]) -> tuple[bool, int]:
+    def _find_response(self, data: bytes, end: int, starts: list[int], effort: Effort) -> tuple[bool, int]:
         waiting: int | None = None
         for start in starts:
             if start >= end:
                 break
-            count = responses_to(data, start, end)
+            if not effort.spend(STEP):
+                return False, start if waiting is None else waiting
+            count = responses_to(data, start, end, effort)
             if count is None:
                 if waiting is None:
                     waiting = start

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from dissect.layout import Style
 from dissect.layout.values import UNREADABLE
+from dissect.protocols.effort import STEP, Effort
 from dissect.protocols.iggy import frames
 from dissect.protocols.iggy.commands import BY_CODE, OPERATION_LABELS
 from dissect.protocols.iggy.features import CLASSIC
@@ -14,7 +15,11 @@ from dissect.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32,
 from dissect.protocols.iggy.statuses import NAMES
 
 _ZEROS = bytes(66)
+_NO_ZERO = re.compile(b"[^\0]")
 _PLAIN = Style()
+
+SCANNED, READ = 3, 16
+"""What a byte costs in which requests are looked for, and one in a frame that is read in all layouts."""
 
 LIMIT = 64 << 20
 """No frame is longer."""
@@ -47,14 +52,19 @@ def long_header(data: bytes, at: int, end: int) -> int | None:
     return kind if good else 0
 
 
-def find_long(data: bytes, at: int, end: int, kinds: Iterable[int]) -> tuple[bool, int]:
-    """Look for a header of 256 bytes: (True, p) one begins at p; (False, p) none begins before p."""
+def find_long(data: bytes, at: int, end: int, kinds: Iterable[int], effort: Effort) -> tuple[bool, int]:
+    """Look for a header of 256 bytes: (True, p) one begins at p; (False, p) none begins before p, as far as effort was left."""
+    if end - at < 61 + len(_ZEROS):
+        return False, at
     wanted = tuple(kinds)
     place = at + 61
+    effort.spend(end - at >> 2)
     while True:
         run = data.find(_ZEROS, place, end)
         if run < 0:
             return False, max(at, end - 127)
+        if not effort.spend(6 * STEP):
+            return False, max(at, run - 62)
         # the byte before the zeros is the command, or the replica behind it
         for start in (run - 62, run - 61):
             if start >= at:
@@ -63,9 +73,8 @@ def find_long(data: bytes, at: int, end: int, kinds: Iterable[int]) -> tuple[boo
                     return False, start
                 if kind in wanted:
                     return True, start
-        place = run + 66
-        while place < end and not data[place]:
-            place += 1
+        behind = _NO_ZERO.search(data, run + 66, end)
+        place = end if behind is None else behind.start()
 
 
 def fits(data: bytes, start: int, end: int, candidates: Iterable[str] = CLASSIC) -> list[str]:
@@ -79,10 +88,13 @@ def fits(data: bytes, start: int, end: int, candidates: Iterable[str] = CLASSIC)
         code = frames.OLD_LOGIN_CODE
     elif code == 33 and length == 4:
         code = frames.OLD_LOGOUT_CODE
+    if frames.command_of(code) is None:
+        return []
+    tables = frames.asks(code)
     found: list[str] = []
     known: dict[frames.Table, bool] = {}
     for layout in candidates:
-        table = frames.ask(code, layout)
+        table = tables.get(layout)
         if table is None:
             continue
         if table not in known:
@@ -137,17 +149,21 @@ _HIGH = b"|".join(re.escape(code.to_bytes(2, "little")) for code in BY_CODE if c
 _REQUEST_HEAD = re.compile(b"(?=[\\x00-\\xff]{3}[\\x00-\\x04](?:[" + _LOW + b"]\\x00|" + _HIGH + b")\\x00\\x00)", re.DOTALL)
 
 
-def find_request(data: bytes, at: int, end: int, starts: list[int], candidates: Iterable[str]) -> tuple[bool, int]:
+def find_request(data: bytes, at: int, end: int, starts: list[int], candidates: Iterable[str], effort: Effort) -> tuple[bool, int]:
     """Look for a classic request; `starts` are the offsets where segments start, which count as better places."""
     waiting: int | None = None
     layouts = tuple(candidates)
     place = at
+    going = effort.spend(SCANNED * (end - at))
     while True:
         hit = _REQUEST_HEAD.search(data, place, end)
         if hit is None:
             break
         start = hit.start()
+        if not going:
+            return False, start if waiting is None else waiting
         place = start + 1
+        going = effort.spend(3 * STEP)
         size = request_size(data, start, end)
         if size < 0:
             continue
@@ -157,33 +173,34 @@ def find_request(data: bytes, at: int, end: int, starts: list[int], candidates: 
                 if start in starts:
                     break
             continue
+        going = effort.spend(3 * STEP + READ * size)
         if not fits(data, start, start + size, layouts):
             continue
-        if size >= 14 or (start in starts and requests_to(data, start, end)):
+        if size >= 14 or (start in starts and requests_to(data, start, end, effort)):
             return True, start
     if waiting is not None:
         return False, waiting
     return False, max(at, end - 7)
 
 
-def requests_to(data: bytes, at: int, end: int) -> bool:
+def requests_to(data: bytes, at: int, end: int, effort: Effort) -> bool:
     """Whether requests follow each other from `at` exactly to `end`."""
     while at < end:
         size = request_size(data, at, end)
-        if size <= 0:
+        if size <= 0 or not effort.spend(STEP):
             return False
         at += size
     return at == end
 
 
-def responses_to(data: bytes, at: int, end: int) -> int | None:
-    """How many responses follow each other from `at` exactly to `end`, -1 if they cannot; None if more bytes may show it."""
+def responses_to(data: bytes, at: int, end: int, effort: Effort) -> int | None:
+    """How many responses follow each other from `at` exactly to `end`, -1 if they cannot; None if more bytes, or effort, may show it."""
     count = 0
     while at < end:
         size = response_size(data, at, end)
         if size < 0:
             return -1
-        if size == 0 or at + size > end:
+        if size == 0 or at + size > end or not effort.spend(STEP):
             return None
         at += size
         count += 1

@@ -32,7 +32,7 @@ from dissect.protocols.iggy.commands import (
     Forms,
     forms,
 )
-from dissect.protocols.iggy.features import CLASSIC, RANK
+from dissect.protocols.iggy.features import CLASSIC, LAYOUTS, RANK
 from dissect.protocols.iggy.statuses import statuses
 
 OLD_LOGIN_CODE, OLD_LOGOUT_CODE = -OLD_LOGIN.code, -OLD_LOGOUT.code
@@ -252,10 +252,15 @@ def is_body(code: int, data: bytes, start: int, end: int) -> bool:
 
 def ask(code: int, layout: str) -> Table | None:
     """The table of a request in the classic framing; None where the layout has no such command."""
+    return None if command_of(code) is None else asks(code).get(layout)
+
+
+@cache
+def asks(code: int) -> dict[str, Table]:
+    """The tables of the requests of a known command in the classic framing, by layout."""
     command = command_of(code)
-    if command is None or not exists(code, layout):
-        return None
-    return _short(code, forms(command.request, layout)[0], True)
+    assert command is not None
+    return {layout: _short(code, forms(command.request, layout)[0], True) for layout in LAYOUTS if exists(code, layout)}
 
 
 def answer(code: int | None, layout: str) -> Table:

@@ -7,10 +7,11 @@ from typing import NamedTuple
 
 from dissect.model import Verdict
 from dissect.protocols.base import SideView, View
+from dissect.protocols.effort import STEP, Effort
 from dissect.protocols.iggy import frames
 from dissect.protocols.iggy.commands import BY_CODE
 from dissect.protocols.iggy.features import CLASSIC, LONG
-from dissect.protocols.iggy.finding import clean, find_long, fits, long_header, request_size, response_size
+from dissect.protocols.iggy.finding import READ, clean, find_long, fits, long_header, request_size, response_size
 from dissect.protocols.iggy.frames import EVICTION, REPLY, REQUEST, U32, U32_U32
 
 PORT = 8090
@@ -20,6 +21,12 @@ STARTS = 24
 
 FRAMES = 12
 """So many frames of a side are looked at."""
+
+SHORTEST = 8
+"""Bytes of the shortest request."""
+
+RUNS = 4
+"""So many runs of bytes without a hole are looked at for a header of 256 bytes."""
 
 
 class _Requests(NamedTuple):
@@ -64,8 +71,11 @@ def _long(view: View, client: int) -> Verdict | None:
             if side == client:
                 break
             continue
-        for _, run in one.runs[:4]:
-            found, place = find_long(run, 0, len(run), kinds)
+        for position, run in one.runs[:RUNS]:
+            # Bytes that were ruled out are not looked at again
+            key = ("iggy", side, client, position)
+            found, place = find_long(run, view.known.get(key, 0), len(run), kinds, view.effort)
+            view.known[key] = place
             if found:
                 return Verdict(
                     "iggy", 0.95, (f"{who} sends a 256-byte header at byte {place} of what was captured",), None, client, None, LONG
@@ -76,10 +86,12 @@ def _long(view: View, client: int) -> Verdict | None:
 def _classic(view: View, client: int) -> Verdict | None:
     """The classic framing: requests that decode, answered by frames that chain and decode as their answers."""
     asking, answering = view.sides[client], view.sides[1 - client]
-    requests = _requests(asking)
+    if not asking.runs or len(asking.runs[0][1]) < SHORTEST:
+        return None
+    requests = _requests(view, client)
     if not requests.good:
         return None
-    answers, bad = _responses(answering, requests, _whole(asking) and _whole(answering))
+    answers, bad = _responses(view, 1 - client, requests, _whole(asking) and _whole(answering))
     if bad and not answers:
         return None
     weight = requests.weight
@@ -115,19 +127,29 @@ def _places(side: SideView) -> list[int]:
     return side.segments[:STARTS] or [0]
 
 
-def _requests(side: SideView) -> _Requests:
+def _requests(view: View, client: int) -> _Requests:
     best = _NO_REQUESTS
+    side = view.sides[client]
     if not side.runs:
         return best
     data = side.runs[0][1]
+    # Where the first header rules a request out, so it does with every further byte
+    ruled_out = view.known.setdefault(("iggy", client), set())
     for place in _places(side):
-        found = _chain(data, place)
+        if place in ruled_out:
+            continue
+        if not view.effort.spend(2 * STEP):
+            break
+        if request_size(data, place, len(data)) < 0:
+            ruled_out.add(place)
+            continue
+        found = _chain(data, place, view.effort)
         if found.weight > best.weight:
             best = found
     return best
 
 
-def _chain(data: bytes, at: int) -> _Requests:
+def _chain(data: bytes, at: int, effort: Effort) -> _Requests:
     """Requests from `at` on; the first two must be known and decode, later ones may be new to us."""
     end = len(data)
     count = good = weight = 0
@@ -139,7 +161,7 @@ def _chain(data: bytes, at: int) -> _Requests:
             if good < 2 or end - at < 8 or not 4 <= U32(data, at)[0] <= 1 << 16:
                 return _NO_REQUESTS if end - at >= 8 else _Requests(count, good, weight, tuple(codes), layouts)
             size = U32(data, at)[0] + 4
-        if not size or at + size > end:
+        if not size or at + size > end or not effort.spend(4 * STEP + READ * size):
             break
         code = U32_U32(data, at)[1]
         fitting = tuple(fits(data, at, at + size, layouts))
@@ -160,8 +182,9 @@ def _chain(data: bytes, at: int) -> _Requests:
     return _Requests(count, good, weight, tuple(codes), layouts)
 
 
-def _responses(side: SideView, requests: _Requests, in_turn: bool) -> tuple[int, bool]:
+def _responses(view: View, server: int, requests: _Requests, in_turn: bool) -> tuple[int, bool]:
     """How many responses fit these requests, and whether the bytes are no responses at all; `in_turn`: the first answers the first."""
+    side = view.sides[server]
     if not side.runs:
         return 0, False
     data = side.runs[0][1]
@@ -178,10 +201,11 @@ def _responses(side: SideView, requests: _Requests, in_turn: bool) -> tuple[int,
             if size < 0:
                 broken = True
                 break
-            if not size or at + size > end:
+            if not size or at + size > end or not view.effort.spend(2 * STEP):
                 break
             if in_turn and waiting:
                 code = waiting.popleft()
+                view.effort.spend(READ * size)
                 if not U32(data, at)[0] and not _answers(code, requests.layouts, data, at, at + size):
                     broken = True
                     break

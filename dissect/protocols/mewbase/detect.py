@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from struct import Struct
 from typing import Final
 
 from dissect.bson import UNREADABLE, read
 from dissect.model import Verdict
-from dissect.protocols.base import SideView, View
-from dissect.protocols.mewbase.framing import FRAME, HEADS, ODD_LIMIT, SHORTEST, TYPE, YES, candidate
+from dissect.protocols.base import View
+from dissect.protocols.effort import STEP
+from dissect.protocols.mewbase.framing import FRAME, HEADS, LONGEST_HEAD, NO, ODD_LIMIT, READ, SHORTEST, TYPE, YES, candidate
 from dissect.protocols.mewbase.layouts import BY_NAME, CLIENT
 
 SCANNED: Final = 1 << 18
@@ -30,9 +32,9 @@ def probe(view: View) -> Verdict | None:
     for side, seen in enumerate(view.sides):
         if not seen.runs:
             continue
-        evidence = _beginning(seen.runs[0][1], seen.from_start)
+        evidence = _beginning(view, side)
         if not seen.from_start and (evidence is None or evidence[0] < 0.5):
-            evidence = _middle(seen) or evidence
+            evidence = _middle(view, side) or evidence
         if evidence is None or (best is not None and evidence[0] <= best.confidence):
             continue
         confidence, text, name = evidence
@@ -43,17 +45,18 @@ def probe(view: View) -> Verdict | None:
     return best
 
 
-def _beginning(data: bytes, from_start: bool) -> Evidence | None:
+def _beginning(view: View, side: int) -> Evidence | None:
     """The run as frames from its first byte on; little evidence where it is only a fitting prefix."""
+    data, from_start = view.sides[side].runs[0][1], view.sides[side].from_start
     have = len(data)
     if have < 5:
         return None
     size = _INT32(data, 0)[0]
     if size + 4 < SHORTEST or size > LARGEST:
-        return _other_order(data, size) if size >= 5 else None
+        return _other_order(view, side, size) if size >= 5 else None
     start = data[4:10]
     if not TYPE.startswith(start):
-        return _other_order(data, size)
+        return _other_order(view, side, size)
     if have < 14:
         return 0.3, f"{have} bytes fit the beginning of a frame", None
     length = _INT32(data, 10)[0]
@@ -67,10 +70,10 @@ def _beginning(data: bytes, from_start: bool) -> Evidence | None:
         return None
     name = text[:-1].decode("ascii", "replace")
     if name not in BY_NAME:
-        return (0.6, f"frames with the unknown type {name}", None) if name.isprintable() and _whole(data, size) else None
+        return (0.6, f"frames with the unknown type {name}", None) if name.isprintable() and _first(view, side, size)[0] else None
     rest = data[14 + length : 21 + length]
     if not FRAME.startswith(rest):
-        return _other_order(data, size)
+        return _other_order(view, side, size)
     if have < 25 + length:
         return 0.7, f"begins with type {name}", name
     inner = _INT32(data, 21 + length)[0]
@@ -80,50 +83,64 @@ def _beginning(data: bytes, from_start: bool) -> Evidence | None:
     return 0.99 if name in ("CONNECT", "RESPONSE") and from_start else 0.95, text_, name
 
 
-def _whole(data: bytes, size: int) -> bool:
-    """Whether the first frame is there and is a document {type, frame} and nothing else."""
-    if len(data) < size:
-        return False
+def _first(view: View, side: int, size: int) -> tuple[bool, str | None]:
+    """Whether the first bytes are a document {type, frame} and nothing else, and its type if that is known and it has a frame.
+
+    The document is read once, when it is there.
+    """
+    key = ("mewbase", "first", side)
+    if key in view.known:
+        found: tuple[bool, str | None] = view.known[key]
+        return found
+    data = view.sides[side].runs[0][1]
+    if len(data) < size or not view.effort.spend(READ * size):
+        return False, None
     try:
         document = read(data, 0, size)
     except UNREADABLE:
-        return False
-    return document.keys() == {"type", "frame"} and type(document["frame"]) is dict
+        document = {}
+    name, framed = document.get("type"), type(document.get("frame")) is dict
+    known = name if type(name) is str and name in BY_NAME and framed else None
+    view.known[key] = found = (framed and document.keys() == {"type", "frame"}, known)
+    return found
 
 
-def _other_order(data: bytes, size: int) -> Evidence | None:
+def _other_order(view: View, side: int, size: int) -> Evidence | None:
     """A foreign program may write the fields of a frame in another order, or others beside them."""
-    if not 5 <= size <= ODD_LIMIT or len(data) < size:
+    if not 5 <= size <= ODD_LIMIT:
         return None
-    try:
-        document = read(data, 0, size)
-    except UNREADABLE:
-        return None
-    name = document.get("type")
-    if type(name) is not str or name not in BY_NAME or type(document.get("frame")) is not dict:
-        return None
-    return 0.95, f"begins with a document that has the type {name} and a frame", name
+    _, name = _first(view, side, size)
+    return None if name is None else (0.95, f"begins with a document that has the type {name} and a frame", name)
 
 
-def _middle(seen: SideView) -> Evidence | None:
+def _middle(view: View, side: int) -> Evidence | None:
     """The first frame of a run that begins somewhere: its head, and the next frame behind it."""
-    data = seen.runs[0][1]
-    starts = seen.segments
+    data = view.sides[side].runs[0][1]
+    starts = view.sides[side].segments
+    if len(data) < SHORTEST:
+        return None
     if any(_mongodb(data, start) for start in starts[:16]):
         return None
     end = len(data)
-    at = 0
+    # No frame begins before this, whatever follows
+    key = ("mewbase", "middle", side)
+    at = ruled_out = view.known.get(key, 0)
     best: Evidence | None = None
     limit = min(end, SCANNED)
+    view.effort.spend(limit - at >> 4)
     while True:
         found = data.find(TYPE, at + 4, limit)
-        if found < 0:
+        if found < 0 or not view.effort.spend(3 * STEP):
+            view.known[key] = ruled_out
             return best
         at = found - 4
         answer, size = candidate(data, at, end, True, None)
+        if answer == NO and best is None and end - at >= LONGEST_HEAD:
+            ruled_out = at + 1
         if answer == YES:
             name = HEADS[data[at + 4 : at + 21 + data[at + 10]]].name
-            at_start = at in starts
+            place = bisect_left(starts, at)
+            at_start = place < len(starts) and starts[place] == at
             following = at + size
             if following + 10 <= end:
                 confidence, rest = 0.95, "the next frame follows"

@@ -15,7 +15,21 @@ from dissect.model import Fault, Limited, Message, Span
 from dissect.protocols.base import ANSWER, ANSWER_PART, ASK, NONE, Context, Damage, Dissector, Protocol
 from dissect.protocols.mewbase.behaviour import BEHAVIOUR
 from dissect.protocols.mewbase.detect import probe
-from dissect.protocols.mewbase.framing import COUNTED, HEADS, MORE, SHORTEST, TYPE, YES, Shift, candidate, first_length, head, odd_length
+from dissect.protocols.mewbase.framing import (
+    COUNTED,
+    HEADS,
+    MORE,
+    READ,
+    SHORTEST,
+    TYPE,
+    YES,
+    Shift,
+    candidate,
+    first_length,
+    head,
+    odd_length,
+    reads,
+)
 from dissect.protocols.mewbase.layouts import (
     BY_NAME,
     CLIENT,
@@ -77,6 +91,8 @@ class MewbaseDissector(Dissector):
         """What was known of that when frames that are not whole were cut: frames behind them may have told since."""
         self.numbered = False
         """A frame with rID was seen: both programs are of December 2016 or later."""
+        self.read = [(-1, False), (-1, False)]
+        """By side: where the document lies that was read last to see whether it is a frame, and whether it is."""
         self.unsure = False
         """Frames were missed, so that pairing by order may be wrong."""
         self.waiting: deque[tuple[str, tuple[Any, ...]]] = deque()
@@ -106,15 +122,38 @@ class MewbaseDissector(Dissector):
     def _length(self, side: int, data: bytes, at: int) -> int:
         """The size of the frame at `at`, 0 when more bytes are needed, or minus the number of bytes that tell that none begins here."""
         shift = self.shifts[side]
-        if shift is None:
-            size, shift = first_length(data, at)
-            if shift is not None:
-                self.shifts[side] = shift
+        size = int(_INT32(data, at)[0])
+        if data[at + 4 : at + 10] == TYPE:
+            if shift is None:
+                if size >= SHORTEST - 4:
+                    size, shift = first_length(data, at)
+                    if shift is not None:
+                        self.shifts[side] = shift
+                    return size
+            elif size + shift[0] >= SHORTEST:
+                return size + shift[0]
+        size = odd_length(data, at, shift or COUNTED)
+        if size <= 5 or self._reads(side, data, at, size):
             return size
-        size = int(_INT32(data, at)[0]) + shift[0]
-        if size >= SHORTEST and data[at + 4 : at + 10] == TYPE:
-            return size
-        return odd_length(data, at, shift)
+        return -size
+
+    def _reads(self, side: int, data: bytes, at: int, size: int) -> bool:
+        """Whether the document data[at:at + size] is a frame; that all of one was read to find that it is not must not happen again and
+        again for the same bytes."""
+        flow = self.flows[side]
+        position = flow.base + at
+        if self.read[side][0] == position:
+            return self.read[side][1]
+        effort = flow.effort
+        end = position + size
+        if end > effort.seen:
+            effort.pay(end - max(effort.seen, position))
+            effort.seen = end
+        good = effort.left > 0 and reads(data, at, at + size, self.shifts[side] or COUNTED)
+        if not good:
+            effort.spend(4 * READ * size)
+        self.read[side] = (position, good)
+        return good
 
     def boundaries(self, side: int, data: bytes, at: int) -> list[int]:
         ends: list[int] = []

@@ -49,6 +49,12 @@ _INT32 = Struct("<i").unpack_from
 
 YES, MORE, NO = 1, 0, -1
 
+LONGEST_HEAD: Final = 64
+"""Bytes of a frame that `candidate` looks at, or more, where it is not whole."""
+
+READ: Final = 16
+"""What a byte costs of a document that is read to see whether it is one."""
+
 _CUT: Final = "the rest is not there yet"
 
 
@@ -77,11 +83,10 @@ def reads(data: bytes, at: int, end: int, shift: Shift) -> bool:
 def first_length(data: bytes, at: int) -> tuple[int, Shift | None]:
     """The size of a frame of a side whose way of counting is not known yet, and that way where the frame tells it.
 
-    As `odd_length`; nothing but the bytes of the frame itself is looked at, so that it is certain as soon as they are there.
+    As `odd_length`, for a frame that begins as real programs' do; nothing but the bytes of the frame itself is looked at, so that it is
+    certain as soon as they are there.
     """
     size = int(_INT32(data, at)[0])
-    if data[at + 4 : at + 10] != TYPE or size < SHORTEST - 4:
-        return odd_length(data, at, COUNTED), None
     have = len(data) - at
     if have < 14:
         return 0, None
@@ -111,9 +116,9 @@ def first_length(data: bytes, at: int) -> tuple[int, Shift | None]:
 
 
 def odd_length(data: bytes, at: int, shift: Shift) -> int:
-    """The size of a frame that does not begin as real programs' frames do, once all of it is there and reads.
+    """The size of a frame that does not begin as real programs' frames do, if it reads, once all of it is there.
 
-    0 when more bytes are needed. When no frame begins at `at`, minus the number of bytes that tell so.
+    0 when more bytes are needed. When no frame can begin at `at`, minus the number of bytes that tell so.
     """
     size = int(_INT32(data, at)[0]) + shift[0]
     have = len(data) - at
@@ -132,9 +137,7 @@ def odd_length(data: bytes, at: int, shift: Shift) -> int:
         return -room if have >= room else 0
     if not data[at + 5 : name].isascii():
         return at - name
-    if have < size:
-        return 0
-    return size if reads(data, at, at + size, shift) else -size
+    return size if have >= size else 0
 
 
 def candidate(data: bytes, at: int, end: int, final: bool, shift: Shift | None) -> tuple[int, int]:

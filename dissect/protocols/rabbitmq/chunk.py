@@ -61,10 +61,17 @@ class Form(NamedTuple):
     header: tuple[Part, ...]
     size: int
     sub_batch: tuple[Part, ...]
+    unpack: Callable[[bytes, int], tuple[Any, ...]]
+    unpack_sub_batch: Callable[[bytes, int], tuple[Any, ...]]
+
+    def values(self, data: bytes, at: int) -> dict[str, Any]:
+        """The header that stands at `at`, by name."""
+        return dict(zip([part.name for part in self.header], self.unpack(data, at), strict=True))
 
 
 def _form(header: tuple[Part, ...], sub_batch: tuple[Part, ...]) -> Form:
-    return Form(header, sum(part.size for part in header), sub_batch)
+    one, two = (Struct(">" + "".join(part.code for part in parts)) for parts in (header, sub_batch))
+    return Form(header, one.size, sub_batch, one.unpack_from, two.unpack_from)
 
 
 _START = (Part("magic_version", 1, "B"),)
@@ -501,6 +508,68 @@ class Reader:
             left = end - self.start - covered
             if left > 0:
                 self.spans.end(covered, data[end - left : end], self.render(data[end - left : end]))
+
+
+# What is worth to know where frames are looked for: sizes that tile a frame, and the checksum, but nothing of what is inside
+
+
+def tiles_chunk(form: Form, data: bytes, at: int, end: int) -> int:
+    """How many entries the chunk data[at:end] has, if it is what its header says; -1 otherwise."""
+    if end - at < form.size:
+        return -1
+    header = form.values(data, at)
+    at += form.size
+    stop = at + header["data_length"]
+    if header["magic_version"] != MAGIC or end not in (stop, stop + header.get("trailer_length", 0)):
+        return -1
+    if crc32(data[at:stop]) != header["chunk_crc"]:
+        return -1
+    records = 0
+    for _ in range(header["num_entries"]):
+        at, number = _entry_end(form, data, at, stop)
+        if number < 0:
+            return -1
+        records += number
+    return header["num_entries"] if at == stop and records == header["num_records"] else -1
+
+
+def tiles_published(form: Form, filtered: bool, data: bytes, at: int, end: int) -> int:
+    """How many messages data[at:end], the messages of a Publish and their count before them, has; -1 if it is not that."""
+    if end - at < 4:
+        return -1
+    (count,) = _I32(data, at)
+    at += 4
+    found = 0
+    while at < end:
+        if found == count or end - at < 12:
+            return -1
+        at += 8
+        if filtered:
+            length = _I16(data, at)[0]
+            if length < -1:
+                return -1
+            at += 2 + max(0, length)
+        at, number = _entry_end(form, data, at, end)
+        if number < 0:
+            return -1
+        found += 1
+    return found if found == count else -1
+
+
+def _entry_end(form: Form, data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Where an entry ends that may reach up to `end`, and how many records it has, -1 if it is none."""
+    if end - at < 4:
+        return at, -1
+    (size,) = _U32(data, at)
+    at += 4
+    number = 1
+    if size >= SUB_BATCH:
+        at -= 3
+        if end - at < sum(part.size for part in form.sub_batch):
+            return at, -1
+        number, *_, size = form.unpack_sub_batch(data, at)
+        at += sum(part.size for part in form.sub_batch)
+    return at + size, number if at + size <= end else -1
 
 
 def draft_form(data: bytes, at: int, end: int) -> Form:

@@ -265,7 +265,8 @@ class StreamDissector(Dissector):
         return np.concatenate(rows), np.concatenate(starts), np.concatenate(stops), sound
 
     def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
-        return self.language.search(None if self.client is None else side == self.client, data, at, end, final)
+        client = None if self.client is None else side == self.client
+        return self.language.search(client, data, at, end, final, self.flows[side].effort)
 
     def lost(self, side: int) -> None:
         self.guard.lose()

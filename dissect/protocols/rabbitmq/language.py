@@ -5,15 +5,27 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from struct import Struct
-from typing import Any
 
 import numpy as np
 
 from dissect.allowance import PLENTY
+from dissect.errors import Malformed
 from dissect.layout import UNREADABLE, Layout, Style, decoder
-from dissect.layout.types import Field, Fixed, Number, minimum
+from dissect.layout.types import Array, Field, Fixed, Number, minimum
+from dissect.protocols.effort import STEP, Effort
 from dissect.protocols.rabbitmq import guard, layouts, layouts_draft
-from dissect.protocols.rabbitmq.chunk import CURRENT, DRAFT, DRAFT_TIMED, MAGIC, Form, Part, Reader
+from dissect.protocols.rabbitmq.chunk import (
+    CURRENT,
+    DRAFT,
+    DRAFT_TIMED,
+    MAGIC,
+    Form,
+    Part,
+    Reader,
+    draft_form,
+    tiles_chunk,
+    tiles_published,
+)
 
 SIZE_LIMIT = 64 << 20
 """No frame is looked for that is longer: 1 MiB is usual, and Deliver frames are not held to it."""
@@ -22,6 +34,10 @@ CHAIN = 3
 """So many sound frames in a row are certain, whatever comes behind them."""
 
 NO, MAYBE, YES = range(3)
+
+SCANNED, READ, NUMBERS, ENTRY = 2, 16, 2, 24
+"""What a byte costs in which `pattern` is looked for, and one in a frame that is read, or is but numbers; and each entry of Publish and
+Deliver, whose other bytes are not looked at, but for a checksum."""
 
 Table = dict[int, tuple[Layout, ...]]
 """Layouts by key and version (one number)."""
@@ -33,9 +49,9 @@ _PLAIN = Style()
 class Language:
     """The tables of one of the two protocols.
 
-    `client` and `server` are what each side may send, `words` the keys and versions of both, `heads` the fixed fields before the
-    entries of Publish and Deliver, `pattern` finds every place where a frame could begin, `accepted` are the response codes that
-    do not refuse, `holds` finds SaslAuthenticate inside of other bytes.
+    `client` and `server` are what each side may send, `costs` what a byte of each costs to read, `words` the keys and versions of
+    both, `heads` the fixed fields before the entries of Publish and Deliver, `pattern` finds every place where a frame could begin (no
+    size is below 4), `accepted` are the response codes that do not refuse, `holds` finds SaslAuthenticate inside of other bytes.
     """
 
     __slots__ = (
@@ -43,6 +59,7 @@ class Language:
         "bounds",
         "client",
         "commands",
+        "costs",
         "delivered",
         "forms",
         "heads",
@@ -80,7 +97,9 @@ class Language:
         self.numbers = {name: number for number, name in commands.items()}
         self.accepted = accepted
         self.holds = re.compile(re.escape(word_of(authenticate).to_bytes(4, "big")) + guard.HOLDS, re.DOTALL)
-        self.bounds = {layout: _bounds(layout) for table in (self.client, self.server) for each in table.values() for layout in each}
+        every = {layout for table in (self.client, self.server) for each in table.values() for layout in each}
+        self.bounds = {layout: _bounds(layout) for layout in every}
+        self.costs = {layout: NUMBERS if _has_but(layout, Number, Fixed, Array) else READ for layout in every}
 
     def tables(self, client: bool | None) -> tuple[Table, ...]:
         """What a side may send that is the client, the server, or not known to be either."""
@@ -103,14 +122,13 @@ class Language:
 
     def fits(self, layout: Layout, data: bytes, at: int, end: int, length: int) -> bool:
         """Whether what is there of a Deliver is a chunk of the right size."""
-        begin = at + sum(part.size for part in self.heads[layout])
+        begin = at + self.before_entries(layout)
         if begin < end and data[begin] != MAGIC:
             return False
         for form in self.forms:
             if begin + form.size > end:
                 return True
-            chunk: dict[str, Any] = {}
-            Reader(form, at, bytes, None, PLENTY).parts(form.header, data, begin, end, chunk, "", 0)
+            chunk = form.values(data, begin)
             left = at + length - begin - form.size
             section = chunk["data_length"]
             if (
@@ -121,29 +139,58 @@ class Language:
                 return True
         return False
 
+    def before_entries(self, layout: Layout) -> int:
+        return sum(part.size for part in self.heads[layout])
+
+    def is_sound(self, layout: Layout, data: bytes, start: int, end: int, effort: Effort) -> bool | None:
+        """Whether the frame reads as `layout`; of Publish and Deliver, whether entries tile it. None if that takes too much effort."""
+        if layout not in self.heads:
+            return is_sound(layout, data, start, end) if effort.spend(self.costs[layout] * (end - start)) else None
+        at = start + self.before_entries(layout)
+        if layout in self.delivered:
+            form = self.forms[0] if len(self.forms) == 1 else draft_form(data, at, end)
+            count = tiles_chunk(form, data, at, end)
+        else:
+            if layout is layouts_draft.PUBLISH:
+                reader = Reader(self.forms[0], start, bytes, None, PLENTY)
+                try:
+                    at = reader.text("stream", data, at, end, {}, "", 0)
+                except Malformed:
+                    return False
+                if reader.counted:
+                    return False
+            count = tiles_published(self.forms[0], layout is layouts.PUBLISH_2, data, at, end)
+        effort.spend((end - start >> 3) + ENTRY * abs(count))
+        return count >= 0
+
     def tells(self, layouts: list[Layout], data: bytes, at: int, end: int) -> bool:
         """Whether a frame that is not whole is certain all the same: the header of a chunk is long and full of sizes."""
         needed = self.forms[-1].size
-        return any(layout in self.delivered and end - at >= sum(part.size for part in self.heads[layout]) + needed for layout in layouts)
+        return any(layout in self.delivered and end - at >= self.before_entries(layout) + needed for layout in layouts)
 
-    def search(self, client: bool | None, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
-        """(True, p): from p on frames certainly follow each other. (False, p): none begins before p."""
+    def search(self, client: bool | None, data: bytes, at: int, end: int, final: bool, effort: Effort) -> tuple[bool, int]:
+        """(True, p): from p on frames certainly follow each other. (False, p): none begins before p, as far as effort was left."""
+        if end - at < 8:
+            return False, end if final else at
         tables = self.tables(client)
         keep = -1
-        # Every byte may look like a header and every candidate may be long: bounded work for each look.
-        budget = [16 * (end - at) + (1 << 20)]
+        going = effort.spend(SCANNED * (end - at))
         for match in self.pattern.finditer(data, at, end):
             place = match.start()
-            answer = self.chain(tables, data, place, end, final, keep >= 0, budget)
+            if not going:
+                # not looked at: the next look begins here
+                return False, end if final else keep if keep >= 0 else place
+            answer = self.chain(tables, data, place, end, final, keep >= 0, effort)
             if answer == YES:
                 return True, place
             if answer == MAYBE and keep < 0:
                 keep = place
+            going = effort.spend(3 * STEP)
         if final:
             return False, end
         return False, keep if keep >= 0 else max(at, end - 7)
 
-    def chain(self, tables: tuple[Table, ...], data: bytes, at: int, end: int, final: bool, inside: bool, budget: list[int]) -> int:
+    def chain(self, tables: tuple[Table, ...], data: bytes, at: int, end: int, final: bool, inside: bool, effort: Effort) -> int:
         """Whether frames begin at `at`; `inside`: an earlier candidate would cover it, so more is asked for.
 
         `end` is the end of a segment, where frames often end too.
@@ -166,9 +213,10 @@ class Language:
                 if sound >= needed or (not inside and self.tells(layouts, data, at, end)):
                     return YES
                 return NO if final else MAYBE
-            budget[0] -= length
-            if budget[0] < 0 or not any(is_sound(layout, data, at, at + length) for layout in layouts):
-                return YES if sound >= 2 else NO
+            effort.spend(2 * STEP)
+            found = [self.is_sound(layout, data, at, at + length, effort) for layout in layouts]
+            if not any(found):
+                return YES if sound >= 2 else NO if final or None not in found else MAYBE
             sound += 1
             strong = strong or length > 12
             if sound >= CHAIN:
@@ -202,8 +250,11 @@ def _table(all_layouts: tuple[Layout, ...]) -> Table:
 def _bounds(layout: Layout) -> tuple[int, int]:
     """How short and how long a frame may be, its size field included, as far as its layout tells."""
     least = minimum(layout.fields)
-    fixed = all(isinstance(entry, Field) and isinstance(entry.type, Number | Fixed) for entry in layout.fields)
-    return least, least if fixed else SIZE_LIMIT
+    return least, least if _has_but(layout, Number, Fixed) else SIZE_LIMIT
+
+
+def _has_but(layout: Layout, *types: type) -> bool:
+    return all(isinstance(entry, Field) and isinstance(entry.type, types) for entry in layout.fields)
 
 
 _FRAME = (Part("size", 4, "I"), Part("key", 2, "H"), Part("version", 2, "H"))
@@ -219,7 +270,7 @@ CURRENT_LANGUAGE = Language(
         layouts.DELIVER_2: (*_FRAME, Part("subscription_id", 1, "B"), Part("committed_chunk_id", 8, "Q")),
     },
     (CURRENT,),
-    rb"(?=[\x00-\x03]...[\x00\x80][\x01-\x1f]\x00[\x01\x02])",
+    rb"(?=(?!\x00\x00\x00[\x00-\x03])[\x00-\x03]...[\x00\x80][\x01-\x1f]\x00[\x01\x02])",
     layouts.COMMANDS,
     frozenset((0x01, 0x0A)),
     layouts.SASL_AUTHENTICATE,
@@ -234,7 +285,7 @@ DRAFT_LANGUAGE = Language(
         layouts_draft.DELIVER: (*_FRAME, Part("subscription_id", 4, "I")),
     },
     (DRAFT, DRAFT_TIMED),
-    rb"(?=[\x00-\x03]...(?:\x00[\x00-\x0e]|\x03[\xe6\xe7])\x00\x00)",
+    rb"(?=(?!\x00\x00\x00[\x00-\x03])[\x00-\x03]...(?:\x00[\x00-\x0e]|\x03[\xe6\xe7])\x00\x00)",
     layouts_draft.COMMANDS,
     frozenset((0, 9)),
     layouts_draft.SASL_AUTHENTICATE,

@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from dissect.layout import Layout, Style, decoder, walk
 from dissect.model import Verdict
 from dissect.protocols.base import SideView, View
-from dissect.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, Language, is_sound
+from dissect.protocols.effort import STEP, Effort
+from dissect.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, READ, SCANNED, Language
 
 FRAMES = 24
 """Frames of one side that are looked at."""
@@ -53,11 +54,11 @@ def probe_draft(view: View) -> Verdict | None:
 def _probe(view: View, language: Language, protocol: str) -> Verdict | None:
     best: tuple[float, int, tuple[Seen, Seen]] | None = None
     equal = False
+    places = (_place(view, 0, language, protocol), _place(view, 1, language, protocol))
+    if places == (None, None):
+        return None
     for client in (0,) if view.syn else (0, 1):
-        seen = (
-            _look(view.sides[0], language, client == 0, view.final),
-            _look(view.sides[1], language, client == 1, view.final),
-        )
+        seen = (_look(view, 0, places[0], language, protocol, client == 0), _look(view, 1, places[1], language, protocol, client == 1))
         if seen[0].wrong or seen[1].wrong:
             continue
         frames = seen[0].frames + seen[1].frames
@@ -92,18 +93,53 @@ def _probe(view: View, language: Language, protocol: str) -> Verdict | None:
     return Verdict(protocol, min(confidence, 0.99), tuple(evidence), None, None if equal else client)
 
 
-def _look(side: SideView, language: Language, client: bool, final: bool) -> Seen:
-    if side.from_start and side.runs and side.runs[0][0] == 0:
-        return _follow(side.runs, 0, language, client)
+def _place(view: View, number: int, language: Language, protocol: str) -> int | None:
+    """The first position at which a frame could begin, whoever sent it; None where there is none."""
+    side = view.sides[number]
+    if not side.runs:
+        return None
+    if side.from_start and side.runs[0][0] == 0:
+        return 0
+    key = (protocol, number)
+    place: int = view.known.get(key, 0)
     for position, data in side.runs:
-        found, at = language.search(client, data, 0, len(data), final)
+        if position + len(data) <= place:
+            continue
+        start = max(0, place - position)
+        view.effort.spend(SCANNED * (len(data) - start))
+        match = language.pattern.search(data, start)
+        if match is not None:
+            view.known[key] = place = position + match.start()
+            return place
+        place = position + max(start, len(data) - 7)
+    view.known[key] = place
+    return None
+
+
+def _look(view: View, number: int, place: int | None, language: Language, protocol: str, client: bool) -> Seen:
+    if place is None:
+        return _NOTHING
+    side = view.sides[number]
+    if side.from_start and side.runs[0][0] == 0:
+        return _follow(side, 0, language, client, view.effort)
+    # Bytes that were ruled out are not looked at again, but for the last look, to which other rules apply.
+    key = (protocol, number, client)
+    ruled_out = place if view.final else max(place, view.known.get(key, 0))
+    for position, data in side.runs:
+        end = position + len(data)
+        if end <= ruled_out:
+            continue
+        found, at = language.search(client, data, max(0, ruled_out - position), len(data), view.final, view.effort)
         if found:
-            return _follow(side.runs, position + at, language, client)
+            return _follow(side, position + at, language, client, view.effort)
+        ruled_out = position + at if end == side.end else end
+    view.known[key] = ruled_out
     return _NOTHING
 
 
-def _follow(runs: list[tuple[int, bytes]], position: int, language: Language, client: bool) -> Seen:
+def _follow(side: SideView, position: int, language: Language, client: bool, effort: Effort) -> Seen:
     """Follow the frames from `position` on, over holes too: where a frame ends the next one begins."""
+    runs = side.runs
     tables = language.tables(client)
     doubt = 1.0
     names: list[str] = []
@@ -118,8 +154,19 @@ def _follow(runs: list[tuple[int, bytes]], position: int, language: Language, cl
         while end - at >= 8 and len(names) < FRAMES:
             length, layouts = language.header(tables, data, at, end)
             stop = min(at + length, end)
+            if not effort.spend(2 * STEP):
+                break
             if length <= end - at:
-                layouts = [layout for layout in layouts if is_sound(layout, data, at, stop) and _is_readable(layout, data, at, stop)]
+                sound = [language.is_sound(layout, data, at, stop, effort) for layout in layouts]
+                if None in sound:
+                    break
+                layouts = [
+                    layout
+                    for layout, good in zip(layouts, sound, strict=True)
+                    if good and _is_readable(language, layout, data, at, stop, effort)
+                ]
+            elif not effort.spend(2 * READ * (stop - at)):
+                break
             else:
                 layouts = [layout for layout in layouts if _begins(layout, data, at, stop)]
             if not layouts:
@@ -136,7 +183,7 @@ def _follow(runs: list[tuple[int, bytes]], position: int, language: Language, cl
                 first = first or "Deliver, its size agrees with its chunk header"
                 doubt *= 0.08
             else:
-                if start + end == runs[-1][0] + len(runs[-1][1]):
+                if start + end == side.end:
                     # It may go on otherwise.
                     break
                 first = first or f"{layout.name}, its size leads to the next frame"
@@ -167,13 +214,14 @@ def _weight(layout: Layout, length: int) -> float:
     return _STRICT.get(layout.name, 0.6 if length <= 16 else 0.75)
 
 
-def _is_readable(layout: Layout, data: bytes, start: int, end: int) -> bool:
+def _is_readable(language: Language, layout: Layout, data: bytes, start: int, end: int, effort: Effort) -> bool:
     """Names are printable in practice; bytes of other protocols that happen to fit are not.
 
     Properties of a peer that fill their frame do not happen, whatever an application calls itself.
     """
     if layout.name in ("Publish", "Deliver", "PeerProperties"):
         return True
+    effort.spend(language.costs[layout] * (end - start))
     fields: Any = decoder(layout, _PLAIN)(data, start, end)
     stack = [fields]
     while stack:
@@ -189,14 +237,16 @@ def _is_readable(layout: Layout, data: bytes, start: int, end: int) -> bool:
 
 def _first(layout: Layout, data: bytes, start: int, end: int) -> str:
     """The strongest thing to say of the first frame."""
-    fields = decoder(layout, _PLAIN)(data, start, end)
     what = f"{layout.name} {layout.kind}" if layout.kind != "one_way" else layout.name
+    if layout.name == "Deliver":
+        return f"{what}, the checksum of its chunk is right"
+    if layout.name == "Publish":
+        return f"{what} of exactly {end - start} bytes"
+    fields = decoder(layout, _PLAIN)(data, start, end)
     if "peer_properties" in fields:
         return f"{what}, {_fills(len(fields['peer_properties']), 'property', 'properties')}"
     if "mechanisms" in fields:
         return f"{what}, {_fills(len(fields['mechanisms']), 'mechanism', 'mechanisms')}"
-    if "chunk" in fields:
-        return f"{what}, the checksum of its chunk is right"
     return f"{what} of exactly {end - start} bytes"
 
 

@@ -123,8 +123,7 @@ def _block(block: Chunk, data: bytes, start: int, before: bytes) -> bytes:
     size = block.unpacked
     if not size:
         return b""
-    if size > RATIO * len(packed) + 64:
-        raise Unpackable(block.header, f"{len(packed)} bytes cannot unpack to {size}")
+    _check_ratio(block.header, len(packed), size)
     skip = 0
     if before and size >= SMALLEST_MATCHED:
         # The decoder takes no dictionary, so the block gets a sequence in front that writes it: the last four bytes and all others as
@@ -139,6 +138,11 @@ def _block(block: Chunk, data: bytes, start: int, before: bytes) -> bytes:
     if count - skip != size:
         raise Unpackable(block.start, f"unpacks to {count - skip} bytes, not {size}")
     return bytes(memoryview(unpacked)[skip:])
+
+
+def _check_ratio(header: int, packed: int, size: int) -> None:
+    if size > RATIO * packed + 64:
+        raise Unpackable(header, f"{packed} bytes cannot unpack to {size}")
 
 
 def _literals(count: int) -> bytes:

@@ -33,6 +33,7 @@ from dissect.protocols.base import (
     Protocol,
     straighten,
 )
+from dissect.protocols.effort import STEP
 from dissect.protocols.seastar import compression, layouts
 from dissect.protocols.seastar.behaviour import BEHAVIOUR
 from dissect.protocols.seastar.compression import Unpackable
@@ -40,10 +41,12 @@ from dissect.protocols.seastar.framing import (
     FAR,
     FORCED,
     GREETING,
+    LEAP,
+    LIKELY,
     LONGEST_HEADER,
     OPENED,
+    RULED_OUT,
     SPREAD,
-    STEP,
     UNKNOWN,
     Framing,
     Offer,
@@ -54,6 +57,7 @@ from dissect.protocols.seastar.framing import (
     needed,
     plausible,
     read_offer,
+    within,
 )
 from dissect.protocols.seastar.layouts import (
     COMPRESS,
@@ -69,7 +73,7 @@ from dissect.protocols.seastar.layouts import (
     TIMEOUT,
 )
 from dissect.protocols.seastar.private import PRIVATE
-from dissect.protocols.seastar.probe import NAME, probe
+from dissect.protocols.seastar.probe import NAME, SHORTEST, probe
 from dissect.protocols.seastar.telling import TEXT, connection_text, hint, paired, relate, says, unanswered
 
 _u32 = Struct("<I").unpack_from
@@ -102,7 +106,7 @@ class SeastarDissector(Dissector):
     protocol: ClassVar[str] = NAME
     header_size: ClassVar[int] = 4
     reuse: ClassVar[str] = "supersede"
-    DERIVED = ("tables", "names", "one_way", "style", "render", "forced")
+    DERIVED = ("tables", "names", "one_way", "style", "render", "forced", "agreed")
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -114,6 +118,7 @@ class SeastarDissector(Dissector):
         self.style = Style(options.bytes_as, options.show_secrets, options.values_limit)
         self.render = RENDER[options.bytes_as]
         self.forced = FORCED.get(context.verdict.layout or "")
+        self.agreed: tuple[Offer | None, Offer | None, Terms] | None = None
         # What is known when bytes are cut
         self.greetings = [_EXPECTED, _EXPECTED]
         self.offers: list[Offer | None] = [None, None]
@@ -123,6 +128,7 @@ class SeastarDissector(Dissector):
         self.last_ids: list[int | None] = [None, None]
         self.possible: tuple[dict[int, list[Framing]], dict[int, list[Framing]]] = ({}, {})
         self.held = [False, False]
+        self.heard: list[tuple[int | None, int, bool] | None] = [None, None]
         self.first: int | None = None
         self.news = False
         self.begins: list[int | None] = [0 if context.syn else None] * 2
@@ -151,7 +157,11 @@ class SeastarDissector(Dissector):
     def _negotiated(self) -> Terms:
         if self.client is None:
             return UNKNOWN
-        return agree(self.offers[self.client], self.offers[1 - self.client])
+        client, server = self.offers[self.client], self.offers[1 - self.client]
+        agreed = self.agreed
+        if agreed is None or agreed[0] is not client or agreed[1] is not server:
+            agreed = self.agreed = (client, server, agree(client, server))
+        return agreed[2]
 
     def candidates(self, side: int, terms: Terms) -> list[Framing]:
         """The framings that `side` may have."""
@@ -186,7 +196,7 @@ class SeastarDissector(Dissector):
         client, server = self.offers[self.client], self.offers[1 - self.client]
         if server is not None and server.rest:
             return "the server's negotiation is damaged"
-        terms = agree(client, server)
+        terms = self._negotiated()
         if (client is not None or server is not None) and len(self.candidates(side, terms)) == 1:
             return None
         missing = [name for name, offer in (("client", client), ("server", server)) if offer is None]
@@ -220,25 +230,43 @@ class SeastarDissector(Dissector):
         elif len(features.get(CONNECTION_ID, b"")) == 8:
             self.facts["connection_id"] = _u64(features[CONNECTION_ID])[0]
 
-    def _tells_client(self, side: int, data: bytes) -> bool:
-        """Whether it is known which side is the client, when `side` begins with this negotiation frame.
+    def _tells_client(self, side: int, data: bytes, at: int, end: int) -> bool:
+        """Whether it is known which side is the client, when `side` begins with the negotiation frame data[at:end].
 
         An answer waits for what it answers, should that have been captured later.
         """
-        if self.client is None and not self._learns_client(side, data):
+        other = 1 - side
+        told = (self.client, self.greetings[other], self.held[other])
+        if self.held[side]:
+            if told == self.heard[side] and not self._may_look_behind(side):
+                return False
+        else:
+            self.offers[side] = read_offer(data[at:end])
+        self.heard[side] = told
+        if self.client is None and not self._learns_client(side, end - at):
             return False
-        if side != self.client and self.greetings[1 - side] == _EXPECTED:
+        if side != self.client and self.greetings[other] == _EXPECTED:
             self.held[side] = True
-            self.offers[side] = read_offer(data)
-            self.news = self.held[1 - side]
+            self.news = self.held[other]
             return False
         return True
 
-    def _learns_client(self, side: int, data: bytes) -> bool:
+    def _may_look_behind(self, side: int) -> bool:
+        """Whether it is worth while to look again at what follows a negotiation frame that waits: more did, and has paid for it."""
+        flow = self.flows[side]
+        seen = flow.position + flow.have + flow.queued
+        if seen <= flow.effort.seen or self.client is not None:
+            return False
+        flow.effort.pay(seen - flow.effort.seen)
+        flow.effort.seen = seen
+        return flow.effort.left > 0
+
+    def _learns_client(self, side: int, size: int) -> bool:
         other = 1 - side
-        features = read_offer(data).features
         offers = self.offers
-        offers[side] = read_offer(data)
+        ours = offers[side]
+        assert ours is not None
+        features = ours.features
         if STREAM_PARENT in features:
             self.client = side
         elif CONNECTION_ID in features:
@@ -246,11 +274,10 @@ class SeastarDissector(Dissector):
         elif self.greetings[other] == _MISSED:
             # It sends what can only follow this answer to its own negotiation, which was before the capture.
             self.client = other
-        elif (asks := self._asks(side, len(data))) is not None:
+        elif (asks := self._asks(side, size)) is not None:
             self.client = side if asks else other
         elif self.held[other]:
-            ours, theirs = offers[side], offers[other]
-            assert ours is not None
+            theirs = offers[other]
             assert theirs is not None
             if theirs.exceeds(ours):
                 self.client = other
@@ -271,6 +298,10 @@ class SeastarDissector(Dissector):
     def _asks(self, side: int, size: int) -> bool | None:
         """Whether `side` sends requests or responses behind its negotiation frame of `size` bytes, where that can be told."""
         flow = self.flows[side]
+        if flow.have + flow.queued - size < SHORTEST:
+            return None
+        flow.effort.begin(flow.have + flow.queued, len(flow.starts) + len(flow.queue))
+        flow.effort.spend(16 * STEP + 32 * len(flow.queue) + (flow.have + flow.queued >> 4))
         behind = takewhile(lambda item: isinstance(item, Chunk), flow.queue)
         data = flow.join()[flow.position - flow.base + size :] + b"".join(item.data for item in behind if isinstance(item, Chunk))
         ours, theirs = self.offers[side], self.offers[1 - side]
@@ -279,9 +310,9 @@ class SeastarDissector(Dissector):
             return None
         fits = []
         for kind, framings in (("request", asks), ("response", answers)):
-            found = [fit(one, data, 0, len(data), {len(data): 1}) for one in framings if one.kind == kind]
+            found = [fit(one, data, 0, len(data), {len(data): 1}, flow.effort) for one in framings if one.kind == kind]
             # The first id of a connection is a small one.
-            fits.append(any(one is not None and abs(one.first_id) <= STEP for one in found))
+            fits.append(any(one is not None and one is not RULED_OUT and abs(one.first_id) <= LEAP for one in found))
         return None if fits[0] == fits[1] else fits[0]
 
     # Bytes to frames
@@ -330,7 +361,7 @@ class SeastarDissector(Dissector):
         if framing is None or self.greetings[side] == _EXPECTED:
             if self.greetings[side] == _EXPECTED and data.startswith(MAGIC, at) and len(data) - at >= GREETING:
                 end = at + GREETING + _u32(data, at + len(MAGIC))[0]
-                if end <= len(data) and end - at <= self.options.frame_limit and self._tells_client(side, data[at:end]):
+                if end <= len(data) and end - at <= self.options.frame_limit and self._tells_client(side, data, at, end):
                     if self.held[side]:
                         self.flows[side].raise_releases(self.now)
                     self._learn(side, data[at:end])
@@ -368,7 +399,7 @@ class SeastarDissector(Dissector):
                     return 0
                 length = GREETING + int(_u32(data, at + len(MAGIC))[0])
                 known = left < length or length > self.options.frame_limit
-                return length if known or self._tells_client(side, data[at : at + length]) else WAIT
+                return length if known or self._tells_client(side, data, at, at + length) else WAIT
             self._miss(side)
             framing = framing or self._framing(side)
         if framing is None:
@@ -404,7 +435,8 @@ class SeastarDissector(Dissector):
 
     def broken(self, side: int, data: bytes) -> None:
         if self.greetings[side] == _EXPECTED and data.startswith(MAGIC) and len(data) >= GREETING:
-            if self.client is None and not self._learns_client(side, data):
+            self.offers[side] = read_offer(data)
+            if self.client is None and not self._learns_client(side, len(data)):
                 self.client = self.first
             self._learn(side, data)
 
@@ -456,51 +488,68 @@ class SeastarDissector(Dissector):
         missing = flow.missing if final else 0
         candidates = self.candidates(side, self.terms()) if framing is None else [framing]
         possible = self.possible[side]
+        going = flow.effort.spend(8 * STEP + 8 * len(starts))
         for start, segments in starts:
             ruled = possible.get(base + start) if framing is None else candidates
             if ruled is None:
+                if not (going := flow.effort.spend(LIKELY)):
+                    break
                 ruled = likely(candidates, data, start, end)
                 if end - start >= LONGEST_HEADER:
                     # what is ruled out now is so for every later end
                     possible[base + start] = ruled
             if not ruled:
                 continue
+            if not going or not (going := flow.effort.spend(2 * STEP)):
+                break
             if framing is not None:
                 found = self._goes_on(side, framing, data, start, end, missing)
             else:
                 need = 1 if certain and start == at else needed(segments, end - start)
-                found = self._guess(side, [one for one in ruled if one in candidates], data, start, end, missing, need)
+                left = within([one for one in ruled if one in candidates], data, start, end, missing)
+                found, gone = self._guess(side, left, data, start, end, missing, need)
+                if gone and base + start in possible:
+                    possible[base + start] = [one for one in ruled if one not in gone]
             if found is not None:
                 if framing is None:
                     self._adopt(side, found)
                     self._settle()
                 self.strict[side] = True
                 return True, start
-        if certain:
-            return False, at
         behind = flow.starts[index - FAR + 2] - base if index >= FAR - 1 else at
         keep = max(at, behind)
-        for position in [one for one in possible if one < base + keep]:
+        for position in [one for one in possible if one < base + keep and not (certain and one == begins)]:
             del possible[position]
-        return False, keep
+        return False, at if certain else keep
 
     def _goes_on(self, side: int, framing: Framing, data: bytes, start: int, end: int, missing: int) -> Framing | None:
         """The framing of `side`, if frames of it from `start` end at `end`."""
         ends = {end: 1, end + missing: 1}
         previous, limit = self.last_ids[side], self.options.frame_limit
-        found = fit(framing, data, start, end, ends, known=True, previous=previous, missing=missing, limit=limit)
-        if found is None or (previous is None and found.frames == 1 and not found.proof and abs(found.first_id) > SPREAD):
+        effort = self.flows[side].effort
+        found = fit(framing, data, start, end, ends, effort, known=True, previous=previous, missing=missing, limit=limit)
+        if (
+            found is None
+            or found is RULED_OUT
+            or (previous is None and found.frames == 1 and not found.proof and abs(found.first_id) > SPREAD)
+        ):
             # Without an id to compare with, one frame with a large one is chance.
             return None
         return framing
 
-    def _guess(self, side: int, candidates: list[Framing], data: bytes, start: int, end: int, missing: int, need: int) -> Framing | None:
-        """The framing in which frames from `start` end at `end`, if one is sound enough; `need`: so many frames make a guess."""
-        limit = self.options.frame_limit
+    def _guess(
+        self, side: int, candidates: list[Framing], data: bytes, start: int, end: int, missing: int, need: int
+    ) -> tuple[Framing | None, list[Framing]]:
+        """The framing in which frames from `start` end at `end`, if one is sound enough, and those that are ruled out there for good.
+
+        `need`: so many frames make a guess.
+        """
+        limit, effort = self.options.frame_limit, self.flows[side].effort
         other = self.framings[1 - side]
         sure = other is not None or self.offers != [None, None]
         answers = other is not None and other.kind == "request"
         doubtful: list[Framing] = []
+        gone: list[Framing] = []
         guesses: list[tuple[tuple[bool, int], Framing]] = []
         alone = True
         while True:
@@ -508,7 +557,10 @@ class SeastarDissector(Dissector):
                 # One frame will do where these certainly are frames and no other framing fits.
                 enough = 1 if answers and candidate.kind == "response" else need
                 ends = {end: enough, end + missing: enough}
-                found = fit(candidate, data, start, end, ends, proof_will_do=sure and alone, missing=missing, limit=limit)
+                found = fit(candidate, data, start, end, ends, effort, proof_will_do=sure and alone, missing=missing, limit=limit)
+                if found is RULED_OUT:
+                    gone.append(candidate)
+                    continue
                 if found is None or (answers and candidate.kind == "response" and not self._asked(1 - side, found.last_id)):
                     continue
                 if (found.proof and alone) or (found.frames > 1 and candidate.kind != "stream"):
@@ -522,8 +574,8 @@ class SeastarDissector(Dissector):
             guesses = []
             alone = False
         if guesses:
-            return min(guesses, key=lambda one: one[0])[1]
-        return doubtful[0] if len(doubtful) == 1 else None
+            return min(guesses, key=lambda one: one[0])[1], gone
+        return doubtful[0] if len(doubtful) == 1 else None, gone
 
     def _asked(self, side: int, ident: int) -> bool:
         """Whether a response with this msg_id may answer what `side` has asked so far."""

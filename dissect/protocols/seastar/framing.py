@@ -6,12 +6,14 @@ the library could have written. Streams are no part of a guess, unless the negot
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Set
 from itertools import product
 from struct import Struct
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from dissect.layout.values import lossy
+from dissect.protocols.effort import STEP, Effort
 from dissect.protocols.seastar.compression import LAST_CHUNK, LZ4, LZ4_FRAGMENTED, RATIO, Unpackable, chunks, unpack, unpack_head
 from dissect.protocols.seastar.layouts import (
     COMPRESS,
@@ -47,7 +49,7 @@ LARGE_ID_FRAMES = 4
 """A guess whose msg_ids are large needs so many frames."""
 LARGEST_VERB = 1 << 32
 LARGEST_TIMEOUT = 1 << 40
-STEP = 1 << 10
+LEAP = 1 << 10
 """Requests of one chain: how far one msg_id may be above the one before."""
 SPREAD = 1 << 16
 """Responses of one chain: how far apart their msg_ids may be."""
@@ -269,6 +271,27 @@ def needed(segments: int, size: int) -> int:
     return 3 if segments <= FAR and size >= segments * LARGE_SEGMENT else NEVER
 
 
+class Ends(NamedTuple):
+    """Where the segments from one on end, `FAR` of them at most, and how many frames have to end there; as a mapping, but nothing is made
+    for those that no frame ends with."""
+
+    starts: list[int]
+    segment: int
+    end: int
+
+    @property
+    def last(self) -> int:
+        following = self.segment + FAR
+        return self.starts[following] if following < len(self.starts) else self.end
+
+    def get(self, position: int, otherwise: int) -> int:
+        starts = self.starts
+        index = bisect_left(starts, position, self.segment + 1)
+        if position != (starts[index] if index < len(starts) else self.end) or position > self.last:
+            return otherwise
+        return needed(index - self.segment, position - starts[self.segment])
+
+
 class Fit(NamedTuple):
     """Frames that tile the bytes up to `end`; `proof`: something in them that chance does not make."""
 
@@ -284,12 +307,17 @@ class Fit(NamedTuple):
         return not self.proof, max(abs(self.first_id), abs(self.last_id))
 
 
+RULED_OUT: Final = Fit(-1, 0, False, 0, 0)
+"""Says that no further byte will make these frames."""
+
+
 def fit(
     framing: Framing,
     data: bytes,
     at: int,
     bound: int,
-    ends: Mapping[int, int],
+    ends: Mapping[int, int] | Ends,
+    effort: Effort,
     *,
     proof_will_do: bool = False,
     previous: int | None = None,
@@ -301,7 +329,8 @@ def fit(
 
     `known`: the framing is certain and only the place is not; `previous` is the msg_id that this side sent last.
     A hole of `missing` bytes follows `bound`: a frame may also end right behind it.
-    `limit` bounds what is unpacked.
+    `limit` bounds what is unpacked, `effort` all of it: where none is left, no frames are found. RULED_OUT where bytes that are there
+    are no frames, whatever follows.
     """
     frames = 0
     proof = False
@@ -310,6 +339,8 @@ def fit(
     seen: set[int] = set()
     kind, extra, codec = framing
     while at < bound:
+        if not effort.spend(STEP):
+            return None
         inner, begin, stop = data, at, bound
         if codec is not None:
             if bound - at < 4:
@@ -325,11 +356,13 @@ def fit(
                 continue
             inner = _opened(codec, data, at, min(after, bound), after, limit)
             if not inner:
-                return None
+                return RULED_OUT if after <= bound else None
             begin, stop = 0, len(inner)
+            effort.spend(min(after, bound) - at + (stop >> 2))
         head = _head(kind, extra, inner, begin, stop, last, seen, known)
         if head is None:
-            return None
+            whole = stop - begin >= LONGEST_HEADER if codec is None else after <= bound
+            return RULED_OUT if whole else None
         size, ident, proved = head
         if codec is None:
             after = at + size
@@ -337,7 +370,7 @@ def fit(
                 return None
         elif after <= bound:
             if size != stop:
-                return None
+                return RULED_OUT
             proved = True
         proof = proof or proved
         if ident:
@@ -366,7 +399,7 @@ def _opened(codec: str, data: bytes, at: int, there: int, after: int, limit: int
 
 
 def _head(
-    kind: Kind, extra: bool, data: bytes, at: int, bound: int, last: int | None, seen: set[int], known: bool
+    kind: Kind, extra: bool, data: bytes, at: int, bound: int, last: int | None, seen: Set[int], known: bool
 ) -> tuple[int, int, bool] | None:
     """Size, msg_id and proof of the plain frame whose header stands at `at`; None if that is no header."""
     if kind == "stream":
@@ -382,7 +415,7 @@ def _head(
             timeout, verb, ident, size = _request_timeout(data, at)
         else:
             verb, ident, size = _request(data, at)
-        if not 0 < ident <= LARGEST_ID or (last is not None and not 0 < ident - last <= (LEEWAY if known else STEP)):
+        if not 0 < ident <= LARGEST_ID or (last is not None and not 0 < ident - last <= (LEEWAY if known else LEAP)):
             return None
         if not known and (timeout >= LARGEST_TIMEOUT or verb >= LARGEST_VERB):
             return None
@@ -412,17 +445,34 @@ def _head(
 def likely(framings: Iterable[Framing], data: bytes, at: int, bound: int) -> list[Framing]:
     """Those of `framings` that the first header at `at` does not rule out; a cheap test before `fit`."""
     found: list[Framing] = []
+    packed: dict[str | None, bool] = {}
     for framing in framings:
         kind, extra, codec = framing
         if codec is None:
-            possible = _head(kind, extra, data, at, bound, None, set(), False) is not None
+            possible = _head(kind, extra, data, at, bound, None, _NONE_SEEN, False) is not None
         elif kind == "sealed":
             possible = bound - at >= 4
         else:
-            possible = bound - at < 8 or _packed(codec, *_record(data, at))
+            if codec not in packed:
+                packed[codec] = bound - at < 8 or _packed(codec, *_record(data, at))
+            possible = packed[codec]
         if possible:
             found.append(framing)
     return found
+
+
+def within(framings: Iterable[Framing], data: bytes, at: int, bound: int, missing: int = 0) -> list[Framing]:
+    """Those of `framings` whose first frame may be in data[at:bound], as far as its first length tells: another cheap test."""
+    after = at + 4 + _u32(data, at)[0] if bound - at >= 4 else bound + 1
+    if after <= bound or after == bound + missing:
+        return list(framings)
+    return [framing for framing in framings if framing.codec is None]
+
+
+LIKELY: Final = 3 * STEP
+"""What `likely` costs."""
+
+_NONE_SEEN: Final[frozenset[int]] = frozenset()
 
 
 def _packed(codec: str, size: int, head: int) -> bool:

@@ -3,8 +3,22 @@
 from __future__ import annotations
 
 from dissect.model import Verdict
-from dissect.protocols.base import SideView, View
-from dissect.protocols.seastar.framing import FAR, GREETING, UNKNOWN, Fit, Framing, fit, likely, needed, read_offer
+from dissect.protocols.base import View
+from dissect.protocols.seastar.framing import (
+    FAR,
+    GREETING,
+    LIKELY,
+    LONGEST_HEADER,
+    RULED_OUT,
+    UNKNOWN,
+    Ends,
+    Fit,
+    Framing,
+    fit,
+    likely,
+    read_offer,
+    within,
+)
 from dissect.protocols.seastar.layouts import CONNECTION_ID, MAGIC, STREAM_PARENT
 
 NAME = "seastar-rpc"
@@ -14,6 +28,9 @@ CHAIN = 4
 ALONE = 8
 """The same where the other side is there and fits nothing so far."""
 SURE, UNSURE = 0.92, 0.7
+
+SHORTEST = 4
+"""Bytes of the shortest frame."""
 
 LATEST = 2 * FAR
 """Segments of each side that are looked at each time, the latest ones."""
@@ -49,7 +66,7 @@ def _client(view: View, side: int) -> int | None:
 def _guess(view: View) -> Verdict | None:
     found: list[tuple[int, Framing, Fit]] = []
     for side in (0, 1):
-        one = _chain(view.sides[side], view.final)
+        one = _chain(view, side)
         if one is not None:
             found.append((side, *one))
     if not found:
@@ -75,19 +92,38 @@ def _guess(view: View) -> Verdict | None:
     return Verdict(NAME, SURE if sure else UNSURE, evidence, client=client)
 
 
-def _chain(side: SideView, final: bool) -> tuple[Framing, Fit] | None:
+def _chain(view: View, number: int) -> tuple[Framing, Fit] | None:
     """The first framing in which enough frames end with a segment."""
-    for index, (_position, data) in enumerate(side.runs):
+    side, effort = view.sides[number], view.effort
+    if not side.runs:
+        return None
+    # By the place of a segment start: the framings that its first header leaves possible, whatever follows
+    possible = view.known.setdefault((NAME, number), {})
+    for index, (position, data) in enumerate(side.runs):
         starts = side.segments if index == 0 else [0]
-        ends = [*starts[1:], len(data)]
-        for segment in range(0 if final else max(0, len(starts) - LATEST), len(starts)):
+        end = len(data)
+        first = 0 if view.final else max(0, len(starts) - LATEST)
+        effort.spend(8 * (len(starts) - first))
+        for segment in range(first, len(starts)):
             start = starts[segment]
-            framings = likely(GUESSES, data, start, len(data))
+            if end - start < SHORTEST:
+                continue
+            framings = possible.get(position + start)
+            if framings is None:
+                if not effort.spend(LIKELY):
+                    return None
+                framings = likely(GUESSES, data, start, end)
+                if end - start >= LONGEST_HEADER:
+                    possible[position + start] = framings
             if not framings:
                 continue
-            near = {end: needed(count, end - start) for count, end in enumerate(ends[segment : segment + FAR], 1)}
-            bound = max(near)
-            found = [(framing, one) for framing in framings if (one := fit(framing, data, start, bound, near)) is not None]
+            ends = Ends(starts, segment, end)
+            bound = ends.last
+            tried = [(one, fit(one, data, start, bound, ends, effort)) for one in within(framings, data, start, bound)]
+            found = [(framing, one) for framing, one in tried if one is not None and one is not RULED_OUT]
             if found:
                 return min(found, key=lambda one: one[1].doubt)
+            gone = [framing for framing, one in tried if one is RULED_OUT]
+            if gone and position + start in possible:
+                possible[position + start] = [framing for framing in framings if framing not in gone]
     return None
