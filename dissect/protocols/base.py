@@ -423,7 +423,7 @@ class Dissector:
     key: ClassVar[tuple[int, int]] = (0, 0)
     """Where in a frame the bytes are that choose its handler: from and to."""
     MADE_OF: ClassVar[tuple[str, ...]] = ("context",)
-    DERIVED: ClassVar[tuple[str, ...]] = ("options", "handlers", "lanes", "release", "began")
+    DERIVED: ClassVar[tuple[str, ...]] = ("options", "handlers", "lanes", "release", "began", "spread")
     """Members that are no state, but made of `context` or for speed only: another process makes them again."""
 
     def __init__(self, context: Context) -> None:
@@ -454,6 +454,8 @@ class Dissector:
         """Records that were made, and perhaps paired, but are not handed on because of it."""
         self.release = self.began = 0
         """Of the frame that `decode` is given: the packet that made it certain, and the first that brought bytes of it."""
+        self.spread = False
+        """Whether several packets brought bytes of it."""
         self.set_lanes()
 
     def set_lanes(self) -> None:
@@ -1262,7 +1264,7 @@ def _make(cuts: Iterator[Cut], options: Options, emitted: list[Emitted]) -> None
                 if dissector.pairer is not None:
                     dissector.pairer.take(one, append)
                 continue
-            dissector.release, dissector.began = release, began
+            dissector.release, dissector.began, dissector.spread = release, began, first_number != number
             decoded = dissector.decode(side, data, start, end, damage)
             sender = SENDERS[dissector.client][side]
             if damage is not None:

@@ -333,3 +333,14 @@ def test_batches_do_not_change_what_is_hidden(key: int) -> None:
         cut = [(side, data[at : at + pieces]) for side, data in sent for at in range(0, len(data), pieces)]  # type: ignore[arg-type, index]
         packets = conversation(cut, 5552)
         assert said(packets, 1) == said(packets, 7) == said(packets)
+
+
+def test_an_answer_that_takes_in_what_follows_it_is_hidden() -> None:
+    """What the server sends back to a login belongs to it."""
+    login = rabbitmq("SCRAM-SHA-256")
+    sent = [(side, bytearray(data)) for side, data in login.sent]
+    answer = sent[3][1]
+    answer[0], answer[15] = 1, 0xF0  # its size, and how many mechanisms it names
+    packets = conversation([(side, bytes(data)) for side, data in sent], login.port)
+    assert found(SECRET, texts(packets, full=True)) == []
+    assert "SaslHandshake" in texts(packets)["details"]

@@ -406,7 +406,7 @@ class StreamDissector(Dissector):
         of_server = self.client is not None and side != self.client
         certain = frame.whole and not astray
         certain = certain or (of_server and layout in self.language.delivered and self._is_chunk(frame))
-        seen = Seen(name, certain, self.guard.trusted[side], login, self.began, self.release)
+        seen = Seen(name, certain, self.guard.trusted[side], login, self.began, self.spread, self.release)
         self.guard.trusted[side] = frame.sound
         if of_server:
             accepts = name in ("Tune", "Open") or (name == "SaslAuthenticate" and frame.fields.get("response_code_label") == "OK")

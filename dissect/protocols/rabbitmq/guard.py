@@ -78,6 +78,8 @@ class Seen(NamedTuple):
     """The name of a mechanism that is in use stands where SaslAuthenticate has it, or SaslAuthenticate lies within."""
     began: int
     """The first packet that brought bytes of it."""
+    spread: bool
+    """Others brought bytes of it too."""
     release: int
     """The packet that made it certain."""
 
@@ -132,7 +134,11 @@ class Guard:
         """Whether a frame of the server is shown as what it says it is; `accepts`: it lets the client in."""
         if not seen.sound:
             inside = self.place in (Place.BEFORE, Place.INSIDE) or seen.began < self.until
-            return not seen.login and (seen.name in HANDSHAKE or not inside)
+            shown = seen.name in HANDSHAKE or not inside
+            if seen.spread and (self.place is Place.INSIDE or seen.began < self.until):
+                # One that takes in what follows it, in other packets, may hold what the server sends back to a login
+                shown = seen.name == "SaslAuthenticate"
+            return not seen.login and shown
         if self.place is not Place.OUTSIDE:
             self.told += seen.name == "SaslAuthenticate"
             if accepts:
