@@ -25,6 +25,8 @@ class Reader:
         self.name = blocks.name
         self.format = ""
         self._links: dict[int, None] = {}
+        self.secrets: pcapng.Secrets = []
+        """Key logs of TLS found so far, each with the number of packets before it; whoever uses one takes it away."""
         self._packets = self._begin()
 
     def _begin(self) -> Iterator[PacketBatch]:
@@ -36,7 +38,7 @@ class Reader:
             return pcap.read_packets(self._blocks, self._links)
         if magic == pcapng.MAGIC:
             self.format = "pcapng"
-            return pcapng.read_packets(self._blocks, self._links)
+            return pcapng.read_packets(self._blocks, self._links, self.secrets)
         if not start:
             raise CaptureError("is empty", self.name)
         if magic in pcap.MODIFIED:

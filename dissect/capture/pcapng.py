@@ -24,7 +24,7 @@ Ints = NDArray[np.int64]
 MAGIC = bytes.fromhex("0a0d0d0a")
 BYTE_ORDERS = {bytes.fromhex("4d3c2b1a"): "<", bytes.fromhex("1a2b3c4d"): ">"}
 
-SECTION, INTERFACE, OBSOLETE, SIMPLE, ENHANCED = 0x0A0D0D0A, 1, 2, 3, 6
+SECTION, INTERFACE, OBSOLETE, SIMPLE, ENHANCED, SECRETS = 0x0A0D0D0A, 1, 2, 3, 6, 10
 LEAST = {SECTION: 28, INTERFACE: 20, OBSOLETE: 32, SIMPLE: 16, ENHANCED: 32}
 """The whole length of the smallest block of each kind that is read."""
 
@@ -35,6 +35,18 @@ MOST_INTERFACES = 1 << 24
 """Of one section. Dozens are many."""
 
 OPTION_RESOLUTION, OPTION_OFFSET = 9, 14
+
+TLS_KEYS = 0x544C534B
+"""The kind of secrets that is a key log of TLS."""
+
+LEAST_SECRETS = 20
+
+SECRETS_KEPT, SECRETS_EACH = 32 << 20, 128
+"""Bytes of key logs that wait for somebody to take them, and what each counts besides its own; those beyond are passed over."""
+
+Secrets = list[tuple[int, bytes]]
+"""Key logs inside a capture, each with the number of packets before it."""
+
 LAST_SECOND = (1 << 63) // 1_000_000_000 - 1
 LAST_NS = LAST_SECOND * 1_000_000_000
 """Times are 64 bits of nanoseconds; what is later stops here, what is before 1970 at 0."""
@@ -100,12 +112,19 @@ class Walked(NamedTuple):
     skip: bool = False
 
 
-def read_packets(blocks: Blocks, links: dict[int, None]) -> Iterator[PacketBatch]:
-    """The packets of all sections; the link types of the interfaces go into `links`."""
+def read_packets(blocks: Blocks, links: dict[int, None], secrets: Secrets | None = None) -> Iterator[PacketBatch]:
+    """The packets of all sections; the link types of the interfaces go into `links`, key logs of TLS into `secrets`."""
     sections = Sections(links)
     base, buffer = 0, blocks.read(12)
     while buffer:
         walked = sections.walk(buffer)
+        if secrets is not None and sections.secrets:
+            room = SECRETS_KEPT - sum(len(text) + SECRETS_EACH for _, text in secrets)
+            for before, text in sections.secrets:
+                room -= len(text) + SECRETS_EACH
+                if room >= 0:
+                    secrets.append((blocks.packets + before, text))
+        sections.secrets.clear()
         if walked.packets:
             columns = [np.concatenate(same) for same in zip(*walked.packets, strict=True)]
             time_ns, offset, captured, wire, link = columns
@@ -150,18 +169,23 @@ class Sections:
     """Where the reading is: the section's byte order and interfaces, and the time of the last packet."""
 
     def __init__(self, links: dict[int, None]) -> None:
+        self.secrets: Secrets = []
+        """Key logs in the buffer that was walked last, each with the number of packets before it in this buffer."""
         self._links = links
         self._order = "<"
         self._interfaces = Interfaces()
         self._limit = ALWAYS
         self._time_ns = 0
+        self._walked = 0
+        """Packets of the buffer at hand so far."""
 
     def walk(self, buffer: bytes) -> Walked:
         """The packets of all whole blocks."""
         parts: list[Packets] = []
+        self._walked = 0
         at, end = 0, len(buffer)
         while end - at >= 12:
-            found: dict[int, list[int]] = {ENHANCED: [], SIMPLE: [], OBSOLETE: [], INTERFACE: []}
+            found: dict[int, list[int]] = {ENHANCED: [], SIMPLE: [], OBSOLETE: [], INTERFACE: [], SECRETS: []}
             at = self._run(buffer, at, found)
             wrong = self._packets(buffer, found, parts)
             if wrong is not None:
@@ -192,11 +216,13 @@ class Sections:
                 if len(self._interfaces) >= MOST_INTERFACES:
                     return Walked(parts, at, 0, f"a section describes more than {MOST_INTERFACES} interfaces")
                 self._links[self._describe(buffer, at)] = None
+            elif kind == SECRETS and size >= LEAST_SECRETS:
+                self._unlock(buffer, at, self._walked)
             at += size
         return Walked(parts, at, 12 - (end - at))
 
     def _run(self, buffer: bytes, at: int, found: dict[int, list[int]]) -> int:
-        """Locates packets and interface descriptions from `at` on; the position of the first block that has to be looked at.
+        """Locates packets, interface descriptions and secrets from `at` on; the position of the first block that has to be looked at.
 
         Only this goes block by block.
         """
@@ -218,6 +244,10 @@ class Sections:
                 if not whole or len(interface) >= left:
                     break
                 interface.append(at)
+            elif kind == SECRETS:
+                if size < LEAST_SECRETS or buffer[at + 4 : at + 8] != buffer[follow - 4 : follow]:
+                    break
+                found[kind].append(at)
             elif kind in found:
                 if size < LEAST[kind]:
                     break
@@ -230,7 +260,7 @@ class Sections:
     def _packets(self, buffer: bytes, found: dict[int, list[int]], parts: list[Packets]) -> tuple[int, int, str] | None:
         """Adds the packets of these blocks to `parts`, up to the first block that cannot be true: its position, 0 and the reason."""
         known = len(self._interfaces)
-        described = found.pop(INTERFACE)
+        described, secrets = found.pop(INTERFACE), found.pop(SECRETS)
         links = [self._describe(buffer, place) for place in described]
         pieces = [self._columns(buffer, kind, np.array(starts, np.int64)) for kind, starts in found.items() if starts]
         damage = None
@@ -263,7 +293,19 @@ class Sections:
         for place, link in zip(described, links, strict=True):
             if damage is None or place < damage[0]:
                 self._links[link] = None
+        before = np.searchsorted(at, np.array(secrets, np.int64)).tolist() if pieces else [0] * len(secrets)
+        for place, packets in zip(secrets, before, strict=True):
+            if damage is None or place < damage[0]:
+                self._unlock(buffer, place, self._walked + packets)
+        if pieces:
+            self._walked += len(at)
         return damage
+
+    def _unlock(self, buffer: bytes, at: int, before: int) -> None:
+        """Takes a block of secrets, with so many packets before it, if it is a key log."""
+        size, what, length = struct.unpack_from(self._order + "III", buffer, at + 4)
+        if what == TLS_KEYS and length:
+            self.secrets.append((before, buffer[at + 16 : min(at + 16 + length, at + size - 4)]))
 
     def _columns(self, buffer: bytes, kind: int, at: Ints) -> tuple[NDArray[Any], ...]:
         """Position, size, interface, time, captured and wire length of packet blocks of one kind; the time is -1 where it has none."""
