@@ -118,6 +118,8 @@ class Detector:
         self._segments: tuple[list[int], list[int]] = ([], [])
         self.at = 0
         """The packet with which the bytes so far were weighed last."""
+        self._breaks: list[tuple[int, int]] = []
+        """Side and position of holes of which nobody knows how many bytes they have: what is behind them does not continue."""
         self._packets = 0
         self._next = 0
         self._effort = Effort()
@@ -129,7 +131,10 @@ class Detector:
         self.items.extend(items)
         pieces: list[tuple[int, int, int, int, bytes]] = []
         for item in items:
-            if isinstance(item, Chunk):
+            if isinstance(item, Hole):
+                if item.size is None:
+                    self._breaks.append((item.side, item.position))
+            else:
                 starts, data = item.starts, item.data
                 for index, start in enumerate(starts):
                     end = starts[index + 1] if index + 1 < len(starts) else len(data)
@@ -161,7 +166,7 @@ class Detector:
 
     def _put(self, side: int, position: int, data: bytes) -> None:
         runs = self._runs[side]
-        if runs and runs[-1][0] + len(runs[-1][1]) == position:
+        if runs and runs[-1][0] + len(runs[-1][1]) == position and (side, position) not in self._breaks:
             start, run = runs[-1]
         else:
             start, run = position, bytearray()

@@ -89,7 +89,7 @@ class Message(msgspec.Struct, tag_field="record", tag="message", omit_defaults=T
 
 
 class Gap(msgspec.Struct, tag_field="record", tag="gap", omit_defaults=True, gc=False):
-    """Bytes of a byte stream that belong to no message, or (`in_frame`) are missing inside one."""
+    """Bytes of a byte stream that belong to no message, or (`in_frame`) are missing inside one. `size` is None where nobody knows it."""
 
     v: int
     number: int
@@ -101,7 +101,7 @@ class Gap(msgspec.Struct, tag_field="record", tag="gap", omit_defaults=True, gc=
     sender: Sender | None
     protocol: str
     position: int
-    size: int
+    size: int | None
     reason: Literal["lost", "cut", "skipped"]
     in_frame: bool
 
@@ -263,7 +263,8 @@ class Chunk(msgspec.Struct):
 
 
 class Hole(msgspec.Struct):
-    """Bytes of one side that the capture lacks: `reason` "lost" (never captured) or "cut" (snap length).
+    """Bytes of one side that the capture lacks: `reason` "lost" (never captured) or "cut" (snap length); or that are there and tell nothing
+    ("skipped": TLS that does not authenticate). `size` is None where nobody knows how many there were; positions then go on as if none.
 
     `release` is the order of the packet that made it certain; `order`, `number`, `file` and `time_ns` are those of the packet
     that brought the first byte after it, or else of the conversation's last packet; of a "cut" one, of the packet that was cut.
@@ -271,8 +272,8 @@ class Hole(msgspec.Struct):
 
     side: int
     position: int
-    size: int
-    reason: Literal["lost", "cut"]
+    size: int | None
+    reason: Literal["lost", "cut", "skipped"]
     release: int
     order: int
     number: int

@@ -11,7 +11,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import lru_cache
-from operator import length_hint
+from operator import itemgetter, length_hint
 from time import gmtime, strftime
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
@@ -42,11 +42,19 @@ NEVER = END << 1
 SENDERS: dict[int | None, tuple[Any, Any]] = {None: (None, None), 0: ("client", "server"), 1: ("server", "client")}
 """By the client's side, what each side is."""
 
-_MISSING = {"lost": "lost", "cut": "cut by the snap length", "both": "lost or cut by the snap length"}
+_MISSING = {
+    "lost": "lost",
+    "cut": "cut by the snap length",
+    "both": "lost or cut by the snap length",
+    "skipped": "skipped",
+}
 """How a damaged frame says why bytes of it are missing."""
 
 WAIT = -2
 """`measure`: how long this frame is depends on bytes of the other side that are not there yet."""
+
+UNKNOWN = -1
+"""The size of a gap of which nobody knows how many bytes it has."""
 
 SEARCH = -3
 """`measure`: a frame may begin here or later, only `resync` can tell where."""
@@ -443,6 +451,7 @@ class Dissector:
         """What `cut` has decoded already."""
         self._cuts: list[Cut] = []
         self._emitted = 0
+        self._empty_gaps = False
         self.tally = Tally()
         self.limit_hits = 0
         """Messages of which not all was made."""
@@ -655,7 +664,7 @@ class Dissector:
             self._discount(record)
             self.untold.append(record)
             if type(record) is Message or not record.in_frame:
-                self.unsent.append((int(record.src != self.context.endpoints[0]), position, position + record.size))
+                self.unsent.append((int(record.src != self.context.endpoints[0]), position, position + (record.size or 0)))
 
     def take_back(self, emitted: list[Emitted], cut: Cut) -> None:
         """What was made of a frame before an exception came is not handed on; what pairing told of other requests is."""
@@ -704,7 +713,8 @@ class Dissector:
             since = (self.flows[0].jumbled, self.flows[1].jumbled)
             if since != (NEVER, NEVER):
                 straighten(cuts, [cut[4] for cut in cuts], since)
-            cuts.sort()
+            # A gap that has no bytes stands before the frame at its place; the other members cannot all be compared
+            cuts.sort(key=itemgetter(0, 1, 2, 3) if self._empty_gaps else None)
 
     def gap(
         self, release: int, order: int, rank: int, position: int, side: int, time: str, time_ns: int, size: int, told: tuple[Any, bool]
@@ -715,7 +725,8 @@ class Dissector:
             raise Postponed(reason.what)
         conversation, source, target = self.lanes[side][:3]
         sender = SENDERS[self.client][side]
-        gap = Gap(1, 0, time, time_ns, conversation, source, target, sender, self.protocol, position, size, reason, in_frame)
+        known = size if size != UNKNOWN else None
+        gap = Gap(1, 0, time, time_ns, conversation, source, target, sender, self.protocol, position, known, reason, in_frame)
         if not in_frame:
             self.lost(side)
         count_gap((self.tally, self.context.total), gap)
@@ -966,7 +977,7 @@ class Dissector:
             (release, order, rank, position, side, None, number, file, time_ns, time_ns, None, size, 0, (reason, in_frame), self, order)
         )
         if not in_frame:
-            self.flows[side].told = position + size
+            self.flows[side].told = position + max(size, 0)
 
     def _end_skip(self, side: int, release: int, mark: Mark) -> None:
         """Bytes passed over without finding a frame, up to here, are one gap."""
@@ -981,9 +992,12 @@ class Dissector:
             self._give_up(side, hole.release)
         hole.release = max(hole.release, flow.floor)
         mark = (hole.order, hole.number, hole.file, hole.time_ns)
+        if hole.size is None:
+            self._unknown_hole(side, hole, mark)
+            return
         size = hole.size
         flow.missing = size
-        self._stop(side, hole.release, mark, size, _MISSING[hole.reason])
+        self._stop(side, hole.release, mark, f"{size} bytes {_MISSING[hole.reason]}")
         flow.missing = 0
         partial = flow.partial
         position = hole.position
@@ -1004,7 +1018,18 @@ class Dissector:
             flow.searching = True
             flow.scan = flow.position
 
-    def _stop(self, side: int, release: int, mark: Mark, hole: int, reason: str) -> None:
+    def _unknown_hole(self, side: int, hole: Hole, mark: Mark) -> None:
+        """A hole of which nobody knows how many bytes it has: what was begun ends here, and frames are looked for behind it."""
+        flow = self.flows[side]
+        self._stop(side, hole.release, mark, f"bytes {_MISSING[hole.reason]}")
+        if flow.partial is not None:
+            self._put_partial(side, hole.release, hole.position - flow.partial.position)
+        self._put_gap(side, hole.position, UNKNOWN, hole.reason, False, hole.release, mark)
+        self._empty_gaps = True
+        flow.position = flow.scan = hole.position
+        flow.searching = True
+
+    def _stop(self, side: int, release: int, mark: Mark, reason: str) -> None:
         """The bytes at hand are not continued: an unfinished frame becomes `flow.partial` or, without a whole header, skipped bytes."""
         flow = self.flows[side]
         if flow.partial is not None:
@@ -1021,7 +1046,7 @@ class Dissector:
             if length > 0:
                 self.broken(side, data)
                 first, last = flow.marks(flow.position, flow.position + len(data))
-                flow.partial = _Partial(flow.position, length, data, len(data), f"{hole} bytes {reason}", first, last)
+                flow.partial = _Partial(flow.position, length, data, len(data), reason, first, last)
                 flow.position += len(data)
                 flow.drop()
                 return
@@ -1037,7 +1062,7 @@ class Dissector:
         flow = self.flows[side]
         if not flow.starts or flow.broken:
             return
-        self._stop(side, release, mark, 0, "captured")
+        self._stop(side, release, mark, "0 bytes captured")
         if flow.partial is not None:
             self._put_partial(side, release, flow.position - flow.partial.position)
 
@@ -1312,7 +1337,7 @@ def range_of(cut: Cut) -> Range | None:
     """The bytes of a frame, or of a gap that lies in no frame."""
     side, position, data, start, end, damage = cut[4], cut[3], cut[10], cut[11], cut[12], cut[13]
     if data is None:
-        return None if damage[1] else (side, position, position + start)
+        return None if damage[1] else (side, position, position + max(start, 0))
     return side, position, position + (end - start if damage is None else damage.size)
 
 
@@ -1325,7 +1350,7 @@ def count_gap(tallies: Iterable[Tally], gap: Gap, number: int = 1) -> None:
     """Count a gap, or with a `number` of -1 take that back."""
     for tally in tallies:
         tally.gaps += number
-        if not gap.in_frame or gap.reason != "skipped":
+        if gap.size is not None and (not gap.in_frame or gap.reason != "skipped"):
             tally.gap_bytes += number * gap.size
 
 

@@ -43,7 +43,7 @@ _GAP = {
     "time": "Time of the packet that brought the first byte after the gap, else of the conversation's last: RFC 3339, UTC, 9 decimals.",
     "time_ns": "The same in nanoseconds since 1970.",
     "position": "Byte position of the gap in its sender's byte stream.",
-    "size": "Bytes.",
+    "size": "Bytes; null where nobody knows how many, inside TLS.",
     "reason": "lost: never captured; cut: by the snap length; skipped: captured, but no frame could be told there.",
     "in_frame": "Whether the bytes lie in a frame that is a message all the same; the sizes of messages and of other gaps add up to the "
     "byte stream.",

@@ -47,8 +47,10 @@ def latency_text(latency_ns: int) -> str:
     return f"{latency_ns / 1e9:.3f} s"
 
 
-def bytes_text(count: int) -> str:
-    """ "1 byte", "1,448 bytes"."""
+def bytes_text(count: int | None) -> str:
+    """ "1 byte", "1,448 bytes", "some bytes" where nobody knows how many."""
+    if count is None:
+        return "some bytes"
     return "1 byte" if count == 1 else f"{count:,} bytes"
 
 

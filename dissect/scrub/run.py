@@ -165,7 +165,7 @@ class _Plan:
                 self._message(record)
             elif isinstance(record, Gap):
                 # bytes that nobody read
-                self._of(record.conversation, record.src).add(record.position, record.position + record.size, FILL[0])
+                self._of(record.conversation, record.src).add(record.position, record.position + (record.size or 0), FILL[0])
 
     def talks(self, conversations: Sequence[Tracked]) -> dict[frozenset[End], list[tuple[int, Talk]]]:
         """The conversations by their ends, in the order of their first packets."""
