@@ -25,13 +25,15 @@ def read(*sources: str | Path | BinaryIO, **options: Any) -> Iterator[Record]:
     """The records of a capture (of several, merged by time), in the order of the command line's output.
 
     A source is a path or a binary file object; `options` are the members of `dissect.model.Options` (`show_secrets=True`,
-    `bytes_as="raw"`, `exchanges=True`...). Raises `dissect.errors.CaptureError` after the last whole packet of a file that is damaged, and
-    `dissect.errors.InternalError` at the end where a bug of ours cost the rest of a conversation.
+    `bytes_as="raw"`, `exchanges=True`, `keylog=("keys.log",)`...). Raises `dissect.errors.CaptureError` after the last whole packet of a
+    file that is damaged, and `dissect.errors.InternalError` at the end where a bug of ours cost the rest of a conversation.
     """
     from dissect.capture.files import open_capture
     from dissect.inspector import Inspector
     from dissect.model import Options
+    from dissect.tls.keys import check
 
+    check(options.get("keylog", ()))
     inspector = Inspector([open_capture(source) for source in sources], Options(**options), bare=True)
     yield from inspector.records()
     inspector.complain()

@@ -21,6 +21,8 @@ from dissect.protocols import PROTOCOLS
 from dissect.protocols.aligned import cut_aligned
 from dissect.protocols.base import END, GAP, LARGE, SENDERS, Context, Cut, Dissector, Emitted, Range, Tally, count_gap, records_of, rfc3339
 from dissect.tcp.conversations import CROWDED, IDLE, Conversation, Conversations, Delivery, Detour, Stretch
+from dissect.tls.gate import Carried, Gate
+from dissect.tls.keys import KeyLog
 
 PART = 256
 """Packets whose records are made and handed on at once: as long as they fit in the processor's cache, all that happens to them is fast."""
@@ -68,6 +70,8 @@ class Tracked(msgspec.Struct):
     """One conversation as the inspector knows it; the row of the `conversations` view is made from it."""
 
     tcp: Conversation
+    carried: Carried = msgspec.field(default_factory=Carried)
+    """Its TLS, between reassembly and detection."""
     verdict: Verdict | None = None
     detector: Detector | None = None
     suspicion: Suspicion | None = None
@@ -78,6 +82,8 @@ class Tracked(msgspec.Struct):
     limit_hits: int = 0
     facts: dict[str, Any] = msgspec.field(default_factory=dict)
     client: int | None = None
+    whole: bool = False
+    """Side 0 is the client, and both byte streams begin where it began."""
     done: bool = False
     failure: str | None = None
     """An exception came: what it was. Nothing was dissected from there on."""
@@ -101,10 +107,20 @@ class Past(msgspec.Struct):
 class Inspector:
     """Reads packets and yields records in the order of their release packet."""
 
-    def __init__(self, inputs: Sequence[Source], options: Options | None = None, rows: int | None = None, bare: bool = False) -> None:
+    def __init__(
+        self,
+        inputs: Sequence[Source],
+        options: Options | None = None,
+        rows: int | None = None,
+        *,
+        bare: bool = False,
+        keys: KeyLog | None = None,
+    ) -> None:
         """`rows` forces batches of so many packets, which changes nothing but the speed. `bare`: the capture has an end, so what carried
-        nothing may be kept as its packets until then; `age` must not be called."""
+        nothing may be kept as its packets until then; `age` must not be called. `keys`: of TLS, if not those of `options`."""
         self.options = options or Options()
+        self.keys = KeyLog(self.options.keylog) if keys is None else keys
+        self.gate = Gate(self.options, self.keys)
         self.inputs = inputs
         self.batch_rows = rows
         self.counters = Counters()
@@ -137,8 +153,10 @@ class Inspector:
 
     def batches(self, packets: int | None = None) -> Iterator[list[Record]]:
         """The records of each batch of packets; `packets`: stop after so many of them."""
+        self.keys.expecting |= any(getattr(one, "format", None) == "pcapng" for one in self.inputs)
         try:
             for batch in self._packets():
+                self.gate.take_secrets(self.inputs, batch, self.counters.packets)
                 if packets is not None and self.counters.packets + len(batch) > packets:
                     batch = part(batch, 0, packets - self.counters.packets)
                 if len(batch):
@@ -163,6 +181,7 @@ class Inspector:
 
     def take_segments(self, segments: SegmentBatch, begin: int, end: int) -> Iterator[list[Record]]:
         """The records that the segments of the packets from `begin` to `end` complete, in parts."""
+        self.keys.poll(begin)
         fed = self._fed + np.cumsum(segments.length + SEGMENT)
         epochs = (np.flatnonzero(np.diff(fed // EPOCH, prepend=self._fed // EPOCH))).tolist()
         ends = [*(row for row in epochs if row), len(segments)]
@@ -178,13 +197,23 @@ class Inspector:
             begin = stop
 
     def _take_epoch(self, segments: SegmentBatch, begin: int, end: int) -> Iterator[list[Record]]:
+        if not self.gate.crowded(segments):
+            yield from self._take_segments(segments, begin, end)
+            return
+        for row, order in enumerate(segments.order.tolist()):
+            yield from self._take_segments(segments.rows(row, row + 1), order, order + 1)
+            for delivery in self.gate.surplus(order):
+                yield self._hand_out(self._deliver(delivery, order))
+
+    def _take_segments(self, segments: SegmentBatch, begin: int, end: int) -> Iterator[list[Record]]:
         cuts: list[Cut] = []
         apart: list[Delivery] = []
         aligned: dict[type[Dissector], list[Delivery]] = {}
         joined: list[Delivery] = []
-        for delivery in self._tcp.feed_unjoined(segments):
+        for delivery in self.gate.woken(self._tcp.feed_unjoined(segments)):
             tracked: Tracked | None = delivery.conversation.state
-            dissector = None if tracked is None or tracked.detour is not None else tracked.dissector
+            quick = tracked is not None and tracked.detour is None and tracked.carried.stage is None
+            dissector = tracked.dissector if tracked is not None and quick else None
             ready = dissector is not None and dissector.aligned and delivery.closed is None and delivery.failure is None
             ready = ready and tracked is not None and (tracked.suspicion is None or tracked.suspicion.idle(delivery.items))
             try:
@@ -199,7 +228,7 @@ class Inspector:
         for alike in aligned.values():
             joined += self._cut_aligned(alike, cuts)
         for delivery in joined:
-            self._cut(delivery)
+            self._cut(delivery, end)
             dissector = delivery.conversation.state.dissector
             plain = dissector is None or dissector.is_plain()
             if dissector is not None and plain:
@@ -259,8 +288,10 @@ class Inspector:
     def finish(self) -> list[Record]:
         """What is left at the end of the capture."""
         emitted: list[Emitted] = []
-        for delivery in self._tcp.finish():
-            emitted += self._deliver(delivery)
+        self.gate.take_secrets(self.inputs, None, self.counters.packets)
+        self.keys.expecting = False
+        for delivery in self.gate.woken(self._tcp.finish(), END):
+            emitted += self._deliver(delivery, END, True)
         emitted.sort(key=itemgetter(0, 1, 2, 3))
         return self._hand_out(emitted)
 
@@ -272,6 +303,9 @@ class Inspector:
         self._aged_ns = now_ns
         options, order = self.options, self.counters.packets
         emitted: list[Emitted] = []
+        if self.keys.poll(order):
+            for delivery in self.gate.woken([]):
+                emitted += self._deliver(delivery, order)
         for tracked in self.conversations:
             if tracked.pairer is not None and tracked.pairer.open:
                 try:
@@ -283,7 +317,9 @@ class Inspector:
                 self.counters.unanswered += len(late)
                 emitted += late
         for delivery in self._tcp.evict(now_ns, options.idle_time_ns, options.closed_time_ns, options.tracked_limit, order):
-            emitted += self._deliver(delivery)
+            emitted += self._deliver(delivery, order, True)
+        for delivery in self.gate.stale(now_ns - options.closed_time_ns, order):
+            emitted += self._deliver(delivery, order)
         self._drop_rows(now_ns, leaving)
         emitted.sort(key=itemgetter(0, 1, 2, 3))
         return self._hand_out(emitted)
@@ -327,7 +363,7 @@ class Inspector:
         for index in range(begin, end):
             try:
                 delivery = self._tcp.bare_delivery(others[index][1])
-                tracked = Tracked(delivery.conversation, client=0 if delivery.conversation.syn else None)
+                tracked = Tracked(delivery.conversation, client=0 if delivery.conversation.syn else None, whole=delivery.conversation.syn)
                 self._begin(tracked)
                 self._close(tracked, END)
                 yield [_row(number + index, tracked)]
@@ -361,6 +397,8 @@ class Inspector:
         if not gone:
             return
         left = {id(tracked) for tracked in gone}
+        for tracked in gone:
+            self.gate.inside.pop(tracked.tcp.index, None)
         self.conversations = [tracked for tracked in self.conversations if id(tracked) not in left]
         past = self.past
         rows = self._rows(gone, past.conversations + 1)
@@ -382,19 +420,27 @@ class Inspector:
         else:
             yield from merge(self.inputs, self.errors, self.batch_rows)
 
-    def _deliver(self, delivery: Delivery) -> list[Emitted]:
-        self._cut(delivery)
+    def _deliver(self, delivery: Delivery, order: int, final: bool = False) -> list[Emitted]:
+        """The records of what is delivered at the packet `order`, outside of a batch."""
+        self._cut(delivery, order + 1, final)
         return self._emit(delivery, END + 1)
 
-    def _cut(self, delivery: Delivery) -> None:
-        """Let the conversation's dissector, once there is one, cut what was delivered into frames."""
+    def _cut(self, delivery: Delivery, end: int, final: bool = False) -> None:
+        """Let the conversation's dissector, once there is one, cut what was delivered into frames. Packets below `end` have been seen;
+        `final`: what has ended does not wait for keys."""
         tracked: Tracked | None = delivery.conversation.state
         if tracked is None:
-            tracked = Tracked(delivery.conversation, client=0 if delivery.conversation.syn else None)
+            tracked = Tracked(delivery.conversation, client=0 if delivery.conversation.syn else None, whole=delivery.conversation.syn)
             delivery.conversation.state = tracked
             self.conversations.append(tracked)
         items, failure = _joined(delivery.items, delivery.failure)
         try:
+            if tracked.verdict is None and tracked.detector is None and tracked.failure is None:
+                self._begin(tracked)
+            if not tracked.carried.plain:
+                items, torn = self.gate.take(tracked.carried, delivery, items, end, final)
+                failure = min((one for one in (failure, torn) if one is not None), key=_release, default=None)
+                self._learn(tracked, tracked.carried)
             self._cut_items(tracked, items, failure)
         except Exception as error:
             self._break_off(tracked, Failure(bug(error), *_where(tracked, items)))
@@ -402,8 +448,6 @@ class Inspector:
             self._break_off(tracked, failure)
 
     def _cut_items(self, tracked: Tracked, items: list[Chunk | Hole], failure: Failure | None) -> None:
-        if tracked.verdict is None and tracked.detector is None and tracked.failure is None:
-            self._begin(tracked)
         if tracked.detector is not None:
             items = self._detect(tracked, items)
             if tracked.detector is not None and failure is not None:
@@ -494,8 +538,9 @@ class Inspector:
         """What was not dissected of a conversation that has ended."""
         emitted: list[Emitted] = []
         missed: list[list[tuple[int, int]]] = [[], []]
+        reach = tracked.carried.reach() or tuple(one.stream for one in tracked.tcp.sides)
         for side, start, end in tracked.missed:
-            missed[side].append((start, min(end, tracked.tcp.sides[side].stream)))
+            missed[side].append((start, min(end, reach[side])))
         tallies = (tracked.tally, self.counters)
         order, _, _, time_ns = tracked.tcp.last
         for side, ranges in enumerate(missed):
@@ -545,6 +590,18 @@ class Inspector:
         return Report(failure.what, cost, failure.number, failure.file, tracked.tcp.index, between)
 
     # Which protocol
+
+    def _learn(self, tracked: Tracked, carried: Carried) -> None:
+        """Note what TLS tells of a conversation, whatever is said in it."""
+        if tracked.client is None:
+            tracked.client = carried.client
+        if carried.unread is not None:
+            tracked.verdict = carried.unread
+        elif carried.read and tracked.dissector is not None:
+            tracked.verdict = tracked.dissector.context.verdict
+        elif carried.read and tracked.detector is not None:
+            tracked.verdict = None
+            tracked.detector.syn = tracked.whole = tracked.whole or carried.whole
 
     def _begin(self, tracked: Tracked) -> None:
         conversation = tracked.tcp
@@ -603,7 +660,7 @@ class Inspector:
             conversation.endpoints,
             conversation.ports,
             tracked.client,
-            conversation.syn,
+            tracked.whole,
             verdict,
             self.options,
             self.counters,
@@ -616,7 +673,7 @@ class Inspector:
             options.exchanges,
             self._links,
             protocol.paired,
-            conversation.syn,
+            tracked.whole,
             protocol.unanswered,
             (dissector.tally, self.counters),
             self._large,
@@ -656,7 +713,9 @@ class Inspector:
                 tracked.limit_hits += tracked.dissector.limit_hits + pairer.limit_hits
                 tracked.dissector = tracked.pairer = None
                 self._paired.pop(conversation.index, None)
-        if tracked.missed:
+        tracked.limit_hits += tracked.carried.limit_hits
+        tracked.verdict = tracked.carried.unread or tracked.verdict
+        if tracked.missed and tracked.verdict is not None and tracked.verdict.protocol is not None:
             emitted += self._gaps(tracked, release)
         return emitted
 
@@ -701,7 +760,7 @@ class Inspector:
         undecided = sum([tracked.detector.cost for tracked in self._detecting.values() if tracked.detector is not None])
         if undecided > options.undecided_total:
             for _, tracked in sorted(self._detecting.items(), key=itemgetter(0)):
-                if tracked.detector is not None:
+                if tracked.detector is not None and tracked.detector.cost:
                     undecided -= tracked.detector.cost
                     emitted += self._decide_now(tracked, tracked.detector, release)
                 if undecided <= KEPT_OF_TOTAL * options.undecided_total:
@@ -821,6 +880,10 @@ def _united(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
+def _release(failure: Failure) -> int:
+    return failure.release
+
+
 def _place(one: Emitted) -> tuple[int, int]:
     """Where a record stands among those of other conversations."""
     return one[0], one[4].conversation
@@ -830,6 +893,9 @@ def _row(number: int, tracked: Tracked) -> ConversationRow:
     tcp = tracked.tcp
     verdict = tracked.verdict or Verdict(None, 0.0, ("not enough bytes yet",))
     facts = dict(tracked.facts)
+    secure = tracked.carried.told()
+    if secure is not None:
+        facts |= secure.row()
     client, tally = tracked.client, tracked.tally
     return ConversationRow(
         1,

@@ -303,6 +303,11 @@ class Options(msgspec.Struct, frozen=True):
     open_total: int = 100_000
     values_limit: int = VALUES
     bare_limit: int = VALUES
+    keylog: tuple[str, ...] = ()
+    """Files with secrets of TLS sessions: key logs as of SSLKEYLOGFILE, or pcapng captures that hold them."""
+    keys_limit: int = 1 << 20
+    """Bytes of one side of a TLS conversation that wait for keys which may still come."""
+    keys_total: int = 64 << 20
     answer_time_ns: int = 30_000_000_000
     """Live only, as all that follow: a request that has no response after this long is reported."""
     idle_time_ns: int = 3_600_000_000_000

@@ -12,13 +12,14 @@ ROWS = (
     {"errors", "model"},
     {"allowance"},
     {"layout", "bson", "tcp", "capture"},
+    {"tls"},
     {"protocols"},
     {"detect", "pair", "diagnose"},
     {"inspector"},
     {"render", "spark", "golden", "scrub"},
     {"cli"},
 )
-LATE = {"scapy", "pyspark", "rich"}
+LATE = {"cryptography", "scapy", "pyspark", "rich"}
 """Imported inside the functions that need them."""
 
 

@@ -124,7 +124,7 @@ def _fact(value: object) -> str:
     if isinstance(value, list | tuple | set | frozenset):
         return ", ".join(map(str, value))
     if isinstance(value, dict):
-        return ", ".join([f"{key} {item}" for key, item in value.items()])
+        return ", ".join([f"{key} {_fact(item)}" for key, item in value.items()])
     return str(value)
 
 

@@ -124,7 +124,7 @@ class FlowInspector(Inspector):
         options, order = self.options, self.orders
         emitted: list[Emitted] = []
         for delivery in self._tcp.evict(now_ns, options.idle_time_ns, options.closed_time_ns, options.tracked_limit, order):
-            emitted += self._deliver(delivery)
+            emitted += self._deliver(delivery, order, True)
         emitted.sort(key=itemgetter(0, 1, 2, 3))
         self._hand_out(emitted)
         gone: list[ConversationRow] = []

@@ -26,7 +26,7 @@ def records(path: Path, rows: int | None = None, **options: object) -> tuple[lis
 
 
 def rows_of(path: Path, rows: int | None = None, bare: bool = False) -> list[bytes]:
-    inspector = Inspector([open_capture(path)], Options(), rows, bare)
+    inspector = Inspector([open_capture(path)], Options(), rows, bare=bare)
     for _ in inspector.records():
         pass
     assert inspector.count() == len(inspector.rows())

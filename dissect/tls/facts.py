@@ -1,0 +1,226 @@
+"""What is known of a TLS connection besides what is said in it: who offered what, what was agreed, who ended it and why."""
+
+from __future__ import annotations
+
+import warnings
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dissect.tls.hello import version_name
+from dissect.tls.suites import suite_name
+
+ALERTS = {
+    0: "close_notify",
+    10: "unexpected_message",
+    20: "bad_record_mac",
+    21: "decryption_failed",
+    22: "record_overflow",
+    30: "decompression_failure",
+    40: "handshake_failure",
+    41: "no_certificate",
+    42: "bad_certificate",
+    43: "unsupported_certificate",
+    44: "certificate_revoked",
+    45: "certificate_expired",
+    46: "certificate_unknown",
+    47: "illegal_parameter",
+    48: "unknown_ca",
+    49: "access_denied",
+    50: "decode_error",
+    51: "decrypt_error",
+    60: "export_restriction",
+    70: "protocol_version",
+    71: "insufficient_security",
+    80: "internal_error",
+    86: "inappropriate_fallback",
+    90: "user_canceled",
+    100: "no_renegotiation",
+    109: "missing_extension",
+    110: "unsupported_extension",
+    111: "certificate_unobtainable",
+    112: "unrecognized_name",
+    113: "bad_certificate_status_response",
+    114: "bad_certificate_hash_value",
+    115: "unknown_psk_identity",
+    116: "certificate_required",
+    120: "no_application_protocol",
+}
+
+ALERTS_KEPT = 8
+CERTIFICATE_KEPT = 16 << 10
+"""Bytes of a certificate; of a larger one it is only known that it was there."""
+
+TEXT_KEPT = 300
+
+Mark = tuple[int, int, int, int]
+"""A packet: (order, number, file, time_ns)."""
+
+
+class Alert(NamedTuple):
+    """An alert; `number` is None where it is sealed and cannot be read, `packet` the one that completed its record."""
+
+    side: int
+    fatal: bool
+    number: int | None
+    packet: Mark
+
+    @property
+    def name(self) -> str:
+        return "encrypted alert" if self.number is None else ALERTS.get(self.number, f"alert {self.number}")
+
+
+class Certificate(NamedTuple):
+    """What a certificate says; times in ns since 1970."""
+
+    subject: str
+    names: tuple[str, ...]
+    issuer: str
+    not_before_ns: int
+    not_after_ns: int
+    expires: str
+    """`not_after_ns` as RFC 3339."""
+
+
+class Facts(msgspec.Struct):
+    """One TLS connection. `client` is the side that sent, or should have sent, the ClientHello.
+
+    `last` is the last message of the handshake that could be read, with its side; `sealed`: what came after it could not.
+    Certificates are in DER, empty for one too large to keep; `certificate_given`: the client was asked for one and sent one, or none.
+    `plain` counts what was decrypted, by side.
+    """
+
+    client: int
+    offered: tuple[int, ...] = ()
+    ciphers: tuple[int, ...] = ()
+    server_name: str | None = None
+    alpn_offered: tuple[str, ...] = ()
+    version: int | None = None
+    cipher: int | None = None
+    alpn: str | None = None
+    resumed: bool = False
+    retried: bool = False
+    certificate: bytes | None = None
+    certificate_packet: Mark | None = None
+    client_certificate: bytes | None = None
+    certificate_asked: bool = False
+    certificate_given: bool | None = None
+    last: tuple[int, str] | None = None
+    complete: bool = False
+    sealed: bool = False
+    early_data: str | None = None
+    """offered, accepted or rejected."""
+    renegotiations: int = 0
+    key_updates: int = 0
+    alerts: list[Alert] = msgspec.field(default_factory=list)
+    unread: str | None = None
+    """Why nothing was decrypted, or from where on nothing more was."""
+    plain: tuple[int, int] = (0, 0)
+    skipped: int = 0
+    """Records that did not authenticate."""
+    plain_peer: int | None = None
+    """The side that does not speak TLS while the other does."""
+
+    def row(self) -> dict[str, Any]:
+        """What a row of `conversations` says of it."""
+        if self.plain_peer is None or self.version is not None:
+            told: dict[str, Any] = {"tls": "not agreed" if self.version is None else version_name(self.version)}
+        else:
+            told = {"tls": f"only the {self._who(1 - self.plain_peer)}"}
+        if self.version is None and self.offered:
+            told["tls_offered"] = [version_name(one) for one in self.offered]
+        if self.server_name is not None:
+            told["tls_server_name"] = self.server_name
+        if self.alpn is not None:
+            told["tls_alpn"] = self.alpn
+        elif self.alpn_offered:
+            told["tls_alpn_offered"] = list(self.alpn_offered)
+        if self.cipher is not None:
+            told["tls_cipher"] = suite_name(self.cipher)
+        for name, der in (("tls_certificate", self.certificate), ("tls_client_certificate", self.client_certificate)):
+            if der is not None:
+                told[name] = _said(der)
+        if self.certificate_asked:
+            asked = {None: "asked for", True: "asked for and given", False: "asked for, not given"}
+            told["tls_client_certificate_asked"] = asked[self.certificate_given]
+        told["tls_handshake"] = self._handshake()
+        if self.resumed:
+            told["tls_resumed"] = True
+        if self.early_data is not None:
+            told["tls_early_data"] = self.early_data
+        for name, count in (("tls_renegotiations", self.renegotiations), ("tls_key_updates", self.key_updates)):
+            if count:
+                told[name] = count
+        if self.alerts:
+            told["tls_alerts"] = [f"{'fatal ' if one.fatal else ''}{one.name} by the {self._who(one.side)}" for one in self.alerts]
+        if self.unread is not None:
+            told["tls_unread"] = self.unread
+        if any(self.plain):
+            told["tls_plain_bytes"] = list(self.plain)
+        if self.skipped:
+            told["tls_records_skipped"] = self.skipped
+        return told
+
+    def _who(self, side: int) -> str:
+        return "client" if side == self.client else "server"
+
+    def _handshake(self) -> str:
+        if self.complete:
+            return "complete"
+        if self.last is None:
+            return "none of it captured" if self.plain_peer is None else "none"
+        after = f"{self.last[1]} of the {self._who(self.last[0])}"
+        return f"sealed after {after}" if self.sealed else f"ended after {after}"
+
+
+def refused(side: int, data: bytes, packet: Mark) -> Facts:
+    """What is known where a side answers bytes that are no TLS with an alert, `data`."""
+    return Facts(1 - side, alerts=[Alert(side, data[5] == 2, data[6], packet)], plain_peer=1 - side)
+
+
+@lru_cache(512)
+def kept(der: bytes) -> bytes:
+    """A certificate as it is kept: once, however many connections show it."""
+    return der if len(der) <= CERTIFICATE_KEPT else b""
+
+
+@lru_cache(256)
+def certificate(der: bytes) -> Certificate | None:
+    """What a certificate says; None where it cannot be read."""
+    from cryptography import x509
+
+    try:
+        with warnings.catch_warnings():
+            # What is odd about somebody's certificate is no trouble of ours.
+            warnings.simplefilter("ignore")
+            read = x509.load_der_x509_certificate(der)
+            before, after = read.not_valid_before_utc, read.not_valid_after_utc
+            subject, issuer = read.subject.rfc4514_string(), read.issuer.rfc4514_string()
+            names: tuple[str, ...] = ()
+            try:
+                found = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+                names = tuple(str(one.value)[:TEXT_KEPT] for one in list(found)[:32] if isinstance(one, x509.DNSName | x509.IPAddress))
+            except x509.ExtensionNotFound:
+                pass
+    except Exception:
+        # Whatever a hostile certificate makes the library raise, it is one that cannot be read.
+        return None
+    return Certificate(
+        subject[:TEXT_KEPT],
+        names,
+        issuer[:TEXT_KEPT],
+        int(before.timestamp()) * 1_000_000_000,
+        int(after.timestamp()) * 1_000_000_000,
+        after.strftime("%Y-%m-%dT%H:%M:%SZ").rjust(20, "0"),
+    )
+
+
+def _said(der: bytes) -> str | dict[str, Any]:
+    read = certificate(der) if der else None
+    if read is None:
+        return "cannot be read" if der else "too large"
+    said: dict[str, Any] = {"subject": read.subject}
+    if read.names:
+        said["names"] = list(read.names)
+    return {**said, "issuer": read.issuer, "expires": read.expires}

@@ -1,0 +1,184 @@
+"""What both sides say of the keys, as far as it can be read, and what it tells of the connection."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from dissect.tls import hello
+from dissect.tls.facts import ALERTS_KEPT, Alert, Facts, kept
+from dissect.tls.flow import Flow
+from dissect.tls.hello import TLS_12, TLS_13, ClientHello, ServerHello
+
+KEPT = 64 << 10
+"""Bytes of one message; a larger one is passed over."""
+
+UNCOUNTED = (hello.HELLO_REQUEST, hello.NEW_SESSION_TICKET, hello.KEY_UPDATE)
+"""Messages that are no steps of a handshake."""
+
+
+class Handshake:
+    """Takes the messages of both sides. A fact that the other side may wait for comes with the packet from which on it is known."""
+
+    MADE_OF = ("client",)
+
+    def __init__(self, client: int) -> None:
+        self.client = client
+        """The side that sent the ClientHello."""
+        self.facts = Facts(client)
+        self.offers: dict[int, tuple[ClientHello, int]] = {}
+        self.answers: dict[int, tuple[ServerHello, int]] = {}
+        """By handshake: a renegotiation is another one. What is older than the one before the latest is forgotten."""
+        self.early: tuple[bool, int] | None = None
+        """Whether the server takes early data."""
+        self.done = [False, False]
+        """Which sides have finished."""
+        self.latest = (-1, -1)
+        """Packet and side of the latest message."""
+
+    def is_client(self, flow: Flow) -> bool:
+        return flow.side == self.client
+
+    def told(self, flows: Sequence[Flow]) -> Facts:
+        """What is known of the connection by now, whichever side was read first."""
+        facts = self.facts
+        facts.plain = flows[0].plain, flows[1].plain
+        facts.skipped = sum(flow.skipped for flow in flows)
+        facts.alerts = sorted([alert for flow in flows for alert in flow.alerts], key=lambda alert: (alert.packet, alert.side))
+        stopped = [(flow.stopped_at, flow.side, flow.stopped) for flow in flows if flow.stopped is not None]
+        facts.unread = min(stopped)[2] if stopped else None
+        if facts.early_data is not None and self.early is not None:
+            facts.early_data = "accepted" if self.early[0] else "rejected"
+        return facts
+
+    def take(self, flow: Flow, content: bytes, index: int) -> None:
+        """Take a record's part of the handshake, which the segment at `index` completed."""
+        if flow.passing:
+            passed = min(flow.passing, len(content))
+            flow.passing -= passed
+            content = content[passed:]
+        data = flow.handshake + content
+        epoch = flow.epoch
+        at = 0
+        while len(data) - at >= 4:
+            kind, size = data[at], int.from_bytes(data[at + 1 : at + 4], "big")
+            left = len(data) - at - 4
+            if size > KEPT:
+                self._message(flow, kind, b"", index)
+                flow.passing = max(0, size - left)
+                at += 4 + min(size, left)
+                continue
+            if left < size:
+                break
+            self._message(flow, kind, data[at + 4 : at + 4 + size], index)
+            if flow.epoch is not epoch:
+                # Keys change at the end of a record
+                return
+            at += 4 + size
+        flow.handshake = data[at:]
+
+    def _message(self, flow: Flow, kind: int, body: bytes, index: int) -> None:
+        facts = self.facts
+        release = flow.release(index)
+        client = self.is_client(flow)
+        if not facts.complete and kind not in UNCOUNTED:
+            self._progress(flow, kind, release)
+        sealed = flow.epoch.phase if flow.epoch is not None else None
+        if kind == hello.CLIENT_HELLO and client and sealed in (None, "master"):
+            self._offer(flow, facts, body, release)
+        elif kind == hello.SERVER_HELLO and not client and sealed in (None, "master"):
+            self._answer(flow, facts, body, release)
+        elif kind == hello.ENCRYPTED_EXTENSIONS and not client:
+            facts.alpn, taken = hello.encrypted_extensions(body)
+            self.early = taken, release
+        elif kind in (hello.CERTIFICATE, hello.COMPRESSED_CERTIFICATE):
+            self._certificate(flow, facts, kind, body, index)
+        elif kind == hello.CERTIFICATE_REQUEST and not client:
+            facts.certificate_asked = True
+        elif kind == hello.FINISHED:
+            self._finished(flow)
+        elif flow.epoch is not None and kind == hello.END_OF_EARLY_DATA and sealed == "early":
+            flow.enter(flow.epoch.then("handshake"))
+        elif flow.epoch is not None and kind == hello.KEY_UPDATE and sealed == "traffic":
+            facts.key_updates += 1
+            flow.enter(flow.epoch.then("traffic", flow.epoch.generation + 1))
+
+    def _progress(self, flow: Flow, kind: int, release: int) -> None:
+        """Note how far the handshake got; what was certain last counts, whichever side was read first."""
+        if flow.round <= 0 and (release, flow.side) >= self.latest:
+            self.latest = release, flow.side
+            self.facts.last = flow.side, hello.MESSAGES.get(kind, f"message {kind}")
+
+    def _offer(self, flow: Flow, facts: Facts, body: bytes, release: int) -> None:
+        said = hello.client_hello(body)
+        if said is None:
+            flow.stop("damaged handshake", release)
+            return
+        if flow.round > flow.entered:
+            # The second one, asked for by a HelloRetryRequest, differs in nothing that counts
+            return
+        flow.round += 1
+        self.offers[flow.round] = said, release
+        self.offers.pop(flow.round - 2, None)
+        if flow.round:
+            facts.renegotiations = max(facts.renegotiations, flow.round)
+            return
+        facts.offered, facts.ciphers = said.versions, said.ciphers
+        facts.server_name, facts.alpn_offered = said.server_name, said.alpn
+        if said.early_data:
+            facts.early_data = "offered"
+
+    def _answer(self, flow: Flow, facts: Facts, body: bytes, release: int) -> None:
+        said = hello.server_hello(body)
+        if said is None:
+            flow.stop("damaged handshake", release)
+            return
+        if said.retry:
+            facts.retried = True
+            return
+        if flow.round > flow.entered:
+            return
+        flow.round += 1
+        self.answers[flow.round] = said, release
+        self.answers.pop(flow.round - 2, None)
+        facts.version, facts.cipher = said.version, said.cipher
+        if said.alpn is not None:
+            facts.alpn = said.alpn
+        if said.version >= TLS_13 and said.resumed:
+            facts.resumed = True
+
+    def _certificate(self, flow: Flow, facts: Facts, kind: int, body: bytes, index: int) -> None:
+        sealed_13 = flow.epoch is not None and flow.epoch.phase != "master"
+        der = hello.leaf_certificate(body, TLS_13 if sealed_13 else TLS_12) if kind == hello.CERTIFICATE else b""
+        given = bool(der) or len(body) > 8
+        if not self.is_client(flow):
+            facts.certificate, facts.certificate_packet = kept(der), flow.mark(index)
+        else:
+            facts.certificate_given = given
+            if given:
+                facts.client_certificate = kept(der)
+
+    def _finished(self, flow: Flow) -> None:
+        epoch = flow.epoch
+        if epoch is None or epoch.phase == "traffic":
+            return
+        if epoch.phase == "handshake":
+            flow.enter(epoch.then("traffic"))
+        self.finish(flow)
+
+    def begin_sealed(self, flow: Flow) -> None:
+        """A side seals what it says from here on."""
+        flow.entered = flow.round
+        self.facts.sealed = not self.facts.complete
+
+    def finish(self, flow: Flow) -> None:
+        """A side has finished its part."""
+        self.done[flow.side] = True
+        if all(self.done):
+            self.facts.complete = True
+            self.facts.sealed = False
+
+    def alert(self, flow: Flow, body: bytes, index: int) -> None:
+        """Note an alert, which the segment at `index` completed; one that is sealed has no body."""
+        if len(flow.alerts) < ALERTS_KEPT:
+            readable = len(body) == 2
+            flow.alerts.append(Alert(flow.side, readable and body[0] == 2, body[1] if readable else None, flow.mark(index)))

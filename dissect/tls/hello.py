@@ -1,0 +1,207 @@
+"""The messages of a TLS handshake, as far as keys, and what a person asks about a connection, depend on them.
+
+Everything here comes from the wire and is cut off where its lengths are not true: what is missing is absent, and nothing raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+HELLO_REQUEST, CLIENT_HELLO, SERVER_HELLO, NEW_SESSION_TICKET, END_OF_EARLY_DATA, ENCRYPTED_EXTENSIONS = 0, 1, 2, 4, 5, 8
+CERTIFICATE, SERVER_KEY_EXCHANGE, CERTIFICATE_REQUEST, SERVER_HELLO_DONE, CERTIFICATE_VERIFY, CLIENT_KEY_EXCHANGE = 11, 12, 13, 14, 15, 16
+FINISHED, CERTIFICATE_STATUS, KEY_UPDATE, COMPRESSED_CERTIFICATE = 20, 22, 24, 25
+
+MESSAGES = {
+    HELLO_REQUEST: "HelloRequest",
+    CLIENT_HELLO: "ClientHello",
+    SERVER_HELLO: "ServerHello",
+    NEW_SESSION_TICKET: "NewSessionTicket",
+    END_OF_EARLY_DATA: "EndOfEarlyData",
+    ENCRYPTED_EXTENSIONS: "EncryptedExtensions",
+    CERTIFICATE: "Certificate",
+    SERVER_KEY_EXCHANGE: "ServerKeyExchange",
+    CERTIFICATE_REQUEST: "CertificateRequest",
+    SERVER_HELLO_DONE: "ServerHelloDone",
+    CERTIFICATE_VERIFY: "CertificateVerify",
+    CLIENT_KEY_EXCHANGE: "ClientKeyExchange",
+    FINISHED: "Finished",
+    CERTIFICATE_STATUS: "CertificateStatus",
+    KEY_UPDATE: "KeyUpdate",
+    COMPRESSED_CERTIFICATE: "CompressedCertificate",
+}
+
+_SERVER_NAME, _ALPN, _ENCRYPT_THEN_MAC, _PRE_SHARED_KEY, _EARLY_DATA, _VERSIONS = 0, 16, 22, 41, 42, 43
+
+TLS_12, TLS_13 = 0x0303, 0x0304
+VERSIONS = {0x0300: "SSL 3.0", 0x0301: "1.0", 0x0302: "1.1", TLS_12: "1.2", TLS_13: "1.3"}
+
+_RETRY = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
+"""What a HelloRetryRequest has for a random."""
+
+NAMES_KEPT, NAME_KEPT, CIPHERS_KEPT = 16, 255, 64
+"""How many names of a list are kept, how much of each, and how many cipher suites."""
+
+
+def version_name(version: int) -> str:
+    """`1.3`, or the number of a version that is not known."""
+    return VERSIONS.get(version, f"0x{version:04x}")
+
+
+class ClientHello(NamedTuple):
+    """What a client offers."""
+
+    random: bytes
+    versions: tuple[int, ...]
+    ciphers: tuple[int, ...]
+    server_name: str | None
+    alpn: tuple[str, ...]
+    early_data: bool
+    session: bytes
+    """The session it would go on with, in TLS 1.2; what TLS 1.3 has here means nothing."""
+
+
+class ServerHello(NamedTuple):
+    """What a server chose; `retry`: it asks for another ClientHello first."""
+
+    random: bytes
+    version: int
+    cipher: int
+    alpn: str | None
+    encrypt_then_mac: bool
+    resumed: bool
+    retry: bool
+    session: bytes
+
+
+class _Reader:
+    """Reads on as far as there are bytes; beyond them everything is empty or zero, and `whole` says so."""
+
+    def __init__(self, data: bytes, at: int = 0, end: int | None = None) -> None:
+        self.data = data
+        self.at = at
+        self.end = len(data) if end is None else end
+        self.whole = True
+
+    def number(self, size: int) -> int:
+        return int.from_bytes(self.take(size), "big")
+
+    def take(self, size: int) -> bytes:
+        if size > self.end - self.at:
+            self.whole = False
+            self.at = self.end
+            return b""
+        taken = self.data[self.at : self.at + size]
+        self.at += size
+        return taken
+
+    def vector(self, width: int) -> bytes:
+        """Bytes behind their length."""
+        return self.take(self.number(width))
+
+    def left(self) -> int:
+        return self.end - self.at
+
+
+def extensions(data: bytes) -> dict[int, bytes]:
+    """Extensions by number; the first counts."""
+    found: dict[int, bytes] = {}
+    reader = _Reader(data)
+    while reader.left() >= 4:
+        kind = reader.number(2)
+        value = reader.vector(2)
+        if not reader.whole:
+            break
+        found.setdefault(kind, value)
+    return found
+
+
+def client_hello(body: bytes) -> ClientHello | None:
+    """What a ClientHello says; None where it has no random."""
+    reader = _Reader(body)
+    version = reader.number(2)
+    random = reader.take(32)
+    session = reader.vector(1)
+    ciphers = reader.vector(2)
+    reader.vector(1)  # compression
+    if len(random) < 32:
+        return None
+    more = extensions(reader.vector(2))
+    offered = _numbers(_Reader(more[_VERSIONS]).vector(1)) if _VERSIONS in more else tuple(range(0x0300, min(version, TLS_12) + 1))
+    return ClientHello(
+        random,
+        tuple(one for one in offered if not _grease(one))[:NAMES_KEPT],
+        tuple(one for one in _numbers(ciphers[: 2 * CIPHERS_KEPT]) if not _grease(one)),
+        _server_name(more.get(_SERVER_NAME, b"")),
+        tuple(_names(more.get(_ALPN, b"")))[:NAMES_KEPT],
+        _EARLY_DATA in more,
+        session,
+    )
+
+
+def server_hello(body: bytes) -> ServerHello | None:
+    """What a ServerHello says; None where it is not whole."""
+    reader = _Reader(body)
+    version = reader.number(2)
+    random = reader.take(32)
+    session = reader.vector(1)
+    cipher = reader.number(2)
+    reader.number(1)  # compression
+    if not reader.whole:
+        return None
+    more = extensions(reader.vector(2))
+    if len(more.get(_VERSIONS, b"")) == 2:
+        version = int.from_bytes(more[_VERSIONS], "big")
+    return ServerHello(
+        random, version, cipher, _chosen_alpn(more), _ENCRYPT_THEN_MAC in more, _PRE_SHARED_KEY in more, random == _RETRY, session
+    )
+
+
+def encrypted_extensions(body: bytes) -> tuple[str | None, bool]:
+    """The ALPN protocol that a server chose, and whether it takes early data."""
+    more = extensions(_Reader(body).vector(2))
+    return _chosen_alpn(more), _EARLY_DATA in more
+
+
+def leaf_certificate(body: bytes, version: int) -> bytes:
+    """The first certificate of a Certificate message, in DER; empty where there is none."""
+    reader = _Reader(body)
+    if version >= TLS_13:
+        reader.vector(1)
+    return _Reader(reader.vector(3)).vector(3)
+
+
+def _chosen_alpn(more: dict[int, bytes]) -> str | None:
+    return next(_names(more.get(_ALPN, b"")), None)
+
+
+def _numbers(data: bytes) -> tuple[int, ...]:
+    return tuple(int.from_bytes(data[at : at + 2], "big") for at in range(0, len(data) - 1, 2))
+
+
+def _grease(number: int) -> bool:
+    """Values that clients send so that servers learn to bear unknown ones (RFC 8701)."""
+    return number & 0x0F0F == 0x0A0A and number >> 8 == number & 0xFF
+
+
+def _names(data: bytes) -> Iterator[str]:
+    reader = _Reader(_Reader(data).vector(2))
+    while reader.left():
+        name = reader.vector(1)
+        if not reader.whole:
+            break
+        yield _text(name)
+
+
+def _server_name(data: bytes) -> str | None:
+    reader = _Reader(_Reader(data).vector(2))
+    while reader.left() >= 3:
+        kind = reader.number(1)
+        name = reader.vector(2)
+        if kind == 0 and reader.whole:
+            return _text(name)
+    return None
+
+
+def _text(name: bytes) -> str:
+    return name[:NAME_KEPT].decode("utf-8", "backslashreplace")

@@ -1,0 +1,309 @@
+"""Secrets of TLS sessions: key logs (SSLKEYLOGFILE) and the Decryption Secrets Blocks of pcapng, by the client's random.
+
+A log is read when the first secret is asked for, so that captures without TLS do not wait for it; one that is followed is looked at again
+with every batch of packets. What is kept is bounded: `SESSIONS` sessions, the oldest of which go first, and of a line `LINE` bytes.
+Secrets leave this module for `schedule` only, or as lines for whoever asked to have them in a capture.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from dissect.capture.blocks import Blocks, Raw, explain
+from dissect.capture.files import open_capture
+from dissect.capture.pcapng import MAGIC
+from dissect.capture.unpack import packing
+from dissect.errors import CaptureError, UsageError
+
+MASTER = "CLIENT_RANDOM"
+EARLY = "CLIENT_EARLY_TRAFFIC_SECRET"
+HANDSHAKE = ("CLIENT_HANDSHAKE_TRAFFIC_SECRET", "SERVER_HANDSHAKE_TRAFFIC_SECRET")
+TRAFFIC = ("CLIENT_TRAFFIC_SECRET_0", "SERVER_TRAFFIC_SECRET_0")
+"""Client and server."""
+
+LABELS = (MASTER, EARLY, *HANDSHAKE, *TRAFFIC)
+
+SESSIONS = 1 << 18
+LINE = 1024
+PIECE = 1 << 20
+
+MARK = b"\xef\xbb\xbf"
+"""What some programs begin a text with."""
+
+_NUMBERS = {label.encode(): index for index, label in enumerate(LABELS)}
+
+_HEAD = 10
+"""Bytes in front of a secret: its label's number, its length, and the packet from which on it is known."""
+
+
+class _Lines(NamedTuple):
+    """What tells lines apart: secrets, those of RSA key exchange, and others that are as they should be (comments, empty ones, secrets
+    that open no record such as EXPORTER_SECRET)."""
+
+    wanted: re.Pattern[bytes]
+    rsa: re.Pattern[bytes]
+    other: re.Pattern[bytes]
+
+
+@cache
+def _lines() -> _Lines:
+    labels = b"|".join(_NUMBERS)
+    end = rb"[ \t]*\r?$"
+    return _Lines(
+        re.compile(rb"^(" + labels + rb") ([0-9A-Fa-f]{64}) ([0-9A-Fa-f]{64}|[0-9A-Fa-f]{96})" + end, re.M),
+        re.compile(rb"^RSA [0-9A-Fa-f]+ [0-9A-Fa-f]+" + end, re.M),
+        re.compile(rb"^(?:#.*|(?!(?:RSA|" + labels + rb") )[A-Z0-9_]+ [0-9A-Fa-f]+ [0-9A-Fa-f]+|)" + end, re.M),
+    )
+
+
+class KeyLog:
+    """All secrets that a run has been given."""
+
+    def __init__(self, paths: Sequence[str] = (), follow: bool = False) -> None:
+        """`follow`: the files may grow, or come to be, while packets are read."""
+        self.rsa = 0
+        """Lines with premaster secrets of RSA key exchange, which are not read."""
+        self.damaged = 0
+        """Lines that are none of a key log."""
+        self.dropped = 0
+        """Sessions dropped for newer ones."""
+        self.changes = 0
+        """Counts what was learned."""
+        self.asked: bytes | None = None
+        """Where somebody wants them, the secrets that were asked for and found, as lines, once each."""
+        self._told: set[tuple[bytes, int]] = set()
+        self.tried: dict[tuple[str, int, int, bytes, bool], Any] = {}
+        """What opens records of sessions that any connection may be."""
+        self.expecting = follow
+        """Whether more secrets may come."""
+        self._files = [_File(path, follow) for path in paths]
+        self._follow = follow
+        self._loaded = False
+        # By client random: the secrets, each with `_HEAD`.
+        self._sessions: dict[bytes, bytes] = {}
+
+    def __bool__(self) -> bool:
+        """Whether there are any secrets."""
+        self._load()
+        return bool(self._sessions)
+
+    @property
+    def given(self) -> bool:
+        """Whether anything was to be read: a log was named, or a capture had secrets."""
+        return bool(self._files or self._sessions)
+
+    @property
+    def troubles(self) -> list[str]:
+        """What kept logs from being read, or from being read to their end."""
+        return [file.trouble for file in self._files if file.trouble is not None]
+
+    @property
+    def named(self) -> bool:
+        """Whether a log was named."""
+        return bool(self._files)
+
+    def find(self, random: bytes, label: str) -> tuple[bytes, int] | None:
+        """The secret of a session, and the packet from which on it was known."""
+        self._load()
+        for number, order, secret in _unpacked(self._sessions.get(random, b"")):
+            if LABELS[number] == label:
+                if self.asked is not None and (random, number) not in self._told:
+                    if len(self._told) >= SESSIONS:
+                        self._told.clear()
+                    self._told.add((random, number))
+                    self.asked += _line(random, number, secret)
+                return secret, order
+        return None
+
+    def knows(self, random: bytes) -> bool:
+        """Whether there is any secret of this session."""
+        self._load()
+        return random in self._sessions
+
+    def at_start(self, labels: tuple[str, str], most: int) -> list[tuple[bytes, tuple[int, int]]]:
+        """Of the sessions whose secrets of these labels were known before the first packet those that were logged last, with the lengths
+        of these secrets."""
+        self._load()
+        one, two = (LABELS.index(label) for label in labels)
+        found: list[tuple[bytes, tuple[int, int]]] = []
+        for session in reversed(self._sessions):
+            sizes = {number: len(secret) for number, order, secret in _unpacked(self._sessions[session]) if not order}
+            if one in sizes and two in sizes:
+                found.append((session, (sizes[one], sizes[two])))
+                if len(found) == most:
+                    break
+        return found
+
+    def lines(self, random: bytes) -> list[bytes]:
+        """The secrets of a session as lines of a key log."""
+        self._load()
+        found = _unpacked(self._sessions.get(random, b""))
+        return [_line(random, number, secret) for number, _, secret in found]
+
+    def add(self, text: bytes, order: int = 0) -> bool:
+        """Take lines that were known from the packet `order` on; whether there was a secret among them."""
+        new = False
+        understood = 0
+        for label, random, secret in _lines().wanted.findall(text):
+            new = self._put(bytes.fromhex(random.decode()), _NUMBERS[label], bytes.fromhex(secret.decode()), order) or new
+            understood += 1
+        lines = text.count(b"\n") + (not text.endswith(b"\n"))
+        if understood < lines:
+            rsa = len(_lines().rsa.findall(text))
+            self.rsa += rsa
+            self.damaged += max(0, lines - understood - rsa - len(_lines().other.findall(text.removesuffix(b"\n"))))
+        return new
+
+    def poll(self, order: int) -> bool:
+        """Read what was written to followed logs since; whether there were secrets in it."""
+        if not self._follow:
+            return False
+        self._loaded = True
+        found = [self.add(text, order) for file in self._files for text in file.more()]
+        return any(found)
+
+    def close(self) -> None:
+        """Follow no more."""
+        for file in self._files:
+            file.close()
+
+    def _load(self) -> None:
+        if not self._loaded:
+            self._loaded = True
+            for file in self._files:
+                for text in file.more():
+                    self.add(text)
+
+    def _put(self, random: bytes, number: int, secret: bytes, order: int) -> bool:
+        sessions = self._sessions
+        known = sessions.get(random)
+        if known is not None:
+            rest = b""
+            for other, since, old in _unpacked(known):
+                if other == number:
+                    if old == secret:
+                        return False
+                else:
+                    rest += _packed(other, since, old)
+            known = rest
+        elif len(sessions) >= SESSIONS:
+            del sessions[next(iter(sessions))]
+            self.dropped += 1
+        sessions[random] = (known or b"") + _packed(number, order, secret)
+        self.changes += 1
+        return True
+
+
+def _line(random: bytes, number: int, secret: bytes) -> bytes:
+    return f"{LABELS[number]} {random.hex()} {secret.hex()}\n".encode()
+
+
+def _packed(number: int, order: int, secret: bytes) -> bytes:
+    return bytes((number, len(secret))) + order.to_bytes(8, "big") + secret
+
+
+def _unpacked(packed: bytes) -> Iterator[tuple[int, int, bytes]]:
+    at = 0
+    while at < len(packed):
+        size = packed[at + 1]
+        yield packed[at], int.from_bytes(packed[at + 2 : at + _HEAD], "big"), packed[at + _HEAD : at + _HEAD + size]
+        at += _HEAD + size
+
+
+class _File:
+    """A key log, and how far it has been read."""
+
+    def __init__(self, path: str, follow: bool) -> None:
+        self.path = path
+        self._follow = follow
+        self._at = 0
+        self._inode = -1
+        self._left = b""
+        self._pipe: BinaryIO | None = None
+        self.trouble: str | None = None
+
+    def more(self) -> Iterator[bytes]:
+        """What was written since the last call, in whole lines; a file that is not there or cannot be read gives none."""
+        try:
+            status = Path(self.path).stat()
+            if self._follow and (status.st_ino, status.st_size) == (self._inode, self._at):
+                return
+            if self._follow and stat.S_ISFIFO(status.st_mode):
+                # Closed and opened again it would end its writer.
+                self._pipe = self._pipe or open(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK), "rb", 0)  # noqa: PTH123, SIM115
+                yield from self._lines(partial(self._pipe.read, PIECE))
+                return
+            with Path(self.path).open("rb", 0) as stream:
+                if self._follow and stat.S_ISREG(status.st_mode):
+                    if status.st_ino != self._inode or status.st_size < self._at:
+                        self._inode, self._at, self._left = status.st_ino, 0, b""
+                    stream.seek(self._at)
+                    yield from self._lines(partial(stream.read, PIECE))
+                else:
+                    yield from self._whole(stream)
+        except CaptureError as error:
+            self.trouble = f"key log {error}"
+        except OSError as error:
+            self.trouble = None if self._follow else f"key log {self.path}: cannot be read: {explain(error)}"
+
+    def close(self) -> None:
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
+
+    def _whole(self, stream: BinaryIO) -> Iterator[bytes]:
+        """All of a log, or what a capture holds; either may be packed."""
+        if stream.seekable():
+            raw = Raw(stream, self.path)
+            blocks = Blocks(raw, packing(raw))
+            start = blocks.read(len(MAGIC))
+            blocks.unread(start)
+            if start.startswith(MAGIC):
+                yield from _blocks(self.path)
+                return
+            yield from self._lines(blocks.read)
+        else:
+            yield from self._lines(partial(stream.read, PIECE))
+        if self._left:
+            yield self._left
+
+    def _lines(self, read: Callable[[], bytes]) -> Iterator[bytes]:
+        while data := read():
+            text = data if self._at else data.removeprefix(MARK)
+            self._at += len(data)
+            whole, newline, rest = text.rpartition(b"\n")
+            if newline:
+                yield self._left + whole + newline
+                self._left = rest[:LINE]
+            else:
+                # A line that is too long is none: what of it is kept will not be understood.
+                self._left = (self._left + rest)[:LINE]
+
+
+def _blocks(path: str) -> Iterator[bytes]:
+    with open_capture(path) as reader:
+        for _ in reader.batches():
+            while reader.secrets:
+                yield reader.secrets.pop(0)[1]
+        while reader.secrets:
+            yield reader.secrets.pop(0)[1]
+
+
+def check(paths: Collection[str]) -> None:
+    """Raises `UsageError` for a log that cannot be read."""
+    for path in paths:
+        try:
+            if Path(path).is_dir():
+                raise UsageError(f"key log {path}: is a directory")
+            if not stat.S_ISFIFO(Path(path).stat().st_mode):
+                Path(path).open("rb").close()
+        except FileNotFoundError as error:
+            raise UsageError(f"key log {path}: no such file") from error
+        except OSError as error:
+            raise UsageError(f"key log {path}: cannot be read: {explain(error)}") from error

@@ -1,0 +1,62 @@
+"""From secrets to the keys of records: the key schedules of TLS 1.2 and 1.3, as far as a log of secrets needs them."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from dissect.tls.suites import CBC, CHACHA20, Suite
+
+
+class Keys(NamedTuple):
+    """What opens the records of one side; `mac` is empty but for CBC suites."""
+
+    key: bytes
+    iv: bytes
+    mac: bytes = b""
+
+
+def prf(digest: str, secret: bytes, label: bytes, seed: bytes, size: int) -> bytes:
+    """The pseudorandom function of TLS 1.2."""
+    import hmac
+
+    seed = label + seed
+    made, step = b"", seed
+    while len(made) < size:
+        step = hmac.digest(secret, step, digest)
+        made += hmac.digest(secret, step + seed, digest)
+    return made[:size]
+
+
+def expand_label(digest: str, secret: bytes, label: bytes, size: int) -> bytes:
+    """HKDF-Expand-Label of TLS 1.3 with an empty context; one block is all that keys need."""
+    import hmac
+
+    label = b"tls13 " + label
+    info = size.to_bytes(2, "big") + bytes((len(label),)) + label + b"\0\1"
+    return hmac.digest(secret, info, digest)[:size]
+
+
+def keys_12(suite: Suite, master: bytes, client_random: bytes, server_random: bytes) -> tuple[Keys, Keys]:
+    """The keys of the client's and of the server's records in TLS 1.2."""
+    import hashlib
+
+    mac = hashlib.new(suite.mac).digest_size if suite.mac else 0
+    # The IV of a CBC record comes with it.
+    iv = 0 if suite.mode == CBC else 12 if suite.mode == CHACHA20 else 4
+    block = prf(suite.prf, master, b"key expansion", server_random + client_random, 2 * (mac + suite.key + iv))
+    parts = []
+    at = 0
+    for size in (mac, mac, suite.key, suite.key, iv, iv):
+        parts.append(block[at : at + size])
+        at += size
+    return Keys(parts[2], parts[4], parts[0]), Keys(parts[3], parts[5], parts[1])
+
+
+def keys_13(suite: Suite, secret: bytes) -> Keys:
+    """The keys of the side that a traffic secret of TLS 1.3 belongs to."""
+    return Keys(expand_label(suite.prf, secret, b"key", suite.key), expand_label(suite.prf, secret, b"iv", 12))
+
+
+def next_secret(suite: Suite, secret: bytes) -> bytes:
+    """The traffic secret that a KeyUpdate brings."""
+    return expand_label(suite.prf, secret, b"traffic upd", len(secret))

@@ -1,0 +1,117 @@
+"""Reads captures of TLS the ways that tests compare."""
+
+from __future__ import annotations
+
+import io
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dissect.capture.files import open_capture
+from dissect.capture.link import LinkParser
+from dissect.inspector import Inspector
+from dissect.model import Chunk, ConversationRow, Gap, Hole, Message, Options, Record
+from dissect.tcp.conversations import END, Conversations
+from dissect.tls.keys import KeyLog
+from dissect.tls.stage import Stage
+
+BATCHES = (1, 7, None)
+
+
+class Read(NamedTuple):
+    """What a run said."""
+
+    records: list[Record]
+    rows: list[ConversationRow]
+    inspector: Inspector
+
+    @property
+    def messages(self) -> list[Message]:
+        return [one for one in self.records if isinstance(one, Message)]
+
+    @property
+    def gaps(self) -> list[Gap]:
+        return [one for one in self.records if isinstance(one, Gap)]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        return self.rows[0].facts
+
+    @property
+    def json(self) -> bytes:
+        return msgspec.json.Encoder().encode_lines([*self.records, *self.rows])
+
+
+def log_of(keys: bytes) -> KeyLog:
+    log = KeyLog()
+    log.add(keys)
+    return log
+
+
+def once(capture: bytes, keys: bytes = b"", rows: int | None = None, **options: Any) -> Read:
+    """One run."""
+    log = log_of(keys) if "keylog" not in options else None
+    inspector = Inspector([open_capture(io.BytesIO(capture), name="test")], Options(**options), rows, keys=log)
+    records = list(inspector.records())
+    return Read(records, inspector.rows(), inspector)
+
+
+def read(capture: bytes, keys: bytes = b"", **options: Any) -> Read:
+    """What is said of a capture, which must be the same in batches of 1, of 7 and of all."""
+    runs = [once(capture, keys, rows, **options) for rows in BATCHES]
+    assert runs[0].json == runs[1].json == runs[2].json
+    return runs[2]
+
+
+def meaning(messages: list[Message]) -> list[tuple[Any, ...]]:
+    """What messages say and how they belong together, without where in the capture they lie."""
+    places = {one.number: place for place, one in enumerate(messages)}
+    return [
+        (
+            one.sender,
+            one.protocol,
+            one.name,
+            one.kind,
+            one.id,
+            one.position,
+            one.size,
+            one.fields,
+            one.outcome,
+            None if one.request is None else places[one.request],
+            one.fault,
+            list(one.notes),
+        )
+        for one in messages
+    ]
+
+
+def opened(capture: bytes, keys: bytes | KeyLog, options: Options | None = None) -> tuple[list[list[Chunk | Hole]], Stage]:
+    """What comes out of the first conversation, by side, and the stage that did it."""
+    link, tcp = LinkParser(), Conversations(options or Options())
+    log = log_of(keys) if isinstance(keys, bytes) else keys
+    stage = Stage(options or Options(), log)
+    sides: list[list[Chunk | Hole]] = [[], []]
+    order = 0
+
+    def put(items: list[Chunk | Hole]) -> None:
+        for item in items:
+            sides[item.side].append(item)
+
+    deliveries = []
+    for batch in open_capture(io.BytesIO(capture), name="test").batches():
+        segments = link.segments(batch, order)
+        order += len(batch)
+        deliveries += tcp.feed(segments)
+    deliveries += tcp.finish()
+    for delivery in deliveries:
+        if delivery.conversation.index == 0:
+            put(stage.feed(delivery.items, END))  # type: ignore[arg-type]
+            if delivery.closed is not None:
+                log.expecting = False
+                put(stage.close(delivery.closed, delivery.conversation.last))
+    return sides, stage
+
+
+def text(items: list[Chunk | Hole]) -> bytes:
+    """The bytes of a side; a hole stands as its size."""
+    return b"".join([one.data if isinstance(one, Chunk) else b"<%s>" % str(one.size).encode() for one in items])
