@@ -53,11 +53,13 @@ class Wanted(NamedTuple):
     write: str | None
     ring: Sequence[str] | None
     stop: Sequence[str] | None
+    embed: bool = False
 
 
 def check_without(wanted: Wanted) -> None:
     """Options of live capture make no sense for files."""
-    for given, option in ((wanted.expression, "-f"), (wanted.write, "-w"), (wanted.ring, "-b"), (wanted.promiscuous, "--promiscuous")):
+    options = ((wanted.expression, "-f"), (wanted.write, "-w"), (wanted.ring, "-b"), (wanted.promiscuous, "--promiscuous"))
+    for given, option in (*options, (wanted.embed, "--embed-keys")):
         if given not in (None, False, [], ()):
             raise UsageError(f"{option} belongs to live capture; name an interface with -i, or see streamdump -D")
 
@@ -69,11 +71,14 @@ class LiveRun:
         from dissect.capture.live import Live
         from dissect.inspector import Inspector
         from dissect.protocols import PROTOCOLS
+        from dissect.tls.keys import KeyLog
 
         if files:
             raise UsageError(f"-i captures from an interface, {files[0]} is a file; give one or the other")
         if wanted.write == "-":
             raise UsageError("-w - : packets are written to files only; standard output has the messages")
+        if wanted.embed and wanted.write is None:
+            raise UsageError("--embed-keys adds to the file that -w names; there is none")
         if "any" in wanted.interfaces and len(set(wanted.interfaces)) > 1:
             raise UsageError("-i any stands for all interfaces; leave the others out")
         self.colour = one_of("--color", colour, WHEN)
@@ -98,8 +103,12 @@ class LiveRun:
             snap=snap,
             promiscuous=wanted.promiscuous,
         )
-        self.inspector: Inspector = Inspector([self.live], options)
+        self.keys = KeyLog(options.keylog, follow=bool(options.keylog))
+        self.inspector: Inspector = Inspector([self.live], options, keys=self.keys)
         self.bugs = Bugs()
+        self.embed = wanted.embed
+        if self.embed:
+            self.keys.asked = b""
         self.writer: Writer | None = None
         self._interrupted = 0
         self._before: list[tuple[signal.Signals, Any]] = []
@@ -118,7 +127,8 @@ class LiveRun:
             taken = f"what matches {wanted.expression!r}" if wanted.expression else "all TCP"
         say(f"{self.live.name}: capturing {taken}; the kernel granted a buffer of {_amount(self.live.granted)}")
         if wanted.write is not None:
-            say(f"-w {wanted.write}: packets are written as captured, passwords and tokens included")
+            keys = ", and with them the keys of TLS" if wanted.embed else ""
+            say(f"-w {wanted.write}: packets are written as captured, passwords and tokens included{keys}")
 
     def __enter__(self) -> Self:
         return self
@@ -126,6 +136,7 @@ class LiveRun:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._listen(False)
         self.live.close()
+        self.keys.close()
         if self.writer is not None:
             self.writer.close(self.live.now_ns, self.live.packets + self.live.dropped, self.live.dropped)
 
@@ -146,11 +157,18 @@ class LiveRun:
             enough = False
             if len(batch):
                 batch, enough = self._limited(batch)
+                records = None
                 if self.writer is not None:
+                    if self.embed:
+                        # Others want keys before the packets that need them
+                        records = inspector.take(batch)
+                        self.writer.secrets(self.keys.asked or b"")
+                        self.keys.asked = b""
                     self.writer.write(batch)
-                taken = inspector.take(batch)
+                if records is None:
+                    records = inspector.take(batch)
                 self.warn(inspector)
-                if show(taken):
+                if show(records):
                     self.stopped = "stopped by -c"
                     return
             late = inspector.age(live.now_ns, self.leaving)

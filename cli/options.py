@@ -67,6 +67,16 @@ Verbs = Annotated[
         autocompletion=lambda: ["scylla"],
     ),
 ]
+KeyLogs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--keylog",
+        metavar="FILE",
+        help="secrets that read TLS, as its ends log them; again for more; without it the file that SSLKEYLOGFILE names",
+        rich_help_panel=READ,
+        show_default=False,
+    ),
+]
 AutoStop = Annotated[
     list[str] | None,
     typer.Option(
@@ -107,6 +117,10 @@ WriteTo = Annotated[
     typer.Option(
         "-w", metavar="FILE", help="write the packets as captured (secrets too), as pcapng", rich_help_panel=LIVE, show_default=False
     ),
+]
+EmbedKeys = Annotated[
+    bool,
+    typer.Option("--embed-keys", help="-w writes the keys of TLS conversations, too: who has the file can read them", rich_help_panel=LIVE),
 ]
 RingBuffer = Annotated[
     list[str] | None,
@@ -151,6 +165,8 @@ OpenLimit = Annotated[str, _limit("--open-limit", "N", "open requests a conversa
 OpenTotal = Annotated[str, _limit("--open-total", "N", "the same over all conversations")]
 ValuesLimit = Annotated[str, _limit("--values-limit", "N", "values in lists a frame; the others are not made")]
 BareLimit = Annotated[str, _limit("--bare-limit", "N", "values without bytes a conversation; the others are not made")]
+KeysLimit = Annotated[str, _limit("--keys-limit", "SIZE", "bytes of TLS that wait for keys to come, a side of a conversation")]
+KeysTotal = Annotated[str, _limit("--keys-total", "SIZE", "bytes of TLS that wait for keys to come, all together")]
 
 
 def library_options(
@@ -176,6 +192,9 @@ def library_options(
     idle_time: str = "3600",
     closed_time: str = "30",
     tracked_limit: str = "20000",
+    keylog: tuple[str, ...] = (),
+    keys_limit: str = "1M",
+    keys_total: str = "64M",
 ) -> Options:
     """The library's options for those of a command line."""
     from dissect.model import Options
@@ -203,6 +222,9 @@ def library_options(
         idle_time_ns=nanoseconds("--idle-time", idle_time),
         closed_time_ns=nanoseconds("--closed-time", closed_time),
         tracked_limit=whole("--tracked-limit", tracked_limit),
+        keylog=keylog,
+        keys_limit=size("--keys-limit", keys_limit),
+        keys_total=size("--keys-total", keys_total),
     )
 
 

@@ -188,7 +188,9 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
     if counters.failures:
         trouble.append(count(counters.failures, "internal error"))
     if counters.gaps:
-        trouble.append(f"{count(counters.gaps, 'gap')} ({count(counters.gap_bytes, 'byte')} missing or skipped)")
+        # Inside TLS, nobody knows the size of some
+        missing = count(counters.gap_bytes, "byte") if counters.gap_bytes else "some bytes"
+        trouble.append(f"{count(counters.gaps, 'gap')} ({missing} missing or skipped)")
     if counters.faults:
         trouble.append(f"{counters.faults:,} damaged")
     if counters.unanswered:
@@ -201,6 +203,7 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
     unread = _unread(rows, past.unread)
     if unread:
         said.append(unread)
+    said += _about_keys(inspector, rows)
     said += _passed_over(inspector.link.counters)
     for protocol in PROTOCOLS:
         mine = [row for row in rows if row.protocol == protocol.name]
@@ -271,6 +274,24 @@ def _unread(rows: Sequence[ConversationRow], before: Mapping[str, int]) -> str:
     ordered = sorted(names.items(), key=lambda one: -one[1])
     text = ", ".join(f"{number:,} {name}" if len(names) > 1 else name for name, number in ordered[:4])
     return f"{count(sum(names.values()), 'conversation')} not read ({text}{', ...' if len(names) > 4 else ''})" if names else ""
+
+
+def _about_keys(inspector: Inspector, rows: Sequence[ConversationRow]) -> list[str]:
+    """How TLS could be read, or why not all of it was."""
+    keys = inspector.keys
+    names = {row.name for row in rows if row.protocol is None}
+    if not keys.given:
+        return ["--keylog FILE reads TLS with its keys"] if "TLS" in names else []
+    told = list(keys.troubles)
+    if keys.damaged:
+        told.append(f"{count(keys.damaged, 'line')} of the key log not understood")
+    if keys.named and not told and "TLS, keys missing" in names and not keys:
+        told.append("the key log holds no secret")
+    if keys.rsa and "TLS, keys missing" in names:
+        told.append(f"{count(keys.rsa, 'line')} with RSA premaster secrets not read; CLIENT_RANDOM lines are")
+    if keys.dropped:
+        told.append(f"{count(keys.dropped, 'session')} of the key log dropped for newer ones")
+    return told
 
 
 def _passed_over(counters: Counters) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from cli.keys import key_logs
 from cli.live import LiveRun, Table, Wanted, check_without
 from cli.options import (
     AnswerTime,
@@ -15,11 +16,15 @@ from cli.options import (
     ClosedTime,
     Colour,
     DecodeAs,
+    EmbedKeys,
     Files,
     FrameLimit,
     IdleTime,
     Interfaces,
     Json,
+    KeyLogs,
+    KeysLimit,
+    KeysTotal,
     OpenLimit,
     OpenTotal,
     Promiscuous,
@@ -57,12 +62,14 @@ def conversations(
     stop: AutoStop = None,
     decode_as: DecodeAs = None,
     verbs: Verbs = None,
+    keylog: KeyLogs = None,
     interfaces: Interfaces = None,
     capture_filter: CaptureFilter = None,
     buffer: Buffer = "32M",
     snap: Snap = "262144",
     promiscuous: Promiscuous = False,
     write_to: WriteTo = None,
+    embed_keys: EmbedKeys = False,
     ring: RingBuffer = None,
     answer_time: AnswerTime = "30",
     idle_time: IdleTime = "3600",
@@ -78,11 +85,13 @@ def conversations(
     open_total: OpenTotal = "100000",
     values_limit: ValuesLimit = "1000000",
     bare_limit: BareLimit = "1000000",
+    keys_limit: KeysLimit = "1M",
+    keys_total: KeysTotal = "64M",
     colour: Colour = "auto",
 ) -> int:
     """Who talked to whom, in which protocol, how sure that is, and how it went."""
     names = [*(read_files or ()), *(files or ())]
-    wanted = Wanted(interfaces or (), capture_filter, buffer, snap, promiscuous, write_to, ring, stop)
+    wanted = Wanted(interfaces or (), capture_filter, buffer, snap, promiscuous, write_to, ring, stop, embed_keys)
     options = library_options(
         decode_as,
         undecided_limit,
@@ -100,6 +109,9 @@ def conversations(
         idle_time=idle_time,
         closed_time=closed_time,
         tracked_limit=tracked_limit,
+        keylog=key_logs(keylog, bool(interfaces)),
+        keys_limit=keys_limit,
+        keys_total=keys_total,
     )
     if wanted.interfaces:
         return _live(wanted, names, options, json, colour)

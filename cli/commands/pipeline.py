@@ -15,6 +15,7 @@ import typer
 
 from cli import following
 from cli.exits import ExitCode
+from cli.keys import key_logs
 from cli.options import (
     OTHER,
     READ,
@@ -22,6 +23,7 @@ from cli.options import (
     Colour,
     DecodeAs,
     FrameLimit,
+    KeyLogs,
     OpenLimit,
     UndecidedLimit,
     ValuesLimit,
@@ -104,6 +106,7 @@ def pipeline(
     ] = False,
     decode_as: DecodeAs = None,
     verbs: Verbs = None,
+    keylog: KeyLogs = None,
     split: Annotated[
         str, typer.Option("--split", metavar="SIZE", help="bytes of a capture that one task reads", rich_help_panel=READ)
     ] = "64M",
@@ -168,6 +171,7 @@ def pipeline(
         bare_limit,
         verbs,
         show_secrets=show_secrets,
+        keylog=key_logs(keylog),
     )
     split_size, part_count = size("--split", split), None if parts is None else whole("--parts", parts)
     from dissect.spark.session import Session, of_spark

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cli.exits import ExitCode
+from cli.keys import key_logs
 from cli.live import LiveRun, Wanted, check_without, list_interfaces
 from cli.options import (
     BYTES_AS,
@@ -26,11 +27,15 @@ from cli.options import (
     ClosedTime,
     Colour,
     DecodeAs,
+    EmbedKeys,
     Files,
     FrameLimit,
     IdleTime,
     Interfaces,
     Json,
+    KeyLogs,
+    KeysLimit,
+    KeysTotal,
     ListInterfaces,
     OpenLimit,
     OpenTotal,
@@ -110,6 +115,7 @@ def read(
     stop: AutoStop = None,
     decode_as: DecodeAs = None,
     verbs: Verbs = None,
+    keylog: KeyLogs = None,
     interfaces: Interfaces = None,
     list_all: ListInterfaces = False,
     capture_filter: CaptureFilter = None,
@@ -117,6 +123,7 @@ def read(
     snap: Snap = "262144",
     promiscuous: Promiscuous = False,
     write_to: WriteTo = None,
+    embed_keys: EmbedKeys = False,
     ring: RingBuffer = None,
     answer_time: AnswerTime = "30",
     idle_time: IdleTime = "3600",
@@ -135,6 +142,8 @@ def read(
     open_total: OpenTotal = "100000",
     values_limit: ValuesLimit = "1000000",
     bare_limit: BareLimit = "1000000",
+    keys_limit: KeysLimit = "1M",
+    keys_total: KeysTotal = "64M",
     colour: Colour = "auto",
     version: Annotated[bool, typer.Option("--version", help="the version", rich_help_panel=OTHER)] = False,
 ) -> int:
@@ -143,7 +152,7 @@ def read(
         return _version()
     if list_all:
         return list_interfaces()
-    wanted = Wanted(interfaces or (), capture_filter, buffer, snap, promiscuous, write_to, ring, stop)
+    wanted = Wanted(interfaces or (), capture_filter, buffer, snap, promiscuous, write_to, ring, stop, embed_keys)
     if not wanted.interfaces:
         check_without(wanted)
     names = [*(read_files or ()), *(files or ())]
@@ -180,6 +189,9 @@ def read(
         idle_time=idle_time,
         closed_time=closed_time,
         tracked_limit=tracked_limit,
+        keylog=key_logs(keylog, bool(interfaces)),
+        keys_limit=keys_limit,
+        keys_total=keys_total,
     )
     with (
         LiveRun(wanted, names, options, colour)
@@ -190,7 +202,8 @@ def read(
         def failed(record: Record, what: str) -> None:
             run.tell(about(record, what))
 
-        show = _nothing if quiet else _json(failed) if json else _text(clock, palette(colour), tree, dump, show_secrets, failed)
+        colours, inside = palette(colour), run.inspector.gate.inside
+        show = _nothing if quiet else _json(failed) if json else _text(clock, colours, tree, dump, show_secrets, inside, failed)
 
         def one(batch: list[Record]) -> bool:
             nonlocal left
@@ -219,7 +232,13 @@ def _json(failed: Callable[[Record, str], None]) -> Callable[[list[Record]], Non
 
 
 def _text(
-    clock: str, colours: Palette, tree: bool, dump: bool, show_secrets: bool, failed: Callable[[Record, str], None]
+    clock: str,
+    colours: Palette,
+    tree: bool,
+    dump: bool,
+    show_secrets: bool,
+    inside: Mapping[int, str],
+    failed: Callable[[Record, str], None],
 ) -> Callable[[list[Record]], None]:
     from dissect.protocols import PROTOCOLS
     from dissect.render.hexdump import hexdump
@@ -243,6 +262,7 @@ def _text(
         width,
         details if tree or dump else None,
         longest,
+        inside,
     )
     started = False
 

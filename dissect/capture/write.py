@@ -19,7 +19,8 @@ from dissect.capture.blocks import explain
 from dissect.errors import UsageError
 from dissect.model import PacketBatch
 
-SECTION, INTERFACE, STATISTICS, ENHANCED = 0x0A0D0D0A, 1, 5, 6
+SECTION, INTERFACE, STATISTICS, ENHANCED, SECRETS = 0x0A0D0D0A, 1, 5, 6, 10
+TLS_KEYS = 0x544C534B
 END_OF_OPTIONS, APPLICATION, INTERFACE_NAME, RESOLUTION = 0, 4, 2, 9
 RECEIVED, DROPPED = 4, 5
 NANOSECONDS = 9
@@ -49,6 +50,8 @@ class Writer:
         """Bytes of all files so far."""
         self._head = _head(link, interface, snap)
         self._ring = ring
+        self._secrets = b""
+        """Secrets that wait for the first file of a ring."""
         self._file = -1
         self._size = self._packets = 0
         self._since = 0
@@ -90,6 +93,14 @@ class Writer:
             self._packets += 1
         self._put(b"".join(parts))
 
+    def secrets(self, text: bytes) -> None:
+        """Adds secrets of TLS, as a key log; they are of use together with the packets of the handshake, so they are not repeated."""
+        text, self._secrets = self._secrets + text, b""
+        if self._file < 0:
+            self._secrets = text
+        elif text:
+            self._put(_block(SECRETS, struct.pack("<II", TLS_KEYS, len(text)) + text + bytes(-len(text) & 3)))
+
     def close(self, time_ns: int, received: int, dropped: int) -> None:
         """Ends the file with what became of the packets."""
         if self._file >= 0:
@@ -110,6 +121,7 @@ class Writer:
         stamp = strftime("%Y%m%d%H%M%S", gmtime(time_ns // 1_000_000_000))
         path = self.path.with_name(f"{self.path.stem}_{self._number:05d}_{stamp}{self.path.suffix}")
         self._open(path)
+        self.secrets(b"")
         self._since = time_ns
         self._kept.append(path)
         if ring.files is not None and len(self._kept) > ring.files:

@@ -78,15 +78,19 @@ class Lines:
         columns: int | None = None,
         after: Says | None = None,
         longest: Mapping[str, int] | None = None,
+        inside: Mapping[int, str] | None = None,
     ) -> None:
         """`columns`: the width of the terminal, None when there is none. `after`: further whole lines for a message. `longest`: the
-        length of each protocol's longest message name, so that columns need not grow on the way."""
+        length of each protocol's longest message name, so that columns need not grow on the way. `inside`: by conversation, what its
+        messages were carried in (TLS 1.3), which its first line says."""
         self.says = says
         self.times = times
         self.palette = palette
         self.columns = columns
         self.after = after
         self.longest = longest if longest and (columns is None or columns >= ROOMY) else {}
+        self.inside = inside if inside is not None else {}
+        self._told: set[int] = set()
         self.number_width = 5
         self.name_width = NAME_WIDTH
         self.pair_width = 0
@@ -129,19 +133,22 @@ class Lines:
         prefix = second_text = ""
         for record in records:
             place = places.get(record.conversation)
+            carried = ""
             if place is None or (not place.known and _client(record) is not None):
                 place = self._place(record)
+                carried = self._carried(record.conversation)
             where = place.asked if record.src == place.client else place.told
             passed = -1 if self._base is None else record.time_ns - self._base
             if (
                 not quick
+                or carried
                 or passed < 0
                 or type(record) is not Message
                 or record.notes
                 or record.fault is not None
                 or record.outcome == "refused"
             ):
-                line = self._odd(record, self._time(record), where, "", "", None)
+                line = self._odd(record, self._time(record), where, "", "", None, carried)
             else:
                 index = record.number - floor
                 if not 0 <= index < 1000:
@@ -185,9 +192,10 @@ class Lines:
                 line = f"{line}\n{after(record)}"
             append(line)
 
-    def _odd(self, record: Record, time: str, where: str, where_colour: str, colour: str, columns: int | None) -> str:
-        """One line of any record, with marks, colour and cutting."""
+    def _odd(self, record: Record, time: str, where: str, where_colour: str, colour: str, columns: int | None, carried: str = "") -> str:
+        """One line of any record, with marks, colour and cutting; `carried` stands before what it says."""
         mark, name, latency_ns, text = self._content(record)
+        text = f"{carried}{text}"
         name = self._names.get(name) or self._name(name)
         text = visible(text)
         if record.number >= 100_000:
@@ -289,11 +297,23 @@ class Lines:
         server = record.dst if record.src == client else record.src
         blank = " " * (self.number_width + self.time_width + 3)
         text = f"{record.conversation:>2}  {client} {'>' if place.known else '-'} {server}  {record.protocol}"
+        if record.conversation in self.inside:
+            text += f"  {self.inside[record.conversation]}"
         if not place.known:
             text += "  (which side is the client is not known)"
         assert self.columns is not None
         palette = self.palette
         return f"{blank}{place.colour}{palette.bold}{cut(text, max(0, self.columns - len(blank)))}{palette.reset}"
+
+    def _carried(self, conversation: int) -> str:
+        """What a conversation's messages are carried in, the first time that it is asked for."""
+        found = self.inside.get(conversation)
+        if found is None or conversation in self._told:
+            return ""
+        if len(self._told) > REMEMBERED:
+            self._told.intersection_update(self.inside)
+        self._told.add(conversation)
+        return f"[{found}]  "
 
     def _widen(self, size: int) -> None:
         if self.name_width < min(NAME_LIMIT, size):
