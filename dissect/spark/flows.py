@@ -20,6 +20,7 @@ from __future__ import annotations
 import gc
 import mmap
 from collections.abc import Iterator
+from functools import lru_cache
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,8 @@ from dissect.spark.rows import (
     carry_batch,
     flow_ids,
 )
+from dissect.tls import stage  # noqa: F401 - whose classes are in what was carried
+from dissect.tls.keys import KeyLog
 
 SORTED_BY = ("flow_id", "merge_ns", "file", "number", "-kind")
 """How rows have to be sorted for `dissect`; a minus sign: descending."""
@@ -86,12 +89,18 @@ class FlowInspector(Inspector):
     MADE_OF = ("options",)
     TOTALS = ("_fed", "_detecting", "_paired", "_opened", "_counted")
     OWN = ("inputs", "batch_rows", "counters", "errors", "reports", "link", "past", "suspected", "linked", "_number", "_aged_ns", "_told")
-    DERIVED = ("options", *OWN, *TOTALS)
+    DERIVED = ("options", "keys", "gate", *OWN, *TOTALS)
 
     def __init__(self, options: Options) -> None:
-        super().__init__([], options)
+        super().__init__([], options, keys=key_log(options.keylog))
         self.linked: list[Linked] = []
         self.orders = 0
+
+    def resume(self) -> None:
+        """Keys are not carried: they are looked up again."""
+        for tracked in self.conversations:
+            if tracked.carried.stage is not None:
+                tracked.carried.stage.keys = self.keys
 
     def _begin(self, tracked: Tracked) -> None:
         tracked.tcp.index = conversation_id(tracked.tcp.first)
@@ -151,6 +160,24 @@ class FlowInspector(Inspector):
         if type(inspector) is not FlowInspector:
             raise ForeignState("it holds something else")
         return inspector
+
+
+def key_log(paths: tuple[str, ...]) -> KeyLog:
+    """The key logs at these paths, read once by a process as long as they stay as they are."""
+    stamps = []
+    for path in paths:
+        try:
+            status = Path(path).stat()
+        except OSError:
+            stamps.append((path, 0, 0, 0))
+        else:
+            stamps.append((path, status.st_ino, status.st_size, status.st_mtime_ns))
+    return _key_log(tuple(stamps))
+
+
+@lru_cache(1)
+def _key_log(stamps: tuple[tuple[str, int, int, int], ...]) -> KeyLog:
+    return KeyLog([path for path, *_ in stamps])
 
 
 def conversation_id(first: tuple[int, int, int, int]) -> int:

@@ -70,6 +70,8 @@ class State(msgspec.Struct):
     written: dict[str, list[str]] = msgspec.field(default_factory=dict)
     """Files by table that the last micro-batch wrote."""
     related: list[ConversationRow] = msgspec.field(default_factory=list)
+    secrets: list[str] = msgspec.field(default_factory=list)
+    """Captures that hold keys of TLS, as far as they are still there."""
 
 
 class Batch(msgspec.Struct):
@@ -142,6 +144,7 @@ class Follow(Job):
         folder.mkdir()
         sizes = [one.size for one in ready]
         found = self.look([one.path for one in ready], sum(sizes))
+        state.secrets = found.secrets = [path for path in dict.fromkeys((*state.secrets, *found.secrets)) if Path(path).exists()]
         for one in told:
             state.taken[one.path] = msgspec.structs.replace(state.taken[one.path], trouble=None)
         troubles = [*told, *self._take(state, ready, found)]
@@ -280,6 +283,8 @@ class Follow(Job):
             return fresh
         except (OSError, msgspec.MsgspecError) as error:
             raise UsageError(f"{path}: cannot be read: {error}") from error
+        # Keys may come from elsewhere now
+        state.options = msgspec.structs.replace(state.options, keylog=fresh.options.keylog)
         for name in ("v", "folder", "form", "options"):
             if msgspec.to_builtins(getattr(state, name)) != msgspec.to_builtins(getattr(fresh, name)):
                 raise UsageError(f"{self.out}: was begun with other options (another {_SAYS[name]}); choose another --out")

@@ -117,7 +117,9 @@ class Job:
             if depended:
                 ordered.append(carried.where(f"kind = {CARRY_IN_ORDER}"))
         rows = by_conversation(packets, count, ordered, sorted(done), until is not None)
-        form, options = settings.form, settings.options
+        form = settings.form
+        # Keys of TLS are read where they are needed, from the captures too: none goes through Spark
+        options = msgspec.structs.replace(settings.options, keylog=(*settings.options.keylog, *found.secrets))
         paths = {split.file: split.path for split in found.splits}
         done = frozenset(done)
 

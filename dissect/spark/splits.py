@@ -108,6 +108,8 @@ class Plan(msgspec.Struct):
     """Of the packets of each file the latest time."""
     middle_ns: list[int]
     """Of the last packets of each file the time in the middle, which a few with a wrong one do not change."""
+    secrets: list[str] = msgspec.field(default_factory=list)
+    """Files that hold keys of TLS."""
 
     @property
     def packets(self) -> int:
@@ -140,6 +142,8 @@ class Examined(msgspec.Struct):
     """Reason, position and packet, both counted from the range's own beginning."""
     apart: str | None = None
     """Why it cannot be read without what comes before it."""
+    secrets: bool = False
+    """It holds keys of TLS."""
 
 
 class Piece(msgspec.Struct):
@@ -154,6 +158,8 @@ class Piece(msgspec.Struct):
     size: int
     limit: int
     """How large its packets may be."""
+    secrets: bool = False
+    """The head of its file holds keys of TLS."""
 
 
 Mapping = Callable[[Callable[[Piece], Examined], Sequence[Piece]], Iterable[Examined]]
@@ -201,9 +207,13 @@ def plan(files: Sequence[str], target: int = TARGET, run: Mapping = map) -> Plan
             for place, near in enumerate(whole.nexts, 1):
                 pieces[-1].append(msgspec.structs.replace(whole, start=None, near=near, nexts=whole.nexts[place:]))
     found = iter(run(examine, [piece for many in pieces for piece in many]))
+    secrets = [False] * len(files)
     for index, many in zip(indexes, pieces, strict=True):
-        result.splits += _chain(result, index, many, [next(found) for _ in many])
+        examined = [next(found) for _ in many]
+        secrets[index] = any(one.secrets for one in many) or any(one.secrets for one in examined)
+        result.splits += _chain(result, index, many, examined)
     result.troubles.sort(key=lambda trouble: trouble.file)
+    result.secrets = [path for path, many in zip(result.files, secrets, strict=True) if many]
     return result
 
 
@@ -239,6 +249,7 @@ def _begin_section(piece: Piece, data: bytes) -> None:
         kind, size, _, own = struct.unpack_from(order + "IIII", data, at)
         if size & 3 or size < pcapng.LEAST.get(kind, 12) or at + size > len(data) or kind in PACKETS or (at and kind == pcapng.SECTION):
             break
+        piece.secrets = piece.secrets or kind == pcapng.SECRETS
         if kind in (pcapng.SECTION, pcapng.INTERFACE):
             head.append(data[at : at + size])
         if kind == pcapng.INTERFACE:
@@ -337,16 +348,19 @@ def batches(split: Split) -> Iterator[tuple[PacketBatch, int | None]]:
             yield (batch if high - low == len(batch) else part(batch, low, high)), base
 
 
-def _batches(split: Split) -> Iterator[tuple[PacketBatch, int | None]]:
+def _batches(split: Split, secrets: pcapng.Secrets | None = None) -> Iterator[tuple[PacketBatch, int | None]]:
     if split.stop is None:
-        for batch in open_capture(split.path):
+        reader = open_capture(split.path)
+        for batch in reader:
             yield batch, None
+        if secrets is not None:
+            secrets += reader.secrets
         return
     head = split.head
     stream = Range(split.path, head, split.start, split.stop)
     raw = Raw(cast(BinaryIO, stream), split.path)
     try:
-        for batch in _packets(raw, head[:4]):
+        for batch in _packets(raw, head[:4], secrets):
             batch.number = batch.number + split.number
             # A reader takes in nothing beyond the buffer that it hands on.
             yield batch, raw.count - len(batch.buffer) - len(head) + split.start
@@ -354,10 +368,9 @@ def _batches(split: Split) -> Iterator[tuple[PacketBatch, int | None]]:
         raw.close()
 
 
-def _packets(raw: Raw, magic: bytes) -> Iterator[PacketBatch]:
+def _packets(raw: Raw, magic: bytes, secrets: pcapng.Secrets | None) -> Iterator[PacketBatch]:
     blocks = Blocks(raw, None)
-    reader = pcap.read_packets if magic in pcap.MAGICS else pcapng.read_packets
-    return reader(blocks, {})
+    return pcap.read_packets(blocks, {}) if magic in pcap.MAGICS else pcapng.read_packets(blocks, {}, secrets)
 
 
 def examine(piece: Piece) -> Examined:
@@ -376,9 +389,10 @@ def examine(piece: Piece) -> Examined:
     if piece.format == "pcapng" and stop > start:
         one.apart = _structure(piece, start, stop)
     parser = LinkParser(stateless=True)
+    secrets: pcapng.Secrets = []
     end = start
     try:
-        for batch, base in _batches(Split(0, piece.path, start, None if packed else stop, piece.head)):
+        for batch, base in _batches(Split(0, piece.path, start, None if packed else stop, piece.head), secrets):
             one.packets += len(batch)
             one.latest_ns = max(one.latest_ns, int(batch.time_ns.max()))
             one.middle_ns = int(np.partition(batch.time_ns, len(batch) // 2)[len(batch) // 2])
@@ -393,6 +407,7 @@ def examine(piece: Piece) -> Examined:
         one.error = (error.reason, error.offset, error.packet)
         if not packed:
             one.landed = start + (error.offset - len(piece.head) if error.offset is not None else end - start)
+    one.secrets = bool(secrets)
     return one
 
 

@@ -1,0 +1,170 @@
+"""TLS in the bulk pipeline: the same as in a plain run, and keys are where they were put and nowhere else."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow.parquet as pq
+import pytest
+
+from dissect.capture.files import open_capture
+from dissect.errors import ForeignState
+from dissect.inspector import Inspector
+from dissect.model import Message, Options
+from dissect.spark import flows, rows, state
+from dissect.spark.splits import plan
+from dissect.tls.keys import KeyLog
+from dissect.tls.stage import Stage
+from tests.capture.frames import Packet, enhanced, interface, pcap, section
+from tests.capture.peers import GOLDEN, said
+from tests.spark.lots import FOREVER, Lots, at_once, in_lots, packets
+from tests.tls.peers import CLIENT, OpenSSL, Wire, secrets_block, talk
+
+CASES = (
+    ("rabbitmq-stream/js_publish_consume_405.pcap", "1.3", ""),
+    ("iggy/py090-basic.pcap", "1.2", ""),
+    ("mewbase/java-query.pcap", "1.2", "AES128-SHA"),
+    ("seastar-rpc/port7000.pcap", "1.3", ""),
+)
+
+
+def written(folder: Path, sent: Any, keys: bytes, lost: tuple[int, ...] = ()) -> tuple[Path, Options]:
+    capture, log = folder / "tls.pcap", folder / "keys.log"
+    capture.write_bytes(Wire().send(sent).end().capture(lost))
+    log.write_bytes(keys)
+    return capture, msgspec.structs.replace(FOREVER, keylog=(str(log),))
+
+
+@pytest.mark.parametrize(("name", "version", "suite"), CASES)
+@pytest.mark.parametrize("lost", [(), (14, 25)], ids=["whole", "lossy"])
+def test_what_is_carried_from_lot_to_lot(name: str, version: str, suite: str, lost: tuple[int, ...], tmp_path: Path) -> None:
+    one = talk(said(GOLDEN / name), version, suite)
+    capture, options = written(tmp_path, one.sent, one.keys, lost)
+    count = packets([capture]).num_rows
+    cuts = list(range(1, count, max(1, count // 25)))
+    expected = at_once([capture], options)
+    assert len(expected["messages"]) > 5
+    assert in_lots([capture], cuts, options) == expected
+
+
+def test_key_updates_are_carried(tmp_path: Path) -> None:
+    with OpenSSL(["-tls1_3", "-rev"]) as openssl:
+        sent, keys = openssl.talk([b"one\n", b"K\n", b"two\n", b"K\n", b"K\n", b"three\n"])
+    capture, options = written(tmp_path, sent, keys)
+    options = msgspec.structs.replace(options, decode_as=((5551, "mewbase", None),))
+    expected = at_once([capture], options)
+    assert expected["gaps"]
+    assert in_lots([capture], list(range(1, packets([capture]).num_rows)), options) == expected
+
+
+def test_without_keys(tmp_path: Path) -> None:
+    one = talk(said(GOLDEN / CASES[0][0]))
+    capture, _ = written(tmp_path, one.sent, one.keys)
+    assert in_lots([capture], list(range(1, 30)), FOREVER) == at_once([capture])
+
+
+def test_no_key_is_carried(tmp_path: Path) -> None:
+    one = talk(said(GOLDEN / CASES[0][0]))
+    capture, options = written(tmp_path, one.sent, one.keys)
+    secrets = [bytes.fromhex(line.split()[-1].decode()) for line in one.keys.splitlines() if b"SECRET" in line]
+    derived = bytes(32)
+    for count in range(3, packets([capture]).num_rows):
+        lots = Lots(options)
+        lots.add(packets([capture])[:count])
+        for row in lots.carry.to_pylist():
+            carried = row["payload"]
+            assert not any(secret in carried or secret.hex().encode() in carried for secret in secrets)
+            if row["kind"] == rows.CARRY:
+                inspector = flows.FlowInspector.restore(carried, options)
+                for tracked in inspector.conversations:
+                    if tracked.carried.stage is not None:
+                        assert all(flow.opener is None and flow.secret is None and not flow.openers for flow in tracked.carried.stage.flows)
+    assert derived not in secrets
+
+
+def test_when_the_key_log_is_gone_what_follows_is_a_gap(tmp_path: Path) -> None:
+    one = talk(said(GOLDEN / CASES[0][0]))
+    capture, options = written(tmp_path, one.sent, one.keys)
+    lots = Lots(options)
+    all_packets = packets([capture])
+    lots.add(all_packets[:20])
+    Path(options.keylog[0]).unlink()
+    lots.add(all_packets[20:], True)
+    (row,) = lots.conversations
+    assert row.protocol == "rabbitmq-stream"
+    assert row.facts["tls_unread"] == "keys missing"
+    assert 5 < len(lots.lines["messages"]) < 20
+    assert len(lots.lines["gaps"]) == 2
+
+
+def test_a_damaged_state_is_told(tmp_path: Path) -> None:
+    one = talk(said(GOLDEN / CASES[0][0]))
+    capture, options = written(tmp_path, one.sent, one.keys)
+    lots = Lots(options)
+    lots.add(packets([capture])[:20])
+    (carried,) = [row["payload"] for row in lots.carry.to_pylist() if row["kind"] == rows.CARRY]
+    with pytest.raises(ForeignState):
+        flows.FlowInspector.restore(carried[:-3], options)
+    stage = Stage(Options(), KeyLog())
+    assert type(state.decode(state.encode(stage), Options())) is Stage
+
+
+def blocks(keys: bytes, packets: list[Packet], place: int) -> bytes:
+    made = [enhanced(packet, ticks=packet.time_ns) for packet in packets]
+    made.insert(place, secrets_block(keys))
+    return section() + interface(resolution=9) + b"".join(made)
+
+
+@pytest.mark.parametrize("place", [0, 20, 1000])
+@pytest.mark.parametrize("packed", [False, True])
+def test_captures_that_hold_keys_are_found(place: int, packed: bool, tmp_path: Path) -> None:
+    one = talk([(CLIENT, b"x" * 1000)] * 60)
+    wire = Wire().send(one.sent).end()
+    data = blocks(one.keys, wire.packets, place)
+    path, other = tmp_path / "tls.pcapng", tmp_path / "other.pcap"
+    path.write_bytes(gzip.compress(data) if packed else data)
+    other.write_bytes(pcap(wire.packets[:3], nano=True))
+    for split in (8_000, 1 << 30):
+        assert plan([str(other), str(path)], split).secrets == [str(path)]
+    assert KeyLog([str(path)]).lines(bytes.fromhex(one.keys.split(b"\nCLIENT_T")[1].split()[1].decode()))
+
+
+def test_the_log_is_read_once_by_a_process(tmp_path: Path) -> None:
+    log = tmp_path / "keys.log"
+    log.write_bytes(talk([]).keys)
+    first = flows.key_log((str(log),))
+    assert flows.key_log((str(log),)) is first
+    log.write_bytes(talk([]).keys * 2)
+    assert flows.key_log((str(log),)) is not first
+
+
+def test_tables(java_home: str, tmp_path: Path) -> None:
+    """The command's own run, with keys in a log for one capture and in the other capture itself; and none in what it writes."""
+    talks = [talk(said(GOLDEN / name), version, suite) for name, version, suite in CASES[:2]]
+    captures, log, out = tmp_path / "captures", tmp_path / "keys.log", tmp_path / "tables"
+    captures.mkdir()
+    (captures / "one.pcap").write_bytes(Wire().send(talks[0].sent).end().capture())
+    wire = Wire(client_port=41_000).send(talks[1].sent).end()
+    (captures / "two.pcapng").write_bytes(blocks(talks[1].keys, wire.packets, 0))
+    log.write_bytes(talks[0].keys)
+    argv = ["pipeline", str(captures), "--out", str(out), "--keylog", str(log), "--memory", "512M"]
+    environment = {**os.environ, "JAVA_HOME": java_home}
+    done = subprocess.run([sys.executable, "-m", "cli", *argv], capture_output=True, text=True, check=False, env=environment, timeout=240)
+    assert done.returncode == 0, done.stderr
+    inspector = Inspector([open_capture(one) for one in sorted(captures.iterdir())], Options(keylog=(str(log),), exchanges=True))
+    wanted = sum(isinstance(one, Message) for one in inspector.records())
+    assert wanted > 70
+    assert pq.read_table(out / "messages").num_rows == wanted
+    facts = pq.read_table(out / "conversations").column("facts").to_pylist()
+    assert sorted(msgspec.json.decode(one)["tls"] for one in facts) == ["1.2", "1.3"]
+    secrets = [line.split()[-1] for one in talks for line in one.keys.splitlines() if not line.startswith(b"#")]
+    for path in out.rglob("*"):
+        if path.is_file():
+            data = path.read_bytes()
+            assert not any(secret in data or bytes.fromhex(secret.decode()) in data for secret in secrets)
