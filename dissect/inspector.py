@@ -892,10 +892,7 @@ def _place(one: Emitted) -> tuple[int, int]:
 def _row(number: int, tracked: Tracked) -> ConversationRow:
     tcp = tracked.tcp
     verdict = tracked.verdict or Verdict(None, 0.0, ("not enough bytes yet",))
-    facts = dict(tracked.facts)
-    secure = tracked.carried.told()
-    if secure is not None:
-        facts |= secure.row()
+    facts = tracked.facts | tracked.carried.row()
     client, tally = tracked.client, tracked.tally
     return ConversationRow(
         1,

@@ -54,6 +54,9 @@ CERTIFICATE_KEPT = 16 << 10
 
 TEXT_KEPT = 300
 
+NAMES = 32
+"""So many names of a certificate are kept."""
+
 Mark = tuple[int, int, int, int]
 """A packet: (order, number, file, time_ns)."""
 
@@ -200,7 +203,7 @@ def certificate(der: bytes) -> Certificate | None:
             names: tuple[str, ...] = ()
             try:
                 found = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-                names = tuple(str(one.value)[:TEXT_KEPT] for one in list(found)[:32] if isinstance(one, x509.DNSName | x509.IPAddress))
+                names = tuple(str(one.value)[:TEXT_KEPT] for one in list(found)[:NAMES] if isinstance(one, x509.DNSName | x509.IPAddress))
             except x509.ExtensionNotFound:
                 pass
     except Exception:

@@ -52,6 +52,16 @@ class Carried(msgspec.Struct):
         told = self.told() if self.read else None
         return None if told is None else told.plain
 
+    def row(self) -> dict[str, Any]:
+        """What a row of `conversations` says of TLS."""
+        told = self.told()
+        if told is None:
+            return {}
+        from dissect.tls.troubles import troubles
+
+        found = troubles(told)
+        return told.row() | ({"tls_troubles": found} if found else {})
+
     @property
     def plain(self) -> bool:
         """Whether there is nothing to look at."""

@@ -61,7 +61,7 @@ def identity(kind: str = "ec", name: str = "broker.example", days: int = 3650) -
     """A certificate that signs itself."""
     key = ec.generate_private_key(ec.SECP256R1()) if kind == "ec" else rsa.generate_private_key(65537, 2048)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    begin = datetime.datetime(2025, 1, 1, tzinfo=datetime.UTC)
+    begin = datetime.datetime(2023, 1, 1, tzinfo=datetime.UTC)
     names = x509.SubjectAlternativeName([x509.DNSName(name), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
     builder = x509.CertificateBuilder().subject_name(subject).issuer_name(subject).public_key(key.public_key()).serial_number(1)
     builder = builder.not_valid_before(begin).not_valid_after(begin + datetime.timedelta(days=days)).add_extension(names, False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from dissect.tls import hello
 from dissect.tls.facts import ALERTS, CERTIFICATE_KEPT, Facts, certificate, kept
 from dissect.tls.records import alert, begins
 from dissect.tls.suites import _table, suite, suite_name
+from dissect.tls.troubles import troubles
 from tests.tls.peers import CLIENT, SERVER, Talk, Wire, contexts, identity, talk
 from tests.tls.reading import once, read
 
@@ -119,7 +121,7 @@ def test_a_certificate() -> None:
     assert found is not None
     assert found.subject == found.issuer == "CN=broker.example"
     assert found.names == ("broker.example", "127.0.0.1")
-    assert found.expires == "2034-12-30T00:00:00Z"
+    assert found.expires == "2032-12-29T00:00:00Z"
     assert found.not_after_ns - found.not_before_ns == 3650 * 86_400 * 1_000_000_000
 
 
@@ -160,6 +162,7 @@ def test_facts_without_keys_in_tls_1_2() -> None:
     assert facts["tls_handshake"] == "complete"
     assert facts["tls_alerts"] == ["encrypted alert by the client"]
     assert facts["tls_unread"] == "no keys"
+    assert "tls_troubles" not in facts
 
 
 def test_facts_without_keys_in_tls_1_3() -> None:
@@ -187,6 +190,8 @@ def test_a_certificate_that_the_client_does_not_know(version: str) -> None:
     _, facts = refused(client, server)
     assert facts["tls_alerts"] == ["fatal unknown_ca by the client"]
     assert facts["tls_certificate"]["issuer"] == "CN=broker.example"
+    cause = "the client does not know who issued the server's certificate (CN=broker.example)"
+    assert facts["tls_troubles"] == {"tls.unknown-authority": cause}
 
 
 @pytest.mark.parametrize("version", ["1.2", "1.3"])
@@ -198,6 +203,25 @@ def test_a_certificate_for_another_name(version: str) -> None:
     _, facts = refused(client, server, "other.example")
     assert facts["tls_alerts"] == ["fatal bad_certificate by the client"]
     assert (facts["tls_server_name"], facts["tls_certificate"]["names"][0]) == ("other.example", "broker.example")
+    cause = "the server's certificate is for broker.example, 127.0.0.1, and not for other.example, which the client asked for"
+    assert facts["tls_troubles"] == {"tls.another-name": cause}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "fits"),
+    [
+        ("broker.example", "Broker.Example.", True),
+        ("*.example", "broker.example", True),
+        ("*.example", "a.broker.example", False),
+        ("*.example", "example", False),
+        ("b*.example", "broker.example", False),
+        ("127.0.0.1", "127.0.0.1", True),
+    ],
+)
+def test_names_of_certificates(pattern: str, name: str, fits: bool) -> None:
+    der = ssl.PEM_cert_to_DER_cert(Path(identity("ec", pattern).certificate).read_text())
+    facts = Facts(CLIENT, server_name=name, certificate=der)
+    assert ("tls.another-name" not in troubles(facts)) == fits
 
 
 def test_an_expired_certificate() -> None:
@@ -208,7 +232,14 @@ def test_an_expired_certificate() -> None:
     client.verify_mode = ssl.CERT_REQUIRED
     _, facts = refused(client, server)
     assert facts["tls_alerts"] == ["fatal certificate_expired by the client"]
-    assert facts["tls_certificate"]["expires"] == "2025-01-02T00:00:00Z"
+    assert facts["tls_certificate"]["expires"] == "2023-01-02T00:00:00Z"
+    assert facts["tls_troubles"] == {"tls.certificate-expired": "the server's certificate has expired (2023-01-02T00:00:00Z)"}
+    # A client that does not mind
+    sent = Talk(contexts("1.2")[0], server).begin().sent
+    facts = read(Wire().send(sent).end().capture()).facts
+    assert facts["tls_troubles"] == {"tls.certificate-expired": "the server's certificate had expired (2023-01-02T00:00:00Z)"}
+    facts = read(Wire(start_ns=1_600_000_000_000_000_000).send(sent).end().capture()).facts
+    assert facts["tls_troubles"] == {"tls.certificate-expired": "the server's certificate was not valid yet"}
 
 
 def test_no_common_version() -> None:
@@ -219,6 +250,9 @@ def test_no_common_version() -> None:
     assert facts["tls"] == "not agreed"
     assert facts["tls_offered"][-1] == "1.2"
     assert facts["tls_handshake"] == "ended after ClientHello of the client"
+    assert facts["tls_troubles"] == {
+        "tls.no-common-version": f"the server takes none of the versions that the client offers ({', '.join(facts['tls_offered'])})"
+    }
 
 
 def test_no_common_cipher() -> None:
@@ -226,6 +260,9 @@ def test_no_common_cipher() -> None:
     _, server = contexts("1.2", "ECDHE-RSA-CHACHA20-POLY1305")
     one, facts = refused(client, server)
     assert facts["tls_alerts"] == ["fatal handshake_failure by the server"]
+    (cause,) = facts["tls_troubles"].values()
+    assert cause.startswith("the server takes none of the cipher suites, or groups, that the client offers (TLS_RSA_WITH_AES_128_CBC_SHA")
+    assert list(facts["tls_troubles"]) == ["tls.no-common-cipher"]
     (tracked,) = once(Wire().send(one.sent).end().capture()).inspector.conversations
     assert tracked.carried.facts is not None
     assert 0x002F in tracked.carried.facts.ciphers
@@ -246,6 +283,8 @@ def test_a_certificate_of_the_client_that_is_not_given(version: str) -> None:
     assert facts["tls_client_certificate_asked"] == "asked for, not given"
     alerts = {"1.2": "handshake_failure", "1.3": "certificate_required"}
     assert facts["tls_alerts"] == [f"fatal {alerts[version]} by the server"]
+    cause = "the server asks for a certificate of the client, which gives none"
+    assert facts["tls_troubles"] == {"tls.client-certificate-missing": cause}
 
 
 def test_alerts_say_where_they_are() -> None:

@@ -691,10 +691,12 @@ def test_a_server_that_answers_otherwise(first: bytes) -> None:
     if first.startswith(b"HTTP"):
         assert found.rows[0].name == "TLS, answered without TLS"
         assert found.facts["tls"] == "only the client"
+        assert found.facts["tls_troubles"] == {"tls.plain-peer": "the client speaks TLS, and the server does not"}
     else:
         assert found.rows[0].name == "TLS"
         assert found.facts["tls_alerts"] == ["fatal protocol_version by the server"]
         assert found.facts["tls_offered"] == ["1.3"]
+        assert list(found.facts["tls_troubles"]) == ["tls.no-common-version"]
 
 
 def test_a_plain_client_on_a_port_of_tls() -> None:
@@ -704,6 +706,7 @@ def test_a_plain_client_on_a_port_of_tls() -> None:
     assert found.rows[0].protocol == "rabbitmq-stream"
     assert found.facts["tls"] == "only the server"
     assert found.facts["tls_alerts"] == ["fatal unexpected_message by the server"]
+    assert found.facts["tls_troubles"] == {"tls.plain-peer": "the client does not speak TLS, and the server expects it"}
     (tracked,) = found.inspector.conversations
     assert tracked.carried.facts is not None
     assert tracked.carried.facts.plain_peer == CLIENT

@@ -1,0 +1,115 @@
+"""What went wrong with a TLS connection, in words: a table of rules over what is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dissect.tls.facts import NAMES, Certificate, Facts, certificate
+from dissect.tls.hello import version_name
+from dissect.tls.suites import suite_name
+
+NO_CERTIFICATE, EXPIRED, UNKNOWN_AUTHORITY, REQUIRED = 41, 45, 48, 116
+REFUSED, VERSION, TOO_WEAK = 40, 70, 71
+"""Alerts by number."""
+
+SHOWN = 4
+"""So many of a list are named."""
+
+
+def troubles(facts: Facts) -> dict[str, str]:
+    """By rule, the cause of each trouble."""
+    return {rule: cause for rule, told in RULES if (cause := told(facts)) is not None}
+
+
+def _plain_peer(facts: Facts) -> str | None:
+    if facts.plain_peer is None:
+        return None
+    if facts.plain_peer == facts.client:
+        return "the client does not speak TLS, and the server expects it"
+    return "the client speaks TLS, and the server does not"
+
+
+def _no_common_version(facts: Facts) -> str | None:
+    side = _alerted(facts, VERSION)
+    if side is None:
+        return None
+    if side == facts.client:
+        return f"the client does not take TLS {version_name(facts.version)}, which the server chose" if facts.version is not None else None
+    return f"the server takes none of the versions that the client offers ({_some([version_name(one) for one in facts.offered])})"
+
+
+def _no_common_cipher(facts: Facts) -> str | None:
+    if facts.version is not None or not facts.ciphers or _alerted(facts, REFUSED, TOO_WEAK) != 1 - facts.client:
+        return None
+    offered = _some([suite_name(one) for one in facts.ciphers])
+    return f"the server takes none of the cipher suites, or groups, that the client offers ({offered})"
+
+
+def _unknown_authority(facts: Facts) -> str | None:
+    side = _alerted(facts, UNKNOWN_AUTHORITY)
+    if side is None:
+        return None
+    one, other = ("client", "server") if side == facts.client else ("server", "client")
+    read = _read(facts.certificate if side == facts.client else facts.client_certificate)
+    return f"the {one} does not know who issued the {other}'s certificate{'' if read is None else f' ({read.issuer})'}"
+
+
+def _expired(facts: Facts) -> str | None:
+    side = _alerted(facts, EXPIRED)
+    read = _read(facts.certificate)
+    if side is not None:
+        owner = "server" if side == facts.client else "client"
+        told = read if side == facts.client else _read(facts.client_certificate)
+        return f"the {owner}'s certificate has expired{'' if told is None else f' ({told.expires})'}"
+    if read is None or facts.certificate_packet is None:
+        return None
+    time_ns = facts.certificate_packet[3]
+    if time_ns > read.not_after_ns:
+        return f"the server's certificate had expired ({read.expires})"
+    return "the server's certificate was not valid yet" if time_ns < read.not_before_ns else None
+
+
+def _another_name(facts: Facts) -> str | None:
+    read, name = _read(facts.certificate), facts.server_name
+    if read is None or name is None or len(read.names) >= NAMES:
+        return None
+    names = read.names or (read.subject,)
+    if any(_is_for(one, name) for one in read.names) or (not read.names and f"CN={name}".casefold() in read.subject.casefold()):
+        return None
+    return f"the server's certificate is for {_some(list(names))}, and not for {name}, which the client asked for"
+
+
+def _no_client_certificate(facts: Facts) -> str | None:
+    if facts.certificate_given is not False or _alerted(facts, REFUSED, NO_CERTIFICATE, REQUIRED) != 1 - facts.client:
+        return None
+    return "the server asks for a certificate of the client, which gives none"
+
+
+RULES: tuple[tuple[str, Callable[[Facts], str | None]], ...] = (
+    ("tls.plain-peer", _plain_peer),
+    ("tls.no-common-version", _no_common_version),
+    ("tls.no-common-cipher", _no_common_cipher),
+    ("tls.unknown-authority", _unknown_authority),
+    ("tls.certificate-expired", _expired),
+    ("tls.another-name", _another_name),
+    ("tls.client-certificate-missing", _no_client_certificate),
+)
+
+
+def _alerted(facts: Facts, *numbers: int) -> int | None:
+    """The side that sent one of these alerts."""
+    return next((one.side for one in facts.alerts if one.number in numbers), None)
+
+
+def _read(der: bytes | None) -> Certificate | None:
+    return certificate(der) if der else None
+
+
+def _is_for(pattern: str, name: str) -> bool:
+    """Whether a name of a certificate, perhaps `*.example`, is this one."""
+    pattern, name = pattern.casefold(), name.casefold().removesuffix(".")
+    return name == pattern or (pattern.startswith("*.") and name.partition(".")[2] == pattern[2:])
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
