@@ -15,7 +15,8 @@ from dissect.golden.settings import Settings
 from dissect.golden.text import parsed, written
 from tests.golden.rebuild import GOLDEN, Frame, compared, disguised, frames, frames_of, rebuilt, said
 
-CAPTURES = sorted(path for path in GOLDEN.rglob("*.pcap*"))
+# The keys of TLS are in no packet, so they do not stay when packets are written anew
+CAPTURES = sorted(path for path in GOLDEN.rglob("*.pcap*") if not path.name.startswith("tls_keys"))
 RABBIT = "rabbitmq-stream"
 
 

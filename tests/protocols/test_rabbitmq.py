@@ -243,6 +243,7 @@ def test_the_frame_counts_of_the_captures() -> None:
         "snaplen_96_310.pcap": (29, 14311),
         "tiny_segments_405.pcap": (21, 803),
         "tls_405.pcap": (0, 0),
+        "tls_keys_310.pcapng": (144, 6404),
     }
     for name, expected in counted.items():
         messages = list(captured(name))

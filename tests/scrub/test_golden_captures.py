@@ -20,7 +20,10 @@ from dissect.scrub.run import Scrubbed, Wanted, scrub
 from dissect.scrub.search import LEAST, first
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
-CAPTURES = sorted(GOLDEN.rglob("*.pcap*"))
+SEALED = GOLDEN / "rabbitmq-stream" / "tls_keys_310.pcapng"
+"""TLS with its keys, which do not stay."""
+
+CAPTURES = sorted(path for path in GOLDEN.rglob("*.pcap*") if path != SEALED)
 EVERYTHING = Wanted(True, True, True)
 
 PACKED = ("empty_frames_lz4", "five_connections", "lz4", "lz4_fragmented", "lz4_snap120", "multi_algo", "stream_lz4", "xor_then_frag")
@@ -171,3 +174,11 @@ def test_scrubbing_twice_changes_nothing_more(tmp_path: Path) -> None:
     twice = tmp_path / "twice.pcap"
     scrub(io.BytesIO(data), twice, Wanted(payloads=True), Options(), "once")
     assert twice.read_bytes() == data
+
+
+def test_keys_of_tls_go_and_what_they_opened_is_not_read(tmp_path: Path) -> None:
+    target, done = scrubbed(SEALED, tmp_path, Wanted())
+    assert records(str(SEALED))
+    assert records(str(target)) == []
+    assert b"TRAFFIC_SECRET" not in target.read_bytes()
+    assert done.unread == 8
