@@ -20,7 +20,7 @@ from dissect.pair import KEYS_COUNTED, Link, Pairer
 from dissect.protocols import PROTOCOLS
 from dissect.protocols.aligned import cut_aligned
 from dissect.protocols.base import END, GAP, LARGE, SENDERS, Context, Cut, Dissector, Emitted, Range, Tally, count_gap, records_of, rfc3339
-from dissect.tcp.conversations import CROWDED, IDLE, Conversation, Conversations, Delivery, Detour, Stretch
+from dissect.tcp.conversations import CROWDED, IDLE, Conversation, Conversations, Delivery, Detour, Stretch, until
 from dissect.tls.gate import Carried, Gate
 from dissect.tls.keys import KeyLog
 
@@ -823,7 +823,7 @@ def _joined(items: list[Chunk | Hole | Stretch], failure: Failure | None) -> tup
             found += some
             if failure is None or torn.release < failure.release:
                 failure = torn
-    return found if failure is None else [part for item in found if (part := _until(item, failure.release)) is not None], failure
+    return found if failure is None else [part for item in found if (part := until(item, failure.release)) is not None], failure
 
 
 def _joined_singly(stretch: Stretch, what: str) -> tuple[list[Chunk], Failure]:
@@ -835,22 +835,6 @@ def _joined_singly(stretch: Stretch, what: str) -> tuple[list[Chunk], Failure]:
         except Exception as error:
             return found, Failure(bug(error), *row.packet())
     return found, Failure(what, *row.packet())
-
-
-def _until(item: Chunk | Hole, release: int) -> Chunk | Hole | None:
-    """What was certain of this with the packet `release`."""
-    if isinstance(item, Hole):
-        return item if item.release <= release else None
-    count = bisect_right(item.releases, release)
-    if count == len(item.starts):
-        return item
-    if not count:
-        return None
-    orders, releases, numbers, files, times = (
-        column[:count] for column in (item.orders, item.releases, item.numbers, item.files, item.times)
-    )
-    data, starts = item.data[: item.starts[count]], item.starts[:count]
-    return Chunk(item.side, item.position, data, starts, orders, releases, numbers, files, times, item.notes)
 
 
 def _where(tracked: Tracked, items: Iterable[Chunk | Hole]) -> tuple[int, int, int]:

@@ -7,6 +7,7 @@ is repeated, early, late or cut, an acknowledgement of bytes not captured) goes 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
 from operator import itemgetter
@@ -95,6 +96,22 @@ def _joined(buffer: bytes, offsets: list[int], ends: list[int]) -> bytes:
     if len(offsets) == 1:
         return buffer[offsets[0] : ends[0]]
     return b"".join([buffer[start:end] for start, end in zip(offsets, ends, strict=True)])
+
+
+def until(item: Chunk | Hole, release: int) -> Chunk | Hole | None:
+    """What was certain of this with the packet `release`."""
+    if isinstance(item, Hole):
+        return item if item.release <= release else None
+    count = bisect_right(item.releases, release)
+    if count == len(item.starts):
+        return item
+    if not count:
+        return None
+    orders, releases, numbers, files, times = (
+        column[:count] for column in (item.orders, item.releases, item.numbers, item.files, item.times)
+    )
+    data, starts = item.data[: item.starts[count]], item.starts[:count]
+    return Chunk(item.side, item.position, data, starts, orders, releases, numbers, files, times, item.notes)
 
 
 class Bare:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from dissect.model import Chunk, Hole
+from dissect.tcp.conversations import until
 from dissect.tls.ciphers import Opener
 from dissect.tls.facts import Alert, Mark
 
@@ -287,6 +288,18 @@ class Flow:
         order, number, file, time_ns = mark
         self.out.append(Hole(self.side, self.plain, size, reason, release, order, number, file, time_ns))
         self.plain += size or 0
+
+    def take_until(self, release: int) -> list[Chunk | Hole]:
+        """What came out and was certain with the packet `release`; the rest was never said."""
+        kept = []
+        for item in self.take():
+            certain = until(item, release)
+            if certain is not None:
+                kept.append(certain)
+            if certain is not item:
+                self.plain = item.position + (len(certain.data) if isinstance(certain, Chunk) else 0)
+                break
+        return kept
 
     def take(self) -> list[Chunk | Hole]:
         """What came out since the last call."""

@@ -112,8 +112,8 @@ class Stage:
         return out
 
     def rescue(self, what: str, last: Mark) -> tuple[list[Chunk | Hole], Failure]:
-        """What could be read when an exception came, and where that was: record by record, up to the one that raises it. `last`: the packet
-        to blame where none does."""
+        """What could be read when an exception came, and where that was: record by record, up to the one that raises it, and of the other
+        side what was certain by then. `last`: the packet to blame where none does."""
         failure: Failure | None = None
         for flow in self.flows:
             flow.singly = True
@@ -126,9 +126,10 @@ class Stage:
                 index = flow.find(min(end, len(data)))
                 if flow.starts and (failure is None or flow.release(index) < failure.release):
                     failure = Failure(bug(error), flow.release(index), *flow.mark(index)[1:3])
-        out = self.flows[0].take() + self.flows[1].take()
+        failure = failure or Failure(what, *last[:3])
+        out = [item for flow in self.flows for item in flow.take_until(failure.release)]
         self.emitted = self.emitted or bool(out)
-        return out, failure or Failure(what, *last[:3])
+        return out, failure
 
     @property
     def waiting(self) -> bool:
