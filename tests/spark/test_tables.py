@@ -252,7 +252,7 @@ def test_few_rows_are_held_and_many_written_together(tmp_path: Path, monkeypatch
     held: list[int] = []
     monkeypatch.setattr(write, "GROUP_BYTES", 1000)
     monkeypatch.setattr(write, "ROW_GROUP", 30)
-    monkeypatch.setattr(write, "batches", lambda table, some, typed: held.append(len(some)) or batches(table, some, typed))
+    monkeypatch.setattr(write, "batches", lambda table, some, *more: held.append(len(some)) or batches(table, some, *more))
     (path,) = written(tmp_path, "parquet", rows).joinpath("messages").iterdir()
     assert sum(held) == len(rows)
     assert len(held) > 3
