@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from itertools import accumulate
 from typing import Any
@@ -167,9 +168,8 @@ class Flow:
     def reach(self, end: int) -> int:
         """The segment that holds the byte before `end` of the bytes at hand."""
         starts, index, position = self.starts, self.index, self.base + end
-        last = len(starts) - 1
-        while index < last and starts[index + 1] < position:
-            index += 1
+        if index < len(starts) - 1 and starts[index + 1] < position:
+            index = bisect_left(starts, position, index + 1) - 1
         self.index = index
         return index
 

@@ -22,6 +22,7 @@ from tests.capture.frames import ACK, PSH, Packet, enhanced, ethernet, interface
 from tests.capture.peers import GOLDEN, said
 from tests.tls.peers import CLIENT, SERVER, OpenSSL, Said, Talk, Wire, contexts, identity, secrets_block, talk
 from tests.tls.reading import Read, log_of, meaning, once, opened, read, text
+from tests.work import steps
 
 RABBIT = "rabbitmq-stream/js_publish_consume_405.pcap"
 BLOCKS = "AES128-SHA"
@@ -218,6 +219,20 @@ def test_begun_in_the_middle_many_times_takes_bounded_work(tmp_path: Path, monke
     work = sum(back.TRY_WORK + size // 4 for size in tries)
     assert work <= 200 * (back.FREE_GUESSES + back.WORK_A_BYTE * 106)
     assert tries
+
+
+def test_many_records_from_the_middle_on_take_linear_work(tmp_path: Path) -> None:
+    log = tmp_path / "keys.log"
+    log.write_bytes(b"".join(talk([]).keys for _ in range(20)))
+
+    def work(count: int) -> int:
+        sent = [(CLIENT, b"\x17\x03\x03\x00\x18" + bytes((index & 255,)) * 24) for index in range(count)]
+        capture = pcap(Wire(syn=False).send(sent).packets, nano=True)
+        return steps(lambda: once(capture, keylog=(str(log),)))
+
+    work(10)
+    few, many = work(500), work(2000)
+    assert many < 5 * few
 
 
 @st.composite
