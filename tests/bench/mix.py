@@ -1,0 +1,101 @@
+"""Writes a capture of real traffic: copies of golden captures without fault, gap or note, interleaved, each under addresses of its own.
+
+python tests/bench/mix.py OUT.pcap [--bytes 60]
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import struct
+import sys
+from collections.abc import Iterator
+from functools import cache
+from itertools import count
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+import dissect
+from dissect.capture.files import open_capture
+from dissect.errors import CaptureError
+from dissect.model import Gap, Message
+
+GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
+START_NS = 1_760_000_000_000_000_000
+IP_AT = {0: 4, 1: 14, 101: 0, 113: 16, 276: 20}
+"""Where the IP packet begins, by link type."""
+TOGETHER = 40
+"""Copies that go on at the same time."""
+
+
+@cache
+def sources() -> list[list[tuple[int, bytes]]]:
+    """The IPv4 packets of each capture, with nanoseconds since its first one."""
+    found = []
+    for path in sorted(GOLDEN.glob("*/*.pcap*")):
+        try:
+            records = list(dissect.read(path))
+        except CaptureError:
+            continue
+        if not records or any(isinstance(one, Gap) or (isinstance(one, Message) and (one.fault or one.notes)) for one in records):
+            continue
+        packets = []
+        for batch in open_capture(path):
+            rows = zip(*(column.tolist() for column in (batch.time_ns, batch.offset, batch.captured, batch.link)), strict=True)
+            for time_ns, at, size, link in rows:
+                ip = batch.buffer[at + IP_AT.get(link, 0) : at + size]
+                if link in IP_AT and ip[:1] and ip[0] >> 4 == 4 and ip[9] == 6:
+                    packets.append((time_ns, ip))
+        if packets:
+            packets.sort(key=lambda one: one[0])
+            found.append([(time_ns - packets[0][0], ip) for time_ns, ip in packets])
+    return found
+
+
+def copy_of(packets: list[tuple[int, bytes]], number: int, begin: int) -> Iterator[tuple[int, int, bytes]]:
+    """A capture's packets from a time on, with its addresses in a network of its own."""
+    network = bytes((10 + (number >> 16 & 63), number >> 8 & 255, number & 255))
+    for time_ns, ip in packets:
+        # The last byte tells the hosts of one capture apart.
+        yield begin + time_ns, number, ip[:12] + network + ip[15:16] + network + ip[19:20] + ip[20:]
+
+
+def write(path: Path, size: int) -> None:
+    """A capture of about `size` bytes."""
+    captures = sources()
+    numbers = count()
+    waiting: list[tuple[int, int, bytes, Iterator[tuple[int, int, bytes]]]] = []
+
+    def begin(time_ns: int) -> None:
+        number = next(numbers)
+        packets = copy_of(captures[number % len(captures)], number, time_ns)
+        heapq.heappush(waiting, (*next(packets), packets))
+
+    with path.open("wb") as out:
+        out.write(struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 262_144, 1))
+        for one in range(TOGETHER):
+            begin(START_NS + one * 1_000_000)
+        written = 24
+        while waiting:
+            time_ns, _, ip, packets = heapq.heappop(waiting)
+            raw = b"\x02\0\0\0\0\1\x02\0\0\0\0\2\x08\0" + ip
+            out.write(struct.pack("<IIII", *divmod(time_ns, 1_000_000_000), len(raw), len(raw)) + raw)
+            written += 16 + len(raw)
+            following = next(packets, None)
+            if following is not None:
+                heapq.heappush(waiting, (*following, packets))
+            elif written < size:
+                begin(time_ns + 1_000_000)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--bytes", type=int, default=60, help="in millions")
+    options = parser.parse_args()
+    write(options.out, options.bytes * 1_000_000)
+
+
+if __name__ == "__main__":
+    main()
