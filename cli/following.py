@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.exits import ExitCode
@@ -14,49 +13,49 @@ from dissect.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dissect.spark.follow import Batch
-    from dissect.spark.pipeline import Progress, Settings
+    from dissect.spark.follow import Batch, Follow
     from dissect.spark.session import Session
     from dissect.spark.splits import Trouble
 
 
-def checked(folder: str, out: Path) -> Path:
-    """The folder to follow; raises `UsageError` where that is impossible."""
-    path = Path(folder)
-    if not path.is_dir():
+def checked(folder: str, out: str) -> None:
+    """Raises `UsageError` where a folder cannot be followed, or not into this output."""
+    from dissect.spark import places
+
+    name, target = places.normal(folder), places.normal(out)
+    path, inside = places.local(name), places.local(target)
+    if path is not None and not path.is_dir():
         raise UsageError(f"{folder}: is no folder; --follow takes the folder that captures are written to")
-    inside, outer = out.resolve(), path.resolve()
-    if outer == inside or outer in inside.parents:
+    same = name == target or target.startswith(f"{name.rstrip('/')}/")
+    if path is not None and inside is not None:
+        same = path.resolve() in (inside.resolve(), *inside.resolve().parents)
+    if same:
         raise UsageError(f"{out}: lies in the folder that is followed, so its tables would be taken for captures; choose another --out")
-    if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / ".follow").is_dir())):
+    there = places.folder(out)
+    if inside is not None and inside.exists() and not inside.is_dir():
+        raise UsageError(f"{out}: is there already, and is no folder; choose another --out")
+    if there.names() and not there.at(".follow").exists():
         raise UsageError(f"{out}: is there already, and not from --follow; choose another --out")
-    return path
 
 
 def follow(
     session: Session,
-    settings: Settings,
-    out: Path,
-    show: Callable[[Progress], None],
+    work: Follow,
     hide: Callable[[], None],
     *,
     every_s: float,
-    settle_s: float,
     finish: bool,
     quiet: bool,
 ) -> ExitCode:
     """Runs micro-batches; what was begun when it is interrupted is done again by the next call."""
-    from dissect.spark.follow import Follow
-    from dissect.spark.rotation import Rotation
-
     # Whoever stops a service means what Ctrl-C means.
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGINT))
-    rotation = Rotation(Path(settings.sources[0]), int(settle_s * 1e9))
-    work = Follow(session, settings, out, rotation, show)
+    work.cluster = session
+    folder = work.settings.sources[0]
     code = ExitCode.DONE
     try:
         if not quiet and not finish:
-            say(f"following {settings.sources[0]} into {out}; Ctrl-C ends it, the same command goes on")
+            say(f"following {folder} into {work.out}; Ctrl-C ends it, the same command goes on")
         while True:
             begin = time.monotonic()
             batch = work.step(finish)
@@ -73,14 +72,12 @@ def follow(
             elif finish:
                 break
             else:
-                time.sleep(every_s)
+                session.wait(every_s)
     except KeyboardInterrupt:
         hide()
         session.kill()
         say(f"interrupted after {work.state.batch:,} micro-batches; the same command goes on from there")
         return code if work.state.packets else ExitCode.INTERRUPTED
-    finally:
-        work.close()
     if not quiet:
         state = work.state
         total = ", ".join(f"{state.rows.get(table, 0):,} {table}" for table in ("messages", "exchanges", "conversations", "gaps", "errors"))

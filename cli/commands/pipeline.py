@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
+import os
 import re
+import shutil
 import signal
 import sys
 import threading
@@ -41,31 +44,44 @@ from cli.run import suspicion
 from dissect.errors import UsageError
 
 if TYPE_CHECKING:
-    from dissect.spark.pipeline import Progress, Run
+    from collections.abc import Callable
+
+    from dissect.spark.pipeline import Progress, Run, Settings
+    from dissect.spark.places import Folder
     from dissect.spark.session import Session
     from dissect.spark.splits import Plan
 
 SPARK, WRITTEN, FOLLOWING = "Spark", "What is written", "A folder that is written to"
-FORMATS = ("parquet", "json", "csv")
+FORMATS = ("parquet", "delta", "json", "csv")
 PAYLOADS = ("shuffle", "reread")
 BRIEF = 1 << 30
 """Captures of fewer bytes together are work of a minute or so."""
 
+ROOM = 16 << 20
+"""A disk with fewer bytes free is full."""
+
 
 def pipeline(
     sources: Annotated[
-        list[str] | None, typer.Argument(metavar="CAPTURE|FOLDER|PATTERN...", help="captures, merged by time", show_default=False)
+        list[str] | None,
+        typer.Argument(
+            metavar="CAPTURE|FOLDER|PATTERN...", help="captures, merged by time; also s3://, gs://, abfs://", show_default=False
+        ),
     ] = None,
     out: Annotated[
         str | None,
-        typer.Option("--out", metavar="FOLDER", help="where the tables go; not there yet, or empty", rich_help_panel=WRITTEN),
+        typer.Option("--out", metavar="FOLDER", help="where the tables go; a path, s3://, gs:// or abfs://", rich_help_panel=WRITTEN),
     ] = None,
     form: Annotated[
         str,
         typer.Option(
-            "--format", metavar="FORM", help="parquet, json or csv", rich_help_panel=WRITTEN, autocompletion=lambda: list(FORMATS)
+            "--format", metavar="FORM", help="parquet, delta, json or csv", rich_help_panel=WRITTEN, autocompletion=lambda: list(FORMATS)
         ),
     ] = "parquet",
+    append: Annotated[
+        bool,
+        typer.Option("--append", help="add to delta tables that are there; captures that are in are left out", rich_help_panel=WRITTEN),
+    ] = False,
     resume: Annotated[
         bool, typer.Option("--resume", help="go on where a run with the same options was interrupted", rich_help_panel=WRITTEN)
     ] = False,
@@ -104,6 +120,20 @@ def pipeline(
     show_secrets: Annotated[
         bool, typer.Option("--show-secrets", help="write passwords, tokens and the like", rich_help_panel=WRITTEN)
     ] = False,
+    separate: Annotated[
+        bool,
+        typer.Option("--separate", help="captures of different points are of different networks", rich_help_panel=READ),
+    ] = False,
+    point: Annotated[
+        str | None,
+        typer.Option(
+            "--point",
+            metavar="REGEX",
+            help="finds in a capture's name where it was captured; without it the folder tells",
+            rich_help_panel=READ,
+            show_default=False,
+        ),
+    ] = None,
     decode_as: DecodeAs = None,
     verbs: Verbs = None,
     keylog: KeyLogs = None,
@@ -149,13 +179,10 @@ def pipeline(
         raise UsageError("no capture given; streamdump pipeline CAPTURE... --out FOLDER writes its tables")
     if out is None:
         raise UsageError("--out FOLDER is missing: where the tables go, or with --sql alone where they are")
-    target = Path(out)
-    if sources and target.exists() and (not target.is_dir() or any(target.iterdir())):
-        raise UsageError(f"{out}: is there already; choose another --out, or remove it")
-    if follow is not None:
-        followed = following.checked(follow, target)
-    elif not sources and not (target / "messages").is_dir():
-        raise UsageError(f"{out}: has no tables; give captures to make them of")
+    if append and form != "delta":
+        raise UsageError("--append adds to Delta tables; it goes with --format delta")
+    if append and (follow is not None or not sources):
+        raise UsageError("--append adds captures that are given; --follow always adds")
     every_ns, settle_ns = nanoseconds("--every", every), nanoseconds("--settle", settle)
     options = library_options(
         decode_as,
@@ -174,68 +201,195 @@ def pipeline(
         keylog=key_logs(keylog),
     )
     split_size, part_count = size("--split", split), None if parts is None else whole("--parts", parts)
-    from dissect.spark.session import Session, of_spark
-    from dissect.spark.splits import expand, together
+    if follow is not None:
+        following.checked(follow, out)
+    from dissect.spark.session import needed
 
-    brief = follow is None and together(expand(sources or [])) < BRIEF
-    code = ExitCode.DONE
-    session: Session | None = None
-    interruption = _Interruption()
-    try:
-        session = interruption.session = Session(master, memory=f"{heap}m", ui=ui, brief=brief)
-        from dissect.spark.pipeline import Run, Settings
+    needed()
+    from dissect.spark.pipeline import Settings
 
-        chosen = [str(followed.absolute())] if follow is not None else sources or []
-        settings = Settings(chosen, form, payload, split_size, part_count, options)
-        bar = _Bar(colour)
-        if follow is not None:
-            times = {"every_s": every_ns / 1e9, "settle_s": settle_ns / 1e9}
-            code = following.follow(session, settings, target, bar.show, bar.close, **times, finish=finish, quiet=quiet)
-        elif sources:
-            run = Run(session, settings, target, bar.show)
+    settings = Settings(sources or [], form, payload, split_size, part_count, options, separate, point, append)
+    bar = _Bar(colour)
+    calls = _Calls(out, master, f"{heap}m", ui, quiet, sql, bar)
+    if follow is not None:
+        settings.sources = [follow]
+        return calls.follow(settings, every_ns / 1e9, settle_ns, finish)
+    return calls.run(settings, resume) if sources else calls.ask()
+
+
+class _Calls:
+    """What the command does, once it is known what that is."""
+
+    def __init__(self, out: str, master: str, memory: str, ui: bool, quiet: bool, sql: str | None, bar: _Bar) -> None:
+        from dissect.spark import places
+
+        self.out = out
+        self.place = places.folder(out)
+        self.quiet = quiet
+        self.sql = sql
+        self.bar = bar
+        self._spark = master, memory, ui
+        self._session: Session | None = None
+        self._kept: Callable[[], str] = str
+
+    def follow(self, settings: Settings, every_s: float, settle_ns: int, finish: bool) -> int:
+        """`--follow`"""
+        from dissect.spark.follow import Follow
+        from dissect.spark.rotation import Rotation
+
+        work = Follow(settings, self.out, Rotation(settings.sources[0], settle_ns), self.bar.show)
+        self._kept = lambda: "; the same command goes on"
+
+        def done(session: Session) -> ExitCode:
+            return following.follow(session, work, self.bar.close, every_s=every_s, finish=finish, quiet=self.quiet)
+
+        try:
+            return self._with_spark(done, lambda: self._interrupted(None), brief=False)
+        finally:
+            work.close()
+
+    def run(self, settings: Settings, resume: bool) -> int:
+        """Captures to tables."""
+        from dissect.spark.pipeline import Run
+        from dissect.spark.splits import together
+
+        if not settings.append and _taken(self.place):
+            raise UsageError(f"{self.out}: is there already; choose another --out, remove it, or --append to Delta tables")
+        if settings.append and self.place.at(".follow").exists():
+            raise UsageError(f"{self.out}: --follow writes to it; put captures into the folder that it follows")
+        run = Run(settings, self.out, self.bar.show)
+        if not run.prepare(resume):
+            run.close()
+            say(f"{self.out}: has all {run.left_out:,} captures already")
+            return ExitCode.DONE
+        code = ExitCode.DONE
+        self._kept = lambda: _kept(run)
+
+        def done(session: Session) -> ExitCode:
+            nonlocal code
             try:
-                run.go(resume)
+                run.go(session)
             finally:
-                bar.close()
+                self.bar.close()
             assert run.plan is not None
             code = _troubles(run.plan, run.bugs)
-        else:
-            form = _form(target)
-        doubted = bool(sources and options.decode_as and not show_secrets)
-        if sql is not None or doubted or (sources and not quiet):
-            from dissect.spark.pipeline import views
+            warn(run)
+            if not self.quiet:
+                _summary(run)
+            if self.sql is not None:
+                self._query(session, settings.form)
+            return code
 
-            views(session.spark, target, form)
-        if doubted:
-            warn(session)
-        if sources and not quiet:
-            _summary(session, run)
-        if sql is not None:
-            _query(session.spark, sql)
-        session.close()
-    except KeyboardInterrupt:
-        return _interrupted(session, target if sources else None, code if sql is None else ExitCode.INTERRUPTED)
-    except Exception as error:
-        if interruption.came:
-            return _interrupted(session, target if sources else None, code if sql is None else ExitCode.INTERRUPTED)
-        if session is None:
-            raise
-        if isinstance(error, UsageError):
+        try:
+            return self._with_spark(done, lambda: self._interrupted(run, code), brief=together(run.files) < BRIEF)
+        finally:
+            run.close()
+
+    def ask(self) -> int:
+        """A query on tables that are there."""
+        from dissect.spark.views import form_of
+
+        form = form_of(self.place)
+        if form is None:
+            raise UsageError(f"{self.out}: has no tables; give captures to make them of")
+
+        def done(session: Session) -> ExitCode:
+            self._query(session, form)
+            return ExitCode.DONE
+
+        return self._with_spark(done, lambda: self._interrupted(None), brief=True)
+
+    def _query(self, session: Session, form: str) -> None:
+        from dissect.spark.views import views
+
+        assert self.sql is not None
+        views(session.spark, self.place, form)
+        _query(session.spark, self.sql)
+
+    def _with_spark(self, action: Callable[[Session], ExitCode], interrupted: Callable[[], ExitCode], *, brief: bool) -> int:
+        """Does something with Spark; whatever goes wrong is said in a sentence."""
+        from dissect.spark.session import Gone, Session, of_spark
+
+        session: Session | None = None
+        interruption = _Interruption()
+        try:
+            master, memory, ui = self._spark
+            session = self._session = interruption.session = Session(master, memory=memory, ui=ui, brief=brief)
+            code = action(session)
             session.close()
-            raise
-        if isinstance(error, OSError):
-            # There is no room for the tables, or they were removed.
-            session.close()
-            raise UsageError(f"{error.filename or out}: {(error.strerror or str(error)).lower()}") from error
-        if not of_spark(error):
+            return code
+        except KeyboardInterrupt:
+            return interrupted()
+        except Exception as error:
+            if interruption.came:
+                return interrupted()
+            if session is None:
+                raise
+            if isinstance(error, UsageError):
+                session.close()
+                raise
+            full = _full(error, self.place, session)
+            if full or isinstance(error, OSError):
+                # There is no room for the tables, or they were removed.
+                session.kill()
+                session.log.unlink(missing_ok=True)
+                said = full or f"{getattr(error, 'filename', None) or self.out}: {(getattr(error, 'strerror', None) or str(error)).lower()}"
+                raise UsageError(said + self._kept()) from error
             session.kill()
-            raise
-        say(f"Spark failed: {_reason(error)}; its log is {session.log}")
-        session.kill()
-        return ExitCode.USAGE
-    finally:
-        interruption.over()
-    return code
+            if not of_spark(error) and not isinstance(error, Gone):
+                raise
+            say(f"Spark failed: {_reason(error)}; its log is {session.log}{self._kept()}")
+            return ExitCode.USAGE
+        finally:
+            interruption.over()
+
+    def _interrupted(self, run: Run | None, code: ExitCode = ExitCode.INTERRUPTED) -> ExitCode:
+        """End at once; the exit code is `code` where all tables are there."""
+        if self._session is not None:
+            self._session.kill()
+            self._session.log.unlink(missing_ok=True)
+        # What PySpark imports takes most of the time until the process is gone, if all of it is looked through for garbage at the end.
+        gc.freeze()
+        if run is None:
+            say("interrupted")
+            return ExitCode.INTERRUPTED
+        if run.committed:
+            say("interrupted; the tables are written")
+            return code if self.sql is None else ExitCode.INTERRUPTED
+        resume = ", --resume goes on with the parts that are done" if run.begun else ""
+        say(f"interrupted; no table was written{resume}")
+        return ExitCode.INTERRUPTED
+
+
+def _taken(place: Folder) -> bool:
+    """Whether there is something already."""
+    try:
+        return bool(place.names())
+    except NotADirectoryError:
+        return place.exists()
+
+
+def _kept(run: Run) -> str:
+    """What a run that failed leaves, as the end of a sentence."""
+    done = run.tidy()
+    return f"; {done:,} parts are done and kept in {run.folder}: --resume goes on with them" if done else ""
+
+
+def _full(error: BaseException, out: Folder, session: Session) -> str:
+    """Which disk is full, if that is what went wrong."""
+    from dissect.spark.places import Disk
+
+    if getattr(error, "errno", None) != errno.ENOSPC and os.strerror(errno.ENOSPC) not in str(error):
+        return ""
+    folders = [out.path.parent if isinstance(out, Disk) else None, Path(session.scratch) if session.scratch else None]
+    found = []
+    for one in folders:
+        try:
+            if one is not None and shutil.disk_usage(one).free < ROOM:
+                found.append(str(one))
+        except OSError:
+            continue
+    return f"no space left on the disk of {' and '.join(found) or out}"
 
 
 class _Interruption:
@@ -268,36 +422,21 @@ class _Interruption:
         signal.signal(signal.SIGINT, handler)
 
 
-def _interrupted(session: Session | None, out: Path | None, code: ExitCode) -> ExitCode:
-    """End at once; the exit code is `code` where all tables are in `out`."""
-    if session is not None:
-        session.kill()
-        session.log.unlink(missing_ok=True)
-    # What PySpark imports takes most of the time until the process is gone, if all of it is looked through for garbage at the end.
-    gc.freeze()
-    if out is None:
-        say("interrupted")
-        return ExitCode.INTERRUPTED
-    if (out / "messages").is_dir():
-        say("interrupted; the tables are written")
-        return code
-    partial = (out.absolute().parent / f".{out.absolute().name}.partial").is_dir()
-    say(f"interrupted; no table was written{', --resume goes on with the parts that are done' if partial else ''}")
-    return ExitCode.INTERRUPTED
-
-
 def _reason(error: BaseException) -> str:
     """What went wrong, without the traces of both languages."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = str(error)
+    if "Python worker exited unexpectedly" in text or "Python worker failed to connect back" in text:
+        return (
+            "the Python of a task was killed each time that it was tried, as the kernel does when memory runs out; "
+            "fewer tasks at a time (--master) or smaller ones (--split) need less"
+        )
+    if "java.lang.OutOfMemoryError" in text:
+        return "Java had not enough memory; --memory gives it more"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
     ours = [line for line in lines if line.startswith("dissect.errors.")]
     # What a worker's trace ends with.
     raised = [line for line in lines if re.match(r"\w+Error: ", line)]
     return (ours or raised)[-1].partition(": ")[2] if ours or raised else lines[0] if lines else type(error).__name__
-
-
-def _form(out: Path) -> str:
-    suffixes = {path.suffix.lstrip(".") for path in (out / "messages").iterdir()}
-    return next((form for form in FORMATS if form in suffixes), "parquet")
 
 
 def _troubles(plan: Plan, bugs: list[str]) -> ExitCode:
@@ -309,54 +448,43 @@ def _troubles(plan: Plan, bugs: list[str]) -> ExitCode:
     return ExitCode.INTERNAL if bugs else ExitCode.DONE
 
 
-LATENCIES = """
-select protocol, name, count(*) as exchanges, count(latency_ns) as answered,
-  percentile(latency_ns, array(0.5, 0.9, 0.99, 0.999)) as latency, max(latency_ns) as slowest
-from exchanges group by protocol, name order by exchanges desc, name limit 40
-"""
-SLOWEST = "select time_ns, src, dst, name, id, latency_ns from exchanges where latency_ns is not null order by latency_ns desc limit 5"
-UNANSWERED = """
-select name, outcome, reason, count(*) as many from exchanges where outcome in ('unanswered', 'superseded')
-group by name, outcome, reason order by many desc, name limit 20
-"""
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 
 
-LOOKS_LIKE = """
-select conversation, client, server, protocol, get_json_object(facts, '$.looks_like') as looks_like from conversations
-where get_json_object(facts, '$.looks_like') is not null order by conversation limit 1
-"""
-
-
-def warn(session: Session) -> None:
+def warn(run: Run) -> None:
     """Say what could show secrets: that `-d` has a conversation read as what it is not."""
-    for row in session.spark.sql(LOOKS_LIKE).collect():
-        say(suspicion(row.conversation, f"{row.client} - {row.server}", row.protocol, row.looks_like))
+    row = run.suspected
+    if row is not None:
+        say(suspicion(row.conversation, f"{row.endpoints[0]} - {row.endpoints[1]}", row.protocol, row.facts["looks_like"]))
 
 
-def _summary(session: Session, run: Run) -> None:
+def _summary(run: Run) -> None:
     """Say on standard error what there is: counts, latency by command, the slowest, and what was not answered."""
-    spark = session.spark
+    from dissect.spark.views import summary
+
     assert run.plan is not None
     rows = run.rows
+    left_out = f"; {run.left_out:,} were in already" if run.left_out else ""
+    resumed = f"; {run.resumed} parts were done before" if run.resumed else ""
     say(
         f"{len(run.plan.files):,} files, {run.plan.packets:,} packets: {rows['messages']:,} messages, {rows['exchanges']:,} exchanges, "
-        f"{rows['conversations']:,} conversations, {rows['gaps']:,} gaps, {rows['errors']:,} errors"
-        + (f"; {run.resumed} parts were done before" if run.resumed else "")
+        f"{rows['conversations']:,} conversations, {rows['gaps']:,} gaps, {rows['errors']:,} errors{left_out}{resumed}"
     )
-    lines: list[tuple[str, ...]] = [("command", "exchanges", "p50", "p90", "p99", "p99.9", "slowest")]
-    for row in spark.sql(LATENCIES).collect():
-        times = [_time(one) for one in (*(row.latency or [None] * 4), row.slowest)]
-        lines.append((f"{row.protocol} {row.name}", f"{row.exchanges:,}", *times))
+    found = summary(*run.written("exchanges"), run.settings.form)
+    lines: list[tuple[str, ...]] = [("command", "exchanges", *QUANTILES, "slowest")]
+    for one in found.commands:
+        times = [_time(value) for value in (*map(one.quantile, QUANTILES.values()), one.slowest)]
+        lines.append((f"{one.protocol} {one.name}", f"{one.exchanges:,}", *times))
     if len(lines) > 1:
         _table(lines)
     lines = [("slowest", "id", "between", "latency")]
-    for row in spark.sql(SLOWEST).collect():
-        lines.append((row.name, row.id or "", f"{row.src} > {row.dst}", _time(row.latency_ns)))
+    for row in found.slowest:
+        lines.append((row["name"], row["id"] or "", f"{row['src']} > {row['dst']}", _time(row["latency_ns"])))
     if len(lines) > 1:
         _table(lines)
     lines = [("without a response", "why", "requests")]
-    for row in spark.sql(UNANSWERED).collect():
-        lines.append((row.name, row.reason or row.outcome, f"{row.many:,}"))
+    for name, why, many in found.unanswered:
+        lines.append((name, why, f"{many:,}"))
     if len(lines) > 1:
         _table(lines)
 

@@ -12,8 +12,8 @@ The functions take what the data source gives and return a table of `dissect.spa
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
-from functools import reduce
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -52,38 +52,59 @@ def conversations(packets: Any, options: Options | None = None, parts: int | Non
     return _table("conversations", packets, options, parts)
 
 
-def by_conversation(
-    packets: Any, parts: int | None = None, ordered: Sequence[Any] | None = None, without: Sequence[int] = (), carry: bool = False
-) -> Any:
-    """The packets of each conversation together and in order, each conversation in one partition of `parts`.
-
-    `without`: partitions that stay empty. `ordered`: tables of the rows of `packets` that depend on each other across conversations, None
-    to look for them in `packets`. `carry`: more packets will come later, so add what those depend on across conversations. What was
-    carried from earlier packets belongs to `packets`, and of kind CARRY_IN_ORDER to `ordered` too if that is given.
-    """
-    from pyspark.sql import DataFrame
-    from pyspark.sql import functions as f
-
-    from dissect.spark.flows import IN_ORDER, SORTED_BY, in_order
-    from dissect.spark.rows import CARRY, DDL, SEGMENT
+def by_conversation(packets: Any, parts: int | None = None) -> Any:
+    """The packets of each conversation together and in order, each conversation in one partition of `parts`: as sorted blocks of rows."""
+    from dissect.spark.rows import CARRY, SEGMENT
 
     spark = packets.sparkSession
     count = parts or PARTS * spark.sparkContext.defaultParallelism
+    alone = packets.where(f"kind not in ({SEGMENT}, {CARRY}) or digest is not null")
+    together = alone.mapInArrow(partial(_blocks, _by_time, 0), BLOCKS).repartition(1).mapInArrow(partial(_ordered, count), BLOCKS)
+    blocks = packets.mapInArrow(partial(_blocks, _simple, count), BLOCKS).unionByName(together)
+    return blocks.repartitionById(count, "part")
 
-    def joined(batches: Iterator[Any]) -> Iterator[Any]:
-        yield from in_order(batches, carry)
 
-    if ordered is None:
-        ordered = [packets.where(f"kind not in ({SEGMENT}, {CARRY}) or digest is not null")]
-    rows = packets.where(f"kind in ({SEGMENT}, {CARRY})")
-    if ordered:
-        together = reduce(DataFrame.unionByName, ordered).repartition(1).sortWithinPartitions(*IN_ORDER)
-        rows = rows.unionByName(together.mapInArrow(joined, DDL))
-    keys = [f.col(name[1:]).desc() if name.startswith("-") else f.col(name) for name in SORTED_BY]
-    placed = rows.drop("cooked", "digest").withColumn("part", f.pmod("flow_id", f.lit(count)).cast("int"))
-    if without:
-        placed = placed.where(~f.col("part").isin(list(without)))
-    return placed.repartitionById(count, "part").sortWithinPartitions(*keys)
+BLOCKS = "part int, block binary"
+
+
+def _simple(batch: Any) -> Any:
+    from dissect.spark.tasks import simple
+
+    return simple(batch)
+
+
+def _by_time(batch: Any) -> Any:
+    from dissect.spark.tasks import dependent
+
+    return dependent(batch)
+
+
+def _blocks(rows_of: Callable[[Any], Any], count: int, batches: Iterator[Any]) -> Iterator[Any]:
+    """Rows as blocks, for parts by conversation, or (`count` 0) all of them by time."""
+    from dissect.spark.tasks import sorter
+
+    sorted_rows = sorter(count)
+    for batch in batches:
+        yield from map(_block, sorted_rows.add(rows_of(batch)))
+    yield from map(_block, sorted_rows.close())
+
+
+def _ordered(count: int, batches: Iterator[Any]) -> Iterator[Any]:
+    from dissect.spark.tasks import from_order
+
+    yield from map(_block, from_order(count, _of(batches)))
+
+
+def _of(batches: Iterator[Any]) -> Iterator[bytes]:
+    for batch in batches:
+        yield from batch.column("block").to_pylist()
+
+
+def _block(pair: tuple[int, bytes]) -> Any:
+    import pyarrow as pa
+
+    part, block = pair
+    return pa.RecordBatch.from_arrays([pa.array([part], pa.int32()), pa.array([block], pa.binary())], ["part", "block"])
 
 
 def _table(name: str, packets: Any, options: Options | None, parts: int | None) -> Any:
@@ -95,14 +116,18 @@ def _table(name: str, packets: Any, options: Options | None, parts: int | None) 
     chosen = options or Options()
 
     def made(batches: Iterator[Any]) -> Iterator[Any]:
-        from dissect.spark import flows, tables
+        from dissect.spark import flows, tables, tasks
 
-        for results in flows.dissect(batches, chosen):
+        for results in flows.dissect(tasks.merged(_of(batches)), chosen):
             rows: Any = results.conversations if name == "conversations" else tables.sorted_out(results.records)[name]
             reports = results.reports
             for start in range(0, len(rows), 10_000):
-                yield from tables.batches(name, rows[start : start + 10_000], True, reports)
+                for batch in tables.batches(name, rows[start : start + 10_000], True, reports):
+                    # Nobody here knows where files were captured.
+                    yield batch.drop_columns(["point"])
             # There is no driver of ours that could tell; Spark keeps what its workers say in its log
             sys.stderr.writelines(f"streamdump: {report.text(None)}\n" for report in reports)
 
-    return by_conversation(packets, parts).mapInArrow(made, from_arrow_schema(schema(name)))
+    columns = schema(name)
+    columns = columns.remove(columns.get_field_index("point"))
+    return by_conversation(packets, parts).mapInArrow(made, from_arrow_schema(columns))

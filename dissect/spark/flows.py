@@ -37,6 +37,7 @@ from dissect.inspector import Inspector, Tracked
 from dissect.model import ConversationRow, Message, Options, Record, SegmentBatch
 from dissect.protocols.base import Emitted
 from dissect.spark import state
+from dissect.spark.keys import UNUSED, flow_ids
 from dissect.spark.rows import (
     CARRY,
     CARRY_IN_ORDER,
@@ -49,7 +50,6 @@ from dissect.spark.rows import (
     SEGMENT,
     batch_of,
     carry_batch,
-    flow_ids,
 )
 from dissect.tls import stage  # noqa: F401 - whose classes are in what was carried
 from dissect.tls.keys import KeyLog
@@ -61,6 +61,9 @@ IN_ORDER = ("merge_ns", "file", "number")
 """How rows have to be sorted for `in_order`."""
 
 NO_TOTAL = 1 << 62
+
+FILE_BITS = 40
+"""Where the file's index begins in the number of a conversation."""
 
 HELD_RECORDS, HELD_BYTES = 10_000, 16 << 20
 """So many records, or bytes of rows to be carried, of several conversations are handed on together."""
@@ -182,7 +185,7 @@ def _key_log(stamps: tuple[tuple[str, int, int, int], ...]) -> KeyLog:
 
 def conversation_id(first: tuple[int, int, int, int]) -> int:
     """A number of a conversation that is the same in every run: that of its first packet, below that of its file."""
-    return first[2] << 40 | first[1]
+    return first[2] << FILE_BITS | first[1]
 
 
 def dissect(
@@ -428,7 +431,8 @@ class Seen(msgspec.Struct):
 def in_order(batches: Iterator[pa.RecordBatch], carry: bool = False) -> Iterator[pa.RecordBatch]:
     """What depends on packets of other conversations, from rows sorted as `IN_ORDER`: the segments of datagrams that came in fragments,
     and marks on packets that were seen before. `carry`: at the end a row of what has to be given with the next packets."""
-    seen, given = Seen(), False
+    networks: dict[int, Seen] = {}
+    given = False
     for batch in batches:
         names = ("kind", "file", "number", "time_ns", "merge_ns", "flow_id", "flow", "wire", "payload", "cooked", "digest")
         rows: list[dict[str, Any]] = []
@@ -439,30 +443,34 @@ def in_order(batches: Iterator[pa.RecordBatch], carry: bool = False) -> Iterator
             if kind == CARRY_IN_ORDER:
                 if given:
                     raise ForeignState("there are two of the packets looked at in order")
-                seen, given = state.decode(payload, Options()), True
-                if type(seen) is not Seen:
+                networks, given = state.decode(payload, Options()), True
+                if type(networks) is not dict or {type(one) for one in networks.values()} - {Seen}:
                     raise ForeignState("it holds something else")
-            elif digest is not None and seen.duplicates.again(digest, time_ns, cooked):
+                continue
+            network = flow_id if flow is None else int.from_bytes(flow[UNUSED], "big")
+            seen = networks.get(network)
+            if seen is None:
+                seen = networks[network] = Seen()
+            if digest is not None and seen.duplicates.again(digest, time_ns, cooked):
                 if kind == SEGMENT:
                     rows.append({**place, "kind": REPEATED, "flow_id": flow_id, "flow": flow})
             elif kind == FRAGMENT:
                 found = seen.odd.packet(payload, wire, time_ns)
                 if not isinstance(found, str) and found.datagram is not None:
-                    flow_id = int(flow_ids(np.frombuffer(found.flow, np.uint8).reshape(1, 40))[0])
-                    data = found.datagram[found.offset : found.offset + found.length]
+                    flow = found.flow[: UNUSED.start] + network.to_bytes(3, "big")
                     rows.append(
                         {
                             **place,
                             "kind": SEGMENT,
-                            "flow_id": flow_id,
-                            "flow": found.flow,
+                            "flow_id": int(flow_ids(np.frombuffer(flow, np.uint8).reshape(1, 40))[0]),
+                            "flow": flow,
                             "reverse": found.reverse,
                             "seq": found.seq,
                             "ack": found.ack,
                             "flags": found.flags,
                             "length": found.length,
                             "wire": found.wire,
-                            "payload": data,
+                            "payload": found.datagram[found.offset : found.offset + found.length],
                         }
                     )
         for start in range(0, len(rows), ROWS):
@@ -471,5 +479,6 @@ def in_order(batches: Iterator[pa.RecordBatch], carry: bool = False) -> Iterator
             arrays = [pa.array([row.get(field.name) for row in some], field.type) for field in table.schema]
             yield pa.RecordBatch.from_arrays(arrays, schema=table.schema)
     if carry:
-        seen.duplicates.forget()
-        yield carry_batch([_carry(CARRY_IN_ORDER, 0, bytes(40), 0, state.encode(seen))])
+        for seen in networks.values():
+            seen.duplicates.forget()
+        yield carry_batch([_carry(CARRY_IN_ORDER, 0, bytes(40), 0, state.encode(networks))])

@@ -1,41 +1,48 @@
 """Follows a folder that captures are written to: a micro-batch for the files that became complete, until it is told to end.
 
-What is known between two micro-batches, a driver that was killed included, lies in `.follow` of the output: `state.json`, and the state
-of the open conversations as rows in Parquet files (`dissect.spark.flows`). A micro-batch writes its files beside them. What counts is one
-rename, that of `state.json`, which then names the batch, the files that it read, and the files that it wrote; these are moved to the
-tables afterwards, by the next start where this one was killed. Before that rename nothing of a batch is seen, after it nothing of it is
-done again.
+What is known between two micro-batches, a driver that was killed included, lies in `.follow` of the output: the state, and that of the
+open conversations as rows in Parquet files (`dissect.spark.flows`). A micro-batch writes its files beside them. What counts is one step
+that is whole or not done at all: on a disk the rename of `state.json`; of Delta tables the commit of table `files`, whose transaction is
+the name of the state. The state names the batch, the files that it read, and the files that it wrote; these become visible
+afterwards, by the next start where this one was killed. Before that step nothing of a batch is seen, after it nothing of it is done again.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 import time
 import uuid
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from dissect.errors import CaptureError, UsageError
 from dissect.inspector import relate
 from dissect.model import ConversationRow, Options
-from dissect.spark.pipeline import Job, Progress, Settings, reports_of, texts_of
-from dissect.spark.rotation import PACKED, Ready, Rotation, Seen, Taken, digest
-from dissect.spark.session import Session, of_spark
-from dissect.spark.splits import NEVER, Plan, Trouble
+from dissect.spark import places
+from dissect.spark.pipeline import Job, Points, Progress, Settings, reports_of, texts_of
+from dissect.spark.places import Disk, Folder
+from dissect.spark.rotation import PACKED, Ready, Rotation, Seen, Taken
+from dissect.spark.session import of_spark
+from dissect.spark.splits import NEVER, Plan, Trouble, digest
 from dissect.spark.tables import TABLES, Input
-from dissect.spark.write import CarryFile, Receipt, Writer, receipts
+from dissect.spark.write import CarryFile, Receipt, Target, Writer, Written, files_of, receipts
+
+if TYPE_CHECKING:
+    from dissect.spark.delta import Delta
 
 FOLDER = ".follow"
 
+APP = "streamdump.follow"
+CLAIM_BITS = 24
+"""The transaction of a micro-batch of Delta tables is its number, and the claim of its writer in the last bits."""
+
 BATCH_BYTES = 1 << 30
 """Files of so many bytes together are one micro-batch; a larger one is one by itself."""
-
-PART_BYTES = 32 << 20
-"""Payload of a part, about: a micro-batch should be quick, but a file for each table and part is left behind."""
 
 RELATED_KEPT = 10_000
 """Conversations that later ones may still be related to."""
@@ -47,6 +54,31 @@ GONE_KEPT = 10_000
 """Files that were read and are gone, and may come back: a folder that vanished for a while, or under another name."""
 
 
+COMPACTED = 16
+"""After so many micro-batches small files are put together, where the form can do that."""
+
+FORMAT = 2
+"""Changes when an older state could not be taken up."""
+
+
+class PointsOf(msgspec.Struct):
+    """Where files were captured: for each first index of a row of files their point."""
+
+    begin: list[int] = []
+    point: list[str] = []
+
+    def get(self, file: int, /) -> str | None:
+        """Of a file."""
+        at = bisect_right(self.begin, file) - 1
+        return self.point[at] if at >= 0 else None
+
+    def add(self, file: int, point: str) -> None:
+        """Of a new file."""
+        if not self.point or self.point[-1] != point:
+            self.begin.append(file)
+            self.point.append(point)
+
+
 class State(msgspec.Struct):
     """What a driver knows that takes up the work; `v` changes when an older one could not."""
 
@@ -54,6 +86,8 @@ class State(msgspec.Struct):
     folder: str
     form: str
     options: Options
+    separate: bool = False
+    point: str | None = None
     batch: int = 0
     """Micro-batches done."""
     taken: dict[str, Taken] = msgspec.field(default_factory=dict)
@@ -61,14 +95,15 @@ class State(msgspec.Struct):
     """Files read so far: the index of the next one."""
     packets: int = 0
     rows: dict[str, int] = msgspec.field(default_factory=dict)
-    depended: bool = False
-    """Packets depended on each other across conversations."""
     place: str = ""
     """The last micro-batch's folder."""
     carry: list[str] = msgspec.field(default_factory=list)
-    """Names of the files in it that hold open conversations."""
-    written: dict[str, list[str]] = msgspec.field(default_factory=dict)
+    """The files that hold open conversations: folder of their micro-batch, and name."""
+    written: dict[str, list[Written]] = msgspec.field(default_factory=dict)
     """Files by table that the last micro-batch wrote."""
+    points: PointsOf = msgspec.field(default_factory=PointsOf)
+    networks: list[str] = msgspec.field(default_factory=list)
+    """The points whose captures are kept separate, in the order of their numbers."""
     related: list[ConversationRow] = msgspec.field(default_factory=list)
     secrets: list[str] = msgspec.field(default_factory=list)
     """Captures that hold keys of TLS, as far as they are still there."""
@@ -89,29 +124,33 @@ class Batch(msgspec.Struct):
 class Follow(Job):
     """Reads the captures of a folder as they become complete, and adds to the tables in `out`."""
 
-    def __init__(
-        self,
-        session: Session,
-        settings: Settings,
-        out: Path,
-        rotation: Rotation,
-        show: Callable[[Progress], None] = lambda _: None,
-    ) -> None:
-        super().__init__(session, settings, show)
-        self.out = out
+    def __init__(self, settings: Settings, out: str, rotation: Rotation, show: Callable[[Progress], None] = lambda _: None) -> None:
+        super().__init__(settings, show)
+        self.out = places.folder(out)
         self.rotation = rotation
-        self.folder = out / FOLDER
+        self.folder = self.out.at(FOLDER)
+        self._delta: Delta | None = None
+        if settings.form == "delta":
+            from dissect.spark.delta import Delta, check
+
+            check()
+            self._delta = Delta(self.out)
+        elif not isinstance(self.out, Disk):
+            raise UsageError(f"{out}: to an object store --follow writes --format delta, since renaming is no commit there")
         self._lock = _lock(self.folder)
         try:
             self.state = self._load_state()
-            self._publish()
+            self.points = Points(settings, self.state.networks)
+            self._publish(self._delta.committed(APP) if self._delta is not None else 0)
         except BaseException:
             self.close()
             raise
 
     def close(self) -> None:
         """Let others follow into this output."""
-        os.close(self._lock)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def step(self, end: bool = False) -> Batch | None:
         """A micro-batch of what can be read now, None where there is nothing to do. `end`: nothing will be written any more, and the
@@ -137,41 +176,50 @@ class Follow(Job):
         raise AssertionError
 
     def _batch(self, ready: list[Ready], told: list[Trouble], last: bool) -> Batch:
-        state = msgspec.structs.replace(self.state, batch=self.state.batch + 1, taken=dict(self.state.taken))
+        from dissect.spark.tasks import Work, flows_carried
+
+        before = self.state
+        state = msgspec.structs.replace(before, batch=before.batch + 1, taken=dict(before.taken))
+        state.points = msgspec.structs.replace(before.points, begin=[*before.points.begin], point=[*before.points.point])
         # A name of its own: tasks of a driver that was killed may still write to what they know.
-        state.place = f"batch-{state.batch}-{uuid.uuid4().hex[:8]}"
-        folder = self.folder / state.place
-        folder.mkdir()
+        run = uuid.uuid4().hex[:8]
+        state.place = f"batch-{state.batch}-{run}"
+        folder = self.folder.at(state.place)
+        target = Target(folder.name, self.settings.form, self.out.name, f"{run}-")
+        copies = places.folder(self.cluster.scratch).at(state.place) if self.cluster.scratch else folder.at("unpacked")
         sizes = [one.size for one in ready]
-        found = self.look([one.path for one in ready], sum(sizes))
-        state.secrets = found.secrets = [path for path in dict.fromkeys((*state.secrets, *found.secrets)) if Path(path).exists()]
+        found = self.look([one.path for one in ready], sum(sizes), copies)
+        secrets = dict.fromkeys((*state.secrets, *found.secrets))
+        state.secrets = found.secrets = [name for name in secrets if places.status(name) is not None]
         for one in told:
             state.taken[one.path] = msgspec.structs.replace(state.taken[one.path], trouble=None)
         troubles = [*told, *self._take(state, ready, found)]
         packets = sum(split.number + split.packets - max(split.number, split.after) for split in found.splits)
-        count = 0
+        parts = 0
         if packets or (last and state.carry):
-            count = self.settings.parts or min(self.parts(found), sum(split.payload for split in found.splits) // PART_BYTES + 1)
+            carried, depend = flows_carried(self._carry())
+            made, count = self.tasks(found, carried)
             # A packet dated in the future must not end all that is open.
             until = None if last else max(found.middle_ns)
-            state.depended = state.depended or bool(found.dependent)
-            self.dissect(found, count, folder, (), self._carry(), until, depended=self.state.depended)
+            paths = {split.file: split.path for split in found.splits}
+            payload = self.settings.payload == "shuffle"
+            work = Work(target, self.options(found), paths, state.points, until, payload, count, not last)
+            self.dissect(work, made, found.bytes, (), depend or bool(found.dependent))
+            parts = len(made) + count
+        copies.remove()
         done = list(receipts(folder).values())
-        last_receipt, unrelated = self._finish(state, found, ready, done, count, troubles, folder)
+        last_receipt, unrelated = self._finish(state, found, ready, done, parts, troubles, target)
         done.append(last_receipt)
         state.packets += packets
-        state.rows = {table: self.state.rows.get(table, 0) + sum(one.rows.get(table, 0) for one in done) for table in TABLES}
-        if count:
-            state.carry = [name for one in done for name in one.files.get(CarryFile.TABLE, ())]
-        elif state.carry:
-            # Nothing was read: what is open stays as it is.
-            for path in self._carry():
-                kept = folder / "files" / CarryFile.TABLE / Path(path).name
-                kept.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(path, kept)
-        state.written = {table: [name for one in done for name in one.files.get(table, ())] for table in TABLES}
-        self._commit(state)
         rows = {table: sum(one.rows.get(table, 0) for one in done) for table in TABLES}
+        state.rows = {table: before.rows.get(table, 0) + rows[table] for table in TABLES}
+        if parts:
+            state.carry = [f"{state.place}/{one.name}" for receipt in done for one in receipt.files.get(CarryFile.TABLE, ())]
+        state.networks = self.points.known
+        state.written = {table: [] for table in TABLES}
+        for table, file in files_of(done):
+            state.written[table].append(file)
+        self._commit(state)
         paths = {taken.file: path for path, taken in state.taken.items()}
         bugs = texts_of([*reports_of(unrelated), *(report for one in done for report in one.reports)], paths)
         return Batch(state.batch, len(ready), packets, rows, troubles, bugs)
@@ -182,6 +230,9 @@ class Follow(Job):
         for one in ready:
             indexes.append(state.files if one.taken is None else one.taken.file)
             state.files += one.taken is None
+        for one, index in zip(ready, indexes, strict=True):
+            if one.taken is None:
+                state.points.add(index, self.points.of(one.path))
         size = [one.size for one in ready]
         packets = [0] * len(ready)
         for split in found.splits:
@@ -189,7 +240,7 @@ class Follow(Job):
             before = ready[at].taken
             split.file = indexes[at]
             packets[at] = split.number + split.packets
-            if split.stop is not None:
+            if split.stop is not None and split.path == ready[at].path:
                 size[at] = split.stop
             if before is not None:
                 split.after = before.packets
@@ -223,10 +274,10 @@ class Follow(Job):
         return told
 
     def _finish(
-        self, state: State, found: Plan, ready: list[Ready], done: Sequence[Receipt], count: int, troubles: list[Trouble], folder: Path
+        self, state: State, found: Plan, ready: list[Ready], done: Sequence[Receipt], part: int, troubles: list[Trouble], target: Target
     ) -> tuple[Receipt, list[str]]:
         """Write what needs all parts; with the receipt what to report of exceptions."""
-        last = Writer(folder, count, self.settings.form)
+        last = Writer(target, part, state.points)
         new = [row for receipt in done for row in receipt.related]
         new.sort(key=lambda row: (row.time_ns, row.conversation))
         failed = relate([*state.related, *new])
@@ -234,15 +285,16 @@ class Follow(Job):
         last.put("conversations", new)
         last.put("errors", troubles)
         inputs = []
-        for one in ready:
+        for at, one in enumerate(ready):
             taken = state.taken[one.path]
             before = one.taken
             # Packed since, it may be smaller.
             size, packets = (0, 0) if before is None else (before.size if before.size <= taken.size else 0, before.packets)
             if before is None or taken.packets > packets:
-                inputs.append(Input(taken.file, taken.path, taken.size - size, taken.packets - packets))
+                more = found.heads[at], found.sizes[at]
+                inputs.append(Input(taken.file, taken.path, taken.size - size, taken.packets - packets, self.points.of(one.path), *more))
         last.put("files", inputs)
-        if state.batch == 1:
+        if state.batch == 1 and self._delta is None:
             for table in TABLES:
                 if not any(table in receipt.files for receipt in done) and not last.waits(table):
                     last.empty(table)
@@ -255,7 +307,7 @@ class Follow(Job):
             before = one.taken if isinstance(one, Ready) else state.taken.get(one.path)
             if isinstance(one, Seen) and before is not None and before.first_ns != one.first_ns:
                 before = None
-            if any(Path(one.path + suffix).exists() for suffix in PACKED):
+            if any(places.status(one.path + suffix) is not None for suffix in PACKED):
                 continue  # it is read in that form
             read = before.size if before is not None else 0
             index = before.file if before is not None else state.files
@@ -267,80 +319,106 @@ class Follow(Job):
 
     def _carry(self) -> list[str]:
         """The files with the open conversations."""
-        folder = self.folder / self.state.place / "files" / CarryFile.TABLE
-        return [str((folder / name).absolute()) for name in self.state.carry]
+        pairs = [one.split("/") for one in self.state.carry]
+        return [self.folder.at(place, "files", CarryFile.TABLE, name).name for place, name in pairs]
 
     def _load_state(self) -> State:
-        path = self.folder / "state.json"
-        fresh = State(1, str(Path(self.settings.sources[0]).absolute()), self.settings.form, self.settings.options)
+        settings = self.settings
+        fresh = State(FORMAT, places.normal(settings.sources[0]), settings.form, settings.options, settings.separate, settings.point)
+        place = self.folder.at("state.json")
+        if self._delta is not None:
+            self._delta.begin()
+            place = self.folder.at(f"state-{self._delta.committed(APP)}.json")
         try:
-            state = msgspec.json.decode(path.read_bytes(), type=State)
+            state = msgspec.json.decode(place.read(), type=State)
         except FileNotFoundError:
-            for table in TABLES:
-                (self.out / table).mkdir(exist_ok=True)
-                if any((self.out / table).iterdir()):
-                    raise UsageError(f"{path}: is missing, so nobody knows what the tables hold; choose another --out") from None
+            self._check_empty(place)
             return fresh
         except (OSError, msgspec.MsgspecError) as error:
-            raise UsageError(f"{path}: cannot be read: {error}") from error
+            raise UsageError(f"{place}: cannot be read: {error}") from error
         # Keys may come from elsewhere now
         state.options = msgspec.structs.replace(state.options, keylog=fresh.options.keylog)
-        for name in ("v", "folder", "form", "options"):
+        for name, says in _SAYS.items():
             if msgspec.to_builtins(getattr(state, name)) != msgspec.to_builtins(getattr(fresh, name)):
-                raise UsageError(f"{self.out}: was begun with other options (another {_SAYS[name]}); choose another --out")
+                raise UsageError(f"{self.out}: was begun with other options (another {says}); choose another --out")
         return state
+
+    def _check_empty(self, place: Folder) -> None:
+        """Raises `UsageError` where the tables have rows that no state tells of."""
+        if self._delta is not None:
+            rows = self._delta.committed(APP) or self._delta.files("files")
+        else:
+            for table in TABLES:
+                self.out.at(table).make()
+            rows = [name for table in TABLES for name in self.out.at(table).names()]
+        if rows:
+            raise UsageError(f"{place}: is missing, so nobody knows what the tables hold; choose another --out")
 
     def _commit(self, state: State) -> None:
         """Make the micro-batch count, and its tables be seen."""
-        gone = [one for one in state.taken.values() if one.trouble is None and not Path(one.path).exists()]
+        gone = [one for one in state.taken.values() if one.trouble is None and not self.rotation.there(one.path)]
         for one in sorted(gone, key=lambda one: one.at_ns)[:-GONE_KEPT]:
             del state.taken[one.path]
-        path = self.folder / "state.json"
-        written = path.with_suffix(".new")
-        with written.open("wb") as stream:
-            stream.write(msgspec.json.encode(state))
-            stream.flush()
-            os.fsync(stream.fileno())
-        written.rename(path)
+        data = msgspec.json.encode(state)
+        if self._delta is None:
+            self.folder.at("state.json").write(data, durable=True)
+        else:
+            # Whoever has a later claim writes another state of this batch; which one counts the commit says.
+            version = state.batch << CLAIM_BITS | self._delta.claim
+            self.folder.at(f"state-{version}.json").write(data, durable=True)
         self.state = state
-        self._publish()
+        self._publish(state.batch << CLAIM_BITS | self._delta.claim if self._delta is not None else 0)
+        if self._delta is not None and state.batch % COMPACTED == 0:
+            self._delta.compact()
 
-    def _publish(self) -> None:
-        """Move what the last micro-batch wrote to the tables, and remove what no one needs any more."""
+    def _publish(self, version: int) -> None:
+        """Let what the last micro-batch wrote be seen, and remove what no one needs any more."""
         state = self.state
-        folder = self.folder / state.place
-        for table, names in state.written.items():
-            for name in names:
-                made = folder / "files" / table / name
-                if made.exists():
-                    move(made, self.out / table / f"batch-{state.batch:07d}-{name}")
-        for other in self.folder.glob("batch-*"):
-            if other != folder:
-                shutil.rmtree(other, ignore_errors=True)
+        if self._delta is not None:
+            self._delta.commit(APP, version, state.written)
+        else:
+            for table, files in state.written.items():
+                for one in files:
+                    made = self.folder.at(state.place, "files", table, one.name)
+                    if made.exists():
+                        move(made, self.out.at(table, f"batch-{state.batch:07d}-{one.name}"))
+        kept = {state.place, *(one.partition("/")[0] for one in state.carry), f"state-{version}.json"}
+        for name in self.folder.names():
+            if name.startswith(("batch-", "state-")) and name not in kept:
+                self.folder.at(name).remove()
 
 
-def move(path: Path, to: Path) -> None:
+def move(made: Folder, to: Folder) -> None:
     """Let a file be seen."""
-    path.rename(to)
+    made.move(to)
 
 
-_SAYS = {"v": "version of streamdump", "folder": "folder", "form": "--format", "options": "way to decode"}
+_SAYS = {
+    "v": "version of streamdump",
+    "folder": "folder",
+    "form": "--format",
+    "options": "way to decode",
+    "separate": "--separate",
+    "point": "--point",
+}
 
 
-def _lock(folder: Path) -> int:
-    """Keep others from following into this output; the lock goes with the process."""
+def _lock(folder: Folder) -> int | None:
+    """Keep others from following into this output; the lock goes with the process. In an object store the claim does that."""
+    if not isinstance(folder, Disk):
+        return None
     try:
         # What is carried has bytes as they were captured, secrets too, next to tables that are to be shared.
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+        folder.path.parent.mkdir(parents=True, exist_ok=True)
+        folder.path.mkdir(mode=0o700, exist_ok=True)
+        handle = os.open(folder.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        raise UsageError(f"{folder.parent}: cannot be written: {(error.strerror or str(error)).lower()}") from error
+        raise UsageError(f"{folder.path.parent}: cannot be written: {places.why(error)}") from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(handle)
-        raise UsageError(f"{folder.parent}: another streamdump follows into it") from error
+        raise UsageError(f"{folder.path.parent}: another streamdump follows into it") from error
     return handle
 
 
@@ -356,11 +434,10 @@ def _some(ready: list[Ready]) -> list[Ready]:
 
 def _unchanged(one: Ready) -> bool:
     """Whether a file still is what was looked at, or has grown."""
-    try:
-        with Path(one.path).open("rb") as stream:
-            return os.fstat(stream.fileno()).st_size >= one.size and digest(stream.read(one.head_size)) == one.head
-    except OSError:
-        return False
+    with suppress(OSError, CaptureError):
+        found = places.status(one.path)
+        return found is not None and found.size >= one.size and digest(places.pieces(one.path, 0, one.head_size)) == one.head
+    return False
 
 
 class _Changed(Exception):

@@ -2,33 +2,46 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
-import shutil
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
 from dissect.errors import Report, UsageError
 from dissect.inspector import relate
-from dissect.model import Options
-from dissect.spark import PARTS, by_conversation
-from dissect.spark.rows import CARRY_IN_ORDER, DDL
-from dissect.spark.session import Session
-from dissect.spark.source import packets as read_packets
-from dissect.spark.splits import TARGET, Plan, expand, plan
+from dissect.model import ConversationRow, Options
+from dissect.spark import places
+from dissect.spark.keys import NETWORKS
+from dissect.spark.places import Disk, Folder
+from dissect.spark.splits import TARGET, Copy, Plan, Trouble, expand, plan, unpack
 from dissect.spark.tables import TABLES, Input
-from dissect.spark.write import CarryFile, Receipt, Writer, commit, receipts
+from dissect.spark.write import Receipt, Target, Writer, commit, files_of, forget_unnamed, receipts, suspected
 
-POLL_S = 0.25
+if TYPE_CHECKING:
+    from dissect.spark.delta import Delta
+    from dissect.spark.tasks import Source, Work
 
 LOCALLY = 64 << 20
 """Captures of so few bytes together are looked at right here instead of by Spark."""
 
+UNPACKED = 8
+"""So many times its size a packed capture has, about."""
+
+LEAST_RANGE = 16 << 20
+"""Captures of fewer bytes together are one task, which costs least; larger ones keep all processors busy."""
+
 PART_BYTES = 128 << 20
-"""Payload of a part, about."""
+LEAST_PART_BYTES = 8 << 20
+"""Payload of a part, about: one for all where there is little, more of them where there is much."""
+
+PARTS = 4
+"""Parts of conversations for each core: more than one, so that others fill in while one has a giant."""
 
 
 class Settings(msgspec.Struct):
@@ -40,6 +53,11 @@ class Settings(msgspec.Struct):
     split: int = TARGET
     parts: int | None = None
     options: Options = msgspec.field(default_factory=Options)
+    separate: bool = False
+    """Captures of different points are different networks, though their addresses may be alike."""
+    point: str | None = None
+    """A regular expression that finds in a file's name where it was captured; None: the folder tells."""
+    append: bool = False
 
 
 class State(msgspec.Struct):
@@ -49,6 +67,21 @@ class State(msgspec.Struct):
     sizes: dict[str, tuple[int, int]]
     """Of each file: its size and when it was changed."""
     parts: int
+    run: str
+    base: int = 0
+    """The index of its first file."""
+
+    def like(self, other: State) -> bool:
+        """Whether it is of the same run."""
+        mine, theirs = (msgspec.to_builtins(msgspec.structs.replace(one, run="")) for one in (self, other))
+        return bool(mine == theirs)
+
+
+class Intent(msgspec.Struct):
+    """What a run of Delta tables commits; whoever finds it commits what is missing."""
+
+    run: str
+    receipts: list[Receipt]
 
 
 class Progress(msgspec.Struct):
@@ -61,186 +94,397 @@ class Progress(msgspec.Struct):
     bytes: int = 0
 
 
+class Cluster(Protocol):
+    """Where tasks run."""
+
+    @property
+    def cores(self) -> int:
+        """Tasks that run at the same time."""
+
+    @property
+    def scratch(self) -> str | None:
+        """A folder that all tasks reach and that goes with the session, None where there is none."""
+
+    def each(self, function: Callable[[Any], Any], items: Sequence[Any], watch: Watch) -> list[Any]:
+        """The result of a function for each item."""
+
+    def sent(
+        self,
+        first: Callable[[Any], Any],
+        items: Sequence[Any],
+        others: tuple[Callable[[Any], Any], Sequence[Any], Callable[[Any], Any]] | None,
+        parts: int,
+        second: Callable[[int, Any], Any],
+        watch: Watch,
+    ) -> list[Any]:
+        """What `second` makes of each part and of the blocks for it that `first` makes of the items.
+
+        `others`: a function that makes blocks of items for one task, and one that makes of all those blocks for the parts.
+        """
+
+
+Watch = Callable[[int, int, float], None]
+"""Told how many tasks have ended, of how many, and which share of those of the first stage."""
+
+
+class Points:
+    """Where files were captured, and the numbers of networks where these are kept separate."""
+
+    def __init__(self, settings: Settings, known: Sequence[str] = ()) -> None:
+        self._pattern = None
+        if settings.point is not None:
+            try:
+                self._pattern = re.compile(settings.point)
+            except re.error as error:
+                raise UsageError(f"--point: {settings.point} is no regular expression: {error}") from error
+        self.known = list(known)
+        """All points so far; the number of a network is its place here, from 1."""
+        self._numbers = {point: number for number, point in enumerate(self.known, 1)}
+
+    def of(self, name: str) -> str:
+        """Where a file was captured."""
+        found = None if self._pattern is None else self._pattern.search(name)
+        if found is None:
+            return name.rpartition("/")[0]
+        return next((one for one in found.groups() if one is not None), found[0])
+
+    def network(self, point: str) -> int:
+        """The number of the network of a point."""
+        number = self._numbers.get(point)
+        if number is None:
+            if len(self.known) + 1 >= NETWORKS:
+                raise UsageError(f"there are more than {NETWORKS:,} points of capture to be kept separate")
+            self.known.append(point)
+            number = self._numbers[point] = len(self.known)
+        return number
+
+
 class Job:
     """What every run does: look at captures, and dissect them into the files of some parts."""
 
-    def __init__(self, session: Session, settings: Settings, show: Callable[[Progress], None] = lambda _: None) -> None:
-        self.session = session
+    cluster: Cluster
+    """Where tasks run; to be set before there are any."""
+
+    def __init__(self, settings: Settings, show: Callable[[Progress], None] = lambda _: None) -> None:
         self.settings = settings
         self.show = show
+        self.points = Points(settings)
 
-    def look(self, files: list[str], size: int) -> Plan:
-        """Find the ranges of files that have so many bytes together."""
-        split = self.settings.split
-        if size <= LOCALLY:
-            return plan(files, split)
-        spark = self.session.spark
+    def look(self, files: list[str], size: int, copies: Folder) -> Plan:
+        """Find the ranges of files that have so many bytes together; packed ones are unpacked to a folder."""
+        here = size <= LOCALLY
+        networks = [self.points.network(self.points.of(file)) for file in files] if self.settings.separate else []
 
-        def run(function: Callable[[Any], Any], pieces: Sequence[Any]) -> list[Any]:
-            context = spark.sparkContext
-            return list(self._watched("looking", size, lambda: context.parallelize(pieces, len(pieces)).map(function).collect()))
+        def unpacked(packed: Sequence[str]) -> list[Copy]:
+            made = [(file, copies.at(f"{uuid.uuid4().hex}.capture").name) for file in packed]
+            large = sum(found.size for file in packed if (found := places.status(file)) is not None) * UNPACKED > LOCALLY
+            spread = partial(self._spread, "unpacking", size) if large else map
+            return list(spread(_unpacked, made))
 
-        return plan(files, split, run)
+        run = None if here else partial(self._spread, "looking", size)
+        return plan(files, self._range(size), run, unpacked, networks)
 
-    def parts(self, found: Plan) -> int:
-        """How many parts its conversations are divided into."""
-        cores = self.session.spark.sparkContext.defaultParallelism
-        return self.settings.parts or max(PARTS * cores, sum(split.payload for split in found.splits) // PART_BYTES + 1)
+    def _range(self, size: int) -> int:
+        """Bytes that one task reads, about."""
+        return min(self.settings.split, max(size // max(self.cluster.cores, 1) + 1, LEAST_RANGE))
 
-    def dissect(
-        self,
-        found: Plan,
-        count: int,
-        folder: Path,
-        done: Collection[int] = (),
-        carry: Sequence[str] = (),
-        until: int | None = None,
-        *,
-        depended: bool = False,
-    ) -> None:
-        """Write the parts that are not done to `folder`, with a receipt for each.
+    def _spread(self, what: str, size: int, function: Callable[[Any], Any], items: Sequence[Any]) -> list[Any]:
+        return self.cluster.each(function, items, self._watch(what, size))
 
-        `carry`: files with the conversations that were left open by what was read before; `until`: the capture time up to which all
-        packets are there by now, None where no more will come. With it open conversations are left as files of the same kind. `depended`:
-        packets before depended on each other across conversations.
+    def _watch(self, what: str, size: int) -> Watch:
+        return lambda ended, total, share: self.show(Progress(what, ended, total, int(size * share), size))
+
+    def parts(self, found: Plan, payload: int) -> int:
+        """How many parts conversations of so much payload are divided into."""
+        few = min(PARTS * self.cluster.cores, payload // LEAST_PART_BYTES + 1)
+        return self.settings.parts or max(few, payload // PART_BYTES + 1)
+
+    def tasks(self, found: Plan, carry: Mapping[str, Any] | None = None) -> tuple[list[Source], int]:
+        """The tasks that read the captures of a plan, and the number of parts for what they do not dissect themselves."""
+        from dissect.spark.tasks import sources
+
+        made = sources(found, self._range(found.bytes), carry)
+        away = any(source.away is None or source.away for source in made)
+        payload = sum(split.payload for split in found.splits)
+        return made, self.parts(found, payload) if away else 0
+
+    def options(self, found: Plan) -> Options:
+        """What tasks dissect by. Keys of TLS are read where they are needed, from the captures too: none goes through Spark."""
+        given = self.settings.options
+        return msgspec.structs.replace(given, keylog=(*given.keylog, *found.secrets))
+
+    def dissect(self, work: Work, made: Sequence[Source], size: int, done: Collection[int] = (), depend: bool = False) -> None:
+        """Write the parts that are not done, with a receipt for each: those of the tasks, and after them those that these send to.
+
+        `depend`: packets depend on each other across conversations.
         """
-        settings, spark = self.settings, self.session.spark
-        shuffled = settings.payload == "shuffle"
-        rows_of = partial(read_packets, spark, target=settings.split, payload=shuffled)
-        packets, ordered = rows_of(found.splits), []
-        dependent = found.dependent
-        if dependent:
-            ordered.append(rows_of(dependent, ordered=True).where("kind > 0 or digest is not null"))
-        if carry:
-            carried = spark.read.schema(DDL).parquet(*map(literal, carry))
-            packets = packets.unionByName(carried)
-            if depended:
-                ordered.append(carried.where(f"kind = {CARRY_IN_ORDER}"))
-        rows = by_conversation(packets, count, ordered, sorted(done), until is not None)
-        form = settings.form
-        # Keys of TLS are read where they are needed, from the captures too: none goes through Spark
-        options = msgspec.structs.replace(settings.options, keylog=(*settings.options.keylog, *found.secrets))
-        paths = {split.file: split.path for split in found.splits}
-        done = frozenset(done)
+        from dissect.spark import tasks
 
-        def write(batches: Iterator[Any]) -> Iterator[Any]:
-            import pyarrow as pa
-            from pyspark import TaskContext
+        for source in made:
+            source.done = source.part in done
+        first = len(made)
+        wanted = [part for part in range(work.count) if first + part not in done]
+        watch = self._watch("dissecting", size)
+        if not wanted:
+            left = [source for source in made if not source.done]
+            self.cluster.each(partial(_at_home, msgspec.structs.replace(work, count=0)), left, watch)
+            return
+        others = None
+        if depend and not made[0].alone:
+            others = partial(tasks.in_time, work), made, partial(tasks.ordered, work)
+        second = partial(_together, work, first, frozenset(done))
+        self.cluster.sent(partial(tasks.at_home, work), made, others, work.count, second, watch)
 
-            from dissect.spark.flows import dissect
 
-            context = TaskContext.get()
-            assert context is not None
-            if context.partitionId() in done:
-                return
-            writer = Writer(folder, context.partitionId(), form)
-            left = CarryFile(writer)
-            for results in dissect(batches, options, paths, until):
-                writer.add(results)
-                left.add(results)
-            left.close()
-            writer.close()
-            yield pa.RecordBatch.from_pydict({"part": pa.array([writer.part], pa.int32())})
+def _unpacked(pair: tuple[str, str]) -> Copy:
+    return unpack(*pair)
 
-        parts = {row.part for row in self._watched("dissecting", found.bytes, lambda: rows.mapInArrow(write, "part int").collect())}
-        assert parts | done == set(range(count))
 
-    def _watched(self, what: str, size: int, action: Callable[[], Any]) -> Any:
-        """The result of an action that runs beside us, so that an interruption is heard at once; shows how far its tasks are."""
-        from pyspark import InheritableThread
+def _at_home(work: Work, source: Source) -> int:
+    from dissect.spark.tasks import at_home
 
-        result: list[Any] = []
-        failure: list[BaseException] = []
+    for _ in at_home(work, source):
+        raise AssertionError
+    return source.part
 
-        def work() -> None:
-            try:
-                result.append(action())
-            except BaseException as error:
-                failure.append(error)
 
-        thread = InheritableThread(target=work, daemon=True)
-        thread.start()
-        tracker = self.session.spark.sparkContext.statusTracker()
-        stages: dict[int, tuple[int, int]] = {}
-        first: int | None = None
-        while thread.is_alive():
-            thread.join(POLL_S)
-            for stage in tracker.getActiveStageIds():
-                info = tracker.getStageInfo(stage)
-                if info is not None:
-                    stages[stage] = (info.numCompletedTasks, info.numTasks)
-                    first = stage if first is None else min(first, stage)
-            ended, total = (sum(column) for column in zip(*stages.values(), strict=True)) if stages else (0, 0)
-            own = stages.get(first, (0, 1)) if first is not None else (0, 1)
-            self.show(Progress(what, ended, total, size * own[0] // max(own[1], 1), size))
-        if failure:
-            raise failure[0]
-        return result[0]
+def _together(work: Work, first: int, done: Collection[int], part: int, blocks: Any) -> int:
+    from dissect.spark.tasks import together
+
+    return first + part if first + part in done else together(work, first + part, blocks)
 
 
 class Run(Job):
-    """Reads captures and writes tables to `out`, which is not there or empty."""
+    """Reads captures and writes tables to `out`, which is not there or empty, or is added to."""
 
-    def __init__(self, session: Session, settings: Settings, out: Path, show: Callable[[Progress], None] = lambda _: None) -> None:
-        super().__init__(session, settings, show)
-        self.out = out
+    def __init__(self, settings: Settings, out: str, show: Callable[[Progress], None] = lambda _: None) -> None:
+        super().__init__(settings, show)
+        self.out = places.folder(out)
+        self.folder = partial_folder(self.out)
         self.plan: Plan | None = None
         self.rows: dict[str, int] = {}
         self.bugs: list[str] = []
         """What to tell of bugs of ours."""
         self.resumed = 0
-        self.folder = partial_folder(out)
+        self.suspected: ConversationRow | None = None
+        """The first conversation that was read as it was asked for, but holds a login of another protocol."""
+        self.left_out = 0
+        """Captures that are in the tables already."""
+        self.target: Target | None = None
+        self._files: dict[str, list[str]] = {table: [] for table in TABLES}
+        self._written = False
+        self._lock: int | None = None
+        self._delta: Delta | None = None
+        self._known: dict[tuple[str, int | None], int] = {}
+        self._heads: dict[str, int | None] = {}
+        self._base = 0
 
-    def go(self, resume: bool = False) -> None:
+    def prepare(self, resume: bool = False) -> bool:
+        """All that can go wrong before a task runs; False where there is nothing to do."""
+        settings = self.settings
+        settings.sources = [places.normal(source) for source in settings.sources]
+        self.files = expand(settings.sources)
+        if settings.payload == "reread" and any(places.local(file) is None for file in self.files):
+            raise UsageError("--payload reread reads each payload by itself: it is for files of a disk, not of an object store")
+        self._resume = resume
+        _writable(self.out, self.folder)
+        self._lock = _lock(self.folder)
+        try:
+            return self._begin_delta() if settings.form == "delta" else True
+        except BaseException:
+            self.close()
+            raise
+
+    def _begin_delta(self) -> bool:
+        """Find out what is in the tables, and commit what another run left."""
+        from dissect.spark.delta import Delta, check
+
+        check()
+        self._delta = delta = Delta(self.out)
+        intent = self._intent()
+        if intent is not None or self.settings.append:
+            delta.begin()
+        if intent is not None:
+            _commit_delta(delta, intent)
+            self.folder.at("commit.json").remove()
+        if self.settings.append:
+            captures = delta.captures()
+            self._base = max((one.file + 1 for one in captures), default=0)
+            self._known = {(one.head, one.unpacked): one.file for one in captures}
+            self._heads = {one.head: one.unpacked for one in captures}
+            same = {(one.path, one.size) for one in captures}
+            there = [file for file in self.files if (file, _stamp(file)[0]) not in same]
+            self.left_out = len(self.files) - len(there)
+            self.files = there
+        return bool(self.files)
+
+    def _intent(self) -> Intent | None:
+        try:
+            return msgspec.json.decode(self.folder.at("commit.json").read(), type=Intent)
+        except (OSError, msgspec.MsgspecError):
+            return None
+
+    def go(self, cluster: Cluster) -> None:
         """Do it all; an interruption leaves the finished parts for `resume`, and nothing in `out`."""
-        files = expand(self.settings.sources)
-        sizes = {file: _stamp(file) for file in files}
-        found = self.plan = self.look(files, sum(size for size, _ in sizes.values()))
-        count = self.parts(found)
-        done = self._begin(State(self.settings, sizes, count), resume)
-        # What was written when all parts were there is written again.
-        done.pop(count, None)
-        self.resumed = len(done)
-        if len(done) < count and found.splits:
-            self.dissect(found, count, self.folder, done.keys())
-        self._finish(found, count)
+        from dissect.spark.tasks import Work
 
-    def _begin(self, state: State, resume: bool) -> dict[int, Receipt]:
-        """Make or take over the folder that this run writes to; the parts that are done."""
-        path = self.folder / "state.json"
-        if resume:
+        self.cluster = cluster
+        sizes = {file: _stamp(file) for file in self.files}
+        total = sum(size for size, _ in sizes.values())
+        scratch = places.folder(cluster.scratch) if cluster.scratch else self.folder.at("unpacked")
+        found = self.plan = self._new(self.look(self.files, total, scratch))
+        made, count = self.tasks(found)
+        parts = len(made) + count
+        done = self._begin(State(self.settings, sizes, parts, uuid.uuid4().hex[:8], self._base))
+        if self._delta is not None and not self._delta.claim:
+            self._delta.begin()
+        # What was written when all parts were there is written again.
+        done.pop(parts, None)
+        self.resumed = len(done)
+        points = {self._base + index: self.points.of(file) for index, file in enumerate(found.files)}
+        paths = {split.file: split.path for split in found.splits}
+        payload = self.settings.payload == "shuffle"
+        assert self.target is not None
+        work = Work(self.target, self.options(found), paths, points, None, payload, count)
+        if len(done) < parts:
+            self.dissect(work, made, found.bytes, done.keys(), bool(found.dependent))
+        self._finish(found, parts, points)
+
+    @property
+    def begun(self) -> bool:
+        """Whether there is something that `resume` could go on with."""
+        return self.target is not None and self.folder.at("state.json").exists()
+
+    @property
+    def committed(self) -> bool:
+        """Whether the tables are there."""
+        if self._delta is not None or not isinstance(self.out, Disk):
+            return self._written
+        return self.out.at("messages").exists()
+
+    def tidy(self) -> int:
+        """What a run that failed leaves behind: nothing that takes room but the parts that are done; how many there are."""
+        if self.target is None:
+            return 0
+        with suppress(OSError, msgspec.MsgspecError):
+            forget_unnamed(self.target)
+            done = sum(bool(receipt.files) for receipt in receipts(self.folder).values())
+            if not done:
+                self.folder.remove()
+            return done
+        return 0
+
+    def written(self, table: str) -> tuple[list[str], str]:
+        """The files of a table that this run wrote, and the folder of the table."""
+        place = self.out.at(table)
+        return [place.at(*name.split("/")).name for name in self._files[table]], place.name
+
+    def close(self) -> None:
+        """Let others write to this output; nothing stays of a run that did not begin."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+        if isinstance(self.folder, Disk):
+            with suppress(OSError):
+                if self.folder.names() == ["lock"]:
+                    self.folder.remove()
+
+    def _new(self, found: Plan) -> Plan:
+        """A plan without the captures that are in already, its files counted from the first index of this run."""
+        again = {index for index, key in enumerate(zip(found.heads, found.sizes, strict=True)) if key in self._known}
+        self.left_out += len(again)
+        troubles = [one for one in found.troubles if one.file not in again]
+        for index, (path, head, size) in enumerate(zip(found.files, found.heads, found.sizes, strict=True)):
+            if index not in again and head in self._heads:
+                before = self._heads[head] or 0
+                again.add(index)
+                troubles = [one for one in troubles if one.file != index]
+                reason = f"has another size than when it was read ({before:,} bytes); --follow reads captures on that grow"
+                troubles.append(Trouble(index, path, before or None, None, reason, max((size or 0) - before, 0)))
+        kept = [index for index in range(len(found.files)) if index not in again]
+        at = {index: self._base + place for place, index in enumerate(kept)}
+        late = self._base + len(kept)
+        for one in troubles:
+            one.file = at.get(one.file, late)
+        splits = [split for split in found.splits if split.file not in again]
+        for split in splits:
+            split.file = at[split.file]
+        troubles.sort(key=lambda one: one.file)
+
+        def some(values: Sequence[Any]) -> list[Any]:
+            return [values[index] for index in kept]
+
+        times = some(found.latest_ns), some(found.middle_ns)
+        # Captures that are in already may hold keys of conversations of the others
+        return Plan(some(found.files), splits, troubles, *times, some(found.heads), some(found.sizes), found.secrets)
+
+    def _begin(self, state: State) -> dict[int, Receipt]:
+        """Take over or make anew what this run writes; the parts that are done."""
+        place = self.folder.at("state.json")
+        if self._resume:
             try:
-                before = msgspec.json.decode(path.read_bytes(), type=State)
+                before = msgspec.json.decode(place.read(), type=State)
             except (OSError, msgspec.MsgspecError):
                 before = None
-            if before is not None and msgspec.to_builtins(before) == msgspec.to_builtins(state):
+            if before is not None and before.like(state):
+                self.target = self._target(before.run)
                 return receipts(self.folder)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        for name in self.folder.names():
+            if name not in ("lock", "unpacked"):
+                self.folder.at(name).remove()
+        self.target = self._target(state.run)
         try:
-            self.folder.mkdir(parents=True)
-            path.write_bytes(msgspec.json.encode(state))
+            place.write(msgspec.json.encode(state))
         except OSError as error:
-            raise UsageError(f"{self.out}: cannot be written: {(error.strerror or str(error)).lower()}") from error
+            raise UsageError(f"{self.out}: cannot be written: {places.why(error)}") from error
         return {}
 
-    def _finish(self, found: Plan, count: int) -> None:
+    def _target(self, run: str) -> Target:
+        return Target(self.folder.name, self.settings.form, self.out.name, run)
+
+    def _finish(self, found: Plan, parts: int, points: Mapping[int, str]) -> None:
         """Write what needed all parts, and make the result."""
-        done = [receipt for part, receipt in receipts(self.folder).items() if part < count]
-        last = Writer(self.folder, count, self.settings.form)
+        done = [receipt for part, receipt in receipts(self.folder).items() if part < parts]
+        target = self.target
+        assert target is not None
+        last = Writer(target, parts, points)
         related = [row for receipt in done for row in receipt.related]
         related.sort(key=lambda row: (row.time_ns, row.conversation))
         unrelated = reports_of(relate(related))
         last.put("conversations", related)
         last.put("errors", found.troubles)
-        last.put("files", _files(found))
-        for table in TABLES:
-            if not any(table in receipt.files for receipt in done) and not last.waits(table):
-                last.empty(table)
+        last.put("files", self._inputs(found))
+        if self._delta is None:
+            for table in TABLES:
+                if not any(table in receipt.files for receipt in done) and not last.waits(table):
+                    last.empty(table)
         done.append(last.close())
-        self.bugs = texts_of([*unrelated, *(report for receipt in done for report in receipt.reports)], dict(enumerate(found.files)))
+        paths = {self._base + index: path for index, path in enumerate(found.files)}
+        self.suspected = suspected(done)
+        self.bugs = texts_of([*unrelated, *(report for receipt in done for report in receipt.reports)], paths)
         for table in TABLES:
             self.rows[table] = sum(receipt.rows.get(table, 0) for receipt in done)
-        commit(self.folder, self.out, done)
+        for table, one in files_of(done):
+            self._files[table].append(one.name)
+        if self._delta is None:
+            commit(target, done)
+        else:
+            intent = Intent(target.run, done)
+            self.folder.at("commit.json").write(msgspec.json.encode(intent), durable=True)
+            _commit_delta(self._delta, intent)
+            self.folder.remove()
+        self._written = True
+        if self._delta is not None:
+            self._delta.compact()
+
+    def _inputs(self, found: Plan) -> list[Input]:
+        packets = dict.fromkeys(range(self._base, self._base + len(found.files)), 0)
+        for split in found.splits:
+            packets[split.file] += split.packets
+        return [
+            Input(self._base + index, path, _stamp(path)[0], packets[self._base + index], self.points.of(path), head, size)
+            for index, (path, head, size) in enumerate(zip(found.files, found.heads, found.sizes, strict=True))
+        ]
 
 
 def reports_of(failed: list[str]) -> list[Report]:
@@ -254,50 +498,45 @@ def texts_of(reports: Iterable[Report], paths: Mapping[int, str]) -> list[str]:
     return [one.text(None if one.file is None else paths.get(one.file)) for one in ordered]
 
 
-def partial_folder(out: Path) -> Path:
+def _commit_delta(delta: Delta, intent: Intent) -> None:
+    files: dict[str, list[Any]] = {}
+    for table, one in files_of(intent.receipts):
+        files.setdefault(table, []).append(one)
+    delta.commit(f"streamdump.run.{intent.run}", 1, files)
+
+
+def partial_folder(out: Folder) -> Folder:
     """Where a run keeps its files until it has ended: beside `out`, on the same file system."""
-    return out.absolute().parent / f".{out.absolute().name}.partial"
+    if isinstance(out, Disk):
+        return Disk(out.path.parent / f".{out.path.name}.partial")
+    above, _, name = out.name.rpartition("/")
+    return places.folder(f"{above}/.{name}.partial")
 
 
-def _files(found: Plan) -> list[Input]:
-    packets = dict.fromkeys(range(len(found.files)), 0)
-    for split in found.splits:
-        packets[split.file] += split.packets
-    return [Input(index, path, _stamp(path)[0], packets[index]) for index, path in enumerate(found.files)]
+def _writable(out: Folder, folder: Folder) -> None:
+    """Raises `UsageError` where tables cannot be written."""
+    try:
+        folder.make()
+        probe = folder.at(f"probe-{uuid.uuid4().hex}")
+        probe.write(b"")
+        probe.remove()
+    except OSError as error:
+        raise UsageError(f"{out}: cannot be written: {places.why(error)}") from error
+
+
+def _lock(folder: Folder) -> int | None:
+    """Keep others from writing to this output; the lock goes with the process."""
+    if not isinstance(folder, Disk):
+        return None
+    handle = os.open(folder.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        raise UsageError(f"{folder.path.parent}: another streamdump writes to {folder.path.name[1:].removesuffix('.partial')}") from error
+    return handle
 
 
 def _stamp(file: str) -> tuple[int, int]:
-    try:
-        status = Path(file).stat()
-    except OSError:
-        return 0, 0
-    return status.st_size, status.st_mtime_ns
-
-
-def literal(path: str) -> str:
-    """A path in which Hadoop takes no character for a pattern."""
-    return re.sub(r"([*?\[\]{}\\])", r"\\\1", path)
-
-
-def views(spark: Any, out: Path, form: str) -> None:
-    """Makes the tables known to SQL by their names; `variant` holds the fields of messages to be asked by path.
-
-    The structs of protocols are there in Parquet only.
-    """
-    from pyspark.sql.pandas.types import from_arrow_schema
-
-    from dissect.spark.tables import schema
-    from dissect.spark.write import flat
-
-    for table in TABLES:
-        columns = schema(table, form == "parquet")
-        if form == "csv":
-            columns = flat(columns)
-        reader = spark.read.schema(from_arrow_schema(columns))
-        if form == "csv":
-            reader = reader.option("header", "true").option("multiLine", "true").option("escape", '"')
-        found = reader.format(form).load(literal(str((out / table).absolute())))
-        for name in ("fields", "facts"):
-            if name in found.columns:
-                found = found.selectExpr("*", f"parse_json({name}) as {'variant' if name == 'fields' else 'facts_variant'}")
-        found.createOrReplaceTempView(table)
+    found = places.status(file)
+    return (found.size, found.modified_ns) if found is not None else (0, 0)

@@ -14,22 +14,20 @@ for a while.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
-from dissect.capture.files import open_capture
 from dissect.errors import CaptureError
-from dissect.spark.splits import NEVER, Trouble
-
-HEAD = 4096
-"""First bytes by which a file is known again."""
+from dissect.spark import places
+from dissect.spark.splits import HEAD, NEVER, Trouble, digest
 
 HOLD_NS = 60_000_000_000
 """How long a complete file waits for those of other series that were written at the same time, and a cut end for what may follow."""
@@ -82,7 +80,7 @@ class Seen(msgspec.Struct):
     modified_ns: int
     changed_ns: int
     """When its content, owner or mode were changed."""
-    inode: tuple[int, int]
+    inode: tuple[int, int] | str
     series: str
     head: str
     head_size: int
@@ -91,6 +89,16 @@ class Seen(msgspec.Struct):
     """Sorts the files of a series by when they were written."""
     known: Taken | None = None
     """What was read of it, once the first bytes have been compared."""
+
+
+class Stat(NamedTuple):
+    """What is known of a file without reading it."""
+
+    size: int
+    modified_ns: int
+    changed_ns: int
+    inode: tuple[int, int] | str
+    """What stays when it is renamed; an object of a store cannot be."""
 
 
 def natural(name: str) -> list[tuple[int, str]]:
@@ -102,15 +110,16 @@ def series(path: str) -> str:
     """What the names have in common that one capture gives its files."""
     for suffix in PACKED:
         path = path.removesuffix(suffix)
-    name = Path(path).name.rstrip("0123456789")  # `tcpdump -C` puts a number behind all but the first
-    return str(Path(path).parent / re.sub(r"\d+", "#", name))
+    folder, _, name = path.rpartition("/")
+    name = name.rstrip("0123456789")  # `tcpdump -C` puts a number behind all but the first
+    return f"{folder}/{re.sub(r'[0-9]+', '#', name)}"
 
 
 class Rotation:
     """The captures of a folder. `settle_ns`: how long a file has to be quiet."""
 
-    def __init__(self, folder: Path, settle_ns: int, clock: Callable[[], int] = time.time_ns) -> None:
-        self.folder = folder
+    def __init__(self, folder: str | Path, settle_ns: int, clock: Callable[[], int] = time.time_ns) -> None:
+        self.folder = places.normal(os.fspath(folder))
         self.settle_ns = settle_ns
         self._clock = clock
         self._quiet: dict[str, tuple[int, int, int]] = {}
@@ -211,23 +220,20 @@ class Rotation:
             and names.get(one.inode) in (None, one.path)
         ]
 
+    def there(self, path: str) -> bool:
+        """Whether a file was there when the folder was last looked at."""
+        return path in self._known or not self._known
+
     def _seen(self) -> list[Seen] | None:
         """The files that are there; None where the folder is not."""
-        # First all names, then all sizes: whoever begins a file has closed the one before.
         try:
-            names = sorted(_names(self.folder))
-        except OSError:
+            found = _listed(self.folder)
+        except (OSError, CaptureError):
             return None  # it may come back
         known, self._known = self._known, {}
-        for path in names:
-            try:
-                status = Path(path).stat()
-                if not stat.S_ISREG(status.st_mode):
-                    continue
-            except OSError:
-                continue  # deleted since: a ring does that all the time
+        for path, status in found.items():
             one = known.get(path)
-            if one is None or (one.size, one.modified_ns, one.changed_ns) != (status.st_size, status.st_mtime_ns, status.st_ctime_ns):
+            if one is None or (one.size, one.modified_ns, one.changed_ns) != status[:3]:
                 before, one = one, _look_at(path, status, one)
                 if before is not None and not _goes_on(before, one):
                     self._missed.append(before)
@@ -295,6 +301,24 @@ class Rotation:
         self._held = {key: value for key, value in self._held.items() if key in there}
 
 
+def _listed(folder: str) -> dict[str, Stat]:
+    """The files of a folder, by name in this order."""
+    path = places.local(folder)
+    if path is None:
+        return {name: Stat(size, modified_ns, modified_ns, name) for name, (size, modified_ns) in sorted(places.listed(folder).items())}
+    # First all names, then all sizes: whoever begins a file has closed the one before.
+    found = {}
+    for one in sorted(_names(path)):
+        try:
+            status = os.stat(one)  # noqa: PTH116 - its name need not be UTF-8
+        except OSError:
+            continue  # deleted since: a ring does that all the time
+        if stat.S_ISREG(status.st_mode):
+            inode = status.st_dev, status.st_ino
+            found[places.normal(one)] = Stat(status.st_size, status.st_mtime_ns, status.st_ctime_ns, inode)
+    return found
+
+
 def _names(folder: Path) -> Iterator[str]:
     """The names in a folder and those below it that are not hidden. A link to what lies in the folder too is a second name of it."""
     root = folder.resolve()
@@ -305,7 +329,7 @@ def _names(folder: Path) -> Iterator[str]:
         try:
             with os.scandir(at) as entries:
                 for entry in entries:
-                    if entry.name.startswith("."):
+                    if entry.name.startswith(places.HIDDEN):
                         continue
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
@@ -316,20 +340,17 @@ def _names(folder: Path) -> Iterator[str]:
                 raise
 
 
-def _look_at(path: str, status: os.stat_result, before: Seen | None) -> Seen:
+def _look_at(path: str, status: Stat, before: Seen | None) -> Seen:
     data = b""
-    try:
-        with Path(path).open("rb") as stream:
-            data = stream.read(min(HEAD, status.st_size))
-    except OSError:
-        pass  # the plan says why
+    with suppress(OSError, CaptureError):  # the plan says why
+        data = places.pieces(path, 0, min(HEAD, status.size))
     head = digest(data)
-    first = before.first_ns if before is not None and before.head == head and before.inode[1] == status.st_ino else None
+    same = before is not None and before.head == head and before.inode == status.inode
+    first = before.first_ns if before is not None and same else None
     if first is None:
         first = first_ns(path)
-    inode = status.st_dev, status.st_ino
-    age = first or status.st_mtime_ns, status.st_mtime_ns, natural(path)
-    return Seen(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns, inode, series(path), head, len(data), first, age)
+    age = first or status.modified_ns, status.modified_ns, natural(path)
+    return Seen(path, status.size, status.modified_ns, status.changed_ns, status.inode, series(path), head, len(data), first, age)
 
 
 def _goes_on(before: Seen, now: Seen) -> bool:
@@ -350,24 +371,18 @@ def _ends(groups: Iterable[list[Seen]]) -> dict[str, int]:
     return found
 
 
-def digest(data: bytes) -> str:
-    """By which first bytes are compared."""
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
-
-
 def same_head(path: str, old: Taken) -> bool:
     """Whether a file still begins as when it was read."""
     try:
-        with Path(path).open("rb") as stream:
-            return digest(stream.read(old.head_size)) == old.head
-    except OSError:
+        return digest(places.pieces(path, 0, old.head_size)) == old.head
+    except (OSError, CaptureError):
         return False
 
 
 def first_ns(path: str) -> int | None:
     """When the first packet of a capture was captured; None where there is none, or no capture."""
     try:
-        with open_capture(path) as reader:
+        with places.open_packets(path) as reader:
             for batch in reader.batches(1):
                 return int(batch.time_ns[0])
     except CaptureError:

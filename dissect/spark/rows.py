@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from dissect.capture.link import LinkParser
 from dissect.errors import CaptureError
 from dissect.model import PacketBatch, SegmentBatch
+from dissect.spark.keys import flow_ids, of_network
 from dissect.spark.splits import Split, batches
 
 SEGMENT, FRAGMENT, OTHER, REPEATED, CARRY, CARRY_IN_ORDER = 0, 1, 2, 3, 4, 5
@@ -30,8 +31,8 @@ COLUMNS: dict[str, tuple[str, Any, str]] = {
     "number": ("bigint", pa.int64(), "number of the packet in its file, from 1"),
     "time_ns": ("bigint", pa.int64(), "capture time, nanoseconds since 1970"),
     "merge_ns": ("bigint", pa.int64(), "latest capture time in its file so far: the order among several files"),
-    "flow_id": ("bigint", pa.int64(), "a number of the pair of endpoints; two pairs may share it"),
-    "flow": ("binary", pa.binary(), "both endpoints: address, port, address, port, IP version, the lower one first"),
+    "flow_id": ("bigint", pa.int64(), "a number of the pair of endpoints; two pairs may share it; of kinds 1 and 2 that of the network"),
+    "flow": ("binary", pa.binary(), "both endpoints: address, port, address, port, IP version, the lower one first; and the network"),
     "reverse": ("boolean", pa.bool_(), "the higher endpoint sent it"),
     "seq": ("bigint", pa.int64(), "sequence number"),
     "ack": ("bigint", pa.int64(), "acknowledgement number"),
@@ -49,10 +50,6 @@ DDL = ", ".join(f"{name} {kind}" for name, (kind, _, _) in COLUMNS.items())
 
 ROWS = 10_000
 """Rows of an Arrow batch; more gain nothing and cost memory on both sides."""
-
-_FACTORS = np.array(
-    [0x9E37_79B9_7F4A_7C15, 0xC2B2_AE3D_27D4_EB4F, 0x1656_67B1_9E37_79F9, 0x85EB_CA77_C2B2_AE63, 0x27D4_EB2F_1656_67C5], np.uint64
-)
 
 
 def read(split: Split, payload: bool = True, ordered: bool = False) -> Iterator[pa.RecordBatch]:
@@ -73,11 +70,12 @@ def _read(split: Split, payload: bool, ordered: bool) -> Iterator[pa.RecordBatch
         latest = int(merge_ns[-1])
         batch.file = np.full(len(batch), split.file, np.int32)
         segments = parser.segments(batch, 0)
+        segments.flow = of_network(segments.flow, split.network)
         if not ordered or parser.sightings is not None:
             for start in range(0, len(segments), ROWS):
                 yield _segments(batch, segments, slice(start, start + ROWS), merge_ns, parser, base, payload)
         if parser.fragments or parser.sightings is not None:
-            yield from _others(batch, segments, merge_ns, parser)
+            yield from _others(batch, segments, merge_ns, parser, split.network)
 
 
 def _segments(
@@ -132,8 +130,10 @@ def _seen(parser: LinkParser, order: NDArray[np.int64]) -> tuple[Any, Any]:
     return pa.array([one[0] for one in seen], pa.int32()), pa.array([one[1] for one in seen], pa.binary())
 
 
-def _others(batch: PacketBatch, segments: SegmentBatch, merge_ns: NDArray[np.int64], parser: LinkParser) -> Iterator[pa.RecordBatch]:
-    """Fragments, and what else of a cooked capture counts when packets are compared."""
+def _others(
+    batch: PacketBatch, segments: SegmentBatch, merge_ns: NDArray[np.int64], parser: LinkParser, network: int
+) -> Iterator[pa.RecordBatch]:
+    """Fragments, and what else of a cooked capture counts when packets are compared. They have no `flow_id` but that of their network."""
     kinds = {row: FRAGMENT for row, *_ in parser.fragments}
     if parser.sightings is not None:
         own = set(segments.order.tolist())
@@ -151,7 +151,7 @@ def _others(batch: PacketBatch, segments: SegmentBatch, merge_ns: NDArray[np.int
         "number": pa.array(batch.number[order]),
         "time_ns": pa.array(batch.time_ns[order]),
         "merge_ns": pa.array(merge_ns[order]),
-        "flow_id": pa.array(np.zeros(count, np.int64)),
+        "flow_id": pa.array(np.full(count, network, np.int64)),
         "length": pa.array([one and one[1] for one in found], pa.int32()),
         "wire": pa.array([one and one[2] for one in found], pa.int32()),
         "payload": pa.array([one and batch.buffer[one[0] : one[0] + one[1]] for one in found], pa.binary()),
@@ -173,17 +173,6 @@ def batch_of(columns: dict[str, Any], count: int) -> pa.RecordBatch:
 def carry_batch(carried: Sequence[dict[str, Any]]) -> pa.RecordBatch:
     """A batch of rows that are carried."""
     return pa.RecordBatch.from_pylist(list(carried), schema=SCHEMA)
-
-
-def flow_ids(flow: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """One number for each pair of endpoints."""
-    words = flow.view(np.uint64)
-    mixed = words[:, 0] * _FACTORS[0]
-    for column in range(1, 5):
-        mixed ^= mixed >> np.uint64(29)
-        mixed += words[:, column] * _FACTORS[column]
-    mixed ^= mixed >> np.uint64(32)
-    return np.asarray(mixed.view(np.int64))
 
 
 def fixed(matrix: NDArray[np.uint8]) -> Any:

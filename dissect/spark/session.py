@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from importlib.util import find_spec
@@ -29,6 +29,11 @@ OLDEST = 17
 """The oldest Java that Spark runs on."""
 
 PATIENCE_S = 120
+
+POLL_S = 0.25
+
+ATTEMPTS = 4
+"""How often a task is tried."""
 
 LAST_BREATH_S = 0.5
 """So long those that were killed are waited for: what they hold is free again only after them."""
@@ -53,6 +58,8 @@ OPENED = [
 """Packages that Spark reaches into."""
 
 T = TypeVar("T")
+
+Watch = Callable[[int, int, float], None]
 
 VARIABLES = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP")
 """What is set in the environment while a session lives."""
@@ -124,8 +131,14 @@ def _version(java: Path) -> int:
     return int(found[1]) if found else 0
 
 
+def needed() -> None:
+    """Raises `UsageError` where PySpark is missing."""
+    if find_spec("pyspark") is None or find_spec("pyarrow") is None:
+        raise UsageError("the pipeline needs PySpark; pip install 'streamdump[spark]' brings it along")
+
+
 class Session:
-    """A Spark session with a JVM of its own, to be closed."""
+    """Spark with a JVM of its own, to be closed."""
 
     def __init__(
         self,
@@ -137,8 +150,7 @@ class Session:
         settings: Mapping[str, str] | None = None,
     ) -> None:
         """`brief`: for work of a minute or so, which ends before Java's better compiler has paid off."""
-        if find_spec("pyspark") is None or find_spec("pyarrow") is None:
-            raise UsageError("the pipeline needs PySpark; pip install 'streamdump[spark]' brings it along")
+        needed()
         java = find_java()
         handle, log = tempfile.mkstemp(prefix="streamdump-spark-", suffix=".log")
         self.log = Path(log)
@@ -146,8 +158,11 @@ class Session:
         self._folder = tempfile.TemporaryDirectory(prefix="streamdump-spark-", ignore_cleanup_errors=True)
         self._before = {name: os.environ.get(name) for name in VARIABLES}
         self._jvm: subprocess.Popen[bytes] | None = None
-        self.spark: Any = None
+        self.context: Any = None
+        """Spark's context, for tasks; SQL has a session."""
+        self._spark: Any = None
         loopback = master.startswith(("local", "spark://127.", "spark://localhost"))
+        self.scratch = self._folder.name if master.startswith("local") else None
         if loopback:
             os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         # Those that plan and those that run: without it they take whatever Python comes first in PATH.
@@ -156,7 +171,7 @@ class Session:
             self._jvm = self._launch(java, memory, brief, handle)
             self._connect(self._jvm)
             # Where it begins in the main thread, PySpark takes Ctrl-C for itself: it would ask Spark to cancel and wait for that.
-            self.spark = beside(lambda: self._begin(master, loopback, ui, {**SETTINGS, **(settings or {})}))
+            self.context = beside(lambda: self._begin(retried(master), loopback, ui, {**SETTINGS, **(settings or {})}))
         except BaseException as error:
             self.kill()
             if isinstance(error, KeyboardInterrupt):
@@ -164,6 +179,23 @@ class Session:
             raise
         finally:
             os.close(handle)
+
+    @property
+    def cores(self) -> int:
+        """Tasks that run at the same time."""
+        return int(self.context.defaultParallelism)
+
+    @property
+    def spark(self) -> Any:
+        """The session for SQL, made when it is needed first: tasks get along without it."""
+        if self._spark is None:
+            self._spark = beside(self._begin_sql)
+        return self._spark
+
+    @property
+    def alive(self) -> bool:
+        """Whether the JVM runs."""
+        return self._jvm is not None and self._jvm.poll() is None
 
     def _launch(self, java: Path, memory: str, brief: bool, log: int) -> subprocess.Popen[bytes]:
         import pyspark
@@ -209,28 +241,117 @@ class Session:
     def _begin(self, master: str, loopback: bool, ui: bool, settings: dict[str, str]) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            from pyspark.sql import SparkSession
+            from pyspark import SparkConf, SparkContext
 
-            builder: Any = SparkSession.builder
-            builder = builder.master(master).appName("streamdump").config("spark.ui.enabled", str(ui).lower())
-            builder = builder.config("spark.pyspark.python", sys.executable).config("spark.pyspark.driver.python", sys.executable)
-            builder = builder.config("spark.local.dir", self._folder.name)
+            conf = SparkConf().setMaster(master).setAppName("streamdump").set("spark.ui.enabled", str(ui).lower())
+            conf.set("spark.pyspark.python", sys.executable).set("spark.pyspark.driver.python", sys.executable)
+            conf.set("spark.local.dir", self._folder.name)
             if loopback:
-                builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
+                conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
             for name, value in settings.items():
-                builder = builder.config(name, value)
+                conf.set(name, value)
             try:
-                spark = builder.getOrCreate()
+                context = SparkContext(conf=conf)
             except Exception as error:
                 raise UsageError(f"Spark did not start on {master}: {_first_line(error)}; its log is {self.log}") from error
             # It would say on the terminal that a JVM which was killed does not speak to it any more.
-            spark.sparkContext._accumulatorServer.handle_error = lambda *_: None
-            # A wrong query raises; it need not be on the terminal too.
-            from pyspark.logger import PySparkLogger
+            context._accumulatorServer.handle_error = lambda *_: None
+            return context
 
+    def _begin_sql(self) -> Any:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from pyspark.logger import PySparkLogger
+            from pyspark.sql import SparkSession
+
+            spark = SparkSession.builder.getOrCreate()
+            # A wrong query raises; it need not be on the terminal too.
             for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
                 PySparkLogger.getLogger(name).disabled = True
             return spark
+
+    def wait(self, seconds: float) -> None:
+        """Wait; raises `Gone` where there is nothing to wait with any more."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            self._check()
+            time.sleep(min(left, POLL_S))
+        self._check()
+
+    def _check(self) -> None:
+        if not self.alive:
+            raise Gone(f"its Java process has ended: {self.tail()}")
+
+    def each(self, function: Callable[[Any], Any], items: Sequence[Any], watch: Watch) -> list[Any]:
+        """The result of a function for each item, a task each."""
+        if not items:
+            return []
+        return self._watched(lambda: self.context.parallelize(items, len(items)).map(function).collect(), watch)
+
+    def sent(
+        self,
+        first: Callable[[Any], Any],
+        items: Sequence[Any],
+        others: tuple[Callable[[Any], Any], Sequence[Any], Callable[[Any], Any]] | None,
+        parts: int,
+        second: Callable[[int, Any], Any],
+        watch: Watch,
+    ) -> list[Any]:
+        """What `second` makes of each part and of the blocks for it that `first` makes of the items.
+
+        `others`: a function that makes blocks of items for one task, and one that makes of all those blocks for the parts.
+        """
+
+        def made(found: Any) -> Any:
+            return self.context.parallelize(found, len(found))
+
+        def finished(part: int, pairs: Any) -> Any:
+            yield second(part, (block for _, block in pairs))
+
+        def alone(pairs: Any) -> Any:
+            assert others is not None
+            yield from others[2](block for _, block in pairs)
+
+        blocks = made(items).flatMap(first)
+        if others is not None:
+            several = others[0]
+            ordered = made(others[1]).flatMap(lambda item: ((0, block) for block in several(item)))
+            blocks = blocks.union(ordered.partitionBy(1, _itself).mapPartitions(alone))
+        placed = blocks.partitionBy(parts, _itself)
+        return self._watched(lambda: placed.mapPartitionsWithIndex(finished).collect(), watch)
+
+    def _watched(self, action: Callable[[], list[Any]], watch: Watch) -> list[Any]:
+        """The result of an action that runs beside us, so that an interruption is heard at once; tells how far its tasks are."""
+        from pyspark import InheritableThread
+
+        result: list[list[Any]] = []
+        failure: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                result.append(action())
+            except BaseException as error:
+                failure.append(error)
+
+        thread = InheritableThread(target=work, daemon=True)
+        thread.start()
+        tracker = self.context.statusTracker()
+        stages: dict[int, tuple[int, int]] = {}
+        first: int | None = None
+        while thread.is_alive():
+            thread.join(POLL_S)
+            self._check()
+            for stage in tracker.getActiveStageIds():
+                info = tracker.getStageInfo(stage)
+                if info is not None:
+                    stages[stage] = (info.numCompletedTasks, info.numTasks)
+                    first = stage if first is None else min(first, stage)
+            ended, total = (sum(column) for column in zip(*stages.values(), strict=True)) if stages else (0, 0)
+            own = stages.get(first, (0, 1)) if first is not None else (0, 1)
+            watch(ended, total, own[0] / max(own[1], 1))
+        if failure:
+            raise failure[0]
+        return result[0]
 
     def tail(self) -> str:
         """The last line of the log, and where it is."""
@@ -239,8 +360,8 @@ class Session:
 
     def close(self) -> None:
         """Ends Spark in good order."""
-        if self.spark is not None:
-            self.spark.stop()
+        if self.context is not None:
+            (self._spark or self.context).stop()
         self.kill()
         self.log.unlink(missing_ok=True)
 
@@ -249,7 +370,7 @@ class Session:
         from pyspark import SparkContext
 
         killed = self.abort()
-        self.spark = None
+        self.context = self._spark = None
         gateway: Any = SparkContext._gateway
         SparkContext._active_spark_context = None
         SparkContext._gateway = None
@@ -284,6 +405,20 @@ class Session:
                     os.kill(pid, signal.SIGKILL)
             killed |= found
         return killed
+
+
+class Gone(Exception):
+    """The JVM is not there any more."""
+
+
+def _itself(part: int) -> int:
+    return part
+
+
+def retried(master: str) -> str:
+    """A master that starts a task again whose Python was killed, as the kernel does when memory runs out; one of this machine would not."""
+    found = re.fullmatch(r"local(?:\[(\*|\d+)\])?", master)
+    return f"local[{found[1] or 1},{ATTEMPTS}]" if found else master
 
 
 def beside(action: Callable[[], T]) -> T:

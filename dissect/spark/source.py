@@ -28,21 +28,6 @@ def grouped(splits: Sequence[Split], target: int) -> list[list[Split]]:
     return groups
 
 
-def packets(spark: Any, splits: Sequence[Split], target: int, payload: bool, ordered: bool = False) -> Any:
-    """The rows of ranges that are known: what the data source gives, without the processes that Spark starts to ask it for them."""
-    groups = [msgspec.json.encode(group) for group in grouped(splits, target)]
-
-    def rows(batches: Iterator[Any]) -> Iterator[Any]:
-        from dissect.spark.rows import read
-
-        for batch in batches:
-            for index in batch.column(0).to_pylist():
-                for split in msgspec.json.decode(groups[index], type=list[Split]):
-                    yield from read(split, payload, ordered)
-
-    return spark.range(0, len(groups), 1, max(len(groups), 1)).mapInArrow(rows, DDL)
-
-
 @cache
 def source() -> Any:
     """The class to register. Made in a function, since PySpark is imported only where Spark is used."""
@@ -63,7 +48,7 @@ def source() -> Any:
         def partitions(self) -> Sequence[InputPartition]:
             if not self.paths:
                 raise UsageError("no capture given; load(PATH) takes captures, folders and patterns")
-            found = plan(expand([path.removeprefix("file:") for path in self.paths]), self.target)
+            found = plan(expand(self.paths), self.target)
             bad = [trouble for trouble in found.troubles if trouble.fatal]
             if bad and self.damaged == "fail":
                 one = CaptureError(bad[0].reason, bad[0].path, bad[0].offset)

@@ -13,11 +13,14 @@ damaged file ends where a single reader would have ended.
 from __future__ import annotations
 
 import glob
+import hashlib
 import io
-import mmap
+import itertools
+import os
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from heapq import heappop, heapreplace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -26,15 +29,23 @@ import msgspec
 import numpy as np
 
 from dissect.capture import pcap, pcapng
-from dissect.capture.blocks import Blocks, Raw, explain
+from dissect.capture.blocks import Blocks, Damaged, Raw
 from dissect.capture.files import open_capture, part
 from dissect.capture.link import SLL, SLL2, LinkParser
 from dissect.capture.unpack import packing
-from dissect.errors import CaptureError, UsageError
+from dissect.errors import CaptureError, MissingCodec, UsageError
 from dissect.model import PacketBatch
+from dissect.spark import places
+from dissect.spark.keys import flow_ids, of_network
 
 TARGET = 64 << 20
 """Bytes of a range, unless asked for otherwise."""
+
+BEGIN = 1 << 16
+"""Bytes by which a file is known."""
+
+HEAD = 4096
+"""First bytes by which a file is known again."""
 
 WINDOW = 1 << 20
 LARGEST = 262_144
@@ -56,6 +67,12 @@ BEFORE_S, AFTER_S = 86_400, 7 * 86_400
 """How far from the first packet's time those of a file may lie for borders to be found in it."""
 
 NEVER = -(1 << 62)
+
+MANY = 1 << 18
+"""From so many conversations of a range on they are not told apart by the range that they lie in."""
+
+AT_ONCE = 16
+"""So many objects of a store are asked for at the same time."""
 
 
 class Split(msgspec.Struct):
@@ -83,6 +100,17 @@ class Split(msgspec.Struct):
     """Reading it ends with an error."""
     after: int = 0
     """Packets up to this number were read before."""
+    network: int = 0
+    """Number of the network that its conversations are kept apart in."""
+    flows: bytes | None = b""
+    """The `flow_id` of its segments, each once, sorted; None where there are too many."""
+
+
+class Copy(msgspec.Struct):
+    """A packed capture that was unpacked to a file, up to the `error`."""
+
+    path: str
+    error: str | None = None
 
 
 class Trouble(msgspec.Struct):
@@ -108,6 +136,10 @@ class Plan(msgspec.Struct):
     """Of the packets of each file the latest time."""
     middle_ns: list[int]
     """Of the last packets of each file the time in the middle, which a few with a wrong one do not change."""
+    heads: list[str] = msgspec.field(default_factory=list)
+    """Of each file the digest of its first bytes, unpacked; empty where nobody knows."""
+    sizes: list[int | None] = msgspec.field(default_factory=list)
+    """Of each file the bytes, unpacked; None where nobody knows."""
     secrets: list[str] = msgspec.field(default_factory=list)
     """Files that hold keys of TLS."""
 
@@ -142,6 +174,7 @@ class Examined(msgspec.Struct):
     """Reason, position and packet, both counted from the range's own beginning."""
     apart: str | None = None
     """Why it cannot be read without what comes before it."""
+    flows: bytes | None = b""
     secrets: bool = False
     """It holds keys of TLS."""
 
@@ -158,86 +191,215 @@ class Piece(msgspec.Struct):
     size: int
     limit: int
     """How large its packets may be."""
+    second: int = 0
+    """When the first packet was captured."""
+    network: int = 0
+    digest: str = ""
+    """Of its first bytes."""
     secrets: bool = False
     """The head of its file holds keys of TLS."""
 
 
-Mapping = Callable[[Callable[[Piece], Examined], Sequence[Piece]], Iterable[Examined]]
+Spread = Callable[[Callable[[Piece], Examined], Sequence[Piece]], Iterable[Examined]]
 
 
 def expand(sources: Sequence[str]) -> list[str]:
-    """The files that these files, folders and patterns name, absolute, each once, those of a folder or pattern by name."""
+    """The names of the files that these files, folders and patterns name, each once, those of a folder or pattern by name.
+
+    Raises `CaptureError` for a file that is not there, and `UsageError` where there is none in a folder, or none of a pattern.
+    """
     found: dict[str, None] = {}
     for source in sources:
-        if Path(source).is_dir():
-            names = sorted(str(path) for path in Path(source).rglob("*") if path.is_file() and not path.name.startswith("."))
-            if not names:
-                raise UsageError(f"{source}: the folder has no files")
-        elif glob.has_magic(source) and not Path(source).exists():
-            names = sorted(name for name in glob.iglob(source, recursive=True) if Path(name).is_file())  # noqa: PTH207 - a pattern may be absolute
-            if not names:
-                raise UsageError(f"{source}: no file has such a name")
-        else:
-            names = [source]
-        # Whoever reads them may work in another folder.
-        found.update(dict.fromkeys(str(Path(name).absolute()) for name in names))
+        name = places.normal(source)
+        path = places.local(name)
+        names = _remote(source, name) if path is None else _local(source, name, path)
+        found.update(dict.fromkeys(names))
     return list(found)
+
+
+def _local(source: str, name: str, path: Path) -> list[str]:
+    if path.is_dir():
+        return _of_folder(source, name)
+    if path.exists():
+        return [name]
+    pattern = os.fspath(path)
+    if not glob.has_magic(pattern):
+        raise CaptureError("no such file", source)
+    names = glob.iglob(pattern, recursive=True)  # noqa: PTH207 - a pattern may be absolute
+    fits = _hidden_as(pattern)
+    found = sorted(places.normal(one) for one in names if Path(one).is_file() and fits(one))
+    if not found:
+        raise UsageError(f"{source}: no file has such a name")
+    return found
+
+
+def _of_folder(source: str, name: str) -> list[str]:
+    found = sorted(places.walk(name))
+    if not found:
+        raise UsageError(f"{source}: the folder has no files")
+    return found
+
+
+def _remote(source: str, name: str) -> list[str]:
+    if places.status(name) is not None:
+        return [name]
+    if not glob.has_magic(name):
+        return _of_folder(source, name)
+    folder = name[: re.search(r"[*?\[]", name).start()].rpartition("/")[0]  # type: ignore[union-attr]
+    fits = re.compile(_regular(name)).fullmatch
+    found = sorted(one for one in places.walk(folder) if fits(one))
+    if not found:
+        raise UsageError(f"{source}: no file has such a name")
+    return found
+
+
+def _regular(pattern: str) -> str:
+    """A pattern of names as a regular expression; `**` stands for any folders."""
+    made = ""
+    for piece in re.findall(r"\*\*/|\*\*|\*|\?|\[!?\]?[^\]]*\]|[^*?]", pattern, re.DOTALL):
+        made += _SIGNS.get(piece) or (re.sub(r"^\[!", "[^", piece) if len(piece) > 1 else re.escape(piece))
+    return made
+
+
+_SIGNS = {"**/": "(?:[^/]+/)*", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+
+
+def _hidden_as(pattern: str) -> Callable[[str], bool]:
+    """Whether a name has hidden parts only where the pattern has them."""
+    signs = re.compile(r"[*?\[]")
+    fixed = sum(1 for _ in itertools.takewhile(lambda part: not signs.search(part), pattern.split("/")))
+    wanted = {part[:1] for part in pattern.split("/")[fixed:]}
+    return lambda name: not any(part[:1] in places.HIDDEN and part[:1] not in wanted for part in name.split("/")[fixed:])
 
 
 def together(files: Sequence[str]) -> int:
     """The bytes of these files, as far as they are there."""
-    return sum(path.stat().st_size for path in map(Path, files) if path.is_file())
+    return sum(found.size for found in _each(places.status, files) if found is not None)
 
 
-def plan(files: Sequence[str], target: int = TARGET, run: Mapping = map) -> Plan:
-    """How these files are read in ranges of about `target` bytes; `run` calls a function for many pieces, perhaps elsewhere."""
-    result = Plan(list(files), [], [], [NEVER] * len(files), [NEVER] * len(files))
+def _each(function: Callable[[Any], Any], names: Sequence[Any], name: Callable[[Any], str] = str) -> Iterator[Any]:
+    """The results of a function for some files, for those of an object store several at a time."""
+    if len(names) < 2 or places.local(name(names[0])) is not None:
+        return map(function, names)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return iter(list(pool.map(function, names)))
+
+
+def plan(
+    files: Sequence[str],
+    target: int = TARGET,
+    run: Spread | None = None,
+    unpacked: Callable[[Sequence[str]], Sequence[Copy]] | None = None,
+    networks: Sequence[int] = (),
+) -> Plan:
+    """How these files are read in ranges of about `target` bytes; `run` calls a function for many pieces, perhaps elsewhere.
+
+    `unpacked` unpacks captures, which otherwise are read whole; `networks`: the numbers of the files' networks, where these are kept
+    separate.
+    """
+    count = len(files)
+    result = Plan(list(files), [], [], [NEVER] * count, [NEVER] * count, [""] * count, [None] * count)
+    begun: list[Piece | CaptureError] = list(_each(_begun, files))
+    packed = [index for index, one in enumerate(begun) if isinstance(one, Piece) and one.format == PACKED]
+    copies: dict[int, Copy] = {}
+    if packed and unpacked is not None:
+        copies = dict(zip(packed, unpacked([files[index] for index in packed]), strict=True))
+        for index, copy in copies.items():
+            begun[index] = _begun(copy.path)
     pieces: list[list[Piece]] = []
     indexes: list[int] = []
-    for index, path in enumerate(files):
-        try:
-            whole = _begin(path)
-        except CaptureError as error:
-            result.troubles.append(_trouble(index, path, error))
+    for index, whole in enumerate(begun):
+        if isinstance(whole, CaptureError):
+            result.troubles.append(_trouble(index, files[index], copies.get(index), whole))
             continue
+        whole.network = networks[index] if networks else 0
+        if whole.format != PACKED:
+            result.heads[index], result.sizes[index] = whole.digest, whole.size
         indexes.append(index)
         pieces.append([whole])
         if whole.format != PACKED:
             whole.nexts = [near for near in range(target, whole.size - target // 2, target) if near > (whole.start or 0)]
             for place, near in enumerate(whole.nexts, 1):
                 pieces[-1].append(msgspec.structs.replace(whole, start=None, near=near, nexts=whole.nexts[place:]))
-    found = iter(run(examine, [piece for many in pieces for piece in many]))
-    secrets = [False] * len(files)
+    every = [piece for many in pieces for piece in many]
+    found = iter(run(examine, every) if run is not None else _each(examine, every, lambda piece: piece.path))
     for index, many in zip(indexes, pieces, strict=True):
         examined = [next(found) for _ in many]
-        secrets[index] = any(one.secrets for one in many) or any(one.secrets for one in examined)
-        result.splits += _chain(result, index, many, examined)
+        if any(one.secrets for one in (*many, *examined)):
+            result.secrets.append(files[index])
+        result.splits += _chain(result, index, many, examined, copies.get(index))
     result.troubles.sort(key=lambda trouble: trouble.file)
-    result.secrets = [path for path, many in zip(result.files, secrets, strict=True) if many]
     return result
+
+
+def digest(data: bytes) -> str:
+    """By which first bytes are compared."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _begun(path: str) -> Piece | CaptureError:
+    try:
+        return _begin(path)
+    except CaptureError as error:
+        return error
 
 
 def _begin(path: str) -> Piece:
     """A whole file to examine, its header read; raises `CaptureError` for what is no capture."""
-    if Path(path).exists() and not Path(path).is_file():
+    at = places.local(path)
+    if at is not None and at.exists() and not at.is_file():
         raise CaptureError("is not a file", path)
-    with open_capture(path) as reader:
-        piece = Piece(path, reader.format, b"", 0, 0, [], reader.bytes_total or 0, LARGEST)
-    with Path(path).open("rb") as stream:
-        if packing(Raw(cast(BinaryIO, stream), path)) is not None:
-            piece.format = PACKED
-            return piece
+    with places.open_input(path) as stream:
+        size = stream.seek(0, io.SEEK_END)
         stream.seek(0)
-        head = stream.read(WINDOW)
-    if piece.format == "pcap":
-        piece.head = head[: pcap.HEADER]
-        if len(piece.head) == pcap.HEADER:
-            (snap,) = struct.unpack_from(pcap.MAGICS[head[:4]][0] + "I", head, 16)
-            piece.limit = min(snap or LARGEST, LARGEST)
-        piece.start = len(piece.head)
-    else:
-        _begin_section(piece, head)
+        head = stream.read(BEGIN)
+        piece = Piece(path, PACKED, b"", 0, 0, [], size, LARGEST)
+        if packing(Raw(io.BytesIO(head), path)) is not None:
+            stream.seek(0)
+            open_capture(stream, name=path)
+            return piece
+        piece.format = open_capture(io.BytesIO(head), name=path).format
+        piece.digest = digest(head[:HEAD])
+        if piece.format == "pcapng":
+            stream.seek(0)
+            _begin_section(piece, _all(stream, WINDOW))
+            return piece
+    piece.head = head[: pcap.HEADER]
+    order = pcap.MAGICS[head[:4]][0]
+    if len(head) >= pcap.HEADER:
+        (snap,) = struct.unpack_from(order + "I", head, 16)
+        piece.limit = min(snap or LARGEST, LARGEST)
+    if len(head) >= pcap.HEADER + 4:
+        (piece.second,) = struct.unpack_from(order + "I", head, pcap.HEADER)
+    piece.start = len(piece.head)
     return piece
+
+
+def _all(stream: BinaryIO, size: int) -> bytes:
+    """So many bytes, fewer only at the end."""
+    parts = []
+    while size and (data := stream.read(size)):
+        parts.append(data)
+        size -= len(data)
+    return b"".join(parts)
+
+
+def unpack(path: str, to: str) -> Copy:
+    """Unpacks a capture into a file."""
+    copy = Copy(to)
+    with places.open_input(path) as stream:
+        pieces = packing(Raw(stream, path))
+        assert pieces is not None
+        out = places.folder(to).open()
+        try:
+            for piece in pieces:
+                out.write(piece)
+        except MissingCodec:
+            raise
+        except (Damaged, CaptureError) as error:
+            copy.error = error.reason if isinstance(error, CaptureError) else str(error)
+        out.close()
+    return copy
 
 
 def _begin_section(piece: Piece, data: bytes) -> None:
@@ -260,9 +422,9 @@ def _begin_section(piece: Piece, data: bytes) -> None:
     piece.limit = min(snap or LARGEST, LARGEST)
 
 
-def _chain(result: Plan, index: int, pieces: list[Piece], found: list[Examined]) -> list[Split]:
+def _chain(result: Plan, index: int, pieces: list[Piece], found: list[Examined], copy: Copy | None) -> list[Split]:
     """The ranges of one file: as examined while each lands on the next one, and the rest in one piece from where that ends."""
-    whole = pieces[0]
+    whole, path = pieces[0], result.files[index]
     splits: list[Split] = []
     number, latest = 0, NEVER
     at = whole.start
@@ -278,18 +440,26 @@ def _chain(result: Plan, index: int, pieces: list[Piece], found: list[Examined])
             one = examine(msgspec.structs.replace(whole, start=at, nexts=[]))
             last = True
             if one.error is None:
-                result.troubles.append(Trouble(index, whole.path, at, number or None, f"{why}; read in one piece from byte {at}", 0, False))
+                result.troubles.append(Trouble(index, path, at, number or None, f"{why}; read in one piece from byte {at}", 0, False))
         packed = whole.format == PACKED
         stop = None if packed else one.stop if last else one.landed
         size = whole.size if packed else one.landed - at
         counts = one.packets, one.fragments, one.sightings, size, one.payload
-        splits.append(Split(index, whole.path, at, stop, whole.head, number, latest, *counts, one.error is not None))
+        damaged = one.error is not None
+        splits.append(
+            Split(index, whole.path, at, stop, whole.head, number, latest, *counts, damaged, network=whole.network, flows=one.flows)
+        )
+        if last and copy is not None and copy.error is not None:
+            # What the copy lacks at its end is what could not be unpacked.
+            one.error = (
+                (copy.error, *one.error[1:]) if one.error is not None else (copy.error, len(whole.head) + one.landed - at, one.packets)
+            )
         if one.error is not None:
             reason, offset, packet = one.error
             position = offset if offset is None or packed else offset - len(whole.head) + at
             before = number + (packet or 0)
-            lost = None if packed else whole.size - one.landed
-            result.troubles.append(Trouble(index, whole.path, position, before or None, _renumbered(reason, number), lost))
+            lost = None if packed or copy is not None else whole.size - one.landed
+            result.troubles.append(Trouble(index, path, position, before or None, _renumbered(reason, number), lost))
         number += one.packets
         latest = max(latest, one.latest_ns)
         result.latest_ns[index] = latest
@@ -297,7 +467,7 @@ def _chain(result: Plan, index: int, pieces: list[Piece], found: list[Examined])
         at = one.landed
         if last:
             return splits
-    raise AssertionError(f"{whole.path}: byte {at} of {whole.size} is in no range")
+    raise AssertionError(f"{path}: byte {at} of {whole.size} is in no range")
 
 
 def _renumbered(reason: str, before: int) -> str:
@@ -305,12 +475,15 @@ def _renumbered(reason: str, before: int) -> str:
     return re.sub(r"(?<=packet )\d+", lambda match: str(int(match[0]) + before), reason, count=1) if before else reason
 
 
-def _trouble(index: int, path: str, error: CaptureError) -> Trouble:
+def _trouble(index: int, path: str, copy: Copy | None, error: CaptureError) -> Trouble:
+    """What is wrong with a file that is no capture, perhaps since it could not be unpacked."""
+    reason = copy.error if copy is not None else None
     try:
-        size = Path(path).stat().st_size
-    except OSError:
-        size = 0
-    return Trouble(index, path, error.offset, error.packet, error.reason, size)
+        found = places.status(path)
+    except (CaptureError, UsageError):
+        found = None
+    lost = None if copy is not None else found.size if found is not None else 0
+    return Trouble(index, path, error.offset, error.packet, reason or error.reason, lost)
 
 
 class Range(io.RawIOBase):
@@ -319,10 +492,7 @@ class Range(io.RawIOBase):
     def __init__(self, path: str, head: bytes, start: int, stop: int) -> None:
         super().__init__()
         self._head = head
-        try:
-            self._file = io.FileIO(path, "r")
-        except OSError as error:
-            raise CaptureError(explain(error), path) from error
+        self._file = places.open_input(path)
         self._file.seek(start)
         self._left = stop - start
 
@@ -335,7 +505,8 @@ class Range(io.RawIOBase):
         return data
 
     def close(self) -> None:
-        self._file.close()
+        if not self.closed:
+            self._file.close()
         super().close()
 
 
@@ -350,7 +521,7 @@ def batches(split: Split) -> Iterator[tuple[PacketBatch, int | None]]:
 
 def _batches(split: Split, secrets: pcapng.Secrets | None = None) -> Iterator[tuple[PacketBatch, int | None]]:
     if split.stop is None:
-        reader = open_capture(split.path)
+        reader = places.open_packets(split.path)
         for batch in reader:
             yield batch, None
         if secrets is not None:
@@ -391,6 +562,7 @@ def examine(piece: Piece) -> Examined:
     parser = LinkParser(stateless=True)
     secrets: pcapng.Secrets = []
     end = start
+    flows: set[int] | None = set()
     try:
         for batch, base in _batches(Split(0, piece.path, start, None if packed else stop, piece.head), secrets):
             one.packets += len(batch)
@@ -401,6 +573,9 @@ def examine(piece: Piece) -> Examined:
             one.fragments += len(parser.fragments)
             if np.isin(batch.link, (SLL, SLL2)).any():
                 one.sightings += len(batch)
+            if flows is not None:
+                flows.update(flow_ids(of_network(segments.flow, piece.network)).tolist())
+                flows = flows if len(flows) < MANY else None
             if base is not None:
                 end = base + int(batch.offset[-1] + batch.captured[-1])
     except CaptureError as error:
@@ -408,6 +583,7 @@ def examine(piece: Piece) -> Examined:
         if not packed:
             one.landed = start + (error.offset - len(piece.head) if error.offset is not None else end - start)
     one.secrets = bool(secrets)
+    one.flows = None if flows is None else np.sort(np.fromiter(flows, np.int64, len(flows))).tobytes()
     return one
 
 
@@ -415,10 +591,12 @@ def _structure(piece: Piece, start: int, stop: int) -> str | None:
     """Why the blocks of this pcapng range depend on those before it, if they do."""
     order = pcapng.BYTE_ORDERS.get(piece.head[8:12], "<")
     unpack = struct.Struct(order + "II").unpack_from
-    with Path(piece.path).open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        at = start
-        while at + 12 <= stop:
-            kind, size = unpack(data, at)
+    at = start
+    while at + 12 <= stop:
+        # At least the next block's head.
+        base, data = at, places.pieces(piece.path, at, min(WINDOW, stop - at))
+        while at + 12 <= stop and at + 8 <= base + len(data):
+            kind, size = unpack(data, at - base)
             if kind != pcapng.ENHANCED:
                 if kind in APART:
                     return APART[kind]
@@ -427,17 +605,15 @@ def _structure(piece: Piece, start: int, stop: int) -> str | None:
             elif size < 32:
                 return None
             at += size
+        if len(data) < 8:
+            return None
     return None
 
 
 def border(piece: Piece, near: int) -> int | None:
     """The first position from `near` on at which a record certainly begins, as far as the file is well formed; None if none is found."""
-    with Path(piece.path).open("rb") as stream:
-        stream.seek(near)
-        data = stream.read(WINDOW + 32)
-        stream.seek(0)
-        first = stream.read(pcap.HEADER + 16)
-    follow = _pcap_chain(data, first, near, piece) if piece.format == "pcap" else _pcapng_chain(data, near, piece)
+    data = places.pieces(piece.path, near, WINDOW + 32)
+    follow = _pcap_chain(data, near, piece) if piece.format == "pcap" else _pcapng_chain(data, near, piece)
     reach = piece.limit + BLOCK_ROOM
     # A sorted list is a heap
     heads = sorted(at for at in follow if at < reach)
@@ -454,10 +630,10 @@ def border(piece: Piece, near: int) -> int | None:
     return near + heads[0] if heads else None
 
 
-def _pcap_chain(data: bytes, first: bytes, near: int, piece: Piece) -> dict[int, int]:
+def _pcap_chain(data: bytes, near: int, piece: Piece) -> dict[int, int]:
     """Where the next record begins, for every position at which one may begin that leads to others up to the end of the window."""
-    order, unit = pcap.MAGICS[first[:4]]
-    (second,) = struct.unpack_from(order + "I", first, 24)
+    order, unit = pcap.MAGICS[piece.head[:4]]
+    second = piece.second
     room = len(data) - 15
     if room <= 0:
         return {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from operator import attrgetter
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dissect.errors import Report, bug
 from dissect.model import ConversationRow, Exchange, Gap, Message
-from dissect.spark.flows import Linked
+from dissect.spark.flows import FILE_BITS, Linked
 from dissect.spark.splits import Trouble
 from dissect.spark.typed import STRUCTS, WHOLE_CLASSES, WIDE, Member, spread, struct_name, structs
 
@@ -24,6 +24,13 @@ MOST = (1 << 31) - 1
 """Bytes that a column of text holds."""
 
 
+SCHEMA = 1
+"""Rises with every change of the columns: they are only ever added, so whoever reads an older table finds null in the new ones."""
+
+SCHEMA_KEY = "streamdump.schema"
+"""Where Parquet files and Delta tables say it."""
+
+
 class Input(msgspec.Struct):
     """One of the captures."""
 
@@ -31,6 +38,16 @@ class Input(msgspec.Struct):
     path: str
     size: int
     packets: int
+    point: str | None = None
+    head: str = ""
+    unpacked: int | None = None
+
+
+class PointOf(Protocol):
+    """Where files were captured, by index."""
+
+    def get(self, file: int, /) -> str | None:
+        """Of a file."""
 
 
 NOWHERE = np.array([], np.int64)
@@ -39,12 +56,17 @@ NOWHERE = np.array([], np.int64)
 class Rows:
     """Rows of one table, and what several of its columns are made of."""
 
-    def __init__(self, rows: Sequence[Any], linked: bool) -> None:
+    def __init__(self, rows: Sequence[Any], linked: bool, points: PointOf | None = None) -> None:
         self.rows = rows
         self.records: Sequence[Any] = [one[0] for one in rows] if linked else rows
+        self._points: PointOf = points if points is not None else {}
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def points(self, files: Sequence[int]) -> Any:
+        """Where these files were captured."""
+        return pa.array([self._points.get(file) for file in files], TEXT)
 
     @cached_property
     def time_ns(self) -> NDArray[np.int64]:
@@ -192,6 +214,12 @@ def _time(rows: Rows) -> Any:
 
 
 SENDER = Column("sender", TEXT, "client or server, null when the capture cannot tell", lambda rows: [one.sender for one in rows.records])
+POINT = Column(
+    "point",
+    TEXT,
+    "where it was captured: the folder of the capture, or what --point tells",
+    lambda rows: rows.points([one.conversation >> FILE_BITS for one in rows.records]),
+)
 OUTCOME = Column("outcome", TEXT, "how the request ended", lambda rows: [one.outcome for one in rows.records])
 LATENCY = Column(
     "latency_ns", LONG, "last byte of the request to first byte of the response", lambda rows: [one.latency_ns for one in rows.records]
@@ -214,6 +242,7 @@ MESSAGES: tuple[Column, ...] = (
     LATENCY,
     Column("notes", TEXTS, "what is odd about it", lambda rows: _texts([one.notes for one in rows.records])),
     Column("fault", FAULT, "why bytes could not be read as their layout", lambda rows: _faults([one.fault for one in rows.records])),
+    msgspec.structs.replace(POINT, get=lambda rows: rows.points([one.file for one in rows.records])),
 )
 
 
@@ -221,8 +250,7 @@ def _typed(protocol: str, struct: Member) -> Column:
     return Column(struct_name(protocol), struct.type, struct.says, lambda rows: structs(struct, *rows.of(protocol), len(rows)))
 
 
-TYPED: dict[str, tuple[Column, ...]] = {"messages": tuple(_typed(protocol, struct) for protocol, struct in STRUCTS.items())}
-"""Columns of tables beside those in `TABLES`, for forms that have structs which may be null."""
+TYPED: tuple[Column, ...] = tuple(_typed(protocol, struct) for protocol, struct in STRUCTS.items())
 
 EXCHANGES: tuple[Column, ...] = (
     *_common(),
@@ -231,6 +259,7 @@ EXCHANGES: tuple[Column, ...] = (
     OUTCOME,
     Column("reason", TEXT, "why there is no response", lambda rows: [one.reason for one in rows.records]),
     LATENCY,
+    POINT,
 )
 
 GAPS: tuple[Column, ...] = (
@@ -245,6 +274,7 @@ GAPS: tuple[Column, ...] = (
         "whether they lie in a frame that is a message all the same",
         lambda rows: [one.in_frame for one in rows.records],
     ),
+    POINT,
 )
 
 
@@ -278,6 +308,7 @@ CONVERSATIONS: tuple[Column, ...] = (
     _plain("limit_hits", LONG, "how often a limit was reached"),
     _plain("internal_error", TEXT, "the bug of streamdump that ended its dissection, and at which packet"),
     Column("facts", TEXT, "what the protocol's state adds, as JSON", lambda rows: _json([one.facts for one in rows.records])),
+    POINT,
 )
 
 ERRORS: tuple[Column, ...] = (
@@ -295,18 +326,42 @@ FILES: tuple[Column, ...] = (
     _plain("path", TEXT, "the file"),
     _plain("size", LONG, "its bytes"),
     _plain("packets", LONG, "packets read of it"),
+    _plain("point", TEXT, "where it was captured: its folder, or what --point tells"),
+    _plain("head", TEXT, "digest of its first 4,096 bytes, unpacked"),
+    _plain("unpacked", LONG, "its bytes, unpacked"),
 )
 
-TABLES: dict[str, tuple[Column, ...]] = {
-    "messages": MESSAGES,
-    "exchanges": EXCHANGES,
-    "conversations": CONVERSATIONS,
-    "gaps": GAPS,
-    "errors": ERRORS,
-    "files": FILES,
-}
 
-KINDS: dict[type, str] = {Message: "messages", Exchange: "exchanges", Gap: "gaps"}
+class Table(msgspec.Struct, frozen=True):
+    """One table."""
+
+    name: str
+    columns: tuple[Column, ...]
+    record: type | None = None
+    """The record of the engine that its rows are, each with the messages that it names; None: rows that a run makes itself."""
+    typed: tuple[Column, ...] = ()
+    """More columns, for forms that have structs which may be null."""
+    partitioned: tuple[str, ...] = ()
+    """Columns by which its files are divided, where the form can do that; `DATE` is added for it."""
+
+
+DATE = "date"
+BY_DAY = ("protocol", DATE)
+
+TABLES: dict[str, Table] = {
+    table.name: table
+    for table in (
+        Table("messages", MESSAGES, Message, TYPED, BY_DAY),
+        Table("exchanges", EXCHANGES, Exchange, (), BY_DAY),
+        Table("conversations", CONVERSATIONS, None, (), BY_DAY),
+        Table("gaps", GAPS, Gap, (), BY_DAY),
+        Table("errors", ERRORS),
+        Table("files", FILES),
+    )
+}
+"""All tables: a new kind of record is a line here, and its columns above."""
+
+KINDS: dict[type, str] = {table.record: table.name for table in TABLES.values() if table.record is not None}
 
 
 LINKED = frozenset(KINDS.values())
@@ -314,8 +369,9 @@ LINKED = frozenset(KINDS.values())
 
 
 def columns_of(table: str, typed: bool = True) -> tuple[Column, ...]:
-    """The columns of a table; `typed`: with those of `TYPED`."""
-    return (*TABLES[table], *TYPED.get(table, ())) if typed else TABLES[table]
+    """The columns of a table; `typed`: with the structs of protocols."""
+    found = TABLES[table]
+    return (*found.columns, *found.typed) if typed else found.columns
 
 
 def columns(table: str) -> list[tuple[str, str, str]]:
@@ -357,12 +413,16 @@ NAMES = {
 
 def schema(table: str, typed: bool = True) -> Any:
     """The Arrow schema of a table; `typed`: with the structs of protocols."""
-    return pa.schema([pa.field(one.name, one.type, metadata={"comment": one.says}) for one in columns_of(table, typed)])
+    fields = [pa.field(one.name, one.type, metadata={"comment": one.says}) for one in columns_of(table, typed)]
+    return pa.schema(fields, {SCHEMA_KEY: str(SCHEMA)})
 
 
-def batch(table: str, rows: Sequence[Linked] | Sequence[ConversationRow] | Sequence[Trouble] | Sequence[Input], typed: bool = True) -> Any:
-    """Records as columns."""
-    made = Rows(rows, table in LINKED)
+AnyRows = Sequence[Linked] | Sequence[ConversationRow] | Sequence[Trouble] | Sequence[Input]
+
+
+def batch(table: str, rows: AnyRows, typed: bool = True, points: PointOf | None = None) -> Any:
+    """Records as columns; `points`: where files were captured, by index."""
+    made = Rows(rows, table in LINKED, points)
     arrays = []
     for column in columns_of(table, typed):
         values = column.get(made)
@@ -370,18 +430,20 @@ def batch(table: str, rows: Sequence[Linked] | Sequence[ConversationRow] | Seque
     return pa.RecordBatch.from_arrays(arrays, schema=schema(table, typed))
 
 
-def batches(table: str, rows: Sequence[Any], typed: bool = True, reports: list[Report] | None = None) -> Iterator[Any]:
+def batches(
+    table: str, rows: Sequence[Any], typed: bool = True, reports: list[Report] | None = None, points: PointOf | None = None
+) -> Iterator[Any]:
     """Records as columns, in so few batches as can hold them; `reports` gets what is to be told of those that cannot be."""
     try:
-        made = batch(table, rows, typed)
+        made = batch(table, rows, typed, points)
     except Exception as error:
         half = len(rows) // 2
         if reports is None and not (half and isinstance(error, TooMuch)):
             raise
         what = "" if isinstance(error, TooMuch) else bug(error)
         if half:
-            yield from batches(table, rows[:half], typed, reports)
-            yield from batches(table, rows[half:], typed, reports)
+            yield from batches(table, rows[:half], typed, reports, points)
+            yield from batches(table, rows[half:], typed, reports, points)
         else:
             assert reports is not None
             reports.append(_about(table, rows[0], what or "too much for one row"))

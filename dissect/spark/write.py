@@ -1,30 +1,34 @@
 """Writes tables: every task its own files, which count only once the whole run has ended well.
 
-A task names its files at random and says at its end which they are (its receipt, written by renaming). Tasks that were repeated or lost
-leave files that nobody names. When all parts are there, the files that their receipts name are moved together, and one rename makes
-the result.
+A task names its files at random and says at its end which they are (its receipt, written as a whole). Tasks that were repeated or lost
+leave files that nobody names. When all parts are there, the files that their receipts name become the result: on a disk they are moved
+together, and one rename makes it; in an object store, where there is no such thing, they are moved one by one, and `_SUCCESS` comes
+last; in the form `delta` they are where they belong from the start, and a commit of each table says so (`dissect.spark.delta`).
 """
 
 from __future__ import annotations
 
-import shutil
+import datetime
 import uuid
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
 from dissect.errors import Report, UsageError
 from dissect.model import ConversationRow
+from dissect.spark import places
 from dissect.spark.flows import Results
+from dissect.spark.places import Disk, Folder
 from dissect.spark.rows import SCHEMA
-from dissect.spark.tables import TABLES, batches, schema, sorted_out
+from dissect.spark.tables import DATE, TABLES, PointOf, batches, schema, sorted_out
 
-FORMATS = ("parquet", "json", "csv")
+FORMATS = ("parquet", "delta", "json", "csv")
 
 JSON = ("fields", "facts")
 """Columns of JSON text."""
@@ -42,26 +46,64 @@ ROW_GROUP_BYTES = 64 << 20
 RELATED = ("iggy", "seastar-rpc")
 """Protocols whose conversations tell something of each other: their rows are written when all are there."""
 
+DAY_NS = 86_400_000_000_000
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+
+SUCCESS = "_SUCCESS"
+
+
+class Target(msgspec.Struct):
+    """Where a run writes to: `folder` holds what it keeps until it has ended, `out` the tables."""
+
+    folder: str
+    form: str
+    out: str = ""
+    run: str = ""
+    """A name of the run, part of the names of its files."""
+
+    @property
+    def kept(self) -> Folder:
+        """The folder of what is not finished."""
+        return places.folder(self.folder)
+
+    def table(self, name: str) -> Folder:
+        """Where the files of a table are written."""
+        return places.folder(self.out).at(name) if self.form == "delta" else self.kept.at("files", name)
+
+
+class Written(msgspec.Struct):
+    """A file of a table."""
+
+    name: str
+    """Where it is in the folder of its table."""
+    rows: int = 0
+    size: int = 0
+    partition: dict[str, str | None] = {}
+    span: tuple[int, int] | None = None
+    """The first and the last `time_ns` in it."""
+
 
 class Receipt(msgspec.Struct):
     """What a task has written."""
 
     part: int
-    files: dict[str, list[str]]
+    files: dict[str, list[Written]]
     rows: dict[str, int]
     related: list[ConversationRow]
     reports: list[Report]
     """What to tell of bugs of ours."""
+    suspected: ConversationRow | None = None
+    """The first conversation that was read as it was asked for, but holds a login of another protocol."""
 
 
 class Writer:
     """The files of one part."""
 
-    def __init__(self, folder: Path, part: int, form: str) -> None:
-        self.folder = folder
+    def __init__(self, target: Target, part: int, points: PointOf | None = None) -> None:
+        self.target = target
         self.part = part
-        self.form = form
         self.receipt = Receipt(part, {}, {}, [], [])
+        self._points = points
         self._open: dict[str, Any] = {}
         self._waiting: dict[str, list[Any]] = {}
         self._bytes = 0
@@ -73,6 +115,9 @@ class Writer:
         own = [row for row in results.conversations if row.protocol not in RELATED]
         self.receipt.related += [row for row in results.conversations if row.protocol in RELATED]
         self.put("conversations", own)
+        doubted = [row for row in results.conversations if "looks_like" in row.facts]
+        if doubted:
+            self.receipt.suspected = _first([self.receipt.suspected, *doubted])
         self.receipt.reports += results.reports
 
     def put(self, table: str, rows: Sequence[Any]) -> None:
@@ -98,14 +143,15 @@ class Writer:
         """Write what is left; the receipt counts from here on."""
         for table in list(self._waiting):
             self._write(table)
-        for out in self._open.values():
-            out.close()
-        folder = self.folder / "receipts"
-        folder.mkdir(parents=True, exist_ok=True)
-        written = folder / f".{self.part}-{uuid.uuid4().hex}"
-        written.write_bytes(msgspec.json.encode(self.receipt))
-        written.rename(folder / f"{self.part}.json")
+        for table, out in self._open.items():
+            self.receipt.files.setdefault(table, []).extend(out.close())
+        self.target.kept.at("receipts", f"{self.part}.json").write(msgspec.json.encode(self.receipt))
         return self.receipt
+
+    def abandon(self) -> None:
+        """Something went wrong: nobody will name these files."""
+        for out in self._open.values():
+            out.abandon()
 
     def _write(self, table: str) -> None:
         rows, self._waiting[table] = self._waiting[table], []
@@ -114,17 +160,16 @@ class Writer:
         if table == "messages":
             self._bytes = 0
         out = self._out(table)
-        for some in batches(table, rows, out.typed, self.receipt.reports):
+        for some in batches(table, rows, out.typed, self.receipt.reports, self._points):
             self.receipt.rows[table] = self.receipt.rows.get(table, 0) + some.num_rows
             out.write(some)
 
     def _out(self, table: str) -> Any:
         if table not in self._open:
-            folder = self.folder / "files" / table
-            folder.mkdir(parents=True, exist_ok=True)
-            name = f"part-{self.part:05d}-{uuid.uuid4().hex[:12]}{SUFFIX[self.form]}"
-            self.receipt.files.setdefault(table, []).append(name)
-            self._open[table] = _OUTS[self.form](folder / name, table)
+            form = self.target.form
+            name = f"part-{self.part:05d}-{self.target.run}{uuid.uuid4().hex[:12]}{SUFFIX[form]}"
+            kind = _Partitioned if form == "delta" and TABLES[table].partitioned else _OUTS[form]
+            self._open[table] = kind(self.target.table(table), name, table)
         return self._open[table]
 
 
@@ -142,47 +187,136 @@ class CarryFile:
         if not results.carry:
             return
         if self._out is None:
-            folder = self._writer.folder / "files" / self.TABLE
-            folder.mkdir(parents=True, exist_ok=True)
-            name = f"part-{self._writer.part:05d}-{uuid.uuid4().hex[:12]}.parquet"
-            self._writer.receipt.files[self.TABLE] = [name]
-            self._out = pa.parquet.ParquetWriter(folder / name, SCHEMA, compression="zstd")
+            self._name = f"part-{self._writer.part:05d}-{uuid.uuid4().hex[:12]}.parquet"
+            self._stream = self._writer.target.kept.at("files", self.TABLE, self._name).open()
+            self._out = pa.parquet.ParquetWriter(self._stream, SCHEMA, compression="zstd")
         self._out.write_batch(results.carry_batch())
 
     def close(self) -> None:
         """The file is whole."""
         if self._out is not None:
             self._out.close()
+            self._stream.close()
+            self._writer.receipt.files[self.TABLE] = [Written(self._name)]
+
+    def abandon(self) -> None:
+        """Something went wrong."""
+        if self._out is not None:
+            _let_go(self._out, self._stream)
 
 
-SUFFIX = {"parquet": ".zstd.parquet", "json": ".json", "csv": ".csv"}
+SUFFIX = {"parquet": ".zstd.parquet", "delta": ".zstd.parquet", "json": ".json", "csv": ".csv"}
 
 
-class _Parquet:
-    typed = True
+class _Out:
+    """A file of a table that is written."""
 
-    def __init__(self, path: Path, table: str) -> None:
-        whole = schema(table)
-        self._writer = pa.parquet.ParquetWriter(path, whole, compression="zstd", use_dictionary=_repeating(whole))
-        self._group: list[Any] = []
-        self._rows = self._bytes = 0
+    typed = False
+
+    def __init__(self, folder: Folder, name: str, table: str) -> None:
+        self._place = folder.at(*name.split("/"))
+        self._stream = self._place.open()
+        self._written = Written(name)
 
     def write(self, rows: Any) -> None:
+        """Take a batch."""
+        self._written.rows += rows.num_rows
+        if "time_ns" in rows.schema.names and rows.num_rows:
+            times = rows.column("time_ns").to_numpy()
+            least, most = self._written.span or (int(times[0]), int(times[0]))
+            self._written.span = min(least, int(times.min())), max(most, int(times.max()))
+
+    def close(self) -> list[Written]:
+        """The file is whole."""
+        self._stream.close()
+        self._written.size = self._place.size()
+        return [self._written]
+
+    def abandon(self) -> None:
+        """Let go of it as it is."""
+        _let_go(self._stream)
+
+
+class _Parquet(_Out):
+    typed = True
+
+    def __init__(self, folder: Folder, name: str, table: str, without: Sequence[str] = ()) -> None:
+        super().__init__(folder, name, table)
+        whole = schema(table)
+        for column in without:
+            whole = whole.remove(whole.get_field_index(column))
+        self._writer = pa.parquet.ParquetWriter(self._stream, whole, compression="zstd", use_dictionary=_repeating(whole))
+        self._group: list[Any] = []
+        self._rows = 0
+        self.bytes = 0
+        """What waits to be written."""
+
+    def write(self, rows: Any) -> None:
+        super().write(rows)
         self._group.append(rows)
         self._rows += rows.num_rows
-        self._bytes += rows.get_total_buffer_size()
-        if self._rows >= ROW_GROUP or self._bytes >= ROW_GROUP_BYTES:
-            self._end()
+        self.bytes += rows.get_total_buffer_size()
+        if self._rows >= ROW_GROUP or self.bytes >= ROW_GROUP_BYTES:
+            self.flush()
 
-    def _end(self) -> None:
+    def flush(self) -> None:
+        """Write what waits."""
         if self._group:
             self._writer.write_table(pa.Table.from_batches(self._group))
         self._group = []
-        self._rows = self._bytes = 0
+        self._rows = self.bytes = 0
 
-    def close(self) -> None:
-        self._end()
+    def close(self) -> list[Written]:
+        self.flush()
         self._writer.close()
+        return super().close()
+
+    def abandon(self) -> None:
+        _let_go(self._writer, self._stream)
+
+
+class _Partitioned:
+    """A file for each protocol and day, in folders that say so."""
+
+    typed = True
+
+    def __init__(self, folder: Folder, name: str, table: str) -> None:
+        self._folder = folder
+        self._name = name
+        self._table = table
+        self._open: dict[tuple[str | None, int], _Parquet] = {}
+
+    def write(self, rows: Any) -> None:
+        """Take a batch."""
+        protocols = rows.column("protocol").dictionary_encode()
+        names = protocols.dictionary.to_pylist()
+        code = protocols.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        day = rows.column("time_ns").to_numpy() // DAY_NS
+        rows = rows.drop_columns(["protocol"])
+        kinds = np.unique(np.stack([code, day]), axis=1).T.tolist()
+        for one, when in kinds:
+            some = rows if len(kinds) == 1 else rows.filter(pa.array((code == one) & (day == when)))
+            self._out(names[one] if one >= 0 else None, when).write(some)
+        while sum(out.bytes for out in self._open.values()) >= ROW_GROUP_BYTES:
+            max(self._open.values(), key=lambda out: out.bytes).flush()
+
+    def _out(self, protocol: str | None, day: int) -> _Parquet:
+        out = self._open.get((protocol, day))
+        if out is None:
+            date = (datetime.date(1970, 1, 1) + datetime.timedelta(days=day)).isoformat()
+            name = f"protocol={protocol or NULL_PARTITION}/{DATE}={date}/{self._name}"
+            out = self._open[protocol, day] = _Parquet(self._folder, name, self._table, ["protocol"])
+            out._written.partition = {"protocol": protocol, DATE: date}
+        return out
+
+    def close(self) -> list[Written]:
+        """All files are whole."""
+        return [one for out in self._open.values() for one in out.close()]
+
+    def abandon(self) -> None:
+        """Let go of them as they are."""
+        for out in self._open.values():
+            out.abandon()
 
 
 def _repeating(whole: Any) -> list[str]:
@@ -202,36 +336,32 @@ def _repeating(whole: Any) -> list[str]:
     return found
 
 
-class _Json:
+class _Json(_Out):
     """One object a line; times as text in the form of the JSON contract, fields as an object, so without the structs."""
 
-    typed = False
-
-    def __init__(self, path: Path, table: str) -> None:
-        self._out = path.open("wb")
+    def __init__(self, folder: Folder, name: str, table: str) -> None:
+        super().__init__(folder, name, table)
         self._encoder = msgspec.json.Encoder()
 
     def write(self, rows: Any) -> None:
+        super().write(rows)
         lines = rows.to_pylist()
         for line in lines:
             for name in JSON:
                 if line.get(name) is not None:
                     line[name] = msgspec.Raw(line[name].encode())
-        self._out.write(self._encoder.encode_lines(lines))
-
-    def close(self) -> None:
-        self._out.close()
+        self._stream.write(self._encoder.encode_lines(lines))
 
 
-class _Csv:
+class _Csv(_Out):
     """Lists and structures as JSON text, fields as they are."""
 
-    typed = False
-
-    def __init__(self, path: Path, table: str) -> None:
-        self._writer = pa.csv.CSVWriter(path, flat(schema(table, self.typed)))
+    def __init__(self, folder: Folder, name: str, table: str) -> None:
+        super().__init__(folder, name, table)
+        self._writer = pa.csv.CSVWriter(self._stream, flat(schema(table, self.typed)))
 
     def write(self, rows: Any) -> None:
+        super().write(rows)
         arrays = []
         for field, column in zip(rows.schema, rows.columns, strict=True):
             if pa.types.is_nested(field.type):
@@ -240,8 +370,19 @@ class _Csv:
             arrays.append(column)
         self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=flat(rows.schema)))
 
-    def close(self) -> None:
+    def close(self) -> list[Written]:
         self._writer.close()
+        return super().close()
+
+    def abandon(self) -> None:
+        _let_go(self._writer, self._stream)
+
+
+def _let_go(*opened: Any) -> None:
+    """Close what need not be whole."""
+    for one in opened:
+        with suppress(OSError, ValueError):
+            one.close()
 
 
 def flat(whole: Any) -> Any:
@@ -249,32 +390,83 @@ def flat(whole: Any) -> Any:
     return pa.schema([pa.field(one.name, pa.string() if pa.types.is_nested(one.type) else one.type) for one in whole])
 
 
-_OUTS: dict[str, Any] = {"parquet": _Parquet, "json": _Json, "csv": _Csv}
+_OUTS: dict[str, Any] = {"parquet": _Parquet, "delta": _Parquet, "json": _Json, "csv": _Csv}
 
 
-def receipts(folder: Path) -> dict[int, Receipt]:
+def receipts(folder: Folder) -> dict[int, Receipt]:
     """The receipts of parts that are done."""
-    found = [msgspec.json.decode(path.read_bytes(), type=Receipt) for path in (folder / "receipts").glob("[0-9]*.json")]
+    place = folder.at("receipts")
+    names = [name for name in place.names() if name[:1].isdigit() and name.endswith(".json")]
+    found = [msgspec.json.decode(place.at(name).read(), type=Receipt) for name in names]
     return {one.part: one for one in found}
 
 
-def commit(folder: Path, out: Path, done: Sequence[Receipt]) -> None:
-    """Move the files of these receipts to `out`, all at once; whatever else is in `folder` goes."""
-    result = folder / "result"
-    for table in TABLES:
-        place = result / table
-        place.mkdir(parents=True, exist_ok=True)
-        # Of a commit that was interrupted.
-        there = {path.name for path in place.iterdir()}
-        names = {name for receipt in done for name in receipt.files.get(table, ())}
-        for name in there - names:
-            (place / name).unlink()
-        for name in names - there:
-            (folder / "files" / table / name).rename(place / name)
+def files_of(done: Sequence[Receipt]) -> Iterator[tuple[str, Written]]:
+    """The files that receipts name, with their tables."""
+    for receipt in done:
+        for table in TABLES:
+            for one in receipt.files.get(table, ()):
+                yield table, one
+
+
+def suspected(done: Sequence[Receipt]) -> ConversationRow | None:
+    """The first conversation that was read as it was asked for, but holds a login of another protocol."""
+    return _first([receipt.suspected for receipt in done])
+
+
+def _first(rows: Sequence[ConversationRow | None]) -> ConversationRow | None:
+    return min((row for row in rows if row is not None), key=lambda row: row.conversation, default=None)
+
+
+def forget_unnamed(target: Target) -> None:
+    """Remove what tasks left that did not end well, so that it takes no room."""
+    done = receipts(target.kept)
+    named = {one.name for receipt in done.values() for files in receipt.files.values() for one in files}
+    if target.form == "delta":
+        for table in TABLES:
+            place = target.table(table)
+            for name in places.walk(place.name):
+                inside = name[len(place.name) + 1 :]
+                if target.run in inside and inside not in named:
+                    place.at(*inside.split("/")).remove()
+    files = target.kept.at("files")
+    for table in files.names():
+        for name in files.at(table).names():
+            if name not in named:
+                files.at(table, name).remove()
+
+
+def commit(target: Target, done: Sequence[Receipt]) -> None:
+    """Make the files of these receipts the tables; what else is in the folder goes."""
+    out = places.folder(target.out)
+    kept = target.kept
+    wanted: dict[str, set[str]] = {table: set() for table in TABLES}
+    for table, one in files_of(done):
+        wanted[table].add(one.name)
     try:
-        if out.is_dir() and not any(out.iterdir()):
-            out.rmdir()
-        result.rename(out)
+        if isinstance(out, Disk):
+            _commit_on_disk(kept.at("result"), kept, out, wanted)
+        else:
+            for table, names in wanted.items():
+                there = set(out.at(table).names())
+                for name in names - there:
+                    kept.at("files", table, name).move(out.at(table, name))
+            out.at(SUCCESS).write(b"")
     except OSError as error:
-        raise UsageError(f"{out}: cannot be written: {(error.strerror or str(error)).lower()}") from error
-    shutil.rmtree(folder, ignore_errors=True)
+        raise UsageError(f"{out}: cannot be written: {places.why(error)}") from error
+    kept.remove()
+
+
+def _commit_on_disk(result: Folder, kept: Folder, out: Disk, wanted: Mapping[str, set[str]]) -> None:
+    for table, names in wanted.items():
+        place = result.at(table)
+        place.make()
+        # Of a commit that was interrupted.
+        there = set(place.names())
+        for name in there - names:
+            place.at(name).remove()
+        for name in names - there:
+            kept.at("files", table, name).move(place.at(name))
+    if out.path.is_dir() and not out.names():
+        out.path.rmdir()
+    result.move(out)

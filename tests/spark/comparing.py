@@ -13,13 +13,13 @@ from dissect.capture.files import open_capture
 from dissect.errors import CaptureError
 from dissect.inspector import Inspector
 from dissect.model import Exchange, Gap, Message, Options
-from dissect.spark import flows, rows, tables
+from dissect.spark import flows, places, rows, tables, views
 from dissect.spark.splits import Plan, plan
 from dissect.spark.typed import STRUCTS, struct_name
 
 Lines = dict[str, list[str]]
 
-LEFT_OUT = {"time", "conversation", *map(struct_name, STRUCTS)}
+LEFT_OUT = {"time", "conversation", "point", "date", *map(struct_name, STRUCTS)}
 """Columns that a plain run has no word for, or that `fields` says already (`test_tables` compares the structs with it)."""
 
 
@@ -93,3 +93,20 @@ def without_spark(files: Sequence[Path], split: int, payload: bool = True, batch
 def _sorted(batches: Sequence[Any], names: Sequence[str]) -> Any:
     keys = [(name.removeprefix("-"), "descending" if name.startswith("-") else "ascending") for name in names]
     return pa.Table.from_batches(batches, schema=rows.SCHEMA).sort_by(keys)
+
+
+def tables_of(out: Path | str, form: str = "parquet") -> dict[str, list[dict[str, Any]]]:
+    """The rows of all tables."""
+    place = places.folder(str(out))
+    found = {}
+    for table in tables.TABLES:
+        at = place.at(table).name
+        found[table] = [row for batch in views.read(views.files_of(place, table, form), table, form, at) for row in batch.to_pylist()]
+    return found
+
+
+def same(out: Path | str, expected: Lines, form: str = "parquet") -> None:
+    """The tables say what was expected."""
+    found = tables_of(out, form)
+    for table, lines in expected.items():
+        assert told(table, found[table]) == lines

@@ -20,12 +20,14 @@ import pytest
 from cli.app import main
 from cli.exits import ExitCode
 from dissect.errors import UsageError
+from dissect.spark.places import folder
 from dissect.spark.session import find_java
 from dissect.spark.tables import TABLES
-from dissect.spark.write import FORMATS
+from dissect.spark.write import FORMATS, receipts
 from tests.capture.frames import pcap
 from tests.spark.captures import SNAP, generated, records, rotated
-from tests.spark.comparing import plain, told
+from tests.spark.comparing import plain, same, told
+from tests.spark.here import Here
 from tests.waiting import PATIENCE, cpu_s, until
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
@@ -137,11 +139,14 @@ def test_interruption_ends_it_within_a_second_and_leaves_nothing(tmp_path: Path,
 
 
 def test_what_is_whole_counts_when_it_is_interrupted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from cli.commands.pipeline import _interrupted
+    from cli.commands.pipeline import _Bar, _Calls
+    from dissect.spark.pipeline import Run, Settings
 
-    assert _interrupted(None, tmp_path, ExitCode.UNREADABLE) == ExitCode.INTERRUPTED
+    calls = _Calls(str(tmp_path), "local", "1g", False, True, None, _Bar("never"))
+    run = Run(Settings([]), str(tmp_path))
+    assert calls._interrupted(run, ExitCode.UNREADABLE) == ExitCode.INTERRUPTED
     (tmp_path / "messages").mkdir()
-    assert _interrupted(None, tmp_path, ExitCode.UNREADABLE) == ExitCode.UNREADABLE
+    assert calls._interrupted(run, ExitCode.UNREADABLE) == ExitCode.UNREADABLE
     assert capsys.readouterr().err.splitlines() == [
         "streamdump: interrupted; no table was written",
         "streamdump: interrupted; the tables are written",
@@ -193,7 +198,8 @@ def test_no_java_at_all_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_no_pyspark_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("dissect.spark.session.find_spec", lambda name: None)
-    assert main(["pipeline", "a.pcap", "--out", str(tmp_path / "out")]) == ExitCode.USAGE
+    (tmp_path / "a.pcap").write_bytes(b"")
+    assert main(["pipeline", str(tmp_path / "a.pcap"), "--out", str(tmp_path / "out")]) == ExitCode.USAGE
     assert capsys.readouterr().err == "streamdump: the pipeline needs PySpark; pip install 'streamdump[spark]' brings it along\n"
 
 
@@ -208,10 +214,20 @@ def test_no_pyspark_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["--follow", "{full}", "--resume", "--out", "x"], "--follow takes its captures from one folder"),
         (["--follow", "a.pcap", "--out", "x"], "is no folder"),
         (["--follow", "{full}", "--out", "{full}"], "lies in the folder that is followed"),
-        (["--follow", ".", "--out", "{full}"], "is there already, and not from --follow"),
+        (["--follow", "{full}/sub", "--out", "{full}"], "is there already, and not from --follow"),
         (["--finish", "--out", "x"], "--finish ends what --follow FOLDER began"),
         (["--follow", "{full}", "--out", "x", "--every", "soon"], "not a time"),
-        (["a.pcap", "--out", "x", "--format", "xml"], "must be parquet, json or csv"),
+        (["a.pcap", "--out", "x", "--format", "xml"], "must be parquet, delta, json or csv"),
+        (["a.pcap", "--out", "x", "--append"], "it goes with --format delta"),
+        (["--out", "x", "--append", "--format", "delta", "--sql", "select 1"], "--append adds captures that are given"),
+        (["hdfs://host/a.pcap", "--out", "x"], "hdfs:// is not known; known are s3://, s3a://, gs://, abfs://, abfss:// and file://"),
+        (["{full}/file", "--out", "hdfs://host/x"], "hdfs:// is not known"),
+        (["s3://key:secret@bucket/a.pcap", "--out", "x"], "credentials do not belong in a URL"),
+        (["{full}/file", "--out", "{full}/file"], "is there already"),
+        (["{full}/file", "--out", "{full}/file/x"], "cannot be written: not a directory"),
+        (["{full}/*.pcap", "--out", "x"], "no file has such a name"),
+        (["{full}/file", "--out", "x", "--point", "("], "is no regular expression"),
+        (["--follow", "{full}", "--out", "s3://bucket/x"], "to an object store --follow writes --format delta"),
         (["a.pcap", "--out", "x", "--payload", "mail"], "must be shuffle or reread"),
     ],
 )
@@ -222,33 +238,81 @@ def test_wrong_calls_start_nothing(
         raise AssertionError("Spark was started")
 
     monkeypatch.setattr("dissect.spark.session.Session", started)
+    monkeypatch.setattr("dissect.spark.places.Store.names", lambda _: [])
+    monkeypatch.chdir(tmp_path)
     full = tmp_path / "full"
-    full.mkdir()
+    (full / "sub").mkdir(parents=True)
     (full / "file").write_text("")
     assert main(["pipeline", *(one.format(full=full) for one in arguments)]) == ExitCode.USAGE
     assert said in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["full"]
 
 
-def test_an_output_without_room_is_one_sentence(
+def test_a_capture_that_is_missing_is_told_before_anything_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dissect.spark.session.Session", None)
+    (tmp_path / "there.pcap").write_bytes(b"")
+    call = [str(tmp_path / "there.pcap"), str(tmp_path / "missing.pcap"), "--out", str(tmp_path / "out")]
+    assert main(["pipeline", *call]) == ExitCode.UNREADABLE
+    assert capsys.readouterr().err == f"streamdump: {tmp_path}/missing.pcap: no such file\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["there.pcap"]
+
+
+class Fake(Here):
+    """A session that needs no Java."""
+
+    closed = False
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        super().__init__()
+        self.log = Path("spark.log")
+
+    def close(self) -> None:
+        self.closed = True
+
+    kill = close
+
+    def abort(self) -> None:
+        pass
+
+
+def test_a_full_disk_is_named_and_what_is_done_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    closed = []
+    from dissect.spark import write
 
-    class Session:
-        def __init__(self, *_: Any, **__: Any) -> None:
-            pass
+    monkeypatch.setattr("dissect.spark.session.Session", Fake)
+    monkeypatch.setattr("cli.commands.pipeline.ROOM", 1 << 62)
+    source, out = generated(tmp_path, 3000), tmp_path / "out"
+    written = write._Parquet.write
+    left = 0
 
-        def close(self) -> None:
-            closed.append(self)
+    def full(self: Any, rows: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        written(self, rows)
 
-    def full(*_: Any, **__: Any) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "state.json")
-
-    monkeypatch.setattr("dissect.spark.session.Session", Session)
-    monkeypatch.setattr("cli.following.follow", full)
-    assert main(["pipeline", "--follow", str(tmp_path), "--out", str(tmp_path.parent / "out")]) == ExitCode.USAGE
-    assert capsys.readouterr().err == "streamdump: state.json: no space left on device\n"
-    assert closed
+    call = ["pipeline", str(source), "--out", str(out), "--split", "60000", "--parts", "3", "-q"]
+    monkeypatch.setattr(write._Parquet, "write", full)
+    assert main(call) == ExitCode.USAGE
+    assert capsys.readouterr().err == f"streamdump: no space left on the disk of {tmp_path}\n"
+    assert [path.name for path in tmp_path.iterdir()] == [source.name], "what is worth nothing takes no room"
+    left = 8
+    assert main(call) == ExitCode.USAGE
+    kept = tmp_path / ".out.partial"
+    (said,) = capsys.readouterr().err.splitlines()
+    number = sum(bool(receipt.files) for receipt in receipts(folder(kept)).values())
+    assert said == (
+        f"streamdump: no space left on the disk of {tmp_path}; {number} parts are done and kept in {kept}: --resume goes on with them"
+    )
+    named = {file.name for receipt in receipts(folder(kept)).values() for files in receipt.files.values() for file in files}
+    assert {path.name for path in (kept / "files").glob("*/*")} == named
+    monkeypatch.setattr(write._Parquet, "write", written)
+    assert main([*call, "--resume"]) == ExitCode.DONE
+    same(out, plain([source]))
 
 
 @pytest.mark.parametrize(
@@ -261,6 +325,12 @@ def test_an_output_without_room_is_one_sentence(
         ("Job aborted\ndissect.errors.CaptureError: c.pcap: has changed\nValueError: x", "c.pcap: has changed"),
         ("[PATH_NOT_FOUND] Path does not exist: x\nat java.lang", "[PATH_NOT_FOUND] Path does not exist: x"),
         ("", "RuntimeError"),
+        (
+            "Job aborted due to stage failure: Task 0 in stage 0.0 failed 4 times, most recent failure: Lost task 0.3 in stage 0.0 "
+            "(TID 3): org.apache.spark.SparkException: Python worker exited unexpectedly (crashed): java.io.EOFException",
+            "the Python of a task was killed each time that it was tried, as the kernel does when memory runs out; fewer tasks at a time "
+            "(--master) or smaller ones (--split) need less",
+        ),
     ],
 )
 def test_what_failed_in_a_worker_is_told(said: str, reason: str) -> None:
@@ -364,8 +434,10 @@ def test_a_cluster_that_loses_a_worker_says_the_same(tmp_path: Path, java_home: 
                 os.killpg(started[1].pid, signal.SIGKILL)
 
         try:
-            run = Run(session, Settings([str(path) for path in files], split=50_000, parts=24), tmp_path / "out", lose_one)
-            run.go()
+            run = Run(Settings([str(path) for path in files], split=50_000, parts=24), str(tmp_path / "out"), lose_one)
+            assert run.prepare()
+            run.go(session)
+            run.close()
         finally:
             session.close()
         assert killed

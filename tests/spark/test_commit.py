@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -13,16 +12,17 @@ import pytest
 from dissect.spark.pipeline import Run, Settings
 from dissect.spark.splits import Plan, Trouble
 from dissect.spark.tables import TABLES
-from dissect.spark.write import Writer
+from dissect.spark.write import Target, Writer
 
 PARTS = 2
 
 
 def written(folder: Path) -> Run:
     """A run whose parts are done."""
-    run = Run(SimpleNamespace(spark=None), Settings(["a.pcap"], "json"), folder / "out")  # type: ignore[arg-type]
+    run = Run(Settings(["a.pcap"], "json"), str(folder / "out"))
+    run.target = Target(run.folder.name, "json", run.out.name, "run")
     for part in range(PARTS):
-        writer = Writer(run.folder, part, "json")
+        writer = Writer(run.target, part)
         writer.put("errors", [Trouble(part, f"{part}.pcap", None, None, "cut off", 1)])
         writer.close()
     return run
@@ -33,7 +33,7 @@ def lines(out: Path, table: str) -> list[Any]:
 
 
 def test_it_goes_on_wherever_it_was_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Plan(["a.pcap"], [], [Trouble(7, "7.pcap", None, None, "is empty", 0)], [0], [0])
+    found = Plan(["a.pcap"], [], [Trouble(7, "7.pcap", None, None, "is empty", 0)], [0], [0], [""], [None])
     rename = Path.rename
     interruptions = 0
     for last in count():
@@ -48,15 +48,16 @@ def test_it_goes_on_wherever_it_was_interrupted(tmp_path: Path, monkeypatch: pyt
         with monkeypatch.context() as patched:
             patched.setattr(Path, "rename", interrupted)
             try:
-                run._finish(found, PARTS)
+                run._finish(found, PARTS, {})
                 break
             except KeyboardInterrupt:
                 interruptions += 1
         assert not run.out.exists()
-        run._finish(found, PARTS)
-        assert sorted(line["path"] for line in lines(run.out, "errors")) == ["0.pcap", "1.pcap", "7.pcap"]
+        run._finish(found, PARTS, {})
+        out = tmp_path / str(last) / "out"
+        assert sorted(line["path"] for line in lines(out, "errors")) == ["0.pcap", "1.pcap", "7.pcap"]
         assert run.rows["errors"] == 3
-        assert [line["path"] for line in lines(run.out, "files")] == ["a.pcap"]
-        assert {path.name for path in run.out.iterdir()} == set(TABLES)
+        assert [line["path"] for line in lines(out, "files")] == ["a.pcap"]
+        assert {path.name for path in out.iterdir()} == set(TABLES)
         assert not run.folder.exists()
     assert interruptions > len(TABLES), "that of the receipt, those of the files, and that of the result"

@@ -143,10 +143,11 @@ def test_a_folder_that_is_followed(tmp_path: Path, session: Any, monkeypatch: py
     # The workers of this test, which are others than those of the tests beside
     for name, value in environment(tmp_path / "planted", "").items():
         if name in ("PYTHONPATH", BARRIER):
-            monkeypatch.setitem(session.spark.sparkContext.environment, name, value)
+            monkeypatch.setitem(session.context.environment, name, value)
     folder, out = tmp_path / "captures", tmp_path / "out"
     folder.mkdir()
-    work = Follow(session, Settings([str(folder)], parts=2), out, Rotation(folder, 0))
+    work = Follow(Settings([str(folder)], parts=2), str(out), Rotation(folder, 0))
+    work.cluster = session
     whole, found = list(Inspector([open_capture(SOME)]).records()), []
     some = packets_of(SOME)
     create = next(one.packets[1] for one in whole if isinstance(one, Message) and one.name == "Create")
@@ -169,11 +170,10 @@ def test_an_interrupted_follow_ends_with_what_it_told(
     bugs = ["internal error: x"] if came != "nothing" else []
 
     class Work:
+        settings = Settings([str(tmp_path)])
+        out = tmp_path
         state = follow.State(1, "", "", Options(), batch=1, packets=3)
         batches = iter([follow.Batch(1, 1, 3, dict.fromkeys(tables.TABLES, 0), troubles, bugs)])
-
-        def __init__(self, *_: Any) -> None:
-            pass
 
         def step(self, end: bool) -> Any:
             batch = next(self.batches, None)
@@ -181,18 +181,13 @@ def test_an_interrupted_follow_ends_with_what_it_told(
                 raise KeyboardInterrupt
             return batch
 
-        def close(self) -> None:
-            pass
-
     class Session:
         def kill(self) -> None:
             pass
 
-    monkeypatch.setattr(follow, "Follow", Work)
     monkeypatch.setattr(following.signal, "signal", lambda *_: None)
-    settings = Settings([str(tmp_path)])
-    given: Any = {"every_s": 0.0, "settle_s": 0.0, "finish": False, "quiet": True}
-    assert following.follow(Session(), settings, tmp_path, lambda _: None, lambda: None, **given) == code  # type: ignore[arg-type]
+    session, work = Session(), Work()
+    assert following.follow(session, work, lambda: None, every_s=0.0, finish=False, quiet=True) == code  # type: ignore[arg-type]
     err = capsys.readouterr().err.splitlines()
     lines = ["streamdump: a.pcap: is empty"] * len(troubles) + [f"streamdump: {one}" for one in bugs]
     assert err[: len(lines)] == lines
@@ -203,10 +198,10 @@ def test_a_row_that_no_column_takes_is_left_out(monkeypatch: pytest.MonkeyPatch)
     records = [record for record in Inspector([open_capture(SOME)]).records() if isinstance(record, Message)]
     made = tables.batch
 
-    def planted(table: str, rows: Any, typed: bool = True) -> Any:
+    def planted(table: str, rows: Any, *more: Any) -> Any:
         if any(row[0].number in (3, 30) for row in rows):
             raise OverflowError
-        return made(table, rows, typed)
+        return made(table, rows, *more)
 
     monkeypatch.setattr(tables, "batch", planted)
     reports: list[Report] = []

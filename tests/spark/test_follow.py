@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet
 import pytest
 
 from dissect.errors import UsageError
@@ -18,7 +17,8 @@ from dissect.spark.rotation import Rotation
 from dissect.spark.tables import TABLES
 from tests.capture.frames import Packet, ethernet, ip4, pcap, pcapng, sll, tcp
 from tests.spark.captures import SNAP, generated, records
-from tests.spark.comparing import plain, told
+from tests.spark.comparing import plain, tables_of, told
+from tests.spark.here import Here
 from tests.spark.test_equality import fragments
 
 
@@ -39,7 +39,12 @@ Begin = Callable[..., Follow]
 
 
 @pytest.fixture
-def begin(session: Any, tmp_path: Path) -> Iterator[Begin]:
+def cluster() -> Any:
+    return Here()
+
+
+@pytest.fixture
+def begin(cluster: Any, tmp_path: Path) -> Iterator[Begin]:
     """Starts to follow, as a new process would."""
     started: list[Follow] = []
 
@@ -50,7 +55,8 @@ def begin(session: Any, tmp_path: Path) -> Iterator[Begin]:
         folder = tmp_path / "captures"
         folder.mkdir(exist_ok=True)
         settings = Settings([str(folder)], **{"parts": 2, "split": 40_000, **more})
-        started.append(Follow(session, settings, tmp_path / "out", Rotation(folder, int(settle_s * 1e9))))
+        started.append(Follow(settings, str(tmp_path / "out"), Rotation(folder, int(settle_s * 1e9))))
+        started[0].cluster = cluster
         return started[0]
 
     yield made
@@ -66,8 +72,7 @@ def write(folder: Path, name: str, packets: list[Packet]) -> Path:
 
 
 def table(out: Path, name: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = pyarrow.parquet.read_table(out / name).to_pylist()
-    return rows
+    return tables_of(out)[name]
 
 
 def same(out: Path, files: list[Path]) -> None:
@@ -300,10 +305,10 @@ def test_a_ring_that_is_always_faster_is_told_and_followed_on(
     made = [write(folder, f"c-{at}.pcap", packets[at * 10 : at * 10 + 10]) for at in range(8)]
     looked = Follow.look
 
-    def deleted(self: Follow, files: list[str], size: int) -> Any:
+    def deleted(self: Follow, files: list[str], *more: Any) -> Any:
         if files:
             Path(files[0]).unlink()
-        found = looked(self, files, size)
+        found = looked(self, files, *more)
         if found.troubles:
             raise OSError("gone")
         return found
@@ -352,10 +357,11 @@ def test_tables_without_their_state_are_left_alone(begin: Begin, packets: list[P
     work = begin()
     write(tmp_path / "captures", "c.pcap", packets[:50])
     all_of_it(work)
-    (work.folder / "state.json").rename(work.folder / "other.json")
+    state = tmp_path / "out" / ".follow" / "state.json"
+    state.rename(state.with_name("other.json"))
     with pytest.raises(UsageError, match="is missing, so nobody knows what the tables hold"):
         begin()
-    (work.folder / "state.json").write_text('{"v": 1')
+    state.write_text('{"v": 1')
     with pytest.raises(UsageError, match="cannot be read"):
         begin()
 
@@ -365,6 +371,6 @@ def test_an_output_is_followed_into_by_one_process_with_the_same_options(begin: 
     write(tmp_path / "captures", "c.pcap", packets[:50])
     all_of_it(work)
     with pytest.raises(UsageError, match="another streamdump follows into it"):
-        Follow(work.session, work.settings, work.out, work.rotation)
+        Follow(work.settings, str(tmp_path / "out"), work.rotation)
     with pytest.raises(UsageError, match="was begun with other options \\(another --format\\)"):
         begin(form="csv")

@@ -9,26 +9,22 @@ import gzip
 import itertools
 import os
 import random
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet
 import pytest
 
-from dissect.spark import flows, follow, rows
+from dissect.spark import delta, follow
 from dissect.spark.follow import Follow, State
 from dissect.spark.pipeline import Settings
+from dissect.spark.places import Folder
 from dissect.spark.rotation import Rotation
-from dissect.spark.splits import Plan, plan
-from dissect.spark.write import CarryFile, Writer
 from tests.capture.frames import Packet, pcap
 from tests.spark.captures import SNAP, generated, records
-from tests.spark.comparing import plain, told
-from tests.spark.lots import ordered
+from tests.spark.comparing import plain, tables_of, told
+from tests.spark.here import Here
 
 SECOND = 1_000_000_000
 SETTLE_NS = 10 * SECOND
@@ -40,57 +36,23 @@ class Killed(BaseException):
     """Ends a driver where it is."""
 
 
-class Local(Follow):
-    """Follows without Spark; `steps` counts those until it is killed."""
+class Local(Here):
+    """Tasks that are done here; `steps` counts those until the driver is killed."""
 
     steps: int | None = None
 
-    def step_done(self) -> None:
+    def step(self) -> None:
         if self.steps is not None:
             self.steps -= 1
             if self.steps < 0:
                 raise Killed
 
-    def look(self, files: list[str], size: int) -> Plan:
-        return plan(files, self.settings.split)
 
-    def parts(self, found: Plan) -> int:
-        return 2
-
-    def dissect(
-        self,
-        found: Plan,
-        count: int,
-        folder: Path,
-        done: Collection[int] = (),
-        carry: Sequence[str] = (),
-        until: int | None = None,
-        **_: Any,
-    ) -> None:
-        given = pa.concat_tables(
-            [pa.Table.from_batches([one for split in found.splits for one in rows.read(split)], rows.SCHEMA)]
-            + [pa.parquet.read_table(path).cast(rows.SCHEMA) for path in carry]
-        )
-        simple = pc.is_in(given.column("kind"), pa.array([rows.SEGMENT, rows.CARRY], pa.int8()))
-        alone = ordered(given.filter(pc.invert(simple)), flows.IN_ORDER)
-        together = pa.Table.from_batches(flows.in_order(iter(alone.to_batches()), until is not None), rows.SCHEMA)
-        given = ordered(pa.concat_tables([given.filter(simple), together]), flows.SORTED_BY).drop_columns(["cooked", "digest"])
-        part_of = given.column("flow_id").to_numpy() % count
-        for part in range(count):
-            self.step_done()
-            writer = Writer(folder, part, self.settings.form)
-            left = CarryFile(writer)
-            some = given.filter(pa.array(part_of == part))
-            some = some.append_column("part", pa.nulls(some.num_rows, pa.int32()))
-            for results in flows.dissect(iter(some.to_batches()), self.settings.options, {}, until):
-                writer.add(results)
-                left.add(results)
-            left.close()
-            self.step_done()
-            writer.close()
+class Mortal(Follow):
+    """Follows, and may be killed where its state is to count."""
 
     def _commit(self, state: State) -> None:
-        self.step_done()
+        self.cluster.step()  # type: ignore[attr-defined]
         super()._commit(state)
 
 
@@ -102,33 +64,38 @@ def packets(tmp_path_factory: pytest.TempPathFactory) -> list[Packet]:
 class World:
     """A folder that is written to, and one who follows it, at times of our own."""
 
-    def __init__(self, path: Path, chance: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self.out, self.chance = path / "captures", path / "out", chance
+    def __init__(self, path: Path, chance: random.Random, monkeypatch: pytest.MonkeyPatch, form: str = "parquet") -> None:
+        self.folder, self.out, self.chance, self.form = path / "captures", path / "out", chance, form
         self.folder.mkdir()
         self.now = START_NS
         self.kills = 0
-        self.work: Local | None = None
+        self.cluster = Local()
+        self.work: Mortal | None = None
         monkeypatch.setattr(follow, "time", SimpleNamespace(time_ns=lambda: self.now))
-        real = follow.move
+        moved, added = follow.move, delta.Delta._add
 
-        def move(path: Path, to: Path) -> None:
-            if self.work is not None:
-                self.work.step_done()
-            real(path, to)
+        def move(made: Folder, to: Folder) -> None:
+            self.cluster.step()
+            moved(made, to)
+
+        def add(*arguments: Any) -> None:
+            self.cluster.step()
+            added(*arguments)
 
         monkeypatch.setattr(follow, "move", move)
+        monkeypatch.setattr(delta.Delta, "_add", add)
 
-    def begin(self) -> Local:
-        session: Any = SimpleNamespace(spark=SimpleNamespace(dataSource=SimpleNamespace(register=lambda _: None)))
-        settings = Settings([str(self.folder)], split=40_000)
-        self.work = None
-        self.work = Local(session, settings, self.out, Rotation(self.folder, SETTLE_NS, lambda: self.now))
+    def begin(self) -> Mortal:
+        settings = Settings([str(self.folder)], self.form, split=40_000)
+        self.work, self.cluster.steps = None, None
+        self.work = Mortal(settings, str(self.out), Rotation(self.folder, SETTLE_NS, lambda: self.now))
+        self.work.cluster = self.cluster
         return self.work
 
     def poll(self, end: bool = False) -> bool:
         """One micro-batch, perhaps with a sudden end; whether there was something to do."""
         work = self.work or self.begin()
-        work.steps = self.chance.randint(0, 20) if self.chance.random() < 0.35 else None
+        self.cluster.steps = self.chance.randint(0, 20) if self.chance.random() < 0.35 else None
         try:
             return work.step(end) is not None
         except Killed:
@@ -190,10 +157,11 @@ def renaming(world: World, at: int, data: bytes) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("how", [plainly, ring, packing, renaming])
+@pytest.mark.parametrize("form", ["parquet", "delta"])
 def test_every_row_is_there_once(
-    packets: list[Packet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Callable[[World, int, bytes], None], seed: int
+    packets: list[Packet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Callable[[World, int, bytes], None], seed: int, form: str
 ) -> None:
-    world = World(tmp_path, random.Random(seed), monkeypatch)
+    world = World(tmp_path, random.Random(seed), monkeypatch, form)
     cuts = sorted(world.chance.sample(range(1, len(packets)), world.chance.randint(2, 6)))
     files = []
     for at, (begin, end) in enumerate(itertools.pairwise([0, *cuts, len(packets)])):
@@ -202,9 +170,7 @@ def test_every_row_is_there_once(
         how(world, at, files[-1].read_bytes())
     while world.poll(end=True):
         pass
-    found = {
-        name: pa.parquet.read_table(world.out / name).to_pylist() for name in ("messages", "exchanges", "gaps", "conversations", "errors")
-    }
+    found = tables_of(world.out, form)
     for name, lines in plain(files).items():
         assert told(name, found[name]) == lines
     assert len(found["conversations"]) == 5

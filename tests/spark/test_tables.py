@@ -42,10 +42,11 @@ from dissect.protocols import PROTOCOLS
 from dissect.protocols.base import Dissector, Protocol
 from dissect.spark import tables, typed, write
 from dissect.spark.flows import Linked
-from dissect.spark.pipeline import views
+from dissect.spark.places import folder as place
 from dissect.spark.tables import TABLES, batch, batches, columns, schema
 from dissect.spark.typed import STRUCTS, Member, struct_name, struct_of, structs
-from dissect.spark.write import Writer, commit
+from dissect.spark.views import views
+from dissect.spark.write import Target, Writer, commit
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 
@@ -237,13 +238,14 @@ def test_rows_whose_json_is_too_long_for_one_column_become_several_batches(monke
 
 
 def written(folder: Path, form: str, rows: list[Linked]) -> Path:
-    writer = Writer(folder / "work", 0, form)
+    target = Target(str(folder / "work"), form, str(folder / "out"))
+    writer = Writer(target, 0)
     for one in rows:
         writer.put("messages", [one])
     for table in TABLES:
         if table != "messages":
             writer.empty(table)
-    commit(folder / "work", folder / "out", [writer.close()])
+    commit(target, [writer.close()])
     return folder / "out"
 
 
@@ -276,7 +278,7 @@ def test_parquet_is_read_rightly_by_others(session: Any, tmp_path: Path) -> None
     assert sorted(map(repr, said)) == sorted(map(repr, table.select(structs).to_pylist()))
     assert sum(value is not None for row in said for struct in row.values() for value in (struct or {}).values()) == held > 0
 
-    views(spark, out, "parquet")
+    views(spark, place(out), "parquet")
     lines = [one[0] for one in rows]
     streams = [one for one in lines if one.protocol == "rabbitmq-stream" and one.fields.get("stream") and one.kind == "request"]
     stream = streams[0].fields["stream"]
@@ -309,8 +311,8 @@ def test_other_forms_have_the_fields_once(session: Any, tmp_path: Path, form: st
     (path,) = out.joinpath("messages").iterdir()
     first = path.read_text().splitlines()[0]
     names = list(json.loads(first)) if form == "json" else [one.strip('"') for one in first.split(",")]
-    assert names == [column.name for column in TABLES["messages"]]
-    views(session.spark, out, form)
+    assert names == [column.name for column in TABLES["messages"].columns]
+    views(session.spark, place(out), form)
     found = session.spark.sql("select * from messages")
     assert found.columns == [*names, "variant"]
     assert found.where("variant_get(variant, '$.code', 'int') = 38").count() == sum(one[0].fields.get("code") == 38 for one in rows)

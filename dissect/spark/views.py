@@ -1,0 +1,228 @@
+"""What written tables say: to SQL, and in a few lines."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute
+import pyarrow.csv
+import pyarrow.dataset
+from numpy.typing import NDArray
+
+from dissect.spark import places
+from dissect.spark.delta import Delta
+from dissect.spark.places import Disk, Folder
+from dissect.spark.rows import ROWS
+from dissect.spark.tables import DATE, TABLES, schema
+from dissect.spark.write import FORMATS, JSON, flat
+
+ROUNDED_BITS = 40
+"""Of the 52 bits behind a number's first one so many do not count for quantiles: they are right to 0.02 %."""
+
+COMMANDS, SLOWEST, UNANSWERED = 40, 5, 20
+"""So many are told of each kind."""
+
+EXCHANGES = ("src", "dst", "protocol", "name", "id", "outcome", "reason", "latency_ns")
+
+
+def form_of(out: Folder) -> str | None:
+    """The form of the tables in a folder; None where there are none."""
+    if Delta.there(out):
+        return "delta"
+    for name in out.at("messages").names():
+        suffix = name.rpartition(".")[2]
+        if suffix in FORMATS:
+            return suffix
+    return "parquet" if out.at("messages").exists() else None
+
+
+def columns_of(table: str, form: str) -> Any:
+    """The columns of a table in a form."""
+    columns = schema(table, form in ("parquet", "delta"))
+    if form == "delta" and TABLES[table].partitioned:
+        columns = columns.append(pa.field(DATE, pa.date32()))
+    return flat(columns) if form == "csv" else columns
+
+
+def files_of(out: Folder, table: str, form: str) -> list[str]:
+    """The files of a table."""
+    if form == "delta":
+        delta = Delta(out)
+        delta.read()
+        return delta.files(table)
+    return [f"{out.at(table)}/{name}" for name in out.at(table).names() if not name.startswith(places.HIDDEN)]
+
+
+def views(spark: Any, out: Folder, form: str) -> None:
+    """Makes the tables known to SQL by their names; `variant` holds the fields of messages to be asked by path.
+
+    The structs of protocols are there in Parquet and Delta only.
+    """
+    for table in TABLES:
+        found = _of_disk(spark, out, table, form) if isinstance(out, Disk) else _of_store(spark, out, table, form)
+        for name in ("fields", "facts"):
+            if name in found.columns:
+                found = found.selectExpr("*", f"parse_json({name}) as {'variant' if name == 'fields' else 'facts_variant'}")
+        found.createOrReplaceTempView(table)
+
+
+def literal(path: str) -> str:
+    """A path in which Hadoop takes no character for a pattern."""
+    return re.sub(r"([*?\[\]{}\\])", r"\\\1", path)
+
+
+def _of_disk(spark: Any, out: Disk, table: str, form: str) -> Any:
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    columns = columns_of(table, form)
+    reader = spark.read.schema(from_arrow_schema(columns))
+    place = str(out.at(table).path)
+    if form == "delta":
+        files = [literal(name.removeprefix("file://")) for name in files_of(out, table, form)]
+        if not files:
+            return spark.createDataFrame([], from_arrow_schema(columns))
+        found = reader.option("basePath", literal(place)).parquet(*files)
+    else:
+        if form == "csv":
+            reader = reader.option("header", "true").option("multiLine", "true").option("escape", '"')
+        found = reader.format(form).load(literal(place))
+    return found.select(columns.names)
+
+
+def _of_store(spark: Any, out: Folder, table: str, form: str) -> Any:
+    """A table whose files Spark cannot reach by itself: it has no library for object stores along."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    columns = columns_of(table, form)
+    names = files_of(out, table, form)
+    place = out.at(table).name
+
+    def rows(given: Iterator[Any]) -> Iterator[Any]:
+        from dissect.spark.views import read
+
+        for batch in given:
+            for index in batch.column(0).to_pylist():
+                yield from read([names[index]], table, form, place)
+
+    return spark.range(0, len(names), 1, max(len(names), 1)).mapInArrow(rows, from_arrow_schema(columns))
+
+
+def read(names: Sequence[str], table: str, form: str, place: str, columns: Sequence[str] | None = None) -> Iterator[Any]:
+    """The rows of files of a table in `place`, as Arrow batches."""
+    whole = columns_of(table, form)
+    wanted = whole if columns is None else pa.schema([whole.field(name) for name in columns])
+    found = _lines(names, wanted) if form == "json" else _scanned(names, table, form, place, whole, wanted)
+    for batch in found:
+        yield pa.RecordBatch.from_arrays([batch.column(field.name).cast(field.type) for field in wanted], schema=wanted)
+
+
+def _lines(names: Sequence[str], wanted: Any) -> Iterator[Any]:
+    """Of JSON: what Arrow makes of the fields of messages is not one text."""
+    for name in names:
+        with places.open_input(name) as stream:
+            lines = io.BufferedReader(stream)  # type: ignore[type-var]
+            while some := list(islice(lines, ROWS)):
+                rows = [msgspec.json.decode(line) for line in some]
+                for row in rows:
+                    row["time"] = datetime.fromisoformat(row["time"]) if row.get("time") else None
+                    row |= {key: msgspec.json.encode(row[key]).decode() for key in JSON if row.get(key) is not None}
+                yield pa.RecordBatch.from_pylist(rows, schema=wanted)
+
+
+def _scanned(names: Sequence[str], table: str, form: str, place: str, whole: Any, wanted: Any) -> Iterator[Any]:
+    if not names:
+        return iter(())
+    store, at = None, places.local(place)
+    if at is None:
+        store, place = places.remote(place)
+        paths = [places.remote(name)[1] for name in names]
+    else:
+        place, paths = str(at), [str(places.local(name)) for name in names]
+    kind: Any = "parquet"
+    if form == "csv":
+        kind = pa.dataset.CsvFileFormat(pa.csv.ParseOptions(newlines_in_values=True))
+    parts = None
+    if form == "delta" and TABLES[table].partitioned:
+        parts = pa.dataset.HivePartitioning(pa.schema([whole.field(name) for name in TABLES[table].partitioned]))
+    found = pa.dataset.dataset(paths, whole, kind, store, parts, partition_base_dir=place)
+    batches: Iterator[Any] = found.to_batches(columns=wanted.names, batch_size=ROWS)
+    return batches
+
+
+class Latency(msgspec.Struct):
+    """Of the requests of one command."""
+
+    protocol: str
+    name: str
+    exchanges: int = 0
+    slowest: int | None = None
+    seen: dict[int, int] = msgspec.field(default_factory=dict)
+    """How many there are of each latency, about: of numbers that agree in their first bits."""
+
+    def add(self, latencies: NDArray[np.int64]) -> None:
+        """Count some."""
+        values = latencies.astype(np.float64)
+        bits = np.abs(values).view(np.int64) >> ROUNDED_BITS
+        for key, count in zip(*np.unique(np.where(values < 0, -bits, bits), return_counts=True), strict=True):
+            self.seen[int(key)] = self.seen.get(int(key), 0) + int(count)
+        if len(latencies):
+            most = int(latencies.max())
+            self.slowest = most if self.slowest is None else max(self.slowest, most)
+
+    def quantile(self, share: float) -> float | None:
+        """The latency that so many are not above."""
+        total = sum(self.seen.values())
+        rank, passed = math.ceil(share * total), 0
+        if rank == total and total:
+            return float(self.slowest or 0)
+        for key in sorted(self.seen):
+            passed += self.seen[key]
+            if passed >= rank:
+                half = (abs(key) << ROUNDED_BITS) | (1 << ROUNDED_BITS - 1 if key else 0)
+                value = float(np.array([half], np.int64).view(np.float64)[0])
+                return min(-value if key < 0 else value, float(self.slowest or 0))
+        return None
+
+
+class Summary(msgspec.Struct):
+    """What exchanges say."""
+
+    commands: list[Latency]
+    slowest: list[dict[str, Any]]
+    unanswered: list[tuple[str, str, int]]
+    """Command, why, and how many."""
+
+
+def summary(files: Sequence[str], place: str, form: str) -> Summary:
+    """Latencies by command, the slowest exchanges, and the requests without a response, most first; in one pass over files of
+    `exchanges` in this place."""
+    commands: dict[tuple[str, str], Latency] = {}
+    slowest: list[dict[str, Any]] = []
+    unanswered: dict[tuple[str, str], int] = {}
+    for batch in read(files, "exchanges", form, place, EXCHANGES):
+        kinds = batch.select(["protocol", "name"])
+        for one in pa.Table.from_batches([kinds]).group_by(kinds.schema.names).aggregate([([], "count_all")]).to_pylist():
+            key = one["protocol"], one["name"]
+            own = pa.compute.and_(pa.compute.equal(batch["protocol"], key[0]), pa.compute.equal(batch["name"], key[1]))
+            latency = commands.setdefault(key, Latency(*key))
+            latency.exchanges += one["count_all"]
+            latency.add(batch.column("latency_ns").filter(own).drop_null().to_numpy())
+        best = pa.compute.select_k_unstable(batch, SLOWEST, [("latency_ns", "descending")])
+        slowest += [row for row in batch.take(best).to_pylist() if row["latency_ns"] is not None]
+        slowest = sorted(slowest, key=lambda row: -row["latency_ns"])[:SLOWEST]
+        open_ones = batch.filter(pa.compute.is_in(batch["outcome"], pa.array(["unanswered", "superseded"])))
+        for name, outcome, reason in zip(*(open_ones[column].to_pylist() for column in ("name", "outcome", "reason")), strict=True):
+            why = name, reason or outcome
+            unanswered[why] = unanswered.get(why, 0) + 1
+    ranked = sorted(commands.values(), key=lambda one: (-one.exchanges, one.name))
+    missing = sorted(((*why, many) for why, many in unanswered.items()), key=lambda one: (-one[2], one[0]))
+    return Summary(ranked[:COMMANDS], slowest, missing[:UNANSWERED])

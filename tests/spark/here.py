@@ -1,0 +1,73 @@
+"""What Spark does for a run, done right here: the same tasks, in the same order each time."""
+
+from __future__ import annotations
+
+import pickle
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from dissect.spark.pipeline import Run, Settings, Watch
+
+
+class Here:
+    """A cluster of nobody else. `scratch`: where captures are unpacked."""
+
+    def __init__(self, scratch: Path | None = None, cores: int = 2) -> None:
+        self.cores = cores
+        self.scratch = str(scratch) if scratch is not None else None
+        self.tasks = 0
+        self.sent_blocks = 0
+
+    def step(self) -> None:
+        """A task begins or ends."""
+        self.tasks += 1
+
+    def each(self, function: Callable[[Any], Any], items: Sequence[Any], watch: Watch) -> list[Any]:
+        function, items = pickle.loads(pickle.dumps((function, list(items))))
+        found = []
+        for item in items:
+            self.step()
+            found.append(function(item))
+        watch(len(items), len(items), 1)
+        return found
+
+    def sent(
+        self,
+        first: Callable[[Any], Any],
+        items: Sequence[Any],
+        others: tuple[Callable[[Any], Any], Sequence[Any], Callable[[Any], Any]] | None,
+        parts: int,
+        second: Callable[[int, Any], Any],
+        watch: Watch,
+    ) -> list[Any]:
+        first, items, others, second = pickle.loads(pickle.dumps((first, list(items), others, second)))
+        blocks: dict[int, list[bytes]] = defaultdict(list)
+        for item in items:
+            self.step()
+            for part, block in first(item):
+                blocks[part].append(block)
+        if others is not None:
+            alone = [block for item in others[1] for block in others[0](item)]
+            for part, block in others[2](iter(alone)):
+                blocks[part].append(block)
+        assert set(blocks) <= set(range(parts))
+        self.sent_blocks += sum(map(len, blocks.values()))
+        found = []
+        for part in range(parts):
+            self.step()
+            found.append(second(part, iter(blocks[part])))
+        watch(1, 1, 1)
+        return found
+
+
+def go(sources: Sequence[Path | str], out: Path | str, cluster: Any = None, *, resume: bool = False, **more: Any) -> Run:
+    """A whole run."""
+    run = Run(Settings([str(source) for source in sources], **more), str(out))
+    try:
+        if run.prepare(resume):
+            run.go(cluster if cluster is not None else Here())
+    finally:
+        run.close()
+    return run
