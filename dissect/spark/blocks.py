@@ -28,7 +28,7 @@ ROUND = 8 << 20
 PIECE = 256 << 10
 """Bytes of a batch in a block, about."""
 
-IN_MEMORY = 48 << 20
+IN_MEMORY = 32 << 20
 """Bytes of blocks that wait for their merging in memory; the others wait in a file."""
 
 ROW = 128

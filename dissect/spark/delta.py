@@ -10,6 +10,7 @@ commits it first. Each table notes what it holds by the same transaction, so not
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
@@ -107,12 +108,16 @@ class Delta:
 
     def captures(self) -> list[Known]:
         """The captures that are in."""
-        found = self._tables[DECIDES].to_pyarrow_table(columns=list(Known._fields)).to_pylist()
+        table = self._tables[DECIDES]
+        table.update_incremental()
+        found = table.to_pyarrow_table(columns=list(Known._fields)).to_pylist()
         return [Known(**row) for row in found]
 
     def committed(self, app: str) -> int:
         """The last transaction of this name."""
-        return int(self._tables[DECIDES].transaction_version(app) or 0)
+        table = self._tables[DECIDES]
+        table.update_incremental()
+        return int(table.transaction_version(app) or 0)
 
     def commit(self, app: str, version: int, files: Mapping[str, Sequence[Written]]) -> None:
         """Add files to the tables; what is in already, by transaction, stays as it is. Raises `Lost`."""
@@ -255,4 +260,5 @@ def _told(error: Exception, out: Folder) -> Exception:
     """What the library says, as one sentence."""
     if not isinstance(error, OSError) and not type(error).__module__.startswith(("deltalake", "_internal")):
         return error
-    return UsageError(f"{out}: {str(error).strip().splitlines()[0]}")
+    lines = [re.sub(r"\x1b\[[0-9;]*m|\u21b3", "", line).strip() for line in str(error).splitlines()]
+    return UsageError(f"{out}: {': '.join(dict.fromkeys((lines[0], lines[-1])))}" if lines else f"{out}: {type(error).__name__}")

@@ -244,6 +244,8 @@ def _remote(source: str, name: str) -> list[str]:
     if places.status(name) is not None:
         return [name]
     if not glob.has_magic(name):
+        if not places.folder(name).exists():
+            raise CaptureError("no such file", name)
         return _of_folder(source, name)
     folder = name[: re.search(r"[*?\[]", name).start()].rpartition("/")[0]  # type: ignore[union-attr]
     fits = re.compile(_regular(name)).fullmatch

@@ -131,7 +131,7 @@ def at_home(work: Work, source: Source) -> Iterator[Block]:
         if source.alone:
             for _, block in alone.add(dependent(batch)):
                 ordered.add(block)
-        rows = simple(batch)
+        rows = simple(batch, work.payload)
         if away is None:
             if work.count:
                 yield from sent.add(rows)
@@ -151,7 +151,7 @@ def at_home(work: Work, source: Source) -> Iterator[Block]:
         for _, block in alone.close():
             ordered.add(block)
         for rows in in_order(ordered.merged(), work.carrying) if ordered.any else ():
-            keep(simple(rows, every=True))
+            keep(simple(rows, work.payload, every=True))
     for _, block in own.close():
         runs.add(block)
     _write(work, source.part, runs.merged())
@@ -169,17 +169,17 @@ def in_time(work: Work, source: Source) -> Iterator[bytes]:
 
 def ordered(work: Work, blocks: Iterable[bytes]) -> Iterator[Block]:
     """What depends on packets of other conversations, for the parts of theirs."""
-    yield from from_order(work.count, blocks, work.carrying)
+    yield from from_order(work.count, blocks, work.payload, work.carrying)
 
 
-def from_order(count: int, blocks: Iterable[bytes], carrying: bool = False) -> Iterator[Block]:
+def from_order(count: int, blocks: Iterable[bytes], payload: bool = True, carrying: bool = False) -> Iterator[Block]:
     """What rows say that depend on each other across conversations, for the parts of theirs."""
     runs = Runs(BY_TIME)
     for block in blocks:
         runs.add(block)
     made = sorter(count)
     for batch in in_order(runs.merged(), carrying) if runs.any else ():
-        yield from made.add(simple(batch, every=True))
+        yield from made.add(simple(batch, payload, every=True))
     yield from made.close()
 
 
@@ -231,14 +231,18 @@ ROWS_CARRIED = 256
 """Rows with open conversations that are read at once: each may be large."""
 
 
-def simple(batch: pa.RecordBatch, every: bool = False) -> pa.RecordBatch:
-    """The rows that are dissected as they are, without what only tells packets apart."""
-    kept = batch.select([name for name in batch.schema.names if name not in ("cooked", "digest")])
+def simple(batch: pa.RecordBatch, payload: bool = True, every: bool = False) -> pa.RecordBatch:
+    """The rows that are dissected as they are, with the columns that this takes. `payload`: it is in them; `every`: all of the rows."""
+    kept = batch.select([name for name in batch.schema.names if name not in (UNSENT if payload else UNSENT[:-1])])
     if every:
         return kept
     kind = kept.column("kind").to_numpy()
     good = (kind == SEGMENT) | (kind == CARRY)
     return kept if good.all() else kept.filter(pa.array(good))
+
+
+UNSENT = ("cooked", "digest", "place")
+"""Columns that only tell packets apart, and the one for payload that is read again."""
 
 
 def dependent(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -33,14 +33,14 @@ FORMATS = ("parquet", "delta", "json", "csv")
 JSON = ("fields", "facts")
 """Columns of JSON text."""
 
-GROUP = 20_000
+GROUP = 5_000
 """Records that a task keeps before it makes columns of them."""
 
 GROUP_BYTES = 32 << 20
 """Bytes of the frames of these records, at most about; the values made of them take a multiple."""
 
 ROW_GROUP = 100_000
-ROW_GROUP_BYTES = 64 << 20
+ROW_GROUP_BYTES = 32 << 20
 """Rows and bytes that a Parquet file holds together: each group costs something for every column, also for those that are null."""
 
 RELATED = ("iggy", "seastar-rpc")

