@@ -81,6 +81,8 @@ class Results(msgspec.Struct):
     """Rows of packets (see `rows.SCHEMA`) to be given together with the next lot; `carry_batch` makes a batch of them."""
     reports: list[Report] = msgspec.field(default_factory=list)
     """What to tell of bugs of ours."""
+    twice: dict[tuple[int, int], tuple[int, int]] = msgspec.field(default_factory=dict)
+    """Of two files that have conversations in common: how many segments of the second the first has too, of how many."""
 
     def carry_batch(self) -> pa.RecordBatch:
         return carry_batch(self.carry)
@@ -214,6 +216,7 @@ def dissect(
             yield from opened.made()
             continue
         segments, flow_id, mark = _segments(batch, mark, reader)
+        _count_twice(segments, flow_id, opened.results.twice)
         low = 0
         for row in carried:
             # What is carried sorts before the packets of its conversations
@@ -290,8 +293,9 @@ class _Opened:
         """What became certain so far."""
         if self._inspector is not None:
             self._take(self._inspector)
-        if self.results.records or self.results.conversations or self.results.carry or self.results.reports:
-            results, self.results = self.results, Results()
+        results = self.results
+        if results.records or results.conversations or results.carry or results.reports or results.twice:
+            self.results = Results()
             self._held = 0
             yield results
 
@@ -414,6 +418,24 @@ def _segments(batch: pa.RecordBatch, mark: tuple[int, int], reader: _Reader) -> 
         _column(batch, "wire").astype(np.int64),
     )
     return segments, _column(batch, "flow_id"), mark
+
+
+def _count_twice(segments: SegmentBatch, flow_id: NDArray[np.int64], twice: dict[tuple[int, int], tuple[int, int]]) -> None:
+    """Count the segments that are alike and come from different files."""
+    if not len(segments) or (segments.file == segments.file[0]).all():
+        return
+    rows = np.flatnonzero(segments.length > 0)
+    columns = (segments.file, segments.length, segments.seq, segments.reverse, flow_id)
+    keys: list[NDArray[np.int64]] = [column[rows].astype(np.int64) for column in columns]
+    order = np.lexsort(keys)
+    file, length, seq, reverse, flow = (key[order] for key in keys)
+    alike = (flow[1:] == flow[:-1]) & (reverse[1:] == reverse[:-1]) & (seq[1:] == seq[:-1]) & (length[1:] == length[:-1])
+    at = np.flatnonzero(alike & (file[1:] != file[:-1]))
+    pairs, counts = np.unique(np.stack([file[at], file[at + 1]]), axis=1, return_counts=True)
+    for (first, second), count in zip(pairs.T.tolist(), counts.tolist(), strict=True):
+        of = int(((file == second) & np.isin(flow, flow[file == first])).sum())
+        before = twice.get((first, second), (0, 0))
+        twice[first, second] = before[0] + count, before[1] + of
 
 
 def _part(segments: SegmentBatch, rows: slice) -> SegmentBatch:

@@ -30,7 +30,7 @@ from dissect.spark.rotation import PACKED, Ready, Rotation, Seen, Taken
 from dissect.spark.session import of_spark
 from dissect.spark.splits import NEVER, Plan, Trouble, digest
 from dissect.spark.tables import TABLES, Input
-from dissect.spark.write import CarryFile, Receipt, Target, Writer, Written, files_of, receipts
+from dissect.spark.write import CarryFile, Receipt, Target, Writer, Written, files_of, receipts, twice
 
 if TYPE_CHECKING:
     from dissect.spark.delta import Delta
@@ -283,6 +283,7 @@ class Follow(Job):
         failed = relate([*state.related, *new])
         state.related = [*state.related, *new][-RELATED_KEPT:]
         last.put("conversations", new)
+        troubles += twice(done, {state.taken[one.path].file: one.path for one in ready})
         last.put("errors", troubles)
         inputs = []
         for at, one in enumerate(ready):

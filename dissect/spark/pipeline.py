@@ -21,7 +21,7 @@ from dissect.spark.keys import NETWORKS
 from dissect.spark.places import Disk, Folder
 from dissect.spark.splits import TARGET, Copy, Plan, Trouble, expand, plan, unpack
 from dissect.spark.tables import TABLES, Input
-from dissect.spark.write import Receipt, Target, Writer, commit, files_of, forget_unnamed, receipts, suspected
+from dissect.spark.write import Receipt, Target, Writer, commit, files_of, forget_unnamed, receipts, suspected, twice
 
 if TYPE_CHECKING:
     from dissect.spark.delta import Delta
@@ -452,6 +452,7 @@ class Run(Job):
         related.sort(key=lambda row: (row.time_ns, row.conversation))
         unrelated = reports_of(relate(related))
         last.put("conversations", related)
+        found.troubles += twice(done, {self._base + index: path for index, path in enumerate(found.files)})
         last.put("errors", found.troubles)
         last.put("files", self._inputs(found))
         if self._delta is None:

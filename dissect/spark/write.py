@@ -26,6 +26,7 @@ from dissect.spark import places
 from dissect.spark.flows import Results
 from dissect.spark.places import Disk, Folder
 from dissect.spark.rows import SCHEMA
+from dissect.spark.splits import Trouble
 from dissect.spark.tables import DATE, TABLES, PointOf, batches, schema, sorted_out
 
 FORMATS = ("parquet", "delta", "json", "csv")
@@ -94,6 +95,8 @@ class Receipt(msgspec.Struct):
     """What to tell of bugs of ours."""
     suspected: ConversationRow | None = None
     """The first conversation that was read as it was asked for, but holds a login of another protocol."""
+    twice: list[tuple[int, int, int, int]] = []
+    """Two files, and of how many segments of the second in conversations of both how many are in the first too: pair, number, total."""
 
 
 class Writer:
@@ -107,6 +110,7 @@ class Writer:
         self._open: dict[str, Any] = {}
         self._waiting: dict[str, list[Any]] = {}
         self._bytes = 0
+        self._twice: dict[tuple[int, int], tuple[int, int]] = {}
 
     def add(self, results: Results) -> None:
         """Take records and conversations."""
@@ -119,6 +123,9 @@ class Writer:
         if doubted:
             self.receipt.suspected = _first([self.receipt.suspected, *doubted])
         self.receipt.reports += results.reports
+        for pair, (found, of) in results.twice.items():
+            before = self._twice.get(pair, (0, 0))
+            self._twice[pair] = before[0] + found, before[1] + of
 
     def put(self, table: str, rows: Sequence[Any]) -> None:
         """Take rows of one table."""
@@ -145,6 +152,7 @@ class Writer:
             self._write(table)
         for table, out in self._open.items():
             self.receipt.files.setdefault(table, []).extend(out.close())
+        self.receipt.twice = [(*pair, *counts) for pair, counts in self._twice.items()]
         self.target.kept.at("receipts", f"{self.part}.json").write(msgspec.json.encode(self.receipt))
         return self.receipt
 
@@ -416,6 +424,37 @@ def suspected(done: Sequence[Receipt]) -> ConversationRow | None:
 
 def _first(rows: Sequence[ConversationRow | None]) -> ConversationRow | None:
     return min((row for row in rows if row is not None), key=lambda row: row.conversation, default=None)
+
+
+TWICE = 4
+"""Files are told to hold the same bytes when of so many segments of common conversations one is in both."""
+
+
+def twice(done: Sequence[Receipt], paths: Mapping[int, str]) -> list[Trouble]:
+    """What to tell of files that hold the same bytes."""
+    counts: dict[tuple[int, int], list[int]] = {}
+    for receipt in done:
+        for first, second, found, of in receipt.twice:
+            count = counts.setdefault((first, second), [0, 0])
+            count[0] += found
+            count[1] += of
+    most: dict[int, tuple[int, int, int]] = {}
+    for (first, second), (found, of) in sorted(counts.items()):
+        if found * TWICE >= of and found > most.get(second, (0, 0, 0))[0]:
+            most[second] = found, of, first
+    return [
+        Trouble(
+            second,
+            paths.get(second, ""),
+            None,
+            None,
+            f"{found:,} of its {of:,} segments with data in conversations that {paths.get(first, '')} has too are the same there: "
+            "merged, they count as retransmissions and mend each other's losses; --separate keeps captures of different points apart",
+            0,
+            False,
+        )
+        for second, (found, of, first) in sorted(most.items())
+    ]
 
 
 def forget_unnamed(target: Target) -> None:

@@ -1,0 +1,165 @@
+"""Captures of several points: one network, or each its own."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dissect.spark.follow import Follow
+from dissect.spark.pipeline import Points, Settings
+from dissect.spark.rotation import Rotation
+from tests.capture.frames import Packet, pcap, sll
+from tests.spark.captures import SNAP, generated, records
+from tests.spark.comparing import same, tables_of, told
+from tests.spark.here import Here, go
+from tests.spark.test_delta import apart
+from tests.spark.test_equality import fragments
+
+
+def write(path: Path, packets: list[Packet], link: int = 1) -> Path:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(pcap(packets, link=link, nano=True, snap=SNAP))
+    return path
+
+
+@pytest.fixture(scope="module")
+def packets(tmp_path_factory: pytest.TempPathFactory) -> list[Packet]:
+    return records(generated(tmp_path_factory.mktemp("points"), 1200, 4))
+
+
+def shifted(packets: list[Packet]) -> list[Packet]:
+    """Other connections with the same addresses at the same time."""
+    found = []
+    for one in packets:
+        (sequence,) = struct.unpack_from(">I", one.data, 38)
+        data = one.data[:38] + struct.pack(">I", sequence + 0x1234_5678 & 0xFFFF_FFFF) + one.data[42:]
+        found.append(Packet(data, one.time_ns + 777))
+    return found
+
+
+def plainly(packets: list[Packet]) -> list[Packet]:
+    return packets
+
+
+def in_fragments(packets: list[Packet]) -> list[Packet]:
+    found: list[Packet] = []
+    for at, one in enumerate(packets):
+        found += fragments(one, at // 3, 48) if at % 3 == 0 and len(one.data) > 120 else [one]
+    return found
+
+
+def cooked(packets: list[Packet]) -> list[Packet]:
+    dice = random.Random(4)
+    found = [Packet(sll(one.data[14:], 4), one.time_ns) for one in packets]
+    found += [Packet(sll(one.data[14:], 0), one.time_ns + 500) for one in packets if dice.random() < 0.7]
+    return sorted(found, key=lambda one: one.time_ns)
+
+
+@pytest.mark.parametrize("split", [1 << 30, 30_000])
+@pytest.mark.parametrize("how", [plainly, in_fragments, cooked])
+def test_captures_of_different_networks_do_not_touch_each_other(
+    packets: list[Packet], tmp_path: Path, how: Callable[[list[Packet]], list[Packet]], split: int
+) -> None:
+    link = 113 if how is cooked else 1
+    # The same packets, those with the same addresses, and again the same.
+    contents = [packets, shifted(packets), packets]
+    files = [write(tmp_path / f"host-{at}" / "a.pcap", how(one), link) for at, one in enumerate(contents)]
+    run = go(files, tmp_path / "out", separate=True, split=split)
+    same(tmp_path / "out", apart(files))
+    assert run.plan is not None and run.plan.troubles == []
+    found = tables_of(tmp_path / "out")
+    points = [str(path.parent) for path in files]
+    assert [row["point"] for row in found["files"]] == points
+    for table in ("messages", "exchanges", "conversations"):
+        assert {row["point"] for row in found[table]} == set(points)
+    assert all(row["point"] == points[row["file"]] for row in found["messages"])
+    assert {row["point"]: 0 for row in found["conversations"]} == dict.fromkeys(points, 0)
+    assert len(found["conversations"]) == 12
+
+
+def test_files_of_one_point_belong_together(packets: list[Packet], tmp_path: Path) -> None:
+    files = [write(tmp_path / "a" / f"{at}.pcap", packets[at * 600 :][:600]) for at in range(2)]
+    other = write(tmp_path / "b" / "0.pcap", shifted(packets))
+    go([*files, other], tmp_path / "out", separate=True)
+    found = tables_of(tmp_path / "out")
+    assert len(found["conversations"]) == 8
+    assert {row["point"]: row["retransmissions"] for row in found["conversations"]} == {str(tmp_path / "a"): 0, str(tmp_path / "b"): 0}
+
+
+def test_the_same_bytes_in_two_files_are_told(packets: list[Packet], tmp_path: Path) -> None:
+    dice = random.Random(1)
+    lossy = [one for one in packets if dice.random() > 0.05]
+    late = [Packet(one.data, one.time_ns + 100) for one in packets]
+    files = [write(tmp_path / "client" / "a.pcap", lossy), write(tmp_path / "server" / "a.pcap", late)]
+    run = go(files, tmp_path / "merged")
+    assert run.plan is not None
+    (trouble,) = run.plan.troubles
+    assert (trouble.file, trouble.path, trouble.fatal, trouble.lost) == (1, str(files[1]), False, 0)
+    assert "--separate keeps captures of different points apart" in trouble.reason
+    assert str(files[0]) in trouble.reason
+    assert [row["fatal"] for row in tables_of(tmp_path / "merged")["errors"]] == [False]
+    assert go(files, tmp_path / "apart", separate=True).plan.troubles == []  # type: ignore[union-attr]
+    assert tables_of(tmp_path / "apart")["gaps"]
+    assert not tables_of(tmp_path / "merged")["gaps"], "they mend each other"
+
+
+def test_a_repetition_where_a_capture_was_rotated_is_none_of_that(packets: list[Packet], tmp_path: Path) -> None:
+    files = [write(tmp_path / "0.pcap", packets[:600]), write(tmp_path / "1.pcap", [*packets[590:600], *packets[600:]])]
+    assert go(files, tmp_path / "out").plan.troubles == []  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "point"),
+    [
+        (None, "/captures/host-7"),
+        (r"host-\d+", "host-7"),
+        (r"host-(\d+)", "7"),
+        (r"(x)|-(?P<point>\d)/", "7"),
+        ("none", "/captures/host-7"),
+    ],
+)
+def test_points_by_folder_or_pattern(pattern: str | None, point: str) -> None:
+    assert Points(Settings([], point=pattern)).of("/captures/host-7/a.pcap") == point
+
+
+def test_followed_hosts_are_kept_apart(packets: list[Packet], tmp_path: Path) -> None:
+    folder, out = tmp_path / "captures", tmp_path / "out"
+    folder.mkdir()
+    more: dict[str, Any] = {"separate": True, "point": r"captures/(\w+)"}
+
+    def begin() -> Follow:
+        made = Follow(Settings([str(folder)], split=30_000, **more), str(out), Rotation(folder, 10**12))
+        made.cluster = Here()
+        return made
+
+    files: list[Path] = []
+    for at in range(3):
+        for name, some in (("a", packets), ("b", shifted(packets))):
+            files.append(write(folder / name / f"{at}.pcap", some[at * 400 : (at + 1) * 400]))
+        work = begin()
+        work.step()
+        work.close()
+    work = begin()
+    while work.step(end=True):
+        pass
+    work.close()
+    # Alone, each is what a plain run says of it.
+    found = tables_of(out)
+    for name in ("a", "b"):
+        go([folder / name], tmp_path / name)
+        alone = tables_of(tmp_path / name)
+        index = {row["path"]: row["file"] for row in alone["files"]}
+        number = {row["file"]: index[row["path"]] for row in found["files"] if row["path"] in index}
+        for table in ("messages", "exchanges", "gaps"):
+            rows = [_renumbered(row, number) for row in found[table] if row["point"] == name]
+            assert told(table, rows) == told(table, alone[table])
+    assert {row["point"] for row in found["conversations"]} == {"a", "b"}
+
+
+def _renumbered(row: dict[str, Any], number: dict[int, int]) -> dict[str, Any]:
+    return row | {key: number[row[key]] for key in ("file", "request_file", "response_file") if row.get(key) is not None}
