@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from dissect.errors import CaptureError, UsageError
+from dissect.spark.arrivals import Arrivals, Offset
 from dissect.spark.rows import DDL
 from dissect.spark.splits import TARGET, Split, expand, plan
 
@@ -31,19 +32,27 @@ def grouped(splits: Sequence[Split], target: int) -> list[list[Split]]:
 @cache
 def source() -> Any:
     """The class to register. Made in a function, since PySpark is imported only where Spark is used."""
-    from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+    from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+    from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles, SupportsTriggerAvailableNow
 
-    class Reader(DataSourceReader):  # type: ignore[misc]
+    class Given:
+        """Options that were checked."""
+
         def __init__(self, options: Any) -> None:
-            self.target = int(options.get("split", TARGET))
+            self.target = _number(options, "split", TARGET, 1)
             self.damaged = options.get("damaged", "fail")
+            self.settle_s = _number(options, "settle", 10, 0)
+            self.most = _number(options, "maxFilesPerTrigger", 0, 0)
             # Spark gives several as a list in JSON.
             paths = options.get("paths")
             self.paths = msgspec.json.decode(paths, type=list[str]) if paths is not None else [one for one in (options.get("path"),) if one]
-            if self.target < 1:
-                raise UsageError(f"option split: {self.target} is no number of bytes")
             if self.damaged not in ("fail", "skip"):
                 raise UsageError(f"option damaged: {self.damaged} must be fail or skip")
+
+    class Reader(DataSourceReader):  # type: ignore[misc]
+        def __init__(self, options: Any) -> None:
+            given = Given(options)
+            self.target, self.damaged, self.paths = given.target, given.damaged, given.paths
 
         def partitions(self) -> Sequence[InputPartition]:
             if not self.paths:
@@ -57,16 +66,40 @@ def source() -> Any:
             return [InputPartition(msgspec.json.encode(group)) for group in grouped(found.splits, self.target)]
 
         def read(self, partition: InputPartition) -> Iterator[Any]:
-            from dissect.spark.rows import read
+            return _read(partition)
 
-            if partition is None or partition.value is None:
-                return
-            for split in msgspec.json.decode(partition.value, type=list[Split]):
-                yield from read(split)
+    class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+        def __init__(self, options: Any) -> None:
+            given = Given(options)
+            if len(given.paths) != 1:
+                raise UsageError("a stream reads the captures of one folder; load(FOLDER) takes it")
+            self.target, self.most = given.target, given.most
+            self.arrivals = Arrivals(given.paths[0], given.settle_s * 1_000_000_000, given.target, given.damaged == "skip")
+            self.end = False
+
+        def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - as Spark calls it
+            self.end = True
+
+        def getDefaultReadLimit(self) -> Any:  # noqa: N802
+            return ReadMaxFiles(self.most) if self.most else ReadAllAvailable()
+
+        def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+            made: dict[str, Any] = msgspec.to_builtins(Offset())
+            return made
+
+        def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:  # noqa: N802
+            return self.arrivals.latest(start, limit.max_files if isinstance(limit, ReadMaxFiles) else None, self.end)
+
+        def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+            return [InputPartition(msgspec.json.encode(group)) for group in grouped(self.arrivals.splits(start, end), self.target)]
+
+        def read(self, partition: InputPartition) -> Iterator[Any]:
+            return _read(partition)
 
     class Packets(DataSource):  # type: ignore[misc]
         """Packets of captures. Options: `split` bytes of a range, `damaged` skip to read what can be read of files that are damaged, cut
-        off or no captures."""
+        off or no captures. Of a stream also `settle`, seconds without change after which the newest capture is read, and
+        `maxFilesPerTrigger`."""
 
         @classmethod
         def name(cls) -> str:
@@ -78,4 +111,23 @@ def source() -> Any:
         def reader(self, schema: Any) -> DataSourceReader:
             return Reader(self.options)
 
+        def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802
+            return StreamReader(self.options)
+
     return Packets
+
+
+def _number(options: Any, name: str, default: int, least: int) -> int:
+    text = str(options.get(name, default))
+    if not text.isdigit() or int(text) < least:
+        raise UsageError(f"option {name}: {text} is no number of at least {least}")
+    return int(text)
+
+
+def _read(partition: Any) -> Iterator[Any]:
+    from dissect.spark.rows import read
+
+    if partition is None or partition.value is None:
+        return
+    for split in msgspec.json.decode(partition.value, type=list[Split]):
+        yield from read(split)
