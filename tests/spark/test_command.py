@@ -6,10 +6,12 @@ import errno
 import io
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
+import zipfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from cli.app import main
 from cli.exits import ExitCode
 from dissect.errors import UsageError
 from dissect.spark.places import folder
-from dissect.spark.session import find_java
+from dissect.spark.session import find_java, retried
 from dissect.spark.tables import TABLES
 from dissect.spark.write import FORMATS, receipts
 from tests.capture.frames import pcap
@@ -380,6 +382,83 @@ def test_the_command_offers_what_the_library_writes() -> None:
     assert pipeline.FORMATS == FORMATS
 
 
+def sent_alone(session: Any, files: list[Path], folder: Path) -> None:
+    """A notebook sends streamdump as the README says, to a Python that lacks it and has all that it needs."""
+    import numpy
+
+    import dissect.spark
+
+    python = folder / "python"
+    packages = Path(numpy.__file__).parents[1]
+    # What a path file in there adds, as this checkout, is not seen then.
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="{packages}:$PYTHONPATH" exec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    call = [str(python), "-c", "import dissect.spark"]
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    lacks = subprocess.run(call, cwd=folder, env=environ, capture_output=True, text=True, check=False)
+    assert "No module named 'dissect" in lacks.stderr
+    wheel = folder / "streamdump-0.1.0-py3-none-any.whl"
+    root = Path(__file__).parents[2]
+    with zipfile.ZipFile(wheel, "w") as made:
+        for package in ("dissect", "cli"):
+            for path in sorted((root / package).rglob("*.py")):
+                made.write(path, path.relative_to(root))
+    spark = session.spark
+    spark.sparkContext.pythonExec = str(python)
+    shutil.copy(wheel, folder / "streamdump.zip")
+    spark.sparkContext.addPyFile(str(folder / "streamdump.zip"))
+    dissect.spark.register(spark)
+    packets = spark.read.format("streamdump.packets").option("split", "50000").load(str(files[0].parent))
+    rows = [row.asDict(recursive=True) for row in dissect.spark.messages(packets, parts=4).collect()]
+    assert told("messages", rows) == plain(files)["messages"]
+
+
+@pytest.mark.parametrize(
+    ("master", "with_retries"),
+    [
+        ("local", "local[1,4]"),
+        ("local[3]", "local[3,4]"),
+        ("local[*]", "local[*,4]"),
+        ("local[2,1]", "local[2,1]"),
+        ("spark://host:7077", "spark://host:7077"),
+    ],
+)
+def test_tasks_of_this_machine_are_tried_again(master: str, with_retries: str) -> None:
+    assert retried(master) == with_retries
+
+
+def killed_once(marks: str) -> int:
+    """A task whose Python the kernel kills, once for each of two."""
+    for name in ("first", "second"):
+        mark = Path(marks, name)
+        if not mark.exists():
+            mark.write_text("")
+            os.kill(os.getpid(), signal.SIGKILL)
+    return len(list(Path(marks).iterdir()))
+
+
+def test_a_python_that_the_kernel_kills_is_not_the_end(session: Any, tmp_path: Path) -> None:
+    assert session.each(killed_once, [str(tmp_path)], lambda *_: None) == [2]
+
+
+def test_following_ends_when_java_does(tmp_path: Path, java_home: str) -> None:
+    (tmp_path / "captures").mkdir()
+    call = command("--follow", str(tmp_path / "captures"), "--out", str(tmp_path / "out"), "--master", "local[1]", "--memory", "1G")
+    process = subprocess.Popen(call, env={**os.environ, "JAVA_HOME": java_home}, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        assert "following" in process.stderr.readline()
+        (jvm,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(jvm), signal.SIGKILL)
+        _, said = process.communicate(timeout=PATIENCE)
+        assert process.returncode == ExitCode.USAGE
+    finally:
+        process.kill()
+        process.communicate()
+    assert said.startswith("streamdump: Spark failed: its Java process has ended: ")
+    assert said.endswith("; the same command goes on\n")
+
+
 @pytest.mark.slow
 def test_a_cluster_that_loses_a_worker_says_the_same(tmp_path: Path, java_home: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyspark
@@ -438,6 +517,7 @@ def test_a_cluster_that_loses_a_worker_says_the_same(tmp_path: Path, java_home: 
             assert run.prepare()
             run.go(session)
             run.close()
+            sent_alone(session, files, tmp_path)
         finally:
             session.close()
         assert killed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,23 @@ def test_micro_batches_say_what_a_plain_run_says(begin: Begin, packets: list[Pac
     assert last.rows["conversations"] == 5
     same(out, files)
     assert not work.state.carry
+
+
+def test_a_small_micro_batch_is_one_task_and_so_is_one_without_packets(
+    begin: Begin, cluster: Any, packets: list[Packet], tmp_path: Path
+) -> None:
+    work = begin(split=1 << 26, parts=None)
+    files = [write(tmp_path / "captures", f"c-{at}.pcap", packets[at * 500 : (at + 1) * 500]) for at in range(3)]
+    for path in files:
+        os.utime(path, (0, 0))
+    assert work.step() is not None
+    assert work.state.carry
+    assert (cluster.tasks, cluster.sent_blocks) == (1, 0)
+    batch = work.step(end=True)
+    assert batch is not None
+    assert (batch.files, batch.packets, batch.rows["conversations"]) == (0, 0, 5)
+    assert (cluster.tasks, cluster.sent_blocks) == (2, 0)
+    same(tmp_path / "out", files)
 
 
 def test_conversations_that_are_over_are_told_before_the_end_but_not_for_a_wrong_clock(

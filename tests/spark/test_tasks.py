@@ -1,0 +1,260 @@
+"""Where conversations are dissected: at home where one task reads all of them, and elsewhere only if not. Without Spark."""
+
+from __future__ import annotations
+
+import gzip
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dissect.spark import blocks, pipeline, splits
+from dissect.spark.blocks import Order, Runs, Sorter
+from dissect.spark.flows import SORTED_BY
+from dissect.spark.rows import SCHEMA, batch_of
+from dissect.spark.splits import plan
+from dissect.spark.tasks import sources
+from tests.capture.frames import Packet, ip4, pcap, sll
+from tests.spark.captures import SNAP, generated, records, rotated
+from tests.spark.comparing import plain, same, tables_of
+from tests.spark.here import Here, go
+from tests.spark.test_equality import fragments
+
+GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
+
+
+@pytest.fixture(scope="module")
+def packets(tmp_path_factory: pytest.TempPathFactory) -> list[Packet]:
+    return records(generated(tmp_path_factory.mktemp("tasks"), 2000, 8))
+
+
+def by_client(packets: list[Packet]) -> list[list[Packet]]:
+    """The packets of each conversation."""
+    found: dict[bytes, list[Packet]] = {}
+    for one in packets:
+        client = next(address for address in (one.data[26:30], one.data[30:34]) if address != bytes([10, 0, 0, 1]))
+        found.setdefault(client, []).append(one)
+    return list(found.values())
+
+
+def written(folder: Path, contents: list[list[Packet]], link: int = 1) -> list[Path]:
+    folder.mkdir()
+    files = [folder / f"{at}.pcap" for at in range(len(contents))]
+    for path, packets in zip(files, contents, strict=True):
+        path.write_bytes(pcap(packets, link=link, nano=True, snap=SNAP))
+    return files
+
+
+def whole(files: list[Path]) -> int:
+    """Bytes of a range by which none of these files is cut, and each is a task of its own, or nearly."""
+    return max(path.stat().st_size for path in files)
+
+
+def test_a_small_capture_is_one_task(packets: list[Packet], tmp_path: Path) -> None:
+    files = written(tmp_path / "files", by_client(packets))
+    cluster = Here()
+    go(files, tmp_path / "out", cluster)
+    assert (cluster.tasks, cluster.sent_blocks) == (1, 0)
+    same(tmp_path / "out", plain(files))
+
+
+def test_conversations_that_lie_within_one_task_are_not_sent(packets: list[Packet], tmp_path: Path) -> None:
+    files = written(tmp_path / "files", by_client(packets))
+    cluster = Here()
+    go(files, tmp_path / "out", cluster, split=whole(files))
+    assert cluster.sent_blocks == 0
+    assert cluster.tasks >= len(files) // 2
+    same(tmp_path / "out", plain(files))
+
+
+def test_only_those_that_several_tasks_read_are_sent(packets: list[Packet], tmp_path: Path) -> None:
+    *alone, first, second = by_client(packets)
+    both = sorted([*first, *second], key=lambda one: one.time_ns)
+    half = len(both) // 2
+    files = written(tmp_path / "files", [*alone, both[:half], both[half:]])
+    found = plan([str(path) for path in files], 1 << 30)
+    made = sources(found, 1)
+    assert [source.away and len(source.away) // 8 for source in made] == [b""] * len(alone) + [None, None]
+    cluster = Here()
+    go(files, tmp_path / "out", cluster, split=whole(files))
+    size = sum(len(one.data) for one in both)
+    assert 0 < cluster.sent_blocks < 4 * size + 100_000
+    same(tmp_path / "out", plain(files))
+
+
+def in_fragments(packets: list[Packet]) -> list[Packet]:
+    found: list[Packet] = []
+    for at, one in enumerate(packets):
+        found += fragments(one, at, 48) if at % 5 == 0 and len(one.data) > 120 else [one]
+    return found
+
+
+def cooked(packets: list[Packet]) -> list[Packet]:
+    found = [Packet(sll(one.data[14:], 4), one.time_ns) for one in packets]
+    found += [Packet(sll(one.data[14:], 0), one.time_ns + 500) for one in packets[::2]]
+    found += [Packet(sll(ip4(bytes(8), protocol=17)), one.time_ns + 3) for one in packets[::7]]
+    return sorted(found, key=lambda one: one.time_ns)
+
+
+@pytest.mark.parametrize("payload", ["shuffle", "reread"])
+@pytest.mark.parametrize("how", [in_fragments, cooked])
+@pytest.mark.parametrize("split", [1 << 30, 100_000, 20_000])
+def test_packets_that_depend_on_each_other(
+    packets: list[Packet], tmp_path: Path, how: Callable[[list[Packet]], list[Packet]], split: int, payload: str
+) -> None:
+    odd = how(packets)
+    link = 113 if how is cooked else 1
+    third = len(odd) // 3
+    files = written(tmp_path / "files", [odd[:third], odd[third : 2 * third], odd[2 * third :]], link)
+    files += written(tmp_path / "more", [[Packet(one.data, one.time_ns) for one in packets[:50]]])
+    go(files, tmp_path / "out", split=split, parts=3, payload=payload)
+    same(tmp_path / "out", plain(files))
+
+
+def test_too_many_conversations_to_be_told_apart_are_all_sent(
+    packets: list[Packet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(splits, "MANY", 3)
+    files = written(tmp_path / "files", by_client(packets))
+    merged = written(tmp_path / "merged", [packets[:1000]])
+    found = plan([str(path) for path in [*files, *merged]], 1 << 30)
+    assert [split.flows is None for split in found.splits] == [False] * len(files) + [True]
+    assert {source.away for source in sources(found, 1)} == {None}
+    go(files + merged, tmp_path / "out", split=whole(files))
+    same(tmp_path / "out", plain(files + merged))
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["here", "by tasks"])
+def test_packed_captures_are_unpacked_once_and_cut(
+    packets: list[Packet], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    unpacked: list[str] = []
+    real = splits.packing
+
+    def counted(raw: Any) -> Any:
+        found = real(raw)
+        if found is not None:
+            unpacked.append(raw.name)
+        return found
+
+    path = tmp_path / "c.pcap.gz"
+    path.write_bytes(gzip.compress(pcap(packets, nano=True, snap=SNAP)))
+    monkeypatch.setattr(splits, "packing", counted)
+    if large:
+        monkeypatch.setattr(pipeline, "LOCALLY", 0)
+    cluster = Here(tmp_path / "scratch")
+    run = go([path], tmp_path / "out", cluster, split=50_000, parts=2)
+    assert run.plan is not None
+    assert len(run.plan.splits) > 3
+    assert unpacked.count(str(path)) == 2, "once for its first bytes"
+    same(tmp_path / "out", plain([path]))
+    (row,) = tables_of(tmp_path / "out")["files"]
+    assert (row["path"], row["size"], row["packets"]) == (str(path), path.stat().st_size, len(packets))
+    assert row["unpacked"] == len(gzip.decompress(path.read_bytes()))
+
+
+@pytest.mark.parametrize("cut", [3000, -4000, -1, 30])
+def test_packed_captures_that_are_cut_off_say_what_a_plain_run_says(packets: list[Packet], tmp_path: Path, cut: int) -> None:
+    from dissect.capture.files import open_capture
+    from dissect.errors import CaptureError
+
+    path = tmp_path / "c.pcap.gz"
+    path.write_bytes(gzip.compress(pcap(packets, nano=True, snap=SNAP))[:cut])
+    with pytest.raises(CaptureError) as error:
+        for _ in open_capture(path):
+            pass
+    run = go([path], tmp_path / "out", split=50_000, parts=2)
+    same(tmp_path / "out", plain([path]) if cut != 30 else {"messages": []})
+    assert run.plan is not None
+    (trouble,) = run.plan.troubles
+    found = error.value
+    assert (trouble.path, trouble.reason, trouble.offset, trouble.packet) == (str(path), found.reason, found.offset, found.packet)
+    assert trouble.lost == (None if cut != 30 else cut)
+
+
+def test_all_golden_captures_at_once(tmp_path: Path) -> None:
+    files = sorted(GOLDEN.glob("*/*.pcap*"))
+    cluster = Here()
+    run = go(files, tmp_path / "out", cluster, split=20_000)
+    assert cluster.sent_blocks
+    assert run.rows["files"] == len(files)
+    same(tmp_path / "out", plain(files))
+
+
+def rows(count: int, dice: random.Random, size: int) -> pa.RecordBatch:
+    """Some rows in no order."""
+    numbers = {name: np.array([dice.randrange(most) for _ in range(count)], np.int64) for name, most in COLUMNS.items()}
+    payload = [dice.randbytes(dice.randrange(size)) for _ in range(count)]
+    columns: dict[str, Any] = {name: pa.array(values).cast(SCHEMA.field(name).type) for name, values in numbers.items()}
+    columns |= {"payload": pa.array(payload, pa.binary()), "length": pa.array([len(one) for one in payload], pa.int32())}
+    return batch_of(columns, count)
+
+
+COLUMNS = {"flow_id": 5, "merge_ns": 4, "file": 3, "number": 6, "kind": 4}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_merged_blocks_are_in_order(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    dice = random.Random(seed)
+    size = dice.choice([1, 50, 2000])
+    for name, value in (("ROUND", dice.choice([1, 5000, 1 << 20])), ("PIECE", dice.choice([1, 700, 1 << 20]))):
+        monkeypatch.setattr(blocks, name, value)
+    monkeypatch.setattr(blocks, "IN_MEMORY", dice.choice([0, 20_000, 1 << 30]))
+    order = Order(SORTED_BY)
+    given = [rows(dice.choice([0, 1, 7, 200]), dice, size) for _ in range(dice.choice([1, 2, 9]))]
+    runs = [Runs(order), Runs(order)]
+    for several in (given[at : at + 2] for at in range(0, len(given), 2)):
+        sorter = Sorter(order, lambda batch: batch.column("flow_id").to_numpy() % 2)
+        for batch in several:
+            for part, block in sorter.add(batch):
+                runs[part].add(block)
+        for part, block in sorter.close():
+            runs[part].add(block)
+    together = pa.Table.from_batches(given, SCHEMA)
+    keys = [(name.removeprefix("-"), "descending" if name.startswith("-") else "ascending") for name in SORTED_BY]
+    expected = list(together.sort_by(keys).to_pylist())
+    for part in range(2):
+        merged = list(runs[part].merged())
+        assert all(batch.num_rows for batch in merged)
+        found = [row for batch in merged for row in batch.to_pylist()]
+        wanted = [row for row in expected if row["flow_id"] % 2 == part]
+        names = [name.removeprefix("-") for name in SORTED_BY]
+        assert [[row[name] for name in names] for row in found] == [[row[name] for name in names] for row in wanted]
+        assert sorted(map(repr, found)) == sorted(map(repr, wanted))
+
+
+def test_a_connection_that_is_larger_than_memory_is_read_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "ROUND", 100_000)
+    monkeypatch.setattr(blocks, "PIECE", 10_000)
+    monkeypatch.setattr(blocks, "IN_MEMORY", 0)
+    order = Order(SORTED_BY)
+    runs = Runs(order)
+    sorter = Sorter(order)
+    count = 0
+    for at in range(100):
+        columns = {name: pa.array(np.zeros(50, np.int64)).cast(SCHEMA.field(name).type) for name in ("flow_id", "file", "kind")}
+        columns["number"] = columns["merge_ns"] = pa.array(np.arange(at * 50, at * 50 + 50))
+        columns |= {"payload": pa.array([bytes(1000)] * 50, pa.binary()), "length": pa.array([1000] * 50, pa.int32())}
+        for _, block in sorter.add(batch_of(columns, 50)):
+            runs.add(block)
+    for _, block in sorter.close():
+        runs.add(block)
+    opened = []
+    real = Runs._open
+    monkeypatch.setattr(Runs, "_open", lambda self, where: opened.append(where) or real(self, where))
+    for batch in runs.merged():
+        assert batch.column("number")[0].as_py() == count
+        count += batch.num_rows
+        assert batch.num_rows <= 12
+        assert len(opened) <= count // 80 + 2, "only what is needed"
+    assert count == 5000
+
+
+def test_rotated_captures_of_all_kinds(packets: list[Packet], tmp_path: Path) -> None:
+    files = rotated(tmp_path / "rotated", packets)
+    go(files, tmp_path / "out", split=20_000, parts=3)
+    same(tmp_path / "out", plain(files))
