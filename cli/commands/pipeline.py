@@ -251,7 +251,6 @@ class _Calls:
     def run(self, settings: Settings, resume: bool) -> int:
         """Captures to tables."""
         from dissect.spark.pipeline import Run
-        from dissect.spark.splits import together
 
         if not settings.append and _taken(self.place):
             raise UsageError(f"{self.out}: is there already; choose another --out, remove it, or --append to Delta tables")
@@ -281,7 +280,7 @@ class _Calls:
             return code
 
         try:
-            return self._with_spark(done, lambda: self._interrupted(run, code), brief=together(run.files) < BRIEF)
+            return self._with_spark(done, lambda: self._interrupted(run, code), brief=run.size < BRIEF)
         finally:
             run.close()
 

@@ -19,7 +19,7 @@ from dissect.model import ConversationRow, Options
 from dissect.spark import places
 from dissect.spark.keys import NETWORKS
 from dissect.spark.places import Disk, Folder
-from dissect.spark.splits import TARGET, Copy, Plan, Trouble, expand, plan, unpack
+from dissect.spark.splits import TARGET, Copy, Plan, Trouble, expand, plan, stamps, unpack
 from dissect.spark.tables import TABLES, Input
 from dissect.spark.write import Receipt, Target, Writer, commit, files_of, forget_unnamed, receipts, suspected, twice
 
@@ -177,7 +177,7 @@ class Job:
 
         def unpacked(packed: Sequence[str]) -> list[Copy]:
             made = [(file, copies.at(f"{uuid.uuid4().hex}.capture").name) for file in packed]
-            large = sum(found.size for file in packed if (found := places.status(file)) is not None) * UNPACKED > LOCALLY
+            large = sum(size for size, _ in stamps(packed).values()) * UNPACKED > LOCALLY
             spread = partial(self._spread, "unpacking", size) if large else map
             return list(spread(_unpacked, made))
 
@@ -261,6 +261,8 @@ class Run(Job):
         super().__init__(settings, show)
         self.out = places.folder(out)
         self.folder = partial_folder(self.out)
+        self.files: list[str] = []
+        self.stamps: dict[str, tuple[int, int]] = {}
         self.plan: Plan | None = None
         self.rows: dict[str, int] = {}
         self.bugs: list[str] = []
@@ -284,6 +286,7 @@ class Run(Job):
         settings = self.settings
         settings.sources = [places.normal(source) for source in settings.sources]
         self.files = expand(settings.sources)
+        self.stamps = stamps(self.files)
         if settings.payload == "reread" and any(places.local(file) is None for file in self.files):
             raise UsageError("--payload reread reads each payload by itself: it is for files of a disk, not of an object store")
         self._resume = resume
@@ -313,7 +316,7 @@ class Run(Job):
             self._known = {(one.head, one.unpacked): one.file for one in captures}
             self._heads = {one.head: one.unpacked for one in captures}
             same = {(one.path, one.size) for one in captures}
-            there = [file for file in self.files if (file, _stamp(file)[0]) not in same]
+            there = [file for file in self.files if (file, self.stamps[file][0]) not in same]
             self.left_out = len(self.files) - len(there)
             self.files = there
         return bool(self.files)
@@ -329,10 +332,9 @@ class Run(Job):
         from dissect.spark.tasks import Work
 
         self.cluster = cluster
-        sizes = {file: _stamp(file) for file in self.files}
-        total = sum(size for size, _ in sizes.values())
+        sizes = {file: self.stamps[file] for file in self.files}
         scratch = places.folder(cluster.scratch) if cluster.scratch else self.folder.at("unpacked")
-        found = self.plan = self._new(self.look(self.files, total, scratch))
+        found = self.plan = self._new(self.look(self.files, self.size, scratch))
         made, count = self.tasks(found)
         parts = len(made) + count
         done = self._begin(State(self.settings, sizes, parts, uuid.uuid4().hex[:8], self._base))
@@ -349,6 +351,11 @@ class Run(Job):
         if len(done) < parts:
             self.dissect(work, made, found.bytes, done.keys(), bool(found.dependent))
         self._finish(found, parts, points)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the captures."""
+        return sum(self.stamps[file][0] for file in self.files)
 
     @property
     def begun(self) -> bool:
@@ -483,7 +490,7 @@ class Run(Job):
         for split in found.splits:
             packets[split.file] += split.packets
         return [
-            Input(self._base + index, path, _stamp(path)[0], packets[self._base + index], self.points.of(path), head, size)
+            Input(self._base + index, path, self.stamps.get(path, (0, 0))[0], packets[self._base + index], self.points.of(path), head, size)
             for index, (path, head, size) in enumerate(zip(found.files, found.heads, found.sizes, strict=True))
         ]
 
@@ -536,8 +543,3 @@ def _lock(folder: Folder) -> int | None:
         os.close(handle)
         raise UsageError(f"{folder.path.parent}: another streamdump writes to {folder.path.name[1:].removesuffix('.partial')}") from error
     return handle
-
-
-def _stamp(file: str) -> tuple[int, int]:
-    found = places.status(file)
-    return (found.size, found.modified_ns) if found is not None else (0, 0)

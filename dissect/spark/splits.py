@@ -274,9 +274,9 @@ def _hidden_as(pattern: str) -> Callable[[str], bool]:
     return lambda name: not any(part[:1] in places.HIDDEN and part[:1] not in wanted for part in name.split("/")[fixed:])
 
 
-def together(files: Sequence[str]) -> int:
-    """The bytes of these files, as far as they are there."""
-    return sum(found.size for found in _each(places.status, files) if found is not None)
+def stamps(files: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Of each file its size and when it was changed, zeros where it is not there."""
+    return {file: tuple(found or (0, 0)) for file, found in zip(files, _each(places.status, files), strict=True)}
 
 
 def _each(function: Callable[[Any], Any], names: Sequence[Any], name: Callable[[Any], str] = str) -> Iterator[Any]:

@@ -24,8 +24,8 @@ from dissect.spark.pipeline import partial_folder
 from dissect.spark.places import folder
 from dissect.spark.rows import SCHEMA
 from dissect.spark.tables import TABLES, schema
-from dissect.spark.views import views
-from dissect.spark.write import receipts
+from dissect.spark.views import form_of, views
+from dissect.spark.write import FORMATS, receipts
 from tests.spark.captures import generated, records, rotated
 from tests.spark.comparing import plain, same, told
 from tests.spark.here import go
@@ -135,21 +135,47 @@ def test_a_run_without_packets_writes_empty_tables(session: Any, tmp_path: Path)
         assert session.spark.sql(query).collect() == []
 
 
-@pytest.mark.parametrize("form", ["json", "csv"])
-def test_other_formats_hold_the_same(session: Any, files: list[Path], tmp_path: Path, form: str) -> None:
-    out = tmp_path / "no pattern [1]{a,b}"
-    run = go(files[:1], out, form=form, parts=2)
-    views(session.spark, folder(out), form)
-    count = session.spark.sql("select count(*), count(variant:key::int), max(time_ns) from messages").collect()[0]
-    wanted = plain(files[:1])["messages"]
-    assert count[0] == count[1] == len(wanted) == run.rows["messages"]
-    if form == "json":
-        lines = [json.loads(line) for path in (out / "messages").iterdir() for line in path.read_text().splitlines()]
-        assert all(isinstance(line["fields"], dict) for line in lines)
-    else:
-        tables = [pa.csv.read_csv(path) for path in (out / "messages").iterdir()]
-        assert sum(table.num_rows for table in tables) == len(wanted)
+COUNTS = "select count(*), count(variant:key::int), max(time_ns), count(fault), count(point) from messages"
+JOINED = "select count(*) from messages join conversations using (conversation) join files on messages.file = files.file"
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_all_forms_hold_the_same_on_a_disk_and_in_a_store(
+    session: Any, files: list[Path], expected: dict[str, list[str]], tmp_path: Path, bucket: str, form: str
+) -> None:
+    wanted = len(expected["messages"])
+    latest = max(json.loads(line)["time_ns"] for line in expected["messages"])
+    for out in (str(tmp_path / "no pattern [1]{a,b}"), f"{bucket}/out"):
+        run = go(files, out, form=form, parts=2)
+        assert form_of(folder(out)) == form
+        views(session.spark, folder(out), form)
+        assert tuple(session.spark.sql(COUNTS).collect()[0]) == (wanted, wanted, latest, 0, wanted)
+        assert session.spark.sql(JOINED).collect()[0][0] == wanted == run.rows["messages"]
+        if form in ("parquet", "delta"):
+            typed = session.spark.sql("select sum(rabbitmq_stream.size) - sum(size) from messages").collect()
+            assert typed[0][0] == -4 * wanted
+    lines = [line for path in (tmp_path / "no pattern [1]{a,b}" / "messages").rglob("*.json") for line in path.read_text().splitlines()]
+    assert len(lines) == (wanted if form == "json" else 0)
+    assert all(isinstance(json.loads(line)["fields"], dict) for line in lines)
+    if form == "csv":
+        tables = [pa.csv.read_csv(path) for path in (tmp_path / "no pattern [1]{a,b}" / "messages").iterdir()]
+        assert sum(table.num_rows for table in tables) == wanted
         assert json.loads(tables[0].column("fields")[0].as_py())
+
+
+def test_what_the_readme_has_for_notebooks_runs_as_written(
+    session: Any, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (Path(__file__).parents[2] / "README.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text[text.index("## Bulk pipeline") :], re.DOTALL)
+    assert len(blocks) == 2
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(files[0].parent, tmp_path / "captures")
+    names: dict[str, Any] = {"spark": session.spark}
+    for block in blocks:
+        exec(block, names)
+    assert "latency_ns" in capsys.readouterr().out
+    assert session.spark.read.parquet(str(tmp_path / "messages")).count() > 100
 
 
 def test_a_wrong_query_says_nothing_by_itself(session: Any, capfd: pytest.CaptureFixture[str]) -> None:

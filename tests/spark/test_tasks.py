@@ -15,6 +15,7 @@ import pytest
 from dissect.spark import blocks, pipeline, splits
 from dissect.spark.blocks import Order, Runs, Sorter
 from dissect.spark.flows import SORTED_BY
+from dissect.spark.places import folder
 from dissect.spark.rows import SCHEMA, batch_of
 from dissect.spark.splits import plan
 from dissect.spark.tasks import sources
@@ -22,6 +23,7 @@ from tests.capture.frames import Packet, ip4, pcap, sll
 from tests.spark.captures import SNAP, generated, records, rotated
 from tests.spark.comparing import plain, same, tables_of
 from tests.spark.here import Here, go
+from tests.spark.test_delta import apart
 from tests.spark.test_equality import fragments
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
@@ -41,9 +43,9 @@ def by_client(packets: list[Packet]) -> list[list[Packet]]:
     return list(found.values())
 
 
-def written(folder: Path, contents: list[list[Packet]], link: int = 1) -> list[Path]:
-    folder.mkdir()
-    files = [folder / f"{at}.pcap" for at in range(len(contents))]
+def written(place: Path, contents: list[list[Packet]], link: int = 1) -> list[Path]:
+    place.mkdir()
+    files = [place / f"{at}.pcap" for at in range(len(contents))]
     for path, packets in zip(files, contents, strict=True):
         path.write_bytes(pcap(packets, link=link, nano=True, snap=SNAP))
     return files
@@ -183,6 +185,74 @@ def test_all_golden_captures_at_once(tmp_path: Path) -> None:
     assert cluster.sent_blocks
     assert run.rows["files"] == len(files)
     same(tmp_path / "out", plain(files))
+
+
+def comparable(tables: dict[str, list[dict[str, Any]]], files: list[str]) -> dict[str, list[str]]:
+    """All columns of all rows, but for what tells how often and in which form a file was read."""
+    assert [row["path"] for row in sorted(tables["files"], key=lambda row: row["file"])] == files
+    found = {}
+    for table in ("messages", "exchanges", "conversations", "gaps", "errors"):
+        # What is wrong with a file may name another.
+        left_out = {"date", "point", "path", "reason" if table == "errors" else ""}
+        found[table] = sorted(repr({name: row[name] for name in sorted(row.keys() - left_out)}) for row in tables[table])
+    return found
+
+
+@pytest.fixture(scope="module")
+def some(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Captures of all families, under names that sort as they are listed."""
+    place = tmp_path_factory.mktemp("some")
+    for at, path in enumerate(sorted(GOLDEN.glob("*/*.pcap*"))[1::5]):
+        (place / f"{at:02}{path.suffix}").write_bytes(path.read_bytes())
+    return sorted(place.iterdir())
+
+
+@pytest.fixture(scope="module")
+def at_once(some: list[Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """What one task says of them."""
+    out = tmp_path_factory.mktemp("at_once") / "out"
+    cluster = Here()
+    go(some, out, cluster)
+    assert cluster.tasks == 1
+    return comparable(tables_of(out), [str(path) for path in some])
+
+
+@pytest.mark.parametrize("how", ["cut", "delta", "packed", "a store", "reread"])
+def test_all_columns_are_the_same_however_they_were_made(
+    some: list[Path], at_once: dict[str, list[str]], tmp_path: Path, bucket: str, how: str
+) -> None:
+    files = [str(path) for path in some]
+    more: dict[str, Any] = {"split": 20_000}
+    form = "delta" if how == "delta" else "parquet"
+    out = f"{bucket}/out" if how == "a store" else str(tmp_path / "out")
+    if how == "packed":
+        files = [str(tmp_path / f"{path.name}.gz") for path in some]
+        for path, name in zip(some, files, strict=True):
+            Path(name).write_bytes(gzip.compress(path.read_bytes()))
+    elif how == "a store":
+        files = [f"{bucket}/captures/{path.name}" for path in some]
+        for path, name in zip(some, files, strict=True):
+            folder(name).write(path.read_bytes())
+    elif how == "reread":
+        more["payload"] = "reread"
+    cluster = Here()
+    go(files, out, cluster, form=form, **more)
+    assert cluster.sent_blocks
+    found = comparable(tables_of(out, form), files)
+    if how == "packed":
+        # Nobody knows how many packed bytes were lost.
+        found["errors"] = at_once["errors"]
+    assert found == at_once
+
+
+def test_each_capture_kept_separate_says_what_it_says_alone(some: list[Path], tmp_path: Path) -> None:
+    folders = []
+    for path in some:
+        folders.append(tmp_path / path.name)
+        folders[-1].mkdir()
+        (folders[-1] / "c").write_bytes(path.read_bytes())
+    go(folders, tmp_path / "out", split=20_000, separate=True)
+    same(tmp_path / "out", apart([one / "c" for one in folders]))
 
 
 def rows(count: int, dice: random.Random, size: int) -> pa.RecordBatch:
