@@ -168,9 +168,8 @@ class Wire:
         self.time_ns += self.random.randint(2_000, 40_000)
         sequence = self.sequence.setdefault(conversation, [self.random.getrandbits(32), self.random.getrandbits(32)])
         client, server = bytes([10, 1, conversation >> 8, conversation & 255]), bytes([10, 0, 0, 1])
-        ends = (client, server, CLIENT_PORT + conversation, SERVER_PORT)
-        if side:
-            ends = (server, client, SERVER_PORT, CLIENT_PORT + conversation)
+        port = CLIENT_PORT + conversation % 20_000
+        ends = (server, client, SERVER_PORT, port) if side else (client, server, port, SERVER_PORT)
         tcp = (
             struct.pack(">HHIIBBHHH", ends[2], ends[3], sequence[side], sequence[1 - side], 0x80, flags, 512, 0, 0)
             + b"\x01\x01\x08\x0a"

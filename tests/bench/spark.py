@@ -1,12 +1,20 @@
-"""What the pipeline costs beside the plain engine and tshark, on one generated capture.
+"""What the pipeline costs beside the plain engine, on captures that are made on the spot.
 
-python tests/bench/spark.py [--bytes 2000] [--growth 500,1000,4000] [--master local[2]] [--tshark-bytes 200] [--no-tshark]
+python tests/bench/spark.py [--rows tiny,mix:60,small:60,...] [--master local[2]] [--more='--payload reread'] [--tshark]
 
-The capture has 400 conversations of RabbitMQ Streams, one of them with a third of the bytes, and 0.2 % of the segments late or repeated.
+| row | capture |
+| --- | --- |
+| tiny | one golden capture |
+| mix:MB | copies of golden captures, interleaved (`mix.py`) |
+| small:MB | 400 conversations of small messages, one of them with a third of the bytes, 0.2 % of the segments late or repeated |
+| files:N | so many files with a conversation each |
+| conversations:N | one file of so many conversations |
+| connection:MB | one connection |
+
 Prints wall and CPU seconds, MB/s and messages/s per core (bytes and messages by CPU seconds), the CPU seconds and the largest resident
-memory of the driver, the JVM and the Python workers (of one of them, and of all processes together at any one time). Ends with an error
-where the tables say anything else than the plain engine: counts, bytes and latencies of each kind of record are compared.
-`tshark -T json`, whose output is parsed packet by packet, takes the first `--tshark-bytes` of the same file, 0 for all of it.
+memory of the driver, the JVM and the Python workers (of one of them, and of all processes together at any one time), and for the pipeline
+its CPU seconds beyond 20 s for the start as a multiple of the plain engine's. Ends with an error where the tables say anything else than
+the plain engine: counts, bytes and latencies of each kind of record are compared.
 """
 
 from __future__ import annotations
@@ -29,8 +37,12 @@ import msgspec
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from tests.bench.generate import Peer, Wire
+from tests.bench import mix
+from tests.bench.generate import Peer, Wire, write
 
+SMALL = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream" / "handshake_close_405.pcap"
+ROWS = "tiny,mix:60,mix:250,mix:1000,small:60,small:250,small:1000,files:1000,conversations:30000,connection:500"
+START_S = 20
 CONVERSATIONS = 400
 TICKS = os.sysconf("SC_CLK_TCK")
 SPOILT = 0.001
@@ -58,23 +70,47 @@ class Spoiling:
             self.out.write(record[:8] + late[8:])
 
 
-def generate(path: Path, size: int) -> None:
+def generate(path: Path, size: int, conversations: int = CONVERSATIONS) -> None:
     """Writes a capture of about `size` bytes."""
     with path.open("wb") as file:
         wire = Wire(Spoiling(file), 1)  # type: ignore[arg-type]
         file.write(struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 65_535, 1))
-        small = [Peer(one, 8, False).traffic() for one in range(CONVERSATIONS)]
-        for one in range(CONVERSATIONS):
+        small = [Peer(one, 8, False).traffic() for one in range(conversations)]
+        for one in range(conversations):
             for side, flags in ((0, 0x02), (1, 0x12), (0, 0x10)):
                 wire.packet(one, side, flags)
         dice = random.Random(7)
         while True:
             for _ in range(2000):
-                one = 0 if dice.random() < 1 / 3 else dice.randrange(CONVERSATIONS)
+                one = 0 if dice.random() < 1 / 3 else dice.randrange(conversations)
                 side, payload = next(small[one])
                 wire.data(one, side, payload)
             if file.tell() >= size:
                 return
+
+
+def make(row: str, folder: Path) -> list[Path]:
+    """The captures of a row."""
+    kind, _, number = row.partition(":")
+    many = int(number or 0)
+    path = folder / "capture.pcap"
+    if kind == "tiny":
+        shutil.copy(SMALL, path)
+    elif kind == "mix":
+        mix.write(path, many * 1_000_000)
+    elif kind == "small":
+        generate(path, many * 1_000_000)
+    elif kind == "connection":
+        generate(path, many * 1_000_000, 1)
+    elif kind == "conversations":
+        write(path, many * 12, many, 2, amqp=False)
+    elif kind == "files":
+        for at in range(many):
+            write(folder / f"{at:05}.pcap", 150, 1, 2, amqp=False, seed=at)
+        return sorted(folder.glob("0*.pcap"))
+    else:
+        raise SystemExit(f"{row}: there is no such row")
+    return [path]
 
 
 class Watch:
@@ -220,63 +256,41 @@ def number(totals: Totals) -> int:
     return sum(count for (record, _), (count, _, _) in totals.items() if record == "message")
 
 
-def beginning(capture: Path, size: int, out: Path) -> Path:
-    """The whole packets in the first bytes of a capture; 0: the capture."""
-    if not 0 < size < capture.stat().st_size:
-        return capture
-    with capture.open("rb") as read, out.open("wb") as write:
-        write.write(read.read(24))
-        while write.tell() < size:
-            head = read.read(16)
-            write.write(head + read.read(int.from_bytes(head[8:12], "little")))
-    return out
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--bytes", type=int, default=2000, help="of the capture, in millions")
-    parser.add_argument("--growth", default="500,1000,4000", help="other sizes for the pipeline alone")
+    parser.add_argument("--rows", default=ROWS)
     parser.add_argument("--master", default="local[2]")
-    parser.add_argument("--tshark-bytes", type=int, default=200, help="of the capture that tshark reads, in millions; 0: all")
-    parser.add_argument("--tshark", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--more", default="", help="more options of the pipeline")
+    parser.add_argument("--tshark", action="store_true", help="also tshark -T json, parsed packet by packet")
     options = parser.parse_args()
     own = [sys.executable, "-m", "cli"]
     print(f"{'':<38}{'wall s':>8}{'CPU s':>8}{'MB/CPUs':>9}{'msg/CPUs':>12}   CPU and largest resident memory of")
-    with tempfile.TemporaryDirectory(prefix="streamdump-bench-") as name:
-        folder = Path(name)
-        capture = folder / "capture.pcap"
-
-        def pipeline(what: str, expected: Totals | None, *more: str) -> None:
-            out = folder / "out"
-            call = [*own, "pipeline", str(capture), "--out", str(out), "--master", options.master, "-q", *more]
-            cost = timed("driver", call)
-            totals = written(out)
-            if expected is not None and totals != expected:
-                raise SystemExit(f"{what}: {totals} instead of {expected}")
-            show(what, capture.stat().st_size, number(totals), cost)
-            shutil.rmtree(out)
-
-        generate(capture, options.bytes * 1_000_000)
-        size = capture.stat().st_size
-        lines = folder / "plain.json"
-        with lines.open("wb") as out:
-            cost = timed("process", [*own, "--json", "--exchanges", str(capture)], stdout=out, stderr=subprocess.DEVNULL)
-        with lines.open("rb") as read:
-            totals = told(read)
-        lines.unlink()
-        show("plain engine, --json --exchanges", size, number(totals), cost)
-        pipeline("pipeline, shuffle", totals)
-        pipeline("pipeline, reread", totals, "--payload", "reread")
-        if options.tshark and shutil.which("tshark"):
-            part = beginning(capture, options.tshark_bytes * 1_000_000, folder / "part.pcap")
-            call = ["tshark", "-n", "-r", str(part), "-T", "json"]
-            parse = [sys.executable, str(Path(__file__).with_name("parse.py"))]
-            of = "all" if part == capture else f"the first {part.stat().st_size / 1e6:,.0f} MB"
-            show(f"tshark -T json | parse, {of}", part.stat().st_size, 0, timed("tshark", call, parse, stderr=subprocess.DEVNULL))
-        for other in options.growth.split(","):
-            if other:
-                generate(capture, int(other) * 1_000_000)
-                pipeline(f"pipeline, {other} MB", None)
+    for row in options.rows.split(","):
+        with tempfile.TemporaryDirectory(prefix="streamdump-bench-") as name:
+            folder = Path(name)
+            captures = make(row, folder)
+            size = sum(path.stat().st_size for path in captures)
+            lines = folder / "plain.json"
+            with lines.open("wb") as out:
+                call = [*own, "--json", "--exchanges", *map(str, captures)]
+                plain = timed("process", call, stdout=out, stderr=subprocess.DEVNULL)
+            with lines.open("rb") as read:
+                totals = told(read)
+            lines.unlink()
+            show(f"{row}, plain engine", size, number(totals), plain)
+            tables = folder / "tables"
+            call = [*own, "pipeline", *map(str, captures), "--out", str(tables), "--master", options.master, *options.more.split()]
+            cost = timed("driver", call, stderr=subprocess.DEVNULL)
+            found = written(tables)
+            if found != totals:
+                raise SystemExit(f"{row}: {found} instead of {totals}")
+            show(f"{row}, pipeline", size, number(totals), cost)
+            beyond = sum(cost.cpu.values()) - START_S
+            print(f"{'':<38}{beyond / sum(plain.cpu.values()):>16.2f} times the plain engine, beyond {START_S} s")
+            if options.tshark and shutil.which("tshark") and len(captures) == 1:
+                call = ["tshark", "-n", "-r", str(captures[0]), "-T", "json"]
+                parse = [sys.executable, str(Path(__file__).with_name("parse.py"))]
+                show(f"{row}, tshark -T json | parse", size, 0, timed("tshark", call, parse, stderr=subprocess.DEVNULL))
 
 
 if __name__ == "__main__":
