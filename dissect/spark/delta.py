@@ -14,13 +14,14 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
 import pyarrow as pa
 
 from dissect.errors import UsageError
+from dissect.spark.known import Known
 from dissect.spark.places import Disk, Folder
 from dissect.spark.tables import DATE, SCHEMA, SCHEMA_KEY, TABLES, schema
 from dissect.spark.write import Written
@@ -45,16 +46,6 @@ RETENTION_HOURS = 168
 
 class Lost(UsageError):
     """Another writer has begun since."""
-
-
-class Known(NamedTuple):
-    """A capture that is in the tables."""
-
-    file: int
-    path: str
-    size: int
-    head: str
-    unpacked: int | None
 
 
 def check() -> None:

@@ -18,8 +18,9 @@ from dissect.inspector import relate
 from dissect.model import ConversationRow, Options
 from dissect.spark import places
 from dissect.spark.keys import NETWORKS
+from dissect.spark.known import Captures
 from dissect.spark.places import Disk, Folder
-from dissect.spark.splits import TARGET, Copy, Plan, Trouble, expand, plan, stamps, unpack
+from dissect.spark.splits import HEAD, TARGET, Copy, Plan, Trouble, each, expand, plan, stamps, unpack
 from dissect.spark.tables import TABLES, Input
 from dissect.spark.write import Receipt, Target, Writer, commit, files_of, forget_unnamed, receipts, suspected, twice
 
@@ -277,8 +278,7 @@ class Run(Job):
         self._written = False
         self._lock: int | None = None
         self._delta: Delta | None = None
-        self._known: dict[tuple[str, int | None], int] = {}
-        self._heads: dict[str, int | None] = {}
+        self._known = Captures()
         self._base = 0
 
     def prepare(self, resume: bool = False) -> bool:
@@ -311,12 +311,10 @@ class Run(Job):
             _commit_delta(delta, intent)
             self.folder.at("commit.json").remove()
         if self.settings.append:
-            captures = delta.captures()
-            self._base = max((one.file + 1 for one in captures), default=0)
-            self._known = {(one.head, one.unpacked): one.file for one in captures}
-            self._heads = {one.head: one.unpacked for one in captures}
-            same = {(one.path, one.size) for one in captures}
-            there = [file for file in self.files if (file, self.stamps[file][0]) not in same]
+            self._known = known = Captures(delta.captures())
+            self._base = known.next
+            in_already = each(lambda file: known.same(file, self.stamps[file][0]), self.files)
+            there = [file for file, left_out in zip(self.files, in_already, strict=True) if not left_out]
             self.left_out = len(self.files) - len(there)
             self.files = there
         return bool(self.files)
@@ -398,16 +396,20 @@ class Run(Job):
 
     def _new(self, found: Plan) -> Plan:
         """A plan without the captures that are in already, its files counted from the first index of this run."""
-        again = {index for index, key in enumerate(zip(found.heads, found.sizes, strict=True)) if key in self._known}
-        self.left_out += len(again)
-        troubles = [one for one in found.troubles if one.file not in again]
+        again = set()
+        grown = []
+        begins = {split.file: split.path for split in found.splits}
         for index, (path, head, size) in enumerate(zip(found.files, found.heads, found.sizes, strict=True)):
-            if index not in again and head in self._heads:
-                before = self._heads[head] or 0
+            if self._known.has(head, size):
                 again.add(index)
-                troubles = [one for one in troubles if one.file != index]
+                continue
+            before = self._known.before(head, partial(places.pieces, begins.get(index, path), 0, HEAD))
+            if before is not None:
                 reason = f"has another size than when it was read ({before:,} bytes); --follow reads captures on that grow"
-                troubles.append(Trouble(index, path, before or None, None, reason, max((size or 0) - before, 0)))
+                grown.append(Trouble(index, path, before or None, None, reason, max((size or 0) - before, 0)))
+        self.left_out += len(again)
+        again.update(one.file for one in grown)
+        troubles = [*(one for one in found.troubles if one.file not in again), *grown]
         kept = [index for index in range(len(found.files)) if index not in again]
         at = {index: self._base + place for place, index in enumerate(kept)}
         late = self._base + len(kept)

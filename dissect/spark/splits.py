@@ -21,6 +21,7 @@ import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from heapq import heappop, heapreplace
 from pathlib import Path
 from typing import Any, BinaryIO, cast
@@ -276,11 +277,11 @@ def _hidden_as(pattern: str) -> Callable[[str], bool]:
 
 def stamps(files: Sequence[str]) -> dict[str, tuple[int, int]]:
     """Of each file its size and when it was changed, zeros where it is not there."""
-    return {file: tuple(found or (0, 0)) for file, found in zip(files, _each(places.status, files), strict=True)}
+    return {file: tuple(found or (0, 0)) for file, found in zip(files, each(places.status, files), strict=True)}
 
 
-def _each(function: Callable[[Any], Any], names: Sequence[Any], name: Callable[[Any], str] = str) -> Iterator[Any]:
-    """The results of a function for some files, for those of an object store several at a time."""
+def each(function: Callable[[Any], Any], names: Sequence[Any], name: Callable[[Any], str] = str) -> Iterator[Any]:
+    """The results of a function for some files (`name` tells which), for those of an object store several at a time."""
     if len(names) < 2 or places.local(name(names[0])) is not None:
         return map(function, names)
     with ThreadPoolExecutor(AT_ONCE) as pool:
@@ -301,7 +302,7 @@ def plan(
     """
     count = len(files)
     result = Plan(list(files), [], [], [NEVER] * count, [NEVER] * count, [""] * count, [None] * count)
-    begun: list[Piece | CaptureError] = list(_each(_begun, files))
+    begun: list[Piece | CaptureError] = list(each(_begun, files))
     packed = [index for index, one in enumerate(begun) if isinstance(one, Piece) and one.format == PACKED]
     copies: dict[int, Copy] = {}
     if packed and unpacked is not None:
@@ -324,7 +325,7 @@ def plan(
             for place, near in enumerate(whole.nexts, 1):
                 pieces[-1].append(msgspec.structs.replace(whole, start=None, near=near, nexts=whole.nexts[place:]))
     every = [piece for many in pieces for piece in many]
-    found = iter(run(examine, every) if run is not None else _each(examine, every, lambda piece: piece.path))
+    found = iter(run(examine, every) if run is not None else each(examine, every, lambda piece: piece.path))
     for index, many in zip(indexes, pieces, strict=True):
         examined = [next(found) for _ in many]
         if any(one.secrets for one in (*many, *examined)):
@@ -402,6 +403,20 @@ def unpack(path: str, to: str) -> Copy:
             copy.error = error.reason if isinstance(error, CaptureError) else str(error)
         out.close()
     return copy
+
+
+def head_of(path: str) -> str:
+    """The digest of a capture's first bytes, unpacked, as a plan has it; empty where it is none."""
+    begun = _begun(path)
+    if isinstance(begun, CaptureError) or begun.format != PACKED:
+        return "" if isinstance(begun, CaptureError) else begun.digest
+    data = b""
+    with places.open_input(path) as stream, suppress(Damaged, CaptureError):
+        for piece in packing(Raw(stream, path)) or ():
+            data += piece
+            if len(data) >= HEAD:
+                break
+    return digest(data[:HEAD])
 
 
 def _begin_section(piece: Piece, data: bytes) -> None:

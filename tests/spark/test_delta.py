@@ -277,3 +277,46 @@ def test_in_a_store_too(bucket: str, files: list[Path], monkeypatch: pytest.Monk
     assert not partial_folder(folder(out)).names()
     options = {"AWS_ALLOW_HTTP": "true"}
     assert polars.read_delta(f"{out}/messages", storage_options=options).height == len(found["messages"])
+
+
+def test_what_is_no_capture_is_told_each_for_itself_and_once(tmp_path: Path) -> None:
+    packed = gzip.compress(b"noise" * 900)
+    names = {"noise": b"noise" * 100, "other": b"other noise" * 300, "empty": b"", "cut.gz": packed[:4], "noise.gz": packed}
+    for name, data in names.items():
+        (tmp_path / name).write_bytes(data)
+        run = add([tmp_path / name], tmp_path / "out")
+        assert (run.left_out, run.rows["errors"]) == (0, 1)
+    assert add([tmp_path / name for name in names], tmp_path / "out").left_out == 5
+    found = tables_of(tmp_path / "out", "delta")
+    assert sorted(row["path"] for row in found["errors"]) == sorted(str(tmp_path / name) for name in names)
+
+
+def test_short_captures_are_known_again_too(packets: list[Packet], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (tmp_path / "begun").write_bytes(pcap([], nano=True, snap=SNAP))
+    (tmp_path / "short").write_bytes(pcap(packets[:5], nano=True, snap=SNAP))
+    add([tmp_path / "begun", tmp_path / "short"], out)
+    (tmp_path / "begun").write_bytes(pcap(packets[400:800], nano=True, snap=SNAP))
+    longer = pcap(packets[:400], nano=True, snap=SNAP)
+    (tmp_path / "short").write_bytes(longer)
+    (tmp_path / "longer.gz").write_bytes(gzip.compress(longer))
+    run = add([tmp_path / "begun", tmp_path / "short", tmp_path / "longer.gz"], out)
+    assert run.plan is not None
+    assert run.plan.files == [str(tmp_path / "begun")], "of which there was nothing yet but its header"
+    assert [Path(one.path).name for one in run.plan.troubles] == ["short", "longer.gz"]
+    assert all("has another size than when it was read (" in one.reason for one in run.plan.troubles)
+
+
+def test_a_name_that_a_ring_uses_again_is_another_capture(packets: list[Packet], tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for suffix, pack in (("", bytes), (".gz", lambda data: gzip.compress(data, 0, mtime=0))):
+        path = tmp_path / f"ring.pcap{suffix}"
+        path.write_bytes(pack(pcap(packets[:400], nano=True, snap=SNAP)))
+        size = path.stat().st_size
+        assert add([path], out).left_out == bool(suffix), "packed it is in already"
+        assert add([path], out).left_out == 1
+        later = [Packet(one.data, one.time_ns + (1 + len(suffix)) * 86_400_000_000_000) for one in packets[:400]]
+        path.write_bytes(pack(pcap(later, nano=True, snap=SNAP)))
+        assert path.stat().st_size == size
+        assert add([path], out).left_out == 0
+    assert len(tables_of(out, "delta")["files"]) == 3
