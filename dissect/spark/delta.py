@@ -13,6 +13,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
 from urllib.parse import quote
@@ -130,8 +131,9 @@ class Delta:
                     raise Lost(f"{self._out}: another streamdump writes to it; nothing was added") from error
 
     def compact(self) -> int:
-        """Put small files together where there are many; how many are gone."""
+        """Put small files together where there are many; how many are gone. What fails is left for the next time: all rows are in."""
         from deltalake import WriterProperties
+        from deltalake.exceptions import DeltaError
 
         gone = 0
         for name in TABLES:
@@ -144,9 +146,10 @@ class Delta:
                     sizes[key] = sizes.get(key, 0) + 1
             if max(sizes.values(), default=0) >= TOGETHER:
                 properties = WriterProperties(compression="ZSTD")
-                done = table.optimize.compact(target_size=TARGET_BYTES, max_concurrent_tasks=1, writer_properties=properties)
-                gone += done["numFilesRemoved"]
-                table.vacuum(retention_hours=RETENTION_HOURS, dry_run=False)
+                with suppress(DeltaError, OSError):
+                    done = table.optimize.compact(target_size=TARGET_BYTES, max_concurrent_tasks=1, writer_properties=properties)
+                    gone += done["numFilesRemoved"]
+                    table.vacuum(retention_hours=RETENTION_HOURS, dry_run=False)
         return gone
 
     def _options(self) -> dict[str, str]:

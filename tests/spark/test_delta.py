@@ -230,6 +230,26 @@ def test_small_files_are_put_together(files: list[Path], tmp_path: Path, monkeyp
     assert table._tables["files"].history(1)[0]["operation"] == "OPTIMIZE"
 
 
+def test_what_cannot_be_put_together_now_is_so_later(files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from deltalake.exceptions import CommitFailedError
+    from deltalake.table import TableOptimizer
+
+    def beaten(*arguments: Any, **more: Any) -> None:
+        raise CommitFailedError("another one rewrote these files")
+
+    monkeypatch.setattr(delta, "TOGETHER", 2)
+    out = tmp_path / "out"
+    with monkeypatch.context() as patched:
+        patched.setattr(TableOptimizer, "compact", beaten)
+        add(files[:1], out)
+        add(files[1:2], out)
+    add(files[2:], out)
+    table = Delta(folder(out))
+    table.read()
+    assert len(table.files("files")) == 1
+    same(out, apart(files), "delta")
+
+
 def test_others_read_it(files: list[Path], tmp_path: Path) -> None:
     import duckdb
     import polars
