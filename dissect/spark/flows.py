@@ -41,15 +41,13 @@ from dissect.spark.keys import UNUSED, flow_ids
 from dissect.spark.rows import (
     CARRY,
     CARRY_IN_ORDER,
-    COLUMNS,
     EARLIEST,
     FRAGMENT,
     LATEST,
     REPEATED,
     ROWS,
     SEGMENT,
-    batch_of,
-    carry_batch,
+    batch_of_rows,
 )
 from dissect.tls import stage  # noqa: F401 - whose classes are in what was carried
 from dissect.tls.keys import KeyLog
@@ -78,14 +76,14 @@ class Results(msgspec.Struct):
     records: list[Linked] = msgspec.field(default_factory=list)
     conversations: list[ConversationRow] = msgspec.field(default_factory=list)
     carry: list[dict[str, Any]] = msgspec.field(default_factory=list)
-    """Rows of packets (see `rows.SCHEMA`) to be given together with the next lot; `carry_batch` makes a batch of them."""
+    """Rows of packets (see `rows.SCHEMA`) to be given together with the next lot, and in `carry_batch` as a batch."""
     reports: list[Report] = msgspec.field(default_factory=list)
     """What to tell of bugs of ours."""
     twice: dict[tuple[int, int], tuple[int, int]] = msgspec.field(default_factory=dict)
     """Of two files that have conversations in common: how many segments of the second the first has too, of how many."""
 
     def carry_batch(self) -> pa.RecordBatch:
-        return carry_batch(self.carry)
+        return batch_of_rows(self.carry)
 
 
 class FlowInspector(Inspector):
@@ -330,8 +328,7 @@ class _Opened:
 
 
 def _carry(kind: int, flow_id: int, flow: bytes, time_ns: int, payload: bytes) -> dict[str, Any]:
-    row: dict[str, Any] = dict.fromkeys(COLUMNS)
-    return row | {
+    return {
         "kind": kind,
         "file": 0,
         "number": 0,
@@ -496,11 +493,8 @@ def in_order(batches: Iterator[pa.RecordBatch], carry: bool = False) -> Iterator
                         }
                     )
         for start in range(0, len(rows), ROWS):
-            some = rows[start : start + ROWS]
-            table = batch_of({}, len(some))
-            arrays = [pa.array([row.get(field.name) for row in some], field.type) for field in table.schema]
-            yield pa.RecordBatch.from_arrays(arrays, schema=table.schema)
+            yield batch_of_rows(rows[start : start + ROWS])
     if carry:
         for seen in networks.values():
             seen.duplicates.forget()
-        yield carry_batch([_carry(CARRY_IN_ORDER, 0, bytes(40), 0, state.encode(networks))])
+        yield batch_of_rows([_carry(CARRY_IN_ORDER, 0, bytes(40), 0, state.encode(networks))])

@@ -15,22 +15,20 @@ import time
 import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from dissect.errors import CaptureError, UsageError
-from dissect.inspector import relate
 from dissect.model import ConversationRow, Options
 from dissect.spark import places
-from dissect.spark.pipeline import Job, Points, Progress, Settings, reports_of, texts_of
+from dissect.spark.pipeline import Job, Points, Progress, Settings, texts_of
 from dissect.spark.places import Disk, Folder
-from dissect.spark.rotation import PACKED, Ready, Rotation, Seen, Taken
+from dissect.spark.rotation import PACKED, Ready, Rotation, Seen, Taken, same_file
 from dissect.spark.session import of_spark
-from dissect.spark.splits import NEVER, Plan, Trouble, digest
+from dissect.spark.splits import NEVER, Plan, Trouble
 from dissect.spark.tables import TABLES, Input
-from dissect.spark.write import CarryFile, Receipt, Target, Writer, Written, files_of, receipts, twice
+from dissect.spark.write import CarryFile, Receipt, Target, Written, files_of, receipts, twice
 
 if TYPE_CHECKING:
     from dissect.spark.delta import Delta
@@ -166,10 +164,10 @@ class Follow(Job):
             try:
                 return self._batch(ready, [one.trouble for one in ended if one.trouble is not None], last)
             except Exception as error:
-                if not isinstance(error, OSError | CaptureError | _Changed) and not of_spark(error):
+                if not isinstance(error, OSError | CaptureError) and not of_spark(error):
                     raise
                 # A ring deletes files. What is still there is read, what is not is in `errors` next time.
-                gone = [one for one in ready if not _unchanged(one)]
+                gone = [one for one in ready if not same_file(one.path, one)]
                 if not gone:
                     raise
                 self._lost(gone)
@@ -208,8 +206,7 @@ class Follow(Job):
             parts = len(made) + count
         copies.remove()
         done = list(receipts(folder).values())
-        last_receipt, unrelated = self._finish(state, found, ready, done, parts, troubles, target)
-        done.append(last_receipt)
+        done.append(self._finish(state, found, ready, done, parts, troubles, target))
         state.packets += packets
         rows = {table: sum(one.rows.get(table, 0) for one in done) for table in TABLES}
         state.rows = {table: before.rows.get(table, 0) + rows[table] for table in TABLES}
@@ -221,8 +218,7 @@ class Follow(Job):
             state.written[table].append(file)
         self._commit(state)
         paths = {taken.file: path for path, taken in state.taken.items()}
-        bugs = texts_of([*reports_of(unrelated), *(report for one in done for report in one.reports)], paths)
-        return Batch(state.batch, len(ready), packets, rows, troubles, bugs)
+        return Batch(state.batch, len(ready), packets, rows, troubles, texts_of(done, paths))
 
     def _take(self, state: State, ready: list[Ready], found: Plan) -> list[Trouble]:
         """Give files their index of this run, leave out what was read before, and note what is read now; the troubles to tell."""
@@ -275,16 +271,8 @@ class Follow(Job):
 
     def _finish(
         self, state: State, found: Plan, ready: list[Ready], done: Sequence[Receipt], part: int, troubles: list[Trouble], target: Target
-    ) -> tuple[Receipt, list[str]]:
-        """Write what needs all parts; with the receipt what to report of exceptions."""
-        last = Writer(target, part, state.points)
-        new = [row for receipt in done for row in receipt.related]
-        new.sort(key=lambda row: (row.time_ns, row.conversation))
-        failed = relate([*state.related, *new])
-        state.related = [*state.related, *new][-RELATED_KEPT:]
-        last.put("conversations", new)
-        troubles += twice(done, {state.taken[one.path].file: one.path for one in ready})
-        last.put("errors", troubles)
+    ) -> Receipt:
+        """Write what needs all parts."""
         inputs = []
         for at, one in enumerate(ready):
             taken = state.taken[one.path]
@@ -294,12 +282,11 @@ class Follow(Job):
             if before is None or taken.packets > packets:
                 more = found.heads[at], found.sizes[at]
                 inputs.append(Input(taken.file, taken.path, taken.size - size, taken.packets - packets, self.points.of(one.path), *more))
-        last.put("files", inputs)
-        if state.batch == 1 and self._delta is None:
-            for table in TABLES:
-                if not any(table in receipt.files for receipt in done) and not last.waits(table):
-                    last.empty(table)
-        return last.close(), failed
+        troubles += twice(done, {state.taken[one.path].file: one.path for one in ready})
+        complete = state.batch == 1 and self._delta is None
+        last, related = self.last_part(target, part, state.points, done, troubles, inputs, state.related, complete=complete)
+        state.related = [*state.related, *related][-RELATED_KEPT:]
+        return last
 
     def _lost(self, gone: Sequence[Ready | Seen]) -> None:
         """Remember files that were deleted or written anew before they were read: a trouble of a file that is never read again."""
@@ -431,15 +418,3 @@ def _some(ready: list[Ready]) -> list[Ready]:
         if size > BATCH_BYTES and at:
             return ready[:at]
     return ready
-
-
-def _unchanged(one: Ready) -> bool:
-    """Whether a file still is what was looked at, or has grown."""
-    with suppress(OSError, CaptureError):
-        found = places.status(one.path)
-        return found is not None and found.size >= one.size and digest(places.pieces(one.path, 0, one.head_size)) == one.head
-    return False
-
-
-class _Changed(Exception):
-    """A file was written anew while it was read."""

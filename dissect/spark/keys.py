@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-_FACTORS = np.array(
-    [0x9E37_79B9_7F4A_7C15, 0xC2B2_AE3D_27D4_EB4F, 0x1656_67B1_9E37_79F9, 0x85EB_CA77_C2B2_AE63, 0x27D4_EB2F_1656_67C5], np.uint64
-)
+from dissect.tcp.conversations import mix
 
 UNUSED = slice(37, 40)
 """Bytes of a flow (see `SegmentBatch`) that say nothing."""
@@ -18,11 +16,7 @@ NETWORKS = 1 << 24
 
 def flow_ids(flow: NDArray[np.uint8]) -> NDArray[np.int64]:
     """One number for each flow; two flows may share it."""
-    words = flow.view(np.uint64)
-    mixed = words[:, 0] * _FACTORS[0]
-    for column in range(1, 5):
-        mixed ^= mixed >> np.uint64(29)
-        mixed += words[:, column] * _FACTORS[column]
+    mixed = mix(flow.view(np.uint64))
     mixed ^= mixed >> np.uint64(32)
     return np.asarray(mixed.view(np.int64))
 

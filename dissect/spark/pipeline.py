@@ -21,7 +21,7 @@ from dissect.spark.keys import NETWORKS
 from dissect.spark.known import Captures
 from dissect.spark.places import Disk, Folder
 from dissect.spark.splits import HEAD, TARGET, Copy, Plan, Trouble, each, expand, plan, stamps, unpack
-from dissect.spark.tables import TABLES, Input
+from dissect.spark.tables import TABLES, Input, PointOf
 from dissect.spark.write import Receipt, Target, Writer, commit, files_of, forget_unnamed, receipts, suspected, twice
 
 if TYPE_CHECKING:
@@ -235,6 +235,35 @@ class Job:
             others = partial(tasks.in_time, work), made, partial(tasks.ordered, work)
         second = partial(_together, work, first, frozenset(done))
         self.cluster.sent(partial(tasks.at_home, work), made, others, work.count, second, watch)
+
+    def last_part(
+        self,
+        target: Target,
+        part: int,
+        points: PointOf,
+        done: Sequence[Receipt],
+        errors: Sequence[Trouble],
+        files: Sequence[Input],
+        before: list[ConversationRow],
+        *,
+        complete: bool,
+    ) -> tuple[Receipt, list[ConversationRow]]:
+        """Write what needs the receipts of all parts; also the conversations that were related to each other and to those `before`.
+
+        `complete`: a table that nobody has written anything to gets a file without rows, which says what its columns are.
+        """
+        last = Writer(target, part, points)
+        related = [row for receipt in done for row in receipt.related]
+        related.sort(key=lambda row: (row.time_ns, row.conversation))
+        failed = relate([*before, *related])
+        last.receipt.reports += [Report(what, "conversations lack what others tell of them") for what in failed]
+        last.put("conversations", related)
+        last.put("errors", errors)
+        last.put("files", files)
+        for table in TABLES if complete else ():
+            if not any(table in receipt.files for receipt in done) and not last.waits(table):
+                last.empty(table)
+        return last.close(), related
 
 
 def _unpacked(pair: tuple[str, str]) -> Copy:
@@ -456,22 +485,13 @@ class Run(Job):
         done = [receipt for part, receipt in receipts(self.folder).items() if part < parts]
         target = self.target
         assert target is not None
-        last = Writer(target, parts, points)
-        related = [row for receipt in done for row in receipt.related]
-        related.sort(key=lambda row: (row.time_ns, row.conversation))
-        unrelated = reports_of(relate(related))
-        last.put("conversations", related)
-        found.troubles += twice(done, {self._base + index: path for index, path in enumerate(found.files)})
-        last.put("errors", found.troubles)
-        last.put("files", self._inputs(found))
-        if self._delta is None:
-            for table in TABLES:
-                if not any(table in receipt.files for receipt in done) and not last.waits(table):
-                    last.empty(table)
-        done.append(last.close())
         paths = {self._base + index: path for index, path in enumerate(found.files)}
+        found.troubles += twice(done, paths)
+        complete = self._delta is None
+        last, _ = self.last_part(target, parts, points, done, found.troubles, self._inputs(found), [], complete=complete)
+        done.append(last)
         self.suspected = suspected(done)
-        self.bugs = texts_of([*unrelated, *(report for receipt in done for report in receipt.reports)], paths)
+        self.bugs = texts_of(done, paths)
         for table in TABLES:
             self.rows[table] = sum(receipt.rows.get(table, 0) for receipt in done)
         for table, one in files_of(done):
@@ -497,13 +517,9 @@ class Run(Job):
         ]
 
 
-def reports_of(failed: list[str]) -> list[Report]:
-    """What to report where conversations could not be related to each other."""
-    return [Report(what, "conversations lack what others tell of them") for what in failed]
-
-
-def texts_of(reports: Iterable[Report], paths: Mapping[int, str]) -> list[str]:
-    """A line for each, in the order of the captures."""
+def texts_of(done: Iterable[Receipt], paths: Mapping[int, str]) -> list[str]:
+    """A line for each bug of ours that parts told of, in the order of the captures."""
+    reports = [report for receipt in done for report in receipt.reports]
     ordered = sorted(reports, key=lambda one: (one.file or 0, one.number or 0, one.what))
     return [one.text(None if one.file is None else paths.get(one.file)) for one in ordered]
 

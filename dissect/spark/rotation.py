@@ -256,7 +256,7 @@ class Rotation:
         if one.path in taken:
             candidates = [taken[one.path], *candidates]
         for old in candidates:
-            if one.known is not old and one.size >= old.size and (old.head_size or not old.size) and same_head(one.path, old):
+            if one.known is not old and one.size >= old.size and (old.head_size or not old.size) and same_file(one.path, old):
                 one.known = old
             if one.known is old:
                 return old
@@ -371,12 +371,12 @@ def _ends(groups: Iterable[list[Seen]]) -> dict[str, int]:
     return found
 
 
-def same_head(path: str, old: Taken) -> bool:
-    """Whether a file still begins as when it was read."""
-    try:
-        return digest(places.pieces(path, 0, old.head_size)) == old.head
-    except (OSError, CaptureError):
-        return False
+def same_file(path: str, old: Taken | Ready) -> bool:
+    """Whether a file still begins as it did then, and has no fewer bytes."""
+    with suppress(OSError, CaptureError):
+        found = places.status(path)
+        return found is not None and found.size >= old.size and digest(places.pieces(path, 0, old.head_size)) == old.head
+    return False
 
 
 def first_ns(path: str) -> int | None:

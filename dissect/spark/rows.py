@@ -170,9 +170,9 @@ def batch_of(columns: dict[str, Any], count: int) -> pa.RecordBatch:
     )
 
 
-def carry_batch(carried: Sequence[dict[str, Any]]) -> pa.RecordBatch:
-    """A batch of rows that are carried."""
-    return pa.RecordBatch.from_pylist(list(carried), schema=SCHEMA)
+def batch_of_rows(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
+    """A batch of these rows, null where they have no value."""
+    return pa.RecordBatch.from_pylist(list(rows), schema=SCHEMA)
 
 
 def fixed(matrix: NDArray[np.uint8]) -> Any:

@@ -17,7 +17,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -171,7 +171,7 @@ class Session:
             self._jvm = self._launch(java, memory, brief, handle)
             self._connect(self._jvm)
             # Where it begins in the main thread, PySpark takes Ctrl-C for itself: it would ask Spark to cancel and wait for that.
-            self.context = beside(lambda: self._begin(retried(master), loopback, ui, {**SETTINGS, **(settings or {})}))
+            self.context = beside(lambda: self._begin(retried(master), loopback, ui, {**SETTINGS, **(settings or {})})).result()
         except BaseException as error:
             self.kill()
             if isinstance(error, KeyboardInterrupt):
@@ -189,7 +189,7 @@ class Session:
     def spark(self) -> Any:
         """The session for SQL, made when it is needed first: tasks get along without it."""
         if self._spark is None:
-            self._spark = beside(self._begin_sql)
+            self._spark = beside(self._begin_sql).result()
         return self._spark
 
     @property
@@ -324,22 +324,12 @@ class Session:
         """The result of an action that runs beside us, so that an interruption is heard at once; tells how far its tasks are."""
         from pyspark import InheritableThread
 
-        result: list[list[Any]] = []
-        failure: list[BaseException] = []
-
-        def work() -> None:
-            try:
-                result.append(action())
-            except BaseException as error:
-                failure.append(error)
-
-        thread = InheritableThread(target=work, daemon=True)
-        thread.start()
+        result = beside(action, InheritableThread)
         tracker = self.context.statusTracker()
         stages: dict[int, tuple[int, int]] = {}
         first: int | None = None
-        while thread.is_alive():
-            thread.join(POLL_S)
+        while not result.done():
+            wait([result], POLL_S)
             self._check()
             for stage in tracker.getActiveStageIds():
                 info = tracker.getStageInfo(stage)
@@ -349,9 +339,7 @@ class Session:
             ended, total = (sum(column) for column in zip(*stages.values(), strict=True)) if stages else (0, 0)
             own = stages.get(first, (0, 1)) if first is not None else (0, 1)
             watch(ended, total, own[0] / max(own[1], 1))
-        if failure:
-            raise failure[0]
-        return result[0]
+        return result.result()
 
     def tail(self) -> str:
         """The last line of the log, and where it is."""
@@ -421,8 +409,8 @@ def retried(master: str) -> str:
     return f"local[{found[1] or 1},{ATTEMPTS}]" if found else master
 
 
-def beside(action: Callable[[], T]) -> T:
-    """The result of an action that runs in a thread of its own, so that an interruption is heard at once; the action then goes on."""
+def beside(action: Callable[[], T], thread: Callable[..., threading.Thread] = threading.Thread) -> Future[T]:
+    """What will be the result of an action that runs in a thread of its own: an interruption of who waits for it is heard at once."""
     future: Future[T] = Future()
 
     def work() -> None:
@@ -431,8 +419,8 @@ def beside(action: Callable[[], T]) -> T:
         except BaseException as error:
             future.set_exception(error)
 
-    threading.Thread(target=work, daemon=True).start()
-    return future.result()
+    thread(target=work, daemon=True).start()
+    return future
 
 
 def _session(leader: int) -> set[int]:

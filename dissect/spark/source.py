@@ -11,22 +11,9 @@ import msgspec
 from dissect.errors import CaptureError, UsageError
 from dissect.spark.arrivals import Arrivals, Offset
 from dissect.spark.rows import DDL
-from dissect.spark.splits import TARGET, Split, expand, plan
+from dissect.spark.splits import TARGET, Split, expand, grouped, plan
 
 NAME = "streamdump.packets"
-
-
-def grouped(splits: Sequence[Split], target: int) -> list[list[Split]]:
-    """Ranges that one task reads: small files together, up to `target` bytes."""
-    groups: list[list[Split]] = []
-    room = 0
-    for split in splits:
-        if split.size > room or not groups:
-            groups.append([])
-            room = target
-        groups[-1].append(split)
-        room -= split.size
-    return groups
 
 
 @cache

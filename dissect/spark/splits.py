@@ -335,6 +335,19 @@ def plan(
     return result
 
 
+def grouped(splits: Sequence[Split], target: int) -> list[list[Split]]:
+    """Ranges that one task reads: small files together, up to `target` bytes."""
+    groups: list[list[Split]] = []
+    room = 0
+    for split in splits:
+        if split.size > room or not groups:
+            groups.append([])
+            room = target
+        groups[-1].append(split)
+        room -= split.size
+    return groups
+
+
 def digest(data: bytes) -> str:
     """By which first bytes are compared."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()

@@ -22,7 +22,7 @@ from dissect.spark import places
 from dissect.spark.blocks import Order, Runs, Sorter
 from dissect.spark.flows import IN_ORDER, SORTED_BY, dissect, in_order
 from dissect.spark.rows import CARRY, CARRY_IN_ORDER, SCHEMA, SEGMENT, read
-from dissect.spark.splits import Plan, Split
+from dissect.spark.splits import Plan, Split, grouped
 from dissect.spark.tables import PointOf
 from dissect.spark.write import CarryFile, Target, Writer
 
@@ -69,14 +69,7 @@ class Source(msgspec.Struct):
 def sources(found: Plan, target: int, carry: Mapping[str, NDArray[np.int64]] | None = None) -> list[Source]:
     """The tasks that read these ranges, small ones together up to `target` bytes. `carry`: files with conversations that were left open,
     and their `flow_id`."""
-    made: list[Source] = []
-    room = 0
-    for split in found.splits:
-        if split.size > room or not made:
-            made.append(Source(len(made)))
-            room = target
-        made[-1].splits.append(split)
-        room -= split.size
+    made = [Source(part, splits) for part, splits in enumerate(grouped(found.splits, target))]
     flows = [_flows(source) for source in made]
     if carry:
         if len(made) != 1:

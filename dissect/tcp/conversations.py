@@ -516,10 +516,7 @@ def _grouped(batch: SegmentBatch) -> tuple[NDArray[np.int64], bytes, _Plain] | N
     """The rows by flow, the keys of the flows, and the stretches of each; None where two pairs of endpoints have one mixed key."""
     count = len(batch)
     words = np.ascontiguousarray(batch.flow).view(np.uint64)
-    mixed = words[:, 0] * _FACTORS[0]
-    for column in range(1, 5):
-        mixed ^= mixed >> np.uint64(29)
-        mixed += words[:, column] * _FACTORS[column]
+    mixed = mix(words)
     by_flow = np.argsort(mixed, kind="stable")
     mixed = mixed[by_flow]
     border = np.empty(count, np.bool_)
@@ -531,6 +528,15 @@ def _grouped(batch: SegmentBatch) -> tuple[NDArray[np.int64], bytes, _Plain] | N
         return None
     begin = np.flatnonzero(border)
     return by_flow, words[begin].tobytes(), _Plain(batch, by_flow, begin)
+
+
+def mix(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """One number for each flow, given as its five words; two flows may share it."""
+    mixed: NDArray[np.uint64] = words[:, 0] * _FACTORS[0]
+    for column in range(1, 5):
+        mixed ^= mixed >> np.uint64(29)
+        mixed += words[:, column] * _FACTORS[column]
+    return mixed
 
 
 def _columns(batch: SegmentBatch, rows: NDArray[np.int64] | None) -> NDArray[np.int64]:

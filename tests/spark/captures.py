@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import random
 import struct
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.bench.generate import write
-from tests.capture.frames import Packet, pcap, pcapng
+from tests.capture.frames import Packet, ethernet, ip4, pcap, pcapng
 
 SNAP = 2048
 """Small, so that borders are found close to each other."""
@@ -50,3 +51,24 @@ def rotated(folder: Path, packets: Sequence[Packet]) -> list[Path]:
     for name, data in contents.items():
         (folder / name).write_bytes(data)
     return sorted(folder.iterdir())
+
+
+def fragments(packet: Packet, identity: int, at: int) -> list[Packet]:
+    """A packet in two fragments."""
+    ip = packet.data[14:]
+    src, dst, body = ip[12:16], ip[16:20], ip[20:]
+    first = ip4(body[:at], src=src, dst=dst, identity=identity, more=True)
+    return [
+        Packet(ethernet(first), packet.time_ns),
+        Packet(ethernet(ip4(body[at:], src=src, dst=dst, identity=identity, offset=at)), packet.time_ns + 1),
+    ]
+
+
+def troubled(packets: list[Packet], dice: random.Random, times: int) -> list[Packet]:
+    """The packets, of which so many came late, twice, or not at all."""
+    for _ in range(times):
+        at = dice.randrange(30, len(packets) - 5)
+        packets.insert(at + dice.randrange(4), packets.pop(at))
+        packets.insert(at, packets[at - dice.randrange(20)])
+        del packets[dice.randrange(30, len(packets))]
+    return packets

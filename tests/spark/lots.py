@@ -28,7 +28,7 @@ class Lots:
         self.options = options
         self.batch = batch
         self.until = 0
-        self.carry = rows.carry_batch([])
+        self.carry = rows.batch_of_rows([])
         self.lines: Lines = {name: [] for name in tables.KINDS.values()}
         self.conversations: list[ConversationRow] = []
         self.named: set[int] = set()
@@ -55,7 +55,7 @@ class Lots:
             for one in results.records:
                 self.lines[tables.KINDS[type(one[0])]].append(line(*one))
                 self.named.add(one[0].conversation)
-        self.carry = pa.Table.from_batches(carry).combine_chunks().to_batches()[0] if sum(map(len, carry)) else rows.carry_batch([])
+        self.carry = pa.Table.from_batches(carry).combine_chunks().to_batches()[0] if sum(map(len, carry)) else rows.batch_of_rows([])
         self.conversations += ended
         return ended
 

@@ -17,9 +17,8 @@ from dissect.pair import Pairer
 from dissect.protocols.seastar.verbs import Verbs
 from dissect.spark import flows, rows, state
 from tests.capture.frames import ACK, FIN, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, pcapng, sll, tcp
-from tests.spark.captures import SNAP, generated, records, rotated
+from tests.spark.captures import SNAP, fragments, generated, records, rotated, troubled
 from tests.spark.lots import FOREVER, Lots, at_once, in_lots, packets
-from tests.spark.test_equality import fragments
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 CAPTURES = sorted(GOLDEN.glob("*/*.pcap*"))
@@ -123,12 +122,7 @@ def test_rotated_files(capture: Path, tmp_path: Path) -> None:
 
 def test_packets_out_of_order_repeated_and_lost(capture: Path, tmp_path: Path) -> None:
     dice = random.Random(3)
-    found = records(capture)
-    for _ in range(60):
-        at = dice.randrange(30, len(found) - 5)
-        found.insert(at + dice.randrange(4), found.pop(at))
-        found.insert(at, found[at - dice.randrange(20)])
-        del found[dice.randrange(30, len(found))]
+    found = troubled(records(capture), dice, 60)
     path = tmp_path / "trouble.pcap"
     path.write_bytes(pcap(found, nano=True, snap=SNAP))
     expected = at_once([path])
@@ -282,7 +276,7 @@ def test_rows_that_need_no_look_pass_unread(tmp_path: Path) -> None:
     assert row["time_ns"] == START_NS + 4 + 3600 * SECOND
     assert row["merge_ns"] < START_NS
     assert row["flow"] == lot.column("flow")[0].as_py()
-    spoilt = rows.carry_batch([{**row, "payload": b"spoilt"}])
+    spoilt = rows.batch_of_rows([{**row, "payload": b"spoilt"}])
     before = list(flows.dissect(iter([spoilt]), Options(), None, row["time_ns"] - 1))
     assert [one["payload"] for results in before for one in results.carry] == [b"spoilt"]
     for until in (row["time_ns"], None):
@@ -297,7 +291,7 @@ def test_two_states_of_the_same_conversations(tmp_path: Path) -> None:
     (row,) = carried(lots)
     for until in (row["time_ns"] - 1, None):
         with pytest.raises(ForeignState, match="two of the conversations"):
-            list(flows.dissect(iter([rows.carry_batch([row, row])]), Options(), None, until))
+            list(flows.dissect(iter([rows.batch_of_rows([row, row])]), Options(), None, until))
 
 
 def test_what_is_carried_across_conversations_passes_untouched() -> None:
@@ -309,7 +303,7 @@ def test_what_is_carried_across_conversations_passes_untouched() -> None:
     with pytest.raises(ForeignState, match="two of the packets"):
         list(flows.in_order(iter([made, made])))
     with pytest.raises(ForeignState, match="something else"):
-        list(flows.in_order(iter([rows.carry_batch([{**results.carry[0], "payload": state.encode([])}])])))
+        list(flows.in_order(iter([rows.batch_of_rows([{**results.carry[0], "payload": state.encode([])}])])))
 
 
 def test_conversations_that_are_looked_at_again_after_the_end_of_times(tmp_path: Path) -> None:

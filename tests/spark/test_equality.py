@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.capture.frames import ACK, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, pcapng, sll, tcp
-from tests.spark.captures import SNAP, generated, records, rotated
+from tests.spark.captures import SNAP, fragments, generated, records, rotated, troubled
 from tests.spark.comparing import plain, without_spark
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
@@ -44,28 +44,12 @@ def test_conversations_across_files(capture: Path, tmp_path: Path, payload: bool
 
 def test_packets_out_of_order_repeated_and_lost(capture: Path, tmp_path: Path) -> None:
     dice = random.Random(3)
-    packets = records(capture)
-    for _ in range(100):
-        at = dice.randrange(30, len(packets) - 5)
-        packets.insert(at + dice.randrange(4), packets.pop(at))
-        packets.insert(at, packets[at - dice.randrange(20)])
-        del packets[dice.randrange(30, len(packets))]
+    packets = troubled(records(capture), dice, 100)
     path = tmp_path / "trouble.pcap"
     path.write_bytes(pcap(packets, nano=True, snap=SNAP))
     _, found = without_spark([path], 20_000, batch=333)
     assert found == plain([path])
     assert found["gaps"]
-
-
-def fragments(packet: Packet, identity: int, at: int) -> list[Packet]:
-    """A packet in two fragments."""
-    ip = packet.data[14:]
-    src, dst, body = ip[12:16], ip[16:20], ip[20:]
-    first = ip4(body[:at], src=src, dst=dst, identity=identity, more=True)
-    return [
-        Packet(ethernet(first), packet.time_ns),
-        Packet(ethernet(ip4(body[at:], src=src, dst=dst, identity=identity, offset=at)), packet.time_ns + 1),
-    ]
 
 
 @pytest.mark.parametrize("payload", [True, False], ids=["shuffle", "reread"])

@@ -27,6 +27,7 @@ from dissect.spark.follow import Follow
 from dissect.spark.pipeline import Settings, texts_of
 from dissect.spark.rotation import Rotation
 from dissect.spark.splits import Trouble
+from dissect.spark.write import Receipt
 from dissect.tcp.assembler import Assembler
 from dissect.tcp.conversations import _Plain
 from tests.planting import GOLDEN, plant
@@ -217,7 +218,7 @@ def test_a_row_that_no_column_takes_is_left_out(monkeypatch: pytest.MonkeyPatch)
 
 def test_reports_are_in_the_order_of_the_captures() -> None:
     reports = [Report("b", "c", 2, 1), Report("a", "c", 9, 0), Report("x", "c")]
-    assert texts_of(reports, {0: "one", 1: "two"}) == [
+    assert texts_of([Receipt(0, {}, {}, [], reports[:1]), Receipt(1, {}, {}, [], reports[1:])], {0: "one", 1: "two"}) == [
         "internal error: x: c; please report this line",
         "internal error: a, packet 9 of one: c; please report this line",
         "internal error: b, packet 2 of two: c; please report this line",

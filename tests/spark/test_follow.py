@@ -17,10 +17,9 @@ from dissect.spark.pipeline import Settings
 from dissect.spark.rotation import Rotation
 from dissect.spark.tables import TABLES
 from tests.capture.frames import Packet, ethernet, ip4, pcap, pcapng, sll, tcp
-from tests.spark.captures import SNAP, generated, records
+from tests.spark.captures import SNAP, fragments, generated, records
 from tests.spark.comparing import plain, tables_of, told
 from tests.spark.here import Here
-from tests.spark.test_equality import fragments
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,10 @@ from dissect.spark.follow import Follow
 from dissect.spark.pipeline import Points, Settings
 from dissect.spark.rotation import Rotation
 from tests.capture.frames import Packet, pcap, sll
-from tests.spark.captures import SNAP, generated, records
+from tests.spark.captures import SNAP, fragments, generated, records
 from tests.spark.comparing import same, tables_of, told
 from tests.spark.here import Here, go
 from tests.spark.test_delta import apart
-from tests.spark.test_equality import fragments
 
 
 def write(path: Path, packets: list[Packet], link: int = 1) -> Path:

@@ -20,11 +20,10 @@ from dissect.spark.rows import SCHEMA, batch_of
 from dissect.spark.splits import plan
 from dissect.spark.tasks import sources
 from tests.capture.frames import Packet, ip4, pcap, sll
-from tests.spark.captures import SNAP, generated, records, rotated
+from tests.spark.captures import SNAP, fragments, generated, records, rotated
 from tests.spark.comparing import plain, same, tables_of
 from tests.spark.here import Here, go
 from tests.spark.test_delta import apart
-from tests.spark.test_equality import fragments
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 
