@@ -19,6 +19,8 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
+from functools import cache
+from importlib.abc import MetaPathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -286,7 +288,7 @@ class Session:
         """The result of a function for each item, a task each."""
         if not items:
             return []
-        return self._watched(lambda: self.context.parallelize(items, len(items)).map(function).collect(), watch)
+        return self._watched(lambda: self.context.parallelize(items, len(items)).map(lean(function)).collect(), watch)
 
     def sent(
         self,
@@ -306,15 +308,15 @@ class Session:
             return self.context.parallelize(found, len(found))
 
         def finished(part: int, pairs: Any) -> Any:
-            yield second(part, (block for _, block in pairs))
+            yield lean(second)(part, (block for _, block in pairs))
 
         def alone(pairs: Any) -> Any:
             assert others is not None
-            yield from others[2](block for _, block in pairs)
+            yield from lean(others[2])(block for _, block in pairs)
 
-        blocks = made(items).flatMap(first)
+        blocks = made(items).flatMap(lean(first))
         if others is not None:
-            several = others[0]
+            several = lean(others[0])
             ordered = made(others[1]).flatMap(lambda item: ((0, block) for block in several(item)))
             blocks = blocks.union(ordered.partitionBy(1, _itself).mapPartitions(alone))
         placed = blocks.partitionBy(parts, _itself)
@@ -401,6 +403,37 @@ class Gone(Exception):
 
 def _itself(part: int) -> int:
     return part
+
+
+def lean(function: Callable[..., T]) -> Callable[..., T]:
+    """A task that does without pandas."""
+
+    def made(*arguments: Any) -> T:
+        without_pandas()
+        return function(*arguments)
+
+    return made
+
+
+@cache
+def without_pandas() -> None:
+    """Keep pyarrow from importing pandas for its first array, as it does in case that is one: a third of a second, and 40 MB."""
+    if "pandas" in sys.modules:
+        return
+
+    class Hidden(MetaPathFinder):
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "pandas":
+                raise ModuleNotFoundError("not needed here", name=name)
+
+    import pyarrow as pa
+
+    hidden = Hidden()
+    sys.meta_path.insert(0, hidden)
+    try:
+        pa.array([None])
+    finally:
+        sys.meta_path.remove(hidden)
 
 
 def retried(master: str) -> str:

@@ -196,6 +196,8 @@ def together(work: Work, part: int, blocks: Iterable[bytes]) -> int:
 
 
 def _write(work: Work, part: int, rows: Iterator[pa.RecordBatch]) -> None:
+    # Of what was read and sorted before.
+    pa.default_memory_pool().release_unused()
     writer = Writer(work.target, part, work.points)
     left = CarryFile(writer)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -71,3 +72,11 @@ def go(sources: Sequence[Path | str], out: Path | str, cluster: Any = None, *, r
     finally:
         run.close()
     return run
+
+
+def brings_pandas(_: int) -> bool:
+    """A task that makes an array."""
+    import pyarrow as pa
+
+    pa.array([1])
+    return "pandas" in sys.modules

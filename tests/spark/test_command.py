@@ -13,6 +13,7 @@ import sys
 import threading
 import zipfile
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from dissect.spark.write import FORMATS, receipts
 from tests.capture.frames import pcap
 from tests.spark.captures import SNAP, generated, records, rotated
 from tests.spark.comparing import plain, same, told
-from tests.spark.here import Here
+from tests.spark.here import Here, brings_pandas
 from tests.waiting import PATIENCE, cpu_s, until
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
@@ -439,6 +440,13 @@ def killed_once(marks: str) -> int:
 
 def test_a_python_that_the_kernel_kills_is_not_the_end(session: Any, tmp_path: Path) -> None:
     assert session.each(killed_once, [str(tmp_path)], lambda *_: None) == [2]
+
+
+def test_tasks_do_without_pandas(session: Any) -> None:
+    assert find_spec("pandas") is not None
+    assert not any(session.each(brings_pandas, [1, 2], lambda *_: None))
+    found = session.sent(lambda item: [(item, b"")], [0, 1], None, 2, lambda part, _: brings_pandas(part), lambda *_: None)
+    assert found == [False, False]
 
 
 def test_following_ends_when_java_does(tmp_path: Path, java_home: str) -> None:
