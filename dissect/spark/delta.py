@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 import pyarrow as pa
@@ -90,8 +90,9 @@ class Delta:
             self._tables[name] = self._opened(name)
 
     def files(self, table: str) -> list[str]:
-        """The Parquet files of a table."""
-        return list(self._tables[table].file_uris())
+        """The Parquet files of a table, by the names that this package knows them by."""
+        found = pa.table(self._tables[table].get_add_actions()).column("path").to_pylist()
+        return [self._out.at(table, *unquote(name).split("/")).name for name in found]
 
     def place(self, table: str) -> str:
         """The folder of a table, as its files name it."""

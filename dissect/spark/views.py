@@ -87,10 +87,10 @@ def _of_disk(spark: Any, out: Disk, table: str, form: str) -> Any:
     reader = spark.read.schema(from_arrow_schema(columns))
     place = str(out.at(table).path)
     if form == "delta":
-        files = [literal(name.removeprefix("file://")) for name in files_of(out, table, form)]
+        files = [literal(str(places.local(name))) for name in files_of(out, table, form)]
         if not files:
             return spark.createDataFrame([], from_arrow_schema(columns))
-        found = reader.option("basePath", literal(place)).parquet(*files)
+        found = reader.option("basePath", place).parquet(*files)
     else:
         if form == "csv":
             reader = reader.option("header", "true").option("multiLine", "true").option("escape", '"')
@@ -149,7 +149,8 @@ def _scanned(names: Sequence[str], table: str, form: str, place: str, whole: Any
         place, paths = str(at), [str(places.local(name)) for name in names]
     kind: Any = "parquet"
     if form == "csv":
-        kind = pa.dataset.CsvFileFormat(pa.csv.ParseOptions(newlines_in_values=True))
+        nulls = pa.csv.ConvertOptions(null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False)
+        kind = pa.dataset.CsvFileFormat(pa.csv.ParseOptions(newlines_in_values=True), convert_options=nulls)
     parts = None
     if form == "delta" and TABLES[table].partitioned:
         parts = pa.dataset.HivePartitioning(pa.schema([whole.field(name) for name in TABLES[table].partitioned]))
