@@ -1,4 +1,4 @@
-"""One Spark session for all tests that can share it, on the Java of the `java` extra as in CI; and an object store on loopback."""
+"""A Spark session for the tests of a file that can share it, on the Java of the `java` extra as in CI; and an object store on loopback."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def java_home() -> str:
     return str(JAVA_HOME)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def session(java_home: str, store: str) -> Iterator[Any]:
-    """Its workers know the object store."""
+    """Its workers know the object store. A process has one at a time, so it goes before a test of other files starts its own."""
     from dissect.spark.session import Session
 
     before = os.environ.get("JAVA_HOME")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dissect.spark.pipeline import Run, Settings, Watch
+from dissect.spark.session import without_pandas
 
 
 class Here:
@@ -80,3 +81,8 @@ def brings_pandas(_: int) -> bool:
 
     pa.array([1])
     return "pandas" in sys.modules
+
+
+def is_lean(_: int) -> bool:
+    """A task that looks at whether it was told to do without pandas."""
+    return bool(without_pandas.cache_info().currsize)

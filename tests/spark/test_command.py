@@ -13,7 +13,6 @@ import sys
 import threading
 import zipfile
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from dissect.spark.write import FORMATS, receipts
 from tests.capture.frames import pcap
 from tests.spark.captures import SNAP, generated, records, rotated
 from tests.spark.comparing import plain, same, told
-from tests.spark.here import Here, brings_pandas
+from tests.spark.here import Here
 from tests.waiting import PATIENCE, cpu_s, until
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
@@ -60,9 +59,9 @@ def test_a_machine_without_java_and_what_the_terminal_sees(tmp_path: Path) -> No
     assert int(many) > 3000
     assert sorted(path.name for path in out.iterdir()) == ["conversations", "errors", "exchanges", "files", "gaps", "messages"]
     said = done.stderr.splitlines()
-    assert said[0].startswith("streamdump: ")
-    assert f"{int(many):,} messages" in said[0]
-    assert all(line.startswith("  ") for line in said[1:]), "Spark's own noise is in its log"
+    at = next(at for at, line in enumerate(said) if f"{int(many):,} messages" in line)
+    assert all(line.startswith("streamdump: ") for line in said[: at + 1]), "some captures hold the same bytes"
+    assert all(line.startswith("  ") for line in said[at + 1 :]), "Spark's own noise is in its log"
     assert any("rabbitmq-stream Publish" in line and " ms" in line for line in said)
 
 
@@ -426,27 +425,6 @@ def sent_alone(session: Any, files: list[Path], folder: Path) -> None:
 )
 def test_tasks_of_this_machine_are_tried_again(master: str, with_retries: str) -> None:
     assert retried(master) == with_retries
-
-
-def killed_once(marks: str) -> int:
-    """A task whose Python the kernel kills, once for each of two."""
-    for name in ("first", "second"):
-        mark = Path(marks, name)
-        if not mark.exists():
-            mark.write_text("")
-            os.kill(os.getpid(), signal.SIGKILL)
-    return len(list(Path(marks).iterdir()))
-
-
-def test_a_python_that_the_kernel_kills_is_not_the_end(session: Any, tmp_path: Path) -> None:
-    assert session.each(killed_once, [str(tmp_path)], lambda *_: None) == [2]
-
-
-def test_tasks_do_without_pandas(session: Any) -> None:
-    assert find_spec("pandas") is not None
-    assert not any(session.each(brings_pandas, [1, 2], lambda *_: None))
-    found = session.sent(lambda item: [(item, b"")], [0, 1], None, 2, lambda part, _: brings_pandas(part), lambda *_: None)
-    assert found == [False, False]
 
 
 def test_following_ends_when_java_does(tmp_path: Path, java_home: str) -> None:

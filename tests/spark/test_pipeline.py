@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +32,8 @@ from dissect.spark.views import form_of, views
 from dissect.spark.write import FORMATS, receipts
 from tests.spark.captures import generated, records, rotated
 from tests.spark.comparing import plain, same, told
-from tests.spark.here import go
+from tests.spark.here import go, is_lean
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -111,16 +116,14 @@ def test_bad_files_are_rows_and_cost_only_themselves(files: list[Path], tmp_path
     names = sorted(some.iterdir())
     run = go([some], tmp_path / "out", split=20_000, parts=3)
     same(tmp_path / "out", plain(names))
-    errors = parquet(tmp_path / "out", "errors").to_pylist()
-    assert [(Path(row["path"]).name, row["fatal"]) for row in errors] == [
-        ("a-empty.pcap", True),
-        ("b-foreign.pcap", True),
-        ("c-cut.pcap", True),
-        ("d-noise.pcap", True),
-        ("e-cut.pcap.gz", True),
-    ]
+    rows = parquet(tmp_path / "out", "errors").to_pylist()
+    errors = [row for row in rows if row["fatal"]]
+    assert [Path(row["path"]).name for row in errors] == ["a-empty.pcap", "b-foreign.pcap", "c-cut.pcap", "d-noise.pcap", "e-cut.pcap.gz"]
     assert errors[3]["offset"] + errors[3]["lost"] == len(data)
-    assert run.rows["errors"] == 5
+    alike = [row for row in rows if not row["fatal"]]
+    assert [Path(row["path"]).name for row in alike] == ["d-noise.pcap", "e-cut.pcap.gz"]
+    assert all(" are the same there: " in row["reason"] for row in alike)
+    assert run.rows["errors"] == 7
 
 
 def test_a_run_without_packets_writes_empty_tables(session: Any, tmp_path: Path) -> None:
@@ -154,7 +157,7 @@ def test_all_forms_hold_the_same_on_a_disk_and_in_a_store(
         if form in ("parquet", "delta"):
             typed = session.spark.sql("select sum(rabbitmq_stream.size) - sum(size) from messages").collect()
             assert typed[0][0] == -4 * wanted
-    lines = [line for path in (tmp_path / "no pattern [1]{a,b}" / "messages").rglob("*.json") for line in path.read_text().splitlines()]
+    lines = [line for path in (tmp_path / "no pattern [1]{a,b}" / "messages").glob("*.json") for line in path.read_text().splitlines()]
     assert len(lines) == (wanted if form == "json" else 0)
     assert all(isinstance(json.loads(line)["fields"], dict) for line in lines)
     if form == "csv":
@@ -164,16 +167,16 @@ def test_all_forms_hold_the_same_on_a_disk_and_in_a_store(
 
 
 def test_what_the_readme_has_for_notebooks_runs_as_written(
-    session: Any, files: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    session: Any, files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = (Path(__file__).parents[2] / "README.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text[text.index("## Bulk pipeline") :], re.DOTALL)
     assert len(blocks) == 2
-    monkeypatch.chdir(tmp_path)
     shutil.copytree(files[0].parent, tmp_path / "captures")
     names: dict[str, Any] = {"spark": session.spark}
     for block in blocks:
-        exec(block, names)
+        # Relative to where Java was started.
+        exec(re.sub(r'"(captures/|messages|checkpoint)"', lambda found: repr(str(tmp_path / found[1])), block), names)
     assert "latency_ns" in capsys.readouterr().out
     assert session.spark.read.parquet(str(tmp_path / "messages")).count() > 100
 
@@ -222,3 +225,28 @@ def test_a_protocol_that_hides_a_login_of_another_is_warned_of(tmp_path: Path, c
         said = capsys.readouterr().err
         assert said.count("\n") == warnings
         assert said.count("127.0.0.2:5552) is read as iggy because of -d, but holds a login of rabbitmq-stream: ") == warnings
+
+
+def killed_once(marks: str) -> int:
+    """A task whose Python the kernel kills, once for each of two."""
+    for name in ("first", "second"):
+        mark = Path(marks, name)
+        if not mark.exists():
+            mark.write_text("")
+            os.kill(os.getpid(), signal.SIGKILL)
+    return len(list(Path(marks).iterdir()))
+
+
+def test_a_python_that_the_kernel_kills_is_not_the_end(session: Any, tmp_path: Path) -> None:
+    assert session.each(killed_once, [str(tmp_path)], lambda *_: None) == [2]
+
+
+def test_tasks_do_without_pandas(session: Any) -> None:
+    code = "from dissect.spark.session import lean; from tests.spark.here import brings_pandas; print({0}(0))"
+    for how, brought in (("lean(brings_pandas)", "False"), ("brings_pandas", "True")):
+        call = [sys.executable, "-c", code.format(how)]
+        done = subprocess.run(call, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=PATIENCE, check=True)
+        assert done.stdout == f"{brought}\n"
+    # Workers that others used before have it all the same.
+    assert session.each(is_lean, [1, 2], lambda *_: None) == [True, True]
+    assert session.sent(lambda item: [(item, b"")], [0, 1], None, 2, lambda part, _: is_lean(part), lambda *_: None) == [True, True]
