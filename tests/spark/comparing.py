@@ -84,7 +84,8 @@ def without_spark(files: Sequence[Path], split: int, payload: bool = True, batch
     packets = [one for one in read if one.column("kind")[0].as_py() == rows.SEGMENT]
     packets += list(flows.in_order(iter(alone.to_batches(batch))))
     lines: Lines = {name: [] for name in ("messages", "exchanges", "gaps")}
-    for results in flows.dissect(iter(_sorted(packets, flows.SORTED_BY).to_batches(batch)), Options(), dict(enumerate(found.files))):
+    options = Options(keylog=tuple(found.secrets))
+    for results in flows.dissect(iter(_sorted(packets, flows.SORTED_BY).to_batches(batch)), options, dict(enumerate(found.files))):
         for name, some in tables.sorted_out(results.records).items():
             lines[name] += told(name, tables.batch(name, some).to_pylist())
     return found, {name: sorted(some) for name, some in lines.items()}

@@ -75,7 +75,8 @@ def packets(files: Sequence[Path]) -> pa.Table:
 
 def in_lots(files: Sequence[Path], cuts: Sequence[int], options: Options = FOREVER, batch: int = 1000) -> Lines:
     """What the packets of some captures say that are cut there."""
-    lots = Lots(options, batch)
+    keys = plan([str(file) for file in files], 1 << 40).secrets
+    lots = Lots(msgspec.structs.replace(options, keylog=(*options.keylog, *keys)), batch)
     all_packets = packets(files)
     for begin, end in zip([0, *cuts], [*cuts, None], strict=True):
         lots.add(all_packets[begin:end], end is None)
