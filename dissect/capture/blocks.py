@@ -18,6 +18,9 @@ BLOCK = 1 << 20
 PIECE = 1 << 16
 """Compressed bytes are read and unpacked in pieces of so many."""
 
+UNREADABLE = "cannot be read"
+"""How errors begin that are not the input's own."""
+
 
 class Damaged(Exception):
     """Compressed data that cannot be unpacked any further; becomes a `CaptureError` with the position."""
@@ -64,7 +67,7 @@ class Raw:
         try:
             data = self._read(size) or b""
         except OSError as error:
-            raise CaptureError(f"cannot be read: {explain(error)}", self.name) from error
+            raise CaptureError(f"{UNREADABLE}: {explain(error)}", self.name) from error
         if not isinstance(data, bytes):
             data = bytes(data)
         self.count += len(data)

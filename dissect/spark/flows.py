@@ -20,7 +20,7 @@ from __future__ import annotations
 import gc
 import mmap
 from collections.abc import Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -30,13 +30,14 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from dissect.capture.blocks import UNREADABLE
 from dissect.capture.duplicates import Duplicates
 from dissect.capture.odd import OddPackets
-from dissect.errors import ForeignState, Report
+from dissect.errors import CaptureError, ForeignState, Report
 from dissect.inspector import Inspector, Tracked
 from dissect.model import ConversationRow, Message, Options, Record, SegmentBatch
 from dissect.protocols.base import Emitted
-from dissect.spark import state
+from dissect.spark import places, state
 from dissect.spark.keys import UNUSED, flow_ids
 from dissect.spark.rows import (
     CARRY,
@@ -50,7 +51,7 @@ from dissect.spark.rows import (
     batch_of_rows,
 )
 from dissect.tls import stage  # noqa: F401 - whose classes are in what was carried
-from dissect.tls.keys import KeyLog
+from dissect.tls.keys import KeyLog, logged
 
 SORTED_BY = ("flow_id", "merge_ns", "file", "number", "-kind")
 """How rows have to be sorted for `dissect`; a minus sign: descending."""
@@ -165,22 +166,35 @@ class FlowInspector(Inspector):
         return inspector
 
 
-def key_log(paths: tuple[str, ...]) -> KeyLog:
-    """The key logs at these paths, read once by a process as long as they stay as they are."""
-    stamps = []
-    for path in paths:
-        try:
-            status = Path(path).stat()
-        except OSError:
-            stamps.append((path, 0, 0, 0))
-        else:
-            stamps.append((path, status.st_ino, status.st_size, status.st_mtime_ns))
-    return _key_log(tuple(stamps))
+def key_log(names: tuple[str, ...]) -> KeyLog:
+    """The key logs, and captures that hold some, of these names, read once by a process as long as they stay as they are."""
+    return _key_log(tuple((name, places.status(name) if places.local(name) is not None else _of_store(name)) for name in names))
 
 
 @lru_cache(1)
-def _key_log(stamps: tuple[tuple[str, int, int, int], ...]) -> KeyLog:
-    return KeyLog([path for path, *_ in stamps])
+def _key_log(found: tuple[tuple[str, places.Status | None], ...]) -> KeyLog:
+    log = KeyLog([str(path) for name, _ in found if (path := places.local(name)) is not None])
+    for name, status in found:
+        # One that is gone has nothing to say, whether it was here or in a store
+        if places.local(name) is None and status is not None:
+            _add(log, name)
+    return log
+
+
+@cache
+def _of_store(name: str) -> places.Status | None:
+    """What a store says of an object, once in a task: it is asked for with every conversation."""
+    return places.status(name)
+
+
+def _add(log: KeyLog, name: str) -> None:
+    """Take the keys in a capture of a store, up to where it is damaged."""
+    try:
+        for text in logged(places.open_packets(name)):
+            log.add(text)
+    except CaptureError as error:
+        if error.reason.startswith(UNREADABLE):
+            raise
 
 
 def conversation_id(first: tuple[int, int, int, int]) -> int:
@@ -197,6 +211,9 @@ def dissect(
     those given so far. Nothing ends then because the rows do, and `Results.carry` has what has to be given with the next packets.
     """
     gc.set_threshold(200_000, 50, 50)
+    _of_store.cache_clear()
+    # Not when the first key is wanted, since a store that fails is no reason to go on without
+    key_log(options.keylog)
     options = msgspec.structs.replace(options, exchanges=True, waiting_total=NO_TOTAL, undecided_total=NO_TOTAL, open_total=NO_TOTAL)
     reader = _Reader(paths or {})
     mark = (-1, -1)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from dissect.capture.blocks import Blocks, Raw, explain
-from dissect.capture.files import open_capture
+from dissect.capture.files import Reader, open_capture
 from dissect.capture.pcapng import MAGIC
 from dissect.capture.unpack import packing
 from dissect.errors import CaptureError, UsageError
@@ -265,7 +265,7 @@ class _File:
             start = blocks.read(len(MAGIC))
             blocks.unread(start)
             if start.startswith(MAGIC):
-                yield from _blocks(self.path)
+                yield from logged(open_capture(self.path))
                 return
             yield from self._lines(blocks.read)
         else:
@@ -286,8 +286,9 @@ class _File:
                 self._left = (self._left + rest)[:LINE]
 
 
-def _blocks(path: str) -> Iterator[bytes]:
-    with open_capture(path) as reader:
+def logged(capture: Reader) -> Iterator[bytes]:
+    """The lines of key logs that a capture holds, read to its end."""
+    with capture as reader:
         for _ in reader.batches():
             while reader.secrets:
                 yield reader.secrets.pop(0)[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import os
 import subprocess
 import sys
@@ -14,15 +15,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from dissect.capture.files import open_capture
-from dissect.errors import ForeignState
+from dissect.errors import CaptureError, ForeignState
 from dissect.inspector import Inspector
 from dissect.model import Message, Options
-from dissect.spark import flows, rows, state
+from dissect.spark import flows, places, rows, state
 from dissect.spark.splits import plan
 from dissect.tls.keys import KeyLog
 from dissect.tls.stage import Stage
 from tests.capture.frames import Packet, enhanced, interface, pcap, section
 from tests.capture.peers import GOLDEN, said
+from tests.spark.here import Here, go
 from tests.spark.lots import FOREVER, Lots, at_once, in_lots, packets
 from tests.tls.peers import CLIENT, OpenSSL, Wire, secrets_block, talk
 
@@ -142,6 +144,57 @@ def test_the_log_is_read_once_by_a_process(tmp_path: Path) -> None:
     assert flows.key_log((str(log),)) is first
     log.write_bytes(talk([]).keys * 2)
     assert flows.key_log((str(log),)) is not first
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_keys_in_a_capture_of_a_store(packed: bool, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    whole = places.open_packets
+
+    def counted(name: str) -> Any:
+        asked.append(name)
+        return whole(name)
+
+    monkeypatch.setattr(flows.places, "open_packets", counted)
+    one, two = (talk(said(GOLDEN / name), version, suite) for name, version, suite in CASES[:2])
+    wire = Wire().send(one.sent).end()
+    # Its end is missing, but not what it has of keys, those of another capture too
+    data = blocks(one.keys + two.keys, wire.packets, 0)[:-7]
+    place = places.folder(f"{bucket}/one.pcapng")
+    place.write(gzip.compress(data) if packed else data)
+    other = tmp_path / "two.pcap"
+    other.write_bytes(Wire(client_port=41_000).send(two.sent).end().capture())
+    log = tmp_path / "keys.log"
+    log.write_bytes(one.keys + two.keys)
+    readers = [open_capture(io.BytesIO(data), name="one"), open_capture(other)]
+    plain = Inspector(readers, Options(keylog=(str(log),), exchanges=True))
+    wanted = sum(isinstance(one, Message) for one in plain.records())
+    assert wanted > 70
+    flows._key_log.cache_clear()
+    run = go([place.name, other], tmp_path / "out", Here(tmp_path / "scratch"), parts=3, split=20_000)
+    assert run.rows["messages"] == wanted
+    assert run.plan is not None and run.plan.secrets == [place.name]
+    assert asked.count(place.name) == 1
+
+
+def test_a_store_that_fails_is_no_reason_to_go_on_without_keys(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = talk([])
+    place = places.folder(f"{bucket}/one.pcapng")
+    place.write(blocks(one.keys, Wire().send(one.sent).end().packets, 0))
+
+    def failed(*_: Any) -> bytes:
+        raise OSError(5, "slow down")
+
+    monkeypatch.setattr(places.Remote, "read", failed)
+    options = msgspec.structs.replace(FOREVER, keylog=(place.name,))
+    with pytest.raises(CaptureError, match="slow down"):
+        list(flows.dissect(iter(()), options))
+    monkeypatch.undo()
+    assert not list(flows.dissect(iter(()), options))
+    assert flows.key_log((place.name,))
+    place.remove()
+    assert not list(flows.dissect(iter(()), options)), "in a ring captures go"
+    assert not flows.key_log((place.name,))
 
 
 def test_tables(java_home: str, tmp_path: Path) -> None:
