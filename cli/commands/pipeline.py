@@ -183,6 +183,8 @@ def pipeline(
         raise UsageError("--append adds to Delta tables; it goes with --format delta")
     if append and (follow is not None or not sources):
         raise UsageError("--append adds captures that are given; --follow always adds")
+    from dissect.spark import places
+
     every_ns, settle_ns = nanoseconds("--every", every), nanoseconds("--settle", settle)
     options = library_options(
         decode_as,
@@ -198,7 +200,7 @@ def pipeline(
         bare_limit,
         verbs,
         show_secrets=show_secrets,
-        keylog=key_logs(keylog),
+        keylog=tuple(map(places.normal, key_logs(keylog))),
     )
     split_size, part_count = size("--split", split), None if parts is None else whole("--parts", parts)
     if follow is not None:
