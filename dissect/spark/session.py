@@ -16,9 +16,9 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.abc import MetaPathFinder
 from importlib.util import find_spec
@@ -170,7 +170,8 @@ class Session:
         # Those that plan and those that run: without it they take whatever Python comes first in PATH.
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
         try:
-            self._jvm = self._launch(java, memory, brief, handle)
+            with _uninterrupted():
+                self._jvm = self._launch(java, memory, brief, handle)
             self._connect(self._jvm)
             # Where it begins in the main thread, PySpark takes Ctrl-C for itself: it would ask Spark to cancel and wait for that.
             self.context = beside(lambda: self._begin(retried(master), loopback, ui, {**SETTINGS, **(settings or {})})).result()
@@ -440,6 +441,16 @@ def retried(master: str) -> str:
     """A master that starts a task again whose Python was killed, as the kernel does when memory runs out; one of this machine would not."""
     found = re.fullmatch(r"local(?:\[(\*|\d+)\])?", master)
     return f"local[{found[1] or 1},{ATTEMPTS}]" if found else master
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """An interruption comes behind this: a process that was started, and that nobody has got, is one that nobody ends."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def beside(action: Callable[[], T], thread: Callable[..., threading.Thread] = threading.Thread) -> Future[T]:
