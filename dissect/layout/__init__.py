@@ -7,7 +7,7 @@ every byte, and never raises. `read` is the first, and on failure the second.
 from typing import Any
 
 from dissect.layout.build import encode
-from dissect.layout.docs import describe, rows
+from dissect.layout.docs import PartTable, describe, rows
 from dissect.layout.generate import decoder, reader
 from dissect.layout.types import (
     Array,
@@ -75,6 +75,7 @@ __all__ = [
     "Layout",
     "Number",
     "Optional",
+    "PartTable",
     "Repeat",
     "Rest",
     "RestText",

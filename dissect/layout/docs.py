@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from dissect.layout.types import (
@@ -16,6 +17,7 @@ from dissect.layout.types import (
     Fixed,
     FixedText,
     Group,
+    Labels,
     Layout,
     Number,
     Optional,
@@ -28,6 +30,20 @@ from dissect.layout.types import (
 )
 
 Row = tuple[str, str, str]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class PartTable:
+    """Fields of a part of a message that is read by hand. `labels` by path: those fields have a `..._label` beside them."""
+
+    name: str
+    note: str
+    said: tuple[Row, ...]
+    labels: Mapping[str, Labels] = field(default_factory=dict)
+    kind: str = "part"
+
+    def rows(self) -> list[Row]:
+        return list(self.said)
 
 
 class Described(Protocol):

@@ -40,15 +40,22 @@ def tables(protocol: Protocol, palette: Palette = PLAIN, columns: int | None = N
         lines.append(f"{palette.bold}{layout.name}{palette.reset}  {palette.dim}{_kind(layout)}{palette.reset}")
         if layout.note:
             lines += [f"  {line}" for line in wrap(layout.note, size - 2)]
-        table = rows(layout)
-        first = max((width(path) for path, _, _ in table), default=0)
-        second = min(40, max((width(kind) for _, kind, _ in table), default=0))
-        for path, kind, note in table:
-            room = max(20, size - first - second - 6)
-            notes = wrap(note, room) or [""]
-            lines.append(f"  {palette.ask}{pad(path, first)}{palette.reset}  {pad(kind, second)}  {notes[0]}".rstrip())
-            lines += [" " * (first + max(second, width(kind)) + 6) + more for more in notes[1:]]
+        lines += _table(rows(layout), size, palette)
+    if protocol.added:
+        lines += ["", f"{palette.bold}Beside these{palette.reset}", *_table(protocol.added, size, palette)]
     return "\n".join(lines) + "\n"
+
+
+def _table(table: Sequence[tuple[str, str, str]], size: int, palette: Palette) -> list[str]:
+    lines = []
+    first = max((width(path) for path, _, _ in table), default=0)
+    second = min(40, max((width(kind) for _, kind, _ in table), default=0))
+    for path, kind, note in table:
+        room = max(20, size - first - second - 6)
+        notes = wrap(note, room) or [""]
+        lines.append(f"  {palette.ask}{pad(path, first)}{palette.reset}  {pad(kind, second)}  {notes[0]}".rstrip())
+        lines += [" " * (first + max(second, width(kind)) + 6) + more for more in notes[1:]]
+    return lines
 
 
 def _kind(layout: object) -> str:

@@ -38,33 +38,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dissect.layout import (
-    Array,
-    Bits,
-    Blob,
-    Choice,
-    Custom,
-    Entry,
-    Field,
-    Fixed,
-    FixedText,
-    Group,
-    Layout,
-    Number,
-    Optional,
-    Repeat,
-    Rest,
-    RestText,
-    Sized,
-    Text,
-    Type,
-    boolean,
-    describe,
-    rows,
-    types,
-)
 from dissect.protocols import PROTOCOLS
 from dissect.protocols.base import Protocol
+from dissect.protocols.declared import BOOL, FLOAT, INT, LIST, OBJECT, OTHER, WORDS, Found, declared
 
 NULL = type(None)
 WHOLE_CLASSES = frozenset((int, NULL))
@@ -83,159 +59,10 @@ WORDS_OF = {
 }
 """What values of a fixed size are made of."""
 
-NUMBERS = {one.name: one for one in vars(types).values() if isinstance(one, Number)}
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 NOTES = 3
 """Remarks of so many messages are worth telling of a column."""
-
-INT, BOOL, FLOAT, WORDS, LIST, OBJECT, OTHER = "int", "bool", "float", "text", "list", "object", "other"
-
-
-class Found:
-    """What the tables say of one field, all of them together."""
-
-    def __init__(self) -> None:
-        self.kinds: set[str] = set()
-        self.low = self.high = 0
-        self.items: Found | None = None
-        self.members: dict[str, Found] = {}
-        self.said: dict[str, None] = {}
-        self.notes: dict[str, None] = {}
-
-    def member(self, name: str) -> Found:
-        return self.members.setdefault(name, Found())
-
-    def number(self, one: Number) -> None:
-        if one is boolean:
-            self.kinds.add(BOOL)
-        elif one.floating:
-            self.kinds.add(FLOAT)
-        elif one.size > 8:
-            self.kinds.add(WORDS)
-        else:
-            bits = one.size * 8
-            self.bits(-1 << bits - 1 if one.signed else 0, (1 << (bits - 1 if one.signed else bits)) - 1)
-
-    def bits(self, low: int, high: int) -> None:
-        self.kinds.add(INT)
-        self.low, self.high = min(self.low, low), max(self.high, high)
-
-    def list(self) -> Found:
-        self.kinds.add(LIST)
-        if self.items is None:
-            self.items = Found()
-        return self.items
-
-
-class Tables:
-    """Reads the tables of one protocol."""
-
-    def __init__(self, protocol: Protocol) -> None:
-        self.parts: dict[str, list[Any]] = {}
-        """Tables of what is read by hand, by the name that a layout refers to them with."""
-        self.found = Found()
-        for table in protocol.layouts:
-            if table.kind == "part":
-                self.parts.setdefault(table.name.lower(), []).append(table)
-        for table in protocol.layouts:
-            if isinstance(table, Layout):
-                self.entries(self.found, table.fields)
-            elif table.kind != "part":
-                self.rows(self.found, rows(table))
-
-    def entries(self, into: Found, entries: Iterable[Entry]) -> None:
-        for entry in entries:
-            match entry:
-                case Field(type=Choice() as choice):
-                    self.choice(into, choice, entry)
-                case Field():
-                    self.field(into, entry, entry.type)
-                case Choice():
-                    self.choice(into, entry, None)
-                case Optional(fields=tail):
-                    self.entries(into, tail)
-
-    def choice(self, into: Found, choice: Choice, field: Field | None) -> None:
-        for branch in choice.branches():
-            if isinstance(branch, tuple):
-                self.entries(into, branch)
-            elif field is not None:
-                self.field(into, field, branch)
-
-    def field(self, into: Found, field: Field, kind: Type) -> None:
-        found = into.member(field.name)
-        found.said[describe(kind)] = None
-        if field.note:
-            found.notes[field.note] = None
-        self.type(found, kind)
-        if field.labels is not None:
-            self.label(into, field.name, isinstance(kind, Array | Repeat))
-
-    def label(self, into: Found, name: str, several: bool) -> None:
-        label = into.member(f"{name}_label")
-        label.said[f"what {name} means"] = None
-        (label.list() if several else label).kinds.add(WORDS)
-
-    def type(self, found: Found, kind: Type) -> None:
-        match kind:
-            case Number():
-                found.number(kind)
-            case Text() | FixedText() | RestText() | Blob() | Fixed() | Rest():
-                found.kinds.add(WORDS)
-            case Bits():
-                found.kinds.add(OBJECT)
-                for name, _, mask, labels in kind.parts:
-                    part = found.member(name)
-                    part.bits(0, mask)
-                    part.said[f"{mask.bit_length()} of the bits"] = None
-                    if labels is not None:
-                        self.label(found, name, False)
-            case Array(item=item) | Repeat(item=item):
-                self.type(found.list(), item)
-            case Sized(content=content):
-                self.type(found, content)
-            case Group(fields=fields):
-                found.kinds.add(OBJECT)
-                self.entries(found, fields)
-            case Choice():
-                for branch in kind.branches():
-                    assert not isinstance(branch, tuple)
-                    self.type(found, branch)
-            case Custom(name=name):
-                self.word(found, name)
-
-    def rows(self, into: Found, said: Sequence[tuple[str, str, str]]) -> None:
-        """What a table tells that is no layout."""
-        for path, words, note in said:
-            if "[]" in path:
-                continue
-            found = into
-            *above, name = path.split(".")
-            for step in above:
-                found = found.member(step)
-                found.kinds = {OBJECT}
-            found = found.member(name)
-            found.said[words] = None
-            if note:
-                found.notes[note] = None
-            self.word(found, words.removesuffix(" or null"))
-
-    def word(self, found: Found, words: str) -> None:
-        """A type by its name."""
-        kind = words.split(",")[0].removesuffix("le")
-        if kind in NUMBERS:
-            found.number(NUMBERS[kind])
-        elif kind in ("string", "text", "bytes") or kind.endswith(" bytes"):
-            found.kinds.add(WORDS)
-        elif kind.startswith("array of "):
-            self.word(found.list(), kind.removeprefix("array of "))
-        elif kind in self.parts:
-            found.kinds.add(OBJECT)
-            for table in self.parts[kind]:
-                self.rows(found, table.rows())
-        else:
-            found.kinds.add(OTHER)
 
 
 class Member:
@@ -483,7 +310,7 @@ def struct_name(protocol: str) -> str:
 
 def struct_of(protocol: Protocol) -> Member:
     """What the tables of a protocol give."""
-    return _struct(f"typed fields of {protocol.title}, null in messages of other protocols", _members(Tables(protocol).found))
+    return _struct(f"typed fields of {protocol.title}, null in messages of other protocols", _members(declared(protocol)))
 
 
 STRUCTS = {one.name: struct_of(one) for one in PROTOCOLS}

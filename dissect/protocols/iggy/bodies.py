@@ -19,6 +19,7 @@ from dissect.layout import (
     Field,
     Fixed,
     Group,
+    PartTable,
     Repeat,
     Sized,
     Style,
@@ -621,6 +622,22 @@ PERMISSIONS = Custom(
     ),
 )
 """Global rights, then per stream and per topic; flags say whether another one follows."""
+
+ADDED = (("body", "bytes", "of a frame whose command is not known, or not in this layout"),)
+
+PARTS = (
+    PartTable(
+        "Permissions",
+        "of a user; flags that say whether another stream or topic follows are not shown",
+        (
+            *((name, "boolean", "") for name in GLOBAL_PERMISSIONS),
+            ("streams[].stream_id", "uint32", ""),
+            *((f"streams[].{name}", "boolean", "") for name in STREAM_PERMISSIONS),
+            ("streams[].topics[].topic_id", "uint32", ""),
+            *((f"streams[].topics[].{name}", "boolean", "") for name in TOPIC_PERMISSIONS),
+        ),
+    ),
+)
 
 MAY_HAVE_PERMISSIONS: Body = (
     Field("has_permissions", u8),

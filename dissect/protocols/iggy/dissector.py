@@ -42,6 +42,7 @@ from dissect.protocols.base import (
 from dissect.protocols.effort import STEP, Effort
 from dissect.protocols.iggy import frames
 from dissect.protocols.iggy.behaviour import BEHAVIOUR
+from dissect.protocols.iggy.bodies import ADDED, PARTS
 from dissect.protocols.iggy.checks import CHECKED_OPERATIONS, Check, checks, request_checksum
 from dissect.protocols.iggy.commands import BY_CODE, LISTED, NON_REPLICATED, OPERATIONS, REGISTER
 from dissect.protocols.iggy.features import CLASSIC, FRAMINGS, LAYOUTS, LONG, hinted
@@ -1390,8 +1391,9 @@ PROTOCOLS = (
         IggyDissector,
         probe,
         says,
-        frames.documented(),
+        (*frames.documented(), *PARTS),
         TEXT,
+        ADDED,
         relate=relate,
         login=LOGIN,
         forced=LAYOUTS,

@@ -92,6 +92,11 @@ class FrameTable:
     since: str = ""
     until: str = ""
 
+    @property
+    def labels(self) -> dict[str, dict[int, str]]:
+        """The fields that have a `..._label` beside them."""
+        return {"frame.errCode": ERRORS} if any(entry.name == "errCode" for entry in self.fields) else {}
+
     def rows(self) -> list[tuple[str, str, str]]:
         """Path, type and remark of every field, for the documentation."""
         rows = [("size", "int32", "bytes of the frame, these four included"), ("type", "string", f"always {self.name}")]

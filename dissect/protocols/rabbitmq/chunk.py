@@ -642,7 +642,7 @@ def _read_published(form: Form, filtered: bool) -> Custom:
         walker.notes.extend(reader.notes())
         return entries, at
 
-    return Custom(read, walk, "messages to the end of the frame", minimum=4, write=bytes)
+    return Custom(read, walk, "array of entry or sub-batch, to the end of the frame", minimum=4, write=bytes)
 
 
 def _current(data: bytes, at: int, end: int) -> Form:

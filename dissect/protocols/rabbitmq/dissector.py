@@ -41,7 +41,7 @@ from dissect.protocols.rabbitmq.behaviour import BEHAVIOUR
 from dissect.protocols.rabbitmq.chunk import MAGIC, Reader, crc_note, draft_form
 from dissect.protocols.rabbitmq.guard import Guard, Place, Seen, is_mechanism, username
 from dissect.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, Language, is_sound
-from dissect.protocols.rabbitmq.parts import DRAFT_PARTS, PARTS
+from dissect.protocols.rabbitmq.parts import ADDED, DRAFT_PARTS, PARTS
 from dissect.protocols.rabbitmq.private import PRIVATE
 from dissect.protocols.rabbitmq.probe import probe_current, probe_draft
 from dissect.protocols.rabbitmq.says import says
@@ -1052,6 +1052,7 @@ PROTOCOLS = (
         says,
         (*layouts.LAYOUTS, *PARTS),
         _TEXT,
+        ADDED,
         login=CURRENT_LANGUAGE.holds,
         behaviour=BEHAVIOUR,
         private=PRIVATE,
@@ -1066,6 +1067,7 @@ PROTOCOLS = (
         (*layouts_draft.LAYOUTS, *DRAFT_PARTS),
         "Requests and responses have the same key and are told apart by who sends them; a successful Unsubscribe is answered with the key\n"
         "of Subscribe. Told from later versions by the version 0 in every frame.",
+        ADDED,
         login=DRAFT_LANGUAGE.holds,
         behaviour=BEHAVIOUR,
         private=PRIVATE,

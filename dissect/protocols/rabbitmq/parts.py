@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from dissect.protocols.rabbitmq.chunk import CURRENT, DRAFT, DRAFT_TIMED, Form, Part
+from dissect.layout import PartTable
+from dissect.layout.docs import Row
+from dissect.protocols.rabbitmq.chunk import CURRENT, DRAFT, DRAFT_TIMED, TRACKING_TYPES, Form, Part
+from dissect.protocols.rabbitmq.compression import COMPRESSIONS
 
 _TYPES = {"B": "uint8", "H": "uint16", "I": "uint32", "Q": "uint64", "q": "int64", "3s": "3 bytes"}
 
@@ -21,24 +22,14 @@ _NOTES = {
     "uncompressed_size": "nothing is unpacked beyond it",
 }
 
-Row = tuple[str, str, str]
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class PartTable:
-    """Fields of a part of a message, as `streamdump protocols` shows them."""
-
-    name: str
-    note: str
-    said: tuple[Row, ...]
-    kind: str = "part"
-
-    def rows(self) -> list[Row]:
-        return list(self.said)
-
 
 def _rows(parts: tuple[Part, ...]) -> list[Row]:
     return [(part.name, _TYPES[part.code], _NOTES.get(part.name, "")) for part in parts]
+
+
+def _chunk(form: Form, note: str, *more: Row) -> PartTable:
+    labels = {part.name: part.labels for part in form.header if part.labels is not None}
+    return PartTable("Chunk", note, (*_rows(form.header), _ENTRIES, *more), labels)
 
 
 _ENTRIES = ("entries[]", "entry or sub-batch", "as many as num_entries; a sub-batch where the first bit is set")
@@ -48,16 +39,18 @@ def _sub_batch(form: Form, offset: str, *published: Row) -> PartTable:
     first = [
         *published,
         ("offset", "uint64", offset),
-        ("compression", "bits 1-3 of a uint8", "0 none, 1 gzip, 2 snappy (framed or raw), 3 lz4 (frame), 4 zstd"),
-        ("reserved", "bits 4-7 of the same", ""),
+        ("compression", "uint8, bits 1-3", "0 none, 1 gzip, 2 snappy (framed or raw), 3 lz4 (frame), 4 zstd"),
+        ("reserved", "uint8, bits 4-7 of the same", ""),
     ]
     last = [
         ("messages[].offset", "uint64", offset),
         ("messages[].size", "uint32", ""),
-        ("messages[].body", "bytes", "or messages[].sections, as in an entry"),
+        ("messages[].body", "bytes", "a message that is not AMQP 1.0"),
+        *((f"messages[].{path}", kind, note) for path, kind, note in _SECTIONS),
         ("body", "bytes", "instead of messages, where it does not unpack"),
+        ("trailing", "bytes", "what is left over behind the messages"),
     ]
-    return PartTable("Sub-batch", "in chunks and in Publish", (*first, *_rows(form.sub_batch), *last))
+    return PartTable("Sub-batch", "in chunks and in Publish", (*first, *_rows(form.sub_batch), *last), {"compression": COMPRESSIONS})
 
 
 _COUNTED = "not on the wire: counted from the chunk's first; absent in Publish"
@@ -70,12 +63,17 @@ def _entry(*published: Row) -> PartTable:
     return PartTable("Entry", "in chunks and in Publish", (*published, *_ENTRY_ROWS))
 
 
+_SECTIONS: tuple[Row, ...] = (
+    ("sections[].section", "text, by its descriptor", "instead of body, for an AMQP 1.0 message: header, properties, data, ..."),
+    ("sections[].value", "AMQP value", 'as {"type", "value"} where JSON would lose the type'),
+)
+
 _ENTRY_ROWS = (
     ("offset", "uint64", _COUNTED),
     ("size", "uint32", "below 0x80000000"),
     ("body", "bytes", "a message that is not AMQP 1.0"),
-    ("sections[].section", "described type", "instead of body, for an AMQP 1.0 message: header, properties, data, ..."),
-    ("sections[].value", "AMQP value", 'as {"type", "value"} where JSON would lose the type'),
+    *_SECTIONS,
+    ("tracking[]", "tracking block", "instead of body, for the entry of a tracking chunk"),
 )
 
 _TRACKING = PartTable(
@@ -89,22 +87,24 @@ _TRACKING = PartTable(
         ("offset", "uint64", "if type is 1"),
         ("timestamp", "int64", "if type is 2"),
     ),
+    {"type": TRACKING_TYPES},
 )
 
+_TRAILER_DATA = ("trailer_data", "bytes", "instead of trailer, where it is no list of tracking blocks")
+
 PARTS = (
-    PartTable(
-        "Chunk",
-        "in Deliver",
-        (*_rows(CURRENT.header), _ENTRIES, ("trailer[]", "tracking block", "sent with chunk_selector=all only")),
-    ),
+    _chunk(CURRENT, "in Deliver", ("trailer[]", "tracking block", "sent with chunk_selector=all only"), _TRAILER_DATA),
     _entry(_PUBLISHING_ID, _FILTER_VALUE),
     _sub_batch(CURRENT, _COUNTED, _PUBLISHING_ID),
     _TRACKING,
 )
 
 DRAFT_PARTS = (
-    PartTable("Chunk", "in Deliver; 31 bytes before the entries", (*_rows(DRAFT.header), _ENTRIES)),
-    PartTable("Chunk", "from June 2020 on; 39 bytes before the entries", (*_rows(DRAFT_TIMED.header), _ENTRIES)),
+    _chunk(DRAFT, "in Deliver; 31 bytes before the entries"),
+    _chunk(DRAFT_TIMED, "from June 2020 on; 39 bytes before the entries"),
     _entry(_PUBLISHING_ID),
     _sub_batch(DRAFT, _COUNTED, _PUBLISHING_ID),
+    _TRACKING,
 )
+
+ADDED = (("body", "bytes", "of a frame whose key or version is not known"),)

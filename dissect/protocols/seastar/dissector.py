@@ -959,6 +959,7 @@ PROTOCOLS = (
         says,
         layouts.LAYOUTS,
         text=TEXT,
+        added=layouts.ADDED,
         paired=paired,
         unanswered=unanswered,
         relate=relate,

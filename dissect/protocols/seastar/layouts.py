@@ -134,3 +134,16 @@ LAYOUTS = (
     LZ4_CHUNK,
     SEALED,
 )
+
+ADDED = (
+    ("negotiated", "object", "on the server's Negotiation: what is in force"),
+    ("negotiated.connection", "text", "rpc or stream; null where that is not known"),
+    ("negotiated.compression", "text", "the algorithm"),
+    ("negotiated.timeout", "boolean", "requests have one"),
+    ("negotiated.handler_duration", "boolean", "responses have one"),
+    ("negotiated.declined", "array of text", "features that the client offered and the server left out"),
+    ("compression", "object", "where the frame was compressed"),
+    ("compression.algorithm", "text", ""),
+    ("compression.packed_size", "uint32", ""),
+    ("compression.unpacked_size", "uint32", ""),
+)
