@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dissect.model import Record
+    from dissect.model import Options, Record
 
 # Other distributions ship modules below `dissect` too; without this the two hide each other.
 __path__ = extend_path(__path__, __name__)
@@ -21,19 +21,32 @@ __path__ = extend_path(__path__, __name__)
 __all__ = ["read"]
 
 
-def read(*sources: str | Path | BinaryIO, **options: Any) -> Iterator[Record]:
+def read(*sources: str | Path | BinaryIO, where: str | None = None, **options: Any) -> Iterator[Record]:
     """The records of a capture (of several, merged by time), in the order of the command line's output.
 
-    A source is a path or a binary file object; `options` are the members of `dissect.model.Options` (`show_secrets=True`,
-    `bytes_as="raw"`, `exchanges=True`, `keylog=("keys.log",)`...). Raises `dissect.errors.CaptureError` after the last whole packet of a
-    file that is damaged, and `dissect.errors.InternalError` at the end where a bug of ours cost the rest of a conversation.
+    A source is a path or a binary file object; `where` is a filter as `-Y` takes it (`"name == Open and latency > 20ms"`); `options` are
+    the members of `dissect.model.Options` (`show_secrets=True`, `bytes_as="raw"`, `exchanges=True`, `keylog=("keys.log",)`...).
+
+    Raises `dissect.errors.FilterError` at once, `CaptureError` after the last whole packet of a file that is damaged, and `InternalError`
+    at the end where a bug of ours cost the rest of a conversation.
     """
-    from dissect.capture.files import open_capture
-    from dissect.inspector import Inspector
     from dissect.model import Options
     from dissect.tls.keys import check
 
     check(options.get("keylog", ()))
-    inspector = Inspector([open_capture(source) for source in sources], Options(**options), bare=True)
+    chosen = Options(**options)
+    if where is None:
+        return _records(sources, chosen)
+    from dissect.filter import compile_filter
+
+    keeps = compile_filter(where, chosen).keeps
+    return (record for record in _records(sources, chosen) if keeps(record))
+
+
+def _records(sources: tuple[str | Path | BinaryIO, ...], options: Options) -> Iterator[Record]:
+    from dissect.capture.files import open_capture
+    from dissect.inspector import Inspector
+
+    inspector = Inspector([open_capture(source) for source in sources], options, bare=True)
     yield from inspector.records()
     inspector.complain()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from typing import NamedTuple
+from unicodedata import combining, east_asian_width
 
 
 class StreamdumpError(Exception):
@@ -41,6 +42,41 @@ class InterfaceError(CaptureError):
 
 class UsageError(StreamdumpError):
     """An option value or filter that cannot be carried out (exit code 2)."""
+
+
+class FilterError(UsageError):
+    """A filter that cannot be read or asks for what is not there: `reason`, and the place `start` to `end` in the `expression`."""
+
+    def __init__(self, reason: str, expression: str, start: int, end: int) -> None:
+        self.reason = _visible(reason)
+        self.expression = expression
+        self.start = start
+        self.end = end
+        super().__init__("\n".join((self.reason, *self.place())))
+
+    def place(self) -> tuple[str, str]:
+        """The part of the expression around the place, and a line of carets below it."""
+        first = max(0, self.start - PLACE // 2)
+        last = max(self.end, self.start + 1)
+        before = self.expression[first : self.start]
+        there = self.expression[self.start : min(last, self.start + PLACE)]
+        behind = self.expression[last : last + PLACE // 2] if last - self.start <= PLACE else ""
+        head = ("... " if first else "") + _visible(before)
+        tail = " ..." if last + len(behind) < len(self.expression) else ""
+        line = f"  {head}{_visible(there)}{_visible(behind)}{tail}"
+        return line, f"  {' ' * _cells(head)}{'^' * max(1, _cells(_visible(there)))}"
+
+
+PLACE = 80
+"""Characters of a filter that are shown around a place, or as the place itself."""
+
+
+def _visible(text: str) -> str:
+    return "".join([one if one.isprintable() else one.encode("unicode_escape").decode() for one in text])
+
+
+def _cells(text: str) -> int:
+    return sum(0 if combining(one) else 2 if east_asian_width(one) in "WF" else 1 for one in text)
 
 
 class ForeignState(UsageError):

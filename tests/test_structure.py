@@ -14,7 +14,7 @@ ROWS = (
     {"layout", "bson", "tcp", "capture"},
     {"tls"},
     {"protocols"},
-    {"detect", "pair", "diagnose"},
+    {"detect", "pair", "diagnose", "filter"},
     {"inspector"},
     {"render", "spark", "golden", "scrub"},
     {"cli"},

@@ -87,6 +87,12 @@ class Seen:
         """Who talked to whom, in which protocol."""
         return self._rows
 
+    def where(self, expression: str) -> list[Record]:
+        """The records for which a filter holds, as `streamdump -Y` takes it: `seen.where("outcome == refused")`."""
+        from dissect.filter import compile_filter
+
+        return compile_filter(expression).select(self.records)
+
     def __iter__(self) -> Iterator[Message]:
         return iter(self.messages)
 

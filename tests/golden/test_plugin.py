@@ -30,6 +30,7 @@ def test_login(streamdump):
     assert seen.messages[0].fields["peer_properties"][0]["key"] == "product"
     assert seen.conversations[0].protocol == "rabbitmq-stream"
     assert not seen.gaps
+    assert [one.number for one in seen.where("name == Open and latency")] == [10]
     assert seen.matches("golden/login")
 """
 

@@ -960,6 +960,7 @@ PROTOCOLS = (
         layouts.LAYOUTS,
         text=TEXT,
         added=layouts.ADDED,
+        labelled=lambda options: {"verb": (options.verbs or {}).values()},
         paired=paired,
         unanswered=unanswered,
         relate=relate,

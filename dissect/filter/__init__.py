@@ -1,0 +1,14 @@
+"""Asks records a question: `compile_filter('name == Open and latency > 20ms')` is a predicate, `compile_columns` chooses values.
+
+grammar.py   text       -> Node        a lark grammar
+names.py     a name     -> Meaning     which keys of records, and which fields of which protocols, it stands for
+literals.py  a value    -> Test        what it is, held against the types that the name has
+build.py     Node       -> Filter      one Python predicate for each kind of record
+columns.py   names      -> Columns     the values of a record under these names
+"""
+
+from dissect.filter.build import Filter, compile_filter
+from dissect.filter.columns import Columns, compile_columns
+from dissect.filter.names import Names, names_of
+
+__all__ = ["Columns", "Filter", "Names", "compile_columns", "compile_filter", "names_of"]

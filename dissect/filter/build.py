@@ -1,0 +1,290 @@
+"""Terms become one Python predicate for each kind of record.
+
+What cannot be true of a kind of record (a gap has no name) is left out where the predicate is made, and of several terms those that look at
+keys come before those that look into fields. Constants reach the generated text by name only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from dissect.errors import FilterError
+from dissect.filter import literals
+from dissect.filter.grammar import All, Any_, Compare, Name, Node, Not, There, Value, parse
+from dissect.filter.literals import Misfit, Want
+from dissect.filter.names import ADDRESS, ENDPOINT, FIELDS, RECORDS, TIME, Key, Meaning, Names, Path, names_of, nearest
+from dissect.filter.values import Clients, Test, addresses, ports, present, some
+from dissect.model import Message, Options, Record
+from dissect.protocols.base import rfc3339
+from dissect.protocols.declared import INT, OBJECT, OTHER, WORDS
+
+TRUE, FALSE = "True", "False"
+
+CHEAP, DERIVED, DEEP = range(3)
+"""What a term costs: a key, what is derived from some, fields."""
+
+
+class _Piece(NamedTuple):
+    """A term as Python text over the record `r`."""
+
+    text: str
+    cost: int
+
+
+class Filter:
+    """A compiled filter.
+
+    `reads_fields`: whether it looks into `fields`, so that these have to be complete. `hints`: what looks like a slip, though it is none
+    by the rules.
+    """
+
+    def __init__(
+        self, text: str, tests: dict[type, Callable[[Any], Any]], clients: Clients | None, reads_fields: bool, hints: list[str]
+    ) -> None:
+        self.text = text
+        self.reads_fields = reads_fields
+        self.hints = hints
+        self._tests = tests
+        self._clients = clients
+
+    def keeps(self, record: Record) -> bool:
+        """Whether the filter holds for a record. It has to be asked about all records of a run, in their order."""
+        if self._clients is not None:
+            self._clients.learn(record)
+        return bool(self._tests[type(record)](record))
+
+    def select(self, records: Iterable[Record]) -> list[Record]:
+        """The records for which it holds."""
+        if self._clients is not None:
+            return [record for record in records if self.keeps(record)]
+        tests = self._tests
+        return [record for record in records if tests[type(record)](record)]
+
+    def __repr__(self) -> str:
+        return f"<Filter {self.text!r}>"
+
+
+def compile_filter(text: str, options: Options | None = None) -> Filter:
+    """The filter that `text` says; raises `FilterError` with the place of what is wrong."""
+    builder = _Builder(text, names_of() if options is None or options.verbs is None else Names(options))
+    node = parse(text)
+    return builder.filter(node)
+
+
+class _Builder:
+    def __init__(self, text: str, names: Names) -> None:
+        self.text = text
+        self.names = names
+        self.clients = Clients()
+        self.hints: list[str] = []
+        self.reads_fields = False
+        self.namespace: dict[str, Any] = {
+            "client": self.clients.client,
+            "server": self.clients.server,
+            "ports": ports,
+            "addresses": addresses,
+            "present": present,
+            "some": some,
+            "rfc3339": rfc3339,
+            "map": map,
+            "any": any,
+        }
+
+    def filter(self, node: Node) -> Filter:
+        tests = {}
+        pieces = self.pieces(node)
+        for record in RECORDS:
+            tests[record] = self._function(record.__name__, pieces[record].text)
+        asks = any("client(r)" in piece.text or "server(r)" in piece.text for piece in pieces.values())
+        return Filter(self.text, tests, self.clients if asks else None, self.reads_fields, self.hints)
+
+    def _function(self, name: str, body: str) -> Callable[[Any], Any]:
+        scope = {"__builtins__": {}, **self.namespace}
+        made: Callable[[Any], Any] = eval(compile(f"lambda r: {body}", f"<filter of {name}>", "eval"), scope)
+        return made
+
+    def constant(self, value: Any) -> str:
+        name = f"k{len(self.namespace)}"
+        self.namespace[name] = value
+        return name
+
+    def pieces(self, node: Node) -> dict[type, _Piece]:
+        """The text of a term for each kind of record."""
+        match node:
+            case There(name=name):
+                return self._there(name)
+            case Compare():
+                return self._compare(node)
+            case Not(term=term):
+                return {record: _negated(piece) for record, piece in self.pieces(term).items()}
+            case All(terms=terms):
+                return _joined([self.pieces(one) for one in terms], " and ", TRUE, FALSE)
+            case Any_(terms=terms):
+                return _joined([self.pieces(one) for one in terms], " or ", FALSE, TRUE)
+
+    def meaning(self, name: Name) -> Meaning:
+        found = self.names.resolve(name.parts)
+        if found is None:
+            raise self.unknown(name)
+        return found
+
+    def unknown(self, name: Name) -> FilterError:
+        near = self.names.nearest(name.text)
+        more = f"did you mean {near}?" if near else "streamdump protocols --fields lists them"
+        return FilterError(f"no field is called {name.text}; {more}", self.text, name.start, name.end)
+
+    def _there(self, name: Name) -> dict[type, _Piece]:
+        meaning = self.meaning(name)
+        pieces = {}
+        for record in RECORDS:
+            key = meaning.keys.get(record)
+            if key is not None:
+                self.reads_fields = self.reads_fields or key.source == f"r.{FIELDS}"
+                pieces[record] = _Piece(f"present({key.source})", _cost(key))
+            elif record is Message and meaning.paths:
+                pieces[record] = self._deep(
+                    {protocol: [(path.steps, present) for path in paths] for protocol, paths in meaning.paths.items()}
+                )
+            else:
+                pieces[record] = _Piece(FALSE, CHEAP)
+        return pieces
+
+    def _deep(self, pairs: dict[str, list[tuple[tuple[str, ...], Test]]]) -> _Piece:
+        """A term over fields: for each protocol its paths, each with its test."""
+        self.reads_fields = True
+        table = self.constant({protocol: tuple(some) for protocol, some in pairs.items()}.get)
+        return _Piece(f"some(r.fields, {table}(r.protocol, ()))", DEEP)
+
+    def _compare(self, term: Compare) -> dict[type, _Piece]:
+        meaning = self.meaning(term.name)
+        fitting = _Fitting(self, term)
+        pieces = {}
+        for record in RECORDS:
+            key = meaning.keys.get(record)
+            piece = _Piece(FALSE, CHEAP)
+            if key is not None:
+                piece = self._key(key, fitting)
+            elif record is Message and meaning.paths:
+                pairs = {protocol: [pair for path in paths for pair in fitting.path(path)] for protocol, paths in meaning.paths.items()}
+                piece = self._deep({protocol: some for protocol, some in pairs.items() if some})
+            pieces[record] = piece
+        fitting.end()
+        if term.name.parts == ("name",) and term.operator in ("==", "!=", "in"):
+            self._hint(term.values)
+        if term.operator == "!=":
+            return {record: _negated(piece) for record, piece in pieces.items()}
+        return pieces
+
+    def _hint(self, values: Iterable[Value]) -> None:
+        """A name that no table has may still be that of a message, but hardly is."""
+        for value in values:
+            if value.text not in self.names.messages and not value.text.startswith("unknown"):
+                near = nearest(value.text, self.names.messages)
+                self.hints.append(f"no message is known by the name {value.text}" + (f"; did you mean {near}?" if near else ""))
+
+    def _key(self, key: Key, fitting: _Fitting) -> _Piece:
+        found = fitting.key(key)
+        if found is None:
+            return _Piece(FALSE, CHEAP)
+        test, wants = found
+        source, cost = key.source, _cost(key)
+        if key.source == "r.time_ns" and fitting.term.operator in ("contains", "matches"):
+            source = "rfc3339(r.time_ns)"
+        if key.several:
+            return _Piece(f"any(map({self.constant(test)}, {source}))", cost)
+        plain = wants is not None and key.kinds == {WORDS} and not key.struct
+        if plain and wants is not None:
+            texts = [text for want in wants for text in want.texts]
+            if len(texts) == 1:
+                return _Piece(f"{source} == {self.constant(texts[0])}", cost)
+            return _Piece(f"{source} in {self.constant(frozenset(texts))}", cost)
+        return _Piece(f"{self.constant(test)}({source})", cost)
+
+
+class _Fitting:
+    """The values of a comparison, held against every type that the name has: one that fits none is an error."""
+
+    def __init__(self, builder: _Builder, term: Compare) -> None:
+        self.builder = builder
+        self.term = term
+        self._misfits: dict[int, Misfit] = {}
+        self._fits: set[int] = set()
+
+    def key(self, key: Key) -> tuple[Test, list[Want] | None] | None:
+        """The test of a key, and what it wants where that is all there is to it; None: no value fits."""
+        test, _, wants = self._test(key.kinds, (), key.choices, False)
+        return None if test is None else (test, wants)
+
+    def path(self, path: Path) -> list[tuple[tuple[str, ...], Test]]:
+        """Where to look for values and labels, and how to test them."""
+        test, labels, _ = self._test(path.kinds, path.labels, (), path.wide)
+        pairs = [(path.steps, test)] if test is not None else []
+        return pairs if labels is None else [*pairs, (path.label_steps, labels)]
+
+    def _test(
+        self, kinds: frozenset[str], labels: tuple[str, ...], choices: tuple[str, ...], wide: bool
+    ) -> tuple[Test | None, Test | None, list[Want] | None]:
+        operator, values = self.term.operator, self.term.values
+        if operator in ("==", "!=", "in"):
+            wants = []
+            for at, value in enumerate(values):
+                try:
+                    wants.append(literals.want(value, kinds | {INT} if wide else kinds, labels, choices))
+                    self._fits.add(at)
+                except Misfit as misfit:
+                    self._misfit(at, misfit)
+            return (*literals.equal(wants, wide), wants) if wants else (None, None, None)
+        try:
+            if operator in literals.ORDER:
+                test = literals.ordered(operator, values[0], kinds | {INT} if wide else kinds)
+            else:
+                in_labels = bool(labels) and not kinds & {WORDS, OTHER}
+                test = literals.searched(operator, values[0], kinds, in_labels)
+                if in_labels:
+                    self._fits.add(0)
+                    return None, test, None
+            self._fits.add(0)
+            return test, None, None
+        except Misfit as misfit:
+            self._misfit(0, misfit)
+            return None, None, None
+
+    def _misfit(self, at: int, misfit: Misfit) -> None:
+        before = self._misfits.get(at)
+        if before is None or (misfit.about and not before.about):
+            self._misfits[at] = misfit
+
+    def end(self) -> None:
+        """Raise what is wrong with the first value that fits nothing."""
+        for at, value in enumerate(self.term.values):
+            if at not in self._fits:
+                reason = self._misfits[at].reason
+                raise FilterError(f"{self.term.name.text} {reason}", self.builder.text, value.start, value.end)
+
+
+def _cost(key: Key) -> int:
+    return DERIVED if key.several or key.kinds & {ENDPOINT, ADDRESS, OBJECT, TIME} else CHEAP
+
+
+def _negated(piece: _Piece) -> _Piece:
+    if piece.text in (TRUE, FALSE):
+        return _Piece(FALSE if piece.text == TRUE else TRUE, CHEAP)
+    return _Piece(f"not ({piece.text})", piece.cost)
+
+
+def _joined(parts: list[dict[type, _Piece]], word: str, empty: str, decided: str) -> dict[type, _Piece]:
+    """Several terms, the cheap ones first; `decided` is what one of them makes of all, `empty` what says nothing."""
+    joined = {}
+    for record in RECORDS:
+        pieces = sorted((one[record] for one in parts), key=lambda piece: piece.cost)
+        left = [piece for piece in pieces if piece.text != empty]
+        if any(piece.text == decided for piece in left):
+            joined[record] = _Piece(decided, CHEAP)
+        elif not left:
+            joined[record] = _Piece(empty, CHEAP)
+        elif len(left) == 1:
+            joined[record] = left[0]
+        else:
+            joined[record] = _Piece(f"({word.join(piece.text for piece in left)})", left[-1].cost)
+    return joined

@@ -1,0 +1,101 @@
+"""The values of a record under chosen names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from dissect.errors import UsageError
+from dissect.filter.grammar import There, parse, parts_of
+from dissect.filter.names import Key, Names, Path, names_of, tag_of
+from dissect.filter.values import Clients, addresses, collect, ports
+from dissect.model import Message, Options, Record
+
+Get = Callable[[Any], Any]
+
+
+class Columns:
+    """Chosen values of records, each as in the JSON; None where there is nothing."""
+
+    def __init__(self, names: Sequence[str], getters: Sequence[dict[type, Get]], clients: Clients) -> None:
+        self.names = list(names)
+        self._getters = getters
+        self._clients = clients
+
+    def values(self, record: Record) -> list[Any]:
+        """A value for each name."""
+        kind = type(record)
+        return [get[kind](record) if kind in get else None for get in self._getters]
+
+    def learn(self, records: Iterable[Record]) -> None:
+        """To be told of all records of a run in their order, also of those that are not shown, before their values are asked for."""
+        for record in records:
+            self._clients.learn(record)
+
+
+def compile_columns(names: Sequence[str], options: Options | None = None) -> Columns:
+    """The values that these names stand for; an unknown one raises `UsageError` with the nearest."""
+    known = names_of() if options is None or options.verbs is None else Names(options)
+    clients = Clients()
+    return Columns(names, [_getters(name, known, clients) for name in names], clients)
+
+
+def _getters(name: str, known: Names, clients: Clients) -> dict[type, Get]:
+    try:
+        node = parse(name)
+    except UsageError:
+        node = None
+    meaning = known.resolve(parts_of(name)) if isinstance(node, There) and node.name.text == name else None
+    if meaning is None:
+        near = known.nearest(name)
+        more = f"did you mean {near}?" if near else "streamdump protocols --fields lists them"
+        raise UsageError(f"-e {name}: no field is called that; {more}")
+    getters = {record: _key(name, key, clients) for record, key in meaning.keys.items()}
+    if meaning.paths:
+        getters[Message] = _fields(meaning.paths)
+    return getters
+
+
+def _key(name: str, key: Key, clients: Clients) -> Get:
+    derived: dict[str, Get] = {"client": clients.client, "server": clients.server, "port": ports, "ip": addresses}
+    if name in derived:
+        return derived[name]
+    if name == "record":
+        return lambda record: tag_of(type(record))
+    # The text of a time is shown as it is
+    above, _, member = name.partition(".") if key.source != "r.time_ns" else (name, "", "")
+    if not member:
+        source = key.source.removeprefix("r.") if name != "time" else name
+
+        def whole(record: Any) -> Any:
+            value = getattr(record, source)
+            return msgspec.structs.asdict(value) if key.struct and value is not None else value
+
+        return whole
+
+    def inside(record: Any) -> Any:
+        value = getattr(record, above)
+        return None if value is None else getattr(value, member)
+
+    return inside
+
+
+def _fields(paths: Any) -> Get:
+    every: dict[str, tuple[Path, ...]] = dict(paths)
+
+    def get(record: Any) -> Any:
+        present: list[Any] = []
+        for path in every.get(record.protocol, ()):
+            found: list[Any] = []
+            several = collect(record.fields, path.steps, 0, found)
+            if several and found:
+                present.append(found)
+            elif found:
+                present.append(found[0])
+        if len(present) < 2:
+            return present[0] if present else None
+        return [one for value in present for one in (value if isinstance(value, list) else [value])]
+
+    return get

@@ -1,0 +1,235 @@
+"""The language of filters: text to a tree of terms, each with its place in the text."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+from lark import Lark, Token, Tree
+from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
+
+from dissect.errors import FilterError
+
+GRAMMAR = r"""
+?start: any_of
+any_of: all_of ("or" all_of)*
+all_of: _term ("and" _term)*
+_term: negation | "(" any_of ")" | there | compare | member | search
+negation: "not" _term
+there: NAME
+compare: NAME OPERATOR _value
+member: NAME "in" "{" _value ("," _value)* "}"
+search: NAME (CONTAINS | MATCHES) _value
+_value: BARE | QUOTED
+
+CONTAINS: "contains"
+MATCHES: "matches"
+OPERATOR: "==" | "!=" | "<=" | ">=" | "<" | ">"
+NAME: /[^\W\d][\w$-]*(?:\.[\w$-]+|\[(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')\])*/s
+QUOTED: /"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'/s
+BARE: /[^\s(){},"'=<>!&|]+/
+%ignore /\s+/
+"""
+
+KEYWORDS = ("and", "or", "not", "in", "contains", "matches")
+
+SYMBOLS = {"&&": "and", "||": "or", "!": "not", "~": "matches", "&": "and", "|": "or"}
+"""How other tools write it."""
+
+TIMES = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
+SIZES = {"k": 10**3, "M": 10**6, "G": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+"""What may stand behind a number."""
+
+LENGTH_LIMIT = 65_536
+DEPTH_LIMIT = 40
+"""Parentheses and `not` in each other; Python's own compiler takes no more than some hundred."""
+
+
+class Name(NamedTuple):
+    """A name as written; of `parts`, those in brackets are `Entry`."""
+
+    parts: tuple[str, ...]
+    text: str
+    start: int
+    end: int
+
+
+class Entry(str):
+    """A part of a name in brackets: an entry of a list of keys and values."""
+
+    __slots__ = ()
+
+
+class Value(NamedTuple):
+    """What stands on the right; `text` without its quotes, `pattern` the same for a regular expression."""
+
+    text: str
+    pattern: str
+    quoted: bool
+    start: int
+    end: int
+
+
+class There(NamedTuple):
+    """A bare name: is there something?"""
+
+    name: Name
+
+
+class Compare(NamedTuple):
+    """`operator`: one of those, `in`, `contains` or `matches`."""
+
+    name: Name
+    operator: str
+    values: tuple[Value, ...]
+
+
+class Not(NamedTuple):
+    term: Node
+
+
+class All(NamedTuple):
+    terms: tuple[Node, ...]
+
+
+class Any_(NamedTuple):  # noqa: N801
+    terms: tuple[Node, ...]
+
+
+Node = There | Compare | Not | All | Any_
+
+
+@cache
+def _parser() -> Lark:
+    return Lark(GRAMMAR, parser="lalr", keep_all_tokens=False, maybe_placeholders=False)
+
+
+def parse(text: str) -> Node:
+    """The terms of a filter; what cannot be read is a `FilterError`."""
+    if len(text) > LENGTH_LIMIT:
+        raise FilterError(f"a filter of {len(text):,} characters is too long; {LENGTH_LIMIT:,} are the most", text, 0, 1)
+    if not text.strip():
+        raise FilterError("the filter is empty", text, 0, 0)
+    try:
+        tree: Any = _parser().parse(text)
+    except UnexpectedInput as error:
+        raise _wrong(error, text) from None
+    return _node(tree, text, 0)
+
+
+def _wrong(error: UnexpectedInput, text: str) -> FilterError:
+    """What is wrong in words, and where."""
+    ended = isinstance(error, UnexpectedToken) and error.token.type == "$END"
+    at = len(text) if ended or error.pos_in_stream is None else error.pos_in_stream
+    end = at + (len(error.token) if isinstance(error, UnexpectedToken) else 1)
+    wanted = _accepted(text[:at])
+    rest = text[at:]
+    symbol = next((one for one in SYMBOLS if rest.startswith(one)), None)
+    if rest[:1] in ("'", '"') and (wanted & {"QUOTED"}):
+        what = "the quote that begins here is not closed"
+    elif rest.startswith("=") and "OPERATOR" in wanted:
+        what = "one equals sign is none; write =="
+    elif symbol is not None and (symbol != "!" or "NAME" in wanted):
+        what, end = f"write {SYMBOLS[symbol]}", at + len(symbol)
+    elif "NAME" in wanted:
+        what = "the name of a field is missing here" if ended else "the name of a field was expected here"
+    elif wanted & {"BARE", "QUOTED"}:
+        what = "a value is missing here" if ended else "a value was expected here; text with other characters needs quotes"
+    elif "LBRACE" in wanted:
+        what = "in wants a list: {a, b}"
+    elif "OPERATOR" in wanted:
+        what = f"`and`, `or` or an operator (==, !=, <, <=, >, >=, {', '.join(KEYWORDS[3:])}) was expected here"
+    elif "AND" in wanted and text[:at].rstrip()[-1:].isdigit() and rest.split(None, 1)[:1] and rest.split(None, 1)[0] in {**TIMES, **SIZES}:
+        what = "a unit stands right behind its number, without a blank"
+    elif "RBRACE" in wanted:
+        what = "the list is not closed" if ended else "a comma or } was expected here"
+    elif "RPAR" in wanted:
+        what = "a parenthesis is not closed" if ended else "`and`, `or` or ) was expected here"
+    else:
+        what = "`and` or `or` was expected here"
+    return FilterError(what, text, at, max(end, at + 1))
+
+
+def _accepted(text: str) -> set[str]:
+    """What may stand behind this beginning of a filter."""
+    if not text.strip():
+        return {"NAME"}
+    try:
+        _parser().parse(text)
+    except UnexpectedToken as error:
+        return set(error.accepts or ())
+    except UnexpectedCharacters:
+        return set()
+    # Behind a whole term: one that is a bare name may go on
+    return {"AND", "OR"} | ({"OPERATOR"} if "BARE" in _accepted(f"{text} ==") else set())
+
+
+def _node(tree: Any, text: str, depth: int) -> Node:
+    if depth > DEPTH_LIMIT:
+        while not isinstance(tree, Token):
+            tree = tree.children[0]
+        raise FilterError(f"more than {DEPTH_LIMIT} parentheses or not in each other", text, tree.start_pos or 0, tree.end_pos or 0)
+    match tree:
+        case Tree(data="any_of", children=[only]) | Tree(data="all_of", children=[only]):
+            # One in parentheses counts once, by its any_of
+            return _node(only, text, depth + (tree.data == "any_of"))
+        case Tree(data="any_of", children=terms):
+            return Any_(tuple([_node(one, text, depth + 1) for one in terms]))
+        case Tree(data="all_of", children=terms):
+            return All(tuple([_node(one, text, depth) for one in terms]))
+        case Tree(data="negation", children=[term]):
+            return Not(_node(term, text, depth + 1))
+        case Tree(data="there", children=[name]):
+            return There(_name(name))
+        case Tree(data="compare", children=[name, operator, value]):
+            return Compare(_name(name), str(operator), (_value(value, text),))
+        case Tree(data="member", children=[name, *values]):
+            return Compare(_name(name), "in", tuple([_value(one, text) for one in values]))
+        case Tree(data="search", children=[name, operator, value]):
+            return Compare(_name(name), str(operator), (_value(value, text),))
+    raise AssertionError(tree)
+
+
+def _name(token: Any) -> Name:
+    return Name(parts_of(str(token)), str(token), token.start_pos, token.end_pos)
+
+
+def parts_of(text: str) -> tuple[str, ...]:
+    """The parts of a name: `a.b["c.d"]` as a, b, c.d."""
+    parts: list[str] = []
+    left = text
+    while left:
+        if left.startswith("["):
+            end = 2
+            while left[end] != left[1]:
+                end += 2 if left[end] == "\\" else 1
+            parts.append(Entry(unquoted(left[1 : end + 1])))
+            left = left[end + 2 :]
+        else:
+            left = left.removeprefix(".")
+            end = min((at for at in (left.find("."), left.find("[")) if at >= 0), default=len(left))
+            parts.append(left[:end])
+            left = left[end:]
+    return tuple(parts)
+
+
+def unquoted(text: str) -> str:
+    """Text without its quotes, in which a backslash stands for the character behind it if that is a quote or a backslash."""
+    kept: list[str] = []
+    at, end = 1, len(text) - 1
+    while at < end:
+        if text[at] == "\\" and text[at + 1] in "\\'\"":
+            at += 1
+        kept.append(text[at])
+        at += 1
+    return "".join(kept)
+
+
+def _value(token: Any, text: str) -> Value:
+    said = str(token)
+    if token.type == "QUOTED":
+        # A regular expression has its own backslashes: only the quote needs one
+        return Value(unquoted(said), said[1:-1].replace(f"\\{said[0]}", said[0]), True, token.start_pos, token.end_pos)
+    if said in KEYWORDS:
+        raise FilterError(f"a value was expected here; {said} as a text needs quotes", text, token.start_pos, token.end_pos)
+    return Value(said, said, False, token.start_pos, token.end_pos)

@@ -1,0 +1,299 @@
+"""What stands on the right side: text, held against the types that a name has, becomes a test of values.
+
+A `Misfit` says why a value cannot be compared with a type; only when it fits none of a name's types is that an error.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from decimal import Decimal, InvalidOperation
+from functools import lru_cache
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from operator import ge, gt, le, lt
+from typing import Any, NamedTuple
+
+from dissect.filter.grammar import SIZES, TIMES, Value
+from dissect.filter.names import ADDRESS, DURATION, ENDPOINT, TIME, nearest
+from dissect.filter.values import REMEMBERED, Test, split
+from dissect.protocols.declared import BOOL, FLOAT, INT, OTHER, WORDS
+
+DIGITS_LIMIT = 400
+WIDE_LIMIT = 64
+"""Characters of a number, and of an integer that is written as text."""
+
+_NUMBER = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?|[+-]?0x[0-9a-fA-F]+)([^\W\d]*)")
+_TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[Tt ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9})\d*)?)?)?(Z|z|[+-]\d\d:\d\d)?", re.ASCII)
+_WHOLE = re.compile(r"[+-]?[0-9]+")
+
+ORDER: dict[str, Callable[[Any, Any], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
+
+Network = IPv4Network | IPv6Network
+Address = IPv4Address | IPv6Address
+
+
+class Misfit(Exception):
+    """Why a value does not fit a type; `about`: the fault is the value's own, not that the type is another one."""
+
+    def __init__(self, reason: str, about: bool = False) -> None:
+        self.reason = reason
+        self.about = about
+        super().__init__(reason)
+
+
+class Want(NamedTuple):
+    """What a value may be, for one type of field; `labels` in the spelling in which they are compared."""
+
+    numbers: tuple[int | float, ...] = ()
+    texts: tuple[str, ...] = ()
+    booleans: tuple[bool, ...] = ()
+    labels: tuple[str, ...] = ()
+    ends: tuple[tuple[Network, int | None], ...] = ()
+
+
+def same_label(text: str) -> str:
+    """A label in the spelling in which labels are compared."""
+    return text.lower().replace("_", " ")
+
+
+def want(value: Value, kinds: frozenset[str], labels: tuple[str, ...] = (), choices: tuple[str, ...] = ()) -> Want:
+    """What `value` means for a field of these types; raises `Misfit`."""
+    numbers: list[int | float] = []
+    texts: list[str] = []
+    booleans: list[bool] = []
+    misfit: Misfit | None = None
+    if ENDPOINT in kinds or ADDRESS in kinds:
+        return Want(ends=(_end(value.text, ENDPOINT in kinds),))
+    if TIME in kinds:
+        if INT in kinds and _WHOLE.fullmatch(value.text) and not value.quoted:
+            return Want(numbers=(_number(value.text, None),))
+        return Want(numbers=(_time(value.text),))
+    if DURATION in kinds:
+        if value.quoted:
+            raise Misfit("is a time, a text in quotes is none; write 20ms")
+        return Want(numbers=(_number(value.text, TIMES),))
+    if kinds & {INT, FLOAT, OTHER} and not value.quoted:
+        try:
+            numbers.append(_number(value.text, SIZES))
+        except Misfit as error:
+            misfit = error
+    if kinds & {BOOL, OTHER} and not value.quoted:
+        if value.text in ("true", "false"):
+            booleans.append(value.text == "true")
+        elif BOOL in kinds and value.text in ("0", "1"):
+            numbers.append(int(value.text))
+        elif misfit is None:
+            misfit = Misfit("is true or false")
+    if kinds & {WORDS, OTHER}:
+        if choices and value.text not in choices:
+            near = nearest(value.text, choices)
+            raise Misfit(f"is never {value.text}; " + (f"did you mean {near}?" if near else f"it is {_or(choices)}"), True)
+        texts.append(value.text)
+    if numbers or booleans or texts:
+        return Want(tuple(numbers), tuple(texts), tuple(booleans))
+    if labels:
+        wanted = same_label(value.text)
+        if any(same_label(one) == wanted for one in labels):
+            return Want(labels=(wanted,))
+        near = nearest(wanted, map(same_label, labels))
+        told = next((one for one in labels if same_label(one) == near), None)
+        more = f"did you mean {told}?" if told else f"it has {_or(labels, 6)}"
+        raise Misfit(f"has no label {value.text}; {more}", True)
+    if misfit is not None and not value.quoted:
+        raise misfit
+    if not kinds & {INT, FLOAT, BOOL}:
+        raise Misfit("is an object, which has no value of its own", True)
+    raise Misfit(f"is {'a number' if kinds & {INT, FLOAT} else 'true or false'}, a text in quotes is none")
+
+
+def equal(wants: Iterable[Want], wide: bool = False) -> tuple[Test | None, Test | None]:
+    """Tests whether a value is one of these: for values, and for labels."""
+    wants = list(wants)
+    ends = tuple(end for want in wants for end in want.ends)
+    if ends:
+        return _at(ends), None
+    numbers = frozenset(one for want in wants for one in want.numbers)
+    booleans = frozenset(one for want in wants for one in want.booleans)
+    texts = frozenset(one for want in wants for one in want.texts) | (frozenset(map(str, numbers)) if wide else frozenset())
+    labels = frozenset(one for want in wants for one in want.labels)
+
+    def test(value: Any) -> bool:
+        kind = type(value)
+        if kind is str:
+            return value in texts
+        if kind is bool:
+            return value in booleans or (not booleans and value in numbers)
+        if kind is int or kind is float:
+            return value in numbers
+        return kind is bytes and value.hex() in texts
+
+    return (test if numbers or booleans or texts else None), (_label_in(labels) if labels else None)
+
+
+def _label_in(labels: frozenset[str]) -> Test:
+    def test(value: Any) -> bool:
+        return type(value) is str and same_label(value) in labels
+
+    return test
+
+
+def ordered(operator: str, value: Value, kinds: frozenset[str]) -> Test:
+    """A test by order, which only numbers and times have; raises `Misfit`."""
+    if kinds & {ENDPOINT, ADDRESS}:
+        raise Misfit("is an address, which has no order; a prefix such as 10.0.0.0/8 can be compared with ==", True)
+    if not kinds & {INT, FLOAT, DURATION, TIME, OTHER}:
+        raise Misfit(f"is {'text' if WORDS in kinds else 'true or false' if BOOL in kinds else 'an object'}, which has no order", True)
+    numbers = want(value, kinds & {INT, FLOAT, DURATION, TIME} or frozenset((INT,))).numbers
+    compare, limit = ORDER[operator], numbers[0]
+
+    def test(value: Any) -> bool:
+        kind = type(value)
+        if kind is int or kind is float:
+            return compare(value, limit)
+        if kind is str and len(value) < WIDE_LIMIT and _WHOLE.fullmatch(value):
+            return compare(int(value), limit)
+        return False
+
+    return test
+
+
+def searched(operator: str, value: Value, kinds: frozenset[str], labelled: bool) -> Test:
+    """A test for a part of a text, or a regular expression; raises `Misfit`."""
+    if not labelled and not kinds & {WORDS, OTHER, ENDPOINT, ADDRESS, TIME}:
+        what = "a number" if kinds & {INT, FLOAT, DURATION} else "true or false" if BOOL in kinds else "an object"
+        raise Misfit(f"is {what}, {operator} is for text", True)
+    if operator == "contains":
+        part = value.text
+
+        def inside(value: Any) -> bool:
+            return part in (value if type(value) is str else value.hex() if type(value) is bytes else "")
+
+        # An empty part is in everything that is there
+        return inside
+    search = pattern(value.pattern)
+
+    def found(value: Any) -> bool:
+        text = value if type(value) is str else value.hex() if type(value) is bytes else None
+        return text is not None and search(text)
+
+    return found
+
+
+def pattern(text: str) -> Callable[[str], bool]:
+    """Searches with a regular expression, in a time that grows with the text and no faster; raises `Misfit`."""
+    import re2  # type: ignore[import-untyped]
+
+    options = re2.Options()
+    options.log_errors = False
+    try:
+        search = re2.compile(text, options).search
+    except (re2.error, UnicodeError) as error:
+        said = error.args[0] if error.args else error
+        said = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
+        raise Misfit(f"cannot be searched: no regular expression ({said})", True) from None
+
+    def matches(text: str) -> bool:
+        try:
+            return search(text) is not None
+        except UnicodeEncodeError:
+            return search(text.encode("utf-8", "replace").decode()) is not None
+
+    return matches
+
+
+def _number(text: str, units: dict[str, int] | None) -> int | float:
+    found = _NUMBER.fullmatch(text) if len(text) <= DIGITS_LIMIT else None
+    if found is None:
+        if units is TIMES:
+            raise Misfit(f"is a time, {_short(text)} is none; write 20ms or 1.5s")
+        raise Misfit(f"is a number, {_short(text)} is none")
+    digits, unit = found.groups()
+    if "x" in digits:
+        return int(digits, 16)
+    factor = 1
+    if unit:
+        if units is None or unit not in units:
+            raise Misfit(_no_unit(unit, units), True)
+        factor = units[unit]
+    if _WHOLE.fullmatch(digits):
+        return int(digits) * factor
+    try:
+        exact = Decimal(digits) * factor
+    except InvalidOperation:
+        raise Misfit(f"is a number, {_short(text)} is too large a one") from None
+    if abs(exact) < 1 << 64 and exact == int(exact):
+        return int(exact)
+    return float(exact)
+
+
+def _no_unit(unit: str, units: dict[str, int] | None) -> str:
+    if units is SIZES and unit in TIMES:
+        return f"is no time in {unit}; write a number in the field's own unit"
+    return f"has no unit {unit}; there are {', '.join(units or ('none',))}"
+
+
+def _time(text: str) -> int:
+    from calendar import timegm
+    from datetime import date
+
+    found = _TIME.fullmatch(text)
+    what = f"is a time, {_short(text)} is none; write 2024-03-01T12:00:00Z, or with +01:00 for Z"
+    if found is None:
+        raise Misfit(what)
+    year, month, day, hour, minute, second, rest, zone = found.groups()
+    if zone is None:
+        raise Misfit(f"is a time, {_short(text)} does not say in which zone; write Z for UTC, or +01:00", True)
+    try:
+        date(int(year), int(month), int(day))
+    except ValueError:
+        raise Misfit(what) from None
+    clock = [int(one or "0") for one in (hour, minute, second)]
+    if clock[0] > 23 or clock[1] > 59 or clock[2] > 60:
+        raise Misfit(what)
+    seconds = timegm((int(year), int(month), int(day), *clock))
+    if zone not in "Zz":
+        minutes = int(zone[1:3]) * 60 + int(zone[4:])
+        seconds -= minutes * 60 if zone[0] == "+" else -minutes * 60
+    return seconds * 10**9 + int((rest or "").ljust(9, "0"))
+
+
+def _end(text: str, with_port: bool) -> tuple[Network, int | None]:
+    """A prefix (of one address, where it is that), and a port."""
+    port = None
+    bare = text
+    if with_port and (text.startswith("[") or text.count(":") == 1):
+        address, colon, digits = text.rpartition(":")
+        if colon and not address.endswith(":") and digits.isascii() and digits.isdigit() and len(digits) <= 5 and int(digits) < 65_536:
+            bare, port = address, int(digits)
+    try:
+        network = ip_network(bare.strip("[]") if bare.startswith("[") else bare, strict=False)
+    except ValueError:
+        forms = "192.0.2.1, 10.0.0.0/8 or 192.0.2.1:5552" if with_port else "192.0.2.1 or 10.0.0.0/8"
+        raise Misfit(f"is an address, {_short(text)} is none; write {forms}") from None
+    return network, port
+
+
+def _at(ends: tuple[tuple[Network, int | None], ...]) -> Test:
+    """Tests endpoints and bare addresses."""
+
+    @lru_cache(REMEMBERED)
+    def within(text: str) -> bool:
+        address, port = split(text) if text.startswith("[") or text.count(":") == 1 else (text, None)
+        parsed = ip_address(address)
+        return any(parsed.version == network.version and parsed in network and wanted in (None, port) for network, wanted in ends)
+
+    def test(value: Any) -> bool:
+        return type(value) is str and within(value)
+
+    return test
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+def _or(words: tuple[str, ...], most: int = 12) -> str:
+    shown = list(words[:most])
+    if len(words) > most:
+        return f"{', '.join(shown)}, ..."
+    return f"{', '.join(shown[:-1])} or {shown[-1]}" if len(shown) > 1 else "".join(shown)

@@ -1,0 +1,341 @@
+"""What a name stands for: keys of the JSON contract, what is derived from them, and the declared fields of every protocol.
+
+All of it is read off the records' own structs and the protocols' tables, so a new kind of record or a new protocol is known by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
+
+import msgspec
+
+from dissect.filter.grammar import Entry, parts_of
+from dissect.model import Exchange, Gap, Message, Options, Record
+from dissect.protocols import PROTOCOLS
+from dissect.protocols.declared import BOOL, FLOAT, INT, OBJECT, OTHER, WORDS, Found, declared
+
+RECORDS: tuple[type[Message | Gap | Exchange], ...] = get_args(Record)
+
+FIELDS = "fields"
+
+DURATION, TIME, ENDPOINT, ADDRESS = "duration", "time", "endpoint", "address"
+"""Types that only keys have, beside those of declared fields."""
+
+SHORT = {"latency": "latency_ns", "waited": "waited_ns", "quiet": "quiet_ns"}
+"""What stands for the key of a time, where some record has it."""
+
+CLOSED = ("outcome",)
+"""Keys whose values some record knows all of, though another says no more than that they are text."""
+
+_OF_TYPE = {int: INT, float: FLOAT, bool: BOOL, str: WORDS}
+
+
+class Key(NamedTuple):
+    """A key of one kind of record, or what is derived from some: an expression over the record `r`, and the types of its values."""
+
+    source: str
+    kinds: frozenset[str]
+    several: bool = False
+    choices: tuple[str, ...] = ()
+    """All the values there are, where these are known."""
+    struct: bool = False
+
+
+class Free(str):
+    """A step into what nobody declares: a member, or an entry of a list of keys and values."""
+
+    __slots__ = ()
+
+
+class Path(NamedTuple):
+    """A declared field: the steps to it from `fields`, lists being passed through, the types of its values, and their labels."""
+
+    steps: tuple[str, ...]
+    kinds: frozenset[str]
+    labels: tuple[str, ...] = ()
+    wide: bool = False
+
+    @property
+    def label_steps(self) -> tuple[str, ...]:
+        return (*self.steps[:-1], f"{self.steps[-1]}_label")
+
+
+class Meaning(NamedTuple):
+    """What a name stands for, by kind of record and by protocol."""
+
+    keys: Mapping[type, Key]
+    paths: Mapping[str, tuple[Path, ...]]
+
+
+def tag_of(record: type[msgspec.Struct]) -> str:
+    """What `record` says of this kind."""
+    return str(record.__struct_config__.tag)
+
+
+def _kinds(annotation: Any) -> tuple[set[str], bool, tuple[str, ...], type | None]:
+    """What an annotation of a record says: types, whether it is a list, all the values there are, and the struct it is."""
+    if get_origin(annotation) in (Union, UnionType):
+        kinds: set[str] = set()
+        several, struct = False, None
+        choices: tuple[str, ...] = ()
+        for one in get_args(annotation):
+            some, many, few, inner = _kinds(one)
+            kinds |= some
+            several, choices, struct = several or many, choices + few, struct or inner
+        return kinds, several, choices, struct
+    if get_origin(annotation) is Literal:
+        return {WORDS}, False, get_args(annotation), None
+    if get_origin(annotation) in (list, tuple):
+        kinds = set()
+        for one in get_args(annotation):
+            if one is not Ellipsis:
+                kinds |= _kinds(one)[0]
+        return kinds, True, (), None
+    if get_origin(annotation) is dict:
+        return {OBJECT}, False, (), None
+    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+        return {OBJECT}, False, (), annotation
+    if annotation is NoneType:
+        return set(), False, (), None
+    return {_OF_TYPE[annotation]}, False, (), None
+
+
+def _keys(record: type[msgspec.Struct]) -> dict[str, Key]:
+    """The keys of one kind of record."""
+    found = {"record": Key(repr(tag_of(record)), frozenset((WORDS,)), False, tuple(map(tag_of, RECORDS)))}
+    for field in msgspec.structs.fields(record):
+        # Those with a default are made for views of details, and not part of the contract
+        if not field.required:
+            continue
+        kinds, several, choices, struct = _kinds(field.type)
+        source = f"r.{field.name}"
+        if field.name in ("src", "dst"):
+            kinds = {ENDPOINT}
+        elif field.name in ("time", "time_ns"):
+            kinds = {TIME} if field.name == "time" else {TIME, INT}
+            # The text is not made where a view has no use for it
+            source = "r.time_ns"
+        elif field.name.endswith("_ns"):
+            kinds = {DURATION}
+        elif field.name == "protocol":
+            choices = tuple(protocol.name for protocol in PROTOCOLS)
+        found[field.name] = Key(source, frozenset(kinds), several, choices, struct is not None)
+        if struct is not None:
+            for member in msgspec.structs.fields(struct):
+                some, many, few, _ = _kinds(member.type)
+                inner = f"(None if {source} is None else {source}.{member.name})"
+                found[f"{field.name}.{member.name}"] = Key(inner, frozenset(some), many, few)
+    for short, name in SHORT.items():
+        if name in found:
+            found[short] = found[name]
+    if "src" in found and "dst" in found:
+        found["client"] = Key("client(r)", frozenset((ENDPOINT,)))
+        found["server"] = Key("server(r)", frozenset((ENDPOINT,)))
+        found["port"] = Key("ports(r)", frozenset((INT,)), True)
+        found["ip"] = Key("addresses(r)", frozenset((ADDRESS,)), True)
+    return found
+
+
+class Names:
+    """Every name there is, for one set of options (which bring labels of their own)."""
+
+    def __init__(self, options: Options | None = None) -> None:
+        self.keys: dict[type[msgspec.Struct], dict[str, Key]] = {record: _keys(record) for record in RECORDS}
+        self._agree()
+        self.trees: dict[str, Found] = {protocol.name: declared(protocol) for protocol in PROTOCOLS}
+        self.messages: dict[str, None] = {
+            layout.name: None
+            for protocol in PROTOCOLS
+            for layout in protocol.layouts
+            if getattr(layout, "kind", "part") != "part" and " " not in layout.name
+        }
+        self._ends: dict[str, dict[str, list[tuple[tuple[str, ...], Found]]]] = {}
+        for protocol in PROTOCOLS:
+            tree = self.trees[protocol.name]
+            tree.sized = True
+            if protocol.labelled is not None and options is not None:
+                for name, labels in protocol.labelled(options).items():
+                    tree.member(f"{name}_label").labels.update(dict.fromkeys(labels))
+            ends = self._ends[protocol.name] = {}
+            for steps, found in _walk(tree):
+                ends.setdefault(steps[-1], []).append((steps, found))
+
+    def _agree(self) -> None:
+        """Let a key have the values that all records together say it may have, if each of them says which."""
+        for name in dict.fromkeys(name for keys in self.keys.values() for name in keys):
+            having = [keys for keys in self.keys.values() if name in keys]
+            known = name in CLOSED or all(keys[name].choices for keys in having)
+            choices = tuple(dict.fromkeys(one for keys in having for one in keys[name].choices)) if known else ()
+            for keys in having:
+                keys[name] = keys[name]._replace(choices=choices)
+
+    def resolve(self, parts: tuple[str, ...]) -> Meaning | None:
+        """What a name stands for; None where nothing has it."""
+        own = ".".join(parts)
+        keys = {record: known[own] for record, known in self.keys.items() if own in known and not isinstance(parts[-1], Entry)}
+        if keys:
+            return Meaning(keys, {})
+        paths: dict[str, tuple[Path, ...]] = {}
+        for protocol, tree in self.trees.items():
+            if parts[0] == FIELDS and len(parts) > 1:
+                found = list(_descend(tree, parts[1:], (), True))
+            else:
+                found = list(self._by_end(protocol, parts))
+            if found:
+                paths[protocol] = tuple({path.steps: path for path in found}.values())
+        return Meaning({}, paths) if paths else None
+
+    def _by_end(self, protocol: str, parts: tuple[str, ...]) -> Iterator[Path]:
+        """The fields whose path ends like this."""
+        size = next((at for at, part in enumerate(parts) if isinstance(part, Entry)), len(parts))
+        head, rest = parts[:size], parts[size:]
+        for steps, found in self._ends[protocol].get(head[-1], ()):
+            if steps[-size:] == head:
+                if rest:
+                    yield from _descend(found, rest, steps, False)
+                else:
+                    yield _path(steps, found, self._beside(protocol, steps))
+
+    def _beside(self, protocol: str, steps: tuple[str, ...]) -> Found | None:
+        """The field that has the labels of this one."""
+        for found in _through(self.trees[protocol]):
+            for above in _objects(found, steps[:-1]):
+                beside = above.members.get(f"{steps[-1]}_label")
+                if beside is not None:
+                    return beside
+        return None
+
+    def known(self) -> dict[str, None]:
+        """Every name that one might write: keys, paths from `fields.` on, and their last parts."""
+        names: dict[str, None] = {name: None for keys in self.keys.values() for name in keys}
+        for tree in self.trees.values():
+            for steps, _ in _walk(tree):
+                names.setdefault(steps[-1])
+        for tree in self.trees.values():
+            for steps, _ in _walk(tree):
+                names.setdefault(".".join((FIELDS, *steps)))
+        return names
+
+    def values_of(self, before: str) -> list[str]:
+        """The values that the name at the end of this beginning of a filter may have, as far as they are known."""
+        found = re.search(r"([^\s()!=<>]+)\s*(?:==|!=|in\s*\{[^}]*)\s*$", before)
+        try:
+            meaning = None if found is None else self.resolve(parts_of(found[1]))
+        except (IndexError, ValueError):
+            meaning = None
+        if found is None or meaning is None:
+            return []
+        if found[1] == "name":
+            return [f'"{name}"' if " " in name else name for name in self.messages]
+        values = dict.fromkeys(value for key in meaning.keys.values() for value in key.choices)
+        values.update(dict.fromkeys(label.replace(" ", "_") for paths in meaning.paths.values() for path in paths for label in path.labels))
+        return list(values)
+
+    def nearest(self, text: str) -> str | None:
+        """The name that was probably meant."""
+        return nearest(text, self.known())
+
+    def listed(self, protocol: str | None = None) -> list[tuple[str, str, str]]:
+        """Every name with its type, and who has it: keys first, then the fields of all protocols, or of one."""
+        rows: dict[str, tuple[str, list[str]]] = {}
+        for record, keys in self.keys.items():
+            for name, key in keys.items():
+                rows.setdefault(name, (_words(key.kinds, key.several, key.choices), []))[1].append(tag_of(record))
+        told = [(name, kind, ", ".join(who)) for name, (kind, who) in rows.items()] if protocol is None else []
+        fields: dict[tuple[str, str], list[str]] = {}
+        for name, tree in self.trees.items():
+            if protocol in (None, name):
+                for steps, found in _walk(tree):
+                    path = _path(steps, found, self._beside(name, steps))
+                    several = any(one is not found for one in _through(found))
+                    kind = _words(path.kinds, several, path.labels)
+                    fields.setdefault((".".join((FIELDS, *steps)), kind), []).append(name)
+        return told + [(name, kind, ", ".join(who)) for (name, kind), who in fields.items()]
+
+
+def nearest(text: str, known: Iterable[str]) -> str | None:
+    """The one of these that is most like a text, whatever the case of its letters."""
+    low: dict[str, str] = {}
+    for one in known:
+        low.setdefault(one.lower(), one)
+    found = get_close_matches(text.lower()[:200], low, 1, 0.6)
+    return low[found[0]] if found else None
+
+
+@cache
+def names_of() -> Names:
+    """The names without any options, which are always the same."""
+    return Names()
+
+
+def _words(kinds: Iterable[str], several: bool, values: tuple[str, ...]) -> str:
+    named = {INT: "number", FLOAT: "number", WORDS: "text", BOOL: "true or false", OTHER: "anything", OBJECT: "object"}
+    words = sorted({named.get(kind, kind) for kind in kinds})
+    text = " or ".join(words) or "nothing"
+    text = f"list of {text}" if several else text
+    return f"{text}: {', '.join(values)}" if values else text
+
+
+def _through(found: Found) -> Iterator[Found]:
+    """A field, and the items of its lists."""
+    yield found
+    if found.items is not None:
+        yield from _through(found.items)
+
+
+def _walk(tree: Found, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Found]]:
+    """Every declared field below, with the steps to it."""
+    for found in _through(tree):
+        for name, member in found.members.items():
+            yield (*before, name), member
+            yield from _walk(member, (*before, name))
+        if found.sized and "trailing" not in found.members:
+            yield (*before, "trailing"), _LEFT_OVER
+
+
+_LEFT_OVER = Found()
+_LEFT_OVER.kinds.add(WORDS)
+
+
+def _objects(found: Found, steps: tuple[str, ...]) -> Iterator[Found]:
+    for one in _through(found):
+        if not steps:
+            yield one
+        elif steps[0] in one.members:
+            yield from _objects(one.members[steps[0]], steps[1:])
+
+
+def _path(steps: tuple[str, ...], found: Found, beside: Found | None = None) -> Path:
+    every = list(_through(found))
+    kinds = {kind for one in every for kind in one.kinds if kind != "list"}
+    labels = dict.fromkeys(label for one in _through(beside) for label in one.labels) if beside is not None else {}
+    return Path(steps, frozenset(kinds), tuple(labels), any(one.wide for one in every))
+
+
+def _descend(found: Found, parts: tuple[str, ...], before: tuple[str, ...], dotted: bool) -> Iterator[Path]:
+    """The fields at the end of this path; below what nobody declares any path is one."""
+    part, rest = parts[0], parts[1:]
+    for one in _through(found):
+        if OTHER in one.kinds:
+            yield Path((*before, *map(Free, parts)), frozenset((OTHER,)))
+        elif isinstance(part, Entry):
+            if {"key", "value"} <= one.members.keys():
+                value = one.members["value"]
+                steps = (*before, part)
+                if rest:
+                    yield from _descend(value, rest, steps, dotted)
+                else:
+                    yield _path(steps, value)
+        elif part in one.members:
+            member = one.members[part]
+            if rest:
+                yield from _descend(member, rest, (*before, part), dotted)
+            else:
+                yield _path((*before, part), member, one.members.get(f"{part}_label"))
+        elif part == "trailing" and one.sized and not rest:
+            yield _path((*before, part), _LEFT_OVER)
