@@ -25,15 +25,13 @@ from cli.exits import ExitCode
 from cli.help import page
 from cli.live import ways_out
 from cli.output import PipeClosed, fill_in, say, write_text
-from dissect.errors import InterfaceError, InternalError, Report, StreamdumpError, UsageError, bug
+from dissect.errors import FilterError, InterfaceError, InternalError, Report, StreamdumpError, UsageError, bug
 
 READ = "read"
 """The command that needs no name; typing it means a file of that name."""
 
 HABITS = {
-    "-Y": "--json | jq 'select(.name == \"Open\")' filters",
-    "-R": "--json | jq 'select(.name == \"Open\")' filters",
-    "-e": "--json | jq -r '[.number, .name] | @tsv' chooses fields",
+    "-R": "-Y 'name == Open' filters",
     "-z": "streamdump conversations has statistics",
     "-n": "nothing is ever resolved to a name",
     "-O": "-V shows every field",
@@ -155,6 +153,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             for way in ways_out():
                 say(way)
         return ExitCode.NO_INTERFACE
+    except FilterError as error:
+        for line in (f"-Y: {error.reason}", *error.place()):
+            say(line)
+        return ExitCode.USAGE
     except UsageError as error:
         say(str(error))
         return ExitCode.USAGE

@@ -14,6 +14,8 @@ EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
     "": (
         ("streamdump capture.pcap", "every message, a line each"),
         ("streamdump -V -c 3 capture.pcap", "the first three with every field and its bytes"),
+        ("streamdump -Y 'outcome == refused' capture.pcap", "only what answers no"),
+        ("streamdump -T fields -e name -e latency capture.pcap", "chosen values, tabs between"),
         ("streamdump --json capture.pcap | jq .name", "JSON Lines for other programs"),
         ("streamdump conversations capture.pcap", "who talked to whom, in which protocol"),
         ("streamdump -i any", "while it happens, on the known ports"),
@@ -29,6 +31,7 @@ EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
     "conversations": (
         ("streamdump conversations capture.pcap", "a table, or plain columns in a pipe"),
         ("streamdump conversations --json *.pcap", "one JSON object a conversation"),
+        ("streamdump conversations -Y fault capture.pcap", "those in which something could not be read"),
         ("streamdump conversations -i any", "a table that is kept up to date"),
     ),
     "pipeline": (
@@ -39,6 +42,7 @@ EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
     "protocols": (
         ("streamdump protocols", "names, usual ports, titles"),
         ("streamdump protocols rabbitmq-stream | less", "every message with its fields"),
+        ("streamdump protocols --fields | grep offset", "names for -Y and -e"),
     ),
     "scrub": (
         ("streamdump scrub in.pcap out.pcap", "without passwords and tokens"),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from cli.exits import ExitCode
 from cli.options import WHEN, one_of, size, whole
 from cli.output import PipeClosed, abandon, coloured, columns, say, write_text
-from cli.run import Bugs, account, warner
+from cli.run import Asked, Bugs, account, warner
 from dissect.errors import CaptureError, InterfaceError, Report, UsageError, bug
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ class LiveRun:
         self.stops = stops(wanted)
         self.stopped: str | None = None
         self.warn = warner()
+        self.asked: Asked | None = None
         self.error: CaptureError | None = None
         self.leaving: Callable[[list[ConversationRow]], None] | None = None
         """Is given the rows of conversations that are forgotten."""
@@ -215,6 +216,7 @@ class LiveRun:
         if live.duplicates:
             extra.append(f"{live.duplicates:,} seen twice and counted once")
         parts, _ = account(self.inspector, self.stopped, extra)
+        parts += [] if self.asked is None else [self.asked.told()]
         self.tell()
         say(f"{live.name}: {'; '.join(parts)}")
         if live.dropped:
@@ -309,9 +311,12 @@ def list_interfaces() -> ExitCode:
 class Table:
     """The conversations as a table on the terminal, refreshed as long as the capture goes on; elsewhere it does nothing."""
 
-    def __init__(self, run: LiveRun) -> None:
+    def __init__(self, run: LiveRun, tick: Callable[[], None]) -> None:
+        """`tick` is called after every batch."""
         from dissect.render.live import Watch
 
+        run.tick = tick
+        self._tick = tick
         self._run = run
         self._watch = Watch()
         self._screen: Any = None
@@ -349,11 +354,13 @@ class Table:
             self._run.tell(Report(what, "the table lacks something"))
 
     def _refresh(self) -> None:
+        self._tick()
         now = monotonic()
         if now - self._latest >= REFRESH:
             self._latest = now
             try:
-                table = self._watch.table(self._run.inspector, now, self._screen.console.size.height)
+                asked = self._run.asked
+                table = self._watch.table(self._run.inspector, now, self._screen.console.size.height, None if asked is None else asked.has)
             except Exception as error:
                 self._tell(bug(error))
                 return

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -18,7 +19,7 @@ SHOWN, READ, LIVE, LIMITS, OTHER = "What is shown", "What is read", "Live captur
 
 
 WHEN = ("auto", "always", "never")
-FORMS = ("text", "json")
+FORMS = ("text", "json", "fields")
 CLOCKS = ("r", "ad", "ud", "e")
 BYTES_AS = ("hex", "base64", "text", "omit")
 
@@ -35,6 +36,32 @@ def protocol_names(incomplete: str) -> list[str]:
     from dissect.protocols import PROTOCOLS
 
     return [protocol.name for protocol in PROTOCOLS if protocol.name.startswith(incomplete)]
+
+
+_BEHIND_A_NAME = re.compile(r"(.*(?:==|!=|\bin\s*\{(?:[^}]*,)?)\s*)([^\s,{}]*)", re.S)
+_LAST_WORD = re.compile(r"(.*?)([^\s()!]*)", re.S)
+
+
+def field_names(incomplete: str) -> list[str]:
+    """What the name of a field can be completed to: short ones first, paths once one is begun."""
+    from dissect.filter import names_of
+
+    known = names_of().known()
+    return [name for name in known if name.startswith(incomplete) and (name.startswith("fields.") <= incomplete.startswith("fields."))]
+
+
+def filter_words(incomplete: str) -> list[str]:
+    """What a filter can be completed to: the name of a field, or behind `name ==` and the like that of a message or another value."""
+    from dissect.filter import names_of
+
+    value = _BEHIND_A_NAME.fullmatch(incomplete)
+    if value is not None:
+        before, begun = value.groups()
+        words = names_of().values_of(before)
+        return [f"{before}{word}" for word in words if word.startswith(begun)]
+    last = _LAST_WORD.fullmatch(incomplete)
+    before, begun = last.groups() if last is not None else ("", incomplete)
+    return [f"{before}{name}" for name in field_names(begun)]
 
 
 # Every value is a string here and is checked by our own functions: their messages say what to write instead.
@@ -148,6 +175,17 @@ Colour = Annotated[
         "--color", metavar="WHEN", help="auto, always or never; NO_COLOR wins", rich_help_panel=OTHER, autocompletion=lambda: list(WHEN)
     ),
 ]
+Where = Annotated[
+    str | None,
+    typer.Option(
+        "-Y",
+        metavar="EXPR",
+        help="what to show, such as 'name == Open and latency > 20ms'; `protocols --fields` lists the names",
+        rich_help_panel=SHOWN,
+        show_default=False,
+        autocompletion=filter_words,
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="JSON Lines, one object a record (-T json)", rich_help_panel=SHOWN)]
 
 
@@ -226,6 +264,37 @@ def library_options(
         keys_limit=size("--keys-limit", keys_limit),
         keys_total=size("--keys-total", keys_total),
     )
+
+
+def complete(options: Options) -> Options:
+    """The same, with everything that messages have: something looks at it that does not show it."""
+    from msgspec.structs import replace
+
+    return replace(options, terse=False)
+
+
+class Looks(NamedTuple):
+    """How -T fields looks."""
+
+    header: bool = False
+    separator: str = "\t"
+    quote: str = ""
+
+
+def looks_of(manner: Sequence[str]) -> Looks:
+    """What several `-E` say."""
+    looks = Looks()
+    for text in manner:
+        key, _, value = text.partition("=")
+        if key == "header" and value in ("y", "n"):
+            looks = looks._replace(header=value == "y")
+        elif key == "separator" and (len(value) == 1 or value in ("/t", "/s")):
+            looks = looks._replace(separator={"/t": "\t", "/s": " "}.get(value, value))
+        elif key == "quote" and value in ("d", "s", "n"):
+            looks = looks._replace(quote={"d": '"', "s": "'", "n": ""}[value])
+        else:
+            raise UsageError(f"-E {text}: must be header=y, separator=C (/t a tab, /s a space) or quote=d, s or n")
+    return looks
 
 
 def one_of(option: str, text: str, choices: tuple[str, ...]) -> str:

@@ -49,6 +49,60 @@ class Bugs:
         reports.clear()
 
 
+class Asked:
+    """What -Y asks for, and how much of what was read it is."""
+
+    def __init__(self, text: str, options: Options) -> None:
+        """Says what looks like a slip."""
+        from dissect.filter import compile_filter
+
+        self._filter = compile_filter(text, options)
+        self._records = 0
+        self._conversations: set[int] | None = None
+        self._forgotten = 0
+        for hint in self._filter.hints:
+            say(f"-Y: {hint}")
+
+    @property
+    def reads_fields(self) -> bool:
+        """Whether these have to be complete."""
+        return self._filter.reads_fields
+
+    def select(self, records: list[Record], failed: Callable[[Record, str], None]) -> list[Record]:
+        """The records that are asked for, which are counted; `failed` is told of those of which that cannot be said, and why."""
+        kept = [record for some in blocks(self._filter.select, records, failed) for record in some]
+        self._records += len(kept)
+        return kept
+
+    def rows(self, rows: list[ConversationRow]) -> list[ConversationRow]:
+        """The rows of conversations that have a record that is asked for."""
+        return [row for row in rows if self.has(row.conversation)]
+
+    def has(self, conversation: int) -> bool:
+        """Whether a conversation has such a record."""
+        return conversation in (self._conversations or ())
+
+    def note(self, records: list[Record], failed: Callable[[Record, str], None]) -> None:
+        """Remember the conversations of the records that are asked for, instead of counting these."""
+        if self._conversations is None:
+            self._conversations = set()
+        self._conversations.update([record.conversation for record in self.select(records, failed)])
+
+    def forget(self, rows: list[ConversationRow]) -> None:
+        """Told of conversations of which no record will come any more, so that what is remembered does not grow without end."""
+        gone = {row.conversation for row in self.rows(rows)}
+        self._forgotten += len(gone)
+        if self._conversations is not None:
+            self._conversations -= gone
+
+    def told(self) -> str:
+        """How much that was, for the closing line."""
+        what, number = "record", self._records
+        if self._conversations is not None:
+            what, number = "conversation", self._forgotten + len(self._conversations)
+        return f"{count(number, what)} match{'es' if number == 1 else ''} -Y"
+
+
 class Run:
     """Reads captures with one inspector and keeps what went wrong."""
 
@@ -79,6 +133,8 @@ class Run:
         self.colour = one_of("--color", colour, WHEN)
         self.stopped: str | None = None
         self.warn = warner()
+        self.asked: Asked | None = None
+        """What -Y asks for, whose count the closing line has."""
         for file in files:
             try:
                 self.readers.append(open_capture(file))
@@ -142,6 +198,7 @@ class Run:
             said, trouble = [f"{count(self.messages, 'message')}, {STOPPED}"], False
         else:
             said, trouble = account(self.inspector, self.stopped)
+            said += [] if self.asked is None else [self.asked.told()]
         if not table and trouble:
             said.append(f"more: streamdump conversations {_quoted(names[0]) if len(names) == 1 else 'FILE...'}")
         return f"{names[0] if len(names) == 1 else count(len(names), 'file')}: {'; '.join(said)}"

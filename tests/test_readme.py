@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import shutil
 import socket
 import subprocess
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from cli.app import main
+from dissect.filter import compile_filter
 from tests.capture.peers import needs_capture
 from tests.cli.terminal import on_terminal
 
@@ -45,6 +48,23 @@ def test_the_lines_it_shows_are_printed() -> None:
     _, printed = on_terminal([str(ROOT / shown[1])], columns=96, environment={"NO_COLOR": "1"})
     lines = {line.rstrip() for line in printed.splitlines()}
     assert [line for line in shown[2].splitlines() if line not in lines] == ["  ..."]
+
+
+def test_the_filters_it_shows_are_filters() -> None:
+    shown = re.search(r"<!-- filters -->\n```sh\n(.*?)```", README, re.S)
+    assert shown is not None
+    calls = [shlex.split(line) for line in shown[1].splitlines()]
+    assert len(calls) == 7
+    for call in calls:
+        assert not compile_filter(call[call.index("-Y") + 1]).hints
+
+
+def test_the_wrong_filter_it_shows_is_refused_so(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = re.search(r"```\n(streamdump: -Y: .*?)```", README, re.S)
+    assert shown is not None
+    expression = shown[1].splitlines()[1].removeprefix("streamdump:").strip()
+    assert main(["-Y", expression, "x.pcap"]) == 2
+    assert capsys.readouterr().err == shown[1]
 
 
 def port_in_use(port: int) -> bool:
@@ -125,8 +145,6 @@ def test_the_settings_it_shows_are_settings(tmp_path: Path) -> None:
 
 
 def test_the_difference_it_shows_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from cli.app import main
-
     shown = re.search(r"```\n(tests/login.pcap: 1 difference.*?)```", README, re.S)
     assert shown is not None
     monkeypatch.chdir(tmp_path)

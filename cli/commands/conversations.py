@@ -39,16 +39,19 @@ from cli.options import (
     WaitingLimit,
     WaitingTime,
     WaitingTotal,
+    Where,
     WriteTo,
     library_options,
     packet_limit,
 )
 from cli.output import columns, palette, write, write_text
-from cli.run import Run, blocks
+from cli.run import Asked, Run, about, blocks
 from dissect.errors import Report
 
 if TYPE_CHECKING:
-    from dissect.model import ConversationRow, Options
+    from collections.abc import Callable
+
+    from dissect.model import ConversationRow, Options, Record
 
 
 AT_ONCE = 1024
@@ -59,6 +62,7 @@ def conversations(
     files: Files = None,
     read_files: ReadFiles = None,
     json: Json = False,
+    where: Where = None,
     stop: AutoStop = None,
     decode_as: DecodeAs = None,
     verbs: Verbs = None,
@@ -113,11 +117,13 @@ def conversations(
         keys_limit=keys_limit,
         keys_total=keys_total,
     )
+    asked = None if where is None else Asked(where, options)
     if wanted.interfaces:
-        return _live(wanted, names, options, json, colour)
+        return _live(wanted, names, options, json, colour, asked)
     check_without(wanted)
     with Run(names, options, packet_limit(stop), colour, prints=False) as run:
-        run.each(lambda _: False)
+        run.asked = asked
+        run.each(_noting(run, asked))
         if json:
             each = (row for rows in run.inspector.each_rows() for row in rows)
             while rows := list(islice(each, AT_ONCE)):
@@ -127,20 +133,49 @@ def conversations(
         return run.end(table=True)
 
 
-def _live(wanted: Wanted, names: list[str], options: Options, json: bool, colour: str) -> int:
+def _live(wanted: Wanted, names: list[str], options: Options, json: bool, colour: str, asked: Asked | None) -> int:
     """While it goes on a table on a terminal; in JSON each conversation when it is forgotten, and all others at the end."""
     with LiveRun(wanted, names, options, colour) as run:
+        run.asked = asked
+        note = _noting(run, asked)
+        gone: list[ConversationRow] = []
+        if json or asked is not None:
+            run.leaving = gone.extend
+
+        def leave() -> None:
+            # Not before the last records of those that leave were looked at
+            if json and gone:
+                _show(run, gone, json, colour)
+            if asked is not None:
+                asked.forget(gone)
+            gone.clear()
+
         if json:
-            run.leaving = lambda rows: _show(run, rows, json, colour)
-            run.each(lambda _: False)
+            run.tick = leave
+            run.each(note)
+            leave()
         else:
-            with Table(run) as table:
-                run.each(table.take)
+            with Table(run, leave) as table:
+                run.each(lambda records: note(records) or table.take(records))
         _show(run, run.inspector.rows(), json, colour)
         return run.end(table=True)
 
 
+def _noting(run: Run | LiveRun, asked: Asked | None) -> Callable[[list[Record]], bool]:
+    """Remembers which conversations have a record that is asked for; never enough."""
+
+    def note(records: list[Record]) -> bool:
+        if asked is not None:
+            asked.note(records, lambda record, what: run.tell(about(record, what)))
+        return False
+
+    return note
+
+
 def _show(run: Run | LiveRun, rows: list[ConversationRow], json: bool, colour: str) -> None:
+    if run.asked is not None:
+        rows = run.asked.rows(rows)
+
     def failed(row: ConversationRow, what: str) -> None:
         run.tell(Report(what, "it is not shown", None, None, row.conversation, " - ".join(row.endpoints)))
 

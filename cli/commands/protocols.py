@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cli.exits import ExitCode
-from cli.options import Colour, protocol_named, protocol_names
+from cli.options import SHOWN, Colour, protocol_named, protocol_names
 from cli.output import columns, palette, write_text
 
 
@@ -16,13 +16,21 @@ def protocols(
         str | None,
         typer.Argument(metavar="NAME", help="the protocol whose field tables to print", show_default=False, autocompletion=protocol_names),
     ] = None,
+    fields: Annotated[
+        bool, typer.Option("--fields", help="every name that -Y and -e take, with its type and who has it", rich_help_panel=SHOWN)
+    ] = False,
     colour: Colour = "auto",
 ) -> int:
     """The protocols that are read; with a NAME, its field tables."""
     from dissect.protocols import PROTOCOLS
-    from dissect.render.protocols import overview, tables
+    from dissect.render.protocols import listing, overview, tables
 
-    if name is None:
+    if fields:
+        from dissect.filter import names_of
+
+        rows = names_of().listed(None if name is None else protocol_named(name).name)
+        write_text(listing(rows, palette(colour), columns()))
+    elif name is None:
         write_text(overview(PROTOCOLS, palette(colour), columns()))
     else:
         write_text(tables(protocol_named(name), palette(colour), columns()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -37,6 +37,7 @@ from cli.options import (
     KeysLimit,
     KeysTotal,
     ListInterfaces,
+    Looks,
     OpenLimit,
     OpenTotal,
     Promiscuous,
@@ -51,18 +52,23 @@ from cli.options import (
     WaitingLimit,
     WaitingTime,
     WaitingTotal,
+    Where,
     WriteTo,
+    complete,
+    field_names,
     library_options,
+    looks_of,
     one_of,
     packet_limit,
     whole,
 )
 from cli.output import columns, palette, write, write_text
-from cli.run import Run, about, blocks, lines_of
+from cli.run import Asked, Run, about, blocks, lines_of
 from dissect.errors import UsageError
 
 if TYPE_CHECKING:
-    from dissect.model import Message, Record
+    from dissect.model import Message, Options, Record
+    from dissect.render.fields import FieldLines
     from dissect.render.terminal import Palette
 
 
@@ -78,12 +84,35 @@ def read(
         typer.Option(
             "-T",
             metavar="FORM",
-            help="text (default) or json",
+            help="text (default), json, or fields: those of -e",
             rich_help_panel=SHOWN,
             show_default=False,
             autocompletion=lambda: list(FORMS),
         ),
     ] = None,
+    wanted_fields: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-e",
+            metavar="NAME",
+            help="a value to show with -T fields, again for more; names as in -Y",
+            rich_help_panel=SHOWN,
+            show_default=False,
+            autocompletion=field_names,
+        ),
+    ] = None,
+    manner: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-E",
+            metavar="HOW",
+            help="how -T fields looks: header=y, separator=, (or /t), quote=d, s or n",
+            rich_help_panel=SHOWN,
+            show_default=False,
+            autocompletion=lambda: ["header=y", "separator=,", "quote=d"],
+        ),
+    ] = None,
+    where: Where = None,
     clock: Annotated[
         str,
         typer.Option(
@@ -161,11 +190,18 @@ def read(
         return ExitCode.DONE
     forms = {one_of("-T", one, FORMS) for one in form or ()} | ({"json"} if json else set())
     if len(forms) > 1:
-        raise UsageError("text and json were both asked for; choose one")
-    json = forms == {"json"}
+        raise UsageError(f"{' and '.join(sorted(forms, reverse=True))} were both asked for; choose one")
+    json, chosen = forms == {"json"}, forms == {"fields"}
     one_of("-t", clock, CLOCKS)
-    if json and (tree or dump):
-        raise UsageError(f"{'-V' if tree else '-x'} is a view for people; the JSON has all fields already")
+    if (json or chosen) and (tree or dump):
+        raise UsageError(
+            f"{'-V' if tree else '-x'} is a view for people; " + ("-e names the fields" if chosen else "the JSON has all fields already")
+        )
+    if chosen and not wanted_fields:
+        raise UsageError("-T fields shows nothing without -e NAME, such as -e number -e name -e latency")
+    if (wanted_fields or manner) and not chosen:
+        raise UsageError(f"{'-e' if wanted_fields else '-E'} belongs to -T fields")
+    looks = looks_of(manner or ())
     left = None if count is None else whole("-c", count)
     options = library_options(
         decode_as,
@@ -183,7 +219,7 @@ def read(
         bytes_as=bytes_as,
         show_secrets=show_secrets,
         detail=tree or dump,
-        terse=not (json or tree or dump) and clock in ("r", "e"),
+        terse=not (json or chosen or tree or dump) and clock in ("r", "e"),
         exchanges=exchanges,
         answer_time=answer_time,
         idle_time=idle_time,
@@ -193,6 +229,10 @@ def read(
         keys_limit=keys_limit,
         keys_total=keys_total,
     )
+    asked = None if where is None else Asked(where, options)
+    if asked is not None and asked.reads_fields:
+        options = complete(options)
+    lines = _lines(wanted_fields or (), looks, options) if chosen else None
     with (
         LiveRun(wanted, names, options, colour)
         if interfaces
@@ -202,11 +242,27 @@ def read(
         def failed(record: Record, what: str) -> None:
             run.tell(about(record, what))
 
-        colours, inside = palette(colour), run.inspector.gate.inside
-        show = _nothing if quiet else _json(failed) if json else _text(clock, colours, tree, dump, show_secrets, inside, failed)
+        run.asked = asked
+        show: Callable[[list[Record]], None] = _nothing
+        begin: Callable[[Record], None] | None = None
+        if quiet:
+            pass
+        elif lines is not None:
+            show = _fields(lines, looks.header, failed)
+        elif json:
+            show = _json(failed)
+        else:
+            show, begin = _text(clock, palette(colour), tree, dump, show_secrets, run.inspector.gate.inside, failed)
 
         def one(batch: list[Record]) -> bool:
-            nonlocal left
+            nonlocal left, begin
+            if begin is not None and batch:
+                begin(batch[0])
+                begin = None
+            if lines is not None:
+                lines.columns.learn(batch)
+            if asked is not None:
+                batch = asked.select(batch, failed)
             if left is not None:
                 batch, left = _first(batch, left)
             if batch:
@@ -231,6 +287,24 @@ def _json(failed: Callable[[Record, str], None]) -> Callable[[list[Record]], Non
     return show
 
 
+def _lines(names: Sequence[str], looks: Looks, options: Options) -> FieldLines:
+    from dissect.filter import compile_columns
+    from dissect.render.fields import FieldLines
+
+    return FieldLines(compile_columns(names, options), looks.separator, looks.quote)  # type: ignore[arg-type]
+
+
+def _fields(lines: FieldLines, header: bool, failed: Callable[[Record, str], None]) -> Callable[[list[Record]], None]:
+    if header:
+        write_text(lines.header())
+
+    def show(batch: list[Record]) -> None:
+        for block in blocks(lines.lines, batch, failed):
+            write_text(block)
+
+    return show
+
+
 def _text(
     clock: str,
     colours: Palette,
@@ -239,7 +313,8 @@ def _text(
     show_secrets: bool,
     inside: Mapping[int, str],
     failed: Callable[[Record, str], None],
-) -> Callable[[list[Record]], None]:
+) -> tuple[Callable[[list[Record]], None], Callable[[Record], None]]:
+    """Shows lines; and what is to be told of the first record, which need not be shown."""
     from dissect.protocols import PROTOCOLS
     from dissect.render.hexdump import hexdump
     from dissect.render.summary import Lines
@@ -272,7 +347,7 @@ def _text(
         write_text(text if started or width is None else lines.header() + text)
         started = True
 
-    return show
+    return show, lines.begin
 
 
 def _first(batch: list[Record], count: int) -> tuple[list[Record], int]:

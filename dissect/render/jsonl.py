@@ -29,3 +29,9 @@ def encode(records: Sequence[Any]) -> bytes:
     if block.isascii() and b"\x7f" not in block:
         return block
     return _ACTIVE.sub(_escape, block)
+
+
+def encode_value(value: Any) -> str:
+    """One value as it is in a record's line."""
+    block = _ENCODER.encode(value)
+    return (block if block.isascii() and b"\x7f" not in block else _ACTIVE.sub(_escape, block)).decode()

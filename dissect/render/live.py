@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -50,8 +50,8 @@ class Watch:
                     latencies = self._latencies[record.conversation] = deque(maxlen=REMEMBERED)
                 latencies.append(record.latency_ns)
 
-    def table(self, inspector: Inspector, now: float, height: int) -> Table:
-        """The conversations with the latest packets, as many as fit in so many lines; `now` in seconds of any clock."""
+    def table(self, inspector: Inspector, now: float, height: int, shown: Callable[[int], bool] | None = None) -> Table:
+        """The conversations with the latest packets, as many as fit in so many lines; `now` in seconds of any clock, `shown`: which."""
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
 
@@ -68,7 +68,8 @@ class Watch:
         for name in ("#", "conversation", "protocol", "messages/s", "bytes/s", "open", "latest", "median", "gaps"):
             left = name in ("conversation", "protocol")
             made.add_column(name, justify="left" if left else "right", no_wrap=True, overflow="ellipsis")
-        latest = sorted(tracked.values(), key=lambda one: (one.done, -one.tcp.last[3]))[: max(1, height - AROUND)]
+        wanted = [one for one in tracked.values() if shown is None or shown(one.tcp.index)]
+        latest = sorted(wanted, key=lambda one: (one.done, -one.tcp.last[3]))[: max(1, height - AROUND)]
         for one in sorted(latest, key=lambda one: one.tcp.index):
             made.add_row(*self._cells(one), style="dim" if one.done else None)
         return made

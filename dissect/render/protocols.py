@@ -7,7 +7,7 @@ from textwrap import wrap
 
 from dissect.layout import rows
 from dissect.protocols.base import Protocol
-from dissect.render.terminal import PLAIN, Palette, pad, width
+from dissect.render.terminal import PLAIN, Palette, cut, pad, width
 
 TEXT_WIDTH = 100
 
@@ -44,6 +44,20 @@ def tables(protocol: Protocol, palette: Palette = PLAIN, columns: int | None = N
     if protocol.added:
         lines += ["", f"{palette.bold}Beside these{palette.reset}", *_table(protocol.added, size, palette)]
     return "\n".join(lines) + "\n"
+
+
+def listing(names: Sequence[tuple[str, str, str]], palette: Palette = PLAIN, columns: int | None = None) -> str:
+    """A line for each name: what it is called, who has it, its type and values, cut at the width of a terminal."""
+    first = max((width(name) for name, _, _ in names), default=0)
+    second = max((width(who) for _, _, who in names), default=0)
+    if columns is not None:
+        first, second = min(first, columns // 2), min(second, columns // 4)
+    lines = []
+    for name, kind, who in names:
+        line = f"{pad(name, first)}  {pad(who, second)}  {kind}"
+        line = line if columns is None else cut(line, columns)
+        lines.append(f"{palette.ask}{line[: len(name)]}{palette.reset}{line[len(name) :]}\n")
+    return "".join(lines)
 
 
 def _table(table: Sequence[tuple[str, str, str]], size: int, palette: Palette) -> list[str]:

@@ -110,6 +110,11 @@ class Lines:
         assert self.columns is not None
         return f"{self.palette.dim}{cut(line, self.columns)}{self.palette.reset}\n"
 
+    def begin(self, record: Record) -> None:
+        """Count relative times from this record, whether it is shown or not."""
+        if self._base is None:
+            self._base = record.time_ns
+
     def text(self, records: Iterable[Record]) -> str:
         """The lines of these records."""
         lines: list[str] = []
