@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from dissect.model import Message, Span
-from dissect.render.terminal import PLAIN, Palette, cut, visible
+from dissect.render.terminal import PLAIN, Palette, cut, visible, width
 from dissect.render.tree import redacted
 
 ROW, NARROW_ROW = 16, 8
+PATH_KEPT = 200
+"""Characters of the path to a field: names may be long and deep in each other."""
+
 WIDE = 100
 """Columns of a terminal from which on a row has 16 bytes."""
 
@@ -25,12 +28,49 @@ def hexdump(message: Message, show_secrets: bool, palette: Palette = PLAIN, colu
             # Nobody said where this frame keeps its secrets.
             yield f"    {len(data):,} bytes without known fields; --show-secrets shows them"
             continue
-        own = [span for span in spans or () if span.leaf and span.buffer == name]
-        yield from _rows(data, own, _hidden(data, own, spans or [], show_secrets), palette, columns)
+        own = [(span, above) for span, above in _placed(spans or []) if span.leaf and span.buffer == name]
+        yield from _rows(data, own, _hidden(data, [span for span, _ in own], spans or [], show_secrets), palette, columns)
         missing = message.size - len(data) if name == "frame" else 0
         if missing > 0:
             told = f"! {missing:,} further bytes of this frame were not captured or not kept"
             yield f"    {len(data):04x}  {palette.bad}{told}{palette.reset}"
+
+
+def _beside(names: list[tuple[str, str]], room: int | None) -> str:
+    """The fields of a row, each as the path to what it is in and its name: that path is told where it is another one than before.
+
+    Where there is no room the beginning of the path goes first, since names tell more. Fields without bytes may be without end in a row,
+    and get none.
+    """
+    told: list[str] = []
+    before = ""
+    for above, name in names:
+        told.append(f".{name}" if above and (above == before or len(told) >= ROW) else _joined(above, name))
+        before = above
+    text = visible(" ".join(told))
+    if room is None:
+        return text
+    while width(text[: room + 1]) > room and "." in text.partition(" ")[0].removeprefix("…."):
+        text = f"….{text.removeprefix('….').partition('.')[2]}"
+    return cut(text, room)
+
+
+def _placed(spans: list[Span]) -> Iterator[tuple[Span, str]]:
+    """Each span with the path to what it is in, as far as `PATH_KEPT` goes."""
+    above: list[tuple[str, str]] = []
+    for span in spans:
+        del above[span.depth :]
+        name, path = above[-1] if above else ("", "")
+        if name and span.name.startswith(f"{name}["):
+            # An item is named for its list: `entries[0]` below `entries`
+            path = path.removesuffix(name).removesuffix(".")
+        yield span, path
+        if not span.leaf:
+            above.append((span.name, _joined(path, span.name)[-PATH_KEPT:]))
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path and not name.startswith("[") else f"{path}{name}"
 
 
 def _hidden(data: bytes, own: list[Span], spans: list[Span], show_secrets: bool) -> bytearray | None:
@@ -47,8 +87,8 @@ def _hidden(data: bytes, own: list[Span], spans: list[Span], show_secrets: bool)
     return flags
 
 
-def _rows(data: bytes, own: list[Span], hidden: bytearray | None, palette: Palette, columns: int | None) -> Iterator[str]:
-    own = sorted(own, key=lambda span: span.offset)
+def _rows(data: bytes, own: list[tuple[Span, str]], hidden: bytearray | None, palette: Palette, columns: int | None) -> Iterator[str]:
+    own = sorted(own, key=lambda one: one[0].offset)
     size = ROW if columns is None or columns >= WIDE else NARROW_ROW
     cells = 3 * size if size == ROW else 3 * size - 1
     following = 0
@@ -63,12 +103,11 @@ def _rows(data: bytes, own: list[Span], hidden: bytearray | None, palette: Palet
         if size == ROW:
             pairs.insert(8, "")
         names = []
-        while following < len(own) and own[following].offset < at + size:
-            names.append(visible(own[following].name))
+        while following < len(own) and own[following][0].offset < at + size:
+            span, above = own[following]
+            names.append((above, span.name))
             following += 1
         head = f"{at:04x}"
         dump = f"  {' '.join(pairs):<{cells}}  {text:<{size}}  "
-        beside = " ".join(names)
-        if columns is not None:
-            beside = cut(beside, columns - 4 - len(head) - len(dump))
+        beside = _beside(names, None if columns is None else columns - 4 - len(head) - len(dump))
         yield f"    {palette.dim}{head}{palette.reset}{dump}{palette.ask}{beside}{palette.reset}".rstrip()

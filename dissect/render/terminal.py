@@ -67,6 +67,21 @@ def cut(text: str, cells: int) -> str:
     return text
 
 
+def folded(text: str, cells: int) -> list[str]:
+    """`text` in pieces of at most `cells`, wherever these end: nothing is left out, and no blank either."""
+    if text.isascii() and len(text) <= cells:
+        return [text]
+    pieces = []
+    start = used = 0
+    for index, character in enumerate(text):
+        size = _cells(character)
+        if used + size > cells and index > start:
+            pieces.append(text[start:index])
+            start, used = index, 0
+        used += size
+    return [*pieces, text[start:]]
+
+
 def pad(text: str, cells: int) -> str:
     """`text` filled up with blanks to `cells`."""
     return text + " " * (cells - width(text))

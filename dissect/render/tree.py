@@ -3,7 +3,8 @@
     [000d+17]  00 0f 6f 72 64 65 72 73 +  reference   'orders-writer-1'
     [001e+5]   00 06 6f 72 64          !  stream at byte 30: length says 6 bytes, 3 left
 
-Offsets are hexadecimal, lengths decimal; `+` says that there are more bytes than shown, `!` that they could not be read.
+Offsets are hexadecimal, lengths decimal; `+` says that there are more bytes than shown, `!` that they could not be read. On a terminal
+long values go on in further lines.
 """
 
 from __future__ import annotations
@@ -13,10 +14,16 @@ from typing import Any
 
 from dissect.allowance import FURTHER, UNDECODED
 from dissect.model import Message, Span
-from dissect.render.terminal import PLAIN, Palette, cut, pad, visible, width
+from dissect.render.terminal import PLAIN, Palette, cut, folded, pad, visible, width
 
 RAW, NARROW_RAW, NARROW = 8, 4, 80
 """Bytes shown beside a field, and on terminals of fewer columns than `NARROW`."""
+
+FOLDED = 16
+"""Columns beside a name from which on a long value goes on there; else it stands below."""
+
+BELOW = 8
+"""Columns by which it is moved in there."""
 
 NAME_LIMIT = 40
 """Columns that names and their indentation may take before values stop lining up."""
@@ -68,17 +75,28 @@ def _rows(message: Message, spans: list[Span], show_secrets: bool, palette: Pale
         value = _value(span, hidden, bad, raw.get(buffer, b""))
         if bad:
             value = f"{_fault(message)}  {value}" if value else _fault(message)
-        text = value if columns is None else cut(value, max(0, columns - width(head) - 2))
+        room = None if columns is None else columns - width(head) - 2
+        text, *rest = _folded(value, room, columns)
+        loud = palette.bad if bad else ""
         if palette is PLAIN:
             yield f"{head}  {text}".rstrip()
         else:
-            loud = palette.bad if bad else ""
             yield (
                 f"    {palette.dim}{where:<11} {data:<{3 * shown - 1}}{palette.reset} {loud}{more}{palette.reset}  {palette.ask}{name}"
                 f"{palette.reset}  {loud}{text}{palette.reset}"
             )
+        indent = " " * (width(head) + 2 if text else BELOW)
+        for line in rest:
+            yield f"{indent}{loud}{line}{palette.reset}"
     if message.fault is not None and broken is None:
         yield f"    {palette.bad}{'':<{3 * shown + 11}} !  {_fault(message)}{palette.reset}"
+
+
+def _folded(value: str, room: int | None, columns: int | None) -> list[str]:
+    """A value in lines: the one beside its name, where there is so much room, and those that follow."""
+    if room is None or columns is None or width(value) <= room:
+        return [value]
+    return folded(value, room) if room >= FOLDED else ["", *folded(value, max(1, columns - BELOW))]
 
 
 def _broken(message: Message, spans: list[Span]) -> int | None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from dissect.model import Fault, Span
 from dissect.render import hexdump as hexdump_module
 from dissect.render import tree as tree_module
+from dissect.render.terminal import width
 from tests.render.records import detailed, message
 
 
@@ -55,7 +58,7 @@ def test_tree_without_byte_ranges_shows_the_fields() -> None:
 
 def test_dump_names_the_fields_of_each_row() -> None:
     assert hexdump(detailed(), False).splitlines() == [
-        "    0000  00 00 00 14 00 01 00 06  6f 72 64 65 72 73 ** **  ........orders**  size key reference password",
+        "    0000  00 00 00 14 00 01 00 06  6f 72 64 65 72 73 ** **  ........orders**  size key properties.reference .password",
         "    0010  ** ** ** ** ** **                                 ******",
     ]
 
@@ -106,7 +109,26 @@ def test_dump_says_what_is_missing() -> None:
     assert hexdump(detailed(size=100), False).splitlines()[-1] == "    0016  ! 78 further bytes of this frame were not captured or not kept"
 
 
-def test_long_values_are_cut_on_a_terminal_only() -> None:
-    one = detailed(spans=[Span("body", 0, 22, "x" * 300)])
-    assert max(map(len, tree(one, False, columns=80).splitlines())) == 80
-    assert "x" * 300 in tree(one, False)
+@pytest.mark.parametrize("columns", [20, 40, 80, 200])
+def test_long_values_go_on_in_further_lines_of_a_terminal(columns: int) -> None:
+    value = "äb 世界 " * 60
+    one = detailed(spans=[Span("body", 0, 22, value)])
+    first, *rest = tree(one, False, columns=columns).splitlines()[1:]
+    assert all(width(line) <= columns for line in rest)
+    told = first.partition("  body  ")[2] + "".join(line[len(line) - len(line.lstrip(" ")) :] for line in rest)
+    assert told.replace(" ", "") == f"'{value}'".replace(" ", "")
+    if columns >= 80:
+        assert width(first) <= columns
+        assert len({len(line) - len(line.lstrip(" ")) for line in rest if not line.strip(" ").startswith(" ")}) <= 2
+    assert value in tree(one, False)
+
+
+def test_dump_names_fields_by_their_path() -> None:
+    spans = [Span("entries", 0, 8, None, 0, False), Span("entries[0]", 0, 4, None, 1, False), Span("size", 0, 4, 1, 2)]
+    spans += [Span("entries[1]", 4, 4, None, 1, False), Span("size", 4, 2, 1, 2), Span("body", 6, 2, "x", 2), Span("crc", 8, 1, 1)]
+    line = hexdump(detailed(spans=spans), False).splitlines()[0]
+    for columns in (60, 70, 80, 99):
+        narrow = hexdump(detailed(spans=spans), False, columns=columns).splitlines()[0]
+        assert width(narrow) <= columns
+        assert "size" in narrow
+    assert line.endswith("  entries[0].size entries[1].size .body crc")
