@@ -57,11 +57,27 @@ EXAMPLE_ROOM = 38
 """Columns that what an example does has at least, the space before it included."""
 
 
+ABOUT = "streamdump reads captures of message-streaming protocols, message by message."
+
+
+def brief() -> str:
+    """What somebody who said nothing is told: enough to begin with."""
+    bold, dim, reset, size = _style()
+    usage = f"{bold}Usage{reset}  streamdump [OPTIONS] FILE...  |  streamdump COMMAND [OPTIONS]"
+    more = "streamdump --help explains all commands and options."
+    return "\n".join([*wrap(ABOUT, size), "", *_examples(EXAMPLES[""], size, bold, dim, reset), "", usage, "", *wrap(more, size), ""])
+
+
+def _style() -> tuple[str, str, str, int]:
+    """Codes for bold, dim and neither, and the columns to use."""
+    bold, dim, reset = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if coloured("auto", sys.stdout) else ("", "", "")
+    return bold, dim, reset, min(shutil.get_terminal_size().columns, 110)
+
+
 def page(command: Any, name: str, commands: Iterable[Any] = (), further: Iterable[Any] = ()) -> str:
     """The help of `command`; `commands` are listed and `further` parameters added under the last heading."""
-    bold, dim, reset = ("\x1b[1m", "\x1b[2m", "\x1b[0m") if coloured("auto", sys.stdout) else ("", "", "")
-    size = min(shutil.get_terminal_size().columns, 110)
-    about = "streamdump reads captures of message-streaming protocols, message by message." if not name else command.help
+    bold, dim, reset, size = _style()
+    about = ABOUT if not name else command.help
     lines = [*wrap(about, size), ""]
     examples = EXAMPLES.get(name, ())
     lines += _examples(examples, size, bold, dim, reset)

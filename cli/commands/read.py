@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.exits import ExitCode
+from cli.help import brief
 from cli.keys import key_logs
 from cli.live import LiveRun, Wanted, check_without, list_interfaces
 from cli.options import (
@@ -186,7 +187,7 @@ def read(
         check_without(wanted)
     names = [*(read_files or ()), *(files or ())]
     if len(sys.argv) <= 1 and not names and sys.stdin.isatty():
-        write_text(f"{context.get_help()}\n")
+        write_text(brief())
         return ExitCode.DONE
     forms = {one_of("-T", one, FORMS) for one in form or ()} | ({"json"} if json else set())
     if len(forms) > 1:

@@ -434,10 +434,12 @@ def test_colour(when: str, environment: dict[str, str], colour: bool | None, ter
     assert coloured(when, Stream()) is (terminal if colour is None else colour)
 
 
-def test_no_arguments_on_a_terminal_show_help_instead_of_waiting() -> None:
+def test_no_arguments_on_a_terminal_show_how_to_begin_instead_of_waiting() -> None:
     code, text = on_terminal([])
     assert code == ExitCode.DONE
     assert "streamdump capture.pcap" in text
+    assert "streamdump --help explains" in text
+    assert len(text.splitlines()) < 24
     code, text = on_terminal(["--json"])
     assert code == ExitCode.USAGE
     assert "no capture given" in text
