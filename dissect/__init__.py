@@ -18,7 +18,16 @@ if TYPE_CHECKING:
 # Other distributions ship modules below `dissect` too; without this the two hide each other.
 __path__ = extend_path(__path__, __name__)
 
-__all__ = ["read"]
+__all__ = ["__version__", "read"]
+
+
+def __getattr__(name: str) -> Any:
+    """`__version__` is looked up when it is asked for, as few do and it takes its time."""
+    if name != "__version__":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib.metadata import version
+
+    return version("streamdump")
 
 
 def read(*sources: str | Path | BinaryIO, where: str | None = None, **options: Any) -> Iterator[Record]:

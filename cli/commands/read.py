@@ -364,7 +364,7 @@ def _first(batch: list[Record], count: int) -> tuple[list[Record], int]:
 
 
 def _version() -> int:
-    from importlib.metadata import version
+    import dissect
 
-    write_text(f"streamdump {version('streamdump')}\n")
+    write_text(f"streamdump {dissect.__version__}\n")
     return ExitCode.DONE

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import dissect
 from cli.app import app, main
 from cli.exits import ExitCode
 from cli.options import decode_rule, decode_rules, packet_limit, size
@@ -93,7 +94,9 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == ExitCode.DONE
-    assert capsys.readouterr().out.startswith("streamdump 0.")
+    assert capsys.readouterr().out == f"streamdump {dissect.__version__}\n"
+    assert dissect.__version__ == version("streamdump")
+    assert not hasattr(dissect, "__versions__")
 
 
 @pytest.mark.parametrize(
