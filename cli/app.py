@@ -137,10 +137,10 @@ def few_collections() -> Iterator[None]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `streamdump` with these arguments; the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    fill_in()
-    # Nothing here multiplies matrices: numpy need not start a thread for each processor.
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     try:
+        fill_in()
+        # Nothing here multiplies matrices: numpy need not start a thread for each processor.
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         with few_collections():
             return int(_command().main(args=arguments, prog_name="streamdump", standalone_mode=False) or 0)
     except PipeClosed:
