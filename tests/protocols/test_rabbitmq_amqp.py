@@ -159,6 +159,22 @@ def test_a_field_of_another_type_than_declared_keeps_it() -> None:
     assert read("005370 c0 03 01 5305") == [{"section": "header", "value": {"durable": {"type": "ulong", "value": 5}}}]
 
 
+def test_what_json_would_not_tell_from_the_declared_type_keeps_its_own() -> None:
+    string = {"type": "string", "value": "a"}
+    nothing = "40 " * 6
+    properties = {"message_id": None, "user_id": None, "to": None, "subject": None, "reply_to": None, "correlation_id": None}
+    assert read("005373 c0 0b 08" + nothing + "a10161 40") == [
+        {"section": "properties", "value": {**properties, "content_type": string, "content_encoding": None}}
+    ]
+    assert read("005373 c0 0a 07" + nothing + "a30161") == [{"section": "properties", "value": {**properties, "content_type": "a"}}]
+    assert read("005370 c0 02 01 45") == [{"section": "header", "value": {"durable": {"type": "list", "value": []}}}]
+    # the message id has no type of its own, and keys of application properties are strings
+    assert read("005373 c0 04 01 a10161") == [{"section": "properties", "value": {"message_id": "a"}}]
+    assert read("005374 c1 05 02 a10161 41") == [{"section": "application-properties", "value": [{"key": "a", "value": True}]}]
+    # those of annotations are symbols
+    assert read("005372 c1 05 02 a10161 41") == [{"section": "message-annotations", "value": [{"key": string, "value": True}]}]
+
+
 @pytest.mark.parametrize(
     ("data", "why"),
     [

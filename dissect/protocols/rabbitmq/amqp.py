@@ -5,7 +5,7 @@ AMQP when it reads as sections up to its last byte, so everything here raises `N
 caller shows the bytes instead.
 
 Values keep their type as {"type", "value"} where JSON would lose it: null, boolean, string, list and map stand for
-themselves, and so do fields whose type the specification declares.
+themselves. A field whose type the specification declares stands for itself as that type, or null, and as no other.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _quick_section(data: bytes, at: int, end: int, render: Render, values: Value
         fields: dict[str, Any] = {}
         for field, declared in names[:count]:
             kind, value, at = _quick(data, at, stop, render, values, 1)
-            fields[field] = value if kind == declared else _shown(kind, value)
+            fields[field] = value if kind == declared else _declared(declared, kind, value)
         if at != stop:
             raise ValueError
         return {"section": name, "value": fields}, at
@@ -167,8 +167,10 @@ def _quick_section(data: bytes, at: int, end: int, render: Render, values: Value
         pairs: list[dict[str, Any]] = []
         for _ in range(count // 2):
             kind, key, at = _quick(data, at, stop, render, values, 1)
-            if code == 0x74 or kind != "symbol":
+            if code == 0x74:
                 key = _shown(kind, key)
+            elif kind != "symbol":
+                key = _declared("symbol", kind, key)
             kind, value, at = _quick(data, at, stop, render, values, 1)
             pairs.append({"key": key, "value": _shown(kind, value)})
         if at != stop:
@@ -323,7 +325,7 @@ class _Reader:
         for index in range(count):
             name, declared = names[index]
             kind, value, at = self.typed(at, stop, name, depth + 1, 1)
-            values[name] = value if kind == declared else _shown(kind, value)
+            values[name] = value if kind == declared else _declared(declared, kind, value)
             if self.stopped is not None:
                 return values, at
         if at != stop:
@@ -425,8 +427,10 @@ class _Reader:
             if not self.goes_on(count, PAIR):
                 break
             kind, key, at = self.typed(at, stop, "key", depth + 1, level)
-            if not (symbols and kind == "symbol"):
+            if not symbols:
                 key = _shown(kind, key)
+            elif kind != "symbol":
+                key = _declared("symbol", kind, key)
             pairs.append({"key": key})
             if self.stopped is not None:
                 break
@@ -480,6 +484,11 @@ class _Reader:
 def _shown(kind: str, value: Any) -> Any:
     """The value as it is where its JSON form tells its type; an empty map would look like an empty list."""
     return value if kind in _NATURAL and (value or kind != "map") else {"type": kind, "value": value}
+
+
+def _declared(declared: str | None, kind: str, value: Any) -> Any:
+    """A value where another type is declared, or none: a string where a symbol belongs would look like one."""
+    return _shown(kind, value) if declared is None or kind == "null" else {"type": kind, "value": value}
 
 
 def _compound_data(data: bytes, code: int, at: int, end: int) -> tuple[int, int, int]:
