@@ -217,7 +217,7 @@ def read(
         values_limit,
         bare_limit,
         verbs,
-        bytes_as=bytes_as,
+        bytes_as=bytes_as if json or tree or dump else "hex",  # lines of text count them, or show what is text as such
         show_secrets=show_secrets,
         detail=tree or dump,
         terse=not (json or chosen or tree or dump) and clock in ("r", "e"),

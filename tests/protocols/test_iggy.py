@@ -1123,7 +1123,7 @@ def test_lines_say_what_one_looks_for_first() -> None:
         "",
         "1/1  partition 3  consumer 1",
         "partition 3  stored 9  current 40  behind by 31",
-        "stream 1  name=events  partitions_count=2  compression_algorithm=gzip  message_expiry=60  replication_factor=3",
+        "stream 1  name=events  partitions_count=2  compression_algorithm=gzip  message_expiry=0.060 ms  replication_factor=3",
         "id=4  name=events  partitions_count=2  never expires  unlimited  size_bytes=0  ...",
         "",
         "server 0.8.0  0 streams  1 topic  2 partitions  4 messages  5 clients  6 consumer groups",
@@ -1145,6 +1145,59 @@ def test_lines_say_what_one_looks_for_first() -> None:
     refused = bytearray(eviction(14))
     refused[144:152] = pack("<II", 11 << 10, 10 << 10)
     assert says(talk(iggy("V4"), long_request(2, 1), bytes(refused))[1]) == "evicted: incompatible protocol, accepted are 0.10.0 to 0.11.0"
+
+
+def test_what_a_damaged_message_says_of_its_count() -> None:
+    polled = response(pack("<IQI", 1, 12, 13) + polled_l9(b"x" * 40) + polled_l9(b"y" * 40))
+    head = len(polled)
+    polled = polled[:4] + pack("<I", head + 992) + polled[8:]
+    (reply,) = messages(run(iggy("L9"), (CLIENT, POLL_L8), (SERVER, polled), (SERVER, 1000)))[1:]
+    assert reply.fault is not None
+    assert says(reply) == "partition 1  2 of 13 messages  offset 7  current 12"
+
+    indexes = pack("<I", 5) + bytes(16 * 5)
+    sent = pack("<I", 0) + ONE + ONE + b"\x01\x00" + indexes + sent_l9(b"x" * 40)
+    (asked,) = messages(run(iggy("L9"), (CLIENT, pack("<II", len(sent) + 504, 101) + sent), (CLIENT, 500)))
+    assert asked.fault is not None
+    assert says(asked) == "1/1  balanced  1 of 5 messages"
+
+    oldest = ONE + ONE + b"\x01\x00" + bytes(20) + pack("<I", 3) + b"abc" + bytes(10)
+    (asked,) = messages(run(iggy("L1"), (CLIENT, pack("<II", len(oldest) + 504, 101) + oldest), (CLIENT, 500)))
+    assert asked.fault is not None
+    assert says(asked) == "1/1  balanced  1 message before the damage"
+
+
+def test_what_is_not_there_is_a_question_mark() -> None:
+    (asked,) = messages(run(iggy("L9"), (CLIENT, pack("<II", 200, 100) + b"\x01" + ONE + ONE), (CLIENT, 183)))
+    assert asked.fault is not None
+    assert says(asked) == "1/?  consumer 1"
+    long = long_request(2, 1)[:130]
+    assert talk(iggy("V4"), long)[0].notes == []
+
+
+def test_flags_and_durations_and_keys_are_for_people() -> None:
+    flush = talk(iggy("L9"), request(102, ONE + ONE + pack("<I", 2) + b"\x01"))[0]
+    assert says(flush) == "stream 1  topic 1  partition 2  fsync=true"
+    for layout, expiry, text in (
+        ("L3", pack("<I", 3600), "3,600 s"),
+        ("L6", pack("<Q", 3_600_000_000), "3,600 s"),
+        ("L6", pack("<Q", 3600), "3.600 ms"),
+        ("L6", pack("<Q", (1 << 64) - 1), ""),
+    ):
+        asked = talk(iggy(layout), request(42, s8("ci") + expiry))[0]
+        assert asked.fault is None
+        assert says(asked) == (f"name=ci  expiry={text}" if text else "name=ci  never expires")
+    for layout, settings, text in (
+        ("L5", b"\x01" + pack("<IQB", 60, 0, 1), "60 s"),
+        ("L6", b"\x01" + pack("<QQB", 60_000_000, 0, 1), "60 s"),
+        ("L4", pack("<IQB", 60, 0, 1), "60 s"),
+    ):
+        asked = talk(iggy(layout), request(304, ONE + b"\x02\x01t" + settings + b"\x02" + "é".encode()))[0]
+        assert asked.fault is None
+        assert says(asked) == f"stream 1  topic t  name=é  message_expiry={text}"
+    for key, text in ((b"user-42", "user-42"), (b"\x00\x01", "0x0001"), (b"caf\xc3\xa9", "café"), (b"\xff", "0xff")):
+        sent = ONE + ONE + b"\x03" + bytes([len(key)]) + key + bytes(20) + pack("<I", 1) + b"x"
+        assert says(talk(iggy("L1"), request(101, sent))[0]) == f"1/1  key {text}  1 message"
 
 
 # Any bytes, in any pieces

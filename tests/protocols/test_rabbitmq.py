@@ -1182,6 +1182,26 @@ def test_what_a_chunk_says_that_was_cut_by_the_snap_length() -> None:
         assert says(message_of(decode(whole[:cut], SERVER, damage=Damage(len(whole), "9 bytes lost")))) == text
 
 
+def test_what_a_list_says_that_ends_in_damage() -> None:
+    whole = publish(*(struct.pack(">Q", at) + plain(b"message") for at in range(1, 14)))
+    cut = 8 + 5 + 2 * 19 + 15
+    said = message_of(decode(whole[:cut], damage=Damage(len(whole), "9 bytes lost")))
+    assert says(said) == "publisher 1  ids 1-3  3 messages  21 bytes  before the damage"
+    confirmed = frame(3, b"\x01", struct.pack(">iQQQ", 3, 4, 5, 6))
+    said = message_of(decode(confirmed[:-8], SERVER, damage=Damage(len(confirmed), "8 bytes lost")))
+    assert says(said) == "publisher 1  ids 4-5  before the damage"
+    versions = frame(0x801B, b"\0\0\0\1\0\1" + struct.pack(">iHHHHHH", 2, 1, 1, 1, 2, 1, 2))
+    said = message_of(decode(versions[:-2], SERVER, damage=Damage(len(versions), "2 bytes lost")))
+    assert says(said) == "#1  OK  2 commands  before the damage"
+
+
+def test_null_is_no_word_of_python() -> None:
+    said = message_of(decode(frame(0x0B, b"\0\0\0\1", string(None), string("s"))))
+    assert says(said) == "#1  reference null  s"
+    said = message_of(decode(frame(0x0D, b"\0\0\0\1", string(None), struct.pack(">i", 1), string("max-age"), string(None))))
+    assert says(said) == "#1  null  max-age=null"
+
+
 def test_metadata_says_where_leaders_are() -> None:
     brokers = struct.pack(">iH", 1, 3) + string("b1") + struct.pack(">I", 5552)
     streams = (("one", 1, 3), ("two", 1, 0xFFFF), ("three", 6, 0xFFFF), ("four", 1, 9))

@@ -1302,7 +1302,7 @@ class IggyDissector(Dissector):
                 name = frames.name_of(given.code)
                 if given.code is None and given.operation is not None:
                     name = f"unknown operation {given.operation}"
-                else:
+                elif given.code is not None:
                     notes = [*notes, f"command code {given.code} is not known in {layout}"]
             return (name, "request", ident, fields, None, notes, fault, ASK, given.number, spans)
         if table.code is None and table is not frames.EVICTED:

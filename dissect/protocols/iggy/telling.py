@@ -82,6 +82,7 @@ _FIRST = frozenset(("stream_id", "topic_id", "group_id", "user_id", "consumer", 
 _NEVER, _UNLIMITED = {(1 << 64) - 1: "never expires", 0: ""}, {(1 << 64) - 1: "unlimited", 0: ""}
 _USUAL: dict[str, dict[Any, str]] = {
     "message_expiry": _NEVER,
+    "expiry": {(1 << 64) - 1: "never expires"},
     "max_topic_size": _UNLIMITED,
     "compression_algorithm": {1: ""},
     "replication_factor": {0: "", 1: ""},
@@ -89,6 +90,9 @@ _USUAL: dict[str, dict[Any, str]] = {
     "version": {"": ""},
 }
 """Values that say little, and how they are told."""
+
+_DURATIONS = frozenset(("message_expiry", "expiry"))
+"""Seconds in four bytes up to L5, microseconds in eight from L6."""
 
 _FINDS = frozenset(("get_client", "get_user", "get_consumer_offset", "get_stream", "get_topic", "get_consumer_group"))
 """Commands whose empty answer says that there is no such thing."""
@@ -110,11 +114,14 @@ def says(message: Message) -> str:
         if told is not None and told[0] in fields:
             return told[1](fields)
     elif message.name in _REQUESTS and "stream_id" in fields:
-        return _REQUESTS[message.name](fields)
+        text = _REQUESTS[message.name](fields)
+        if message.fault is not None and message.name == "send_messages" and _declared(fields) is None:
+            text += " before the damage"
+        return text
     names = [name for name in fields if name not in _HEADERS and not name.endswith("_label")]
     # what a thing is called must not be lost behind its settings
     names.sort(key=lambda name: name not in _FIRST)
-    parts = [part for part in (_told(name, fields[name], fields) for name in names) if part]
+    parts = [part for part in (_told(name, fields[name], message) for name in names) if part]
     if not parts and message.outcome == "answered" and message.name in _FINDS:
         return "not found"
     if len(parts) > SHOWN:
@@ -145,37 +152,95 @@ def _failure(fields: dict[str, Any]) -> str:
 
 def _result(one: dict[str, Any]) -> str:
     label = one.get("result_label")
-    return f"{label} ({one.get('result')})" if label else f"result {one.get('result')}"
+    return f"{label} ({one.get('result')})" if label else f"result {_plain(one.get('result'))}"
 
 
-def _told(name: str, value: Any, fields: dict[str, Any]) -> str:
+def _told(name: str, value: Any, message: Message) -> str:
+    fields = message.fields
     if isinstance(value, dict):
         if "value" in value:
-            return f"{name.removesuffix('_id')} {value['value']}"
+            return f"{name.removesuffix('_id')} {_plain(value['value'])}"
         if "id" in value:
-            inner = value["id"]
-            return f"{value.get('kind_label') or name} {inner['value'] if isinstance(inner, dict) and 'value' in inner else inner}"
+            return f"{value.get('kind_label') or name} {_identifier(value['id'])}"
         return ""
     if isinstance(value, list):
         if name.endswith("options") and not value:
             return ""
-        return _count(len(value), name)
+        cut = message.fault is not None and message.fault.field.startswith(name)
+        return _count(len(value), name, fields.get(f"{name}_count"), cut)
     if name in ("body", "snapshot", "trailing"):
         return f"{len(value) // 2:,} bytes" if isinstance(value, str) and not value.startswith("<") else str(value)
     if name in _USUAL and value in _USUAL[name]:
         return _USUAL[name][value]
     if name == "partition_id":
         return _partition(fields)
-    label = fields.get(f"{name}_label")
-    return f"{name}={value if label is None else label}"
+    if name in _DURATIONS and value:
+        return f"{name}={_duration(value, name, message)}"
+    return f"{name}={_plain(fields.get(f'{name}_label', value))}"
 
 
-def _count(count: int, things: str) -> str:
-    return f"{count:,} {things.removesuffix('s') if count == 1 else things}"
+def _plain(value: Any) -> str:
+    """A value in a line of text; what is not there, of a damaged frame, is a question mark."""
+    if value is None:
+        return "?"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
 
 
-def _identifier(value: Any) -> Any:
-    return value.get("value") if isinstance(value, dict) else value
+_WIDTHS = {
+    "id": 4,
+    "topic_id": 4,
+    "stream_id": 4,
+    "partitions_count": 4,
+    "compression_algorithm": 1,
+    "replication_factor": 1,
+    "created_at": 8,
+    "max_topic_size": 8,
+    "size_bytes": 8,
+    "messages_count": 8,
+    "partitions": 40,
+    "length": 4,
+    "code": 4,
+    "status": 4,
+}
+"""Bytes of the fields that stand beside a duration, each of a list's."""
+
+
+def _duration(value: Any, name: str, message: Message) -> str:
+    """A duration with its unit, which only the room that it takes tells; as it is where that is not certain."""
+    if not isinstance(value, int) or message.fault is not None:
+        return _plain(value)
+    width = 8
+    if "command" not in message.fields:
+        width = message.size
+        for other, beside in message.fields.items():
+            if other == name or other.endswith("_label"):
+                continue
+            if isinstance(beside, dict):
+                inner = beside.get("value")
+                width -= 2 + (len(inner.encode()) if isinstance(inner, str) else 4)
+            elif isinstance(beside, str):
+                width -= 1 + len(beside.encode())
+            else:
+                width -= _WIDTHS.get(other, message.size) * (len(beside) if isinstance(beside, list) else 1)
+    if width == 4:
+        return f"{value:,} s"
+    if width != 8:
+        return str(value)
+    return f"{value // 1_000_000:,} s" if value % 1_000_000 == 0 else f"{value / 1000:,.3f} ms"
+
+
+def _count(count: int, things: str, declared: int | None = None, cut: bool = False) -> str:
+    """ "2 messages"; "1 of 13 messages" where the frame declares more than could be read; `cut`: it may hold more and does not say."""
+    if declared is not None and declared > count:
+        return f"{count:,} of {declared:,} {things if declared != 1 else things.removesuffix('s')}"
+    text = f"{count:,} {things.removesuffix('s') if count == 1 else things}"
+    return f"{text} before the damage" if cut and declared is None else text
+
+
+def _identifier(value: Any) -> str:
+    return _plain(value.get("value") if isinstance(value, dict) else value)
 
 
 def _place(fields: dict[str, Any]) -> str:
@@ -225,9 +290,36 @@ def _send(fields: dict[str, Any]) -> str:
     target = fields.get("partitioning", {})
     label = target.get("kind_label")
     if label is not None:
-        parts.append({"balanced": "balanced", "partition_id": f"partition {target.get('value')}"}.get(label, f"key {target.get('value')}"))
-    parts.append(_count(len(_messages(fields)), "messages"))
+        value = target.get("value")
+        if label == "balanced":
+            parts.append(label)
+        else:
+            parts.append(f"partition {_plain(value)}" if label == "partition_id" else f"key {_key(value)}")
+    parts.append(_count(len(_messages(fields)), "messages", _declared(fields)))
     return "  ".join(parts)
+
+
+def _declared(fields: dict[str, Any]) -> int | None:
+    """How many messages a frame says that it holds; the oldest that are sent do not say."""
+    if "count" in fields:
+        return int(fields["count"])
+    return len(fields["indexes"]) if "indexes" in fields else None
+
+
+def _key(value: Any) -> str:
+    """The key of messages: its text where it is one, else its bytes."""
+    if not isinstance(value, str):
+        return _plain(value)
+    try:
+        raw = bytes.fromhex(value)
+    except ValueError:
+        # not rendered as hex
+        return value
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        text = ""
+    return text if text and text.isprintable() else f"0x{value}"
 
 
 _REQUESTS: dict[str, Callable[[dict[str, Any]], str]] = {
@@ -255,7 +347,7 @@ def _messages(fields: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _polled(fields: dict[str, Any]) -> str:
     messages = _messages(fields)
-    parts = [f"partition {fields['partition_id']}", _count(len(messages), "messages")]
+    parts = [f"partition {fields['partition_id']}", _count(len(messages), "messages", _declared(fields))]
     if messages:
         if "batches" in fields:
             batches = [batch for batch in fields["batches"] if batch.get("messages")]
@@ -279,10 +371,7 @@ def _stored(fields: dict[str, Any]) -> str:
 
 def _written(fields: dict[str, Any]) -> str:
     written = fields["written"]
-    places = [
-        f"{one.get('stream_id')}/{one.get('topic_id')}  partition {one.get('partition_id')}  offset {one.get('base_offset')}"
-        for one in written
-    ]
+    places = [f"{_place(one)}  partition {_plain(one.get('partition_id'))}  offset {_plain(one.get('base_offset'))}" for one in written]
     return ", ".join([*places[:SHOWN], "..."] if len(places) > SHOWN else places)
 
 
@@ -297,8 +386,16 @@ def _stats(fields: dict[str, Any]) -> str:
 
 def _nodes(fields: dict[str, Any]) -> str:
     nodes = fields["nodes"]
-    told = [f"{one.get('role_label')} {one.get('ip')}:{one.get('tcp_port')} {one.get('status_label')}" for one in nodes[:SHOWN]]
+    told = [
+        f"{_labelled(one, 'role')} {_plain(one.get('ip'))}:{_plain(one.get('tcp_port'))} {_labelled(one, 'status')}"
+        for one in nodes[:SHOWN]
+    ]
     return "  ".join([f"cluster {fields.get('name')}", _count(len(nodes), "nodes"), *told])
+
+
+def _labelled(fields: dict[str, Any], name: str) -> str:
+    label = fields.get(f"{name}_label")
+    return _plain(fields.get(name)) if label is None else str(label)
 
 
 def _assigned(fields: dict[str, Any]) -> str:

@@ -22,8 +22,22 @@ _FINE = frozenset(("OK", "SASL challenge"))
 Fields = dict[str, Any]
 
 
+_COUNTED = frozenset(("Publish", "PublishConfirm", "PublishError", "Metadata", "ExchangeCommandVersions", "CreateSuperStream"))
+"""Messages whose lines count the items of a list. That of Deliver has the chunk's own counts."""
+
+
 def says(message: Message) -> str:
-    """The key fields of a message; tolerates messages of which only the beginning is there."""
+    """The key fields of a message; of a list that ends in damage, what stands before it."""
+    text = _says(message)
+    fault = message.fault
+    if fault is None or "[" not in fault.field or message.name not in _COUNTED:
+        return text
+    # how long the list would have been is not among the fields
+    return f"{text}  before the damage"
+
+
+def _says(message: Message) -> str:
+    """The key fields; tolerates messages of which only the beginning is there."""
     fields = message.fields
     quick = _QUICK.get(message.name)
     if quick is not None:
@@ -58,6 +72,11 @@ def _others(fields: Fields) -> list[str]:
     return [f"{name}={value}" for name, value in fields.items() if name not in _HEADER and isinstance(value, str | int)]
 
 
+def _text(value: Any) -> str:
+    """Text of a frame; a length of -1 is none."""
+    return "null" if value is None else str(value)
+
+
 def _ranges(numbers: Iterable[int]) -> str:
     """`1-4, 7` for what follows each other."""
     runs: list[list[int]] = []
@@ -84,12 +103,12 @@ def _pairs(pairs: list[dict[str, Any]], first: tuple[str, ...] = ()) -> str:
     if first:
         chosen = [pair for name in first for pair in pairs if pair["key"] == name]
         pairs = chosen or pairs
-    text = " ".join(f"{pair['key']}={pair['value']}" for pair in pairs[:PAIRS])
+    text = " ".join(f"{_text(pair['key'])}={_text(pair['value'])}" for pair in pairs[:PAIRS] if "value" in pair)
     return f"{text} ..." if len(pairs) > PAIRS else text
 
 
 def _names(names: list[str]) -> str:
-    text = ", ".join(map(str, names[:PAIRS]))
+    text = ", ".join(map(_text, names[:PAIRS]))
     return f"{text} and {len(names) - PAIRS:,} more" if len(names) > PAIRS else text or "none"
 
 
@@ -100,7 +119,7 @@ def _offset(fields: Fields) -> str:
 
 def _published(fields: Fields) -> list[str]:
     messages = fields["published_messages"]
-    whose = [f"publisher {fields['publisher_id']}"] if "publisher_id" in fields else [str(fields["stream"])]
+    whose = [f"publisher {fields['publisher_id']}"] if "publisher_id" in fields else [_text(fields["stream"])]
     size = sum(one.get("size", 0) for one in messages)
     ids = _ranges(one["publishing_id"] for one in messages)
     what = [f"{'id' if len(messages) == 1 else 'ids'} {ids}"] if messages else []
@@ -143,11 +162,11 @@ def _delivered(fields: Fields) -> list[str]:
 def _subscribe(fields: Fields) -> list[str]:
     start = f"from {_offset(fields)}" if "offset_type" in fields else f"from offset {fields['offset']}"
     properties = [_pairs(fields["properties"])] if fields.get("properties") else []
-    return [f"subscription {fields['subscription_id']}", str(fields["stream"]), start, f"credit {fields['credit']}", *properties]
+    return [f"subscription {fields['subscription_id']}", _text(fields["stream"]), start, f"credit {fields['credit']}", *properties]
 
 
 def _metadata(fields: Fields) -> list[str]:
-    brokers = {one["reference"]: f"{one['host']}:{one['port']}" for one in fields["brokers"]}
+    brokers = {one["reference"]: f"{_text(one['host'])}:{one['port']}" for one in fields["brokers"]}
     good: list[str] = []
     bad: list[str] = []
     for one in fields["stream_metadata"]:
@@ -162,7 +181,7 @@ def _metadata(fields: Fields) -> list[str]:
 
 
 def _versions(fields: Fields) -> list[str]:
-    newer = [f"{one['key_label'] or one['key']} {one['max_version']}" for one in fields["commands"] if one["max_version"] > 1]
+    newer = [f"{one['key_label'] or one['key']} {one['max_version']}" for one in fields["commands"] if one.get("max_version", 1) > 1]
     return [_count(len(fields["commands"]), "command"), *([f"up to {', '.join(newer)}"] if newer else [])]
 
 
@@ -177,37 +196,41 @@ _SAYS: dict[str, Callable[[Fields], list[str]]] = {
         f"frame_max {fields['frame_max']:,}" if fields["frame_max"] else "no frame_max",
         f"heartbeat {fields['heartbeat']} s" if fields["heartbeat"] else "no heartbeat",
     ],
-    "Open": lambda fields: [f"virtual host {fields['virtual_host']}"],
-    "Close": lambda fields: list(dict.fromkeys((_code(fields, "closing_code"), str(fields["closing_reason"])))),
+    "Open": lambda fields: [f"virtual host {_text(fields['virtual_host'])}"],
+    "Close": lambda fields: list(dict.fromkeys((_code(fields, "closing_code"), _text(fields["closing_reason"])))),
     "Heartbeat": lambda fields: [],
     "DeclarePublisher": lambda fields: [
         f"publisher {fields['publisher_id']}",
-        str(fields["stream"]),
+        _text(fields["stream"]),
         f"reference {fields['publisher_reference']}" if fields["publisher_reference"] else "",
     ],
     "Publish": _published,
     "PublishConfirm": _confirmed,
     "PublishError": _not_published,
-    "QueryPublisherSequence": lambda fields: [f"reference {fields['publisher_reference']}", str(fields["stream"])],
+    "QueryPublisherSequence": lambda fields: [f"reference {_text(fields['publisher_reference'])}", _text(fields["stream"])],
     "DeletePublisher": lambda fields: [f"publisher {fields['publisher_id']}"],
     "Subscribe": _subscribe,
     "Deliver": _delivered,
     "Credit": lambda fields: [f"subscription {fields['subscription_id']}", *([f"{fields['credit']:+}"] if "credit" in fields else [])],
-    "StoreOffset": lambda fields: [f"reference {fields['reference']}", str(fields["stream"]), f"offset {fields['offset']}"],
-    "QueryOffset": lambda fields: [f"reference {fields['reference']}", str(fields["stream"])],
+    "StoreOffset": lambda fields: [f"reference {_text(fields['reference'])}", _text(fields["stream"]), f"offset {fields['offset']}"],
+    "QueryOffset": lambda fields: [f"reference {_text(fields['reference'])}", _text(fields["stream"])],
     "Unsubscribe": lambda fields: [f"subscription {fields['subscription_id']}"],
-    "Create": lambda fields: [str(fields["stream"]), _pairs(fields["arguments"])],
-    "Delete": lambda fields: [str(fields["stream"])],
+    "Create": lambda fields: [_text(fields["stream"]), _pairs(fields["arguments"])],
+    "Delete": lambda fields: [_text(fields["stream"])],
     "Metadata": lambda fields: [_names(fields["streams"])],
-    "MetadataUpdate": lambda fields: [str(fields["stream"]), _code(fields, "code")],
-    "Route": lambda fields: [str(fields["super_stream"]), f"routing key {fields['routing_key']}"],
-    "Partitions": lambda fields: [str(fields["super_stream"])],
+    "MetadataUpdate": lambda fields: [_text(fields["stream"]), _code(fields, "code")],
+    "Route": lambda fields: [_text(fields["super_stream"]), f"routing key {_text(fields['routing_key'])}"],
+    "Partitions": lambda fields: [_text(fields["super_stream"])],
     "ConsumerUpdate": lambda fields: [f"subscription {fields['subscription_id']}", fields["active_label"] or f"active {fields['active']}"],
     "ExchangeCommandVersions": _versions,
-    "StreamStats": lambda fields: [str(fields["stream"])],
-    "CreateSuperStream": lambda fields: [str(fields["name"]), _count(len(fields["partitions"]), "partition"), _pairs(fields["arguments"])],
-    "DeleteSuperStream": lambda fields: [str(fields["name"])],
-    "ResolveOffsetSpec": lambda fields: [str(fields["stream"]), _offset(fields)],
+    "StreamStats": lambda fields: [_text(fields["stream"])],
+    "CreateSuperStream": lambda fields: [
+        _text(fields["name"]),
+        _count(len(fields["partitions"]), "partition"),
+        _pairs(fields["arguments"]),
+    ],
+    "DeleteSuperStream": lambda fields: [_text(fields["name"])],
+    "ResolveOffsetSpec": lambda fields: [_text(fields["stream"]), _offset(fields)],
 }
 
 
@@ -260,7 +283,7 @@ def _quick_credit(message: Message, fields: Fields) -> str | None:
 
 def _quick_store(message: Message, fields: Fields) -> str | None:
     stream = fields["stream"]
-    return f"reference {fields['reference']}  {stream}  offset {fields['offset']}" if stream else None
+    return f"reference {_text(fields['reference'])}  {stream}  offset {fields['offset']}" if stream else None
 
 
 def _quick_query(asked: str, told: str) -> Quick:
@@ -268,7 +291,7 @@ def _quick_query(asked: str, told: str) -> Quick:
         if message.kind == "response":
             return f"#{message.id}  OK  {told} {fields[told]}" if fields["response_code"] == 1 else None
         stream = fields["stream"]
-        return f"#{message.id}  reference {fields[asked]}  {stream}" if stream else None
+        return f"#{message.id}  reference {_text(fields[asked])}  {stream}" if stream else None
 
     return quick
 
