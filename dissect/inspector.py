@@ -698,6 +698,7 @@ class Inspector:
                 emitted += self._made(tracked, begun, lambda: begun.feed(items), END + 1)
         dissector, pairer, conversation = tracked.dissector, tracked.pairer, tracked.tcp
         if dissector is not None:
+            dissector.over = conversation.over
             emitted += self._made(tracked, dissector, lambda: dissector.close(release, conversation.last), END + 1)
         if tracked.dissector is not None and pairer is not None:
             reason = "capture ended" if conversation.open else UNANSWERED.get(conversation.ended, "closed")

@@ -458,6 +458,8 @@ class Dissector:
         self._empty_gaps = False
         self.tally = Tally()
         self.limit_hits = 0
+        self.over = 0
+        """The sides that said themselves that they send no more, a bit for each; known when the conversation ends."""
         """Messages of which not all was made."""
         self.failure: Failure | None = None
         """An exception came, and nothing is handed on any more."""
@@ -949,7 +951,7 @@ class Dissector:
         order, number, file, time_ns = partial.last
         reason = f"{partial.lost} bytes {_MISSING[partial.why]}" if partial.lost else partial.reason
         if size < partial.length:
-            missing = f"{size} of {partial.length} bytes captured"
+            missing = f"{size} of {partial.length} bytes {'sent' if self.over >> side & 1 else 'captured'}"
             reason = f"{reason}, {missing}" if partial.lost else missing
         self._cuts.append(
             (

@@ -96,6 +96,7 @@ class Conversation(msgspec.Struct, eq=False):
 
     `first` and `last` are the packets from the first to the one that closed it, `latest` counts those that came after it was closed.
     `syn`: side 0 is known to be the client. `open`: not ended by FIN of both sides, RST, or a new SYN. `ended` says how it ended.
+    `over`: the sides that said themselves, by FIN or RST, that they send no more, a bit for each.
     """
 
     endpoints: tuple[str, str]
@@ -108,6 +109,7 @@ class Conversation(msgspec.Struct, eq=False):
     sides: tuple[Side, Side] = msgspec.field(default_factory=lambda: (Side(), Side()))
     ended: str = "open"
     open: bool = True
+    over: int = 0
     limit_hits: int = 0
     state: Any = None
     """Free for whoever is given the conversation."""
@@ -752,6 +754,7 @@ class Assembler:
     def _reset(self, own: ByteStream, seq: int) -> None:
         if own.known:
             self._witness(own, own.next + ((seq - own.base - own.next + 0x8000_0000) & MASK) - 0x8000_0000, False)
+        self.conversation.over |= 1 << own.side
         if not self.reset:
             self.reset = True
             self.conversation.ended = f"RST by {self.conversation.endpoints[own.side]}"
@@ -777,6 +780,7 @@ class Assembler:
         if own.known == TENTATIVE and end == own.next + 1 and own.waiting is None:
             own.shift(end)
         own.fin = own.sent = end
+        self.conversation.over |= 1 << own.side
         own.acked = min(own.acked, end)
         own.certain = min(own.certain, end)
         if own.pending:

@@ -25,6 +25,7 @@ from dissect.protocols.rabbitmq import compression, layouts, layouts_draft
 from dissect.protocols.rabbitmq import says as words
 from dissect.protocols.rabbitmq.dissector import (
     HIDDEN,
+    NULL_REFERENCE,
     Phase,
     RabbitmqStreamDissector,
     RabbitmqStreamDraftDissector,
@@ -467,6 +468,42 @@ def test_a_sasl_challenge_has_a_length_of_16_bits_and_may_have_32() -> None:
         assert said["fields"]["sasl_opaque_data"] == "414243"
         assert (said["fault"], said["notes"], said["outcome"]) == (None, [], "answered")
         assert decode(data, SERVER)["fields"]["sasl_opaque_data"] == "<redacted 3 bytes>"
+
+
+@pytest.mark.parametrize("code", ["000a", "0001", "0063", "00ff"])
+def test_data_behind_a_code_that_nobody_knows_has_the_length_that_fills_the_frame(code: str) -> None:
+    for length, data in (("0003", "414243"), ("00000003", "414243"), ("00000000", ""), ("0000", ""), ("0002", "0000")):
+        raw = bytes.fromhex(f"00000000 8013 0001 00000003 {code} {length} {data}")
+        raw = struct.pack(">I", len(raw) - 4) + raw[4:]
+        said = decode(raw, SERVER, current(show_secrets=True))
+        assert (said["fields"]["sasl_opaque_data"], said["fault"], "trailing" in said["fields"]) == (data, None, False)
+        assert data[:4] not in json.dumps(decode(raw, SERVER)["fields"].get("sasl_opaque_data")) or not data
+
+
+def test_a_null_reference_of_a_publisher_is_noted() -> None:
+    for reference, told, notes in (
+        (None, "  reference null", [NULL_REFERENCE]),
+        ("", "", []),
+        ("ref", "  reference ref", []),
+    ):
+        data = frame(1, b"\0\0\0\1\x05", string(reference), string("s"))
+        said = decode(data)
+        assert (said["fields"]["publisher_reference"], said["notes"]) == (reference, notes)
+        assert says(message_of(said)) == f"#1  publisher 5  s{told}"
+        # and by the quick way, as messages come
+        (record,) = feed(current(), segments(CLIENT, 0, [data]))
+        assert isinstance(record, Message)
+        assert list(record.notes) == notes
+
+
+@pytest.mark.parametrize(("over", "word"), [(0, "captured"), (1, "sent"), (2, "captured"), (3, "sent")])
+def test_a_frame_that_its_sender_cut_off_was_not_sent(over: int, word: str) -> None:
+    dissector = current()
+    dissector.over = over
+    (record,) = feed(dissector, segments(CLIENT, 0, [HEARTBEAT + frame(1, b"\0\0\0\1\x05", string("ref"), string("s"))[:16]]))[1:]
+    assert isinstance(record, Message)
+    assert record.fault is not None
+    assert record.fault.reason == f"16 of 21 bytes {word}"
 
 
 def test_error_answers_keep_their_fields_except_open() -> None:

@@ -561,3 +561,14 @@ def test_single_bytes_out_of_order_do_not_cost_their_square(step: int) -> None:
 
     # Four times as many; their square would be sixteen times as much.
     assert min(cost(8_000) for _ in range(2)) < 10 * max(cost(2_000) for _ in range(2))
+
+
+def test_who_said_that_no_more_will_follow() -> None:
+    for ending, over in (
+        ([], 0),
+        ([a(1005, flags=RST)], 1),
+        ([b(5000, ack=1005, flags=RST | ACK)], 2),
+        ([a(1005, flags=FIN | ACK)], 1),
+        ([a(1005, flags=FIN | ACK), b(5000, ack=1006, flags=RST | ACK)], 3),
+    ):
+        assert one([*handshake(), a(1000, b"hello"), *ending]).conversation.over == over

@@ -202,7 +202,7 @@ _SAYS: dict[str, Callable[[Fields], list[str]]] = {
     "DeclarePublisher": lambda fields: [
         f"publisher {fields['publisher_id']}",
         _text(fields["stream"]),
-        f"reference {fields['publisher_reference']}" if fields["publisher_reference"] else "",
+        "" if fields["publisher_reference"] == "" else f"reference {_text(fields['publisher_reference'])}",
     ],
     "Publish": _published,
     "PublishConfirm": _confirmed,
