@@ -15,7 +15,7 @@ from dissect.capture.link import LinkParser
 from dissect.capture.merge import merge
 from dissect.detect import BY_NAME, Detector, Suspicion, forced
 from dissect.errors import CaptureError, Failure, InternalError, Report, bug
-from dissect.model import Chunk, ConversationRow, Gap, Hole, Options, PacketBatch, Record, SegmentBatch, Verdict
+from dissect.model import Chunk, ConversationRow, Exchange, Gap, Hole, Options, PacketBatch, Record, SegmentBatch, Verdict
 from dissect.pair import KEYS_COUNTED, Link, Pairer
 from dissect.protocols import PROTOCOLS
 from dissect.protocols.aligned import cut_aligned
@@ -707,8 +707,9 @@ class Inspector:
             except Exception as error:
                 emitted += self._give_up(tracked, bug(error), release)
             else:
-                tracked.tally.unanswered += len(ended)
-                self.counters.unanswered += len(ended)
+                unanswered = sum(isinstance(one[4], Exchange) and one[4].outcome == "unanswered" for one in ended)
+                tracked.tally.unanswered += unanswered
+                self.counters.unanswered += unanswered
                 emitted += ended
                 tracked.client = tracked.dissector.client
                 tracked.limit_hits += tracked.dissector.limit_hits + pairer.limit_hits

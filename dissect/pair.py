@@ -87,6 +87,8 @@ class Pairer:
         self.perhaps: dict[Hashable, Emitted] = {}
         self.early: dict[Hashable, tuple[Emitted, str | None]] = {}
         """Responses that came before any request of theirs, with their outcome: they have been handed on unpaired."""
+        self.partly: dict[Hashable, Emitted] = {}
+        """Of requests that are answered in parts the part that came last; the one that ends them may never come."""
         self.whole = whole
         self.gaps = [-1, -1]
         self.doubtful: set[Hashable] = set()
@@ -140,6 +142,9 @@ class Pairer:
         elif role == ASK_MAYBE:
             if self.perhaps.get(keys) is one:
                 self.perhaps[keys] = _light(one)
+        elif role == ANSWER_PART:
+            if self.partly.get(keys) is one:
+                self.partly[keys] = _light(one)
         elif self.early:
             for key in keys if role == ANSWER_MANY else (keys,):  # type: ignore[attr-defined]
                 found = self.early.get(key)
@@ -151,6 +156,8 @@ class Pairer:
         role = one[5]
         opened = self.open
         if role == ANSWER:
+            if self.partly:
+                self.partly.pop(one[6], None)
             entry = opened.get(one[6])
             if type(entry) is deque:
                 asked = entry.popleft()
@@ -206,6 +213,7 @@ class Pairer:
                 one[4].outcome = None
             else:
                 self._link(one, entry[0] if type(entry) is deque else entry)
+                self.partly[one[6]] = one
         elif role == ASK_MAYBE:
             self.perhaps[one[6]] = one
             if len(self.perhaps) > self.limit:
@@ -225,11 +233,13 @@ class Pairer:
             yield asked[4]
         for answer, _ in self.early.values():
             yield answer[4]
+        for part in self.partly.values():
+            yield part[4]
 
     def weight(self) -> int:
         """The requests that are open and the messages that may yet be one's other half, a few keys of a request counting as another."""
         entries = sum([len(entry) if type(entry) is deque else 1 for entry in self.open.values()])
-        return entries - self._spare + entries // KEYS_COUNTED + len(self.perhaps) + len(self.early)
+        return entries - self._spare + entries // KEYS_COUNTED + len(self.perhaps) + len(self.early) + len(self.partly)
 
     def orders(self) -> list[int]:
         """When each of them was certain."""
@@ -263,13 +273,15 @@ class Pairer:
                 if asked[4].time_ns > before_ns:
                     break
                 if id(asked) not in late and not (type(one) is _Batch and one.left < 0):
+                    if asked[5] == ASK and asked[6] in self.partly:
+                        continue
                     late[id(asked)] = asked
                     out.append(self._exchange(asked, None, "unanswered", "timeout", (release, *asked[1:4])))
         return out
 
     def close(self, release: int, reason: str, time_ns: int = 0) -> list[Emitted]:
         """Every request that is still open ends as unanswered: `reason` "closed" or "capture ended", or bytes were lost, or what the
-        request itself tells at `time_ns`, the end."""
+        request itself tells at `time_ns`, the end. One that was answered in part counts as answered."""
         out: list[Emitted] = []
         seen: set[int] = set()
         for entry in self.open.values():
@@ -277,7 +289,7 @@ class Pairer:
                 if id(asked) in seen:
                     continue
                 seen.add(id(asked))
-                if id(asked) in self._late:
+                if id(asked) in self._late or self._answered_partly(asked, (release, *asked[1:4]), out.append):
                     continue
                 if self.gaps[1 - asked[2]] >= asked[1]:
                     why = "bytes lost"
@@ -309,6 +321,7 @@ class Pairer:
         self.early.clear()
         self._late.clear()
         self.perhaps.clear()
+        self.partly.clear()
         self.doubtful.clear()
         self.stale.clear()
         self._halfway.clear()
@@ -350,6 +363,13 @@ class Pairer:
         response: Message = one[4]
         if key in self.doubtful and UNSURE not in response.notes:
             response.notes = [*response.notes, UNSURE]
+
+    def _answered_partly(self, asked: Emitted, place: tuple[int, int, int, int], append: Callable[[Emitted], None]) -> bool:
+        """Whether a request that ends had answers in part, of which the last one then is its answer."""
+        part = self.partly.pop(asked[6], None) if self.partly and asked[5] == ASK else None
+        if part is not None and self.every and not self._told(asked):
+            append(self._exchange(asked, part, part[4].outcome or "answered", None, place))
+        return part is not None
 
     def _told(self, asked: Emitted) -> bool:
         """Whether a request that ends now was reported before."""
@@ -410,7 +430,7 @@ class Pairer:
         del self.open[key]
         self.open[key] = one
         asked = older.asked if type(older) is _Batch else older
-        if not self._told(asked):
+        if not self._answered_partly(asked, one[:4], append) and not self._told(asked):
             append(self._exchange(asked, None, "superseded", None, one[:4]))
 
     def _ask_many(self, one: Emitted, append: Callable[[Emitted], None]) -> None:
@@ -534,7 +554,7 @@ class Pairer:
                     self.stale.discard(key)
             older = older.asked
         self.limit_hits += 1
-        if not self._told(older):
+        if not self._answered_partly(older, place, append) and not self._told(older):
             for tally in self.tallies:
                 tally.unanswered += 1
             append(self._exchange(older, None, "unanswered", "limit", place))

@@ -238,6 +238,35 @@ def test_parts_of_an_answer_leave_the_request_open() -> None:
     assert talk.close() == [("answered", None, 150)]
 
 
+@pytest.mark.parametrize("every", [False, True])
+def test_a_request_of_which_parts_were_answered_is_not_unanswered(every: bool) -> None:
+    talk = Talk(every=every)
+    for key in (1, 2, 3):
+        talk.put(ASK, key, 100)
+    talk.put(ANSWER_PART, 1, 150, "answered")
+    talk.put(ANSWER_PART, 1, 180, "answered")
+    talk.put(ANSWER_PART, 2, 190, "answered")
+    assert talk.pairer.weight() == 5
+    assert talk.pairer.expire(10_000, 9)[0][4].request == 0  # type: ignore[union-attr]
+    # the same id again: the older one has its answer
+    talk.put(ASK, 2, 200)
+    answered = [("answered", None, 90), ("answered", None, 80)]
+    assert talk.close() == [*(answered if every else []), ("unanswered", "closed", None)]
+    assert not talk.pairer.partly
+
+
+def test_a_limit_ends_a_request_of_which_parts_were_answered_without_a_word() -> None:
+    talk = Talk(limit=2)
+    talk.put(ASK, 1, 100)
+    talk.put(ANSWER_PART, 1, 150, "answered")
+    talk.put(ASK, 2, 100)
+    talk.put(ASK, 3, 100)
+    assert talk.said == []
+    assert not talk.pairer.partly
+    talk.put(ASK, 4, 100)
+    assert talk.close() == [("unanswered", "limit", None), *[("unanswered", "closed", None)] * 2]
+
+
 def test_what_may_be_answered_is_never_missed() -> None:
     talk = Talk()
     talk.put(ASK_MAYBE, 1, 100)

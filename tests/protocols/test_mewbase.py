@@ -18,7 +18,7 @@ from dissect.model import Chunk, Exchange, Gap, Hole, Message, Options, Verdict
 from dissect.pair import Link, Pairer
 from dissect.protocols.base import END, Context, Emitted, SideView, View
 from dissect.protocols.mewbase.detect import probe
-from dissect.protocols.mewbase.dissector import PROTOCOLS, REST_NOTE, MewbaseDissector, says
+from dissect.protocols.mewbase.dissector import CUT, MIDDLE, PROTOCOLS, REST_NOTE, MewbaseDissector, says, unanswered
 from dissect.protocols.mewbase.layouts import FRAMES
 
 CAPTURES = Path(__file__).parents[2] / "captures" / "golden" / "mewbase"
@@ -169,7 +169,7 @@ def test_every_type(side: int, data: bytes, kind: str, ident: int | None) -> Non
     assert list(message.fields["frame"]) == list(document["frame"])
     assert message.sender == ("client", "server")[side]
     assert message.fault is None
-    assert [note for note in message.notes if "bytes were lost" not in note] == []
+    assert [note for note in message.notes if "by order" not in note] == []
     assert isinstance(says(message), str)
 
 
@@ -332,6 +332,91 @@ def test_pairing_by_order_says_when_it_is_unsure() -> None:
     answer = out[-1][4]
     assert answer.name == "RESPONSE"
     assert answer.notes == ["paired by order although bytes were lost: unsure"]
+
+
+def snapped(packets: list[tuple[int, bytes, int | None]], one: MewbaseDissector | None = None) -> list[Any]:
+    """As `paired`, of packets of which only so many bytes were captured; messages alone are counted."""
+    position = [0, 0]
+    items: list[Any] = []
+    for order, (side, data, keep) in enumerate(packets):
+        kept = data[:keep]
+        at, time_ns = position[side], order * 10**9
+        items.append(Chunk(side, at, kept, [0], [order], [order], [order + 1], [0], [time_ns]))
+        if len(kept) < len(data):
+            items.append(Hole(side, at + len(kept), len(data) - len(kept), "cut", order, order, order + 1, 0, time_ns))
+        position[side] += len(data)
+    links: list[Link] = []
+    pairer = Pairer("supersede", 65536, True, links, unanswered=unanswered)
+    emitted = sorted(run(items, one), key=lambda each: each[:4])
+    records: list[Any] = [each[4] for each in pairer.run(emitted) + pairer.close(END, "closed")]
+    for number, record in enumerate([one for one in records if isinstance(one, Message)], 1):
+        record.number = number
+    for record, request, _ in links:
+        record.request = request.number
+    return records
+
+
+def test_a_frame_whose_rid_is_cut_stays_unpaired_once_rids_were_seen() -> None:
+    emit = frame("EMIT", channel="c", event={"text": "x" * 50}, rID=4)
+    answer = frame("RESPONSE", ok=True, padding="x" * 50, rID=4)
+    greeting = [(0, CONNECT, None), (1, OK, None)]
+    greeting += [(0, frame("LISTBINDERS", rID=3), None), (1, frame("RESPONSE", ok=True, rID=3), None)]
+    said = [one for one in snapped([*greeting, (0, emit, 60), (1, answer, 60)]) if isinstance(one, Message)]
+    assert [(one.request, one.outcome) for one in said[3:]] == [(3, "answered"), (None, None), (None, None)]
+    # also where a whole request waits, or was cut before the first rID came
+    said = [one for one in snapped([*greeting, (0, frame("LISTBINDERS"), None), (1, answer, 60)]) if isinstance(one, Message)]
+    assert said[-1].request is None
+    emit = frame("SUBSCRIBE", channel="x" * 50, rID=4)
+    records = snapped([(0, CONNECT, 45), (1, OK, None), (0, emit, 60), (1, frame("RESPONSE", ok=True, rID=4), None), (1, answer, 60)])
+    said = [one for one in records if isinstance(one, Message)]
+    assert [one.request for one in said] == [None, 1, None, None, None]
+    assert [(one.name, one.reason) for one in records if isinstance(one, Exchange) and one.outcome == "unanswered"] == [
+        ("SUBSCRIBE", "bytes lost")
+    ]
+
+
+def test_a_cut_answer_to_connect_is_still_the_first_one() -> None:
+    answer = frame("RESPONSE", ok=True, padding="x" * 50)
+    packets = [(0, CONNECT, None), (0, frame("LISTBINDERS", rID=3), None), (1, answer, 60)]
+    said = [one for one in snapped(packets) if isinstance(one, Message)]
+    assert (said[2].request, said[2].notes) == (1, [])
+    held = [(0, CONNECT, None), (0, frame("LISTBINDERS", rID=3), None), (1, frame("RESPONSE", ok=True, rID=3), None), (1, answer, 60)]
+    assert [one.request for one in snapped(held) if isinstance(one, Message)] == [None, None, 2, None]
+
+
+def test_cut_frames_of_which_nobody_knows_whether_they_had_a_rid_are_paired_with_a_note() -> None:
+    ask = frame("SUBSCRIBE", channel="x" * 50)
+    greeting = [(0, frame("CONNECT", version="0.1"), 50), (1, OK, None)]
+    said = [one for one in snapped([*greeting, (0, ask, 60), (1, OK, None)]) if isinstance(one, Message)]
+    assert [(one.request, list(one.notes)) for one in said] == [(None, []), (1, []), (None, []), (3, [CUT])]
+    # of programs that send none, none was cut
+    old = [(0, frame("SUBSCRIBE", channel="c"), None), (1, OK, None), (0, ask, 60), (1, OK, None)]
+    said = [one for one in snapped([*greeting, *old]) if isinstance(one, Message)]
+    assert (said[-1].request, list(said[-1].notes)) == (5, [])
+
+
+def test_pairs_by_order_after_a_start_in_the_middle_are_unsure() -> None:
+    emit = frame("EMIT", channel="c", event={})
+    said = messages([(0, emit), (1, OK), (0, emit), (1, OK)], dissector(syn=False))
+    assert [(one.request, list(one.notes)) for one in said if one.sender == "server"] == [(1, [MIDDLE]), (3, [MIDDLE])]
+    assert [list(one.notes) for one in messages([(0, emit), (1, OK)])] == [[], []]
+    # a SYN that was not captured, and the beginning all the same
+    said = messages([(0, frame("CONNECT", version="0.1")), (1, OK), (0, emit), (1, OK)], dissector(syn=False))
+    assert [list(one.notes) for one in said] == [[], [], [], []]
+
+
+def test_a_query_that_got_results_without_a_last_one_is_answered() -> None:
+    ask = (0, frame("QUERY", name="q", params={}, queryID=1, rID=2), None)
+    result = frame("QUERYRESULT", ok=True, queryID=1, result={"text": "x" * 50}, last=True)
+    greeting = [(0, CONNECT, None), (1, OK, None)]
+    for following in ([], [(0, frame("PING"), None)]):
+        records = snapped([*greeting, ask, (1, result, 80), (1, result, 80), *following])
+        (told,) = [one for one in records if isinstance(one, Exchange) and one.name == "QUERY"]
+        assert (told.outcome, told.reason, told.latency_ns) == ("answered", None, 2 * 10**9)
+    again = [one for one in snapped([*greeting, ask, (1, result, 80), ask]) if isinstance(one, Exchange) and one.name == "QUERY"]
+    assert [(one.outcome, one.reason) for one in again] == [("answered", None), ("unanswered", "closed")]
+    ended = snapped([*greeting, ask, (1, result, 80), (1, result, None), (1, result, 80)])
+    assert [one.outcome for one in ended if isinstance(one, Exchange) and one.name == "QUERY"] == ["answered"]
 
 
 def test_what_has_no_answer() -> None:

@@ -54,6 +54,10 @@ SHAPE_FIELDS: Final = 32
 NUMBERED: Final = "2016-12-01"
 """The day from which requests carry a rID."""
 
+LOST: Final = "paired by order although bytes were lost: unsure"
+MIDDLE: Final = "paired by order although the beginning was not captured: unsure"
+CUT: Final = "paired by order although a rID may be missing: unsure"
+
 DOCUMENT: Final = 0x03
 
 LARGEST_ID: Final = 1 << 63
@@ -93,10 +97,12 @@ class MewbaseDissector(Dissector):
         """A frame with rID was seen: both programs are of December 2016 or later."""
         self.read = [(-1, False), (-1, False)]
         """By side: where the document lies that was read last to see whether it is a frame, and whether it is."""
-        self.unsure = False
-        """Frames were missed, so that pairing by order may be wrong."""
-        self.waiting: deque[tuple[str, tuple[Any, ...]]] = deque()
-        """Requests without rID whose answers are due: name and key."""
+        self.unsure = "" if context.syn else MIDDLE
+        """Why pairing by order may be wrong: frames were missed."""
+        self.heard = False
+        """The server has answered, or may have: what comes now is not the answer to CONNECT."""
+        self.waiting: deque[tuple[str, tuple[Any, ...], bool]] = deque()
+        """Requests without rID whose answers are due: name, key, and whether a rID may be among what could not be read of it."""
         self.asked = 0
         self.results: dict[tuple[Any, ...], int] = {}
         """Open queries whose number of results the server told (until November 2016): results still to come."""
@@ -194,8 +200,9 @@ class MewbaseDissector(Dissector):
 
     def lost(self, side: int) -> None:
         self.subscriptions = None
+        self.heard = True
         if not self.numbered:
-            self.unsure = True
+            self.unsure = LOST
             self.waiting.clear()
 
     def broken(self, side: int, data: bytes) -> None:
@@ -310,7 +317,7 @@ class MewbaseDissector(Dissector):
         notes.append(_UNKNOWN.get(name, "no server knows this type; they drop it without an answer"))
         rid = body.get("rID")
         if _plain(rid) and "ok" not in body and (self.client is None or side == self.client):
-            self.numbered = True
+            self._number()
             return (name, "request", _ident(rid), fields, None, notes, fault, ASK, (side, rid), spans)
         return (name, "one_way", _ident(rid), fields, None, notes, fault, NONE, None, spans)
 
@@ -348,7 +355,7 @@ class MewbaseDissector(Dissector):
                 ident = _ident(rid)
                 if not _plain(rid):
                     rid = None
-            self.numbered = True
+            self._number()
         outcome = None
         role = NONE
         key: tuple[Any, ...] | None = None
@@ -379,6 +386,7 @@ class MewbaseDissector(Dissector):
                     role, key, notes = self._in_order(name, found, fault, notes)
                     if key is None:
                         outcome = None
+            self.heard = True
         elif kind == "request":
             if name == "QUERY":
                 query = body.get("queryID")
@@ -391,7 +399,8 @@ class MewbaseDissector(Dissector):
                 role, key = ASK, (side, rid)
             elif "rID" not in body:
                 # authInfo came three days before rID
-                self.numbered = self.numbered or "authInfo" in body
+                if "authInfo" in body:
+                    self._number()
                 role, key, notes = self._ask(name, side, table, found, fault, notes)
             if self.subscriptions is not None and "subID" in body:
                 notes = self._unsubscribed(body["subID"], notes)
@@ -426,9 +435,12 @@ class MewbaseDissector(Dissector):
                     notes = [*notes, "mandatory field rID is missing"]
             elif fault is None:
                 self._date("", NUMBERED)
+        elif self.unsure == MIDDLE and not self.asked and not self.heard:
+            # the beginning after all
+            self.unsure = ""
         self.asked += 1
         key = (side, "in order", self.asked)
-        self.waiting.append((name, key))
+        self.waiting.append((name, key, fault is not None))
         if len(self.waiting) > self.options.open_limit:
             self.waiting.popleft()
         return ASK, key, notes
@@ -436,21 +448,34 @@ class MewbaseDissector(Dissector):
     def _in_order(self, name: str, found: Shape, fault: Fault | None, notes: Any) -> tuple[int, tuple[Any, ...] | None, Any]:
         """The request that a response without rID answers."""
         waiting = self.waiting
-        if self.numbered and not (waiting and waiting[0][0] == "CONNECT"):
-            if fault is None:
-                notes = [*notes, "mandatory field rID is missing"]
-            if not waiting:
+        greets = bool(waiting) and waiting[0][0] == "CONNECT"
+        if self.numbered:
+            if fault is not None and not (greets and not self.heard):
+                # its rID is among what could not be read
                 return NONE, None, notes
+            if not greets:
+                if fault is None:
+                    notes = [*notes, "mandatory field rID is missing"]
+                if not waiting:
+                    return NONE, None, notes
         if name == "SUBRESPONSE" and any(one[0] == "SUBSCRIBE" for one in waiting):
             # what stands before it will not be answered any more
             while waiting[0][0] != "SUBSCRIBE":
                 waiting.popleft()
         if not waiting:
             return NONE, None, notes
-        _, key = waiting.popleft()
+        _, key, cut = waiting.popleft()
         if self.unsure:
-            notes = [*notes, "paired by order although bytes were lost: unsure"]
+            notes = [*notes, self.unsure]
+        elif (cut or fault is not None) and not self.numbered and not self.until and not (greets and not self.heard):
+            notes = [*notes, CUT]
         return ANSWER, key, notes
+
+    def _number(self) -> None:
+        """A rID was seen, so requests of which one may have been cut off are not answered by order."""
+        if not self.numbered:
+            self.numbered = True
+            self.waiting = deque(one for one in self.waiting if one[0] == "CONNECT" or not one[2])
 
     def _result(self, name: str, body: dict[str, Any], key: tuple[Any, ...]) -> int:
         """Whether more results follow."""
@@ -507,6 +532,11 @@ _UNKNOWN: Final = {
     "PUBLISH": "PUBLISH is the document's name for PUB; servers drop it without an answer",
     "LISTCHANNELS": "servers know LISTCHANNNELS only, with three N; they drop this without an answer",
 }
+
+
+def unanswered(request: Message, time_ns: int) -> str | None:
+    """That the id of a request could not be read, by which it may have been answered."""
+    return "bytes lost" if request.id is None and request.fault is not None and request.name != "CONNECT" else None
 
 
 def _plain(ident: Any) -> bool:
@@ -683,8 +713,9 @@ note says so.) There was no version on the wire: `conversations` tells the dates
 use, as 2016-12-01..2017-06-28.
 
 RESPONSE answers by rID, the one to CONNECT by being first. Before December 2016 there was no rID and answers came in the order of
-requests. QUERYRESULT answers by queryID until `last`. authInfo, username and password are secrets, but a
-`user` or `username` in the authInfo of a whole CONNECT."""
+requests; where frames were missed that is unsure, and a note says so. Once a rID was seen, a frame whose rID is cut off stays
+unpaired. QUERYRESULT answers by queryID until `last`; a query that got results is answered even where that one is missing. authInfo,
+username and password are secrets, but a `user` or `username` in the authInfo of a whole CONNECT."""
 
 PROTOCOLS: Final = (
     Protocol(
@@ -699,5 +730,6 @@ PROTOCOLS: Final = (
         login=_LOGIN,
         behaviour=BEHAVIOUR,
         private=PRIVATE,
+        unanswered=unanswered,
     ),
 )
