@@ -27,6 +27,9 @@ COMMANDS = ("check", "conversations", "pipeline", "protocols", "schema", "scrub"
 
 STOPPED = "stopped by -c"
 
+PORTS_NAMED = 4
+"""For so many ports of conversations that are not read the closing line says how to have them read."""
+
 LINKS_NAMED = 8
 """So many link types that are not known are told one by one."""
 
@@ -260,6 +263,7 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
     unread = _unread(rows, past.unread)
     if unread:
         said.append(unread)
+        said += _by_hand(rows)
     said += _about_keys(inspector, rows)
     said += _passed_over(inspector.link.counters)
     for protocol in PROTOCOLS:
@@ -331,6 +335,17 @@ def _unread(rows: Sequence[ConversationRow], before: Mapping[str, int]) -> str:
     ordered = sorted(names.items(), key=lambda one: -one[1])
     text = ", ".join(f"{number:,} {name}" if len(names) > 1 else name for name, number in ordered[:4])
     return f"{count(sum(names.values()), 'conversation')} not read ({text}{', ...' if len(names) > 4 else ''})" if names else ""
+
+
+def _by_hand(rows: Sequence[ConversationRow]) -> list[str]:
+    """How to have conversations on known ports read, of which nobody knows what they are."""
+    from dissect.protocols import PROTOCOLS
+
+    unread = [row for row in rows if row.protocol is None and row.name is None and any(row.bytes)]
+    silent = {int(end.rpartition(":")[2]) for row in unread for end in row.endpoints}
+    found = [(port, protocol.name) for protocol in PROTOCOLS for port in protocol.ports if port in silent]
+    ports = dict(reversed(found))
+    return [f"-d tcp.port=={port},{name} reads port {port} as {name} all the same" for port, name in list(ports.items())[:PORTS_NAMED]]
 
 
 def _about_keys(inspector: Inspector, rows: Sequence[ConversationRow]) -> list[str]:

@@ -41,6 +41,34 @@ def test_no_conversation_is_given_a_wrong_protocol(path: Path) -> None:
         assert all(one.startswith(path.parent.name) for one in said)
 
 
+TEXTS = [
+    ("rabbitmq-stream/handshake_close_405.pcap", (b"product", b"version", b"1.2.3", b"RabbitMQ", b"PLAIN", b"bye", b"advertised_host")),
+    ("iggy/py080-basic.pcap", (b"iggy",)),
+    ("mewbase/java-nov2016.pcap", (b"0.1",)),
+    ("seastar-rpc/isolation.pcap", (b"statement",)),
+]
+"""Handshakes, and text in them. Where it is what the protocol asks for, nothing else is read of it."""
+
+
+@pytest.mark.parametrize(("case", "texts"), TEXTS, ids=[case for case, _ in TEXTS])
+def test_text_of_a_handshake_that_is_not_utf_8_is_a_note(case: str, texts: tuple[bytes, ...]) -> None:
+    found = packets(ROOT / "golden" / case)
+    change = random_ports(2)
+    for given in (found, with_ports(found, change)):
+        whole = said_of(given)
+        for text in texts:
+            index = next(number for number, packet in enumerate(given) if text in packet.raw)
+            raw = given[index].raw.replace(text, b"\xe9" + text[1:], 1)
+            said = said_of([*given[:index], given[index]._replace(raw=raw), *given[index + 1 :]])
+            assert [one.name for one in said] == [one.name for one in whole]
+            assert [one.fault for one in said] == [one.fault for one in whole]
+            assert sum("UTF-8" in note for one in said for note in one.notes) >= 1
+
+
+def said_of(found: list[Packet]) -> list[Message]:
+    return [one for one in Inspector([open_capture(capture(found))]).records() if isinstance(one, Message)]
+
+
 @pytest.mark.parametrize("path", OTHERS, ids=name)
 def test_nothing_is_claimed_of_other_protocols(path: Path) -> None:
     own = packets(path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from dissect.layout import Layout, Style, decoder, walk
+from dissect.layout import UNREADABLE, Layout, Style, decoder, walk
 from dissect.model import Verdict
 from dissect.protocols.base import SideView, View
 from dissect.protocols.effort import STEP, Effort
@@ -21,6 +21,8 @@ _STRICT = {"PeerProperties": 0.95, "Deliver": 0.95, "SaslHandshake": 0.75, "Exch
 """How sure one sound frame makes, where it is not what its length says."""
 
 _WEAK = frozenset(("Heartbeat", "Credit"))
+
+_HANDSHAKE = frozenset(("PeerProperties", "SaslHandshake", "SaslAuthenticate", "Open", "Close"))
 
 SERVER_PORTS = frozenset((5551, 5552, 5555))
 
@@ -157,7 +159,7 @@ def _follow(side: SideView, position: int, language: Language, client: bool, eff
             if not effort.spend(2 * STEP):
                 break
             if length <= end - at:
-                sound = [language.is_sound(layout, data, at, stop, effort) for layout in layouts]
+                sound = [_is_sound(language, layout, data, at, stop, effort) for layout in layouts]
                 if None in sound:
                     break
                 layouts = [
@@ -197,6 +199,23 @@ def _follow(side: SideView, position: int, language: Language, client: bool, eff
     return Seen(doubt, len(names), weak, _evidence(names, first, ended), False)
 
 
+def _is_sound(language: Language, layout: Layout, data: bytes, at: int, end: int, effort: Effort) -> bool | None:
+    """Whether a frame reads as `layout`, as `Language.is_sound`; text that is not UTF-8 is no flaw in a handshake."""
+    sound = language.is_sound(layout, data, at, end, effort)
+    if sound is not False or layout.name not in _HANDSHAKE:
+        return sound
+    try:
+        decoder(layout, _PLAIN)(data, at, end)
+    except UnicodeDecodeError:
+        if not effort.spend(4 * READ * (end - at)):
+            return None
+        fields, _, _, fault = walk(layout, data, at, end, _PLAIN, None)
+        return fault is None and "trailing" not in fields
+    except UNREADABLE:
+        pass
+    return False
+
+
 def _begins(layout: Layout, data: bytes, at: int, end: int) -> bool:
     """Whether the beginning of a frame, as far as it is there, reads as `layout`."""
     if layout.name in ("Publish", "Deliver"):
@@ -222,7 +241,7 @@ def _is_readable(language: Language, layout: Layout, data: bytes, start: int, en
     if layout.name in ("Publish", "Deliver", "PeerProperties"):
         return True
     effort.spend(language.costs[layout] * (end - start))
-    fields: Any = decoder(layout, _PLAIN)(data, start, end)
+    fields: Any = _fields(layout, data, start, end)
     stack = [fields]
     while stack:
         value = stack.pop()
@@ -242,12 +261,20 @@ def _first(layout: Layout, data: bytes, start: int, end: int) -> str:
         return f"{what}, the checksum of its chunk is right"
     if layout.name == "Publish":
         return f"{what} of exactly {end - start} bytes"
-    fields = decoder(layout, _PLAIN)(data, start, end)
+    fields = _fields(layout, data, start, end)
     if "peer_properties" in fields:
         return f"{what}, {_fills(len(fields['peer_properties']), 'property', 'properties')}"
     if "mechanisms" in fields:
         return f"{what}, {_fills(len(fields['mechanisms']), 'mechanism', 'mechanisms')}"
     return f"{what} of exactly {end - start} bytes"
+
+
+def _fields(layout: Layout, data: bytes, start: int, end: int) -> dict[str, Any]:
+    """The fields of a frame that is sound, whose text may not be UTF-8."""
+    try:
+        return decoder(layout, _PLAIN)(data, start, end)
+    except UnicodeDecodeError:
+        return walk(layout, data, start, end, _PLAIN, None).fields
 
 
 def _fills(count: int, one: str, many: str) -> str:
