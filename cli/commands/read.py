@@ -329,7 +329,7 @@ def _text(
             lines += hexdump(message, show_secrets, colours, width)
         return "\n".join([*lines, ""])
 
-    says = {protocol.name: protocol.says for protocol in PROTOCOLS}
+    says = {protocol.name: protocol.says if protocol.teller is None else protocol.teller() for protocol in PROTOCOLS}
     longest = {protocol.name: max((len(layout.name) for layout in protocol.layouts), default=0) for protocol in PROTOCOLS}
     lines = Lines(
         says,

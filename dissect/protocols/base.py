@@ -223,6 +223,8 @@ class Protocol(msgspec.Struct, frozen=True):
     """What of its messages is behaviour, and what is chance."""
     private: Private | None = None
     """What of its messages is nobody else's business."""
+    teller: Callable[[], Callable[[Message], str]] | None = None
+    """Makes a `says` for a view that shows the messages of a run in their order: it may remember what it was told."""
 
 
 class _Partial(msgspec.Struct):

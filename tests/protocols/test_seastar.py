@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from copy import copy
 from pathlib import Path
 from struct import pack
 from typing import Any
@@ -20,11 +21,12 @@ from dissect.errors import CaptureError, UsageError
 from dissect.inspector import Inspector
 from dissect.model import Chunk, ConversationRow, Exchange, Gap, Hole, Message, Options, Record, Verdict
 from dissect.protocols.base import END, Context, Emitted, SideView, View
+from dissect.protocols.seastar import telling
 from dissect.protocols.seastar.compression import CHUNK, Unpackable, chunks, unpack, unpack_head
 from dissect.protocols.seastar.dissector import PROTOCOLS, SeastarDissector
 from dissect.protocols.seastar.framing import ALGORITHMS_KEPT, FEATURES_KEPT, FORCED, read_offer
 from dissect.protocols.seastar.probe import probe
-from dissect.protocols.seastar.telling import paired, relate, says, unanswered
+from dissect.protocols.seastar.telling import Teller, paired, relate, says, unanswered
 from dissect.protocols.seastar.verbs import load_verbs, parse_verbs
 from tests.work import peak
 
@@ -609,6 +611,46 @@ def test_exceptions_of_every_kind() -> None:
     assert list(garbled.notes) == ["text is not UTF-8"]
     assert says(user) == "#1  USER: std::runtime_error (no)  handler 0.007 ms"
     assert says(unknown_verb) == "#2  UNKNOWN_VERB verb 39  no handler ran"
+    assert says(user, "PING") == "#1  PING  USER: std::runtime_error (no)  handler 0.007 ms"
+    assert says(unknown_verb, "PING") == "#2  UNKNOWN_VERB verb 39  no handler ran"
+
+
+def test_lines_of_responses_name_the_verb_of_their_request() -> None:
+    *_, asked = messages(opened((0, request(1, b"ab"))))
+    told = []
+    teller = Teller()
+    for number, ident in ((1, 7), (2, None), (3, 8)):
+        message = copy(asked)
+        message.number = number
+        message.fields = {**message.fields, "verb": ident} if ident is not None else {"msg_id": 1}
+        teller(message)
+    for named in (1, 2, 3, None, 99):
+        answer = copy(asked)
+        answer.name, answer.kind, answer.request, answer.fields = "Response", "response", named, {"msg_id": 1, "len": 3, "payload": "x"}
+        told.append(teller(answer))
+    assert told == ["#1  verb 7  3 bytes", "#1  3 bytes", "#1  verb 8  3 bytes", "#1  3 bytes", "#1  3 bytes"]
+    assert len(teller.verbs) == 2
+
+
+def test_as_many_verbs_are_remembered_as_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(telling, "REQUESTS_KEPT", 3)
+    *_, asked = messages(opened((0, request(1, b"ab"))))
+    teller = Teller()
+    for number in range(10):
+        message = copy(asked)
+        message.number = number
+        teller(message)
+    assert list(teller.verbs) == [7, 8, 9]
+
+
+def test_what_was_declined_is_not_known_without_all_of_the_clients_negotiation() -> None:
+    server = negotiation((1, b""), (2, bytes(8)))
+    damaged = negotiation((0, b"LZ4"), (1, b""))
+    damaged = damaged[:-2] + b"\xff\xff"
+    for events in ([(1, server)], [(0, damaged), (1, server)]):
+        (answer,) = [one for one in messages(events, syn=False) if one.sender == "server"]
+        assert answer.fields["negotiated"]["declined"] is None
+        assert "declines" not in says(answer)
 
 
 def test_negative_request_ids_turn_the_meaning_round() -> None:

@@ -74,7 +74,7 @@ from dissect.protocols.seastar.layouts import (
 )
 from dissect.protocols.seastar.private import PRIVATE
 from dissect.protocols.seastar.probe import NAME, SHORTEST, probe
-from dissect.protocols.seastar.telling import TEXT, connection_text, hint, paired, relate, says, unanswered
+from dissect.protocols.seastar.telling import TEXT, Teller, connection_text, hint, paired, relate, says, unanswered
 
 _u32 = Struct("<I").unpack_from
 _u64 = Struct("<Q").unpack_from
@@ -822,7 +822,8 @@ class SeastarDissector(Dissector):
         """What the two frames agree on."""
         terms = agree(client, server)
         declined: list[str] | None = None
-        if client is not None:
+        if client is not None and not client.rest:
+            # of a frame that was not captured, or not all of it, nobody knows what else was asked for
             declined = [
                 FEATURES.get(number, f"feature {number}")
                 for number in client.features
@@ -968,5 +969,6 @@ PROTOCOLS = (
         forced=tuple(FORCED),
         behaviour=BEHAVIOUR,
         private=PRIVATE,
+        teller=Teller,
     ),
 )

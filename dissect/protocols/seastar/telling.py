@@ -20,7 +20,30 @@ that are not answered.
 """
 
 
-def says(message: Message) -> str:
+REQUESTS_KEPT = 65_536
+"""Requests whose verbs are remembered for the lines of their responses."""
+
+
+class Teller:
+    """Says messages as `says`, and of responses what was asked for, as far as it was told that before."""
+
+    def __init__(self) -> None:
+        self.verbs: dict[int, str] = {}
+
+    def __call__(self, message: Message) -> str:
+        if message.kind == "request":
+            verb = _verb(message.fields)
+            if verb:
+                self.verbs[message.number] = verb
+                if len(self.verbs) > REQUESTS_KEPT:
+                    del self.verbs[next(iter(self.verbs))]
+        elif message.request is not None:
+            return says(message, self.verbs.get(message.request, ""))
+        return says(message)
+
+
+def says(message: Message, verb: str = "") -> str:
+    """The key fields of a message; `verb`: what the request asked for that this response answers."""
     fields = message.fields
     name = message.name
     if name == "Request":
@@ -29,9 +52,11 @@ def says(message: Message) -> str:
         if timeout:
             parts.append(f"timeout {timeout:,} ms")
     elif name == "Response":
-        parts = [f"#{message.id}"]
+        parts = [f"#{message.id}", verb] if verb else [f"#{message.id}"]
     elif name == "Exception":
         parts = [f"#{message.id}", _exception(fields)]
+        if verb and "verb" not in fields:
+            parts.insert(1, verb)
     elif name == "Negotiation":
         return _negotiation(fields, message.kind)
     else:
