@@ -17,10 +17,12 @@ from dissect.tls.keys import TRAFFIC
 from dissect.tls.records import DATA, LARGEST, sane
 
 if TYPE_CHECKING:
+    from dissect.tls.keys import KeyLog
     from dissect.tls.stage import Stage
 
-FREE_WORK, FREE_GUESSES, WORK_A_BYTE = 3_000_000, 150_000, 1_000
-"""What a side may spend, about in nanoseconds: at first, with its handshake captured and without; and for each byte."""
+FREE_WORK, FREE_GUESSES, WORK_A_BYTE = 100_000, 50_000, 1_000
+"""What a side may spend, about in nanoseconds: at first, with its handshake captured and without, which is little since any number of
+connections may have it; and for each byte that came."""
 
 LOOK_WORK, TRY_WORK = 8_000, 1_000
 """What it costs to look at what may be a record, and to try one number; the latter also a quarter for each of its bytes."""
@@ -114,7 +116,7 @@ def _ways(stage: Stage, flow: Flow) -> list[Way] | None:
     epoch = flow.epoch
     if flow.lost is not None and flow.lost.anywhere:
         if flow.lost.ways is None:
-            flow.lost.ways = _guesses(stage)
+            flow.lost.ways = stage.keys.guessed(_guesses)
         return flow.lost.ways
     if epoch is None:
         hellos = stage.hellos(flow)
@@ -134,12 +136,12 @@ def _ways(stage: Stage, flow: Flow) -> list[Way] | None:
     return [(epoch, False), *between, (epoch.then("traffic"), True)]
 
 
-def _guesses(stage: Stage) -> list[Way]:
+def _guesses(keys: KeyLog) -> list[Way]:
     """What the records of a connection may be sealed under of which no handshake was captured: TLS 1.3 alone needs nothing from it but
     the secret."""
     return [
         (Epoch("traffic", cipher, session, b"", server=bool(server)), True)
-        for session, sizes in stage.keys.at_start(TRAFFIC, SESSIONS)
+        for session, sizes in keys.at_start(TRAFFIC, SESSIONS)
         for server, size in enumerate(sizes)
         for cipher, fitting in GUESSED
         if size == fitting
@@ -160,13 +162,18 @@ def _prove(stage: Stage, flow: Flow, lost: Lost, ways: list[Way], at: int, end: 
         return False
     flow.spent += LOOK_WORK
     free, most = (FREE_GUESSES, GUESSES_WORK) if lost.anywhere else (FREE_WORK, LOST_WORK)
-    if flow.spent > free + WORK_A_BYTE * (flow.base + end) or flow.spent > lost.spent + most:
+    # Lost bytes pay for nothing
+    budget = free + WORK_A_BYTE * (flow.base + end - flow.missing)
+    if flow.spent > budget or flow.spent > lost.spent + most:
         flow.limited += not lost.limited
         flow.stop("beginning not captured" if lost.anywhere else "too much was lost", flow.release(flow.find(end)))
         return False
     passed = flow.base + at - lost.since
     cost = TRY_WORK + (end - at) // 4
     missing = []
+    guesses = (budget - flow.spent) // 2 // cost // len(ways)
+    if lost.anywhere and not guesses:
+        return False
     for epoch, fresh in ways:
         opener = stage.opener(flow, epoch)
         if opener is None or flow.stopped is not None:
@@ -174,14 +181,11 @@ def _prove(stage: Stage, flow: Flow, lost: Lost, ways: list[Way], at: int, end: 
         if isinstance(opener, str):
             missing.append(opener)
             continue
-        spare = free + WORK_A_BYTE * (flow.base + end) - flow.spent
-        tries = min(TRIES, max(spare, 0) // 4 // cost)
+        tries = min(TRIES, max(budget - flow.spent, 0) // 4 // cost)
         if not lost.limited and not lost.framed and tries < min(passed // opener.least, FRESH if fresh else TRIES):
             lost.limited = True
             flow.limited += 1
-        if lost.anywhere:
-            tries = max(spare, 0) // 2 // cost // len(ways)
-        for seq in _numbers(flow, lost, opener, passed, fresh, tries):
+        for seq in _numbers(flow, lost, opener, passed, fresh, guesses if lost.anywhere else tries):
             flow.spent += cost
             if opener.open(data, at, end, seq) is not None:
                 _tell(stage, flow, lost, epoch, opener, seq, passed, end)
@@ -190,7 +194,7 @@ def _prove(stage: Stage, flow: Flow, lost: Lost, ways: list[Way], at: int, end: 
                 flow.consume(at)
                 return True
     if lost.anywhere:
-        lost.seq += tries
+        lost.seq += guesses
     elif len(missing) == len(ways):
         flow.stop(missing[0], flow.release(flow.find(end)))
     return False

@@ -74,6 +74,8 @@ class Flow:
         self.data = b""
         self.base = 0
         self.at = 0
+        self.missing = 0
+        """Bytes before `base` that never came."""
         self.starts: list[int] = []
         self.orders: list[int] = []
         self.releases: list[int] = []
@@ -161,6 +163,7 @@ class Flow:
 
     def drop(self, position: int) -> None:
         """Forget the bytes at hand; those that come next are at `position`."""
+        self.missing += position - self.base - len(self.data)
         self.data, self.at, self.base, self.index = b"", 0, position, 0
         for column in (self.starts, self.orders, self.releases, self.numbers, self.files, self.times):
             column.clear()

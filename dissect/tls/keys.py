@@ -13,13 +13,15 @@ import stat
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from dissect.capture.blocks import Blocks, Raw, explain
 from dissect.capture.files import Reader, open_capture
 from dissect.capture.pcapng import MAGIC
 from dissect.capture.unpack import packing
 from dissect.errors import CaptureError, UsageError
+
+T = TypeVar("T")
 
 MASTER = "CLIENT_RANDOM"
 EARLY = "CLIENT_EARLY_TRAFFIC_SECRET"
@@ -80,6 +82,8 @@ class KeyLog:
         self._told: set[tuple[bytes, int]] = set()
         self.tried: dict[tuple[str, int, int, bytes, bool], Any] = {}
         """What opens records of sessions that any connection may be."""
+        self._guesses: tuple[int, Any] = -1, None
+        """What was made of all sessions for connections that may be any of them, and after how many changes."""
         self.expecting = follow
         """Whether more secrets may come."""
         self._files = [_File(path, follow) for path in paths]
@@ -138,6 +142,14 @@ class KeyLog:
                 found.append((session, (sizes[one], sizes[two])))
                 if len(found) == most:
                     break
+        return found
+
+    def guessed(self, make: Callable[[KeyLog], T]) -> T:
+        """What `make` makes of all sessions: once as long as these do not change."""
+        self._load()
+        if self._guesses[0] != self.changes:
+            self._guesses = self.changes, make(self)
+        found: T = self._guesses[1]
         return found
 
     def lines(self, random: bytes) -> list[bytes]:

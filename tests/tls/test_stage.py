@@ -222,6 +222,24 @@ def test_begun_in_the_middle_many_times_takes_bounded_work(tmp_path: Path, monke
     assert tries
 
 
+def test_begun_in_the_middle_many_times_with_many_sessions_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What any of them may be sealed under is found once; a packet pays for what is tried."""
+    records = [b"\x17\x03\x03\x00\x19" + bytes((index,)) * 25 for index in range(100)]
+    packets = [Wire(syn=False, client_port=30_000 + index).send([(CLIENT, data)]).packets[0] for index, data in enumerate(records)]
+    none, many = tmp_path / "none.log", tmp_path / "many.log"
+    none.write_bytes(b"")
+    many.write_bytes(b"".join(talk([]).keys for _ in range(40)))
+
+    def work(count: int, log: Path) -> int:
+        return steps(lambda: once(pcap(packets[:count], nano=True), keylog=(str(log),)))
+
+    work(10, many)
+    assert work(100, many) - work(10, many) < 2 * (work(100, none) - work(10, none))
+    tries = counted(monkeypatch)
+    once(pcap(packets, nano=True), keylog=(str(many),))
+    assert sum(back.TRY_WORK + size // 4 for size in tries) <= back.WORK_A_BYTE * sum(len(one.data) for one in packets)
+
+
 def test_many_records_from_the_middle_on_take_linear_work(tmp_path: Path) -> None:
     log = tmp_path / "keys.log"
     log.write_bytes(b"".join(talk([]).keys for _ in range(20)))
@@ -364,6 +382,23 @@ def test_the_way_back_takes_bounded_work(version: str, monkeypatch: pytest.Monke
     assert sum(back.TRY_WORK + size // 4 for size in tries) <= back.FREE_WORK + back.WORK_A_BYTE * (len(noise) + 60_000)
     assert found.rows[0].limit_hits == 1
     assert found.facts["tls_unread"] == "too much was lost"
+
+
+@pytest.mark.parametrize("version", ["1.2", "1.3"])
+def test_lost_bytes_pay_for_no_work(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short connections, each of the same session and with a large hole: what is tried after it is paid by the packets that came."""
+    one = talk([(CLIENT, b"x")], version)
+    packets = []
+    for index in range(30):
+        wire = Wire(client_port=30_000 + index).send(one.sent)
+        wire.next[CLIENT] += 90_000  # lost
+        packets += wire.send([(CLIENT, b"\x17" + (b"\x17\x03\x03\x00\x18" + bytes((index,)) * 24) * 3)]).packets
+    tries = counted(monkeypatch)
+    found = once(pcap(packets, nano=True), one.keys)
+    assert len(found.rows) == 30
+    assert {row.facts["tls_plain_bytes"][CLIENT] for row in found.rows} == {1}
+    assert len(tries) > 100
+    assert sum(back.TRY_WORK + size // 4 for size in tries) <= back.WORK_A_BYTE * sum(len(packet.data) for packet in packets)
 
 
 def test_each_loss_takes_few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
