@@ -32,7 +32,7 @@ import msgspec
 from dissect.errors import ForeignState
 from dissect.model import Options
 
-FORMAT = 3
+FORMAT = 4
 """Changes with every change of what is written that reading does not find out by itself: what members mean, not which there are."""
 
 LIST, TUPLE, DICT, SET, FROZENSET, DEQUE, ORDERED_DICT, BYTEARRAY, BYTES, OBJECT = range(10)

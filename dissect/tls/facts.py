@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import msgspec
@@ -50,12 +51,12 @@ ALERTS = {
 
 ALERTS_KEPT = 8
 CERTIFICATE_KEPT = 16 << 10
-"""Bytes of a certificate; of a larger one it is only known that it was there."""
+"""Bytes of a certificate that is looked at; of a larger one it is only known that it was there."""
 
 TEXT_KEPT = 300
 
-NAMES = 32
-"""So many names of a certificate are kept."""
+NAMES, NAMES_TEXT = 32, 1000
+"""So many names of a certificate are kept, and so many characters of all of them."""
 
 Mark = tuple[int, int, int, int]
 """A packet: (order, number, file, time_ns)."""
@@ -84,13 +85,15 @@ class Certificate(NamedTuple):
     not_after_ns: int
     expires: str
     """`not_after_ns` as RFC 3339."""
+    every: bool
+    """No names were too many to keep."""
 
 
 class Facts(msgspec.Struct):
     """One TLS connection. `client` is the side that sent, or should have sent, the ClientHello.
 
     `last` is the last message of the handshake that could be read, with its side; `sealed`: what came after it could not.
-    Certificates are in DER, empty for one too large to keep; `certificate_given`: the client was asked for one and sent one, or none.
+    Of a certificate that is not known the reason is kept; `certificate_given`: the client was asked for one and sent one, or none.
     `plain` counts what was decrypted, by side.
     """
 
@@ -104,9 +107,9 @@ class Facts(msgspec.Struct):
     alpn: str | None = None
     resumed: bool = False
     retried: bool = False
-    certificate: bytes | None = None
+    certificate: Certificate | str | None = None
     certificate_packet: Mark | None = None
-    client_certificate: bytes | None = None
+    client_certificate: Certificate | str | None = None
     certificate_asked: bool = False
     certificate_given: bool | None = None
     last: tuple[int, str] | None = None
@@ -141,9 +144,9 @@ class Facts(msgspec.Struct):
             told["tls_alpn_offered"] = list(self.alpn_offered)
         if self.cipher is not None:
             told["tls_cipher"] = suite_name(self.cipher)
-        for name, der in (("tls_certificate", self.certificate), ("tls_client_certificate", self.client_certificate)):
-            if der is not None:
-                told[name] = _said(der)
+        for name, shown in (("tls_certificate", self.certificate), ("tls_client_certificate", self.client_certificate)):
+            if shown is not None:
+                told[name] = _said(shown)
         if self.certificate_asked:
             asked = {None: "asked for", True: "asked for and given", False: "asked for, not given"}
             told["tls_client_certificate_asked"] = asked[self.certificate_given]
@@ -182,10 +185,11 @@ def refused(side: int, data: bytes, packet: Mark) -> Facts:
     return Facts(1 - side, alerts=[Alert(side, data[5] == 2, data[6], packet)], plain_peer=1 - side)
 
 
-@lru_cache(512)
-def kept(der: bytes) -> bytes:
-    """A certificate as it is kept: once, however many connections show it."""
-    return der if len(der) <= CERTIFICATE_KEPT else b""
+def kept(der: bytes) -> Certificate | str:
+    """What is kept of a certificate: what it says, or why that is not known."""
+    if not der or len(der) > CERTIFICATE_KEPT:
+        return "too large"
+    return certificate(der) or "cannot be read"
 
 
 @lru_cache(256)
@@ -201,9 +205,12 @@ def certificate(der: bytes) -> Certificate | None:
             before, after = read.not_valid_before_utc, read.not_valid_after_utc
             subject, issuer = read.subject.rfc4514_string(), read.issuer.rfc4514_string()
             names: tuple[str, ...] = ()
+            every = True
             try:
-                found = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-                names = tuple(str(one.value)[:TEXT_KEPT] for one in list(found)[:NAMES] if isinstance(one, x509.DNSName | x509.IPAddress))
+                found = list(read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+                texts = [str(one.value)[:TEXT_KEPT] for one in found[:NAMES] if isinstance(one, x509.DNSName | x509.IPAddress)]
+                names = tuple(text for text, size in zip(texts, accumulate(map(len, texts)), strict=True) if size <= NAMES_TEXT)
+                every = len(found) < NAMES and len(names) == len(texts)
             except x509.ExtensionNotFound:
                 pass
     except Exception:
@@ -216,14 +223,14 @@ def certificate(der: bytes) -> Certificate | None:
         int(before.timestamp()) * 1_000_000_000,
         int(after.timestamp()) * 1_000_000_000,
         after.strftime("%Y-%m-%dT%H:%M:%SZ").rjust(20, "0"),
+        every,
     )
 
 
-def _said(der: bytes) -> str | dict[str, Any]:
-    read = certificate(der) if der else None
-    if read is None:
-        return "cannot be read" if der else "too large"
-    said: dict[str, Any] = {"subject": read.subject}
-    if read.names:
-        said["names"] = list(read.names)
-    return {**said, "issuer": read.issuer, "expires": read.expires}
+def _said(kept: Certificate | str) -> str | dict[str, Any]:
+    if isinstance(kept, str):
+        return kept
+    said: dict[str, Any] = {"subject": kept.subject}
+    if kept.names:
+        said["names"] = list(kept.names)
+    return {**said, "issuer": kept.issuer, "expires": kept.expires}

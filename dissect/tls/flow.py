@@ -187,6 +187,12 @@ class Flow:
         """The bytes at hand are done with up to `end`."""
         self.at = end
 
+    def rest(self) -> None:
+        """Keep no bytes that are done with until the next ones come."""
+        if self.data and self.at == len(self.data):
+            self.base += self.at
+            self.data, self.at = b"", 0
+
     def mark(self, index: int) -> Mark:
         return self.orders[index], self.numbers[index], self.files[index], self.times[index]
 

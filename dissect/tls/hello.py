@@ -6,6 +6,7 @@ Everything here comes from the wire and is cut off where its lengths are not tru
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 HELLO_REQUEST, CLIENT_HELLO, SERVER_HELLO, NEW_SESSION_TICKET, END_OF_EARLY_DATA, ENCRYPTED_EXTENSIONS = 0, 1, 2, 4, 5, 8
@@ -39,8 +40,13 @@ VERSIONS = {0x0300: "SSL 3.0", 0x0301: "1.0", 0x0302: "1.1", TLS_12: "1.2", TLS_
 _RETRY = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
 """What a HelloRetryRequest has for a random."""
 
-NAMES_KEPT, NAME_KEPT, CIPHERS_KEPT = 16, 255, 64
-"""How many names of a list are kept, how much of each, and how many cipher suites."""
+NAMES_KEPT, NAME_KEPT, NAMES_BYTES, CIPHERS_KEPT = 16, 255, 255, 64
+"""How many names of a list are kept, how many bytes of each and of all, and how many cipher suites: any number of connections may have
+as many."""
+
+
+_ciphers: dict[int, int] = {}
+"""Numbers of cipher suites, each as one object however many connections name it."""
 
 
 def version_name(version: int) -> str:
@@ -131,9 +137,9 @@ def client_hello(body: bytes) -> ClientHello | None:
     return ClientHello(
         random,
         tuple(one for one in offered if not _grease(one))[:NAMES_KEPT],
-        tuple(one for one in _numbers(ciphers[: 2 * CIPHERS_KEPT]) if not _grease(one)),
+        tuple(_ciphers.setdefault(one, one) for one in _numbers(ciphers[: 2 * CIPHERS_KEPT]) if not _grease(one)),
         _server_name(more.get(_SERVER_NAME, b"")),
-        tuple(_names(more.get(_ALPN, b"")))[:NAMES_KEPT],
+        _first_names(more.get(_ALPN, b"")),
         _EARLY_DATA in more,
         session,
     )
@@ -191,6 +197,18 @@ def _names(data: bytes) -> Iterator[str]:
         if not reader.whole:
             break
         yield _text(name)
+
+
+def _first_names(data: bytes) -> tuple[str, ...]:
+    """The first names of a list, as many as are kept."""
+    found: list[str] = []
+    left = NAMES_BYTES
+    for name in islice(_names(data), NAMES_KEPT):
+        left -= len(name)
+        if left < 0:
+            break
+        found.append(name)
+    return tuple(found)
 
 
 def _server_name(data: bytes) -> str | None:

@@ -299,6 +299,8 @@ class Stage:
                     if flow.crossed is not None:
                         self._too_much(flow, flow.crossed)
                         progress = True
+        for flow in self.flows:
+            flow.rest()
         out = self.flows[0].take() + self.flows[1].take()
         if out:
             self.emitted = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dissect.tls.facts import NAMES, Certificate, Facts, certificate
+from dissect.tls.facts import Certificate, Facts
 from dissect.tls.hello import version_name
 from dissect.tls.suites import suite_name
 
@@ -71,7 +71,7 @@ def _expired(facts: Facts) -> str | None:
 
 def _another_name(facts: Facts) -> str | None:
     read, name = _read(facts.certificate), facts.server_name
-    if read is None or name is None or len(read.names) >= NAMES:
+    if read is None or name is None or not read.every:
         return None
     names = read.names or (read.subject,)
     if any(_is_for(one, name) for one in read.names) or (not read.names and f"CN={name}".casefold() in read.subject.casefold()):
@@ -101,8 +101,8 @@ def _alerted(facts: Facts, *numbers: int) -> int | None:
     return next((one.side for one in facts.alerts if one.number in numbers), None)
 
 
-def _read(der: bytes | None) -> Certificate | None:
-    return certificate(der) if der else None
+def _read(kept: Certificate | str | None) -> Certificate | None:
+    return kept if isinstance(kept, Certificate) else None
 
 
 def _is_for(pattern: str, name: str) -> bool:

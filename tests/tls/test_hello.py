@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import datetime
+import random
 import ssl
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dissect.tls import hello
-from dissect.tls.facts import ALERTS, CERTIFICATE_KEPT, Facts, certificate, kept
+from dissect.tls.facts import ALERTS, CERTIFICATE_KEPT, NAMES_TEXT, Facts, certificate, kept
 from dissect.tls.records import alert, begins
 from dissect.tls.suites import _table, suite, suite_name
 from dissect.tls.troubles import troubles
 from tests.tls.peers import CLIENT, SERVER, Talk, Wire, contexts, identity, talk
 from tests.tls.reading import once, read
+from tests.work import peak
 
 
 def client_hello(version: str = "1.3") -> bytes:
@@ -77,6 +83,14 @@ def test_lists_without_end_are_cut() -> None:
     assert (len(found.alpn), len(found.ciphers)) == (hello.NAMES_KEPT, hello.CIPHERS_KEPT)
 
 
+def test_large_hellos_are_kept_small() -> None:
+    names = b"".join(b"\xff" + bytes((97 + number,)) * 255 for number in range(16))
+    alpn = b"\x00\x10" + (len(names) + 2).to_bytes(2, "big") + len(names).to_bytes(2, "big") + names
+    body = b"\0\x00\x80" + b"\xc0\x2f" * 64 + b"\x01\0" + len(alpn).to_bytes(2, "big") + alpn
+    hello.client_hello(b"\x03\x03" + bytes(32) + body)
+    assert peak(lambda: [hello.client_hello(b"\x03\x03%032d" % number + body) for number in range(300)]) < 300 * 2_000
+
+
 def test_suites() -> None:
     assert suite_name(0x1301) == "TLS_AES_128_GCM_SHA256"
     assert suite_name(0xC02F) == "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"
@@ -135,15 +149,30 @@ def test_a_damaged_certificate_is_told_as_one(at: int, change: bytes) -> None:
     assert "tls_certificate" in facts.row()
 
 
-def test_a_large_certificate_is_not_kept() -> None:
-    assert kept(bytes(CERTIFICATE_KEPT + 1)) == b""
-    assert Facts(0, certificate=b"").row()["tls_certificate"] == "too large"
-    assert Facts(0, certificate=b"nonsense").row()["tls_certificate"] == "cannot be read"
+def test_of_certificates_that_are_not_known_the_reason_is_kept() -> None:
+    assert Facts(0, certificate=kept(bytes(CERTIFICATE_KEPT + 1))).row()["tls_certificate"] == "too large"
+    assert Facts(0, certificate=kept(b"")).row()["tls_certificate"] == "too large"
+    assert Facts(0, certificate=kept(b"nonsense")).row()["tls_certificate"] == "cannot be read"
+
+
+def test_of_a_certificate_only_what_is_shown_is_kept() -> None:
+    name = "a" * 60
+    names = x509.SubjectAlternativeName([x509.DNSName(f"{number}.{name}.{name}.{name}.example") for number in range(20)])
+    key, nobody, begin = ec.generate_private_key(ec.SECP256R1()), x509.Name([]), datetime.datetime(2023, 1, 1, tzinfo=datetime.UTC)
+    builder = x509.CertificateBuilder(nobody, nobody, key.public_key(), 1, begin, begin + datetime.timedelta(days=1))
+    signed = builder.add_extension(names, True).sign(key, hashes.SHA256())
+    found = certificate(signed.public_bytes(serialization.Encoding.DER))
+    assert found is not None
+    assert 0 < sum(map(len, found.names)) <= NAMES_TEXT
+    assert not found.every
+    kept(b"nonsense")
+    random.seed(1)
+    # The latest stay at hand in case they come again
+    assert peak(lambda: [kept(random.randbytes(16_000)) for _ in range(1000)]) < 300 * 17_000
 
 
 def test_equal_certificates_are_kept_once() -> None:
-    one, two = bytes(bytearray(b"x" * 1000)), bytes(bytearray(b"x" * 1000))
-    assert kept(one) is kept(two)
+    assert kept(der()) is kept(bytes(bytearray(der())))
 
 
 # What a row says
@@ -220,7 +249,7 @@ def test_a_certificate_for_another_name(version: str) -> None:
 )
 def test_names_of_certificates(pattern: str, name: str, fits: bool) -> None:
     der = ssl.PEM_cert_to_DER_cert(Path(identity("ec", pattern).certificate).read_text())
-    facts = Facts(CLIENT, server_name=name, certificate=der)
+    facts = Facts(CLIENT, server_name=name, certificate=kept(der))
     assert ("tls.another-name" not in troubles(facts)) == fits
 
 

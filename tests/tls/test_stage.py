@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 import re
 import shutil
@@ -14,6 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dissect.capture.files import open_capture
+from dissect.inspector import Inspector
 from dissect.model import Chunk, Hole, Options
 from dissect.tls import back, ciphers
 from dissect.tls.keys import KeyLog
@@ -411,6 +414,17 @@ def test_each_loss_takes_few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(holes) == len(packets[20::20])
     assert None not in [hole.size for hole in holes]
     assert len(tries) < 400 + 40 * len(holes)
+
+
+def test_bytes_that_were_read_are_not_kept() -> None:
+    one = talk([(CLIENT, b"x" * 9_000)], "1.2")
+    inspector = Inspector([], keys=log_of(one.keys))
+    for batch in open_capture(io.BytesIO(Wire().send(one.sent).capture()), name="test").batches():
+        inspector.take(batch)
+    (tracked,) = inspector.conversations
+    assert tracked.carried.stage is not None
+    assert tracked.carried.stage.emitted
+    assert [len(flow.data) for flow in tracked.carried.stage.flows] == [0, 0]
 
 
 # Keys
