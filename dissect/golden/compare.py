@@ -9,9 +9,9 @@ from typing import Any, Literal
 import msgspec
 
 from dissect.golden.align import aligned, common, out_of_order
-from dissect.golden.model import FAULT, GAP, NOTES, Conversation, Flow, Line, Said
+from dissect.golden.model import FAULT, GAP, NOTES, Conversation, Flow, Line, Said, ordered
 from dissect.golden.settings import Settings, duration_text
-from dissect.golden.text import ENDS, fields_text, head, ordered, ranges
+from dissect.golden.text import ENDS, fields_text, head, ranges
 from dissect.golden.values import Alias, Mark, Several, same, shown, text_of
 
 AROUND = 2

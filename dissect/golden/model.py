@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -97,3 +97,40 @@ class Said:
     only: frozenset[str] = frozenset()
     """ "handshake", "names", or both: what of the capture is there at all."""
     heartbeats: bool = False
+
+
+def ordered(lines: Sequence[Line]) -> list[Line]:
+    """The lines of both sides in an order that their own orders and the pairs make certain: a line of the server stands as soon as it
+    can, and a response never before its request."""
+    queues = [[one for one in lines if one.side == side] for side in (0, 1)]
+    at = [0, 0]
+    done: set[int] = set()
+    order: list[Line] = []
+    while len(order) < len(lines):
+        left = [side for side in (1, 0) if at[side] < len(queues[side])]
+        side = next((side for side in left if _can_stand(queues[side][at[side]], done, bool(order))), left[-1])
+        line = queues[side][at[side]]
+        at[side] += 1
+        done.add(id(line))
+        order.append(line)
+    return order
+
+
+def _can_stand(line: Line, done: set[int], begun: bool) -> bool:
+    return (begun or line.side == 0) and (line.request is None or id(line.request) in done)
+
+
+def unpair(lines: Sequence[Line]) -> None:
+    """Part responses from requests that stand behind them in that order, or on their own side: nobody answers himself, whatever a damaged
+    capture says, and a golden file could not tell it."""
+    parted = True
+    while parted:
+        parted = False
+        stood: set[int] = set()
+        for line in ordered(lines):
+            stood.add(id(line))
+            request = line.request
+            if request is not None and (request.side == line.side or id(request) not in stood):
+                request.responses.remove(line)
+                line.request, line.lane = None, line.name if line.lane == line.name else ""
+                parted = True

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dissect.golden.model import FAULT, GAP, NOTES, Conversation, Flow, Line, Said
+from dissect.golden.model import FAULT, GAP, NOTES, Conversation, Flow, Line, Said, unpair
 from dissect.golden.rules import Rule, Rules, reduced
 from dissect.golden.settings import Settings
 from dissect.golden.values import Alias, Mark, Several, key, same, shortened, shown
@@ -401,6 +401,7 @@ def restrict(conversation: Conversation, only: frozenset[str], heartbeats: bool)
             if isinstance(part, Flow):
                 part.items.clear()
                 part.packets.clear()
+    unpair(lines)
     conversation.lines = lines
 
 

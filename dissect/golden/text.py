@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from dissect.errors import StreamdumpError
-from dissect.golden.model import GAP, Conversation, Flow, Line, Said
+from dissect.golden.model import GAP, Conversation, Flow, Line, Said, ordered
 from dissect.golden.normalise import BEHAVIOURS
 from dissect.golden.values import Alias, Several, Unreadable, quoted, read, read_path, shown
 
@@ -163,27 +163,6 @@ def _owner(field: str) -> str:
         return path.rpartition(".")[0]
     stop = path.find("]") + 1
     return path[:stop] if stop < len(path) else ""
-
-
-def ordered(lines: Sequence[Line]) -> list[Line]:
-    """The lines of both sides in an order that their own orders and the pairs make certain: a line of the server stands as soon as it
-    can, and a response never before its request."""
-    queues = [[one for one in lines if one.side == side] for side in (0, 1)]
-    at = [0, 0]
-    done: set[int] = set()
-    order: list[Line] = []
-    while len(order) < len(lines):
-        left = [side for side in (1, 0) if at[side] < len(queues[side])]
-        side = next((side for side in left if _can_stand(queues[side][at[side]], done, bool(order))), left[-1])
-        line = queues[side][at[side]]
-        at[side] += 1
-        done.add(id(line))
-        order.append(line)
-    return order
-
-
-def _can_stand(line: Line, done: set[int], begun: bool) -> bool:
-    return (begun or line.side == 0) and (line.request is None or id(line.request) in done)
 
 
 class _Asked:

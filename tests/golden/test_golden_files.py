@@ -17,9 +17,9 @@ from dissect.errors import UsageError
 from dissect.golden import align
 from dissect.golden.align import aligned, common, out_of_order
 from dissect.golden.compare import differences
-from dissect.golden.model import Conversation, Flow, Line, Said
+from dissect.golden.model import Conversation, Flow, Line, Said, ordered, unpair
 from dissect.golden.settings import Settings, duration_text, read_settings, settings_for
-from dissect.golden.text import GoldenError, ordered, parsed, written
+from dissect.golden.text import GoldenError, parsed, written
 from dissect.golden.values import Alias, Mark, Several, read, same, shown
 from tests.golden.rebuild import GOLDEN, compared, frames, rebuilt, said_bytes
 
@@ -154,6 +154,33 @@ def test_lines_of_both_sides_stand_as_their_own_orders_say() -> None:
         sides = [[line for line in lines if line.side == side] for side in (0, 1)]
         merged = [sides[line.side].pop(0) for line in mixed]
         assert [line.name for line in ordered(merged)] == ["A", "A", "P", "B", "B"]
+
+
+def test_a_request_and_its_response_of_one_side() -> None:
+    """As damage or a program gone wrong may have it: nobody answers himself, and the file says the same as the capture."""
+    found = frames(GOLDEN / "mewbase" / "java-publish.pcap")
+    crossed = [frame._replace(side=1) if frame.name == "CONNECT" else frame for frame in found]
+    data = rebuilt(crossed, 1, 7451)
+    text = written(said_bytes(data))
+    assert "  < CONNECT" in text
+    assert "  < RESPONSE answered @0" in text
+    assert written(parsed(text, "golden")) == text
+    assert compared(data, rebuilt(crossed, 2, 7451)) == []
+
+
+def test_pairs_that_no_order_of_both_sides_allows() -> None:
+    """Each side would answer before it is asked."""
+    asked = [Line(side, name, "request", None) for side, name in enumerate("AB")]
+    answers = [Line(1 - one.side, one.name, "response", "answered", request=one) for one in asked]
+    for one, answer in zip(asked, answers, strict=True):
+        one.responses.append(answer)
+    lines = [answers[1], asked[0], answers[0], asked[1]]
+    unpair(lines)
+    assert [answer.request is None for answer in answers] == [one.responses == [] for one in asked]
+    assert sum(answer.request is None for answer in answers) == 1
+    said = Said([Conversation("iggy", None, True, ENDS, lines)])
+    text = written(said)
+    assert written(parsed(text, "golden")) == text
 
 
 # Aligning
