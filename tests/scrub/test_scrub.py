@@ -467,6 +467,18 @@ def test_equal_names_get_equal_replacements(tmp_path: Path) -> None:
     assert all(one.fields["virtual_host"] == "/" for one in messages(out) if one.name == "Open" and one.kind == "request")
 
 
+@pytest.mark.parametrize(("capture", "user"), [("java-auth-bad", b"tim"), ("java-auth-readonly", b"readonly")])
+def test_users_of_mewbase_are_names(capture: str, user: bytes, tmp_path: Path) -> None:
+    data = (GOLDEN / "mewbase" / f"{capture}.pcap").read_bytes()
+    element = b"\2username\0" + struct.pack("<i", len(user) + 1) + user + b"\0"
+    assert element in scrubbed(data, tmp_path)[0]
+    out, _ = scrubbed(data, tmp_path, Wanted(names=True))
+    assert user not in out
+    assert names(out) == names(data)
+    instead = next(one.fields["frame"]["authInfo"]["username"] for one in messages(out) if one.name == "CONNECT")
+    assert instead == {b"tim": "NA1", b"readonly": "NAME---1"}[user]
+
+
 def test_replacements_have_the_same_length_and_differ() -> None:
     given_names = Names()
     made = [given_names.of(f"{number:03}".encode()) for number in range(500)]

@@ -12,8 +12,9 @@ _INT32 = Struct("<i").unpack_from
 
 PAYLOADS = frozenset(("event", "params", "result", "matcher", "command"))
 NAMES = frozenset(
-    ("channel", "streamName", "eventType", "name", "binder", "durableID", "filterName", "docID", "dodID", "binders", "channels")
+    ("channel", "streamName", "eventType", "name", "binder", "durableID", "filterName", "docID", "dodID", "binders", "channels", "authInfo")
 )
+"""Of authInfo only the user's name is not a secret."""
 TEXTS = frozenset(("errMsg",))
 ENVELOPE = frozenset(("size", "type", "frame", "length", "end"))
 
