@@ -6,10 +6,6 @@ import os
 from pathlib import Path
 
 from cli.output import say
-from dissect.errors import UsageError
-
-VARIABLE = "SSLKEYLOGFILE"
-"""Names the file that clients log their secrets to."""
 
 
 def key_logs(given: list[str] | None, live: bool = False) -> tuple[str, ...]:
@@ -17,7 +13,7 @@ def key_logs(given: list[str] | None, live: bool = False) -> tuple[str, ...]:
 
     One that is not there is an error, unless it is followed (`live`) or nobody asked for it here; that is told.
     """
-    from dissect.tls.keys import check
+    from dissect.tls.keys import check, log_of
 
     found = []
     for path in given or ():
@@ -26,14 +22,9 @@ def key_logs(given: list[str] | None, live: bool = False) -> tuple[str, ...]:
         else:
             check((path,))
         found.append(str(Path(path).absolute()))
-    named = os.environ.get(VARIABLE)
-    if given or not named:
+    if given:
         return tuple(dict.fromkeys(found))
-    try:
-        if not live or Path(named).exists():
-            check((named,))
-    except UsageError as error:
-        say(f"{VARIABLE}: {error}; TLS is not read")
-        return ()
-    say(f"keys of TLS are taken from {named}, which {VARIABLE} names")
-    return (str(Path(named).absolute()),)
+    named, told = log_of(os.environ, live)
+    if told is not None:
+        say(told)
+    return named

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.exits import ExitCode
+from cli.keys import key_logs
 from cli.options import (
     LIVE,
     OTHER,
@@ -18,6 +19,7 @@ from cli.options import (
     DecodeAs,
     Interfaces,
     Json,
+    KeyLogs,
     ReadFiles,
     Verbs,
     WriteTo,
@@ -25,6 +27,7 @@ from cli.options import (
     one_of,
 )
 from cli.output import palette, say, write, write_text
+from cli.run import count
 from dissect.errors import InterfaceError, InternalError, UsageError
 
 if TYPE_CHECKING:
@@ -83,6 +86,7 @@ def check(
     ] = None,
     decode_as: DecodeAs = None,
     verbs: Verbs = None,
+    keylog: KeyLogs = None,
     command: Annotated[
         str | None,
         typer.Option("--run", metavar="COMMAND", help="check what is said on -i while this runs", rich_help_panel=LIVE, show_default=False),
@@ -114,7 +118,10 @@ def check(
         raise UsageError("--force belongs to --update")
     if only is not None:
         one_of("--only", only, ONLY)
-    options = library_options(decode_as, "1M", "64M", "16M", "128M", "10", "64M", "65536", "100000", "1000000", "1000000", verbs)
+    keys = key_logs(keylog, command is not None)
+    options = library_options(
+        decode_as, "1M", "64M", "16M", "128M", "10", "64M", "65536", "100000", "1000000", "1000000", verbs, keylog=keys
+    )
     chosen = _Chosen(only, unordered, heartbeats, ignore or [], config)
     began = datetime.now(UTC)
     if command is None:
@@ -210,6 +217,8 @@ class _Run:
         checked = compare(name, golden, source, settings, update, self.chosen.used)
         self.found.append((checked, monotonic() - since))
         self._tell(checked)
+        if checked.empty:
+            say(f"{golden}: holds no conversation, for nothing in {name} could be compared")
 
     def recorded(
         self,
@@ -297,6 +306,19 @@ class _Run:
         else:
             say(f"{path}: there is no capture that this golden file belongs to")
 
+    def _unread_tls(self) -> list[str]:
+        """What was not compared for want of keys."""
+        from collections import Counter
+
+        names = Counter(name for one, _ in self.found for name in one.unread)
+        if not names:
+            return []
+        told = ", ".join(f"{number:,} {name}" if len(names) > 1 else name for name, number in names.most_common())
+        return [
+            f"{count(names.total(), 'conversation')} not read, and not compared ({told})",
+            *(["--keylog FILE reads TLS with its keys"] if "TLS" in names else []),
+        ]
+
     def junit(self, path: str, began: datetime) -> None:
         """Write the report for CI servers."""
         from pathlib import Path
@@ -323,7 +345,7 @@ class _Run:
             }
             parts = [f"{count:,} {words.get(outcome, outcome)}" for outcome, count in outcomes.items()]
             total = len(self.found)
-            say(f"{total:,} capture{'' if total == 1 else 's'}: {', '.join(parts)}")
+            say("; ".join([f"{total:,} capture{'' if total == 1 else 's'}: {', '.join(parts)}", *self._unread_tls()]))
         for field in self.chosen.useless():
             say(f"{field}: no message has this field, so what the settings say of it does nothing")
         if code is not ExitCode.DONE:

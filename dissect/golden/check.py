@@ -39,6 +39,10 @@ class Checked(msgspec.Struct, tag_field="record", tag="check"):
     error: str | None = None
     missing_codec: bool = False
     """Whether it could be read if the package of its compression were installed."""
+    unread: list[str] = msgspec.field(default_factory=list)
+    """What the conversations in TLS are of which nothing could be read: "TLS" without any keys, "TLS, keys missing"..."""
+    empty: bool = False
+    """Whether the golden file that was written holds no conversation."""
 
 
 class Task(NamedTuple):
@@ -171,15 +175,18 @@ def check(name: str, golden: Path, source: Source, settings: Settings, update: b
     checked = Checked(1, name, str(golden), "same")
     try:
         if update:
-            checked.outcome = "written" if write_golden(golden, source(Normaliser(settings, used=used))) else "unchanged"
+            got = source(Normaliser(settings, used=used))
+            checked.outcome = "written" if write_golden(golden, got) else "unchanged"
+            checked.unread, checked.empty = got.unread, not got.conversations
             return checked
         expected = read_golden(golden)
         if expected is None:
-            source(Normaliser(settings, used=used))
+            checked.unread = source(Normaliser(settings, used=used)).unread
             checked.outcome = "no golden"
             return checked
         normaliser = Normaliser(settings, expected.only, expected.heartbeats, used)
         got = source(normaliser)
+        checked.unread = got.unread
         normaliser.again(expected)
         checked.differences = differences(expected, got, settings)
         checked.outcome = "different" if checked.differences else "same"

@@ -94,6 +94,8 @@ class Said:
     """What a capture says, or what a golden file says it should."""
 
     conversations: list[Conversation] = field(default_factory=list)
+    unread: list[str] = field(default_factory=list)
+    """What the conversations in TLS are of which nothing could be read; not compared."""
     only: frozenset[str] = frozenset()
     """ "handshake", "names", or both: what of the capture is there at all."""
     heartbeats: bool = False

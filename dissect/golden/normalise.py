@@ -88,11 +88,14 @@ class Normaliser:
     def finish(self, rows: Sequence[ConversationRow]) -> Said:
         """All of it; `rows` are the conversations of the capture."""
         places: dict[int, _Place] = {}
+        unread: list[str] = []
         for row in rows:
             first, second = row.endpoints
             roles = row.client is not None
             client, server = (row.client or first, row.server or second) if roles else (first, second)
             if row.protocol is None:
+                if row.name is not None and row.name.startswith("TLS") and any(row.bytes):
+                    unread.append(row.name)
                 continue
             one = self._names.new("client" if roles else "peer")
             other = self._names.alias("server", server) if roles else self._names.new("peer")
@@ -114,7 +117,7 @@ class Normaliser:
                 request.responses.append(line)
                 line.outcome = line.outcome or "answered"
                 line.lane = line.lane or request.lane
-        said = Said(only=self.only, heartbeats=self.heartbeats)
+        said = Said(unread=unread, only=self.only, heartbeats=self.heartbeats)
         for place in places.values():
             place.finish()
             restrict(place.conversation, self.only, self.heartbeats)

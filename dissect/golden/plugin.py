@@ -32,6 +32,8 @@ class _Session:
     def __init__(self) -> None:
         self.used: set[str] = set()
         self.written: set[str] = set()
+        self.told: set[str] = set()
+        """What else is to be said at the end."""
 
 
 _SESSION = pytest.StashKey[_Session]()
@@ -158,6 +160,10 @@ class _Place:
         checked = check("what was seen", path, record_source(seen.records, seen.conversations), settings, self.update)
         if checked.outcome == "written":
             self.session.written.add(str(path))
+        if checked.empty:
+            self.session.told.add(f"{path} holds no conversation, for nothing could be compared")
+        if checked.unread:
+            self.session.told.add(f"conversations were not read, and not compared with {path} ({', '.join(sorted(set(checked.unread)))})")
         if checked.outcome == "no golden":
             return [f"there is no golden file {path}; pytest --streamdump-update writes it"]
         return report.text(checked)
@@ -170,11 +176,12 @@ class Streamdump:
         self._place = place
 
     def read(self, path: str | Path, **options: Any) -> Seen:
-        """What a capture says; `path` from the folder of the test, `options` as `dissect.read` takes them."""
+        """What a capture says; `path` from the folder of the test, `options` as `dissect.read` takes them; without `keylog` the keys of
+        TLS are those of the file that SSLKEYLOGFILE names."""
         from dissect.capture.files import open_capture
         from dissect.inspector import Inspector
 
-        inspector = Inspector([open_capture(self._place.path(path))], _options(options))
+        inspector = Inspector([open_capture(self._place.path(path))], self._options(options))
         seen = Seen(self._place, not options.get("show_secrets"))
         seen._records = list(inspector.records())
         inspector.complain()
@@ -196,7 +203,7 @@ class Streamdump:
         ports = () if port is None else (port,) if isinstance(port, int) else tuple(port)
         seen = Seen(self._place, not options.get("show_secrets"))
         try:
-            recorder = Recorder((interface,), _options(options), filter, ports)
+            recorder = Recorder((interface,), self._options(options, True), filter, ports)
         except InterfaceError as error:
             if not isinstance(error.__cause__, PermissionError):
                 raise
@@ -207,13 +214,22 @@ class Streamdump:
             yield seen
         seen._records, seen._rows = recorder.records, recorder.rows
 
+    def _options(self, options: dict[str, Any], live: bool = False) -> Any:
+        from dissect.model import Options
+        from dissect.tls.keys import check, log_of
 
-def _options(options: dict[str, Any]) -> Any:
-    from dissect.model import Options
-
-    if "bytes_as" in options:
-        raise TypeError("bytes are bytes here; leave bytes_as out")
-    return Options(bytes_as="raw", **options)
+        if "bytes_as" in options:
+            raise TypeError("bytes are bytes here; leave bytes_as out")
+        if "keylog" not in options:
+            keylog, told = log_of(os.environ, live)
+            if told is not None:
+                self._place.session.told.add(told)
+        else:
+            given = options["keylog"]
+            keylog = tuple(str(self._place.path(one)) for one in ((given,) if isinstance(given, str | Path) else given))
+            if not live:
+                check(keylog)
+        return Options(bytes_as="raw", **options | {"keylog": keylog})
 
 
 @pytest.fixture
@@ -230,21 +246,26 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         mine = session.config.stash[_SESSION]
-        output[OUTPUT] = sorted(mine.used), sorted(mine.written)
+        output[OUTPUT] = sorted(mine.used), sorted(mine.written), sorted(mine.told)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """A worker of pytest-xdist has ended."""
-    used, written = getattr(node, "workeroutput", {}).get(OUTPUT, ((), ()))
+    used, written, told = getattr(node, "workeroutput", {}).get(OUTPUT, ((), (), ()))
     mine = node.config.stash[_SESSION]
     mine.used.update(used)
     mine.written.update(written)
+    mine.told.update(told)
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
     mine = config.stash.get(_SESSION, None)
-    if mine is None or not mine.used:
+    if mine is None:
+        return
+    for line in sorted(mine.told):
+        terminalreporter.write_line(f"streamdump: {line}", yellow=True)
+    if not mine.used:
         return
     if mine.written:
         count = len(mine.written)

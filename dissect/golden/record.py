@@ -13,6 +13,7 @@ from dissect.capture.write import Writer
 from dissect.inspector import Inspector
 from dissect.model import ConversationRow, Options, Record
 from dissect.protocols import PROTOCOLS
+from dissect.tls.keys import KeyLog
 
 LINGER = 1.0
 """Seconds at most that one waits for the last packets when what ran has ended: until none came for a moment."""
@@ -30,7 +31,8 @@ class Recorder:
         self.live = Live(interfaces, expression=expression, ports=ports or known)
         self.records: list[Record] = []
         self.writer: Writer | None = None
-        self._inspector = Inspector([self.live], options)
+        self.keys = KeyLog(options.keylog, follow=bool(options.keylog))
+        self._inspector = Inspector([self.live], options, keys=self.keys)
         self._ending = Event()
         self._error: Exception | None = None
         self._thread = Thread(target=self._run, name="streamdump", daemon=True)
@@ -51,6 +53,7 @@ class Recorder:
         self._ending.set()
         self._thread.join()
         self.live.close()
+        self.keys.close()
         if self.writer is not None:
             self.writer.close(self.live.now_ns, self.live.packets + self.live.dropped, self.live.dropped)
         if error is None:
@@ -74,4 +77,6 @@ class Recorder:
                     self.live.stop()
         except Exception as error:
             self._error = error
+        # Keys that were logged behind the last packet
+        self.keys.poll(self._inspector.counters.packets)
         self.records += self._inspector.finish()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
@@ -30,6 +30,9 @@ TRAFFIC = ("CLIENT_TRAFFIC_SECRET_0", "SERVER_TRAFFIC_SECRET_0")
 """Client and server."""
 
 LABELS = (MASTER, EARLY, *HANDSHAKE, *TRAFFIC)
+
+VARIABLE = "SSLKEYLOGFILE"
+"""Names the file that clients log their secrets to."""
 
 SESSIONS = 1 << 18
 LINE = 1024
@@ -306,6 +309,19 @@ def logged(capture: Reader) -> Iterator[bytes]:
                 yield reader.secrets.pop(0)[1]
         while reader.secrets:
             yield reader.secrets.pop(0)[1]
+
+
+def log_of(environment: Mapping[str, str], live: bool = False) -> tuple[tuple[str, ...], str | None]:
+    """The key log that the environment names, absolute, as others may work in another folder; and what is to be said of that."""
+    named = environment.get(VARIABLE)
+    if not named:
+        return (), None
+    try:
+        if not live or Path(named).exists():
+            check((named,))
+    except UsageError as error:
+        return (), f"{VARIABLE}: {error}; TLS is not read"
+    return (str(Path(named).absolute()),), f"keys of TLS are taken from {named}, which {VARIABLE} names"
 
 
 def check(paths: Collection[str]) -> None:

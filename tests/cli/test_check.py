@@ -16,9 +16,10 @@ import pytest
 
 from cli.app import main
 from cli.exits import ExitCode
-from tests.capture.peers import GOLDEN, free_port, needs_capture
+from tests.capture.peers import GOLDEN, free_port, needs_capture, said
 from tests.cli import test_hostile as hostile
 from tests.cli.test_hostile import HOSTILE
+from tests.tls.peers import Wire, talk
 
 HANDSHAKE = GOLDEN / "rabbitmq-stream" / "handshake_close_405.pcap"
 REFUSED = GOLDEN / "rabbitmq-stream" / "vhost_failure_405.pcap"
@@ -283,6 +284,75 @@ def test_junit(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     message = cases["login.pcap"][0].attrib["message"]
     assert message.startswith("conversation client1: Close request: closing_reason is ")
     assert message in (cases["login.pcap"][0].text or "")
+
+
+# TLS
+
+
+@pytest.fixture
+def sealed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A capture of TLS beside its key log."""
+    monkeypatch.delenv("SSLKEYLOGFILE", raising=False)
+    monkeypatch.chdir(tmp_path)
+    one = talk(said(HANDSHAKE))
+    Path("tls.pcap").write_bytes(Wire().send(one.sent).end().capture())
+    Path("keys.log").write_bytes(one.keys)
+    return tmp_path
+
+
+def test_what_is_said_inside_of_tls(sealed: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    checked(capsys, "tls.pcap", "--keylog", "keys.log", "--update")
+    golden = Path("tls.pcap.golden").read_text()
+    assert "  > PeerProperties" in golden
+    assert "TLS" not in golden
+    assert checked(capsys, "tls.pcap", "--keylog", "keys.log") == ("", "streamdump: 1 capture: 1 as its golden file says\n")
+    monkeypatch.setenv("SSLKEYLOGFILE", "keys.log")
+    _, err = checked(capsys, "tls.pcap")
+    assert err.startswith("streamdump: keys of TLS are taken from keys.log, which SSLKEYLOGFILE names\n")
+    # it is what the same says without TLS
+    shutil.copy(HANDSHAKE, "plain.pcap")
+    shutil.copy("tls.pcap.golden", "plain.pcap.golden")
+    checked(capsys, "plain.pcap")
+
+
+def test_tls_that_is_not_read_is_told(sealed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = "; 1 conversation not read, and not compared (TLS); --keylog FILE reads TLS with its keys\n"
+    assert checked(capsys, "tls.pcap", code=ExitCode.FOUND)[1] == f"streamdump: 1 capture: 1 without a golden file{told}"
+    _, err = checked(capsys, "tls.pcap", "--update")
+    empty = "streamdump: tls.pcap.golden: holds no conversation, for nothing in tls.pcap could be compared\n"
+    assert err == f"{empty}streamdump: 1 capture: 1 golden file written{told}"
+    assert Path("tls.pcap.golden").read_text() == "streamdump golden 1\n"
+    assert checked(capsys, "tls.pcap")[1] == f"streamdump: 1 capture: 1 as its golden file says{told}"
+    Path("other.log").write_bytes(talk([]).keys)
+    _, err = checked(capsys, "tls.pcap", "--keylog", "other.log")
+    assert err.endswith("; 1 conversation not read, and not compared (TLS, keys missing)\n")
+    out, _ = checked(capsys, "tls.pcap", "--json")
+    assert json.loads(out)["unread"] == ["TLS"]
+    _, err = checked(capsys, "tls.pcap", "--keylog", "none.log", code=ExitCode.USAGE)
+    assert err == "streamdump: key log none.log: no such file\n"
+
+
+@needs_capture
+def test_what_is_said_inside_of_tls_while_a_command_runs(sealed: Path) -> None:
+    """Its keys are logged when all of it was sent."""
+    shutil.copy(HANDSHAKE, "plain.pcap")
+    assert main(["check", "plain.pcap", "--update"]) == ExitCode.DONE
+    port, root = free_port(), str(Path(__file__).parents[2])
+    client = CLIENT.replace("pair.replay(", "one = talk(").replace("print(", "    pair.replay(one.sent)\nprint(")
+    client = client.replace("with Pair", "from tests.tls.peers import talk\nwith Pair")
+    Path("client.py").write_text(f"{client.format(root=root, port=port, name=HANDSHAKE.name)}\nopen('live.log', 'wb').write(one.keys)\n")
+    run = ["--run", f"{sys.executable} client.py", "-i", "lo", "-f", f"tcp port {port}", "--keylog", "live.log"]
+    done = subprocess.run(
+        [sys.executable, "-m", "cli", "check", "plain.pcap", *run],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        cwd=sealed,
+        env={"PYTHONPATH": root, "PATH": "/usr/bin:/bin"},
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert "--keylog live.log: is not there yet" in done.stderr
 
 
 # --run

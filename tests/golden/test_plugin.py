@@ -14,7 +14,8 @@ import pytest
 import dissect.golden.check
 import dissect.golden.record
 import dissect.golden.report  # noqa: F401
-from tests.capture.peers import needs_capture
+from tests.capture.peers import needs_capture, said
+from tests.tls.peers import Wire, talk
 
 pytest_plugins = ["pytester"]
 
@@ -120,6 +121,31 @@ def test_secrets_never_get_into_a_golden_file(login: pytest.Pytester) -> None:
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["E * ValueError: matches() compares without secrets; leave show_secrets out"])
     assert not (login.path / "golden").exists()
+
+
+def test_keys_of_tls(login: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SSLKEYLOGFILE", raising=False)
+    one = talk(said(HANDSHAKE))
+    (login.path / "login.pcap").write_bytes(Wire().send(one.sent).end().capture())
+    (login.path / "keys.log").write_bytes(one.keys)
+    login.makepyfile(TEST.replace('"login.pcap"', '"login.pcap", keylog="keys.log"'))
+    result = login.runpytest_inprocess("--streamdump-update")
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("*TLS*")
+    login.makepyfile(TEST)
+    monkeypatch.setenv("SSLKEYLOGFILE", "keys.log")
+    result = login.runpytest_inprocess()
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["streamdump: keys of TLS are taken from keys.log, which SSLKEYLOGFILE names"])
+    monkeypatch.delenv("SSLKEYLOGFILE")
+    login.makepyfile('def test(streamdump):\n    assert streamdump.read("login.pcap").matches("golden/login")')
+    result = login.runpytest_inprocess("--streamdump-update")
+    result.stdout.fnmatch_lines(
+        [
+            "streamdump: */golden/login.golden holds no conversation, for nothing could be compared",
+            "streamdump: conversations were not read, and not compared with */golden/login.golden (TLS)",
+        ]
+    )
 
 
 LIVE = """
