@@ -62,6 +62,8 @@ def scrub(
 def _tell(target: str, done: Scrubbed, wanted: Wanted) -> None:
     """What was done, and what stays."""
     parts = [_several(number, WORDS[what]) for what, number in sorted(done.parts.items(), key=lambda one: list(WORDS).index(one[0]))]
+    if done.sealed and wanted.payloads:
+        parts.append("what is sealed in TLS")
     say(f"{target}: {count(done.packets, 'packet')}, {count(done.messages, 'message')}; overwritten: {', '.join(parts) or 'nothing'}")
     if done.packed:
         say(f"{count(done.packed, 'message')} with compressed bytes, which were overwritten as a whole and do not unpack any more")
@@ -69,10 +71,22 @@ def _tell(target: str, done: Scrubbed, wanted: Wanted) -> None:
         say(f"{_several(done.left_out, 'comment, name or key')} of the file left out")
     if done.unread:
         say(f"{count(done.unread, 'conversation')} of other protocols stay as they are; --payloads overwrites them")
+    if done.sealed:
+        say(f"{count(done.sealed, 'conversation')} in TLS {_sealed(done.sealed > 1, wanted)}; keys of TLS are left out")
     if done.foreign:
         say(f"{count(done.foreign, 'packet')} without TCP stay as they are; --payloads empties them")
     if done.error is not None:
         say(f"{done.error}; what is whole was written")
+
+
+def _sealed(several: bool, wanted: Wanted) -> str:
+    """What became of TLS."""
+    names = wanted.names or wanted.addresses
+    if not wanted.payloads and not names:
+        return "stay as they are" if several else "stays as it is"
+    inside = "overwritten" if wanted.payloads else "stays (--payloads overwrites it)"
+    around = "overwritten" if names else "stay (--names overwrites them)"
+    return f"{'are' if several else 'is'} still told as TLS: what is sealed {inside}, names and certificates of the handshake {around}"
 
 
 def _several(number: int, what: str) -> str:

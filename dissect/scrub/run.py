@@ -28,6 +28,7 @@ from dissect.scrub.files import Copied, copied
 from dissect.scrub.packets import Edit, Edits, End, Packets, Talk, end_of
 from dissect.scrub.parts import parts
 from dissect.scrub.replace import FILL, Addresses, Names, prose
+from dissect.scrub.sealed import Listening, Side
 from dissect.scrub.search import LEAST, first
 
 PRIVATE: dict[str, Private | None] = {protocol.name: protocol.private for protocol in PROTOCOLS}
@@ -61,6 +62,8 @@ class Scrubbed(msgspec.Struct):
     """Messages in which compressed bytes were overwritten, which do not unpack any more."""
     unread: int = 0
     """Conversations that nothing is known of and that stay as they are."""
+    sealed: int = 0
+    """Conversations in TLS."""
     foreign: int = 0
     """Packets that carry something else than TCP and stay as they are."""
     left_out: int = 0
@@ -100,6 +103,8 @@ def _scrub(source: str | Path | BinaryIO, file: BinaryIO, path: Path, wanted: Wa
     file.flush()
     plan = _Plan(wanted)
     inspector = Inspector([open_capture(path, name=name)], msgspec.structs.replace(options, **_ALL))
+    if wanted.anything:
+        inspector.gate = plan.gate = Listening(inspector.options, inspector.keys, plan.side)
     for batch in inspector.batches():
         plan.take(batch)
     if inspector.reports:
@@ -156,6 +161,7 @@ class _Plan:
         self.done = Scrubbed()
         self.secrets: set[bytes] = set()
         self.shown: set[bytes] = set()
+        self.gate: Listening | None = None
         self._names = Names()
         self._edits: dict[tuple[int, str], Edits] = {}
 
@@ -173,14 +179,30 @@ class _Plan:
         for tracked in conversations:
             tcp = tracked.tcp
             known = tracked.verdict is not None and tracked.verdict.protocol is not None
-            if not known and any(tcp.stream_bytes) and not self.wanted.payloads:
-                self.done.unread += 1
             edits = self._of(tcp.index, tcp.endpoints[0]), self._of(tcp.index, tcp.endpoints[1])
+            if tracked.carried.unread is not None:
+                self.done.sealed += 1
+                if self.gate is not None:
+                    one, other = self.gate.sides[tcp.index]
+                    one.end()
+                    other.end()
+                    known, edits = True, (one.edits, other.edits)
+            elif not known and any(tcp.stream_bytes) and not self.wanted.payloads:
+                self.done.unread += 1
             ends = [end_of(one) for one in tcp.endpoints]
             found.setdefault(frozenset(ends), []).append((tcp.first[0], Talk(tcp, known, ends[0], edits, [0, 0])))
         for talks in found.values():
             talks.sort(key=lambda one: one[0])
         return found
+
+    def side(self) -> Side:
+        """What of one side of a conversation in TLS is overwritten."""
+        names = self.wanted.names or self.wanted.addresses
+        return Side(self.wanted.payloads, self._host if names else None)
+
+    def _host(self, name: bytes) -> bytes:
+        self.done.parts["name"] += 1
+        return self._names.of(name)
 
     def _of(self, conversation: int, src: str) -> Edits:
         found = self._edits.get((conversation, src))

@@ -15,9 +15,13 @@ import pytest
 import dissect
 from dissect.capture.files import open_capture
 from dissect.errors import CaptureError
-from dissect.model import Message, Options, Record
+from dissect.inspector import Inspector
+from dissect.model import ConversationRow, Message, Options, Record
 from dissect.scrub.run import Scrubbed, Wanted, scrub
 from dissect.scrub.search import LEAST, first
+from tests.rewrite import packets as packets_of
+from tests.rewrite import tcp_offset
+from tests.tls.peers import Wire, talk
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 SEALED = GOLDEN / "rabbitmq-stream" / "tls_keys_310.pcapng"
@@ -181,4 +185,87 @@ def test_keys_of_tls_go_and_what_they_opened_is_not_read(tmp_path: Path) -> None
     assert records(str(SEALED))
     assert records(str(target)) == []
     assert b"TRAFFIC_SECRET" not in target.read_bytes()
-    assert done.unread == 8
+    assert (done.sealed, done.unread) == (8, 0)
+    # TLS itself stays as it is
+    assert said(records(str(target), keylog=(str(SEALED),)), False) == said(records(str(SEALED)), False)
+
+
+@pytest.mark.parametrize("wanted", [Wanted(payloads=True), Wanted(names=True), Wanted(addresses=True), EVERYTHING], ids=str)
+def test_tls_is_still_told_as_tls(wanted: Wanted, tmp_path: Path) -> None:
+    bare, _ = scrubbed(SEALED, tmp_path, Wanted())
+    before = rows(bare)
+    target, done = scrubbed(SEALED, tmp_path, wanted)
+    after = rows(target)
+    assert [row.name for row in after] == ["TLS"] * 8
+    changing = ("tls_server_name", "tls_certificate", "tls_troubles")
+    hidden = wanted.names or wanted.addresses
+    for one, other in zip(before, after, strict=True):
+        assert {key: value for key, value in one.facts.items() if key not in changing} == {
+            key: value for key, value in other.facts.items() if key not in changing
+        }
+        assert (one.facts == other.facts) != hidden
+        if hidden:
+            assert other.facts["tls_server_name"] == "NAME----1"
+            assert other.facts.get("tls_certificate") == ("cannot be read" if "tls_certificate" in one.facts else None)
+    data = target.read_bytes()
+    assert (b"localhost" in data) == (b"broker.example" in data) == (not hidden)
+    assert done.sealed == 8
+    # what is sealed is there for those who have the keys, or it is gone
+    found = [one for one in records(str(target), keylog=(str(SEALED),)) if isinstance(one, Message)]
+    original = [one for one in records(str(SEALED)) if isinstance(one, Message)]
+    assert [one.name for one in found] == ([] if wanted.payloads else [one.name for one in original])
+
+
+@pytest.mark.parametrize("version", ["1.2", "1.3"])
+@pytest.mark.parametrize("size", [1, 100, 1448])
+def test_whatever_of_tls_is_lost_nothing_sealed_and_no_name_is_left(version: str, size: int, tmp_path: Path) -> None:
+    one = talk([(0, b"first words" * 9), (1, b"an answer" * 30), (0, b"more" * 50)], version)
+    wire = Wire()
+    for side, data in one.sent:
+        for at in range(0, len(data), size):
+            wire.send([(side, data[at : at + size])])
+    wire.end()
+    sent = [b"".join(data for side, data in one.sent if side == which) for which in (0, 1)]
+    hosts = b"broker.example"
+    sealed = {data[at : at + 12] for data in sent for at in spans_of_data(data)}
+    assert sealed
+    assert any(hosts in data for data in sent)
+    packets = len(wire.packets)
+    for lost in [[], *([number] for number in range(4, packets, max(1, packets // 12)))]:
+        source, target = tmp_path / "in.pcap", tmp_path / "out.pcap"
+        source.write_bytes(wire.capture(lost))
+        scrub(str(source), target, EVERYTHING, Options())
+        joined = segments(target)
+        assert hosts not in joined
+        assert not any(piece in joined for piece in sealed)
+        assert lost or [row.name for row in rows(target)] == ["TLS"]
+
+
+def rows(path: Path) -> list[ConversationRow]:
+    inspector = Inspector([open_capture(str(path))], Options())
+    for _ in inspector.batches():
+        pass
+    return inspector.rows()
+
+
+def spans_of_data(stream: bytes) -> list[int]:
+    """Where there are twelve bytes of data that is sealed."""
+    found, at = [], 0
+    while at + 5 <= len(stream):
+        size = int.from_bytes(stream[at + 3 : at + 5], "big")
+        if stream[at] == 23:
+            found += range(at + 5, at + 5 + size - 12)
+        at += 5 + size
+    return found
+
+
+def segments(path: Path) -> bytes:
+    """What both sides said, one after the other, as far as it was captured."""
+    found = packets_of(path)
+    said: dict[bytes, dict[int, bytes]] = {}
+    for packet in found:
+        at = tcp_offset(packet)
+        assert at is not None
+        payload = packet.raw[at + (packet.raw[at + 12] >> 4) * 4 :]
+        said.setdefault(packet.raw[at : at + 2], {})[int.from_bytes(packet.raw[at + 4 : at + 8], "big")] = payload
+    return b"|".join(b"".join(payloads[seq] for seq in sorted(payloads)) for payloads in said.values())
