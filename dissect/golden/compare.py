@@ -124,6 +124,11 @@ class _Keys:
         return found
 
     @staticmethod
+    def content(line: Line) -> Hashable:
+        """By what it says itself; notes depend on where it stands."""
+        return line.name, line.kind, line.outcome, _told({path: value for path, value in line.fields.items() if path != NOTES})
+
+    @staticmethod
     def outcome(line: Line) -> Hashable:
         return line.name, line.kind, line.outcome, *(one.outcome for one in line.responses)
 
@@ -189,8 +194,8 @@ class _Pair:
 
     def _take_moved(self, lost: list[Line], new: list[Line]) -> tuple[list[Line], list[Line]]:
         """Lines that say the same elsewhere."""
-        for key in (self._keys.whole, self._keys.own):
-            there: dict[int, deque[Line]] = {}
+        for key in (self._keys.whole, self._keys.own, self._keys.content):
+            there: dict[Hashable, deque[Line]] = {}
             for line in new:
                 there.setdefault(key(line), deque()).append(line)
             left = []
@@ -322,6 +327,12 @@ class _Comparison:
             text = f"conversation {title}: layout is {pair.got.layout or 'not certain'}, golden {pair.golden.layout or 'not certain'}"
             add(-1, Difference("field", title, None, text, [change], pair.got.packet, pair.golden.at))
         answered = {id(golden) for golden, _ in pair.lines if golden.kind == "response"}
+        partner = {id(got): golden for golden, got in (*pair.lines, *pair.moved)}
+        crossed: list[tuple[int, int, list[Change]]] = []
+        for golden, got in pair.moved:
+            nearer = (place[id(partner[id(line)])] for line in _before(shown_got, place_got[id(got)]) if id(line) in partner)
+            low, high = sorted((place[id(golden)], next(nearer, -1)))
+            crossed.append((low, high, []))
         for golden, got in (*pair.lines, *pair.moved):
             if golden.kind == "request":
                 difference = self._unlike_end(title, golden, got, answered)
@@ -329,6 +340,12 @@ class _Comparison:
                     difference.context = self._context(shown_golden, place[id(golden)], golden, got, difference)
                     add(place[id(golden)], difference)
             difference = self._unlike(title, golden, got)
+            if difference is not None and all(change.field == NOTES for change in difference.changes) and difference.kind == "field":
+                # Somebody stands elsewhere, and that is noted
+                around = next((notes for low, high, notes in crossed if low <= place[id(golden)] <= high), None)
+                if around is not None:
+                    around += [Change(f"{_what(golden)}: notes", one.golden, one.got) for one in difference.changes]
+                    continue
             if difference is not None:
                 difference.context = self._context(shown_golden, place[id(golden)], golden, got, difference)
                 add(place[id(golden)], difference)
@@ -337,7 +354,6 @@ class _Comparison:
             difference = Difference("missing", title, golden.name, text, line=golden.at)
             difference.context = self._context(shown_golden, place[id(golden)], golden, None, difference)
             add(place[id(golden)], difference)
-        partner = {id(got): golden for golden, got in pair.lines}
         for got in pair.extra:
             text = f"conversation {title}: {_what(got)} is not in the golden file{_at(got.packet)}"
             difference = Difference("extra", title, got.name, text, packet=got.packet)
@@ -346,11 +362,12 @@ class _Comparison:
             before = next((partner[id(line)] for line in _before(shown_got, at) if id(line) in partner), None)
             difference.line = pair.golden.at if before is None else before.at
             add(-1 if before is None else place[id(before)], difference)
-        for golden, got in pair.moved:
+        for (golden, got), (_, _, notes) in zip(pair.moved, crossed, strict=True):
             at, at_got = place[id(golden)], place_got[id(got)]
             where, expected = _behind(shown_got, at_got), _behind(shown_golden, at)
-            text = f"conversation {title}: {_what(golden)} comes {where}, golden {expected}{_at(got.packet)}"
-            difference = Difference("moved", title, golden.name, text, packet=got.packet, line=golden.at)
+            text = f"conversation {title}: {_what(golden)} comes {where}, golden {expected}"
+            text += f"{f'; {_said(notes)}' if notes else ''}{_at(got.packet)}"
+            difference = Difference("moved", title, golden.name, text, notes, got.packet, golden.at)
             difference.context = self._context(shown_golden, at, golden, None, difference)
             add(at, difference)
         told.sort(key=lambda one: one[0])

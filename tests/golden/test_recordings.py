@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +12,7 @@ import pytest
 
 from dissect.errors import CaptureError
 from dissect.golden.compare import Difference, differences
+from dissect.golden.normalise import BEHAVIOURS
 from dissect.golden.settings import Settings
 from dissect.golden.text import parsed, written
 from tests.golden.rebuild import GOLDEN, Frame, compared, disguised, frames, frames_of, rebuilt, said
@@ -230,6 +232,28 @@ def test_two_messages_swapped(case: Case) -> None:
     text = _only(_differences(case, swapped))
     assert "request comes " in text
     assert ", golden " in text
+
+
+def test_two_neighbours_swapped_where_that_is_noted(case: Case) -> None:
+    """In the handshake a message notes that it comes too early: that is part of the one difference."""
+    found = _frames(case)
+    behaviour = BEHAVIOURS[case.family]
+    # without its Negotiation in front nobody knows what it is
+    free = {*behaviour.flows, *behaviour.heartbeats, "Negotiation"}
+    asked = [frame for frame in found if frame.kind == "request" and frame.side == 0 and frame.conversation == found[0].conversation]
+    pairs = [[index for index, frame in enumerate(found) if one.number in (frame.number, frame.request)] for one in asked[:8]]
+    swaps = 0
+    for first, second in pairwise(pairs):
+        names = {found[first[0]].name, found[second[0]].name}
+        if len(first) != 2 or len(second) != 2 or first[1] > second[0] or names & free or found[first[0]].data == found[second[0]].data:
+            continue
+        order = [*range(first[0]), *second, *first]
+        order += [index for index in range(len(found)) if index not in order]
+        (difference,) = _differences(case, [found[index] for index in order])
+        assert difference.kind == "moved"
+        assert difference.message in names
+        swaps += 1
+    assert swaps
 
 
 @pytest.mark.parametrize("name", ["rabbitmq-stream", "seastar-rpc", "mewbase"])
