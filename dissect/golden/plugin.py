@@ -175,9 +175,9 @@ class Streamdump:
     def __init__(self, place: _Place) -> None:
         self._place = place
 
-    def read(self, path: str | Path, **options: Any) -> Seen:
-        """What a capture says; `path` from the folder of the test, `options` as `dissect.read` takes them; without `keylog` the keys of
-        TLS are those of the file that SSLKEYLOGFILE names."""
+    def read(self, path: str | Path, where: str | None = None, **options: Any) -> Seen:
+        """What a capture says, or of that the records for which the filter `where` holds; `path` from the folder of the test, `options` as
+        `dissect.read` takes them; without `keylog` the keys of TLS are those of the file that SSLKEYLOGFILE names."""
         from dissect.capture.files import open_capture
         from dissect.inspector import Inspector
 
@@ -185,6 +185,8 @@ class Streamdump:
         seen = Seen(self._place, not options.get("show_secrets"))
         seen._records = list(inspector.records())
         inspector.complain()
+        if where is not None:
+            seen._records = seen.where(where)
         seen._rows = inspector.rows()
         return seen
 

@@ -32,6 +32,7 @@ def test_login(streamdump):
     assert seen.conversations[0].protocol == "rabbitmq-stream"
     assert not seen.gaps
     assert [one.number for one in seen.where("name == Open and latency")] == [10]
+    assert [one.number for one in streamdump.read("login.pcap", where="name == Open")] == [9, 10]
     assert seen.matches("golden/login")
 """
 
