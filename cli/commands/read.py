@@ -204,6 +204,7 @@ def read(
         raise UsageError(f"{'-e' if wanted_fields else '-E'} belongs to -T fields")
     looks = looks_of(manner or ())
     left = None if count is None else whole("-c", count)
+    shown_as = one_of("--bytes", bytes_as, BYTES_AS)
     options = library_options(
         decode_as,
         undecided_limit,
@@ -217,7 +218,8 @@ def read(
         values_limit,
         bare_limit,
         verbs,
-        bytes_as=bytes_as if json or tree or dump else "hex",  # lines of text count them, or show what is text as such
+        # Lines of text count them, or show what is text as such
+        bytes_as=shown_as if json or chosen or tree or dump else "hex",
         show_secrets=show_secrets,
         detail=tree or dump,
         terse=not (json or chosen or tree or dump) and clock in ("r", "e"),

@@ -276,3 +276,9 @@ def test_bytes_that_stay_bytes_are_asked_as_hex() -> None:
     asked: dict[str, Any] = {"where": "fields.chunk.entries.body matches '^[0-9a-f]+$'"}
     raw = [one.number for one in dissect.read(AMQP, bytes_as="raw", **asked)]
     assert raw == [one.number for one in dissect.read(AMQP, **asked)] != []
+
+
+def test_columns_show_bytes_as_they_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    capture = GOLDEN / "seastar-rpc" / "basic.pcap"
+    said = [shown(capsys, "-T", "fields", "-e", "fields", "--bytes", how, capture)[0] for how in ("hex", "base64", "omit")]
+    assert len(set(said)) == 3
