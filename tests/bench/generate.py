@@ -34,6 +34,14 @@ def pairs(**values: str) -> bytes:
     return struct.pack(">i", len(values)) + b"".join(text(key) + text(value) for key, value in values.items())
 
 
+def chunk(bodies: list[bytes], offset: int) -> bytes:
+    """Messages as a server delivers them."""
+    data = b"".join(struct.pack(">I", len(body)) + body for body in bodies)
+    count = len(bodies)
+    head = struct.pack(">BBHIqQQIIIBBH", 0x50, 0, count, count, START_NS // 1_000_000, 1, offset, zlib.crc32(data), len(data), 0, 0, 0, 0)
+    return head + data
+
+
 class Peer:
     """The frames of one conversation, as (side, bytes of one segment)."""
 
@@ -75,15 +83,9 @@ class Peer:
 
     def deliver(self) -> bytes:
         count = self.random.randint(1, self.entries) if self.entries < 10 else self.entries
-        data = b""
-        for _ in range(count):
-            body = self.body()
-            data += struct.pack(">I", len(body)) + body
-        head = struct.pack(
-            ">BBHIqQQIIIBBH", 0x50, 0, count, count, START_NS // 1_000_000, 1, self.offset, zlib.crc32(data), len(data), 0, 0, 0, 0
-        )
+        data = chunk([self.body() for _ in range(count)], self.offset)
         self.offset += count
-        return frame(8, b"\x01" + head + data)
+        return frame(8, b"\x01" + data)
 
     def request(self) -> tuple[bytes, bytes]:
         self.correlation += 1
@@ -153,8 +155,9 @@ class Peer:
 class Wire:
     """Ethernet, IPv4 and TCP around the segments of many conversations."""
 
-    def __init__(self, out: BinaryIO, seed: int) -> None:
+    def __init__(self, out: BinaryIO, seed: int, port: int = SERVER_PORT) -> None:
         self.out = out
+        self.port = port
         self.random = random.Random(seed)
         self.time_ns = START_NS
         self.packets = 0
@@ -164,12 +167,19 @@ class Wire:
     def header(self) -> None:
         self.out.write(struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 262_144, 1))
 
+    def open(self, conversations: int) -> None:
+        """The handshakes of TCP."""
+        for one in range(conversations):
+            self.packet(one, 0, 0x02)
+            self.packet(one, 1, 0x12)
+            self.packet(one, 0, 0x10)
+
     def packet(self, conversation: int, side: int, flags: int, payload: bytes = b"") -> None:
         self.time_ns += self.random.randint(2_000, 40_000)
         sequence = self.sequence.setdefault(conversation, [self.random.getrandbits(32), self.random.getrandbits(32)])
         client, server = bytes([10, 1, conversation >> 8, conversation & 255]), bytes([10, 0, 0, 1])
         port = CLIENT_PORT + conversation % 20_000
-        ends = (server, client, SERVER_PORT, port) if side else (client, server, port, SERVER_PORT)
+        ends = (server, client, self.port, port) if side else (client, server, port, self.port)
         tcp = (
             struct.pack(">HHIIBBHHH", ends[2], ends[3], sequence[side], sequence[1 - side], 0x80, flags, 512, 0, 0)
             + b"\x01\x01\x08\x0a"
@@ -197,15 +207,29 @@ def write(path: Path, packets: int, conversations: int, entries: int, amqp: bool
         wire = Wire(out, seed)
         wire.header()
         peers = [Peer(seed * 1000 + one, entries, amqp).traffic() for one in range(conversations)]
-        for one in range(conversations):
-            wire.packet(one, 0, 0x02)
-            wire.packet(one, 1, 0x12)
-            wire.packet(one, 0, 0x10)
+        wire.open(conversations)
         order = random.Random(seed + 7)
         while wire.packets < packets:
             one = order.randrange(conversations)
             side, payload = next(peers[one])
             wire.data(one, side, payload)
+
+
+def write_short(path: Path, conversations: int, seed: int = 1) -> None:
+    """Conversations of six packets each, 40 at the same time."""
+    with path.open("wb") as out:
+        wire = Wire(out, seed)
+        wire.header()
+        for begin in range(0, conversations, 40):
+            group = range(begin, min(begin + 40, conversations))
+            talks = {one: Peer(seed * 1000 + one, 2, amqp=False).handshake() for one in group}
+            for flags in (0x02, 0x12, 0x10):
+                for one in group:
+                    wire.packet(one, flags == 0x12, flags)
+            for _ in range(3):
+                for one in group:
+                    side, data = next(talks[one])
+                    wire.packet(one, side, 0x18, data)
 
 
 def main() -> None:

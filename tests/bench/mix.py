@@ -1,6 +1,6 @@
 """Writes a capture of real traffic: copies of golden captures without fault, gap or note, interleaved, each under addresses of its own.
 
-python tests/bench/mix.py OUT.pcap [--bytes 60]
+python tests/bench/mix.py OUT.pcap [--bytes 60 | --packets 60000]
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ TOGETHER = 40
 
 
 @cache
-def sources() -> list[list[tuple[int, bytes]]]:
-    """The IPv4 packets of each capture, with nanoseconds since its first one."""
+def sources(protocol: str = "*") -> list[list[tuple[int, bytes]]]:
+    """The IPv4 packets of each capture that is not TLS, with nanoseconds since its first one."""
     found = []
-    for path in sorted(GOLDEN.glob("*/*.pcap*")):
+    for path in sorted(GOLDEN.glob(f"{protocol}/*.pcap*")):
+        if "tls" in path.name:
+            continue
         try:
             records = list(dissect.read(path))
         except CaptureError:
@@ -61,16 +63,19 @@ def copy_of(packets: list[tuple[int, bytes]], number: int, begin: int) -> Iterat
         yield begin + time_ns, number, ip[:12] + network + ip[15:16] + network + ip[19:20] + ip[20:]
 
 
-def write(path: Path, size: int) -> None:
-    """A capture of about `size` bytes."""
+def write(path: Path, size: int, packets: int = 0) -> None:
+    """A capture of about `packets` packets, or else of about `size` bytes: no copy is cut."""
     captures = sources()
     numbers = count()
+    begun = 0
     waiting: list[tuple[int, int, bytes, Iterator[tuple[int, int, bytes]]]] = []
 
     def begin(time_ns: int) -> None:
+        nonlocal begun
         number = next(numbers)
-        packets = copy_of(captures[number % len(captures)], number, time_ns)
-        heapq.heappush(waiting, (*next(packets), packets))
+        begun += len(captures[number % len(captures)])
+        one = copy_of(captures[number % len(captures)], number, time_ns)
+        heapq.heappush(waiting, (*next(one), one))
 
     with path.open("wb") as out:
         out.write(struct.pack("<IHHiIII", 0xA1B23C4D, 2, 4, 0, 0, 262_144, 1))
@@ -78,14 +83,14 @@ def write(path: Path, size: int) -> None:
             begin(START_NS + one * 1_000_000)
         written = 24
         while waiting:
-            time_ns, _, ip, packets = heapq.heappop(waiting)
+            time_ns, _, ip, rest = heapq.heappop(waiting)
             raw = b"\x02\0\0\0\0\1\x02\0\0\0\0\2\x08\0" + ip
             out.write(struct.pack("<IIII", *divmod(time_ns, 1_000_000_000), len(raw), len(raw)) + raw)
             written += 16 + len(raw)
-            following = next(packets, None)
+            following = next(rest, None)
             if following is not None:
-                heapq.heappush(waiting, (*following, packets))
-            elif written < size:
+                heapq.heappush(waiting, (*following, rest))
+            elif begun < packets if packets else written < size:
                 begin(time_ns + 1_000_000)
 
 
@@ -93,8 +98,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("out", type=Path)
     parser.add_argument("--bytes", type=int, default=60, help="in millions")
+    parser.add_argument("--packets", type=int, default=0)
     options = parser.parse_args()
-    write(options.out, options.bytes * 1_000_000)
+    write(options.out, options.bytes * 1_000_000, options.packets)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """The budgets, as ratios of CPU time against tshark from one alternating run.
 
-python tests/bench/ratios.py [--packets 300000] [--rounds 3]
+python tests/bench/ratios.py [--rounds 3] [--only mix,bson,...]
 
 Needs tshark on the PATH. Builds its captures on the spot, runs both tools in turn, and prints the median ratio of user plus
-system CPU seconds, messages a second, resident memory for 1 and 8 times the packets, and the start-up costs.
+system CPU seconds for each option, what 8 times the packets and short conversations cost, and the start-up costs.
 """
 
 from __future__ import annotations
@@ -12,17 +12,26 @@ import argparse
 import os
 import resource
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parent))
-from generate import write
+import mix
+import twins
+from generate import write, write_short
 
 STREAMDUMP = [sys.executable, "-m", "cli"]
-SMALL = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream" / "handshake_close_405.pcap"
+GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
+SMALL = {
+    "rabbitmq-stream": "handshake_close_405.pcap",
+    "iggy": "py080-basic.pcap",
+    "seastar-rpc": "basic.pcap",
+    "mewbase": "java-admin.pcap",
+}
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 """Whoever installs a program has its modules compiled once, not in each run."""
@@ -45,50 +54,94 @@ def run(command: list[str]) -> tuple[float, int]:
     return cpu, memory
 
 
-def median_of(rounds: list[tuple[float, int]]) -> float:
-    return statistics.median(cpu for cpu, _ in rounds)
+CELLS = (("--json", ["--json"], ["-T", "json"]), ("text", [], []), ("-V", ["-V"], ["-V"]), ("-q", ["-q"], []))
+"""Options of ours and of tshark for the columns of the table."""
+
+MONGO = ["-d", "tcp.port==27017,mongo"]
 
 
-def compare(capture: Path, ours: list[str], theirs: list[str], rounds: int, target: float | None, what: str) -> None:
-    pairs = [(run([*STREAMDUMP, *ours, str(capture)]), run(["tshark", "-r", str(capture), *theirs])) for _ in range(rounds)]
-    mine, their = median_of([one for one, _ in pairs]), median_of([one for _, one in pairs])
-    ratio = statistics.median(their[0] / mine[0] for mine, their in pairs)
-    wanted = "" if target is None else f"  (target {target:g})"
-    print(f"{what:34} streamdump {mine:6.2f} s   tshark {their:6.2f} s   ratio {ratio:5.1f}{wanted}", flush=True)
+def compare(what: str, ours: Path, theirs: Path, targets: Sequence[float | None], rounds: int, more: Sequence[str] = ()) -> None:
+    """A line of the table: CPU of tshark divided by ours, alternating."""
+    for (name, own, their), target in zip(CELLS, targets, strict=False):
+        if target == 0:
+            continue
+        mine, other, ratios = [], [], []
+        for _ in range(rounds):
+            mine.append(run([*STREAMDUMP, *own, str(ours)])[0])
+            other.append(run(["tshark", "-r", str(theirs), *their, *more])[0])
+            ratios.append(other[-1] / mine[-1])
+        wanted = "" if target is None else f"  (target {target:g})"
+        print(
+            f"{what:30} {name:7} streamdump {median(mine):6.2f} s   tshark {median(other):6.2f} s   ratio {median(ratios):5.2f}{wanted}",
+            flush=True,
+        )
+
+
+def growth(folder: Path) -> None:
+    """What more packets and shorter conversations cost."""
+    one, eight = folder / "one.pcap", folder / "eight.pcap"
+    mix.write(one, 0, 30_000)
+    mix.write(eight, 0, 240_000)
+    for own in (["--json"], []):
+        (cpu, memory), (cpu_8, memory_8) = (run([*STREAMDUMP, *own, str(path)]) for path in (one, eight))
+        print(
+            f"8 times the real mix, {' '.join(own) or 'text'}: {cpu_8 / cpu:.1f} times the CPU, "
+            f"memory {memory / 1024:.0f} and {memory_8 / 1024:.0f} MiB: {memory_8 / memory - 1:+.1%}  (target 8, +10 %)",
+            flush=True,
+        )
+    long, short = folder / "long.pcap", folder / "short.pcap"
+    write(long, 60_000, 40, 2, amqp=False)
+    write_short(short, 10_000)
+    for own in (["--json"], []):
+        (cpu, _), (cpu_short, _) = (run([*STREAMDUMP, *own, str(path)]) for path in (long, short))
+        print(
+            f"10,000 conversations of 6 packets, {' '.join(own) or 'text'}: {cpu_short / cpu:.1f} times 40 long ones  (target 2)",
+            flush=True,
+        )
+
+
+def start() -> None:
+    small = {name: GOLDEN / name / file for name, file in SMALL.items()}
+    for name, path in small.items():
+        mine = median([run([*STREAMDUMP, str(path)])[0] for _ in range(5)])
+        their = median([run(["tshark", "-r", str(path)])[0] for _ in range(5)])
+        print(f"a small capture, {name}: {mine:.2f} s CPU, tshark {their:.2f}", flush=True)
+    print(f"--help: {median([run([*STREAMDUMP, '--help'])[0] for _ in range(5)]):.2f} s CPU (target half of tshark's)")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--packets", type=int, default=300_000)
+    parser.add_argument("--packets", type=int, default=300_000, help="of the small messages")
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="mix,bson,amqp,small,dense,growth,start", help="some of the lines")
     options = parser.parse_args()
     if shutil.which("tshark") is None:
         raise SystemExit("tshark is not installed: there is nothing to compare with")
-    run([*STREAMDUMP, str(SMALL)])
-    with tempfile.TemporaryDirectory() as folder:
-        mixed, dense = Path(folder, "mixed.pcap"), Path(folder, "dense.pcap")
-        write(mixed, options.packets, 40, 2, amqp=False)
-        write(dense, options.packets // 10, 40, 100, amqp=True)
-        compare(mixed, ["--json"], ["-T", "json"], options.rounds, 20, "--json against tshark -T json")
-        compare(mixed, [], [], options.rounds, 2, "text against plain tshark")
-        compare(dense, ["--json"], ["-T", "json"], options.rounds, None, "100 AMQP entries a frame, --json")
-        compare(dense, [], [], options.rounds, None, "100 AMQP entries a frame, text")
-        # Read piece by piece: a child's peak memory counts from that of the process it was forked from.
-        with subprocess.Popen([*STREAMDUMP, "--json", str(mixed)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-            assert process.stdout is not None
-            messages = sum(piece.count(b"\n") for piece in iter(lambda: process.stdout.read(1 << 16), b""))  # type: ignore[union-attr]
-        cpu, one = run([*STREAMDUMP, "--json", str(mixed)])
-        print(f"{messages:,} messages of {options.packets:,} packets: {messages / cpu:,.0f} messages a CPU second")
-        large = Path(folder, "large.pcap")
-        write(large, options.packets * 8, 40, 2, amqp=False)
-        _, eight = run([*STREAMDUMP, "--json", str(large)])
-        print(
-            f"resident memory: {one / 1024:.0f} MiB, for 8 times the packets {eight / 1024:.0f} MiB: {eight / one - 1:+.1%}  (target +10 %)"
-        )
-    small = statistics.median(run([*STREAMDUMP, str(SMALL)])[0] for _ in range(5))
-    help_ = statistics.median(run([*STREAMDUMP, "--help"])[0] for _ in range(5))
-    print(f"a small capture: {small:.2f} s CPU (target 0.5), --help: {help_:.2f} s CPU (target 0.3)")
-    print(f"page size {resource.getpagesize()}, {os.cpu_count()} processors, Python {sys.version.split()[0]}")
+    wanted, rounds = options.only.split(","), options.rounds
+    print(f"load {os.getloadavg()[0]:.1f}, {os.cpu_count()} processors, Python {sys.version.split()[0]}", flush=True)
+    run([*STREAMDUMP, "-q", str(next(GOLDEN.glob("mewbase/java-admin.pcap")))])
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        ours, theirs = folder / "ours.pcap", folder / "theirs.pcap"
+        if "mix" in wanted:
+            mix.write(ours, 0, 60_000)
+            compare("real mix", ours, ours, (6, 1, 1, 1.5), rounds)
+        if "bson" in wanted:
+            twins.write("bson", ours, theirs, 60_000)
+            compare("BSON, mewbase and MongoDB", ours, theirs, (6, 1, 1), rounds, MONGO)
+        if "amqp" in wanted:
+            twins.write("amqp", ours, theirs, 15_000)
+            compare("AMQP 1.0, RabbitMQ and its own", ours, theirs, (None, None, None), rounds)
+        if "small" in wanted:
+            write(ours, options.packets, 40, 2, amqp=False)
+            compare("small messages", ours, ours, (20, 2), rounds)
+        if "dense" in wanted:
+            write(ours, options.packets // 10, 40, 100, amqp=True)
+            compare("100 AMQP entries a frame", ours, ours, (None, None), rounds)
+        if "growth" in wanted:
+            growth(folder)
+    if "start" in wanted:
+        start()
 
 
 if __name__ == "__main__":
