@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from cli.output import say
 
 
-def key_logs(given: list[str] | None, live: bool = False) -> tuple[str, ...]:
+def key_logs(given: Sequence[str], live: bool = False) -> tuple[str, ...]:
     """The files of `--keylog`, or without it the one that the environment names; absolute, as others may work in another folder.
 
     One that is not there is an error, unless it is followed (`live`) or nobody asked for it here; that is told.
@@ -16,7 +17,7 @@ def key_logs(given: list[str] | None, live: bool = False) -> tuple[str, ...]:
     from dissect.tls.keys import check, log_of
 
     found = []
-    for path in given or ():
+    for path in given:
         if live and not Path(path).exists():
             say(f"--keylog {path}: is not there yet; it is read as soon as it is")
         else:

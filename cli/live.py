@@ -12,7 +12,21 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from cli.exits import ExitCode
-from cli.options import WHEN, one_of, size, whole
+from cli.options import (
+    WHEN,
+    AutoStop,
+    Buffer,
+    CaptureFilter,
+    EmbedKeys,
+    Interfaces,
+    Promiscuous,
+    RingBuffer,
+    Snap,
+    WriteTo,
+    one_of,
+    size,
+    whole,
+)
 from cli.output import PipeClosed, abandon, coloured, columns, say, write_text
 from cli.run import Asked, Bugs, account, warner
 from dissect.errors import CaptureError, InterfaceError, Report, UsageError, bug
@@ -45,15 +59,15 @@ class Stops(NamedTuple):
 class Wanted(NamedTuple):
     """What the options of live capture say."""
 
-    interfaces: Sequence[str]
-    expression: str | None
-    buffer: str
-    snap: str
-    promiscuous: bool
-    write: str | None
-    ring: Sequence[str] | None
-    stop: Sequence[str] | None
-    embed: bool = False
+    interfaces: Interfaces = None
+    expression: CaptureFilter = None
+    buffer: Buffer = "32M"
+    snap: Snap = "262144"
+    promiscuous: Promiscuous = False
+    write: WriteTo = None
+    embed: EmbedKeys = False
+    ring: RingBuffer = None
+    stop: AutoStop = None
 
 
 def check_without(wanted: Wanted) -> None:
@@ -79,7 +93,8 @@ class LiveRun:
             raise UsageError("-w - : packets are written to files only; standard output has the messages")
         if wanted.embed and wanted.write is None:
             raise UsageError("--embed-keys adds to the file that -w names; there is none")
-        if "any" in wanted.interfaces and len(set(wanted.interfaces)) > 1:
+        interfaces = wanted.interfaces or []
+        if "any" in interfaces and len(set(interfaces)) > 1:
             raise UsageError("-i any stands for all interfaces; leave the others out")
         self.colour = one_of("--color", colour, WHEN)
         self.stops = stops(wanted)
@@ -97,7 +112,7 @@ class LiveRun:
         )
         snap = whole("-s", wanted.snap)
         self.live = Live(
-            wanted.interfaces,
+            interfaces,
             expression=wanted.expression,
             ports=known,
             buffer=size("-B", wanted.buffer),

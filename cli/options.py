@@ -12,7 +12,6 @@ import typer
 from dissect.errors import UsageError
 
 if TYPE_CHECKING:
-    from dissect.model import Options
     from dissect.protocols.base import Protocol
 
 SHOWN, READ, LIVE, LIMITS, OTHER = "What is shown", "What is read", "Live capture", "Limits", "Other"
@@ -21,7 +20,6 @@ SHOWN, READ, LIVE, LIMITS, OTHER = "What is shown", "What is read", "Live captur
 WHEN = ("auto", "always", "never")
 FORMS = ("text", "json", "fields")
 CLOCKS = ("r", "ad", "ud", "e")
-BYTES_AS = ("hex", "base64", "text", "omit")
 
 
 def interface_names(incomplete: str) -> list[str]:
@@ -72,37 +70,6 @@ Files = Annotated[
 ReadFiles = Annotated[
     list[str] | None,
     typer.Option("-r", metavar="FILE", help="a capture, also one named like a command", rich_help_panel=READ, show_default=False),
-]
-DecodeAs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "-d",
-        metavar="tcp.port==N,PROTOCOL",
-        help="read port N as PROTOCOL, or as PROTOCOL:LAYOUT",
-        rich_help_panel=READ,
-        show_default=False,
-    ),
-]
-Verbs = Annotated[
-    str | None,
-    typer.Option(
-        "--verbs",
-        metavar="scylla|FILE",
-        help="names of Seastar RPC verbs: ScyllaDB's, or lines `number = name`",
-        rich_help_panel=READ,
-        show_default=False,
-        autocompletion=lambda: ["scylla"],
-    ),
-]
-KeyLogs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--keylog",
-        metavar="FILE",
-        help="secrets that read TLS, as its ends log them; again for more; without it the file that SSLKEYLOGFILE names",
-        rich_help_panel=READ,
-        show_default=False,
-    ),
 ]
 AutoStop = Annotated[
     list[str] | None,
@@ -159,16 +126,6 @@ RingBuffer = Annotated[
         show_default=False,
     ),
 ]
-AnswerTime = Annotated[
-    str, typer.Option("--timeout", metavar="SECONDS", help="when a request without a response is reported", rich_help_panel=LIVE)
-]
-IdleTime = Annotated[
-    str, typer.Option("--idle-time", metavar="SECONDS", help="when a silent conversation is forgotten", rich_help_panel=LIVE)
-]
-ClosedTime = Annotated[str, typer.Option("--closed-time", metavar="SECONDS", help="when one that ended is forgotten", rich_help_panel=LIVE)]
-TrackedLimit = Annotated[
-    str, typer.Option("--tracked-limit", metavar="N", help="conversations remembered; then the oldest is forgotten", rich_help_panel=LIVE)
-]
 Colour = Annotated[
     str,
     typer.Option(
@@ -187,90 +144,6 @@ Where = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="JSON Lines, one object a record (-T json)", rich_help_panel=SHOWN)]
-
-
-def _limit(name: str, unit: str, text: str) -> object:
-    return typer.Option(name, metavar=unit, help=text, rich_help_panel=LIMITS)
-
-
-UndecidedLimit = Annotated[str, _limit("--undecided-limit", "SIZE", "bytes until a conversation's protocol must be known")]
-WaitingLimit = Annotated[str, _limit("--waiting-limit", "SIZE", "bytes that wait for missing ones, a conversation")]
-UndecidedTotal = Annotated[str, _limit("--undecided-total", "SIZE", "the same over all conversations")]
-WaitingTotal = Annotated[str, _limit("--waiting-total", "SIZE", "bytes that wait for missing ones, all together")]
-WaitingTime = Annotated[str, _limit("--waiting-time", "SECONDS", "how long they wait, in capture time")]
-FrameLimit = Annotated[str, _limit("--frame-limit", "SIZE", "bytes of one frame; a longer one is passed over")]
-OpenLimit = Annotated[str, _limit("--open-limit", "N", "open requests a conversation; then the oldest ends")]
-OpenTotal = Annotated[str, _limit("--open-total", "N", "the same over all conversations")]
-ValuesLimit = Annotated[str, _limit("--values-limit", "N", "values in lists a frame; the others are not made")]
-BareLimit = Annotated[str, _limit("--bare-limit", "N", "values without bytes a conversation; the others are not made")]
-KeysLimit = Annotated[str, _limit("--keys-limit", "SIZE", "bytes of TLS that wait for keys to come, a side of a conversation")]
-KeysTotal = Annotated[str, _limit("--keys-total", "SIZE", "bytes of TLS that wait for keys to come, all together")]
-
-
-def library_options(
-    decode_as: list[str] | None,
-    undecided_limit: str,
-    undecided_total: str,
-    waiting_limit: str,
-    waiting_total: str,
-    waiting_time: str,
-    frame_limit: str,
-    open_limit: str,
-    open_total: str,
-    values_limit: str,
-    bare_limit: str,
-    verbs: str | None,
-    *,
-    bytes_as: str = "hex",
-    show_secrets: bool = False,
-    detail: bool = False,
-    terse: bool = False,
-    exchanges: bool = False,
-    answer_time: str = "30",
-    idle_time: str = "3600",
-    closed_time: str = "30",
-    tracked_limit: str = "20000",
-    keylog: tuple[str, ...] = (),
-    keys_limit: str = "1M",
-    keys_total: str = "64M",
-) -> Options:
-    """The library's options for those of a command line."""
-    from dissect.model import Options
-    from dissect.protocols.seastar.verbs import load_verbs
-
-    return Options(
-        bytes_as=one_of("--bytes", bytes_as, BYTES_AS),  # type: ignore[arg-type]
-        show_secrets=show_secrets,
-        detail=detail,
-        terse=terse,
-        exchanges=exchanges,
-        decode_as=decode_rules(decode_as or ()),
-        verbs=None if verbs is None else load_verbs(verbs),
-        undecided_limit=size("--undecided-limit", undecided_limit),
-        undecided_total=size("--undecided-total", undecided_total),
-        waiting_limit=size("--waiting-limit", waiting_limit),
-        waiting_total=size("--waiting-total", waiting_total),
-        waiting_time_ns=nanoseconds("--waiting-time", waiting_time),
-        frame_limit=size("--frame-limit", frame_limit),
-        open_limit=whole("--open-limit", open_limit),
-        open_total=whole("--open-total", open_total),
-        values_limit=whole("--values-limit", values_limit),
-        bare_limit=whole("--bare-limit", bare_limit),
-        answer_time_ns=nanoseconds("--timeout", answer_time),
-        idle_time_ns=nanoseconds("--idle-time", idle_time),
-        closed_time_ns=nanoseconds("--closed-time", closed_time),
-        tracked_limit=whole("--tracked-limit", tracked_limit),
-        keylog=keylog,
-        keys_limit=size("--keys-limit", keys_limit),
-        keys_total=size("--keys-total", keys_total),
-    )
-
-
-def complete(options: Options) -> Options:
-    """The same, with everything that messages have: something looks at it that does not show it."""
-    from msgspec.structs import replace
-
-    return replace(options, terse=False)
 
 
 class Looks(NamedTuple):

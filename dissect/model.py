@@ -15,12 +15,11 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from dissect.options import VALUES as VALUES
+from dissect.options import Options as Options
+
 Sender = Literal["client", "server"]
 Kind = Literal["request", "response", "one_way"]
-
-VALUES = 1_000_000
-"""The usual limit on the values of one frame, over all its lists, entries, batches and unpacked parts, and on the values of one
-conversation that take no bytes of their own: elements of arrays whose type has no width."""
 
 CLIENT, SERVER = 0, 1
 """The two sides of a conversation. Side 0 sent the SYN, or without one the first packet seen; a verdict
@@ -279,38 +278,3 @@ class Hole(msgspec.Struct):
     number: int
     file: int
     time_ns: int
-
-
-class Options(msgspec.Struct, frozen=True):
-    """What a caller chooses; limits in bytes or counts."""
-
-    bytes_as: Literal["hex", "base64", "text", "omit", "raw"] = "hex"
-    show_secrets: bool = False
-    detail: bool = False
-    terse: bool = False
-    """Records are shown as lines of text with relative times or those of the epoch: what these do not say may be left out."""
-    exchanges: bool = False
-    decode_as: tuple[tuple[int, str, str | None], ...] = ()
-    """(port, protocol, layout or None), from `-d tcp.port==N,protocol[:layout]`."""
-    verbs: dict[int, str] | None = None
-    undecided_limit: int = 1 << 20
-    undecided_total: int = 64 << 20
-    waiting_limit: int = 16 << 20
-    waiting_total: int = 128 << 20
-    waiting_time_ns: int = 10_000_000_000
-    frame_limit: int = 64 << 20
-    open_limit: int = 65_536
-    open_total: int = 100_000
-    values_limit: int = VALUES
-    bare_limit: int = VALUES
-    keylog: tuple[str, ...] = ()
-    """Files with secrets of TLS sessions: key logs as of SSLKEYLOGFILE, or pcapng captures that hold them."""
-    keys_limit: int = 1 << 20
-    """Bytes of one side of a TLS conversation that wait for keys which may still come."""
-    keys_total: int = 64 << 20
-    answer_time_ns: int = 30_000_000_000
-    """Live only, as all that follow: a request that has no response after this long is reported."""
-    idle_time_ns: int = 3_600_000_000_000
-    closed_time_ns: int = 30_000_000_000
-    tracked_limit: int = 20_000
-    """Conversations are forgotten after so long without a packet, or after their end, or when there are more than this."""

@@ -9,7 +9,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 ROWS = (
-    {"errors", "model"},
+    {"errors", "options"},
+    {"model"},
     {"allowance"},
     {"layout", "bson", "tcp", "capture"},
     {"tls"},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,19 +17,17 @@ from cli.options import (
     READ,
     CaptureFilter,
     Colour,
-    DecodeAs,
     Interfaces,
     Json,
-    KeyLogs,
     ReadFiles,
-    Verbs,
     WriteTo,
-    library_options,
     one_of,
 )
 from cli.output import palette, say, write, write_text
+from cli.parameters import READING, Members, gathers
 from cli.run import count
 from dissect.errors import InterfaceError, InternalError, UsageError
+from dissect.options import Options
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -43,7 +42,9 @@ COMPARED = "What is compared"
 ONLY = ("all", "handshake", "names")
 
 
+@gathers
 def check(
+    *,
     captures: Annotated[
         list[str] | None,
         typer.Argument(metavar="CAPTURE|DIR...", help="captures, and folders that are searched for them", show_default=False),
@@ -84,9 +85,7 @@ def check(
             "--config", metavar="FILE", help="settings, else of the nearest pyproject.toml or streamdump.toml", rich_help_panel=COMPARED
         ),
     ] = None,
-    decode_as: DecodeAs = None,
-    verbs: Verbs = None,
-    keylog: KeyLogs = None,
+    options: Annotated[Options, Members(*READING)],
     command: Annotated[
         str | None,
         typer.Option("--run", metavar="COMMAND", help="check what is said on -i while this runs", rich_help_panel=LIVE, show_default=False),
@@ -118,10 +117,7 @@ def check(
         raise UsageError("--force belongs to --update")
     if only is not None:
         one_of("--only", only, ONLY)
-    keys = key_logs(keylog, command is not None)
-    options = library_options(
-        decode_as, "1M", "64M", "16M", "128M", "10", "64M", "65536", "100000", "1000000", "1000000", verbs, keylog=keys
-    )
+    options = replace(options, keylog=key_logs(options.keylog, command is not None))
     chosen = _Chosen(only, unordered, heartbeats, ignore or [], config)
     began = datetime.now(UTC)
     if command is None:
@@ -235,15 +231,13 @@ class _Run:
         import subprocess
         from pathlib import Path
 
-        import msgspec
-
         from dissect.golden.check import SUFFIX, golden_of, record_source
         from dissect.golden.record import Recorder
 
         path = Path(name.removesuffix(SUFFIX))
         place = golden_of(path if golden is None else Path(golden) / path.name)
         settings = self.chosen.of(path)
-        options = msgspec.structs.replace(options, bytes_as="raw")
+        options = replace(options, bytes_as="raw")
         try:
             recorder = Recorder(interfaces, options, expression)
         except InterfaceError as error:

@@ -2,126 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from cli.keys import key_logs
 from cli.live import LiveRun, Table, Wanted, check_without
-from cli.options import (
-    AnswerTime,
-    AutoStop,
-    BareLimit,
-    Buffer,
-    CaptureFilter,
-    ClosedTime,
-    Colour,
-    DecodeAs,
-    EmbedKeys,
-    Files,
-    FrameLimit,
-    IdleTime,
-    Interfaces,
-    Json,
-    KeyLogs,
-    KeysLimit,
-    KeysTotal,
-    OpenLimit,
-    OpenTotal,
-    Promiscuous,
-    ReadFiles,
-    RingBuffer,
-    Snap,
-    TrackedLimit,
-    UndecidedLimit,
-    UndecidedTotal,
-    ValuesLimit,
-    Verbs,
-    WaitingLimit,
-    WaitingTime,
-    WaitingTotal,
-    Where,
-    WriteTo,
-    library_options,
-    packet_limit,
-)
+from cli.options import Colour, Files, Json, ReadFiles, Where, packet_limit
 from cli.output import columns, palette, write, write_text
+from cli.parameters import LIMITS, READING, TIMES, Members, gathers
 from cli.run import Asked, Run, about, blocks
 from dissect.errors import Report
+from dissect.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dissect.model import ConversationRow, Options, Record
+    from dissect.model import ConversationRow, Record
 
 
 AT_ONCE = 1024
 """Rows that are written together as JSON; there may be millions."""
 
 
+@gathers
 def conversations(
+    *,
     files: Files = None,
     read_files: ReadFiles = None,
     json: Json = False,
     where: Where = None,
-    stop: AutoStop = None,
-    decode_as: DecodeAs = None,
-    verbs: Verbs = None,
-    keylog: KeyLogs = None,
-    interfaces: Interfaces = None,
-    capture_filter: CaptureFilter = None,
-    buffer: Buffer = "32M",
-    snap: Snap = "262144",
-    promiscuous: Promiscuous = False,
-    write_to: WriteTo = None,
-    embed_keys: EmbedKeys = False,
-    ring: RingBuffer = None,
-    answer_time: AnswerTime = "30",
-    idle_time: IdleTime = "3600",
-    closed_time: ClosedTime = "30",
-    tracked_limit: TrackedLimit = "20000",
-    undecided_limit: UndecidedLimit = "1M",
-    undecided_total: UndecidedTotal = "64M",
-    waiting_limit: WaitingLimit = "16M",
-    waiting_total: WaitingTotal = "128M",
-    waiting_time: WaitingTime = "10",
-    frame_limit: FrameLimit = "64M",
-    open_limit: OpenLimit = "65536",
-    open_total: OpenTotal = "100000",
-    values_limit: ValuesLimit = "1000000",
-    bare_limit: BareLimit = "1000000",
-    keys_limit: KeysLimit = "1M",
-    keys_total: KeysTotal = "64M",
+    live: Wanted,
+    options: Annotated[Options, Members(*READING, *TIMES, *LIMITS)],
     colour: Colour = "auto",
 ) -> int:
     """Who talked to whom, in which protocol, how sure that is, and how it went."""
     names = [*(read_files or ()), *(files or ())]
-    wanted = Wanted(interfaces or (), capture_filter, buffer, snap, promiscuous, write_to, ring, stop, embed_keys)
-    options = library_options(
-        decode_as,
-        undecided_limit,
-        undecided_total,
-        waiting_limit,
-        waiting_total,
-        waiting_time,
-        frame_limit,
-        open_limit,
-        open_total,
-        values_limit,
-        bare_limit,
-        verbs,
-        answer_time=answer_time,
-        idle_time=idle_time,
-        closed_time=closed_time,
-        tracked_limit=tracked_limit,
-        keylog=key_logs(keylog, bool(interfaces)),
-        keys_limit=keys_limit,
-        keys_total=keys_total,
-    )
+    options = replace(options, keylog=key_logs(options.keylog, bool(live.interfaces)))
     asked = None if where is None else Asked(where, options)
-    if wanted.interfaces:
-        return _live(wanted, names, options, json, colour, asked)
-    check_without(wanted)
-    with Run(names, options, packet_limit(stop), colour, prints=False) as run:
+    if live.interfaces:
+        return _live(live, names, options, json, colour, asked)
+    check_without(live)
+    with Run(names, options, packet_limit(live.stop), colour, prints=False) as run:
         run.asked = asked
         run.each(_noting(run, asked))
         if json:

@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,26 +23,17 @@ from cli.keys import key_logs
 from cli.options import (
     OTHER,
     READ,
-    BareLimit,
     Colour,
-    DecodeAs,
-    FrameLimit,
-    KeyLogs,
-    OpenLimit,
-    UndecidedLimit,
-    ValuesLimit,
-    Verbs,
-    WaitingLimit,
-    WaitingTime,
-    library_options,
     nanoseconds,
     one_of,
     size,
     whole,
 )
 from cli.output import coloured, say, write_text
+from cli.parameters import READING, Members, gathers
 from cli.run import suspicion
 from dissect.errors import UsageError
+from dissect.options import Options, members
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,7 +53,9 @@ ROOM = 16 << 20
 """A disk with fewer bytes free is full."""
 
 
+@gathers
 def pipeline(
+    *,
     sources: Annotated[
         list[str] | None,
         typer.Argument(
@@ -134,19 +128,10 @@ def pipeline(
             show_default=False,
         ),
     ] = None,
-    decode_as: DecodeAs = None,
-    verbs: Verbs = None,
-    keylog: KeyLogs = None,
+    options: Annotated[Options, Members(*READING, *members("limits"))],
     split: Annotated[
         str, typer.Option("--split", metavar="SIZE", help="bytes of a capture that one task reads", rich_help_panel=READ)
     ] = "64M",
-    undecided_limit: UndecidedLimit = "1M",
-    waiting_limit: WaitingLimit = "16M",
-    waiting_time: WaitingTime = "10",
-    frame_limit: FrameLimit = "64M",
-    open_limit: OpenLimit = "65536",
-    values_limit: ValuesLimit = "1000000",
-    bare_limit: BareLimit = "1000000",
     master: Annotated[str, typer.Option("--master", metavar="URL", help="where Spark runs", rich_help_panel=SPARK)] = "local[*]",
     payload: Annotated[
         str,
@@ -186,22 +171,7 @@ def pipeline(
     from dissect.spark import places
 
     every_ns, settle_ns = nanoseconds("--every", every), nanoseconds("--settle", settle)
-    options = library_options(
-        decode_as,
-        undecided_limit,
-        "64M",
-        waiting_limit,
-        "128M",
-        waiting_time,
-        frame_limit,
-        open_limit,
-        "100000",
-        values_limit,
-        bare_limit,
-        verbs,
-        show_secrets=show_secrets,
-        keylog=tuple(map(places.normal, key_logs(keylog))),
-    )
+    options = replace(options, show_secrets=show_secrets, keylog=tuple(map(places.normal, key_logs(options.keylog))))
     split_size, part_count = size("--split", split), None if parts is None else whole("--parts", parts)
     if follow is not None:
         following.checked(follow, out)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,68 +14,40 @@ from cli.help import brief
 from cli.keys import key_logs
 from cli.live import LiveRun, Wanted, check_without, list_interfaces
 from cli.options import (
-    BYTES_AS,
     CLOCKS,
     FORMS,
     LIVE,
     OTHER,
     READ,
     SHOWN,
-    AnswerTime,
-    AutoStop,
-    BareLimit,
-    Buffer,
-    CaptureFilter,
-    ClosedTime,
     Colour,
-    DecodeAs,
-    EmbedKeys,
     Files,
-    FrameLimit,
-    IdleTime,
-    Interfaces,
     Json,
-    KeyLogs,
-    KeysLimit,
-    KeysTotal,
     ListInterfaces,
     Looks,
-    OpenLimit,
-    OpenTotal,
-    Promiscuous,
     ReadFiles,
-    RingBuffer,
-    Snap,
-    TrackedLimit,
-    UndecidedLimit,
-    UndecidedTotal,
-    ValuesLimit,
-    Verbs,
-    WaitingLimit,
-    WaitingTime,
-    WaitingTotal,
     Where,
-    WriteTo,
-    complete,
     field_names,
-    library_options,
     looks_of,
     one_of,
     packet_limit,
     whole,
 )
 from cli.output import columns, palette, write, write_text
+from cli.parameters import Members, gathers
 from cli.run import Asked, Run, about, blocks, lines_of
 from dissect.errors import UsageError
+from dissect.options import SETTINGS, Options
 
 if TYPE_CHECKING:
-    from dissect.model import Message, Options, Record
+    from dissect.model import Message, Record
     from dissect.render.fields import FieldLines
     from dissect.render.terminal import Palette
 
 
+@gathers
 def read(
-    context: typer.Context,
+    *,
     files: Files = None,
     read_files: ReadFiles = None,
     tree: Annotated[bool, typer.Option("-V", help="every field, with its bytes and where they are", rich_help_panel=SHOWN)] = False,
@@ -124,56 +97,16 @@ def read(
             autocompletion=lambda: list(CLOCKS),
         ),
     ] = "r",
-    exchanges: Annotated[
-        bool, typer.Option("--exchanges", help="a record for every request with its response, too", rich_help_panel=SHOWN)
-    ] = False,
-    bytes_as: Annotated[
-        str,
-        typer.Option(
-            "--bytes",
-            metavar="FORM",
-            help="byte values: hex, base64, text or omit",
-            rich_help_panel=SHOWN,
-            autocompletion=lambda: list(BYTES_AS),
-        ),
-    ] = "hex",
-    show_secrets: Annotated[bool, typer.Option("--show-secrets", help="passwords and tokens as they are", rich_help_panel=SHOWN)] = False,
     quiet: Annotated[bool, typer.Option("-q", help="only the closing line about the whole run", rich_help_panel=SHOWN)] = False,
     count: Annotated[
         str | None, typer.Option("-c", metavar="N", help="stop after N messages", rich_help_panel=READ, show_default=False)
     ] = None,
-    stop: AutoStop = None,
-    decode_as: DecodeAs = None,
-    verbs: Verbs = None,
-    keylog: KeyLogs = None,
-    interfaces: Interfaces = None,
+    live: Wanted,
     list_all: ListInterfaces = False,
-    capture_filter: CaptureFilter = None,
-    buffer: Buffer = "32M",
-    snap: Snap = "262144",
-    promiscuous: Promiscuous = False,
-    write_to: WriteTo = None,
-    embed_keys: EmbedKeys = False,
-    ring: RingBuffer = None,
-    answer_time: AnswerTime = "30",
-    idle_time: IdleTime = "3600",
-    closed_time: ClosedTime = "30",
-    tracked_limit: TrackedLimit = "20000",
+    options: Annotated[Options, Members(*SETTINGS)],
     line_buffered: Annotated[
         bool, typer.Option("-l", help="lines at once also into a pipe; they always come so, -l is a habit", rich_help_panel=LIVE)
     ] = False,
-    undecided_limit: UndecidedLimit = "1M",
-    undecided_total: UndecidedTotal = "64M",
-    waiting_limit: WaitingLimit = "16M",
-    waiting_total: WaitingTotal = "128M",
-    waiting_time: WaitingTime = "10",
-    frame_limit: FrameLimit = "64M",
-    open_limit: OpenLimit = "65536",
-    open_total: OpenTotal = "100000",
-    values_limit: ValuesLimit = "1000000",
-    bare_limit: BareLimit = "1000000",
-    keys_limit: KeysLimit = "1M",
-    keys_total: KeysTotal = "64M",
     colour: Colour = "auto",
     version: Annotated[bool, typer.Option("--version", help="the version", rich_help_panel=OTHER)] = False,
 ) -> int:
@@ -182,9 +115,8 @@ def read(
         return _version()
     if list_all:
         return list_interfaces()
-    wanted = Wanted(interfaces or (), capture_filter, buffer, snap, promiscuous, write_to, ring, stop, embed_keys)
-    if not wanted.interfaces:
-        check_without(wanted)
+    if not live.interfaces:
+        check_without(live)
     names = [*(read_files or ()), *(files or ())]
     if len(sys.argv) <= 1 and not names and sys.stdin.isatty():
         write_text(brief())
@@ -204,42 +136,23 @@ def read(
         raise UsageError(f"{'-e' if wanted_fields else '-E'} belongs to -T fields")
     looks = looks_of(manner or ())
     left = None if count is None else whole("-c", count)
-    shown_as = one_of("--bytes", bytes_as, BYTES_AS)
-    options = library_options(
-        decode_as,
-        undecided_limit,
-        undecided_total,
-        waiting_limit,
-        waiting_total,
-        waiting_time,
-        frame_limit,
-        open_limit,
-        open_total,
-        values_limit,
-        bare_limit,
-        verbs,
+    values = json or chosen or tree or dump
+    options = replace(
+        options,
         # Lines of text count them, or show what is text as such
-        bytes_as=shown_as if json or chosen or tree or dump else "hex",
-        show_secrets=show_secrets,
+        bytes_as=options.bytes_as if values else "hex",
         detail=tree or dump,
-        terse=not (json or chosen or tree or dump) and clock in ("r", "e"),
-        exchanges=exchanges,
-        answer_time=answer_time,
-        idle_time=idle_time,
-        closed_time=closed_time,
-        tracked_limit=tracked_limit,
-        keylog=key_logs(keylog, bool(interfaces)),
-        keys_limit=keys_limit,
-        keys_total=keys_total,
+        terse=not values and clock in ("r", "e"),
+        keylog=key_logs(options.keylog, bool(live.interfaces)),
     )
     asked = None if where is None else Asked(where, options)
     if asked is not None and asked.reads_fields:
-        options = complete(options)
+        options = replace(options, terse=False)
     lines = _lines(wanted_fields or (), looks, options) if chosen else None
     with (
-        LiveRun(wanted, names, options, colour)
-        if interfaces
-        else Run(names, options, packet_limit(stop), colour, left, prints=not quiet) as run
+        LiveRun(live, names, options, colour)
+        if live.interfaces
+        else Run(names, options, packet_limit(live.stop), colour, left, prints=not quiet) as run
     ):
 
         def failed(record: Record, what: str) -> None:
@@ -255,7 +168,7 @@ def read(
         elif json:
             show = _json(failed)
         else:
-            show, begin = _text(clock, palette(colour), tree, dump, show_secrets, run.inspector.gate.inside, failed)
+            show, begin = _text(clock, palette(colour), tree, dump, options.show_secrets, run.inspector.gate.inside, failed)
 
         def one(batch: list[Record]) -> bool:
             nonlocal left, begin

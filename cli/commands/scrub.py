@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.exits import ExitCode
-from cli.options import DecodeAs, Verbs, library_options
 from cli.output import say
+from cli.parameters import Members, gathers
 from cli.run import count
+from dissect.options import Options
 
 if TYPE_CHECKING:
     from dissect.scrub.run import Scrubbed, Wanted
@@ -27,7 +28,9 @@ OVERWRITTEN = "What is overwritten besides secrets"
 WORDS = {"secret": "secret", "payload": "body", "key": "name in bodies", "name": "name", "text": "text", "address": "address"}
 
 
+@gathers
 def scrub(
+    *,
     source: Annotated[str, typer.Argument(metavar="IN", help="the capture; - is standard input", show_default=False)],
     target: Annotated[str, typer.Argument(metavar="OUT", help="where it goes, in the same format, unpacked", show_default=False)],
     payloads: Annotated[
@@ -39,8 +42,7 @@ def scrub(
     addresses: Annotated[
         bool, typer.Option("--addresses", help="network and hardware addresses, and names of hosts", rich_help_panel=OVERWRITTEN)
     ] = False,
-    decode_as: DecodeAs = None,
-    verbs: Verbs = None,
+    options: Annotated[Options, Members("decode_as", "verbs")],
 ) -> int:
     """A copy of a capture that can be published: passwords and tokens overwritten."""
     from pathlib import Path
@@ -48,7 +50,6 @@ def scrub(
     from dissect.scrub.files import spooled
     from dissect.scrub.run import Wanted, scrub
 
-    options = library_options(decode_as, "1M", "64M", "16M", "128M", "10", "64M", "65536", "100000", "1000000", "1000000", verbs)
     wanted = Wanted(payloads, names, addresses)
     if source == "-":
         with spooled(sys.stdin.buffer) as file:

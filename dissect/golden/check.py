@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -151,7 +152,7 @@ def capture_source(capture: Path, options: Options) -> Source:
     """A file; raises `CaptureError` for one that cannot be read to its end, `InternalError` where we fail."""
 
     def give(normaliser: Normaliser) -> Said:
-        inspector = Inspector([open_capture(capture)], msgspec.structs.replace(options, bytes_as="raw", show_secrets=False))
+        inspector = Inspector([open_capture(capture)], replace(options, bytes_as="raw", show_secrets=False))
         for batch in inspector.batches():
             normaliser.take(batch)
         inspector.complain()

@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from mmap import mmap
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -102,7 +103,7 @@ def _scrub(source: str | Path | BinaryIO, file: BinaryIO, path: Path, wanted: Wa
     copy = copied(source, file, name)
     file.flush()
     plan = _Plan(wanted)
-    inspector = Inspector([open_capture(path, name=name)], msgspec.structs.replace(options, **_ALL))
+    inspector = Inspector([open_capture(path, name=name)], replace(options, **_ALL))
     if wanted.anything:
         inspector.gate = plan.gate = Listening(inspector.options, inspector.keys, plan.side)
     for batch in inspector.batches():

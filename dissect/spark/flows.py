@@ -20,6 +20,7 @@ from __future__ import annotations
 import gc
 import mmap
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cache, lru_cache
 from operator import itemgetter
 from pathlib import Path
@@ -214,7 +215,7 @@ def dissect(
     _of_store.cache_clear()
     # Not when the first key is wanted, since a store that fails is no reason to go on without
     key_log(options.keylog)
-    options = msgspec.structs.replace(options, exchanges=True, waiting_total=NO_TOTAL, undecided_total=NO_TOTAL, open_total=NO_TOTAL)
+    options = replace(options, exchanges=True, waiting_total=NO_TOTAL, undecided_total=NO_TOTAL, open_total=NO_TOTAL)
     reader = _Reader(paths or {})
     mark = (-1, -1)
     opened = _Opened(options, until)

@@ -15,6 +15,7 @@ import time
 import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -325,7 +326,7 @@ class Follow(Job):
         except (OSError, msgspec.MsgspecError) as error:
             raise UsageError(f"{place}: cannot be read: {error}") from error
         # Keys may come from elsewhere now
-        state.options = msgspec.structs.replace(state.options, keylog=fresh.options.keylog)
+        state.options = replace(state.options, keylog=fresh.options.keylog)
         for name, says in _SAYS.items():
             if msgspec.to_builtins(getattr(state, name)) != msgspec.to_builtins(getattr(fresh, name)):
                 raise UsageError(f"{self.out}: was begun with other options (another {says}); choose another --out")

@@ -8,6 +8,7 @@ import re
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -212,7 +213,7 @@ class Job:
     def options(self, found: Plan) -> Options:
         """What tasks dissect by. Keys of TLS are read where they are needed, from the captures too: none goes through Spark."""
         given = self.settings.options
-        return msgspec.structs.replace(given, keylog=(*given.keylog, *found.secrets))
+        return replace(given, keylog=(*given.keylog, *found.secrets))
 
     def dissect(self, work: Work, made: Sequence[Source], size: int, done: Collection[int] = (), depend: bool = False) -> None:
         """Write the parts that are not done, with a receipt for each: those of the tasks, and after them those that these send to.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import struct
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -213,7 +214,7 @@ def test_a_frame_stops_at_its_limit(name: str) -> None:
 def test_it_stops_at_the_same_place_with_details(name: str) -> None:
     case = CASES[name]
     plain, _ = decoded(case, SMALL)
-    detailed, stopped = decoded(case, msgspec.structs.replace(SMALL, detail=True))
+    detailed, stopped = decoded(case, replace(SMALL, detail=True))
     assert (detailed.fields, detailed.fault, list(detailed.notes)) == (plain.fields, plain.fault, list(plain.notes))
     assert type(detailed.fault) is Limited
     assert stopped.limit_hits == 1
@@ -244,7 +245,7 @@ def lengths(messages: list[Message]) -> list[int]:
 
 @pytest.mark.parametrize("detail", [False, True])
 def test_values_without_bytes_count_for_the_conversation(detail: bool) -> None:
-    options = msgspec.structs.replace(SMALL, detail=detail)
+    options = replace(SMALL, detail=detail)
     messages, dissector = told([(SERVER, nothings(9))] * 4, "rabbitmq-stream", None, options)
     assert lengths(messages) == [9, 9, 2, 0]
     assert [message.fault and message.fault.reason for message in messages] == [
@@ -305,7 +306,7 @@ def test_batches_do_not_show(tmp_path: Path) -> None:
     path = tmp_path / "c.pcap"
     names = ("AMQP list", "entries", "packed messages", "publishing ids")
     path.write_bytes(capture([*(CASES[name].frame for name in names), *[nothings(9)] * 3, *(CASES[name].frame for name in names)]))
-    options = msgspec.structs.replace(SMALL, decode_as=((5552, "rabbitmq-stream", None),))
+    options = replace(SMALL, decode_as=((5552, "rabbitmq-stream", None),))
     told_by_batch = []
     for rows in (1, 7, None):
         inspector = Inspector([open_capture(path)], options, rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def plain(files: Sequence[Path], options: Options | None = None) -> Lines:
             readers.append(open_capture(file))
         except CaptureError:
             readers.append(None)
-    inspector = Inspector(readers, msgspec.structs.replace(options or Options(), exchanges=True))  # type: ignore[arg-type]
+    inspector = Inspector(readers, replace(options or Options(), exchanges=True))  # type: ignore[arg-type]
     records = list(inspector.records())
     by_number = {record.number: record for record in records}
     found: Lines = {"messages": [], "exchanges": [], "gaps": []}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ def packets(files: Sequence[Path]) -> pa.Table:
 def in_lots(files: Sequence[Path], cuts: Sequence[int], options: Options = FOREVER, batch: int = 1000) -> Lines:
     """What the packets of some captures say that are cut there."""
     keys = plan([str(file) for file in files], 1 << 40).secrets
-    lots = Lots(msgspec.structs.replace(options, keylog=(*options.keylog, *keys)), batch)
+    lots = Lots(replace(options, keylog=(*options.keylog, *keys)), batch)
     all_packets = packets(files)
     for begin, end in zip([0, *cuts], [*cuts, None], strict=True):
         lots.add(all_packets[begin:end], end is None)
@@ -85,7 +86,7 @@ def in_lots(files: Sequence[Path], cuts: Sequence[int], options: Options = FOREV
 
 def at_once(files: Sequence[Path], options: Options = FOREVER) -> Lines:
     """What a plain run says."""
-    inspector = Inspector([open_capture(file) for file in files], msgspec.structs.replace(options, exchanges=True))
+    inspector = Inspector([open_capture(file) for file in files], replace(options, exchanges=True))
     records: list[Any] = list(inspector.records())
     found: Lines = {name: [] for name in tables.KINDS.values()}
     for record in records:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,7 @@ CHOSEN = (
     ids=lambda changes: "+".join(changes),
 )
 def test_options(changes: dict[str, Any]) -> None:
-    options = msgspec.structs.replace(FOREVER, **changes)
+    options = replace(FOREVER, **changes)
     for name in CHOSEN:
         path = GOLDEN / name
         cuts = places(packets([path]).num_rows, 5)

@@ -6,10 +6,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow.parquet
 import pytest
 
@@ -82,7 +82,7 @@ def test_a_conversation_that_failed_is_carried_on(path: Path, room: Callable[...
 @pytest.mark.usefixtures("barrier")
 def test_each_failure_is_told_once_whatever_the_lots_are(monkeypatch: pytest.MonkeyPatch) -> None:
     in_pairing(monkeypatch)
-    inspector = Inspector([open_capture(path) for path in OTHERS], msgspec.structs.replace(FOREVER, exchanges=True))
+    inspector = Inspector([open_capture(path) for path in OTHERS], replace(FOREVER, exchanges=True))
     list(inspector.records())
     expected = sorted((one.what, one.file, one.number) for one in inspector.reports)
     assert len(expected) > 3

@@ -6,6 +6,7 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import fields
 from enum import Enum
 from hashlib import blake2b
 from pathlib import Path
@@ -274,7 +275,7 @@ SIDE = [Side.__module__, "Side", list(Side.__struct_fields__)]
         ([["subprocess", "Popen", ["args"]]], [[state.OBJECT, 0, "true"]]),
         ([["dissect.capture.live", "Any", []]], []),
         ([["dissect.spark.state", "FunctionType", []]], []),
-        ([["dissect.model", "Options", list(Options.__struct_fields__)]], []),
+        ([["dissect.model", "Options", [one.name for one in fields(Options)]]], []),
         ([["dissect.inspector", "Inspector", []]], [[state.OBJECT, 0]]),
         ([["dissect.tcp.assembler", "Pool", ["total"]]], [[state.OBJECT, 0, 1]]),
         ([["dissect.pair", "Pairer", []]], [[state.OBJECT, 0]]),

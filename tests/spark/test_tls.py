@@ -7,6 +7,7 @@ import io
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def written(folder: Path, sent: Any, keys: bytes, lost: tuple[int, ...] = ()) ->
     capture, log = folder / "tls.pcap", folder / "keys.log"
     capture.write_bytes(Wire().send(sent).end().capture(lost))
     log.write_bytes(keys)
-    return capture, msgspec.structs.replace(FOREVER, keylog=(str(log),))
+    return capture, replace(FOREVER, keylog=(str(log),))
 
 
 @pytest.mark.parametrize(("name", "version", "suite"), CASES)
@@ -59,7 +60,7 @@ def test_key_updates_are_carried(tmp_path: Path) -> None:
     with OpenSSL(["-tls1_3", "-rev"]) as openssl:
         sent, keys = openssl.talk([b"one\n", b"K\n", b"two\n", b"K\n", b"K\n", b"three\n"])
     capture, options = written(tmp_path, sent, keys)
-    options = msgspec.structs.replace(options, decode_as=((5551, "mewbase", None),))
+    options = replace(options, decode_as=((5551, "mewbase", None),))
     expected = at_once([capture], options)
     assert expected["gaps"]
     assert in_lots([capture], list(range(1, packets([capture]).num_rows)), options) == expected
@@ -186,7 +187,7 @@ def test_a_store_that_fails_is_no_reason_to_go_on_without_keys(bucket: str, monk
         raise OSError(5, "slow down")
 
     monkeypatch.setattr(places.Remote, "read", failed)
-    options = msgspec.structs.replace(FOREVER, keylog=(place.name,))
+    options = replace(FOREVER, keylog=(place.name,))
     with pytest.raises(CaptureError, match="slow down"):
         list(flows.dissect(iter(()), options))
     monkeypatch.undo()

@@ -1,0 +1,131 @@
+"""Commands that share options take them as one value: `options: Annotated[Options, Members(*LIMITS)]` and `live: Wanted`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial, wraps
+from typing import Annotated, Any, get_args, get_type_hints
+
+import typer
+
+from cli.live import Wanted
+from cli.options import LIMITS as LIMITS_PANEL
+from cli.options import LIVE, READ, SHOWN, decode_rules, nanoseconds, one_of, size, whole
+from dissect.options import DEFAULTS, SETTINGS, Group, Options, Setting, members
+
+PANELS: dict[Group, str] = {
+    "shown": SHOWN,
+    "reading": READ,
+    "limits": LIMITS_PANEL,
+    "totals": LIMITS_PANEL,
+    "keys": LIMITS_PANEL,
+    "live": LIVE,
+}
+
+READING = members("reading")
+LIMITS = members("limits", "totals", "keys")
+TIMES = members("live")
+
+
+class Members:
+    """Which members of `Options` a command's `options` are set by its command line; all others have their defaults."""
+
+    def __init__(self, *names: str) -> None:
+        self.names = names
+
+
+def gathers(command: Callable[..., int]) -> Callable[..., int]:
+    """The command as typer may have it: each value that stands for many options is these options."""
+    signature = inspect.signature(command, eval_str=True)
+    found: list[inspect.Parameter] = []
+    made: dict[str, Callable[[Mapping[str, Any]], Any]] = {}
+    for parameter in signature.parameters.values():
+        wanted = [one for one in get_args(parameter.annotation) if isinstance(one, Members)]
+        if wanted:
+            found += [_parameter(name, SETTINGS[name]) for name in wanted[0].names]
+            made[parameter.name] = partial(_options, wanted[0].names)
+        elif parameter.annotation is Wanted:
+            hints = get_type_hints(Wanted, include_extras=True)
+            found += [_keyword(name, hints[name], Wanted._field_defaults[name]) for name in Wanted._fields]
+            made[parameter.name] = _wanted
+        else:
+            found.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @wraps(command)
+    def call(**given: Any) -> int:
+        values = {name: make(given) for name, make in made.items()}
+        return command(**{name: given[name] for name in signature.parameters if name in given}, **values)
+
+    vars(call).pop("__wrapped__")
+    call.__annotations__ = {one.name: one.annotation for one in found}
+    call.__signature__ = signature.replace(parameters=found)  # type: ignore[attr-defined]
+    return call
+
+
+def _keyword(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=annotation, default=default)
+
+
+def _parameter(name: str, setting: Setting) -> inspect.Parameter:
+    option = partial(typer.Option, setting.option, help=setting.help, rich_help_panel=PANELS[setting.group])
+    default = DEFAULTS[name]
+    match setting.written:
+        case "flag":
+            return _keyword(name, Annotated[bool, option()], default)
+        case "rules" | "files":
+            return _keyword(name, Annotated[list[str] | None, option(metavar=setting.metavar, show_default=False)], None)
+        case "list":
+            names = list(setting.choices)
+            return _keyword(
+                name, Annotated[str | None, option(metavar=setting.metavar, show_default=False, autocompletion=lambda: names)], None
+            )
+        case "choice":
+            choices = list(setting.choices)
+            return _keyword(name, Annotated[str, option(metavar=setting.metavar, autocompletion=lambda: choices)], default)
+        case written:
+            return _keyword(name, Annotated[str, option(metavar=setting.metavar)], _text(written, default))
+
+
+def _text(written: str, value: int) -> str:
+    """A default as one would write it."""
+    if written == "seconds":
+        return f"{value / 1e9:g}"
+    if written == "size":
+        for unit, letter in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
+            if not value % unit:
+                return f"{value // unit}{letter}"
+    return str(value)
+
+
+def _options(names: tuple[str, ...], given: Mapping[str, Any]) -> Options:
+    return Options(**{name: _value(SETTINGS[name], given[name]) for name in names})
+
+
+def _value(setting: Setting, given: Any) -> Any:
+    """What was written, as the library takes it."""
+    match setting.written:
+        case "size":
+            return size(setting.option, given)
+        case "count":
+            return whole(setting.option, given)
+        case "seconds":
+            return nanoseconds(setting.option, given)
+        case "choice":
+            return one_of(setting.option, given, setting.choices)
+        case "rules":
+            return decode_rules(given or ())
+        case "files":
+            return tuple(given or ())
+        case "list":
+            if given is None:
+                return None
+            from dissect.protocols.seastar.verbs import load_verbs
+
+            return load_verbs(given)
+        case "flag":
+            return given
+
+
+def _wanted(given: Mapping[str, Any]) -> Wanted:
+    return Wanted(**{name: given[name] for name in Wanted._fields})

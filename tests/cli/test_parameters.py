@@ -1,0 +1,60 @@
+"""Options that are declared once: what commands take, what they make of it, and what the README says of them."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+
+from cli.live import Wanted
+from cli.parameters import Members, gathers
+from dissect.errors import UsageError
+from dissect.options import SETTINGS, Options
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def made(**given: Any) -> tuple[Options, Wanted]:
+    """What a command that takes everything is given for this command line."""
+    seen = []
+
+    @gathers
+    def command(*, options: Annotated[Options, Members(*SETTINGS)], live: Wanted) -> int:
+        seen.append((options, live))
+        return 0
+
+    signature = command.__signature__  # type: ignore[attr-defined]
+    command(**{name: parameter.default for name, parameter in signature.parameters.items()} | given)
+    return seen[0]
+
+
+def test_what_nobody_sets_has_its_default() -> None:
+    assert made() == (Options(), Wanted())
+
+
+def test_what_was_written_is_what_the_library_takes() -> None:
+    options, live = made(
+        frame_limit="3K", answer_time_ns="0.5", open_total="7", show_secrets=True, decode_as=["tcp.port==9,mewbase"], interfaces=["lo"]
+    )
+    assert options == Options(
+        frame_limit=3072, answer_time_ns=500_000_000, open_total=7, show_secrets=True, decode_as=((9, "mewbase", None),)
+    )
+    assert live == Wanted(interfaces=["lo"])
+
+
+@pytest.mark.parametrize(("name", "text"), [("frame_limit", "3X"), ("open_total", "0"), ("waiting_time_ns", "soon"), ("bytes_as", "raw")])
+def test_what_cannot_be_is_told_with_its_option(name: str, text: str) -> None:
+    with pytest.raises(UsageError, match=rf"^{SETTINGS[name].option} {text}: "):
+        made(**{name: text})
+
+
+def test_the_readme_has_the_defaults() -> None:
+    signature = gathers(_everything).__signature__  # type: ignore[attr-defined]
+    rows = dict(re.findall(r"^\| `(--[a-z-]+) [A-Z]+` \| ([^ |]+) ?s? \|", README.read_text(), re.M))
+    told = {setting.option: signature.parameters[name].default for name, setting in SETTINGS.items() if setting.option in rows}
+    assert {option: rows[option] for option in told} == told
+    assert {"--timeout", "--tracked-limit", "--keys-limit", "--frame-limit", "--values-limit"} <= set(told)
+
+
+def _everything(*, options: Annotated[Options, Members(*SETTINGS)]) -> int:
+    raise AssertionError(options)
