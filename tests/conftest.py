@@ -4,6 +4,7 @@ A bug ends a test loudly instead of costing one conversation: the barrier is off
 """
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -11,6 +12,10 @@ from hypothesis import HealthCheck, settings
 from dissect.errors import BARRIER
 
 os.environ[BARRIER] = "off"
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # As under nohup or behind a shell's &; the processes that tests interrupt would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("default", derandomize=True, deadline=None, max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("large", deadline=None, max_examples=5000, suppress_health_check=[HealthCheck.too_slow])
