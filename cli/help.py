@@ -16,6 +16,7 @@ EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
         ("streamdump -V -c 3 capture.pcap", "the first three with every field and its bytes"),
         ("streamdump -Y 'outcome == refused' capture.pcap", "only what answers no"),
         ("streamdump -T fields -e name -e latency capture.pcap", "chosen values, tabs between"),
+        ("streamdump -w small.pcapng -Y 'latency > 50ms' capture.pcap", "the packets of these conversations"),
         ("streamdump --json capture.pcap | jq .name", "JSON Lines for other programs"),
         ("streamdump conversations capture.pcap", "who talked to whom, in which protocol"),
         ("streamdump -i any", "while it happens, on the known ports"),

@@ -70,10 +70,15 @@ class Wanted(NamedTuple):
     stop: AutoStop = None
 
 
-def check_without(wanted: Wanted) -> None:
-    """Options of live capture make no sense for files."""
-    options = ((wanted.expression, "-f"), (wanted.write, "-w"), (wanted.ring, "-b"), (wanted.promiscuous, "--promiscuous"))
-    for given, option in (*options, (wanted.embed, "--embed-keys")):
+def check_without(wanted: Wanted, writes: bool = False) -> None:
+    """Options of live capture make no sense for files; `writes`: -w does."""
+    options = (
+        (wanted.expression, "-f"),
+        (None if writes else wanted.write, "-w"),
+        (wanted.ring, "-b"),
+        (wanted.promiscuous, "--promiscuous"),
+    )
+    for given, option in (*options, (wanted.embed and not writes, "--embed-keys")):
         if given not in (None, False, [], ()):
             raise UsageError(f"{option} belongs to live capture; name an interface with -i, or see streamdump -D")
 

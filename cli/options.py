@@ -14,7 +14,7 @@ from dissect.errors import UsageError
 if TYPE_CHECKING:
     from dissect.protocols.base import Protocol
 
-SHOWN, READ, LIVE, LIMITS, OTHER = "What is shown", "What is read", "Live capture", "Limits", "Other"
+SHOWN, READ, WRITTEN, LIVE, LIMITS, OTHER = "What is shown", "What is read", "What is written", "Live capture", "Limits", "Other"
 
 
 WHEN = ("auto", "always", "never")
@@ -109,12 +109,26 @@ Promiscuous = Annotated[bool, typer.Option("--promiscuous", help="also frames fo
 WriteTo = Annotated[
     str | None,
     typer.Option(
-        "-w", metavar="FILE", help="write the packets as captured (secrets too), as pcapng", rich_help_panel=LIVE, show_default=False
+        "-w",
+        metavar="FILE",
+        help="write the packets as captured (secrets too), as pcapng",
+        rich_help_panel=WRITTEN,
+        show_default=False,
+    ),
+]
+OnlyMatching = Annotated[
+    bool,
+    typer.Option(
+        "--only-matching",
+        help="-w of files writes the packets of what -Y shows alone, not their whole conversations",
+        rich_help_panel=WRITTEN,
     ),
 ]
 EmbedKeys = Annotated[
     bool,
-    typer.Option("--embed-keys", help="-w writes the keys of TLS conversations, too: who has the file can read them", rich_help_panel=LIVE),
+    typer.Option(
+        "--embed-keys", help="-w writes the keys of TLS conversations, too: who has the file can read them", rich_help_panel=WRITTEN
+    ),
 ]
 RingBuffer = Annotated[
     list[str] | None,

@@ -19,13 +19,14 @@ from dissect.errors import CaptureError, MissingCodec, Report, UsageError, bug
 if TYPE_CHECKING:
     from dissect.capture.files import Reader
     from dissect.capture.link import Counters
+    from dissect.capture.spool import Twice
     from dissect.inspector import Inspector
     from dissect.model import ConversationRow, Options, Record
     from dissect.render.summary import Lines
 
 COMMANDS = ("check", "conversations", "pipeline", "protocols", "schema", "scrub")
 
-STOPPED = "stopped by -c"
+STOPPED, INTERRUPTED = "stopped by -c", "interrupted"
 
 PORTS_NAMED = 4
 """For so many ports of conversations that are not read the closing line says how to have them read."""
@@ -117,8 +118,10 @@ class Run:
         colour: str = "auto",
         messages: int | None = None,
         prints: bool = True,
+        twice: bool = False,
     ) -> None:
-        """`packets` and `messages`: how many are enough; the one who shows the messages counts them. `prints`: results come meanwhile."""
+        """`packets` and `messages`: how many are enough; the one who shows the messages counts them. `prints`: results come meanwhile.
+        `twice`: the captures can be read `again`."""
         from dissect.capture.files import open_capture
         from dissect.inspector import Inspector
 
@@ -138,9 +141,17 @@ class Run:
         self.warn = warner()
         self.asked: Asked | None = None
         """What -Y asks for, whose count the closing line has."""
+        self._inputs: list[Twice] = []
         for file in files:
             try:
-                self.readers.append(open_capture(file))
+                if twice:
+                    from dissect.capture.spool import Twice
+
+                    one = Twice(file)
+                    self.readers.append(one.first())
+                    self._inputs.append(one)
+                else:
+                    self.readers.append(open_capture(file))
             except CaptureError as error:
                 self.errors.append(error)
         self.inspector: Inspector = Inspector(self.readers, options, bare=True)
@@ -170,25 +181,39 @@ class Run:
                 del batch
                 progress.step()
         except KeyboardInterrupt:
-            self.stopped = "interrupted"
+            self.stopped = INTERRUPTED
         finally:
             progress.close()
+
+    def again(self) -> list[Reader | None]:
+        """The captures opened once more; None for one that cannot be any more, which is told at the end."""
+        found: list[Reader | None] = []
+        for one in self._inputs:
+            try:
+                found.append(one.again())
+            except CaptureError as error:
+                found.append(None)
+                self.errors.append(error)
+        return found
 
     def tell(self, *more: Report) -> None:
         """Say what there is to report of bugs of ours."""
         self.inspector.reports += more
         self.bugs.tell(self.inspector.reports, [reader.name for reader in self.readers])
 
-    def end(self, quiet: bool = False, table: bool = False) -> ExitCode:
-        """Say what there is to say on standard error; the exit code. `table`: the conversations themselves are the output."""
+    def end(self, quiet: bool = False, table: bool = False, more: Sequence[str] = ()) -> ExitCode:
+        """Say what there is to say on standard error, `more` of it besides what was read; the exit code. `table`: the conversations
+        themselves are the output."""
         if self.readers and not quiet:
             said = self._summary(table)
             self.tell()
             say(said)
+        for text in more:
+            say(text)
         errors = self.errors + self.inspector.errors
         for error in errors:
             say(f"{error}{_advice(error)}")
-        if self.stopped == "interrupted" and not self.inspector.counters.packets:
+        if self.stopped == INTERRUPTED and not self.inspector.counters.packets:
             return ExitCode.INTERRUPTED
         if any(isinstance(error, MissingCodec) for error in errors):
             return ExitCode.USAGE

@@ -13,6 +13,7 @@ import numpy as np
 from dissect.capture.files import part
 from dissect.capture.link import LinkParser
 from dissect.capture.merge import merge
+from dissect.capture.pick import Flow
 from dissect.detect import BY_NAME, Detector, Suspicion, forced
 from dissect.errors import CaptureError, Failure, InternalError, Report, bug
 from dissect.model import Chunk, ConversationRow, Exchange, Gap, Hole, Options, PacketBatch, Record, SegmentBatch, Verdict
@@ -369,6 +370,14 @@ class Inspector:
                 yield [_row(number + index, tracked)]
             except Exception as error:
                 self._report_once(Report(bug(error), "the row of a conversation is missing"))
+
+    def flows(self) -> Iterator[Flow]:
+        """What tells the packets of each conversation; not after `age` has dropped some."""
+        for tracked in self.conversations:
+            yield Flow(tracked.tcp.index, tracked.tcp.endpoints, tracked.tcp.first[0])
+        for index, key in self._tcp.bare():
+            bare = self._tcp.bare_delivery(key).conversation
+            yield Flow(index, bare.endpoints, bare.first[0])
 
     def count(self) -> int:
         """How many conversations there are, those that `age` dropped among them."""

@@ -25,6 +25,7 @@ from cli.options import (
     Json,
     ListInterfaces,
     Looks,
+    OnlyMatching,
     ReadFiles,
     Where,
     field_names,
@@ -40,6 +41,7 @@ from dissect.errors import UsageError
 from dissect.options import SETTINGS, Options
 
 if TYPE_CHECKING:
+    from cli.writing import Selection
     from dissect.model import Message, Record
     from dissect.render.fields import FieldLines
     from dissect.render.terminal import Palette
@@ -103,6 +105,7 @@ def read(
     ] = None,
     live: Wanted,
     list_all: ListInterfaces = False,
+    only_matching: OnlyMatching = False,
     options: Annotated[Options, Members(*SETTINGS)],
     line_buffered: Annotated[
         bool, typer.Option("-l", help="lines at once also into a pipe; they always come so, -l is a habit", rich_help_panel=LIVE)
@@ -115,8 +118,11 @@ def read(
         return _version()
     if list_all:
         return list_interfaces()
+    writes = not live.interfaces and live.write is not None
     if not live.interfaces:
-        check_without(live)
+        check_without(live, writes)
+    if only_matching and not writes:
+        raise UsageError("--only-matching belongs to -w FILE and captures that are read")
     names = [*(read_files or ()), *(files or ())]
     if len(sys.argv) <= 1 and not names and sys.stdin.isatty():
         write_text(brief())
@@ -149,16 +155,23 @@ def read(
     if asked is not None and asked.reads_fields:
         options = replace(options, terse=False)
     lines = _lines(wanted_fields or (), looks, options) if chosen else None
+    quiet = quiet or (writes and not (forms or tree or dump))
+    selection = None
+    if writes and live.write is not None:
+        options = replace(options, terse=False)
+        selection = _selection(live.write, names, asked is not None or left is not None, only_matching, live.embed)
     with (
         LiveRun(live, names, options, colour)
         if live.interfaces
-        else Run(names, options, packet_limit(live.stop), colour, left, prints=not quiet) as run
+        else Run(names, options, packet_limit(live.stop), colour, left, prints=not quiet, twice=writes) as run
     ):
 
         def failed(record: Record, what: str) -> None:
             run.tell(about(record, what))
 
         run.asked = asked
+        if selection is not None:
+            selection.listen(run.inspector)
         show: Callable[[list[Record]], None] = _nothing
         begin: Callable[[Record], None] | None = None
         if quiet:
@@ -177,16 +190,26 @@ def read(
                 begin = None
             if lines is not None:
                 lines.columns.learn(batch)
+            whole = batch
             if asked is not None:
                 batch = asked.select(batch, failed)
             if left is not None:
-                batch, left = _first(batch, left)
+                batch, left = _first(batch, left) if left else ([], 0)
+            if selection is not None:
+                selection.note(whole, batch)
             if batch:
                 show(batch)
-            return left == 0
+            # What is written of a conversation may be behind the last message that is shown
+            return left == 0 and selection is None
 
         run.each(one)
-        return run.end()
+        return run.end(more=selection.write(run)) if selection is not None and isinstance(run, Run) else run.end()
+
+
+def _selection(path: str, names: Sequence[str], some: bool, alone: bool, keys: bool) -> Selection:
+    from cli.writing import Selection
+
+    return Selection(path, names, some, alone, keys)
 
 
 def _nothing(batch: list[Record]) -> None:

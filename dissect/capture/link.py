@@ -122,6 +122,17 @@ class Rows(NamedTuple):
     wire: Ints
 
 
+class Piece(NamedTuple):
+    """Which segment a fragment is part of, as the packet says that completed it."""
+
+    flow: bytes
+    order: int
+    reverse: bool
+    number: int
+    file: int
+    wire: int
+
+
 class LinkParser:
     """Turns packets into TCP segments; remembers fragments and, for "any" captures, packets that come twice.
 
@@ -136,6 +147,8 @@ class LinkParser:
         self.fragments: list[tuple[int, int, int, int]] = []
         """Fragments of TCP datagrams: row, place in the buffer, captured length and length on the wire of the IP packet."""
         self.sightings: Sightings | None = None
+        self.pieces: dict[int, Piece] | None = None
+        """Where somebody wants it: by the order of the packet, the fragments of TCP datagrams that others completed."""
         self._odd: OddPackets | None = None
         self._duplicates = Duplicates()
 
@@ -181,18 +194,18 @@ class LinkParser:
             counters.undecoded += unclear
             counters.not_tcp += len(kind) - known - unclear - int(np.count_nonzero(kind == DUPLICATE))
         if odd:
-            buffer, singles = self._row_by_row(batch, np.sort(np.concatenate(odd)), ip, room, sent)
+            buffer, singles = self._row_by_row(batch, np.sort(np.concatenate(odd)), ip, room, sent, first_order)
             if singles is not None:
                 parts.append(singles)
         return _join(batch, buffer, first_order, parts)
 
-    def _row_by_row(self, batch: PacketBatch, rows: Ints, ip: Ints, room: Ints, sent: Ints) -> tuple[bytes, Rows | None]:
+    def _row_by_row(self, batch: PacketBatch, rows: Ints, ip: Ints, room: Ints, sent: Ints, first_order: int) -> tuple[bytes, Rows | None]:
         """The segments of odd packets, and the buffer with the reassembled datagrams appended."""
         # dpkt takes a tenth of the time to start, and most captures have no such packet
-        from dissect.capture.odd import NOT_TCP, UNDECODED, WAITS, OddPackets, Unjoined
+        from dissect.capture.odd import NOT_TCP, UNDECODED, WAITS, OddPackets, Traced, Unjoined
 
         if self._odd is None:
-            self._odd = Unjoined() if self.stateless else OddPackets()
+            self._odd = Unjoined() if self.stateless else OddPackets() if self.pieces is None else Traced()
         counters = self.counters
         buffer = batch.buffer
         appended: list[bytes] = []
@@ -202,6 +215,8 @@ class LinkParser:
         for row in rows.tolist():
             start = int(ip[row])
             packet = buffer[start : start + int(room[row])]
+            if self.pieces is not None:
+                self._odd.mark = first_order + row  # type: ignore[attr-defined]
             found = self._odd.packet(packet, int(sent[row]), int(batch.time_ns[row]))
             if found is NOT_TCP:
                 counters.not_tcp += 1
@@ -214,6 +229,10 @@ class LinkParser:
             else:
                 assert not isinstance(found, str)
                 if found.datagram is not None:
+                    if self.pieces is not None:
+                        number, file = int(batch.number[row]), int(batch.file[row])
+                        piece = Piece(found.flow, first_order + row, found.reverse, number, file, found.wire)
+                        self.pieces.update(dict.fromkeys(self._odd.joined, piece))  # type: ignore[attr-defined]
                     counters.fragments += 1
                     counters.reassembled += 1
                     appended.append(found.datagram)

@@ -232,6 +232,30 @@ class Unjoined(OddPackets):
         return WAITS
 
 
+class Traced(OddPackets):
+    """Also tells which packets brought the fragments of a datagram."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mark = 0
+        """What the packet that comes next is called."""
+        self.joined: list[int] = []
+        """The packets before the last one that the datagram was put together from which that one completed."""
+        self._marks: dict[Hashable, list[int]] = {}
+
+    def _fragment(
+        self, key: Hashable, header: bytes, following: int, offset: int, more: bool, data: bytes, size: int, time_ns: int
+    ) -> Segment | Outcome:
+        found = super()._fragment(key, header, following, offset, more, data, size, time_ns)
+        if found is WAITS and key in self._waiting:
+            self._marks.setdefault(key, []).append(self.mark)
+        return found
+
+    def _drop(self, key: Hashable) -> None:
+        super()._drop(key)
+        self.joined = self._marks.pop(key, [])
+
+
 _UNJOINED = Unjoined()
 
 

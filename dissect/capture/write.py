@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import struct
 from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 from pathlib import Path
 from stat import S_IFLNK, S_IFMT, S_IFREG
 from time import gmtime, strftime
@@ -44,11 +46,13 @@ class Writer:
     With a `ring` the files are named as other tools do: NAME_00001_20240131235959.pcapng, by number and UTC of the first packet.
     """
 
-    def __init__(self, path: str, link: int, interface: str, snap: int, ring: Ring | None = None) -> None:
+    def __init__(self, path: str, link: int | None = None, interface: str = "", snap: int = 0, ring: Ring | None = None) -> None:
+        """Of the interface `link` is the type; without it `add_interface` names all of them."""
         self.path = Path(path)
         self.written = 0
         """Bytes of all files so far."""
-        self._head = _head(link, interface, snap)
+        self._head = _section()
+        self._interfaces = 0
         self._ring = ring
         self._secrets = b""
         """Secrets that wait for the first file of a ring."""
@@ -57,12 +61,21 @@ class Writer:
         self._since = 0
         self._number = 0
         self._kept: deque[Path] = deque()
+        if link is not None:
+            self.add_interface(link, interface, snap)
         if ring is None:
             self._open(self.path)
         else:
-            # What cannot be written should show before the first packet.
-            if not os.access(self.path.parent, os.W_OK | os.X_OK):
-                raise UsageError(f"-w {self.path}: {self.path.parent} is no directory in which files can be made")
+            _check_folder(self.path)
+
+    def add_interface(self, link: int, name: str, snap: int) -> int:
+        """The number of a further interface, in this file and those that follow."""
+        block = _interface(link, name, snap)
+        self._head += block
+        if self._file >= 0:
+            self._put(block)
+        self._interfaces += 1
+        return self._interfaces - 1
 
     def fitting(self, batch: PacketBatch, size: int) -> tuple[int, bool]:
         """How many packets of a batch can be written until the files have `size` bytes, the one that gets there included; whether they
@@ -73,20 +86,21 @@ class Writer:
         before = int(np.searchsorted(ends, size))
         return min(before + 1, len(batch)), before < len(batch)
 
-    def write(self, batch: PacketBatch) -> None:
-        """Adds packets; on disk when this returns."""
+    def write(self, batch: PacketBatch, interfaces: Sequence[int] | None = None) -> None:
+        """Adds packets, all of the first interface or each of its own; on disk when this returns."""
         ring = self._ring
         parts: list[bytes] = []
         held = 0
         buffer = batch.buffer
-        rows = zip(batch.time_ns.tolist(), batch.offset.tolist(), batch.captured.tolist(), batch.wire.tolist(), strict=True)
-        for time_ns, offset, captured, wire in rows:
+        seen_on: Iterable[int] = repeat(0) if interfaces is None else interfaces
+        rows = zip(batch.time_ns.tolist(), batch.offset.tolist(), batch.captured.tolist(), batch.wire.tolist(), seen_on, strict=False)
+        for time_ns, offset, captured, wire, interface in rows:
             if ring is not None and (self._file < 0 or self._full(ring, held, time_ns)):
                 self._put(b"".join(parts))
                 parts, held = [], 0
                 self._next(ring, time_ns)
             total = OVERHEAD + captured + (-captured & 3)
-            parts.append(struct.pack("<7I", ENHANCED, total, 0, time_ns >> 32, time_ns & 0xFFFF_FFFF, captured, wire))
+            parts.append(struct.pack("<7I", ENHANCED, total, interface, time_ns >> 32, time_ns & 0xFFFF_FFFF, captured, wire))
             parts.append(buffer[offset : offset + captured])
             parts.append(bytes(-captured & 3) + struct.pack("<I", total))
             held += total
@@ -100,6 +114,10 @@ class Writer:
             self._secrets = text
         elif text:
             self._put(_block(SECRETS, struct.pack("<II", TLS_KEYS, len(text)) + text + bytes(-len(text) & 3)))
+
+    def finish(self) -> None:
+        """Ends the file."""
+        self._shut()
 
     def close(self, time_ns: int, received: int, dropped: int) -> None:
         """Ends the file with what became of the packets."""
@@ -151,10 +169,30 @@ class Writer:
             self._file = -1
 
 
+def check(path: str) -> None:
+    """Raises `UsageError` for a file that could not be written: that should show before the first packet."""
+    target = Path(path)
+    if target.is_symlink() and not _is_of_system(target):
+        raise UsageError(f"-w {path}: a symbolic link, which is not followed; name the file itself")
+    if target.is_dir():
+        raise UsageError(f"-w {path}: cannot be written: is a directory")
+    if not target.exists():
+        _check_folder(target)
+
+
+def _check_folder(path: Path) -> None:
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise UsageError(f"-w {path}: {path.parent} is no directory in which files can be made")
+
+
+def _is_of_system(path: Path) -> bool:
+    """Whether a link is the system's: /dev/stdout and what a shell makes of `>(...)`."""
+    return os.path.realpath(path.parent) in ("/dev", f"/proc/{os.getpid()}/fd")
+
+
 def _create(path: Path) -> int:
     """Opens a new file in place of the one that is there, but a FIFO or a device as it is."""
-    if os.path.realpath(path.parent) in ("/dev", f"/proc/{os.getpid()}/fd"):
-        # Links there, /dev/stdout and what a shell makes of `>(...)`, are the system's.
+    if _is_of_system(path):
         return os.open(path, os.O_WRONLY | os.O_TRUNC)
     try:
         kind = S_IFMT(path.lstat().st_mode)
@@ -172,12 +210,15 @@ def _sizes(batch: PacketBatch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return OVERHEAD + batch.captured + (-batch.captured & 3)
 
 
-def _head(link: int, interface: str, snap: int) -> bytes:
+def _section() -> bytes:
     section = struct.pack("<IHHq", 0x1A2B3C4D, 1, 0, -1) + _option(APPLICATION, b"streamdump")
-    described = (
-        struct.pack("<HHI", link, 0, snap) + _option(INTERFACE_NAME, interface.encode()) + _option(RESOLUTION, bytes((NANOSECONDS,)))
-    )
-    return _block(SECTION, section + _option(END_OF_OPTIONS, b"")) + _block(INTERFACE, described + _option(END_OF_OPTIONS, b""))
+    return _block(SECTION, section + _option(END_OF_OPTIONS, b""))
+
+
+def _interface(link: int, name: str, snap: int) -> bytes:
+    called = name.encode("utf-8", "replace")
+    described = struct.pack("<HHI", link, 0, snap) + _option(INTERFACE_NAME, called) + _option(RESOLUTION, bytes((NANOSECONDS,)))
+    return _block(INTERFACE, described + _option(END_OF_OPTIONS, b""))
 
 
 def _option(code: int, value: bytes) -> bytes:

@@ -100,6 +100,7 @@ class Gate:
         if stage is None:
             return items
         conversation, closed = delivery.conversation, delivery.closed
+        self.keys.asking = conversation.index
         items = stage.feed(items, end)
         if closed is None and not stage.waiting:
             # Keys came after the end

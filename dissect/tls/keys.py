@@ -82,6 +82,10 @@ class KeyLog:
         """Counts what was learned."""
         self.asked: bytes | None = None
         """Where somebody wants them, the secrets that were asked for and found, as lines, once each."""
+        self.sessions_of: dict[int, set[bytes]] | None = None
+        """Where somebody wants them, by conversation the sessions of which a secret was asked for and found."""
+        self.asking = -1
+        """The conversation that asks."""
         self._told: set[tuple[bytes, int]] = set()
         self.tried: dict[tuple[str, int, int, bytes, bool], Any] = {}
         """What opens records of sessions that any connection may be."""
@@ -125,6 +129,8 @@ class KeyLog:
                         self._told.clear()
                     self._told.add((random, number))
                     self.asked += _line(random, number, secret)
+                if self.sessions_of is not None:
+                    self.sessions_of.setdefault(self.asking, set()).add(random)
                 return secret, order
         return None
 

@@ -1,0 +1,136 @@
+"""`-w FILE` of files: what is asked for is noted as the captures are read; then they are read again and its packets are written."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cli.run import INTERRUPTED, count
+from dissect.capture.pick import Pick, Spot, copy
+from dissect.capture.write import Writer, check
+from dissect.errors import UsageError
+from dissect.model import Exchange, Message
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from cli.run import Run
+    from dissect.inspector import Inspector
+    from dissect.model import Record
+
+OPEN, ANSWERED = 1 << 17, 1 << 12
+"""Requests without a response, and messages of late, of which it is remembered with which packets they came."""
+
+END = 1 << 62
+"""Behind all packets of a file."""
+
+
+class Selection:
+    """What `-w` writes: whole conversations, or the packets of some records."""
+
+    def __init__(self, path: str, names: Iterable[str], some: bool, alone: bool, keys: bool) -> None:
+        """`some`: not all conversations; `alone`: the packets of matches alone; `keys`: those of TLS, too. Raises `UsageError` for what
+        could not be written."""
+        if path == "-":
+            raise UsageError("-w - : packets are written to files only; standard output has the messages")
+        check(path)
+        target = Path(path)
+        if any(target.exists() and Path(name).exists() and Path(name).samefile(target) for name in names):
+            raise UsageError(f"-w {path}: is an input, which is never overwritten")
+        self.path = path
+        self._keys = keys
+        self._wanted: set[int] | None = set() if some else None
+        self._spots: list[Spot] | None = [] if alone else None
+        self._open: OrderedDict[int, list[Spot]] = OrderedDict()
+        self._late: OrderedDict[int, list[Spot]] = OrderedDict()
+        self._before: dict[tuple[int, str], Spot] = {}
+        self._forgotten = 0
+
+    def listen(self, inspector: Inspector) -> None:
+        """Have noted by the one who reads the captures first what writing takes."""
+        inspector.link.pieces = {}
+        if self._keys:
+            inspector.keys.sessions_of = {}
+
+    def note(self, records: Iterable[Record], wanted: Iterable[Record]) -> None:
+        """Take note of all records that came, and of those among them that are asked for."""
+        if self._wanted is not None:
+            self._wanted.update([record.conversation for record in wanted])
+        if self._spots is None:
+            return
+        asked = {record.number for record in wanted}
+        for record in records:
+            found: list[Spot] = []
+            if isinstance(record, Message):
+                found = self._of(record)
+                if record.kind == "request":
+                    _keep(self._open, record.number, found, OPEN)
+                else:
+                    _keep(self._late, record.number, found, ANSWERED)
+                answered = None if record.request is None else self._open.pop(record.request, None)
+                if answered is not None:
+                    _keep(self._late, record.request or 0, answered, ANSWERED)
+            elif isinstance(record, Exchange):
+                for number in (record.request, record.response):
+                    if number is not None:
+                        spots = self._open.pop(number, None) or self._late.get(number, [])
+                        self._forgotten += record.number in asked and not spots
+                        found += spots
+            if record.number in asked:
+                self._spots += found
+
+    def _of(self, message: Message) -> list[Spot]:
+        """The packets of a message; of one that began in an earlier file from the message before on."""
+        first, last = message.packets
+        side = message.conversation, message.src
+        before = self._before.get(side)
+        self._before[side] = spot = Spot(*side, message.file, last, last)
+        if first is not None:
+            return [spot._replace(first=first)]
+        begin = before or spot._replace(file=0, last=1)
+        files = range(begin.file, message.file + 1)
+        return [
+            spot._replace(file=one, first=begin.last if one == begin.file else 1, last=last if one == message.file else END)
+            for one in files
+        ]
+
+    def write(self, run: Run) -> list[str]:
+        """Write the packets; what is to be said of that."""
+        if not run.readers:
+            return []
+        if run.stopped == INTERRUPTED:
+            return [f"-w {self.path}: nothing was written, as the run was interrupted"]
+        inspector = run.inspector
+        pick = Pick(inspector.flows(), self._wanted, inspector.link.pieces or {}, self._spots)
+        writer = Writer(self.path)
+        keys = self._secrets(inspector)
+        writer.secrets(keys)
+        try:
+            readers = run.again()
+            done = copy(readers, [reader.packets for reader in run.readers], inspector.counters.packets, pick, writer)
+        finally:
+            writer.finish()
+        what = f"{done.packets:,} of {count(done.of, 'packet')}"
+        said = [
+            f"-w {self.path}: {what} written as captured, passwords and tokens included{', and with them the keys of TLS' if keys else ''}"
+        ]
+        if self._forgotten:
+            said.append(
+                f"-w {self.path}: {count(self._forgotten, 'message')} of exchanges came too long before, and their packets are left out"
+            )
+        if inspector.gate.inside and not self._keys:
+            said.append(f"-w {self.path}: keys of TLS are left out; --embed-keys adds them")
+        return said
+
+    def _secrets(self, inspector: Inspector) -> bytes:
+        """The keys of the conversations that are written, as lines of a key log."""
+        found = inspector.keys.sessions_of or {}
+        wanted = sorted({session for index, some in found.items() if self._wanted is None or index in self._wanted for session in some})
+        return b"".join([line for session in wanted for line in inspector.keys.lines(session)])
+
+
+def _keep(kept: OrderedDict[int, list[Spot]], number: int, spots: list[Spot], most: int) -> None:
+    kept[number] = spots
+    if len(kept) > most:
+        kept.popitem(last=False)

@@ -1,0 +1,58 @@
+"""Lets what comes through a pipe be read a second time: from a temporary file that nobody else can open."""
+
+from __future__ import annotations
+
+import io
+import sys
+import tempfile
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from dissect.capture.blocks import explain
+from dissect.capture.files import Reader, open_capture
+from dissect.errors import CaptureError
+
+
+class Twice:
+    """An input that is read twice, a file from its name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._spool = None if name != "-" and (not Path(name).exists() or Path(name).is_file() or Path(name).is_dir()) else _Spool(name)
+
+    def first(self) -> Reader:
+        """As `open_capture` opens it."""
+        return open_capture(self._name) if self._spool is None else open_capture(cast(BinaryIO, self._spool), name=self._spool.name)
+
+    def again(self) -> Reader:
+        """What was read of it, from the start."""
+        return open_capture(self._name) if self._spool is None else open_capture(self._spool.again(), name=self._spool.name)
+
+
+class _Spool:
+    """Keeps what is read from a stream."""
+
+    def __init__(self, name: str) -> None:
+        self.name = "standard input" if name == "-" else name
+        try:
+            stream = sys.stdin.buffer if name == "-" else cast(BinaryIO, io.FileIO(name, "r"))
+        except OSError as error:
+            raise CaptureError(explain(error), name) from error
+        self._stream = stream
+        self._read = getattr(stream, "read1", None) or stream.read
+        self._kept = tempfile.TemporaryFile()  # noqa: SIM115
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def read(self, size: int) -> bytes:
+        data: bytes = self._read(size) or b""
+        try:
+            self._kept.write(data)
+        except OSError as error:
+            raise CaptureError(f"cannot be kept in {tempfile.gettempdir()} to be read again: {explain(error)}", self.name) from error
+        return data
+
+    def again(self) -> BinaryIO:
+        self._kept.seek(0)
+        return cast(BinaryIO, self._kept)
