@@ -1173,9 +1173,14 @@ class IggyDissector(Dissector):
         """The table of a command's requests or answers in the layouts that are left, for the fast path; None where there is more to see,
         or where they read it differently."""
         found = {self._quick_in(layout, key, asks) for layout in self.candidates}
-        return found.pop() if len(found) == 1 else None
+        one = found.pop()
+        if found or one is None:
+            return None
+        # A reader is made of the table that is read with, and of no other: that takes as long as to read thousands of frames
+        table, check = one
+        return table.name, table.reader(self.style), check
 
-    def _quick_in(self, layout: str, key: int, asks: bool) -> Quick | None:
+    def _quick_in(self, layout: str, key: int, asks: bool) -> tuple[Table, Check | None] | None:
         table: Table | None
         if self.long[self.client or 0]:
             operation = NON_REPLICATED if key > 0 else -key
@@ -1193,7 +1198,7 @@ class IggyDissector(Dissector):
             table = frames.ask(code, layout) if asks else frames.answer(code, layout)
         if table is None or table.code is None or table.mixed or table.secret or table.name in STATING or table.name in TOLD:
             return None
-        return table.name, table.reader(self.style), checks(code, layout, asks)
+        return table, checks(code, layout, asks)
 
     def _hear(self, fields: dict[str, Any]) -> None:
         """Keep the version that a side states of itself."""
