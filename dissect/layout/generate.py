@@ -46,8 +46,12 @@ from dissect.layout.values import RENDER, lossy, not_finite, redacted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import CodeType
 
 _serial = count()
+
+_codes: dict[str, CodeType] = {}
+"""What was compiled, by its source: layouts that differ in labels or in the order of their names only share it."""
 
 
 def decoder(layout: Layout, style: Style) -> Callable[[bytes, int, int], dict[str, Any]]:
@@ -96,10 +100,13 @@ def _part_source(group: Group, style: Style) -> tuple[str, dict[str, Any]]:
 
 def _compile(made: tuple[str, dict[str, Any]], what: str) -> Callable[[bytes, int, int], Any]:
     text, names = made
-    file = f"<layout {next(_serial)}: {what}>"
-    # For tracebacks; without a modification time it is never thought stale.
-    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
-    exec(compile(text, file, "exec"), names)
+    code = _codes.get(text)
+    if code is None:
+        file = f"<layout {next(_serial)}: {what}>"
+        # For tracebacks; without a modification time it is never thought stale.
+        linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+        code = _codes[text] = compile(text, file, "exec")
+    exec(code, names)
     function: Callable[[bytes, int, int], Any] = names["decode"]
     return function
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import lru_cache
 from hashlib import blake2b
 from itertools import chain, islice
 from typing import Any, ClassVar, NamedTuple
@@ -79,6 +80,9 @@ TRIED = 256
 
 SEGMENTS_KEPT = 64
 """So many segment starts are remembered as places where a frame may begin."""
+
+TABLES_KEPT = 4_096
+"""Choices of tables that are kept for all conversations; when there are more, all are made anew."""
 
 DIGESTED = 1 << 16
 """From this size on what different layouts read in a frame is compared by digests."""
@@ -720,13 +724,19 @@ class IggyDissector(Dissector):
 
     def _tables(self, side: int, data: bytes, start: int, end: int, given: Given) -> dict[Table, list[str]]:
         """The layouts that are left by their table for this frame."""
-        key = self._kind_of(side, data, start, end, given)
-        tables = self.tables.get(key)
+        kind = self._kind_of(side, data, start, end, given)
+        tables = self.tables.get(kind)
         if tables is None:
-            tables = {}
-            for layout in self.candidates:
-                tables.setdefault(self._table(layout, side, data, start, end, given), []).append(layout)
-            self.tables[key] = tables
+            key = self.candidates, self.client, self.forced, self.mismatch, *self.long, kind
+            tables = _known_tables.get(key)
+            if tables is None:
+                tables = {}
+                for layout in self.candidates:
+                    tables.setdefault(self._table(layout, side, data, start, end, given), []).append(layout)
+                if len(_known_tables) >= TABLES_KEPT:
+                    _known_tables.clear()
+                _known_tables[key] = tables
+            self.tables[kind] = tables
         return tables
 
     def _kind_of(self, side: int, data: bytes, start: int, end: int, given: Given) -> tuple[Any, ...]:
@@ -1170,35 +1180,7 @@ class IggyDissector(Dissector):
         return (name, "response", ident, fields, "answered", notes, None, ANSWER, number, None)
 
     def _quick(self, key: int, asks: bool) -> Quick | None:
-        """The table of a command's requests or answers in the layouts that are left, for the fast path; None where there is more to see,
-        or where they read it differently."""
-        found = {self._quick_in(layout, key, asks) for layout in self.candidates}
-        one = found.pop()
-        if found or one is None:
-            return None
-        # A reader is made of the table that is read with, and of no other: that takes as long as to read thousands of frames
-        table, check = one
-        return table.name, table.reader(self.style), check
-
-    def _quick_in(self, layout: str, key: int, asks: bool) -> tuple[Table, Check | None] | None:
-        table: Table | None
-        if self.long[self.client or 0]:
-            operation = NON_REPLICATED if key > 0 else -key
-            code: int | None = key if key > 0 else OPERATIONS.get(operation)
-            if layout == "V1" and operation == NON_REPLICATED and asks:
-                return None
-            if asks:
-                table = frames.long_ask(operation, code, layout, frames.header_of(layout))
-            else:
-                table = frames.long_answer(operation, code, layout)
-        else:
-            code = key
-            if key == 38 or ("L0" in self.candidates and key in (32, 33)):
-                return None
-            table = frames.ask(code, layout) if asks else frames.answer(code, layout)
-        if table is None or table.code is None or table.mixed or table.secret or table.name in STATING or table.name in TOLD:
-            return None
-        return table, checks(code, layout, asks)
+        return _quick(self.candidates, bool(self.long[self.client or 0]), key, asks, self.style)
 
     def _hear(self, fields: dict[str, Any]) -> None:
         """Keep the version that a side states of itself."""
@@ -1324,6 +1306,41 @@ class IggyDissector(Dissector):
         outcome = None if number is None else "refused" if refused else "answered"
         return (name, "response", ident, fields, outcome, notes, fault, NONE if number is None else ANSWER, number, spans)
 
+
+@lru_cache(4096)
+def _quick(candidates: tuple[str, ...], long: bool, key: int, asks: bool, style: Style) -> Quick | None:
+    """The table of a command's requests or answers in these layouts, for the fast path; None where there is more to see, or where they
+    read it differently."""
+    found = {_quick_in(layout, "L0" in candidates, long, key, asks) for layout in candidates}
+    one = found.pop()
+    if found or one is None:
+        return None
+    # A reader is made of the table that is read with, and of no other: that takes as long as to read thousands of frames
+    table, check = one
+    return table.name, table.reader(style), check
+
+
+def _quick_in(layout: str, first: bool, long: bool, key: int, asks: bool) -> tuple[Table, Check | None] | None:
+    """The same for one of several layouts; `first`: L0 is among these."""
+    table: Table | None
+    if long:
+        operation = NON_REPLICATED if key > 0 else -key
+        code: int | None = key if key > 0 else OPERATIONS.get(operation)
+        if layout == "V1" and operation == NON_REPLICATED and asks:
+            return None
+        table = frames.long_ask(operation, code, layout, frames.header_of(layout)) if asks else frames.long_answer(operation, code, layout)
+    else:
+        code = key
+        if key == 38 or (first and key in (32, 33)):
+            return None
+        table = frames.ask(code, layout) if asks else frames.answer(code, layout)
+    if table is None or table.code is None or table.mixed or table.secret or table.name in STATING or table.name in TOLD:
+        return None
+    return table, checks(code, layout, asks)
+
+
+_known_tables: dict[tuple[Any, ...], dict[Table, list[str]]] = {}
+"""By all that the choice of a table depends on: the layouts, by the table they have."""
 
 UNSURE = "the pairing is unsure: frames were missed before"
 
