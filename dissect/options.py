@@ -50,8 +50,8 @@ class Options:
     exchanges: bool = _setting(False, "--exchanges", "flag", "shown", "a record for every request with its response, too")
     detail: bool = False
     """Messages have the places of their fields and their bytes."""
-    terse: bool = False
-    """Records are shown as lines of text with relative times or those of the epoch: what these do not say may be left out."""
+    bodies: bool = True
+    """What entries and sub-batches hold is decoded; without it, messages have what frames say of these: ids, sizes, counts."""
 
     decode_as: tuple[tuple[int, str, str | None], ...] = _setting(
         (), "-d", "rules", "reading", "read port N as PROTOCOL, or as PROTOCOL:LAYOUT", "tcp.port==N,PROTOCOL"

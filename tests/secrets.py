@@ -85,7 +85,7 @@ def texts(packets: Sequence[Packet], full: bool = False, **options: Any) -> dict
         said["json"] = encode(run()[0]).decode()
         said["json base64"] = encode(run(bytes_as="base64")[0]).decode()
         said["json omit"] = encode(run(bytes_as="omit")[0]).decode()
-        said["terse"] = Lines(SAYS, "e").text(run(terse=True)[0])
+        said["no bodies"] = Lines(SAYS, "e").text(run(bodies=False)[0])
         records, _ = run(detail=True, bytes_as="base64")
         said["details base64"] = Lines(SAYS, after=_details, columns=400).text(records)
     return said

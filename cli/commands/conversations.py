@@ -38,8 +38,10 @@ def conversations(
 ) -> int:
     """Who talked to whom, in which protocol, how sure that is, and how it went."""
     names = [*(read_files or ()), *(files or ())]
-    options = replace(options, keylog=key_logs(options.keylog, bool(live.interfaces)))
+    options = replace(options, bodies=False, keylog=key_logs(options.keylog, bool(live.interfaces)))
     asked = None if where is None else Asked(where, options)
+    if asked is not None and asked.reads_fields:
+        options = replace(options, bodies=True)
     if live.interfaces:
         return _live(live, names, options, json, colour, asked)
     check_without(live)

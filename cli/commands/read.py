@@ -148,17 +148,16 @@ def read(
         # Lines of text count them, or show what is text as such
         bytes_as=options.bytes_as if values else "hex",
         detail=tree or dump,
-        terse=not values and clock in ("r", "e"),
+        bodies=values and not quiet,
         keylog=key_logs(options.keylog, bool(live.interfaces)),
     )
     asked = None if where is None else Asked(where, options)
     if asked is not None and asked.reads_fields:
-        options = replace(options, terse=False)
+        options = replace(options, bodies=True)
     lines = _lines(wanted_fields or (), looks, options) if chosen else None
     quiet = quiet or (writes and not (forms or tree or dump))
     selection = None
     if writes and live.write is not None:
-        options = replace(options, terse=False)
         selection = _selection(live.write, names, asked is not None or left is not None, only_matching, live.embed)
     with (
         LiveRun(live, names, options, colour)

@@ -35,8 +35,8 @@ class _Piece(NamedTuple):
 class Filter:
     """A compiled filter.
 
-    `reads_fields`: whether it looks into `fields`, so that these have to be complete. `hints`: what looks like a slip, though it is none
-    by the rules.
+    `reads_fields`: whether it looks into `fields`, or at what is wrong with them, so that these have to be complete.
+    `hints`: what looks like a slip, though it is none by the rules.
     """
 
     def __init__(
@@ -70,6 +70,10 @@ def compile_filter(text: str, options: Options | None = None) -> Filter:
     builder = _Builder(text, names_of() if options is None or options.verbs is None else Names(options))
     node = parse(text)
     return builder.filter(node)
+
+
+_OF_BODIES = (f"r.{FIELDS}", "r.notes", "r.fault")
+"""What lacks something where bodies are not decoded."""
 
 
 class _Builder:
@@ -127,6 +131,8 @@ class _Builder:
         found = self.names.resolve(name.parts)
         if found is None:
             raise self.unknown(name)
+        if any(key.source.startswith(_OF_BODIES) for key in found.keys.values()):
+            self.reads_fields = True
         return found
 
     def unknown(self, name: Name) -> FilterError:
@@ -140,7 +146,6 @@ class _Builder:
         for record in RECORDS:
             key = meaning.keys.get(record)
             if key is not None:
-                self.reads_fields = self.reads_fields or key.source == f"r.{FIELDS}"
                 pieces[record] = _Piece(f"present({key.source})", _cost(key))
             elif record is Message and meaning.paths:
                 pieces[record] = self._deep(

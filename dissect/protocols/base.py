@@ -1272,11 +1272,11 @@ def _make(cuts: Iterator[Cut], options: Options, emitted: list[Emitted]) -> None
     low = high = 0
     second_text = time = ""
     time_of = None
-    detail, timed = options.detail, not options.terse
+    detail = options.detail
     for cut in cuts:
         (release, order, rank, position, side, first_number, number, file, first_time, time_ns, data, start, end, damage, dissector,
          began) = cut  # fmt: skip
-        if timed and time_ns != time_of:
+        if time_ns != time_of:
             time_of = time_ns
             if not low <= time_ns < high:
                 low, high, second_text = _second(time_ns)

@@ -137,8 +137,9 @@ def _piped(message: Message, spans: list[Span], show_secrets: bool) -> Iterator[
         if buffer != shown:
             shown, data = buffer, raw.get(buffer, b"")
             yield f"    {visible(buffer)}  {len(data):,} bytes"
+        where = f"[{offset:04x}+{length}]"
         if not leaf:
-            yield f"    {'[%04x+%d]' % (offset, length):<11} {'':23}    {padded[name, depth, size]}".rstrip()
+            yield f"    {where:<11} {'':23}    {padded[name, depth, size]}".rstrip()
             continue
         taken = data[offset : offset + length if length < RAW else offset + RAW]
         kind = type(value)
@@ -163,7 +164,7 @@ def _piped(message: Message, spans: list[Span], show_secrets: bool) -> Iterator[
             if label:
                 text = f"{text}  {visible(label)}"
         more = "+" if length > len(taken) else " "
-        yield f"    {'[%04x+%d]' % (offset, length):<11} {octets:<23} {more}  {padded[name, depth, size]}  {text}".rstrip()
+        yield f"    {where:<11} {octets:<23} {more}  {padded[name, depth, size]}  {text}".rstrip()
 
 
 def _is_hex(value: str, data: bytes, start: int, end: int) -> bool:

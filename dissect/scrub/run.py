@@ -121,7 +121,7 @@ def _scrub(source: str | Path | BinaryIO, file: BinaryIO, path: Path, wanted: Wa
     return done
 
 
-_ALL: dict[str, Any] = {"detail": True, "bytes_as": "raw", "show_secrets": False, "exchanges": False, "terse": False, "keylog": ()}
+_ALL: dict[str, Any] = {"detail": True, "bytes_as": "raw", "show_secrets": False, "exchanges": False, "bodies": True, "keylog": ()}
 
 
 def _overwrite(memory: mmap, copy: Copied, path: Path, name: str, plan: _Plan, conversations: Sequence[Tracked]) -> None:

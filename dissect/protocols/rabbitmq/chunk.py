@@ -104,9 +104,13 @@ class Reader:
     unpacked, by the name that spans and faults give it.
     """
 
-    __slots__ = ("budget", "buffer", "buffers", "counted", "form", "opened", "render", "spans", "start", "values")
+    __slots__ = ("bodies", "budget", "buffer", "buffers", "counted", "form", "opened", "render", "spans", "start", "values")
 
-    def __init__(self, form: Form, start: int, render: Callable[[bytes], Any], spans: Spans | None, values: Values) -> None:
+    def __init__(
+        self, form: Form, start: int, render: Callable[[bytes], Any], spans: Spans | None, values: Values, bodies: bool = True
+    ) -> None:
+        """Without `bodies`, what entries hold is left alone."""
+        self.bodies = bodies
         self.form = form
         self.values = values
         self.start = start
@@ -206,7 +210,8 @@ class Reader:
         if chunk["magic_version"] != MAGIC:
             self.note(f"chunk begins with 0x{chunk['magic_version']:02x} instead of 0x{MAGIC:02x}")
         entries: list[dict[str, Any]] = []
-        chunk["entries"] = entries
+        if self.bodies:
+            chunk["entries"] = entries
         begin = at
         kind = chunk.get("chunk_type", 0)
         self.open("entries", at, depth)
@@ -276,6 +281,8 @@ class Reader:
 
     def body(self, data: bytes, at: int, end: int, kind: int, entry: dict[str, Any], path: str, depth: int) -> None:
         """What a plain entry holds: an AMQP message, tracking blocks, or bytes."""
+        if not self.bodies:
+            return
         if kind and kind in CHUNK_TYPES:
             blocks = self.tracking(data, at, end, kind == 2, "tracking", path, depth, entry)
             if blocks is not None:
@@ -322,6 +329,8 @@ class Reader:
         if size > end - at:
             raise self.fail(f"{path}.body", at, f"size says {size} bytes, {end - at} left")
         stop = at + size
+        if not self.bodies:
+            return stop
         declared = entry.get("uncompressed_size")
         try:
             unpacked = self.unpacked(data[at:stop], compression, declared)

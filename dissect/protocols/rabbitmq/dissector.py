@@ -145,7 +145,7 @@ class StreamDissector(Dissector):
     key = (4, 8)
     aligned = True
     reuse = "queue"
-    DERIVED = ("style", "render", "small", "tried")
+    DERIVED = ("bodies", "style", "render", "small", "tried")
 
     language: ClassVar[Language]
     handshake: ClassVar[Mapping[Phase, Mapping[str, Phase]]]
@@ -160,6 +160,7 @@ class StreamDissector(Dissector):
         """What was answered before it was seen to be asked."""
         self.style = Style(self.options.bytes_as, self.options.show_secrets, self.options.values_limit)
         self.render = RENDER[self.style.bytes_as]
+        self.bodies = self.options.bodies or self.options.detail
         self.frame_max = _UNLIMITED
         self.allowance = Allowance()
         self.values = Values(self.options.values_limit, self.options.bare_limit)
@@ -175,7 +176,7 @@ class StreamDissector(Dissector):
         """Without a known client every frame is looked at closely, which finds out; with details wanted it has to be."""
         if self.client is not None and not self.options.detail:
             tables = self.guarded if self.guard.place is not _OUTSIDE else self.tables if self.phase is _OPEN else self.followed
-            client, server = tables(self.style, self.options.terse)
+            client, server = tables(self.style, self.bodies)
             self.handlers = (server, client) if self.client else (client, server)
         self.set_lanes()
 
@@ -183,15 +184,15 @@ class StreamDissector(Dissector):
         self._choose_handlers()
 
     @classmethod
-    def tables(cls, style: Style, terse: bool = False) -> tuple[Handlers, Handlers]:
+    def tables(cls, style: Style, bodies: bool = True) -> tuple[Handlers, Handlers]:
         """The handlers of what a client and what a server sends."""
         raise NotImplementedError
 
     @classmethod
     @cache
-    def followed(cls, style: Style, terse: bool) -> tuple[Handlers, Handlers]:
+    def followed(cls, style: Style, bodies: bool) -> tuple[Handlers, Handlers]:
         """The same until the connection is open: these follow the handshake."""
-        client, server = ({word: _follow(handler) for word, handler in side.items()} for side in cls.tables(style, terse))
+        client, server = ({word: _follow(handler) for word, handler in side.items()} for side in cls.tables(style, bodies))
         return client, server
 
     def counted(self, size: int, entry: int) -> Values | None:
@@ -201,13 +202,13 @@ class StreamDissector(Dissector):
 
     @classmethod
     @cache
-    def guarded(cls, style: Style, terse: bool) -> tuple[Handlers, Handlers]:
+    def guarded(cls, style: Style, bodies: bool) -> tuple[Handlers, Handlers]:
         """The same where a frame may hold a password: of these it is certain what may be shown."""
         language = cls.language
         client, server = (
             {word: handler for word, handler in side.items() if choices[int.from_bytes(word, "big")][0].name in certain}
             for side, choices, certain in zip(
-                cls.followed(style, terse), (language.client, language.server), (_CERTAIN_CLIENT, _CERTAIN_SERVER), strict=True
+                cls.followed(style, bodies), (language.client, language.server), (_CERTAIN_CLIENT, _CERTAIN_SERVER), strict=True
             )
         )
         return client, server
@@ -552,7 +553,7 @@ class StreamDissector(Dissector):
         """Publish and Deliver, whose messages no table can say."""
         language = self.language
         detail = self.options.detail
-        reader = Reader(language.forms[0], start, self.render, Spans() if detail else None, self.values.begin())
+        reader = Reader(language.forms[0], start, self.render, Spans() if detail else None, self.values.begin(), self.bodies)
         budget = reader.budget = min(reader.budget, self.allowance.grow(end - start))
         fields: dict[str, Any] = {}
         fault: Fault | None = None
@@ -736,7 +737,7 @@ def _confirm(layout: Layout, style: Style) -> Handler:
     return handle
 
 
-def _publish(style: Style, terse: bool) -> Handler:
+def _publish(style: Style, bodies: bool) -> Handler:
     render = RENDER[style.bytes_as]
     head, each = _PUBLISH, _PUBLISHED
 
@@ -759,14 +760,12 @@ def _publish(style: Style, terse: bool) -> Handler:
             # A sub-batch is longer than any frame
             if stop > end:
                 return None
-            if length > 2 and not data[at] and data[at + 1] in _DESCRIBED:
+            if not bodies:
+                append({"publishing_id": publishing_id, "size": length})
+            elif length > 2 and not data[at] and data[at + 1] in _DESCRIBED:
                 append({"publishing_id": publishing_id, "size": length, "sections": read_amqp(data, at, stop, render, values)})
             else:
-                append(
-                    {"publishing_id": publishing_id, "size": length}
-                    if terse
-                    else {"publishing_id": publishing_id, "size": length, "body": render(data[at:stop])}
-                )
+                append({"publishing_id": publishing_id, "size": length, "body": render(data[at:stop])})
             keys.append(high | publishing_id)
             at = stop
         if len(messages) != count or not values.take(count):
@@ -785,7 +784,7 @@ _DESCRIBED = frozenset((0x53, 0x80, 0xA3, 0xB3))
 """What follows the first byte of an AMQP section."""
 
 
-def _deliver(style: Style, version_2: bool, terse: bool) -> Handler:
+def _deliver(style: Style, version_2: bool, bodies: bool) -> Handler:
     render = RENDER[style.bytes_as]
     head, word_at = (_DELIVER_2 if version_2 else _DELIVER), _U32
     section_at = 65 if version_2 else 57
@@ -818,17 +817,16 @@ def _deliver(style: Style, version_2: bool, terse: bool) -> Handler:
             stop = at + word
             if stop > last:
                 return None
-            if word > 2 and not data[at] and data[at + 1] in _DESCRIBED:
+            if not bodies:
+                pass
+            elif word > 2 and not data[at] and data[at + 1] in _DESCRIBED:
                 append({"offset": offset, "size": word, "sections": read_amqp(data, at, stop, render, values)})
-            elif not terse:
+            else:
                 append({"offset": offset, "size": word, "body": render(data[at:stop])})
             offset += 1
             at = stop
         if at != last or not values.take(count):
             return None
-        if terse:
-            chunk = {"num_entries": count, "num_records": records, "chunk_first_offset": first}
-            return "Deliver", "one_way", None, {"subscription_id": subscription, "chunk": chunk}, None, notes, None, NONE, None, None
         chunk = {
             "magic_version": magic,
             "chunk_type": kind,
@@ -843,8 +841,9 @@ def _deliver(style: Style, version_2: bool, terse: bool) -> Handler:
             "trailer_length": trailer,
             "bloom_size": bloom,
             "reserved": render(reserved),
-            "entries": entries,
         }
+        if bodies:
+            chunk["entries"] = entries
         if version_2:
             fields = {
                 "size": size,
@@ -906,11 +905,11 @@ _PUBLISHER_LAYOUTS = frozenset(
 
 
 @cache
-def _current_handlers(style: Style, terse: bool = False) -> tuple[Handlers, Handlers]:
+def _current_handlers(style: Style, bodies: bool = True) -> tuple[Handlers, Handlers]:
     special = {
-        layouts.PUBLISH: _publish(style, terse),
-        layouts.DELIVER: _deliver(style, False, terse),
-        layouts.DELIVER_2: _deliver(style, True, False),
+        layouts.PUBLISH: _publish(style, bodies),
+        layouts.DELIVER: _deliver(style, False, bodies),
+        layouts.DELIVER_2: _deliver(style, True, bodies),
     }
     # What makes publishers come and go is followed.
     language = CURRENT_LANGUAGE
@@ -991,8 +990,8 @@ class RabbitmqStreamDissector(StreamDissector):
         self.renewed = bool(self.waiting or self.dropped)
 
     @classmethod
-    def tables(cls, style: Style, terse: bool = False) -> tuple[Handlers, Handlers]:
-        return _current_handlers(style, terse)
+    def tables(cls, style: Style, bodies: bool = True) -> tuple[Handlers, Handlers]:
+        return _current_handlers(style, bodies)
 
     def name_of(self, key: int) -> tuple[str | None, bool]:
         return self.language.commands.get(key & ~layouts.RESPONSE), key >= layouts.RESPONSE
@@ -1012,7 +1011,7 @@ class RabbitmqStreamDraftDissector(StreamDissector):
         self.subscribing: dict[int, int] = {}
 
     @classmethod
-    def tables(cls, style: Style, terse: bool = False) -> tuple[Handlers, Handlers]:
+    def tables(cls, style: Style, bodies: bool = True) -> tuple[Handlers, Handlers]:
         return _draft_handlers(style)
 
     def choose(self, choices: tuple[Layout, ...], data: bytes, start: int, end: int) -> Layout:
