@@ -35,6 +35,13 @@ EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
         ("streamdump conversations -Y fault capture.pcap", "those in which something could not be read"),
         ("streamdump conversations -i any", "a table that is kept up to date"),
     ),
+    "latency": (
+        ("streamdump latency capture.pcap", "by command: how many, how fast, the slowest"),
+        ("streamdump latency --by server,command --interval 10 *.pcap", "and how that changed"),
+        ("streamdump latency -Y 'response_code == ok' --slowest 20 x.pcap", "of the responses that match"),
+        ("streamdump latency --csv capture.pcap > latency.csv", "for a spreadsheet; --json for programs"),
+        ("streamdump latency -i any", "a table that is kept up to date"),
+    ),
     "pipeline": (
         ("streamdump pipeline captures/ --out tables", "Parquet tables of a folder, and a summary"),
         ("streamdump pipeline 'ring/*.pcapng' --out t --format json", "the same as JSON Lines"),

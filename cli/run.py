@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dissect.model import ConversationRow, Options, Record
     from dissect.render.summary import Lines
 
-COMMANDS = ("check", "conversations", "pipeline", "protocols", "schema", "scrub")
+COMMANDS = ("check", "conversations", "latency", "pipeline", "protocols", "schema", "scrub")
 
 STOPPED, INTERRUPTED = "stopped by -c", "interrupted"
 

@@ -16,7 +16,7 @@ from dissect.capture.merge import merge
 from dissect.capture.pick import Flow
 from dissect.detect import BY_NAME, Detector, Suspicion, forced
 from dissect.errors import CaptureError, Failure, InternalError, Report, bug
-from dissect.model import Chunk, ConversationRow, Exchange, Gap, Hole, Options, PacketBatch, Record, SegmentBatch, Verdict
+from dissect.model import Chunk, ConversationRow, Exchange, Gap, Hole, Options, PacketBatch, Pair, Record, SegmentBatch, Verdict
 from dissect.pair import KEYS_COUNTED, Link, Pairer
 from dissect.protocols import PROTOCOLS
 from dissect.protocols.aligned import cut_aligned
@@ -136,6 +136,7 @@ class Inspector:
         self._tcp = Conversations(self.options, bare)
         self._links: list[Link] = []
         self._large: list[tuple[Pairer, Emitted]] = []
+        self._pairs: list[Pair] | None = [] if self.options.pairs else None
         self._number = 0
         self._aged_ns = 0
         self._told: set[Report] = set()
@@ -179,6 +180,19 @@ class Inspector:
         segments = self.link.segments(batch, begin)
         counters.packets += len(batch)
         yield from self.take_segments(segments, begin, counters.packets)
+
+    def pairs(self) -> list[Pair]:
+        """With `Options.pairs`, the exchanges that ended with the records handed on since this was called last."""
+        found: list[Pair] = []
+        if self._pairs:
+            late: list[Pair] = []
+            for one in self._pairs:
+                response = one.response
+                told = one.request.number and (response is None or response.number)
+                (found if told else late).append(one)
+            # Pairers hold this very list
+            self._pairs[:] = late
+        return found
 
     def take_segments(self, segments: SegmentBatch, begin: int, end: int) -> Iterator[list[Record]]:
         """The records that the segments of the packets from `begin` to `end` complete, in parts."""
@@ -686,6 +700,7 @@ class Inspector:
             protocol.unanswered,
             (dissector.tally, self.counters),
             self._large,
+            self._pairs,
         )
         if dissector.pairs_at_once():
             dissector.pairer = pairer

@@ -128,6 +128,17 @@ class Exchange(msgspec.Struct, tag_field="record", tag="exchange", omit_defaults
 Record = Message | Gap | Exchange
 
 
+class Pair(msgspec.Struct, gc=False):
+    """A request with the message that answered it last, or without one for a `reason`; `exchange` is the record of it, if there is one."""
+
+    request: Message
+    response: Message | None
+    outcome: Literal["answered", "refused", "superseded", "unanswered"]
+    reason: str | None
+    latency_ns: int | None
+    exchange: Exchange | None
+
+
 class ConversationRow(msgspec.Struct, tag_field="record", tag="conversation"):
     """One conversation as a whole. Pairs are [from side 0, from side 1] in the order of `endpoints`.
 

@@ -48,6 +48,8 @@ class Options:
     )
     show_secrets: bool = _setting(False, "--show-secrets", "flag", "shown", "passwords and tokens as they are")
     exchanges: bool = _setting(False, "--exchanges", "flag", "shown", "a record for every request with its response, too")
+    pairs: bool = False
+    """The inspector keeps each request with its response for `Inspector.pairs`."""
     detail: bool = False
     """Messages have the places of their fields and their bytes."""
     bodies: bool = True

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from dissect.model import Exchange, Gap, Message
+from dissect.model import Exchange, Gap, Message, Pair
 from dissect.protocols.base import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, LARGE, NONE, Emitted, Tally
 
 Link = tuple[Message | Exchange, Message, Message | None]
@@ -60,7 +60,7 @@ class Pairer:
     `whole`: the capture has the conversation's beginning. `tallies` count the requests that a limit ends.
     """
 
-    MADE_OF = ("reuse", "limit", "every", "links", "paired", "whole", "unanswered", "tallies", "large")
+    MADE_OF = ("reuse", "limit", "every", "links", "paired", "whole", "unanswered", "tallies", "large", "pairs")
     DERIVED = ("_late", "_halfway")
     """Requests that are reported as late, which live captures do only, are of no concern to another process, and those that an exception
     left halfway were told of at once."""
@@ -76,6 +76,7 @@ class Pairer:
         unanswered: Callable[[Message, int], str | None] | None = None,
         tallies: tuple[Tally, ...] = (),
         large: list[tuple[Pairer, Emitted]] | None = None,
+        pairs: list[Pair] | None = None,
     ) -> None:
         self.reuse = reuse
         self.limit = limit
@@ -100,6 +101,8 @@ class Pairer:
         self.tallies = tallies
         self.large: list[tuple[Pairer, Emitted]] = [] if large is None else large
         """Large messages, of any conversation, that may be remembered: for whoever hands them on, to call `lighten` then."""
+        self.pairs = pairs
+        """Gets every exchange with its messages, where these are wanted; some of them may never be handed on."""
         self._spare = 0
         """Keys in `open` beyond one for each request: the limit counts requests."""
         self._late: dict[int, Emitted] = {}
@@ -367,8 +370,8 @@ class Pairer:
     def _answered_partly(self, asked: Emitted, place: tuple[int, int, int, int], append: Callable[[Emitted], None]) -> bool:
         """Whether a request that ends had answers in part, of which the last one then is its answer."""
         part = self.partly.pop(asked[6], None) if self.partly and asked[5] == ASK else None
-        if part is not None and self.every and not self._told(asked):
-            append(self._exchange(asked, part, part[4].outcome or "answered", None, place))
+        if part is not None and not self._told(asked):
+            self._ended(asked, part, part[4].outcome or "answered", place, append)
         return part is not None
 
     def _told(self, asked: Emitted) -> bool:
@@ -389,8 +392,18 @@ class Pairer:
 
     def _answer(self, one: Emitted, asked: Emitted, append: Callable[[Emitted], None]) -> None:
         self._link(one, asked)
-        if not (self._late and self._told(asked)) and self.every:
-            append(self._exchange(asked, one, one[4].outcome or "answered", None, one[:4]))
+        if not (self._late and self._told(asked)):
+            self._ended(asked, one, one[4].outcome or "answered", one[:4], append)
+
+    def _ended(
+        self, asked: Emitted, response: Emitted, outcome: Any, place: tuple[int, int, int, int], append: Callable[[Emitted], None]
+    ) -> None:
+        """A request was answered: a record tells so only where that is wanted."""
+        if self.every:
+            append(self._exchange(asked, response, outcome, None, place))
+        elif self.pairs is not None:
+            request = asked[4]
+            self.pairs.append(Pair(request, response[4], outcome, None, response[7] - request.time_ns, None))
 
     def _exchange(
         self, asked: Emitted, response: Emitted | None, outcome: Any, reason: str | None, place: tuple[int, int, int, int]
@@ -414,7 +427,10 @@ class Pairer:
             reason,
             None if response is None else response[7] - request.time_ns,
         )
-        self.links.append((exchange, request, None if response is None else response[4]))
+        answer = None if response is None else response[4]
+        self.links.append((exchange, request, answer))
+        if self.pairs is not None:
+            self.pairs.append(Pair(request, answer, outcome, reason, exchange.latency_ns, exchange))
         return (*place, exchange, NONE, None, 0)  # type: ignore[return-value]
 
     def _ask_again(self, one: Emitted, key: Hashable, append: Callable[[Emitted], None]) -> None:
@@ -499,8 +515,8 @@ class Pairer:
             return
         self._link(one, first)
         for batch in done:
-            if not (self._late and self._told(batch.asked)) and self.every:
-                append(self._exchange(batch.asked, one, "refused" if batch.refused else "answered", None, one[:4]))
+            if not (self._late and self._told(batch.asked)):
+                self._ended(batch.asked, one, "refused" if batch.refused else "answered", one[:4], append)
 
     def _remember(self, key: Hashable, one: Emitted, outcome: str | None) -> None:
         early = self.early

@@ -16,7 +16,7 @@ ROWS = (
     {"tls"},
     {"protocols"},
     {"detect", "pair", "diagnose", "filter"},
-    {"inspector"},
+    {"inspector", "latency"},
     {"render", "spark", "golden", "scrub"},
     {"cli"},
 )

@@ -225,6 +225,12 @@ class Protocol(msgspec.Struct, frozen=True):
     """What of its messages is nobody else's business."""
     teller: Callable[[], Callable[[Message], str]] | None = None
     """Makes a `says` for a view that shows the messages of a run in their order: it may remember what it was told."""
+    streams: Callable[[], Callable[[Message], str | None]] | None = None
+    """Makes what tells the stream, or whatever messages go to, that a request speaks of; it is asked about each request as it ends."""
+    verb: Callable[[Message], str | None] | None = None
+    """What a request asks for, where its name does not say so."""
+    worked: Callable[[Message], int | None] | None = None
+    """The nanoseconds that a response says the server worked on it."""
 
 
 class _Partial(msgspec.Struct):

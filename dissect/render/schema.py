@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from dissect.latency import Bucket, IntervalRow, LatencyRow, SlowRow, Times
 from dissect.model import ConversationRow, Exchange, Fault, Gap, Message
 
 _COMMON = {
@@ -90,6 +91,66 @@ _CONVERSATION = {
     "facts": "What the protocol's state adds.",
 }
 
+_GROUP = {
+    "command": "Name of the requests; null unless grouped by it, as with what follows.",
+    "conversation": "Its number.",
+    "server": "Endpoint of the server; null, too, where nobody knows which side that is.",
+    "client": "Endpoint of the client.",
+    "stream": "Stream, channel or stream and topic that the requests speak of; null where they do not.",
+    "verb": "What they ask for where the name does not say so (Seastar RPC).",
+    "others": "Whether this counts together what is beyond the limit on groups.",
+    "count": "Requests.",
+    "answered": "Those that were answered.",
+    "refused": "Those that were refused.",
+    "unanswered": "Those without a response.",
+    "reasons": "Why these have none, and how often; superseded: the same id was used again.",
+    "latency": "From the last byte of each request to the first byte of its response; null if there was none.",
+    "handler": "How long the server worked on them, as its responses say (Seastar RPC); null where these do not.",
+    "network": "What remains of the latency of these.",
+}
+
+_LATENCY = {**_GROUP, "histogram": "How many latencies lie between bounds of 1, 2, 5, 10... nanoseconds, within 1 %."}
+
+_INTERVAL = {
+    **_GROUP,
+    "time": "Beginning of the interval: RFC 3339, UTC, 9 decimals. An exchange belongs to that in which its response came.",
+    "time_ns": "The same in nanoseconds since 1970.",
+    "interval_ns": "Its length: what --interval says or, where that would be too many intervals, twice, four times... that.",
+}
+
+_SLOW = {
+    "time": "Time of the packet that completed the response: RFC 3339, UTC, 9 decimals.",
+    "time_ns": "The same in nanoseconds since 1970.",
+    "src": "Endpoint that asked.",
+    "dst": "Endpoint that was asked.",
+    "name": "The request's name.",
+    "request": "Number of the request in the plain run.",
+    "response": "Number of the response in it.",
+    "outcome": "answered or refused.",
+    "file": "Index of the input, 0 for the first.",
+    "request_packets": "First and last packet of the request.",
+    "response_packets": "First and last packet of the response.",
+    "latency_ns": "From the last byte of the request to the first byte of the response.",
+}
+
+_TIMES = {
+    "count": "How many.",
+    "mean_ns": "Their mean, exactly.",
+    "min_ns": "The least, exactly.",
+    "p50_ns": "The median: the least that is not below half of them; this and what follows within 1 % of its value.",
+    "p90_ns": "The same for 90 %.",
+    "p95_ns": "For 95 %.",
+    "p99_ns": "For 99 %.",
+    "p99_9_ns": "For 99.9 %.",
+    "max_ns": "The greatest, exactly.",
+}
+
+_BUCKET = {
+    "low": "From this many nanoseconds on; null: from the least.",
+    "high": "Up to this many; null: to the greatest.",
+    "count": "How many.",
+}
+
 _FAULT = {
     "field": "Path of the field.",
     "offset": "Byte in the buffer, from 0.",
@@ -102,6 +163,8 @@ _EXACT: dict[str, dict[str, Any]] = {
     "notes": {"type": "array", "items": {"type": "string"}},
     "outcome": {"enum": ["answered", "refused", "superseded", "unanswered", None]},
     "fault": {"anyOf": [{"$ref": "#/$defs/Fault"}, {"type": "null"}]},
+    **{name: {"anyOf": [{"$ref": "#/$defs/Times"}, {"type": "null"}]} for name in ("latency", "handler", "network")},
+    "histogram": {"type": "array", "items": {"$ref": "#/$defs/Bucket"}},
 }
 """Where the struct's annotation is wider than the contract, or names a definition."""
 
@@ -110,7 +173,13 @@ _RECORDS: tuple[tuple[type[msgspec.Struct], dict[str, str]], ...] = (
     (Gap, _GAP),
     (Exchange, _EXCHANGE),
     (ConversationRow, _CONVERSATION),
+    (LatencyRow, _LATENCY),
+    (IntervalRow, _INTERVAL),
+    (SlowRow, _SLOW),
 )
+
+
+_PARTS: tuple[tuple[type[msgspec.Struct], dict[str, str]], ...] = ((Fault, _FAULT), (Times, _TIMES), (Bucket, _BUCKET))
 
 
 def schema() -> dict[str, Any]:
@@ -120,7 +189,7 @@ def schema() -> dict[str, Any]:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "A line of streamdump --json",
         "oneOf": [{"$ref": f"#/$defs/{name}"} for name in records],
-        "$defs": {**records, "Fault": _object(Fault, _FAULT)},
+        "$defs": {**records, **{struct.__name__: _object(struct, said) for struct, said in _PARTS}},
     }
 
 

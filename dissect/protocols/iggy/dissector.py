@@ -53,7 +53,7 @@ from dissect.protocols.iggy.hiding import LOGIN, hide, may_be_login, may_be_toke
 from dissect.protocols.iggy.private import PRIVATE
 from dissect.protocols.iggy.probe import probe
 from dissect.protocols.iggy.statuses import ambiguous
-from dissect.protocols.iggy.telling import TEXT, relate, says
+from dissect.protocols.iggy.telling import TEXT, relate, says, streams
 
 HELD_FRAMES, HELD_BYTES = 256, 1 << 20
 """So much of a conversation waits for its layout; then it is decoded with the likeliest one, and says so."""
@@ -1421,5 +1421,6 @@ PROTOCOLS = (
         forced=LAYOUTS,
         behaviour=BEHAVIOUR,
         private=PRIVATE,
+        streams=streams,
     ),
 )

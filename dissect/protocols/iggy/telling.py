@@ -430,3 +430,14 @@ def relate(rows: list[ConversationRow]) -> None:
     for row in rows:
         if row.layout is None and row.server is not None and row.server in settled:
             row.facts["server_layouts"] = sorted(settled[row.server])
+
+
+def streams() -> Callable[[Message], str | None]:
+    """Tells the stream and topic of requests, as these name them."""
+    return _topic
+
+
+def _topic(request: Message) -> str | None:
+    named = [request.fields.get(name) for name in ("stream_id", "topic_id")]
+    parts = [str(one["value"]) for one in named if isinstance(one, dict) and one.get("value") is not None]
+    return "/".join(parts) or None

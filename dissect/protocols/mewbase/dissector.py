@@ -717,6 +717,18 @@ requests; where frames were missed that is unsure, and a note says so. Once a rI
 unpaired. QUERYRESULT answers by queryID until `last`; a query that got results is answered even where that one is missing. authInfo,
 username and password are secrets, but a `user` or `username` in the authInfo of a whole CONNECT."""
 
+
+def streams() -> Callable[[Message], str | None]:
+    """Tells the channel of requests, as these name it."""
+    return _channel
+
+
+def _channel(request: Message) -> str | None:
+    frame = request.fields.get("frame")
+    named = [frame.get(name) for name in ("channel", "streamName")] if isinstance(frame, dict) else []
+    return next((one for one in named if isinstance(one, str)), None)
+
+
 PROTOCOLS: Final = (
     Protocol(
         "mewbase",
@@ -731,5 +743,6 @@ PROTOCOLS: Final = (
         behaviour=BEHAVIOUR,
         private=PRIVATE,
         unanswered=unanswered,
+        streams=streams,
     ),
 )

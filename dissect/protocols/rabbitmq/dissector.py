@@ -45,6 +45,7 @@ from dissect.protocols.rabbitmq.parts import ADDED, DRAFT_PARTS, PARTS
 from dissect.protocols.rabbitmq.private import PRIVATE
 from dissect.protocols.rabbitmq.probe import probe_current, probe_draft
 from dissect.protocols.rabbitmq.says import says
+from dissect.protocols.rabbitmq.streams import Streams
 
 UNKNOWN_LIMIT = 1 << 20
 """A frame of a command that is not known is believed up to this size (the default frame_max)."""
@@ -1079,6 +1080,7 @@ PROTOCOLS = (
         login=CURRENT_LANGUAGE.holds,
         behaviour=BEHAVIOUR,
         private=PRIVATE,
+        streams=Streams,
     ),
     Protocol(
         "rabbitmq-stream-draft",
@@ -1094,5 +1096,6 @@ PROTOCOLS = (
         login=DRAFT_LANGUAGE.holds,
         behaviour=BEHAVIOUR,
         private=PRIVATE,
+        streams=Streams,
     ),
 )

@@ -74,7 +74,7 @@ from dissect.protocols.seastar.layouts import (
 )
 from dissect.protocols.seastar.private import PRIVATE
 from dissect.protocols.seastar.probe import NAME, SHORTEST, probe
-from dissect.protocols.seastar.telling import TEXT, Teller, connection_text, hint, paired, relate, says, unanswered
+from dissect.protocols.seastar.telling import TEXT, Teller, connection_text, hint, paired, relate, says, unanswered, verb, worked
 
 _u32 = Struct("<I").unpack_from
 _u64 = Struct("<Q").unpack_from
@@ -970,5 +970,7 @@ PROTOCOLS = (
         behaviour=BEHAVIOUR,
         private=PRIVATE,
         teller=Teller,
+        verb=verb,
+        worked=worked,
     ),
 )

@@ -81,6 +81,17 @@ def _verb(fields: dict[str, Any]) -> str:
     return f"verb {fields['verb']}" if label is None else f"{label}"
 
 
+def verb(request: Message) -> str | None:
+    """What a request asks for; nothing for a negotiation."""
+    return _verb(request.fields) or None
+
+
+def worked(response: Message) -> int | None:
+    """How long the handler ran, in nanoseconds, where that was measured."""
+    duration = response.fields.get("handler_duration")
+    return None if duration is None or duration == NOT_MEASURED else int(duration) * 1_000
+
+
 def _times(duration: int, latency_ns: int | None) -> list[str]:
     if duration == NOT_MEASURED:
         return ["no handler ran"]

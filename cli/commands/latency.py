@@ -1,0 +1,202 @@
+"""`streamdump latency FILE...`: how long requests took, by what they are."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from time import monotonic
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.keys import key_logs
+from cli.live import REFRESH, LiveRun, Wanted, check_without
+from cli.options import LIMITS as LIMITS_PANEL
+from cli.options import SHOWN, Colour, Files, Json, ReadFiles, Where, nanoseconds, one_of, packet_limit, whole
+from cli.output import coloured, columns, palette, say, write, write_text
+from cli.parameters import LIMITS, READING, TIMES, Members, gathers
+from cli.run import Asked, Run, about
+from dissect.errors import Report, UsageError, bug
+from dissect.options import Options
+
+if TYPE_CHECKING:
+    from dissect.latency import Latencies
+    from dissect.model import Pair, Record
+
+GROUPED = ("command", "conversation", "server", "client", "stream", "verb")
+MATCHED = 65_536
+"""Matching responses that are remembered: the last of several that answer one request is known to be the last only later."""
+
+
+@gathers
+def latency(
+    *,
+    files: Files = None,
+    read_files: ReadFiles = None,
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--by",
+            metavar="WHAT",
+            help="group by command (default), conversation, server, client, stream, verb; again or with commas for several",
+            rich_help_panel=SHOWN,
+            show_default=False,
+            autocompletion=lambda: list(GROUPED),
+        ),
+    ] = None,
+    slowest: Annotated[str, typer.Option("--slowest", metavar="N", help="show so many of the slowest", rich_help_panel=SHOWN)] = "5",
+    interval: Annotated[
+        str | None,
+        typer.Option(
+            "--interval", metavar="SECONDS", help="and how it changed, by such intervals", rich_help_panel=SHOWN, show_default=False
+        ),
+    ] = None,
+    where: Where = None,
+    json: Json = False,
+    csv: Annotated[
+        bool, typer.Option("--csv", help="comma-separated: the groups, with --interval the groups by interval", rich_help_panel=SHOWN)
+    ] = False,
+    live: Wanted,
+    group_limit: Annotated[
+        str, typer.Option("--group-limit", metavar="N", help="groups; what is beyond is counted together", rich_help_panel=LIMITS_PANEL)
+    ] = "1000",
+    options: Annotated[Options, Members(*READING, *TIMES, *LIMITS)],
+    colour: Colour = "auto",
+) -> int:
+    """How long requests took, how many were refused or not answered, by command or whatever else."""
+    if json and csv:
+        raise UsageError("--json and --csv were both asked for; choose one")
+    names = [*(read_files or ()), *(files or ())]
+    grouped = _grouped(by)
+    width_ns = None if interval is None else nanoseconds("--interval", interval)
+    if width_ns == 0:
+        raise UsageError(f"--interval {interval}: must be longer than nothing")
+    number = 0 if slowest == "0" else whole("--slowest", slowest)
+    limit = whole("--group-limit", group_limit)
+    options = replace(options, bodies=False, pairs=True, keylog=key_logs(options.keylog, bool(live.interfaces)))
+    asked = None if where is None else Asked(where, options)
+    if asked is not None and asked.reads_fields:
+        options = replace(options, bodies=True)
+    if not live.interfaces:
+        check_without(live)
+    from dissect.latency import Latencies
+
+    found = Latencies(grouped, interval_ns=width_ns, slowest=number, groups=limit)
+    with (
+        LiveRun(live, names, options, colour) if live.interfaces else Run(names, options, packet_limit(live.stop), colour, prints=False)
+    ) as run:
+        run.asked = asked
+        taker = _Taker(run, found, asked)
+        if isinstance(run, LiveRun):
+            with _Screen(run, taker):
+                run.each(taker.take)
+        else:
+            run.each(taker.take)
+        _show(found, json, csv, colour)
+        return _end(run, found)
+
+
+def _grouped(by: list[str] | None) -> list[str]:
+    """What one or several `--by` say, each once."""
+    wanted = [part.strip() for text in by or ("command",) for part in text.split(",")]
+    return list(dict.fromkeys(one_of("--by", part, GROUPED) for part in wanted))
+
+
+class _Taker:
+    """Counts the exchanges of a run, or with -Y those whose response is asked for, or whose record where there is no response."""
+
+    def __init__(self, run: Run | LiveRun, found: Latencies, asked: Asked | None) -> None:
+        self.run = run
+        self.found = found
+        self.asked = asked
+        self._matched: dict[int, None] = {}
+
+    def take(self, records: list[Record]) -> bool:
+        """Count what ended with these records; never enough."""
+        pairs = self.run.inspector.pairs()
+        if self.asked is not None:
+            pairs = self._select(records, pairs, self.asked)
+        try:
+            self.found.take(pairs)
+        except Exception as error:
+            self.run.tell(Report(bug(error), "some exchanges are not counted"))
+        return False
+
+    def _select(self, records: list[Record], pairs: list[Pair], asked: Asked) -> list[Pair]:
+        matched = self._matched
+        matched.update(dict.fromkeys([one.number for one in asked.select(records, lambda one, what: self.run.tell(about(one, what)))]))
+        kept = [one for one in pairs if _number(one) in matched]
+        for number in list(matched)[: max(0, len(matched) - MATCHED)]:
+            del matched[number]
+        return kept
+
+
+def _number(pair: Pair) -> int | None:
+    """The number of the record by which -Y finds an exchange."""
+    told = pair.exchange if pair.response is None else pair.response
+    return None if told is None else told.number
+
+
+def _show(found: Latencies, json: bool, csv: bool, colour: str) -> None:
+    """Print what was found."""
+    if json:
+        from dissect.latency import interval_rows, rows, slow_rows
+        from dissect.render.jsonl import encode
+
+        for some in (rows(found), interval_rows(found), [*slow_rows(found)]):
+            write(encode(some))
+        return
+    from dissect.render.latency import comma_separated, text
+
+    write_text(comma_separated(found) if csv else text(found, columns(), palette(colour)))
+
+
+def _end(run: Run | LiveRun, found: Latencies) -> int:
+    code = int(run.end())
+    if found.beyond:
+        say(f"{found.beyond:,} exchanges of groups beyond --group-limit {found.limit:,} are counted together")
+    if found.interval_ns != found.wanted_ns and found.interval_ns is not None:
+        say(f"--interval: {found.interval_ns / 1e9:g} s, as shorter ones would be too many")
+    return code
+
+
+class _Screen:
+    """The table on the terminal, refreshed as long as the capture goes on; elsewhere it does nothing."""
+
+    def __init__(self, run: LiveRun, taker: _Taker) -> None:
+        self._run = run
+        self._taker = taker
+        self._screen: Any = None
+        self._latest = 0.0
+
+    def __enter__(self) -> _Screen:
+        if columns() is not None:
+            from rich.console import Console
+            from rich.live import Live
+
+            console = Console(file=sys.stdout, no_color=not coloured(self._run.colour, sys.stdout), highlight=False, markup=False)
+            self._screen = Live(console=console, auto_refresh=False, transient=True)
+            self._screen.start()
+            self._run.tick = self._refresh
+        return self
+
+    def __exit__(self, *ignored: object) -> None:
+        if self._screen is not None:
+            self._screen.stop()
+
+    def _refresh(self) -> None:
+        now = monotonic()
+        if now - self._latest < REFRESH:
+            return
+        self._latest = now
+        from rich.text import Text
+
+        from dissect.render.latency import text
+
+        size = self._screen.console.size
+        try:
+            lines = text(self._taker.found, size.width, palette(self._run.colour)).splitlines()
+        except Exception as error:
+            self._run.tell(Report(bug(error), "the table lacks something"))
+            return
+        self._screen.update(Text.from_ansi("\n".join(lines[: max(1, size.height - 1)])), refresh=True)

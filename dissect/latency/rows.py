@@ -1,0 +1,152 @@
+"""What the groups come to, as plain data in the order of the JSON that `latency --json` writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from dissect.latency.groups import BY, Group, Key, Latencies
+from dissect.latency.sketch import Bucket, Sketch
+from dissect.protocols.base import rfc3339
+
+
+class Times(msgspec.Struct):
+    """Quantiles of so many durations; the least, the greatest and the mean are exact."""
+
+    count: int
+    mean_ns: int
+    min_ns: int
+    p50_ns: int
+    p90_ns: int
+    p95_ns: int
+    p99_ns: int
+    p99_9_ns: int
+    max_ns: int
+
+
+QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
+
+
+class _Group(msgspec.Struct, kw_only=True):
+    v: int = 1
+    protocol: str
+    command: str | None = None
+    conversation: int | None = None
+    server: str | None = None
+    client: str | None = None
+    stream: str | None = None
+    verb: str | None = None
+    others: bool = False
+    count: int
+    answered: int
+    refused: int
+    unanswered: int
+    reasons: dict[str, int]
+    latency: Times | None
+    handler: Times | None
+    network: Times | None
+
+
+class LatencyRow(_Group, tag_field="record", tag="latency", kw_only=True):
+    """One group."""
+
+    histogram: list[Bucket]
+
+
+class IntervalRow(_Group, tag_field="record", tag="interval", kw_only=True):
+    """One group in one interval."""
+
+    time: str
+    time_ns: int
+    interval_ns: int
+
+
+class SlowRow(msgspec.Struct, tag_field="record", tag="slow"):
+    """One of the slowest exchanges, with the packets of its request and of its response."""
+
+    v: int
+    time: str
+    time_ns: int
+    conversation: int
+    src: str
+    dst: str
+    protocol: str
+    name: str
+    id: int | str | None
+    request: int
+    response: int
+    outcome: str | None
+    file: int
+    request_packets: tuple[int | None, int]
+    response_packets: tuple[int | None, int]
+    latency_ns: int
+
+
+def times_of(sketch: Sketch | None) -> Times | None:
+    """What a sketch comes to; None where it has nothing."""
+    if sketch is None or not len(sketch):
+        return None
+    middle, p90, p95, p99, p99_9 = [sketch.quantile(share) for share in QUANTILES]
+    return Times(len(sketch), round(sketch.total / len(sketch)), sketch.least, middle, p90, p95, p99, p99_9, sketch.greatest)
+
+
+def rows(found: Latencies) -> list[LatencyRow]:
+    """The groups, in the order of their protocols, the most frequent first."""
+    ordered = sorted(found.groups.items(), key=lambda one: (str(one[0][0]), len(one[0]) == 1, -one[1].count, _sortable(one[0])))
+    return [LatencyRow(**_said(found, key, group), histogram=group.latency.histogram()) for key, group in ordered]
+
+
+def interval_rows(found: Latencies) -> list[IntervalRow]:
+    """The groups by interval, in the order of time."""
+    ordered = sorted(found.series.items(), key=lambda one: (one[0][0], _sortable(one[0][1])))
+    width = found.interval_ns or 0
+    return [IntervalRow(**_said(found, key, group), time=rfc3339(at), time_ns=at, interval_ns=width) for (at, key), group in ordered]
+
+
+def slow_rows(found: Latencies) -> Iterator[SlowRow]:
+    """The slowest exchanges, the slowest first."""
+    for one in found.slowest():
+        request, response = one.request, one.response
+        yield SlowRow(
+            1,
+            rfc3339(response.time_ns),
+            response.time_ns,
+            request.conversation,
+            request.src,
+            request.dst,
+            request.protocol,
+            request.name,
+            request.id,
+            request.number,
+            response.number,
+            response.outcome,
+            response.file,
+            request.packets,
+            response.packets,
+            one.latency_ns,
+        )
+
+
+def _said(found: Latencies, key: Key, group: Group) -> dict[str, Any]:
+    known: dict[str, Any] = dict(zip(found.by, key[1:], strict=False))
+    if group.ends is not None:
+        known = {"client": group.ends[0], "server": group.ends[1], **known}
+    return {
+        "protocol": key[0],
+        **{name: known.get(name) for name in BY},
+        "others": len(key) == 1 and bool(found.by),
+        "count": group.count,
+        "answered": group.answered,
+        "refused": group.refused,
+        "unanswered": group.unanswered,
+        "reasons": dict(sorted(group.reasons.items())),
+        "latency": times_of(group.latency),
+        "handler": times_of(group.handler),
+        "network": times_of(group.network),
+    }
+
+
+def _sortable(key: Key) -> list[tuple[bool, int, str]]:
+    return [(part is None, part if isinstance(part, int) else 0, str(part)) for part in key]

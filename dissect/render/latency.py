@@ -1,0 +1,340 @@
+"""The `latency` view: groups with their quantiles, how these changed, the slowest exchanges, and how latencies are distributed."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from io import StringIO
+
+from dissect.latency import Bucket, Group, IntervalRow, Latencies, LatencyRow, Sketch, SlowRow, Times, interval_rows, rows, slow_rows
+from dissect.render.terminal import Palette, cut, pad, visible, width
+
+_TIMES = ("min", "p50", "p90", "p95", "p99", "p99.9", "max")
+_BARS = " ▁▂▃▄▅▆▇█"
+_PARTS = " ▏▎▍▌▋▊▉█"
+_SPACE = "  "
+_OTHERS = "(others)"
+
+_SPARK = 18
+"""Columns for the distribution of a group beside its quantiles."""
+
+_LEAST_LABEL = 12
+"""Columns that what a group is called has at least, however narrow the terminal."""
+
+
+def duration_text(time_ns: int) -> str:
+    """`412ns`, `1.23ms`, `45.6s`: three digits that count, at most seven characters below a day."""
+    if not time_ns:
+        return "0"
+    size = abs(time_ns)
+    sign = "-" if time_ns < 0 else ""
+    for unit, name in ((1, "ns"), (1_000, "us"), (1_000_000, "ms")):
+        if size < 999.5 * unit:
+            return f"{sign}{_three(size / unit) if unit > 1 else size}{name}"
+    return f"{sign}{_three(size / 1e9)}s"
+
+
+def _three(number: float) -> str:
+    return f"{number:.2f}" if number < 9.995 else f"{number:.1f}" if number < 99.95 else f"{number:.0f}"
+
+
+def comma_separated(found: Latencies) -> str:
+    """The groups, or with a series the groups by interval, as comma-separated values; times in nanoseconds, the header first."""
+    out = StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    names = [f"{kind}_{name}_ns" for kind in ("latency", "handler", "network") for name in ("mean", *_TIMES)]
+    series = found.interval_ns is not None
+    writer.writerow(
+        [
+            *(["time", "time_ns", "interval_ns"] if series else []),
+            "protocol",
+            *found.by,
+            *("count", "answered", "refused", "unanswered", "reasons"),
+            *[name.replace("p99.9", "p99_9") for name in names],
+        ]
+    )
+    for row in interval_rows(found) if series else rows(found):
+        first: list[object] = [row.time, row.time_ns, row.interval_ns] if isinstance(row, IntervalRow) else []
+        values = [_OTHERS if row.others else getattr(row, name) for name in found.by]
+        reasons = "; ".join(f"{reason} {number}" for reason, number in row.reasons.items())
+        counts = [row.count, row.answered, row.refused, row.unanswered, reasons]
+        times: list[object] = []
+        for one in (row.latency, row.handler, row.network):
+            times += [""] * (1 + len(_TIMES)) if one is None else [one.mean_ns, *_of(one)]
+        writer.writerow([*first, row.protocol, *["" if one is None else _harmless(one) for one in values], *counts, *times])
+    return out.getvalue()
+
+
+def _harmless(value: object) -> object:
+    """A value that a spreadsheet does not take for a formula."""
+    text = visible(str(value))
+    return value if isinstance(value, int) else f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
+
+
+def text(found: Latencies, columns: int | None, palette: Palette) -> str:
+    """All of it for people, on a terminal of so many columns; None: in a pipe, where nothing is cut or drawn."""
+    groups = rows(found)
+    if not groups:
+        return ""
+    blocks = [_groups(found, groups, columns, palette)]
+    if found.interval_ns is not None:
+        blocks.append(_series(found, interval_rows(found), columns, palette))
+    slow = [*slow_rows(found)]
+    if slow:
+        blocks.append(_slowest(slow, columns, palette))
+    if columns is not None:
+        blocks += _histograms(found, columns, palette)
+    return "\n".join(blocks)
+
+
+def _groups(found: Latencies, groups: Sequence[LatencyRow], columns: int | None, palette: Palette) -> str:
+    """A line a group where that fits, else two; below it the parts of its latency where the protocol tells them."""
+    labels = ["protocol", *found.by]
+    scale = _scale(found)
+    lines: list[_Line] = []
+    for row, group in zip(groups, [_group_of(found, row) for row in groups], strict=True):
+        spark = _spark(group.latency, scale)
+        counts = (f"{row.count:,}", f"{row.refused:,}", f"{row.unanswered:,}")
+        lines.append(_Line(_label(found, row), counts, _texts(row.latency), spark, _reasons(row)))
+        for name, times, sketch in (("handler", row.handler, group.handler), ("network", row.network, group.network)):
+            if times is not None and sketch is not None:
+                lines.append(_Line(["", *[""] * (len(found.by) - 1), f"  {name}"], ("", "", ""), _texts(times), _spark(sketch, scale), ""))
+    sizes = [max(width(name), *(width(line.label[index]) for line in lines)) for index, name in enumerate(labels)]
+    counted = [max(len(name), *(len(line.counts[index]) for line in lines)) for index, name in enumerate(_COUNTS)]
+    timed = [max(len(name), *(len(line.times[index]) for line in lines)) for index, name in enumerate(_TIMES)]
+    reasons = max(len("why"), *(width(line.reasons) for line in lines)) if any(line.reasons for line in lines) else 0
+    head = _Line(labels, _COUNTS, _TIMES, "distribution", "why" if reasons else "")
+    once = sum(sizes) + sum(counted) + sum(timed) + len(_SPACE) * (len(sizes) + len(counted) + len(timed) - 1)
+    if columns is None:
+        every = [
+            _SPACE.join([*_left(line.label, sizes), *_right(line.counts, counted), *_right(line.times, timed), line.reasons])
+            for line in (head, *lines)
+        ]
+        return "".join(f"{line.rstrip()}\n" for line in every)
+    made: list[str] = []
+    if once <= columns:
+        room = columns - once - len(_SPACE)
+        for line in (head, *lines):
+            whole = _SPACE.join([*_left(line.label, sizes), *_right(line.counts, counted), *_right(line.times, timed)])
+            tail = line.spark if room >= _SPARK else ""
+            made.append(f"{whole}{_SPACE}{tail}".rstrip())
+            if line.reasons and line is not head:
+                made.append(cut(f"    without a response: {line.reasons}", columns))
+        return _dimmed(made, 1, palette)
+    rest = columns - sum(counted) - len(_SPACE) * (len(counted) + len(sizes) - 1)
+    sizes = _narrowed(sizes, max(rest, _LEAST_LABEL * len(sizes)))
+    beside = min(len(timed), max(1, (columns - 2) // (max(timed) + len(_SPACE))))
+    heads = 1
+    for line in (head, *lines):
+        if any(line.counts):
+            first = _SPACE.join([*_left(line.label, sizes), *_right(line.counts, counted)])
+            lead = "    "
+        else:
+            first, lead = "", f"    {line.label[-1].strip()}"
+        if first:
+            made.append(cut(first, columns).rstrip())
+        if lead.strip():
+            made.append(lead)
+        cells = _right(line.times, timed)
+        for index in range(0, len(cells), beside):
+            second = "    " + _SPACE.join(cells[index : index + beside])
+            if beside == len(cells) and len(second) + len(_SPACE) + _SPARK <= columns:
+                second += f"{_SPACE}{line.spark}"
+            made.append(cut(second.rstrip(), columns))
+            heads += line is head
+        if line.reasons and line is not head:
+            made.append(cut(f"    without a response: {line.reasons}", columns))
+    return _dimmed(made, heads, palette)
+
+
+class _Line:
+    """What is told of one group, as text."""
+
+    __slots__ = ("counts", "label", "reasons", "spark", "times")
+
+    def __init__(self, label: Sequence[str], counts: Sequence[str], times: Sequence[str], spark: str, reasons: str) -> None:
+        self.label = label
+        self.counts = counts
+        self.times = times
+        self.spark = spark
+        self.reasons = reasons
+
+
+_COUNTS = ("count", "refused", "unanswered")
+
+
+def _series(found: Latencies, cells: Sequence[IntervalRow], columns: int | None, palette: Palette) -> str:
+    days = {row.time[:10] for row in cells}
+    decimals = 0 if (found.interval_ns or 0) % 1_000_000_000 == 0 else 4
+    body = []
+    for row in cells:
+        times = row.latency
+        some = ["-"] * 3 if times is None else [duration_text(one) for one in (times.p50_ns, times.p99_ns, times.max_ns)]
+        when = row.time[11 : 19 + decimals]
+        name = _label(found, row)
+        if columns is None or len(days) > 1:
+            when = f"{row.time[:10]} {when}"
+        if columns is not None:
+            # Narrow as it is: what the table above tells of a group is not said again
+            name = [part.partition(_SPACE)[0] for part in name[1:]]
+        body.append([when, *name, f"{row.count:,}", f"{row.refused:,}", f"{row.unanswered:,}", *some])
+    names = ["protocol", *found.by] if columns is None else ["#" if one == "conversation" else one for one in found.by]
+    day = f" of {min(days)}" if len(days) == 1 else ""
+    title = f"every {(found.interval_ns or 0) / 1e9:g} s{day}, UTC"
+    most = max((row.latency.p99_ns for row in cells if row.latency is not None), default=0)
+    bars = [_bar(max(0, row.latency.p99_ns) / most if row.latency is not None and most > 0 else 0.0, _SPARK) for row in cells]
+    return _table(title, ["time", *names, *_COUNTS, "p50", "p99", "max"], body, 1 + len(names), columns, palette, ("p99", bars))
+
+
+def _slowest(slow: Sequence[SlowRow], columns: int | None, palette: Palette) -> str:
+    head = ["latency", "messages", "packets", "name", "conversation"]
+    body = [
+        [
+            duration_text(one.latency_ns),
+            f"{one.request} > {one.response}",
+            f"{one.request_packets[1]} > {one.response_packets[1]}",
+            visible(one.name),
+            f"{one.conversation}  {one.src} > {one.dst}",
+        ]
+        for one in slow
+    ]
+    return _table("the slowest", head, body, len(head), columns, palette)
+
+
+def _table(
+    title: str,
+    head: list[str],
+    body: Sequence[list[str]],
+    names: int,
+    columns: int | None,
+    palette: Palette,
+    drawn: tuple[str, Sequence[str]] | None = None,
+) -> str:
+    """Columns under a title, the first `names` of them to the left; what is `drawn` stands last, where there is room."""
+    sizes = [max(width(name), *(width(line[index]) for line in body)) for index, name in enumerate(head)]
+    if columns is not None:
+        fixed = sum(sizes[names:]) + len(_SPACE) * (len(sizes) - 1)
+        sizes[1:names] = _narrowed(sizes[1:names], max(columns - fixed - sizes[0], 0)) if names < len(head) else sizes[1:names]
+    lines = [_SPACE.join([*_left(line[:names], sizes[:names]), *_right(line[names:], sizes[names:])]) for line in (head, *body)]
+    if columns is None:
+        return "".join(f"{line.rstrip()}\n" for line in lines)
+    if drawn is not None and width(lines[0]) + len(_SPACE) + _SPARK <= columns:
+        lines = [f"{line}{_SPACE}{bar}" for line, bar in zip(lines, (drawn[0], *drawn[1]), strict=True)]
+    return _dimmed([cut(title, columns), *(cut(line.rstrip(), columns) for line in lines)], 2, palette, bold=1)
+
+
+def _histograms(found: Latencies, columns: int, palette: Palette) -> list[str]:
+    """How latencies are distributed, by protocol."""
+    protocols: dict[str, Sketch] = {}
+    for key, group in found.groups.items():
+        protocols.setdefault(str(key[0]), Sketch()).merge(group.latency)
+    blocks = []
+    for protocol, sketch in sorted(protocols.items()):
+        buckets = sketch.histogram()
+        if not buckets:
+            continue
+        every, most = len(sketch), max(one.count for one in buckets)
+        labels = [_bucket(one) for one in buckets]
+        size, numbers = max(map(len, labels)), max(len(f"{one.count:,}") for one in buckets)
+        room = max(8, columns - size - numbers - 3 * len(_SPACE) - 6)
+        lines = [f"{protocol}: {every:,} latencies"]
+        for index, (label, one) in enumerate(zip(labels, buckets, strict=True)):
+            if not one.count and not buckets[index - 1].count:
+                # Of many empty ones the first is enough
+                continue
+            bar = _bar(one.count / most, room)
+            lines.append(
+                cut(f"{label:>{size}}{_SPACE}{one.count:>{numbers},}{_SPACE}{one.count / every:>6.1%}{_SPACE}{bar}".rstrip(), columns)
+            )
+        blocks.append(_dimmed(lines, 1, palette, bold=1))
+    return blocks
+
+
+def _bucket(one: Bucket) -> str:
+    if (one.low, one.high) == (-1, 1):
+        return "0"
+    low = "" if one.low is None else duration_text(one.low)
+    high = "" if one.high is None else duration_text(one.high)
+    return f"{low} - {high}".strip()
+
+
+def _label(found: Latencies, row: LatencyRow | IntervalRow) -> list[str]:
+    """What a group is called, in a column for each thing that is grouped by."""
+    if row.others:
+        return [row.protocol, _OTHERS, *[""] * (len(found.by) - 1)]
+    parts = []
+    for name in found.by:
+        value = getattr(row, name)
+        if name == "conversation" and row.client is not None and row.server is not None:
+            value = f"{value}  {row.client} > {row.server}"
+        parts.append("-" if value is None else visible(str(value)))
+    return [row.protocol, *parts]
+
+
+def _group_of(found: Latencies, row: LatencyRow) -> Group:
+    values = () if row.others else tuple(getattr(row, name) for name in found.by)
+    return found.groups[(row.protocol, *values)]
+
+
+def _reasons(row: LatencyRow) -> str:
+    return ", ".join(f"{reason} {number:,}" for reason, number in row.reasons.items())
+
+
+def _of(times: Times) -> list[int]:
+    return [times.min_ns, times.p50_ns, times.p90_ns, times.p95_ns, times.p99_ns, times.p99_9_ns, times.max_ns]
+
+
+def _texts(times: Times | None) -> list[str]:
+    return ["-"] * len(_TIMES) if times is None else [duration_text(one) for one in _of(times)]
+
+
+def _scale(found: Latencies) -> list[int]:
+    """Bounds of equal ratio from the least to the greatest latency of all groups, so that distributions can be compared."""
+    some = [group.latency for group in found.groups.values() if len(group.latency)]
+    low = max(1, min((one.least for one in some), default=1))
+    high = max(low + 1, max((one.greatest for one in some), default=1))
+    return [round(low * (high / low) ** (step / _SPARK)) for step in range(1, _SPARK)]
+
+
+def _spark(sketch: Sketch, scale: Sequence[int]) -> str:
+    """A sketch as a line of bars of different height."""
+    counts = [0] * _SPARK
+    at = 0
+    for value, count in sketch.bins():
+        while at < len(scale) and value >= scale[at]:
+            at += 1
+        counts[at] += count
+    most = max(counts)
+    return "".join([" " if not count else _BARS[max(1, round(count / most * 8))] for count in counts])
+
+
+def _bar(share: float, cells: int) -> str:
+    """A bar of a share of so many cells, by eighths; not nothing where there is something."""
+    eighths = max(round(share * cells * 8), 1 if share > 0 else 0)
+    whole, part = divmod(eighths, 8)
+    return "█" * whole + (_PARTS[part] if part else "")
+
+
+def _narrowed(sizes: Sequence[int], room: int) -> list[int]:
+    """The widest columns made narrower until all fit."""
+    made = list(sizes)
+    while sum(made) > room and max(made, default=0) > 1:
+        made[made.index(max(made))] -= 1
+    return made
+
+
+def _left(cells: Sequence[str], sizes: Sequence[int]) -> list[str]:
+    return [pad(cut(cell, size), size) for cell, size in zip(cells, sizes, strict=True)]
+
+
+def _right(cells: Sequence[str], sizes: Sequence[int]) -> list[str]:
+    return [cell.rjust(size) for cell, size in zip(cells, sizes, strict=True)]
+
+
+def _dimmed(lines: Sequence[str], heads: int, palette: Palette, bold: int = 0) -> str:
+    """Lines, the first of which are headings."""
+    made = [
+        f"{palette.bold if index < bold else palette.dim}{line}{palette.reset}" if index < heads else line
+        for index, line in enumerate(lines)
+    ]
+    return "".join(f"{line}\n" for line in made)

@@ -1,0 +1,237 @@
+"""`streamdump latency`: its numbers against exact computation over `--json`, and how it shows them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from cli.app import main
+from cli.exits import ExitCode
+from dissect.render.schema import schema
+from tests.capture.peers import GOLDEN
+from tests.cli.terminal import on_terminal
+
+AMQP = GOLDEN / "rabbitmq-stream" / "publish_amqp_sections_436.pcap"
+HANDLER = GOLDEN / "seastar-rpc" / "handler_duration.pcap"
+EXPIRED = GOLDEN / "seastar-rpc" / "timeout_expiry.pcap"
+LOST = GOLDEN / "rabbitmq-stream" / "lost_segments_405.pcap"
+ERRORS = GOLDEN / "rabbitmq-stream" / "two_connections_310.pcap"
+NAMES = {0.5: "p50_ns", 0.9: "p90_ns", 0.95: "p95_ns", 0.99: "p99_ns", 0.999: "p99_9_ns"}
+
+
+def shown(capsys: pytest.CaptureFixture[str], *argv: str | Path, code: ExitCode = ExitCode.DONE) -> tuple[str, str]:
+    assert main([str(one) for one in argv]) == code
+    out, err = capsys.readouterr()
+    return out, err
+
+
+def records(capsys: pytest.CaptureFixture[str], *argv: str | Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in shown(capsys, *argv)[0].splitlines()]
+
+
+def some() -> list[Path]:
+    """A few captures of each family, some with losses."""
+    return [
+        path for family in ("iggy", "mewbase", "rabbitmq-stream", "seastar-rpc") for path in sorted((GOLDEN / family).glob("*.pcap"))[1::7]
+    ]
+
+
+def ends(exchange: dict[str, Any], clients: dict[int, tuple[str, str]]) -> tuple[str | None, str | None]:
+    return clients.get(exchange["conversation"], (None, None))
+
+
+GROUPED: dict[str, Callable[[dict[str, Any], dict[int, tuple[str, str]]], Any]] = {
+    "command": lambda one, clients: one["name"],
+    "conversation": lambda one, clients: one["conversation"],
+    "client": lambda one, clients: ends(one, clients)[0],
+    "server": lambda one, clients: ends(one, clients)[1],
+}
+
+
+@pytest.mark.parametrize("by", ["command", "conversation", "server,command", "client"])
+def test_groups_come_to_what_all_exchanges_come_to(by: str, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [path for path in some() if "snap" not in path.name and "cut" not in path.name]
+    every = records(capsys, "--json", "--exchanges", *files)
+    clients = {
+        one["conversation"]: (one["src"], one["dst"]) if one["sender"] == "client" else (one["dst"], one["src"])
+        for one in every
+        if one["record"] == "message" and one["sender"] is not None
+    }
+    groups = defaultdict(list)
+    for one in every:
+        if one["record"] == "exchange":
+            groups[(one["protocol"], *[GROUPED[part](one, clients) for part in by.split(",")])].append(one)
+    found = [one for one in records(capsys, "latency", "--json", "--by", by, *files) if one["record"] == "latency"]
+    assert {(one["protocol"], *[one[part] for part in by.split(",")]) for one in found} == set(groups)
+    for row in found:
+        mine = groups[(row["protocol"], *[row[part] for part in by.split(",")])]
+        outcomes = Counter(one["outcome"] for one in mine)
+        assert (row["count"], row["answered"], row["refused"]) == (len(mine), outcomes["answered"], outcomes["refused"])
+        assert row["reasons"] == Counter(one["reason"] or one["outcome"] for one in mine if one["latency_ns"] is None)
+        times = sorted(one["latency_ns"] for one in mine if one["latency_ns"] is not None)
+        if not times:
+            assert row["latency"] is None
+            continue
+        latency = row["latency"]
+        assert (latency["count"], latency["min_ns"], latency["max_ns"]) == (len(times), times[0], times[-1])
+        assert latency["mean_ns"] == round(sum(times) / len(times))
+        for share, name in NAMES.items():
+            wanted = times[math.ceil(share * len(times)) - 1]
+            assert abs(latency[name] - wanted) <= max(0.01 * abs(wanted), 0.5)
+        assert sum(one["count"] for one in row["histogram"]) == len(times)
+
+
+def test_batches_do_not_show(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    import dissect.inspector
+
+    arguments = ("latency", "--json", "--interval", "0.01", "--slowest", "30", "--by", "command,stream", AMQP, LOST)
+    whole = shown(capsys, *arguments)[0]
+    monkeypatch.setattr(dissect.inspector, "PART", 1)
+    assert shown(capsys, *arguments)[0] == whole
+
+
+def test_the_lines_are_those_of_the_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    validator = Draft202012Validator(schema())
+    made = records(capsys, "latency", "--json", "--interval", "0.1", HANDLER, ERRORS)
+    for one in made:
+        validator.validate(one)
+    assert {one["record"] for one in made} == {"latency", "interval", "slow"}
+
+
+def test_the_slowest_have_the_numbers_of_the_plain_run(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = {one["number"]: one for one in records(capsys, "--json", AMQP)}
+    slow = [one for one in records(capsys, "latency", "--json", "--slowest", "4", AMQP) if one["record"] == "slow"]
+    latencies = sorted((one["latency_ns"] for one in plain.values() if one.get("latency_ns") is not None), reverse=True)
+    assert [one["latency_ns"] for one in slow] == latencies[:4]
+    for one in slow:
+        request, response = plain[one["request"]], plain[one["response"]]
+        assert response["request"] == one["request"]
+        assert (request["packets"], response["packets"]) == (one["request_packets"], one["response_packets"])
+    assert "slow" not in {one["record"] for one in records(capsys, "latency", "--json", "--slowest", "0", AMQP)}
+
+
+def test_handler_time_and_network_time_are_parts_of_the_latency(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = records(capsys, "--json", HANDLER)
+    measured = [one for one in plain if one.get("fields", {}).get("handler_duration_label", "x") is None]
+    row = next(one for one in records(capsys, "latency", "--json", HANDLER) if one.get("command") == "Request")
+    handler = [1_000 * one["fields"]["handler_duration"] for one in measured]
+    network = [one["latency_ns"] - 1_000 * one["fields"]["handler_duration"] for one in measured]
+    for part, times in (("handler", handler), ("network", network)):
+        assert (row[part]["count"], row[part]["min_ns"], row[part]["max_ns"]) == (len(times), min(times), max(times))
+    lines = shown(capsys, "latency", HANDLER)[0].splitlines()
+    assert [line.split()[0] for line in lines[2:4]] == ["handler", "network"]
+
+
+def test_a_filter_chooses_responses_after_everything_was_analysed(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = records(capsys, "--json", ERRORS)
+    asked = "latency > 200us and kind == response"
+    wanted = [one for one in plain if one.get("kind") == "response" and (one["latency_ns"] or 0) > 200_000]
+    out, err = shown(capsys, "latency", "--json", "-Y", asked, ERRORS)
+    groups = [json.loads(line) for line in out.splitlines() if '"record":"latency"' in line]
+    assert sum(one["count"] for one in groups) == len(wanted) > 0
+    assert f"{len(wanted)} records match -Y" in err
+    late = [one for one in records(capsys, "latency", "--json", "-Y", "reason == 'deadline passed'", EXPIRED) if one["record"] == "latency"]
+    assert late
+    assert all(set(one["reasons"]) == {"deadline passed"} and one["count"] == one["unanswered"] for one in late)
+
+
+def test_publishes_are_told_by_the_stream_of_their_publisher(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [one for one in records(capsys, "latency", "--json", "--by", "stream,command", AMQP) if one.get("command") == "Publish"]
+    declared = {
+        one["fields"]["stream"]
+        for one in records(capsys, "--json", AMQP)
+        if one["name"] == "DeclarePublisher" and "stream" in one["fields"]
+    }
+    assert {one["stream"] for one in rows} == declared
+
+
+def test_a_series_adds_up_and_its_intervals_widen_when_they_are_too_many(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import dissect.latency.groups
+
+    made = records(capsys, "latency", "--json", "--interval", "0.001", ERRORS)
+    counts, cells = Counter(), Counter()
+    for one in made:
+        if one["record"] == "latency":
+            counts[one["command"]] += one["count"]
+        elif one["record"] == "interval":
+            assert one["time_ns"] % one["interval_ns"] == 0
+            assert one["interval_ns"] == 1_000_000
+            cells[one["command"]] += one["count"]
+    assert counts == cells
+    monkeypatch.setattr(dissect.latency.groups, "CELLS", len(counts))
+    out, err = shown(capsys, "latency", "--json", "--interval", "0.001", ERRORS)
+    wide = [json.loads(line) for line in out.splitlines() if '"record":"interval"' in line]
+    assert len(wide) <= len(counts)
+    assert sum(one["count"] for one in wide) == sum(counts.values())
+    assert f"--interval: {wide[0]['interval_ns'] / 1e9:g} s, as shorter ones would be too many" in err
+
+
+def test_groups_beyond_the_limit_are_counted_together(capsys: pytest.CaptureFixture[str]) -> None:
+    whole = [one for one in records(capsys, "latency", "--json", AMQP) if one["record"] == "latency"]
+    out, err = shown(capsys, "latency", "--json", "--group-limit", "2", AMQP)
+    rows = [json.loads(line) for line in out.splitlines() if '"record":"latency"' in line]
+    assert [one["others"] for one in rows] == [False, False, True]
+    assert sum(one["count"] for one in rows) == sum(one["count"] for one in whole)
+    assert f"{rows[-1]['count']} exchanges of groups beyond --group-limit 2 are counted together" in err
+
+
+def test_comma_separated_values(capsys: pytest.CaptureFixture[str]) -> None:
+    found = {one["command"]: one for one in records(capsys, "latency", "--json", HANDLER) if one["record"] == "latency"}
+    rows = [*csv.DictReader(StringIO(shown(capsys, "latency", "--csv", HANDLER)[0]))]
+    assert {one["command"] for one in rows} == set(found)
+    for row in rows:
+        one = found[row["command"]]
+        assert int(row["count"]) == one["count"]
+        assert int(row["latency_p99_ns"]) == one["latency"]["p99_ns"]
+        assert (row["handler_max_ns"] == "") == (one["handler"] is None)
+    series = [*csv.DictReader(StringIO(shown(capsys, "latency", "--csv", "--interval", "0.1", HANDLER)[0]))]
+    assert sum(int(one["count"]) for one in series) == sum(one["count"] for one in found.values())
+
+
+@pytest.mark.parametrize("columns", [40, 80, 160])
+def test_a_terminal_gets_what_fits_and_a_pipe_everything(columns: int, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["latency", "--interval", "1", "--by", "conversation,command", str(HANDLER), str(AMQP)]
+    code, text = on_terminal(arguments, columns, {"NO_COLOR": "1"}, stderr=False)
+    assert code == ExitCode.DONE
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= columns
+    assert "\x1b" not in text
+    assert any("█" in line for line in lines)
+    # The quantiles of each group end where their headings end
+    groups = lines[: lines.index("")]
+    first = next((line for line in groups if {"min", "max"} <= {*line.split()}), "")
+    ends = [found.end() for found in re.finditer(r"p[\d.]+", first)]
+    timed = [line for line in groups if re.search(r" [\d.]+[num]s", line)]
+    assert len(timed) == (16 if columns > 40 else 32)
+    assert bool(ends) == (columns > 40)
+    assert all(line[end - 1] != " " and line[end : end + 1] in ("", " ") for line in timed for end in ends)
+    plain = shown(capsys, *arguments)[0]
+    assert plain.isascii()
+    table = plain.split("\n\n")[0].splitlines()
+    end = table[0].index("  count") + 7
+    assert all(line[end - 1].isdigit() or not line[:end].strip().isdigit() for line in table[1:])
+    if columns == 80:
+        assert "\x1b[" in on_terminal(arguments, columns, stderr=False)[1]
+
+
+def test_wrong_calls_say_what_to_write(capsys: pytest.CaptureFixture[str]) -> None:
+    for argv, said in (
+        (["--by", "comand"], "did you mean command?"),
+        (["--json", "--csv"], "choose one"),
+        (["--interval", "0"], "longer than nothing"),
+        (["--slowest", "x"], "--slowest"),
+        (["-w", "x"], "-i"),
+    ):
+        assert said in shown(capsys, "latency", *argv, AMQP, code=ExitCode.USAGE)[1]

@@ -1,0 +1,74 @@
+"""The sketch of latencies against exact quantiles, merged in any order."""
+
+from __future__ import annotations
+
+import math
+import random
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dissect.latency import Sketch, times_of
+
+SHARES = (0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 1.0)
+LATENCIES = st.one_of(
+    st.integers(-(1 << 64), 1 << 64), st.integers(-3, 3), st.integers(0, 10_000_000), st.sampled_from([10**power for power in range(19)])
+)
+
+
+def exact(values: list[int], share: float) -> int:
+    """The nearest rank."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def check(sketch: Sketch, values: list[int]) -> None:
+    assert len(sketch) == len(values)
+    assert (sketch.least, sketch.greatest, sketch.total) == (min(values), max(values), sum(values))
+    for share in SHARES:
+        wanted = exact(values, share)
+        assert abs(sketch.quantile(share) - wanted) <= max(0.01 * abs(wanted), 0.5), share
+    assert sum(bucket.count for bucket in sketch.histogram()) == len(values)
+
+
+@given(st.lists(LATENCIES, min_size=1, max_size=80), st.lists(st.integers(0, 4), min_size=80, max_size=80), st.permutations(range(5)))
+def test_parts_in_any_order_come_to_the_same(values: list[int], parts: list[int], order: list[int]) -> None:
+    sketches = [Sketch(value for value, part in zip(values, parts, strict=False) if part == wanted) for wanted in range(5)]
+    merged = Sketch()
+    for index in order:
+        merged.merge(Sketch.unpack(sketches[index].pack()) if index % 2 else sketches[index])
+    whole = Sketch(values)
+    assert merged.pack() == whole.pack()
+    check(merged, values)
+
+
+def test_many_values_of_every_size_stay_exact_enough_in_little_memory() -> None:
+    chance = random.Random(7)
+    values = [round(chance.lognormvariate(13, 3)) * chance.choice((1, 1, 1, -1)) for _ in range(50_000)] + [0] * 77
+    sketch = Sketch(values)
+    check(sketch, values)
+    assert len(sketch.pack()) < 20_000
+    everything = Sketch(sign << power for sign in (-1, 1) for power in range(64))
+    assert len([*everything.bins()]) <= 128
+    assert sum(sys.getsizeof(store.bins) for store in (everything._positive, everything._negative)) < 100_000
+
+
+def test_an_empty_sketch_says_nothing() -> None:
+    assert times_of(Sketch()) is None
+    assert times_of(None) is None
+    assert Sketch().histogram() == []
+    assert len(Sketch.unpack(Sketch().pack())) == 0
+    with pytest.raises(ValueError, match="accuracy"):
+        Sketch.unpack(Sketch().pack().replace(b"accuracy\xcb\x3f", b"accuracy\xcb\x3e"))
+
+
+def test_a_histogram_has_its_values_between_its_bounds() -> None:
+    buckets = Sketch([0, 150, 160, 3_000, -70]).histogram()
+    assert [(one.low, one.high, one.count) for one in buckets if one.count] == [
+        (-100, -50, 1),
+        (-1, 1, 1),
+        (100, 200, 2),
+        (2_000, 5_000, 1),
+    ]
