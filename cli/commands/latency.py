@@ -20,7 +20,7 @@ from dissect.errors import Report, UsageError, bug
 from dissect.options import Options
 
 if TYPE_CHECKING:
-    from dissect.latency import Latencies
+    from dissect.latency.groups import Latencies
     from dissect.model import Pair, Record
 
 GROUPED = ("command", "conversation", "server", "client", "stream", "verb")
@@ -79,7 +79,7 @@ def latency(
         options = replace(options, bodies=True)
     if not live.interfaces:
         check_without(live)
-    from dissect.latency import Latencies
+    from dissect.latency.groups import Latencies
 
     found = Latencies(grouped, interval_ns=width_ns, slowest=number, groups=limit)
     with (
@@ -140,7 +140,7 @@ def _number(pair: Pair) -> int | None:
 def _show(found: Latencies, json: bool, csv: bool, colour: str) -> None:
     """Print what was found."""
     if json:
-        from dissect.latency import interval_rows, rows, slow_rows
+        from dissect.latency.rows import interval_rows, rows, slow_rows
         from dissect.render.jsonl import encode
 
         for some in (rows(found), interval_rows(found), [*slow_rows(found)]):

@@ -16,6 +16,8 @@ from ddsketch.ddsketch import BaseDDSketch
 from ddsketch.mapping import LogarithmicMapping
 from ddsketch.store import DenseStore
 
+from dissect.latency.records import Bucket
+
 ACCURACY = 0.009
 """The relative error of a quantile: a little less than the 1 % that is promised, which leaves room for rounding."""
 
@@ -27,14 +29,6 @@ BOUNDS = tuple(sorted(sign * digit * 10**power for sign in (-1, 1) for digit in 
 
 _MAPPING = LogarithmicMapping(ACCURACY)
 _WIDTH = math.log(_MAPPING.gamma)
-
-
-class Bucket(msgspec.Struct, frozen=True):
-    """How many values lie from `low` up to but not at `high`; None where no bound is."""
-
-    low: int | None
-    high: int | None
-    count: int
 
 
 class State(msgspec.Struct):

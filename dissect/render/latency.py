@@ -6,7 +6,10 @@ import csv
 from collections.abc import Sequence
 from io import StringIO
 
-from dissect.latency import Bucket, Group, IntervalRow, Latencies, LatencyRow, Sketch, SlowRow, Times, interval_rows, rows, slow_rows
+from dissect.latency.groups import Group, Latencies
+from dissect.latency.records import Bucket, IntervalRow, LatencyRow, SlowRow, Times
+from dissect.latency.rows import interval_rows, rows, slow_rows
+from dissect.latency.sketch import Sketch
 from dissect.render.terminal import Palette, cut, pad, visible, width
 
 _TIMES = ("min", "p50", "p90", "p95", "p99", "p99.9", "max")

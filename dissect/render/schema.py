@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from dissect.latency import Bucket, IntervalRow, LatencyRow, SlowRow, Times
+from dissect.latency.records import Bucket, IntervalRow, LatencyRow, SlowRow, Times
 from dissect.model import ConversationRow, Exchange, Fault, Gap, Message
 
 _COMMON = {
