@@ -10,7 +10,6 @@ from dissect.latency.records import IntervalRow, LatencyRow, SlowRow, Times
 from dissect.latency.sketch import Sketch
 from dissect.protocols.base import rfc3339
 
-
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 
 
