@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import heapq
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from operator import itemgetter
 from typing import Any, Protocol
 
@@ -16,12 +18,41 @@ from dissect.capture.merge import merge
 from dissect.capture.pick import Flow
 from dissect.detect import BY_NAME, Detector, Suspicion, forced
 from dissect.errors import CaptureError, Failure, InternalError, Report, bug
-from dissect.model import Chunk, ConversationRow, Exchange, Gap, Hole, Options, PacketBatch, Pair, Record, SegmentBatch, Verdict
-from dissect.pair import KEYS_COUNTED, Link, Pairer
+from dissect.model import (
+    Chunk,
+    ConversationRow,
+    Ending,
+    Exchange,
+    Gap,
+    Hole,
+    Message,
+    Options,
+    PacketBatch,
+    Pair,
+    Record,
+    SegmentBatch,
+    Verdict,
+)
+from dissect.pair import BEHIND, KEYS_COUNTED, Link, Pairer
 from dissect.protocols import PROTOCOLS
 from dissect.protocols.aligned import cut_aligned
-from dissect.protocols.base import END, GAP, LARGE, SENDERS, Context, Cut, Dissector, Emitted, Range, Tally, count_gap, records_of, rfc3339
-from dissect.tcp.conversations import CROWDED, IDLE, Conversation, Conversations, Delivery, Detour, Stretch, until
+from dissect.protocols.base import (
+    END,
+    GAP,
+    LARGE,
+    NONE,
+    SENDERS,
+    Context,
+    Cut,
+    Dissector,
+    Emitted,
+    Range,
+    Tally,
+    count_gap,
+    records_of,
+    rfc3339,
+)
+from dissect.tcp.conversations import CROWDED, IDLE, REUSED, Conversation, Conversations, Delivery, Detour, Stretch, until
 from dissect.tls.gate import Carried, Gate
 from dissect.tls.keys import KeyLog
 
@@ -34,6 +65,9 @@ PART_CONVERSATIONS = 24
 EPOCH, SEGMENT = 1 << 18, 64
 """After so many bytes, of which a segment counts some more than it carries, the totals over all conversations are looked at: at the same
 packets however these come in batches."""
+
+LAST = 1_024
+"""Records that are handed on at once at the end."""
 
 KEPT_OF_TOTAL = 0.75
 """What is left of a total that was passed: finding what is oldest means looking at all."""
@@ -81,11 +115,15 @@ class Tracked(msgspec.Struct):
     pairer: Pairer | None = None
     tally: Tally = msgspec.field(default_factory=Tally)
     limit_hits: int = 0
+    open: int = 0
+    """Requests that had no response at the end."""
     facts: dict[str, Any] = msgspec.field(default_factory=dict)
     client: int | None = None
     whole: bool = False
     """Side 0 is the client, and both byte streams begin where it began."""
     done: bool = False
+    told: bool = False
+    """Its ending was handed on already."""
     failure: str | None = None
     """An exception came: what it was. Nothing was dissected from there on."""
     missed: list[Range] = msgspec.field(default_factory=list)
@@ -134,6 +172,10 @@ class Inspector:
         self.suspected: ConversationRow | None = None
         """The first conversation that was read as it was asked for, but holds a login of another protocol: its fact `looks_like`."""
         self._tcp = Conversations(self.options, bare)
+        self._ports = frozenset(port for protocol in PROTOCOLS for port in protocol.ports) | {one[0] for one in self.options.decode_as}
+        # By conversation: when the last message came, and the packet of the first FIN or RST, behind which none counts.
+        self._latest: dict[int, int] = {}
+        self._over: dict[int, int] = {}
         self._links: list[Link] = []
         self._large: list[tuple[Pairer, Emitted]] = []
         self._pairs: list[Pair] | None = [] if self.options.pairs else None
@@ -167,7 +209,7 @@ class Inspector:
                     break
         except Exception as error:
             self._report(Report(bug(error), f"nothing was read behind packet {self.counters.packets}"))
-        yield self.finish()
+        yield from self._finish()
 
     def take(self, batch: PacketBatch) -> list[Record]:
         """The records that these packets complete."""
@@ -202,7 +244,7 @@ class Inspector:
         ends = [*(row for row in epochs if row), len(segments)]
         for low, high in zip([0, *ends], ends, strict=False):
             if low or epochs[:1] == [0]:
-                late = self._relieve(int(segments.order[low]) - 1)
+                late = self._relieve(int(segments.order[low]) - 1, int(segments.time_ns[low]))
                 if late:
                     yield self._hand_out(late)
             if high:
@@ -250,6 +292,10 @@ class Inspector:
                 cuts += dissector.take_cuts()
             if delivery.closed is not None or not plain:
                 apart.append(delivery)
+                if delivery.closed is not None and delivery.closed < begin and not any(delivery.conversation.stream_bytes):
+                    # It was kept as its packets then
+                    delivery.conversation.state.told = True
+        apart += self._bare_over(begin)
         cuts.sort(key=itemgetter(0))
         done = 0
         step = max(PART, PART_CONVERSATIONS * len(apart))
@@ -302,13 +348,42 @@ class Inspector:
 
     def finish(self) -> list[Record]:
         """What is left at the end of the capture."""
+        return [record for part in self._finish() for record in part]
+
+    def _finish(self) -> Iterator[list[Record]]:
+        """The same in parts: of the connections that carried nothing there may be many."""
         emitted: list[Emitted] = []
         self.gate.take_secrets(self.inputs, None, self.counters.packets)
         self.keys.expecting = False
         for delivery in self.gate.woken(self._tcp.finish(), END):
             emitted += self._deliver(delivery, END, True)
-        emitted.sort(key=itemgetter(0, 1, 2, 3))
-        return self._hand_out(emitted)
+        emitted.sort(key=PLACE)
+        rest = heapq.merge(emitted, self._bare_endings(), key=PLACE)
+        while part := list(islice(rest, LAST)):
+            yield self._hand_out(part)
+
+    def _bare_over(self, begin: int) -> list[Delivery]:
+        """The connections to known ports that carried nothing and have ended since the packet `begin`."""
+        return [one for key in self._tcp.bare_over() if (one := self._bare(key)) is not None and one.closed in range(begin, END)]
+
+    def _bare_endings(self) -> Iterator[Emitted]:
+        """How the others ended, by their last packets."""
+        for key in self._tcp.bare_keys():
+            delivery = self._bare(key)
+            if delivery is not None and delivery.closed == END:
+                yield from self._ending(delivery.conversation.state, END)
+
+    def _bare(self, key: bytes) -> Delivery | None:
+        """A connection to a known port that carried nothing."""
+        try:
+            if not self._tcp.is_between(key, self._ports):
+                return None
+            delivery = self._tcp.bare_delivery(key)
+            delivery.conversation.state = Tracked(delivery.conversation, client=0)
+        except Exception as error:
+            self._report_once(Report(bug(error), "the ending of a connection is missing"))
+            return None
+        return delivery
 
     def age(self, now_ns: int, leaving: Callable[[list[ConversationRow]], None] | None = None) -> list[Record]:
         """For a capture without an end: the requests that were not answered in time, and what conversations end with that are
@@ -324,7 +399,7 @@ class Inspector:
         for tracked in self.conversations:
             if tracked.pairer is not None and tracked.pairer.open:
                 try:
-                    late = tracked.pairer.expire(now_ns - options.answer_time_ns, order)
+                    late = tracked.pairer.expire(now_ns, options.answer_time_ns, order)
                 except Exception as error:
                     emitted += self._give_up(tracked, bug(error), order)
                     continue
@@ -335,9 +410,10 @@ class Inspector:
             emitted += self._deliver(delivery, order, True)
         for delivery in self.gate.stale(now_ns - options.closed_time_ns, order):
             emitted += self._deliver(delivery, order)
+        emitted.sort(key=PLACE)
+        records = self._hand_out(emitted)
         self._drop_rows(now_ns, leaving)
-        emitted.sort(key=itemgetter(0, 1, 2, 3))
-        return self._hand_out(emitted)
+        return records
 
     def complain(self) -> None:
         """Raise what was wrong, once all that can be read was read: `CaptureError` for a damaged input, else `InternalError`."""
@@ -422,6 +498,8 @@ class Inspector:
         left = {id(tracked) for tracked in gone}
         for tracked in gone:
             self.gate.inside.pop(tracked.tcp.index, None)
+            self._latest.pop(tracked.tcp.index, None)
+            self._over.pop(tracked.tcp.index, None)
         self.conversations = [tracked for tracked in self.conversations if id(tracked) not in left]
         past = self.past
         rows = self._rows(gone, past.conversations + 1)
@@ -469,6 +547,8 @@ class Inspector:
             self._break_off(tracked, Failure(bug(error), *_where(tracked, items)))
         if failure is not None:
             self._break_off(tracked, failure)
+        if delivery.conversation.end is not None and tracked.dissector is not None:
+            self._over[delivery.conversation.index] = delivery.conversation.end.order
 
     def _cut_items(self, tracked: Tracked, items: list[Chunk | Hole], failure: Failure | None) -> None:
         if tracked.detector is not None:
@@ -547,6 +627,7 @@ class Inspector:
         except Exception as error:
             bug(error)
             return []
+        tracked.open = pairer.left
         tracked.tally.unanswered += len(ended)
         self.counters.unanswered += len(ended)
         return ended
@@ -727,7 +808,7 @@ class Inspector:
         if tracked.dissector is not None and pairer is not None:
             reason = "capture ended" if conversation.open else UNANSWERED.get(conversation.ended, "closed")
             try:
-                ended = pairer.close(release, reason, conversation.last[3])
+                ended = pairer.close(release, reason, conversation.last[3], conversation.last[0])
             except Exception as error:
                 emitted += self._give_up(tracked, bug(error), release)
             else:
@@ -735,6 +816,7 @@ class Inspector:
                 tracked.tally.unanswered += unanswered
                 self.counters.unanswered += unanswered
                 emitted += ended
+                tracked.open = pairer.left
                 tracked.client = tracked.dissector.client
                 tracked.limit_hits += tracked.dissector.limit_hits + pairer.limit_hits
                 tracked.dissector = tracked.pairer = None
@@ -743,7 +825,26 @@ class Inspector:
         tracked.verdict = tracked.carried.unread or tracked.verdict
         if tracked.missed and tracked.verdict is not None and tracked.verdict.protocol is not None:
             emitted += self._gaps(tracked, release)
-        return emitted
+        return emitted + self._ending(tracked, release)
+
+    def _ending(self, tracked: Tracked, release: int) -> list[Emitted]:
+        """How a conversation ended, or a connection to a known port that never carried a byte, if it did."""
+        tcp, end, client = tracked.tcp, tracked.tcp.end, tracked.client
+        protocol = tracked.verdict.protocol if tracked.verdict is not None else None
+        empty = not any(tcp.stream_bytes)
+        if tracked.told or (not (tcp.syn and tcp.ports[1] in self._ports) if empty else protocol is None):
+            return []
+        side, how, time_ns = client or 0, "forgotten", tcp.last[3]
+        if end is not None:
+            side, how, time_ns = end.side, end.how if empty or end.how != "refused" else "RST", end.time_ns
+        elif empty and not tcp.packets[1] and tcp.ended != REUSED:
+            how = "no answer"
+        elif tcp.ended not in UNANSWERED:
+            return []
+        source, target = tcp.endpoints[side], tcp.endpoints[1 - side]
+        head = (1, 0, rfc3339(time_ns), time_ns, tcp.index, source, target, SENDERS[client][side], None if empty else protocol)
+        ending = Ending(*head, how, None, tracked.open, tracked.tally.refused)  # type: ignore[arg-type]
+        return [(release, tcp.last[0], BEHIND + 1, 0, ending, NONE, None, time_ns)]  # type: ignore[list-item]
 
     def _pair(self, tracked: Tracked, dissector: Dissector, emitted: list[Emitted]) -> list[Emitted]:
         pairer = tracked.pairer
@@ -759,7 +860,7 @@ class Inspector:
         return out
 
     def _hand_out(self, emitted: list[Emitted]) -> list[Record]:
-        records: list[Record] = [one[4] for one in emitted]
+        records = self._timed(emitted)
         for number, record in enumerate(records, self._number + 1):
             record.number = number
         self._number += len(records)
@@ -779,8 +880,29 @@ class Inspector:
         self._large.clear()
         return records
 
-    def _relieve(self, release: int) -> list[Emitted]:
-        """Keep to the totals over all conversations; the records that this makes certain with the packet `release`."""
+    def _timed(self, emitted: list[Emitted]) -> list[Record]:
+        """These records, the endings among them with how long no message had come."""
+        latest, over = self._latest, self._over
+        records: list[Record] = [one[4] for one in emitted]
+        if not over and Ending not in set(map(type, records)):
+            for record in records:
+                # Messages that waited for others are older than these
+                if type(record) is Message and record.time_ns > latest.get(record.conversation, 0):
+                    latest[record.conversation] = record.time_ns
+            return records
+        for one in emitted:
+            record = one[4]
+            if type(record) is Message:
+                if one[1] <= over.get(record.conversation, END) and record.time_ns > latest.get(record.conversation, 0):
+                    latest[record.conversation] = record.time_ns
+            elif type(record) is Ending:
+                last = latest.pop(record.conversation, None)
+                over.pop(record.conversation, None)
+                record.quiet_ns = None if last is None else record.time_ns - last
+        return records
+
+    def _relieve(self, release: int, time_ns: int) -> list[Emitted]:
+        """Keep to the totals over all conversations; the records that this makes certain with the packet `release`, at this time."""
         options = self.options
         emitted: list[Emitted] = []
         undecided = sum([tracked.detector.cost for tracked in self._detecting.values() if tracked.detector is not None])
@@ -801,7 +923,7 @@ class Inspector:
                 until = orders[int(len(orders) * (1 - KEPT_OF_TOTAL * options.open_total / self._opened))]
                 for tracked, pairer in paired:
                     try:
-                        emitted += pairer.drop(until, release)
+                        emitted += pairer.drop(until, release, time_ns)
                     except Exception as error:
                         emitted += self._give_up(tracked, bug(error), release)
                 paired = [(tracked, pairer) for tracked, pairer in paired if tracked.pairer is pairer]
@@ -892,6 +1014,10 @@ def _united(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 def _release(failure: Failure) -> int:
     return failure.release
+
+
+PLACE = itemgetter(0, 1, 2, 3)
+"""Where a record stands at the end."""
 
 
 def _place(one: Emitted) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """The central types: plain data, no behaviour.
 
-Records (`Message`, `Gap`, `Exchange`) are msgspec structs whose members stand in the order of the JSON
+Records (`Message`, `Gap`, `Exchange`, `Ending`) are msgspec structs whose members stand in the order of the JSON
 contract: the C encoder writes them without an intermediate dict, and making one costs a third of a
 dataclass with slots. No record is part of a cycle, so the garbage collector need not know them. Members with
 a default are not part of the contract and are left out of the JSON unless they are set. Nothing changes a
@@ -106,7 +106,8 @@ class Gap(msgspec.Struct, tag_field="record", tag="gap", omit_defaults=True, gc=
 
 
 class Exchange(msgspec.Struct, tag_field="record", tag="exchange", omit_defaults=True, gc=False):
-    """A request with its response, or with the reason why there is none. `src` sent the request."""
+    """A request with its response, or with the reason why there is none. `src` sent the request; the time is that of the packet that made
+    it certain, and `waited_ns` reaches from the last byte of the request to it."""
 
     v: int
     number: int
@@ -123,9 +124,33 @@ class Exchange(msgspec.Struct, tag_field="record", tag="exchange", omit_defaults
     outcome: Literal["answered", "refused", "superseded", "unanswered"]
     reason: str | None
     latency_ns: int | None
+    waited_ns: int | None
 
 
-Record = Message | Gap | Exchange
+class Ending(msgspec.Struct, tag_field="record", tag="ending", omit_defaults=True, gc=False):
+    """How a conversation ended, or a connection that never carried a byte (`protocol` None). `src` ended it.
+
+    The time, `src` and `how` are those of the first FIN or RST in capture order; `quiet_ns` is how long no message of either side had
+    come then, None if there was none; `open` requests without a response and `refused` ones are counted when both sides had ended, or
+    the capture.
+    """
+
+    v: int
+    number: int
+    time: str
+    time_ns: int
+    conversation: int
+    src: str
+    dst: str
+    sender: Sender | None
+    protocol: str | None
+    how: Literal["FIN", "RST", "refused", "no answer", "forgotten"]
+    quiet_ns: int | None
+    open: int
+    refused: int
+
+
+Record = Message | Gap | Exchange | Ending
 
 
 class Pair(msgspec.Struct, gc=False):

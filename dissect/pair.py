@@ -10,7 +10,13 @@ from typing import Any
 import msgspec
 
 from dissect.model import Exchange, Gap, Message, Pair
-from dissect.protocols.base import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, LARGE, NONE, Emitted, Tally
+from dissect.protocols.base import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, LARGE, NONE, Emitted, Tally, rfc3339
+
+Moment = tuple[int, int, int, int, str, int]
+"""When it was certain how a request ended, and where the record of that stands: release, order, rank, position; time, as text and in ns."""
+
+BEHIND = 2
+"""The rank of what is certain with the end of a conversation: behind all that either side sent."""
 
 Link = tuple[Message | Exchange, Message, Message | None]
 """(a record, the request it names, the response it names): numbers are known only when records are handed out."""
@@ -29,6 +35,8 @@ TEXT_KEPT = 64
 """Of such a message numbers are kept, and texts up to this length: what notes may need."""
 
 UNSURE = "bytes were lost and the id is used again: this may answer another request"
+
+FAILED = "internal error"
 
 STALE = "bytes of both sides were lost since this request: the response may be that of a later one with the same id"
 
@@ -103,6 +111,8 @@ class Pairer:
         """Large messages, of any conversation, that may be remembered: for whoever hands them on, to call `lighten` then."""
         self.pairs = pairs
         """Gets every exchange with its messages, where these are wanted; some of them may never be handed on."""
+        self.left = 0
+        """Requests that had no response at the end."""
         self._spare = 0
         """Keys in `open` beyond one for each request: the limit counts requests."""
         self._late: dict[int, Emitted] = {}
@@ -196,7 +206,7 @@ class Pairer:
             else:
                 opened[key] = one
             if len(opened) - self._spare > self.limit:
-                self._drop_oldest(one[:4], append)
+                self._drop_oldest(_moment(one), append)
         elif role == GAP:
             self.gaps[one[2]] = one[1]
             if self.reuse == "queue" and min(self.gaps) > self._looked:
@@ -250,8 +260,9 @@ class Pairer:
         found = [one.asked[0] if type(one) is _Batch else one[0] for one in first]
         return found + [one[0] for one in self.perhaps.values()] + [one[0] for one, _ in self.early.values()]
 
-    def drop(self, until: int, release: int) -> list[Emitted]:
-        """Forget those that were certain with the packet `until` or before; as there are too many, which the packet `release` tells."""
+    def drop(self, until: int, release: int, time_ns: int) -> list[Emitted]:
+        """Forget those that were certain with the packet `until` or before; as there are too many, which the packet `release` tells, at
+        this time."""
         out: list[Emitted] = []
         while self.open:
             entry = next(iter(self.open.values()))
@@ -259,17 +270,18 @@ class Pairer:
             asked = first.asked if type(first) is _Batch else first
             if asked[0] > until:
                 break
-            self._drop_oldest((release, *asked[1:4]), out.append)
+            self._drop_oldest((release, *asked[1:4], rfc3339(time_ns), time_ns), out.append)
         for key in [key for key, one in self.perhaps.items() if one[0] <= until]:
             del self.perhaps[key]
         for key in [key for key, (one, _) in self.early.items() if one[0] <= until]:
             del self.early[key]
         return out
 
-    def expire(self, before_ns: int, release: int) -> list[Emitted]:
-        """Requests made before `before_ns` are reported, once each, as unanswered for now; live only."""
+    def expire(self, now_ns: int, patience_ns: int, release: int) -> list[Emitted]:
+        """Requests made longer than `patience_ns` ago are reported, once each, as unanswered for now; live only."""
         out: list[Emitted] = []
         late = self._late
+        before_ns = now_ns - patience_ns
         for entry in self.open.values():
             for one in entry if type(entry) is deque else (entry,):
                 asked = one.asked if type(one) is _Batch else one
@@ -279,27 +291,27 @@ class Pairer:
                     if asked[5] == ASK and asked[6] in self.partly:
                         continue
                     late[id(asked)] = asked
-                    out.append(self._exchange(asked, None, "unanswered", "timeout", (release, *asked[1:4])))
+                    time_ns = asked[4].time_ns + patience_ns
+                    out.append(self._exchange(asked, None, "unanswered", "timeout", (release, *asked[1:4], rfc3339(time_ns), time_ns)))
         return out
 
-    def close(self, release: int, reason: str, time_ns: int = 0) -> list[Emitted]:
+    def close(self, release: int, reason: str, time_ns: int = 0, order: int = 0) -> list[Emitted]:
         """Every request that is still open ends as unanswered: `reason` "closed" or "capture ended", or bytes were lost, or what the
-        request itself tells at `time_ns`, the end. One that was answered in part counts as answered."""
+        request itself tells at `time_ns`, the end, the time of the packet `order`. One that was answered in part counts as answered."""
+        found = {id(asked): asked for entry in self.open.values() for asked in _asked_of(entry)}
         out: list[Emitted] = []
-        seen: set[int] = set()
-        for entry in self.open.values():
-            for asked in _asked_of(entry):
-                if id(asked) in seen:
-                    continue
-                seen.add(id(asked))
-                if id(asked) in self._late or self._answered_partly(asked, (release, *asked[1:4]), out.append):
-                    continue
+        time = rfc3339(time_ns)
+        for at, asked in enumerate(sorted(found.values(), key=lambda one: one[1:4])):
+            moment = release, order, BEHIND, at, time, time_ns
+            if id(asked) in self._late:
+                self.left += 1
+            elif not self._answered_partly(asked, moment, out.append):
                 if self.gaps[1 - asked[2]] >= asked[1]:
                     why = "bytes lost"
                 else:
                     why = (self.unanswered(asked[4], time_ns) if self.unanswered is not None else None) or reason
-                out.append(self._exchange(asked, None, "unanswered", why, (release, *asked[1:4])))
-        out.sort(key=lambda one: one[:4])
+                out.append(self._exchange(asked, None, "unanswered", why, moment))
+                self.left += 1
         self._forget()
         return out
 
@@ -312,7 +324,10 @@ class Pairer:
         found = [*{id(asked): asked for asked in found if id(asked) not in self._late and id(asked[4]) not in without}.values()]
         self._forget()
         found.sort(key=lambda one: one[1:4])
-        return [self._exchange(asked, None, "unanswered", "internal error", (release, *asked[1:4])) for asked in found]
+        self.left = len(found)
+        return [
+            self._exchange(asked, None, "unanswered", FAILED, (release, *asked[1:4], asked[4].time, asked[4].time_ns)) for asked in found
+        ]
 
     def take_back(self, record: Message | Gap, exchanges: list[Emitted]) -> list[Emitted]:
         """Those of these exchanges that do not name a record, which is not handed on."""
@@ -367,11 +382,11 @@ class Pairer:
         if key in self.doubtful and UNSURE not in response.notes:
             response.notes = [*response.notes, UNSURE]
 
-    def _answered_partly(self, asked: Emitted, place: tuple[int, int, int, int], append: Callable[[Emitted], None]) -> bool:
+    def _answered_partly(self, asked: Emitted, moment: Moment, append: Callable[[Emitted], None]) -> bool:
         """Whether a request that ends had answers in part, of which the last one then is its answer."""
         part = self.partly.pop(asked[6], None) if self.partly and asked[5] == ASK else None
         if part is not None and not self._told(asked):
-            self._ended(asked, part, part[4].outcome or "answered", place, append)
+            self._ended(asked, part, part[4].outcome or "answered", append, moment)
         return part is not None
 
     def _told(self, asked: Emitted) -> bool:
@@ -392,29 +407,33 @@ class Pairer:
 
     def _answer(self, one: Emitted, asked: Emitted, append: Callable[[Emitted], None]) -> None:
         self._link(one, asked)
+        if one[4].outcome == "refused":
+            self._refuse(1)
         if not (self._late and self._told(asked)):
-            self._ended(asked, one, one[4].outcome or "answered", one[:4], append)
+            self._ended(asked, one, one[4].outcome or "answered", append)
 
     def _ended(
-        self, asked: Emitted, response: Emitted, outcome: Any, place: tuple[int, int, int, int], append: Callable[[Emitted], None]
+        self, asked: Emitted, response: Emitted, outcome: Any, append: Callable[[Emitted], None], moment: Moment | None = None
     ) -> None:
-        """A request was answered: a record tells so only where that is wanted."""
+        """A request was answered, at the moment of its response if no other is given: a record tells so only where that is wanted."""
         if self.every:
-            append(self._exchange(asked, response, outcome, None, place))
+            append(self._exchange(asked, response, outcome, None, moment or _moment(response)))
         elif self.pairs is not None:
             request = asked[4]
             self.pairs.append(Pair(request, response[4], outcome, None, response[7] - request.time_ns, None))
 
-    def _exchange(
-        self, asked: Emitted, response: Emitted | None, outcome: Any, reason: str | None, place: tuple[int, int, int, int]
-    ) -> Emitted:
-        """How a request ended, to be handed out at `place` (release, order, rank, position)."""
+    def _refuse(self, requests: int) -> None:
+        for tally in self.tallies:
+            tally.refused += requests
+
+    def _exchange(self, asked: Emitted, response: Emitted | None, outcome: Any, reason: str | None, moment: Moment) -> Emitted:
+        """How a request ended."""
         request = asked[4]
         exchange = Exchange(
             1,
             0,
-            request.time,
-            request.time_ns,
+            moment[4],
+            moment[5],
             request.conversation,
             request.src,
             request.dst,
@@ -426,12 +445,14 @@ class Pairer:
             outcome,
             reason,
             None if response is None else response[7] - request.time_ns,
+            # Nobody waited for the bug that ended it
+            None if response is not None or reason == FAILED else moment[5] - request.time_ns,
         )
         answer = None if response is None else response[4]
         self.links.append((exchange, request, answer))
         if self.pairs is not None:
             self.pairs.append(Pair(request, answer, outcome, reason, exchange.latency_ns, exchange))
-        return (*place, exchange, NONE, None, 0)  # type: ignore[return-value]
+        return (*moment[:4], exchange, NONE, None, 0)  # type: ignore[return-value]
 
     def _ask_again(self, one: Emitted, key: Hashable, append: Callable[[Emitted], None]) -> None:
         older = self.open[key]
@@ -441,13 +462,13 @@ class Pairer:
             else:
                 self.open[key] = deque((older, one))
             if len(self.open[key]) > self.limit:
-                self._limit(self.open[key].popleft(), one[:4], append)
+                self._limit(self.open[key].popleft(), _moment(one), append)
             return
         del self.open[key]
         self.open[key] = one
         asked = older.asked if type(older) is _Batch else older
-        if not self._answered_partly(asked, one[:4], append) and not self._told(asked):
-            append(self._exchange(asked, None, "superseded", None, one[:4]))
+        if not self._answered_partly(asked, _moment(one), append) and not self._told(asked):
+            append(self._exchange(asked, None, "superseded", None, _moment(one)))
 
     def _ask_many(self, one: Emitted, append: Callable[[Emitted], None]) -> None:
         opened = self.open
@@ -461,6 +482,8 @@ class Pairer:
             answers = [found for found in early if found is not None]
             batch.left = len(keys)
             batch.refused = any(outcome == "refused" for _, outcome in answers)
+            if batch.refused and keys:
+                self._refuse(1)
             if answers and not keys:
                 self._append_early(one, answers[-1][0], "refused" if batch.refused else "answered", append)
         for key in keys:
@@ -474,7 +497,7 @@ class Pairer:
         if batch.left > 1:
             self._spare += batch.left - 1
         while len(opened) - self._spare > self.limit or len(opened) > KEYS_PER_REQUEST * self.limit:
-            self._drop_oldest(one[:4], append)
+            self._drop_oldest(_moment(one), append)
 
     def _answer_many(self, one: Emitted, append: Callable[[Emitted], None], done: list[_Batch]) -> None:
         """`done` gets the requests to which nothing is open any more."""
@@ -506,8 +529,9 @@ class Pairer:
             batch.left -= 1
             if batch.left > 0:
                 self._spare -= 1
-            if refused:
+            if refused and not batch.refused:
                 batch.refused = True
+                self._refuse(1)
             if not batch.left:
                 done.append(batch)
         if first is None:
@@ -516,7 +540,7 @@ class Pairer:
         self._link(one, first)
         for batch in done:
             if not (self._late and self._told(batch.asked)):
-                self._ended(batch.asked, one, "refused" if batch.refused else "answered", one[:4], append)
+                self._ended(batch.asked, one, "refused" if batch.refused else "answered", append)
 
     def _remember(self, key: Hashable, one: Emitted, outcome: str | None) -> None:
         early = self.early
@@ -545,17 +569,19 @@ class Pairer:
 
     def _append_early(self, one: Emitted, response: Emitted, outcome: str, append: Callable[[Emitted], None]) -> None:
         """The response cannot name its request any more, so the exchange is always written."""
-        append(self._exchange(one, response, outcome, None, one[:4]))
+        if outcome == "refused":
+            self._refuse(1)
+        append(self._exchange(one, response, outcome, None, _moment(one)))
 
-    def _drop_oldest(self, place: tuple[int, int, int, int], append: Callable[[Emitted], None]) -> None:
+    def _drop_oldest(self, moment: Moment, append: Callable[[Emitted], None]) -> None:
         key = next(iter(self.open))
         entry = self.open.pop(key)
         self.doubtful.discard(key)
         self.stale.discard(key)
         for older in entry if type(entry) is deque else (entry,):
-            self._limit(older, place, append)
+            self._limit(older, moment, append)
 
-    def _limit(self, older: Any, place: tuple[int, int, int, int], append: Callable[[Emitted], None]) -> None:
+    def _limit(self, older: Any, moment: Moment, append: Callable[[Emitted], None]) -> None:
         if type(older) is _Batch:
             if older.left < 0:
                 return
@@ -570,10 +596,16 @@ class Pairer:
                     self.stale.discard(key)
             older = older.asked
         self.limit_hits += 1
-        if not self._answered_partly(older, place, append) and not self._told(older):
+        if not self._answered_partly(older, moment, append) and not self._told(older):
             for tally in self.tallies:
                 tally.unanswered += 1
-            append(self._exchange(older, None, "unanswered", "limit", place))
+            append(self._exchange(older, None, "unanswered", "limit", moment))
+
+
+def _moment(one: Emitted) -> Moment:
+    """When a record was certain, which tells how a request ended."""
+    message = one[4]
+    return (*one[:4], message.time, message.time_ns)
 
 
 def _asked_of(entry: Any) -> Iterator[Emitted]:

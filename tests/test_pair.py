@@ -247,7 +247,7 @@ def test_a_request_of_which_parts_were_answered_is_not_unanswered(every: bool) -
     talk.put(ANSWER_PART, 1, 180, "answered")
     talk.put(ANSWER_PART, 2, 190, "answered")
     assert talk.pairer.weight() == 5
-    assert talk.pairer.expire(10_000, 9)[0][4].request == 0  # type: ignore[union-attr]
+    assert talk.pairer.expire(10_000, 0, 9)[0][4].request == 0  # type: ignore[union-attr]
     # the same id again: the older one has its answer
     talk.put(ASK, 2, 200)
     answered = [("answered", None, 90), ("answered", None, 80)]

@@ -130,14 +130,15 @@ class Emitted(NamedTuple):
 
 
 class Tally(msgspec.Struct):
-    """How many messages and gaps were made, how many of them are gaps, the bytes that these lack, the messages with a fault, and the
-    requests that ended without a response."""
+    """How many messages and gaps were made, how many of them are gaps, the bytes that these lack, the messages with a fault, the
+    requests that ended without a response, and those that were refused."""
 
     records: int = 0
     gaps: int = 0
     gap_bytes: int = 0
     faults: int = 0
     unanswered: int = 0
+    refused: int = 0
 
     @property
     def messages(self) -> int:

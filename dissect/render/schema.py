@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from dissect.latency.records import Bucket, IntervalRow, LatencyRow, SlowRow, Times
-from dissect.model import ConversationRow, Exchange, Fault, Gap, Message
+from dissect.model import ConversationRow, Ending, Exchange, Fault, Gap, Message
 
 _COMMON = {
     "record": "What kind of record this line is.",
@@ -51,7 +51,7 @@ _GAP = {
 }
 
 _EXCHANGE = {
-    "time": "Time of the request: RFC 3339, UTC, 9 decimals.",
+    "time": "Time of the packet that made it certain how the request ended: RFC 3339, UTC, 9 decimals.",
     "time_ns": "The same in nanoseconds since 1970.",
     "src": "Endpoint that asked.",
     "dst": "Endpoint that was asked.",
@@ -61,6 +61,21 @@ _EXCHANGE = {
     "outcome": "How the request ended.",
     "reason": "Why there is no response: closed, capture ended, bytes lost, limit, timeout, internal error, deadline passed (its own).",
     "latency_ns": "From the last byte of the request to the first byte of the response.",
+    "waited_ns": "From the last byte of the request to time; null where there is a response.",
+}
+
+_ENDING = {
+    "time": "Time of the first FIN or RST in capture order, else of the last packet: RFC 3339, UTC, 9 decimals.",
+    "time_ns": "The same in nanoseconds since 1970.",
+    "src": "Endpoint that ended it; the client where there was no answer.",
+    "dst": "The other endpoint.",
+    "sender": "Which side ended it; null when the capture cannot tell.",
+    "protocol": "As in messages; null for a connection to a known port, or one of -d, that never carried a byte.",
+    "how": "FIN; RST; refused: RST to a SYN; no answer: neither SYN-ACK nor RST by the end of the capture; forgotten: a limit "
+    "of live capture.",
+    "quiet_ns": "From the last message of either side up to then; null if there was none.",
+    "open": "Requests without a response when both sides had ended, or the capture.",
+    "refused": "Requests that were refused.",
 }
 
 _CONVERSATION = {
@@ -172,6 +187,7 @@ _RECORDS: tuple[tuple[type[msgspec.Struct], dict[str, str]], ...] = (
     (Message, _MESSAGE),
     (Gap, _GAP),
     (Exchange, _EXCHANGE),
+    (Ending, _ENDING),
     (ConversationRow, _CONVERSATION),
     (LatencyRow, _LATENCY),
     (IntervalRow, _INTERVAL),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from time import localtime, strftime
 from typing import Literal
 
-from dissect.model import Exchange, Gap, Message, Record
+from dissect.model import Ending, Exchange, Gap, Message, Record
 from dissect.render.terminal import PLAIN, Palette, cut, visible
 
 Times = Literal["r", "ad", "ud", "e"]
@@ -45,6 +45,16 @@ def latency_text(latency_ns: int) -> str:
     if size < 999_950_000:
         return f"{latency_ns / 1e6:.1f} ms"
     return f"{latency_ns / 1e9:.3f} s"
+
+
+def duration_text(duration_ns: int) -> str:
+    """ "0.25 ms", "3.0 s", "2 min 5 s"."""
+    if duration_ns >= 60_000_000_000:
+        minutes, rest = divmod(duration_ns // 1_000_000_000, 60)
+        return f"{minutes:,} min {rest} s"
+    if duration_ns >= 1_000_000_000:
+        return f"{duration_ns / 1e9:.1f} s"
+    return f"{duration_ns / 1e6:.{0 if duration_ns >= 10_000_000 else 2}f} ms"
 
 
 def bytes_text(count: int | None) -> str:
@@ -239,6 +249,8 @@ class Lines:
         if type(record) is Gap:
             inside = ", inside a frame" if record.in_frame else ""
             return "!", "gap", None, f"{bytes_text(record.size)} {_REASONS[record.reason]}{inside}"
+        if type(record) is Ending:
+            return _ending(record)
         assert type(record) is Exchange
         ident = "" if record.id is None else f"#{record.id}  "
         request = f"request {record.request}"
@@ -281,8 +293,8 @@ class Lines:
         known = client is not None
         first = client if client is not None else record.src
         second = record.dst if first == record.src else record.src
-        protocol = record.protocol
-        self._widen(self.longest.get(protocol, 0))
+        self._widen(self.longest.get(record.protocol or "", 0))
+        protocol = record.protocol or ""
         size = len(first) + len(second)
         if size > self.pair_width or len(protocol) > self.protocol_width:
             self.pair_width = max(size, self.pair_width)
@@ -301,7 +313,7 @@ class Lines:
         client = place.client
         server = record.dst if record.src == client else record.src
         blank = " " * (self.number_width + self.time_width + 3)
-        text = f"{record.conversation:>2}  {client} {'>' if place.known else '-'} {server}  {record.protocol}"
+        text = f"{record.conversation:>2}  {client} {'>' if place.known else '-'} {server}  {record.protocol or ''}".rstrip()
         if record.conversation in self.inside:
             text += f"  {self.inside[record.conversation]}"
         if not place.known:
@@ -334,6 +346,26 @@ class Lines:
             self._widen(len(shown))
         self._names[name] = padded = f"{shown:<{self.name_width}}"
         return padded
+
+
+def _ending(record: Ending) -> tuple[str, str, int | None, str]:
+    """What is said of an ending."""
+    who = record.sender or record.src
+    if record.how == "no answer":
+        told = f"no answer from {record.dst}"
+    elif record.how == "refused":
+        told = f"{record.src} refused the connection (RST to a SYN)"
+    elif record.how == "forgotten":
+        told = "forgotten, a limit of live capture"
+    else:
+        told = f"{who} {'closed (FIN)' if record.how == 'FIN' else 'aborted (RST)'}"
+        if record.protocol is None:
+            told += ", not a byte was sent"
+    if record.quiet_ns is not None:
+        told += f" {duration_text(record.quiet_ns)} after the last message"
+    counts = [f"{number:,} {what}" for number, what in ((record.open, "unanswered"), (record.refused, "refused")) if number]
+    mark = " " if record.how in ("FIN", "forgotten") and not record.open else "!"
+    return mark, "end", None, ", ".join([told, *counts])
 
 
 def _client(record: Record) -> str | None:

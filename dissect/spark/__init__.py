@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dissect.model import Options
 
-__all__ = ["conversations", "exchanges", "gaps", "messages", "register"]
+__all__ = ["conversations", "endings", "exchanges", "gaps", "messages", "register"]
 
 PARTS = 4
 """Partitions of conversations for each core: more than one, so that others fill in while one has a giant."""
@@ -45,6 +45,11 @@ def exchanges(packets: Any, options: Options | None = None, parts: int | None = 
 def gaps(packets: Any, options: Options | None = None, parts: int | None = None) -> Any:
     """The bytes of these packets that belong to no message."""
     return _table("gaps", packets, options, parts)
+
+
+def endings(packets: Any, options: Options | None = None, parts: int | None = None) -> Any:
+    """How the conversations of these packets ended."""
+    return _table("endings", packets, options, parts)
 
 
 def conversations(packets: Any, options: Options | None = None, parts: int | None = None) -> Any:

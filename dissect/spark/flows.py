@@ -22,7 +22,6 @@ import mmap
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache, lru_cache
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ from dissect.capture.blocks import UNREADABLE
 from dissect.capture.duplicates import Duplicates
 from dissect.capture.odd import OddPackets
 from dissect.errors import CaptureError, ForeignState, Report
-from dissect.inspector import Inspector, Tracked
+from dissect.inspector import PLACE, Inspector, Tracked
 from dissect.model import ConversationRow, Message, Options, Record, SegmentBatch
 from dissect.protocols.base import Emitted
 from dissect.spark import places, state
@@ -114,7 +113,7 @@ class FlowInspector(Inspector):
     def _hand_out(self, emitted: list[Emitted]) -> list[Record]:
         named: dict[int, tuple[Message, Message | None]] = {id(record): (asked, answer) for record, asked, answer in self._links}
         self._links.clear()
-        records: list[Record] = [one[4] for one in emitted]
+        records = self._timed(emitted)
         self.linked += [(record, *named.get(id(record), (None, None))) for record in records]
         self._large.clear()
         return records
@@ -139,7 +138,7 @@ class FlowInspector(Inspector):
         emitted: list[Emitted] = []
         for delivery in self._tcp.evict(now_ns, options.idle_time_ns, options.closed_time_ns, options.tracked_limit, order):
             emitted += self._deliver(delivery, order, True)
-        emitted.sort(key=itemgetter(0, 1, 2, 3))
+        emitted.sort(key=PLACE)
         self._hand_out(emitted)
         gone: list[ConversationRow] = []
         self._drop_rows(now_ns, gone.extend)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dissect.errors import Report, bug
-from dissect.model import ConversationRow, Exchange, Gap, Message
+from dissect.model import ConversationRow, Ending, Exchange, Gap, Message
 from dissect.spark.flows import FILE_BITS, Linked
 from dissect.spark.splits import Trouble
 from dissect.spark.typed import STRUCTS, WHOLE_CLASSES, WIDE, Member, spread, struct_name, structs
@@ -259,6 +259,7 @@ EXCHANGES: tuple[Column, ...] = (
     OUTCOME,
     Column("reason", TEXT, "why there is no response", lambda rows: [one.reason for one in rows.records]),
     LATENCY,
+    Column("waited_ns", LONG, "last byte of the request to time, null if answered", lambda rows: [one.waited_ns for one in rows.records]),
     POINT,
 )
 
@@ -281,6 +282,16 @@ GAPS: tuple[Column, ...] = (
 def _plain(name: str, kind: Any, says: str) -> Column:
     return Column(name, kind, says, lambda rows: [getattr(one, name) for one in rows.records])
 
+
+ENDINGS: tuple[Column, ...] = (
+    *_common(False),
+    SENDER,
+    _plain("how", TEXT, "FIN, RST, refused, no answer or forgotten"),
+    _plain("quiet_ns", LONG, "last message of either side to time, null if there was none"),
+    _plain("open", LONG, "requests without a response"),
+    _plain("refused", LONG, "requests that were refused"),
+    POINT,
+)
 
 CONVERSATIONS: tuple[Column, ...] = (
     Column("time", TIME, "time of its first packet, cut to microseconds", _time),
@@ -355,6 +366,7 @@ TABLES: dict[str, Table] = {
         Table("exchanges", EXCHANGES, Exchange, (), BY_DAY),
         Table("conversations", CONVERSATIONS, None, (), BY_DAY),
         Table("gaps", GAPS, Gap, (), BY_DAY),
+        Table("endings", ENDINGS, Ending, (), BY_DAY),
         Table("errors", ERRORS),
         Table("files", FILES),
     )

@@ -25,7 +25,7 @@ from bisect import bisect_right, insort
 from collections import OrderedDict, deque
 from heapq import heapify, heappop, heappush
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -64,6 +64,19 @@ Piece = tuple[int, bytes | None, int, int, int, int, int]
 """Waiting bytes: (end, data or None where the snap length cut them, order, number, file, time_ns, clock when they came)."""
 
 
+REUSED = "ports reused"
+"""How a conversation ends that another one takes the ports of."""
+
+
+class End(NamedTuple):
+    """The first FIN or RST of a conversation in capture order: whose, and with which packet."""
+
+    side: int
+    how: Literal["FIN", "RST", "refused"]
+    order: int
+    time_ns: int
+
+
 class Side(msgspec.Struct, gc=False):
     """What was counted of one side of a conversation; `bytes` and all after it speak of payload as sent, not as captured."""
 
@@ -96,7 +109,7 @@ class Conversation(msgspec.Struct, eq=False):
 
     `first` and `last` are the packets from the first to the one that closed it, `latest` counts those that came after it was closed.
     `syn`: side 0 is known to be the client. `open`: not ended by FIN of both sides, RST, or a new SYN. `ended` says how it ended.
-    `over`: the sides that said themselves, by FIN or RST, that they send no more, a bit for each.
+    `over`: the sides that said themselves, by FIN or RST, that they send no more, a bit for each; `end` is the first time that one did.
     """
 
     endpoints: tuple[str, str]
@@ -110,6 +123,7 @@ class Conversation(msgspec.Struct, eq=False):
     ended: str = "open"
     open: bool = True
     over: int = 0
+    end: End | None = None
     limit_hits: int = 0
     state: Any = None
     """Free for whoever is given the conversation."""
@@ -580,7 +594,7 @@ class Assembler:
         elif flags & ACK:
             self._acknowledge(other, own, seq, ack)
         if flags & RST:
-            self._reset(own, seq)
+            self._reset(own, seq, mark)
         else:
             if not own.known:
                 own.start(seq, TENTATIVE)
@@ -597,7 +611,7 @@ class Assembler:
             else:
                 self._bring(own, at, buffer[offset : offset + length], wire, mark, bool(flags & FIN))
             if flags & FIN and own.fin is None:
-                self._end(own, own.next + ((seq + wire - own.base - own.next + 0x8000_0000) & MASK) - 0x8000_0000)
+                self._end(own, own.next + ((seq + wire - own.base - own.next + 0x8000_0000) & MASK) - 0x8000_0000, mark)
         if own.waiting is not None:
             self._settle(own, order)
         if other.waiting is not None:
@@ -649,7 +663,7 @@ class Assembler:
                 conversation.ended = "FIN"
                 conversation.open = False
             elif release != END:
-                conversation.ended = "ports reused"
+                conversation.ended = REUSED
                 conversation.open = False
             elif ended:
                 conversation.ended = f"FIN by {ended[0]}, open at end of capture"
@@ -751,7 +765,7 @@ class Assembler:
                 return
             pending.popleft()
 
-    def _reset(self, own: ByteStream, seq: int) -> None:
+    def _reset(self, own: ByteStream, seq: int, mark: Mark) -> None:
         if own.known:
             self._witness(own, own.next + ((seq - own.base - own.next + 0x8000_0000) & MASK) - 0x8000_0000, False)
         self.conversation.over |= 1 << own.side
@@ -759,6 +773,14 @@ class Assembler:
             self.reset = True
             self.conversation.ended = f"RST by {self.conversation.endpoints[own.side]}"
             self.conversation.open = False
+        self._note_end(own, "RST", mark)
+
+    def _note_end(self, own: ByteStream, how: Literal["FIN", "RST"], mark: Mark) -> None:
+        """Note who was the first to end it."""
+        if self.conversation.end is None:
+            other = self.streams[1 - own.side]
+            refused = how == "RST" and own.syn is None and other.syn is not None and own.count.packets == 1 and not other.count.bytes
+            self.conversation.end = End(own.side, "refused" if refused else how, mark[0], mark[3])
 
     def _witness(self, own: ByteStream, at: int, may_keep_alive: bool) -> None:
         """A segment without bytes shows that those before `at` were sent."""
@@ -772,7 +794,7 @@ class Assembler:
         elif _plausible(own, at):
             own.sent = at
 
-    def _end(self, own: ByteStream, end: int) -> None:
+    def _end(self, own: ByteStream, end: int, mark: Mark) -> None:
         """Take the position of a FIN, unless it contradicts what was seen."""
         if end < own.sent or not _plausible(own, end):
             own.count.strays += 1
@@ -781,6 +803,7 @@ class Assembler:
             own.shift(end)
         own.fin = own.sent = end
         self.conversation.over |= 1 << own.side
+        self._note_end(own, "FIN", mark)
         own.acked = min(own.acked, end)
         own.certain = min(own.certain, end)
         if own.pending:
@@ -953,6 +976,8 @@ class Counting(Assembler):
         self.conversation.last = mark
         self.clock = max(self.clock, time_ns)
         self._reach(side, seq, ack, flags, wire)
+        if flags & RST or self.streams[side].fin is not None:
+            self._note_end(self.streams[side], "RST" if flags & RST else "FIN", mark)
         if flags & RST and not self.reset:
             self.reset = True
             self.conversation.ended = f"RST by {self.conversation.endpoints[side]}"

@@ -8,7 +8,7 @@ is repeated, early, late or cut, an acknowledgement of bytes not captured) goes 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import pairwise
 from operator import itemgetter
 from socket import AF_INET, AF_INET6, inet_ntop
@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from dissect.errors import Failure, bug
 from dissect.model import Chunk, Hole, Options, SegmentBatch
-from dissect.tcp.assembler import ACK, END, FIN, FIXED, PIECE_COST, RST, SYN, Assembler, ByteStream, Conversation, Counting, Pool
+from dissect.tcp.assembler import ACK, END, FIN, FIXED, PIECE_COST, REUSED, RST, SYN, Assembler, ByteStream, Conversation, Counting, Pool
 from dissect.tcp.sequence import FAR, MASK
 
-__all__ = ["END", "Conversation", "Conversations", "Delivery"]
+__all__ = ["END", "REUSED", "Conversation", "Conversations", "Delivery"]
 
 FEW = 8
 """Batches of so few segments cost less one by one than by column."""
@@ -181,6 +181,11 @@ class Bare:
         return int(cls.INDEX.unpack_from(kept)[0])
 
     @classmethod
+    def last(cls, kept: bytes) -> int:
+        """The order of its last packet."""
+        return int(cls.PACKET.unpack_from(kept, len(kept) - cls.PACKET.size)[0])
+
+    @classmethod
     def numbered(cls, kept: bytes, index: int) -> bytes:
         return cls.INDEX.pack(index) + kept[cls.INDEX.size :]
 
@@ -227,6 +232,8 @@ class Conversations:
         # Those that carried nothing, and the order of the first packet of those met in this call.
         self._bare: dict[bytes, bytes] | None = {} if bare else None
         self._new_bare: dict[bytes, int] = {}
+        # Of these the ones that may have ended in this call.
+        self._over_bare: dict[bytes, None] = {}
         # Have something to deliver, or may have.
         self._touched: dict[Assembler, None] = {}
         self._done: list[Delivery] = []
@@ -339,6 +346,21 @@ class Conversations:
         """The conversations that carried nothing, by index; with each what `bare_delivery` takes."""
         return sorted((Bare.index(kept), key) for key, kept in (self._bare or {}).items())
 
+    def bare_over(self) -> list[bytes]:
+        """Those of them that may have ended since this was last called."""
+        over, self._over_bare = self._over_bare, {}
+        return [key for key in over if key in (self._bare or ())]
+
+    def bare_keys(self) -> list[bytes]:
+        """All of them, by their last packets."""
+        bare = self._bare or {}
+        return sorted(bare, key=lambda key: Bare.last(bare[key]))
+
+    @staticmethod
+    def is_between(key: bytes, ports: Collection[int]) -> bool:
+        """Whether one of these is a port of such a conversation."""
+        return any(int.from_bytes(key[at : at + 2], "big") in ports for at in (16, 34))
+
     def bare_delivery(self, key: bytes) -> Delivery:
         """What a conversation that carried nothing is delivered as at the end of the capture."""
         assert self._bare is not None
@@ -365,6 +387,8 @@ class Conversations:
             self._bare[key] = more
             if kept is None:
                 self._new_bare[key] = rows[0][0]
+            if any(row[7] & FIN for row in rows):
+                self._over_bare[key] = None
             return True
         if kept is not None:
             del self._bare[key]

@@ -47,7 +47,8 @@ def shown(capsys: pytest.CaptureFixture[str], *argv: str, code: int = ExitCode.D
 def test_the_first_line_says_what_the_conversation_is_carried_in(carried: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     capture, log = carried
     out, err = shown(capsys, "--keylog", log, capture)
-    assert len(out) == 26
+    # 26 messages and the ending
+    assert len(out) == 27
     assert "PeerProperties                      [TLS 1.3]  #101  product=" in out[0]
     assert not any("TLS" in line for line in out[1:])
     assert err == [f"streamdump: {capture}: 35 packets, 26 messages in 1 conversation"]
@@ -65,7 +66,7 @@ def test_several_logs(carried: tuple[str, str], tmp_path: Path, capsys: pytest.C
     capture, log = carried
     other = tmp_path / "other.log"
     other.write_bytes(talk([]).keys)
-    assert len(shown(capsys, "--keylog", str(other), "--keylog", log, "--json", capture)[0]) == 26
+    assert len(shown(capsys, "--keylog", str(other), "--keylog", log, "--json", capture)[0]) == 27
     assert len(shown(capsys, "--keylog", str(other), "--json", capture)[0]) == 0
 
 
@@ -73,7 +74,7 @@ def test_the_variable_of_the_clients(carried: tuple[str, str], monkeypatch: pyte
     capture, log = carried
     monkeypatch.setenv("SSLKEYLOGFILE", log)
     out, err = shown(capsys, "--json", capture)
-    assert len(out) == 26
+    assert len(out) == 27
     assert err[0] == f"streamdump: keys of TLS are taken from {log}, which SSLKEYLOGFILE names"
     # What was asked for goes first
     out, err = shown(capsys, "--json", "--keylog", os.devnull, capture)
@@ -203,7 +204,7 @@ def test_a_key_log_that_grows_while_packets_wait(version: str, tmp_path: Path) -
         assert first["name"] == "PeerProperties"
         code, out, err = capture.finish()
     assert code == ExitCode.DONE, err
-    assert len(records(out)) == 25
+    assert len(records(out)) == 26
     assert f"--keylog {log}: is not there yet" in err
 
 
@@ -258,4 +259,4 @@ def test_the_files_of_a_ring_have_the_keys_once(tmp_path: Path) -> None:
     assert len(files) > 2
     assert sum(one.read_bytes().count(b"CLIENT_TRAFFIC_SECRET_0") for one in files) == 1
     again = subprocess.run([sys.executable, "-m", "cli", "--json", *map(str, files)], capture_output=True, text=True, check=True)
-    assert len(records(again.stdout)) == 3 * 26
+    assert len(records(again.stdout)) == 3 * 26 + 1

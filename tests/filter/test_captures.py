@@ -29,7 +29,7 @@ ASKED: tuple[tuple[str, str, str, int], ...] = (
         "rabbitmq-stream/publish_amqp_sections_436.pcap",
         "name != Publish",
         '.name != "Publish"',
-        25,
+        26,
     ),
     (
         "rabbitmq-stream/publish_amqp_sections_436.pcap",
@@ -53,7 +53,7 @@ ASKED: tuple[tuple[str, str, str, int], ...] = (
         "rabbitmq-stream/publish_amqp_sections_436.pcap",
         "not latency",
         ".latency_ns == null",
-        14,
+        15,
     ),
     (
         "rabbitmq-stream/publish_amqp_sections_436.pcap",
@@ -131,19 +131,19 @@ ASKED: tuple[tuple[str, str, str, int], ...] = (
         "rabbitmq-stream/handshake_close_405.pcap",
         "client == 127.0.0.1 and sender == server",
         '.sender == "server"',
-        6,
+        7,
     ),
     (
         "rabbitmq-stream/two_connections_310.pcap",
         "conversation == 1",
         ".conversation == 1",
-        77,
+        78,
     ),
     (
         "rabbitmq-stream/two_connections_310.pcap",
         "src == 127.0.0.1:5552",
         '.src == "127.0.0.1:5552"',
-        79,
+        81,
     ),
     (
         "rabbitmq-stream/lost_segments_405.pcap",
@@ -203,7 +203,7 @@ ASKED: tuple[tuple[str, str, str, int], ...] = (
         "rabbitmq-stream/ipv6_436.pcap",
         "ip == ::1 and not dst == [::1]:5552",
         '.dst != "[::1]:5552"',
-        15,
+        16,
     ),
     (
         "rabbitmq-stream/ipv6_436.pcap",
@@ -290,10 +290,22 @@ ASKED: tuple[tuple[str, str, str, int], ...] = (
         2,
     ),
     (
+        "mewbase/java-auth-bad.pcap",
+        "how == FIN and sender == server and quiet < 1s and refused",
+        '.record == "ending" and .how == "FIN" and .quiet_ns < 1000000000 and .refused > 0',
+        1,
+    ),
+    (
+        "iggy/seed-lossy.pcap",
+        "waited >= 0 and open != 1",
+        ".waited_ns != null",
+        3,
+    ),
+    (
         "iggy/seed-lossy.pcap",
         "record != message",
         '.record != "message"',
-        4,
+        5,
     ),
     (
         "iggy/py081-midstream.pcap",
@@ -305,13 +317,13 @@ ASKED: tuple[tuple[str, str, str, int], ...] = (
         "iggy/py070-reorder.pcap",
         "number in {1, 2, 300, 999} or number >= 290",
         ".number | (. < 3 or . >= 290)",
-        7,
+        12,
     ),
     (
         "iggy/seed-pipelined.pcap",
         "time >= 2026-11-21T09:34:58.19+01:00 and time < 2026-11-21T08:34:59Z",
         '.time >= "2026-11-21T08:34:58.19"',
-        42,
+        43,
     ),
     (
         "seastar-rpc/multi_algo.pcap",
@@ -431,7 +443,7 @@ ASKED: tuple[tuple[str, str, str, int], ...] = (
         "mewbase/java-dec2016.pcap",
         "not (name == PUB or name == RECEV) and not kind == response",
         '(.name | IN("PUB", "RECEV") | not) and .kind != "response"',
-        418,
+        424,
     ),
 )
 """Capture, filter, the same for jq, and how many records that are."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dissect.errors import FilterError
 from dissect.filter import Names, compile_filter, names_of
 from dissect.filter.grammar import DEPTH_LIMIT, LENGTH_LIMIT, parts_of
-from dissect.model import Exchange, Fault, Gap, Message, Options
+from dissect.model import Ending, Exchange, Fault, Gap, Message, Options
 from dissect.protocols import PROTOCOLS
 
 MINUTE = 60_000_000_000
@@ -49,7 +49,7 @@ def message(number: int = 1, **changed: Any) -> Message:
 
 GAP = Gap(1, 2, "", 0, 0, "192.0.2.1:5552", "[2001:db8::7]:40000", "server", "rabbitmq-stream", 10, 53, "lost", False)
 EXCHANGE = Exchange(
-    1, 3, "", 0, 0, "192.0.2.1:5552", "[2001:db8::7]:40000", "rabbitmq-stream", "Tune", None, 1, None, "unanswered", "closed", None
+    1, 3, "", 0, 0, "192.0.2.1:5552", "[2001:db8::7]:40000", "rabbitmq-stream", "Tune", None, 1, None, "unanswered", "closed", None, 5
 )
 
 
@@ -204,7 +204,7 @@ def test_labels_that_options_bring() -> None:
         ("time > 2024-02-30Z", " " * 7 + "^" * 11, "is none"),
         ("sender == sever", " " * 10 + "^^^^^", "sender is never sever; did you mean server?"),
         ("protocol in {iggy, rabbit}", " " * 19 + "^" * 6, "protocol is never rabbit"),
-        ("record == ending", " " * 10 + "^" * 6, "record is never ending"),
+        ("record == endings", " " * 10 + "^" * 7, "record is never endings; did you mean ending"),
         ("name matches 'a('", " " * 13 + "^^^^", "no regular expression"),
         ("name = Open", " " * 5 + "^", "write =="),
         ("name == Open && size", " " * 13 + "^^", "write and"),
@@ -338,20 +338,6 @@ def test_every_name_that_is_listed_can_be_asked_for() -> None:
     assert len(names_of().listed()) > 300
 
 
-class Ending(msgspec.Struct, tag_field="record", tag="ending"):
-    """A record as there may be more of, with what the others lack."""
-
-    time_ns: int
-    conversation: int
-    src: str
-    dst: str
-    sender: Literal["client", "server"] | None
-    protocol: str | None
-    how: Literal["FIN", "RST", "no answer"]
-    quiet_ns: int | None
-    open: int
-
-
 class Finding(msgspec.Struct, tag_field="record", tag="finding"):
     """One that may belong to no conversation."""
 
@@ -368,7 +354,7 @@ def test_a_new_kind_of_record_is_known_by_itself(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("dissect.filter.names.RECORDS", records)
     monkeypatch.setattr("dissect.filter.build.RECORDS", records)
     monkeypatch.setattr("dissect.filter.build.names_of", Names)
-    ending = Ending(5, 0, "192.0.2.1:5552", "192.0.2.2:1", "server", None, "RST", 3_000_000_000, 0)
+    ending = Ending(1, 1, "", 5, 0, "192.0.2.1:5552", "192.0.2.2:1", "server", None, "RST", 3_000_000_000, 0, 0)
     finding = Finding(None, None, None, "tcp.silence", "error", [4, 5])
     for expression in (
         "how == RST and quiet >= 3s and quiet_ns < 1min",

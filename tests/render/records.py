@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dissect.model import Exchange, Fault, Gap, Message, Span
+from dissect.model import Ending, Exchange, Fault, Gap, Message, Span
 
 CLIENT, SERVER = "192.0.2.1:51054", "192.0.2.2:5552"
 START = 1_600_000_000_000_000_000
@@ -92,8 +92,29 @@ def exchange(number: int = 4, **changes: Any) -> Exchange:
         "outcome": "unanswered",
         "reason": "closed",
         "latency_ns": None,
+        "waited_ns": 3_000_000_000,
     }
     return Exchange(**{**values, **changes})
+
+
+def ending(number: int = 5, **changes: Any) -> Ending:
+    """The server closed."""
+    values: dict[str, Any] = {
+        "v": 1,
+        "number": number,
+        "time": TIME,
+        "time_ns": START,
+        "conversation": 0,
+        "src": SERVER,
+        "dst": CLIENT,
+        "sender": "server",
+        "protocol": "rabbitmq-stream",
+        "how": "FIN",
+        "quiet_ns": 3_000_000_000,
+        "open": 0,
+        "refused": 0,
+    }
+    return Ending(**{**values, **changes})
 
 
 def detailed(**changes: Any) -> Message:

@@ -9,7 +9,7 @@ import pytest
 
 from dissect.render.jsonl import encode
 from dissect.render.schema import schema
-from tests.render.records import FAULT, detailed, exchange, gap, message, response
+from tests.render.records import FAULT, detailed, ending, exchange, gap, message, response
 
 ACTIVE = [
     *(0x7F, 0xAD, 0x61C, 0xFEFF, 0xE0001, 0xE007F),
@@ -25,10 +25,13 @@ MESSAGE_KEYS = (
     " latency_ns notes fault"
 )
 GAP_KEYS = "record v number time time_ns conversation src dst sender protocol position size reason in_frame"
-EXCHANGE_KEYS = "record v number time time_ns conversation src dst protocol name id request response outcome reason latency_ns"
+EXCHANGE_KEYS = "record v number time time_ns conversation src dst protocol name id request response outcome reason latency_ns waited_ns"
+ENDING_KEYS = "record v number time time_ns conversation src dst sender protocol how quiet_ns open refused"
 
 
-@pytest.mark.parametrize(("record", "keys"), [(message(), MESSAGE_KEYS), (gap(), GAP_KEYS), (exchange(), EXCHANGE_KEYS)])
+@pytest.mark.parametrize(
+    ("record", "keys"), [(message(), MESSAGE_KEYS), (gap(), GAP_KEYS), (exchange(), EXCHANGE_KEYS), (ending(), ENDING_KEYS)]
+)
 def test_keys_are_those_of_the_contract_in_its_order(record: object, keys: str) -> None:
     assert list(json.loads(encode([record]))) == keys.split()
 
@@ -61,7 +64,17 @@ def test_what_is_harmless_stays_readable() -> None:
 def test_schema_is_a_schema_and_fits() -> None:
     jsonschema.Draft202012Validator.check_schema(schema())
     check = jsonschema.Draft202012Validator(schema())
-    for line in encode([message(), response(), gap(), exchange(), message(fault=FAULT, notes=["odd"], sender=None, id=None)]).splitlines():
+    for line in encode(
+        [
+            message(),
+            response(),
+            gap(),
+            exchange(),
+            ending(),
+            ending(protocol=None, quiet_ns=None),
+            message(fault=FAULT, notes=["odd"], sender=None),
+        ]
+    ).splitlines():
         check.validate(json.loads(line))
 
 

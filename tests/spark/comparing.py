@@ -13,7 +13,7 @@ import pyarrow as pa
 from dissect.capture.files import open_capture
 from dissect.errors import CaptureError
 from dissect.inspector import Inspector
-from dissect.model import Exchange, Gap, Message, Options
+from dissect.model import Options
 from dissect.spark import flows, places, rows, tables, views
 from dissect.spark.splits import Plan, plan
 from dissect.spark.typed import STRUCTS, struct_name
@@ -35,8 +35,7 @@ def plain(files: Sequence[Path], options: Options | None = None) -> Lines:
     inspector = Inspector(readers, replace(options or Options(), exchanges=True))  # type: ignore[arg-type]
     records = list(inspector.records())
     by_number = {record.number: record for record in records}
-    found: Lines = {"messages": [], "exchanges": [], "gaps": []}
-    kinds = {Message: "messages", Exchange: "exchanges", Gap: "gaps"}
+    found: Lines = {name: [] for name in tables.LINKED}
     for record in records:
         line = msgspec.to_builtins(record)
         for name in ("record", "v", "number", "conversation", "time"):
@@ -51,7 +50,7 @@ def plain(files: Sequence[Path], options: Options | None = None) -> Lines:
             line["notes"] = list(line["notes"])
         if "id" in line and line["id"] is not None:
             line["id"] = str(line["id"])
-        found[kinds[type(record)]].append(_line(line))
+        found[tables.KINDS[type(record)]].append(_line(line))
     return {name: sorted(lines) for name, lines in found.items()}
 
 
@@ -84,7 +83,7 @@ def without_spark(files: Sequence[Path], split: int, payload: bool = True, batch
     alone = _sorted(ordered, flows.IN_ORDER)
     packets = [one for one in read if one.column("kind")[0].as_py() == rows.SEGMENT]
     packets += list(flows.in_order(iter(alone.to_batches(batch))))
-    lines: Lines = {name: [] for name in ("messages", "exchanges", "gaps")}
+    lines: Lines = {name: [] for name in tables.LINKED}
     options = Options(keylog=tuple(found.secrets))
     for results in flows.dissect(iter(_sorted(packets, flows.SORTED_BY).to_batches(batch)), options, dict(enumerate(found.files))):
         for name, some in tables.sorted_out(results.records).items():

@@ -129,7 +129,7 @@ def test_bad_files_are_rows_and_cost_only_themselves(files: list[Path], tmp_path
 def test_a_run_without_packets_writes_empty_tables(session: Any, tmp_path: Path) -> None:
     (tmp_path / "empty.pcap").write_bytes(b"")
     run = go([tmp_path / "empty.pcap"], tmp_path / "out", session)
-    assert run.rows == {"messages": 0, "exchanges": 0, "conversations": 0, "gaps": 0, "errors": 1, "files": 1}
+    assert run.rows == {"messages": 0, "exchanges": 0, "conversations": 0, "gaps": 0, "endings": 0, "errors": 1, "files": 1}
     assert parquet(tmp_path / "out", "messages").num_rows == 0
     views(session.spark, folder(tmp_path / "out"), "parquet")
     queries = re.findall(r'--sql "(.*)"', (Path(__file__).parents[2] / "README.md").read_text())

@@ -1,0 +1,137 @@
+"""How conversations end: who, how, how long after the last message, and what was open then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dissect
+from dissect.inspector import Inspector
+from dissect.model import Ending, Exchange, Message, Options, Record
+from dissect.spark.flows import FlowInspector
+from tests.tcp.segments import ACK, FIN, RST, SYN, Segment, a, b, batch, handshake
+
+GOLDEN = Path(__file__).parents[1] / "captures" / "golden"
+
+MS = 1_000_000
+HEARTBEAT = bytes.fromhex("00000004 0017 0001")
+OPEN = bytes.fromhex("0000000b 0015 0001 00000007 0001 2f")
+REFUSAL = bytes.fromhex("0000000a 8015 0001 00000007 000c")
+READ = Options(decode_as=((5552, "rabbitmq-stream", None),))
+
+REFUSED = [a(999, ack=None, flags=SYN), b(0, ack=1000, flags=RST | ACK)]
+UNUSED = [*handshake(), a(1000, flags=FIN | ACK), b(5000, ack=1001, flags=FIN | ACK), a(1001, ack=5001)]
+TALK = [*handshake(), a(1000, OPEN), b(5000, REFUSAL, ack=1015)]
+GONE = [b(5014, ack=1015, flags=FIN | ACK, time_ns=3_004 * MS), a(1015, HEARTBEAT, ack=5015, time_ns=3_005 * MS)]
+ENDED = [*TALK, *GONE, a(1023, ack=5015, flags=FIN | ACK, time_ns=3_006 * MS), b(5015, ack=1024, time_ns=3_007 * MS)]
+
+CASES: dict[str, tuple[list[Segment], tuple[Any, ...] | None]] = {
+    "refused": (REFUSED, ("refused", "server", "192.0.2.2:5552", None, 1 * MS, None, 0, 0)),
+    "refused twice": (REFUSED * 2, ("refused", "server", "192.0.2.2:5552", None, 1 * MS, None, 0, 0)),
+    "no answer": ([REFUSED[0]] * 3, ("no answer", "client", "192.0.2.1:40000", None, 2 * MS, None, 0, 0)),
+    "not a byte": (UNUSED, ("FIN", "client", "192.0.2.1:40000", None, 3 * MS, None, 0, 0)),
+    "not a byte, reset": ([*handshake(), b(5000, flags=RST)], ("RST", "server", "192.0.2.2:5552", None, 3 * MS, None, 0, 0)),
+    "not a byte, open": (handshake(), None),
+    "still open": (TALK, None),
+    "a message behind the first FIN": (ENDED, ("FIN", "server", "192.0.2.2:5552", "rabbitmq-stream", 3_004 * MS, 3_000 * MS, 0, 1)),
+    "one side": ([*TALK, GONE[0]], ("FIN", "server", "192.0.2.2:5552", "rabbitmq-stream", 3_004 * MS, 3_000 * MS, 0, 1)),
+    "a request is open": (
+        [*TALK[:4], b(5000, ack=1015, flags=RST | ACK, time_ns=9 * MS), a(1015, HEARTBEAT, time_ns=10 * MS)],
+        ("RST", "server", "192.0.2.2:5552", "rabbitmq-stream", 9 * MS, 6 * MS, 1, 0),
+    ),
+    "ports reused": ([*TALK, a(77_000, ack=None, flags=SYN)], ("no answer", "client", "192.0.2.1:40000", None, 5 * MS, None, 0, 0)),
+}
+
+
+def told(records: Sequence[Record]) -> list[tuple[Any, ...]]:
+    return [
+        (one.how, one.sender, one.src, one.protocol, one.time_ns, one.quiet_ns, one.open, one.refused)
+        for one in records
+        if isinstance(one, Ending)
+    ]
+
+
+def read(segments: Sequence[Segment], size: int, options: Options = READ, bare: bool = False) -> list[Record]:
+    inspector = Inspector([], options, bare=bare)
+    found: list[Record] = []
+    for at in range(0, len(segments), size):
+        some = segments[at : at + size]
+        for part in inspector.take_segments(batch(some, at), at, at + len(some)):
+            found += part
+    return found + inspector.finish()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_how_it_ended(case: str) -> None:
+    segments, expected = CASES[case]
+    whole = read(segments, len(segments))
+    assert told(whole) == ([] if expected is None else [expected])
+    for size in (1, 2, 7):
+        for bare in (False, True):
+            assert read(segments, size, bare=bare) == whole
+
+
+def test_connections_without_a_byte_are_told_of_known_ports_alone() -> None:
+    def at(port: int, segments: Sequence[Segment]) -> list[Segment]:
+        def moved(end: tuple[str, int]) -> tuple[str, int]:
+            return (end[0], port if end[1] == 5552 else end[1])
+
+        return [one._replace(src=moved(one.src), dst=moved(one.dst)) for one in segments]
+
+    for bare in (False, True):
+        assert len(told(read(at(8090, UNUSED), 2, Options(), bare))) == 1
+        assert not told(read(at(8091, UNUSED), 2, Options(), bare))
+        assert len(told(read(at(8091, REFUSED), 2, Options(decode_as=((8091, "iggy", None),)), bare))) == 1
+
+
+def test_a_connection_that_was_told_and_goes_on_is_not_told_again() -> None:
+    """What carried nothing is kept as its packets, until one comes that says otherwise."""
+    for more in ([a(77_000, ack=None, flags=SYN)], [a(1001, ack=5001)] * 9):
+        segments = [*UNUSED, *more]
+        whole = read(segments, len(segments))
+        assert [one[0] for one in told(whole)] == ["FIN", "no answer"][: 1 + (len(more) == 1)]
+        for size in (1, 5, 6, 7):
+            assert read(segments, size, bare=True) == whole
+
+
+def test_what_is_needed_is_carried_to_another_process() -> None:
+    segments = ENDED
+    for cut in range(1, len(segments)):
+        first = FlowInspector(READ)
+        first.feed(batch(segments[:cut]))
+        second = FlowInspector.restore(first.state(), READ)
+        second.feed(batch(segments[cut:], cut))
+        second.finish()
+        found = [one for one, _, _ in [*first.take_linked(), *second.take_linked()]]
+        assert told(found) == [CASES["a message behind the first FIN"][1]]
+
+
+def test_a_request_ends_when_that_is_certain() -> None:
+    """Its record has the time of that packet, says how long was waited, and stands behind what came before."""
+    segments = [*TALK[:4], b(5000, HEARTBEAT, ack=1015, time_ns=5_000 * MS), a(1015, flags=RST, time_ns=9_000 * MS)]
+    asked, beat, ended, ending = read(segments, 1)
+    assert isinstance(asked, Message)
+    assert isinstance(beat, Message)
+    assert isinstance(ended, Exchange)
+    assert isinstance(ending, Ending)
+    assert (ended.time, ended.time_ns, ended.waited_ns, ended.reason) == (ending.time, 9_000 * MS, 8_997 * MS, "closed")
+    assert (ending.sender, ending.quiet_ns, ending.open) == ("client", 4_000 * MS, 1)
+
+
+def test_every_capture_agrees_with_its_records() -> None:
+    """The counts and the silence of endings are those of the records before them."""
+    hows = set()
+    for path in (*GOLDEN.glob("mewbase/java-[a-p]*.pcap"), *GOLDEN.glob("rabbitmq-stream/h*.pcap")):
+        records = [*dissect.read(path, exchanges=True)]
+        for ending in [one for one in records if isinstance(one, Ending)]:
+            mine = [one for one in records if one.conversation == ending.conversation]
+            outcomes = [one.outcome for one in mine if isinstance(one, Exchange)]
+            times = [one.time_ns for one in mine if isinstance(one, Message) and one.time_ns <= ending.time_ns]
+            assert (ending.open, ending.refused) == (outcomes.count("unanswered"), outcomes.count("refused"))
+            assert ending.quiet_ns == (ending.time_ns - max(times) if times else None)
+            assert mine[-1] is ending
+            hows.add((ending.how, ending.sender))
+    assert {("FIN", "client"), ("FIN", "server")} <= hows
