@@ -1,0 +1,82 @@
+"""What `latency` tells, as plain data in the order of the JSON that `latency --json` writes."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Bucket(msgspec.Struct, frozen=True):
+    """How many values lie from `low` up to but not at `high`; None where no bound is."""
+
+    low: int | None
+    high: int | None
+    count: int
+
+
+class Times(msgspec.Struct):
+    """Quantiles of so many durations; the least, the greatest and the mean are exact."""
+
+    count: int
+    mean_ns: int
+    min_ns: int
+    p50_ns: int
+    p90_ns: int
+    p95_ns: int
+    p99_ns: int
+    p99_9_ns: int
+    max_ns: int
+
+
+class _Group(msgspec.Struct, kw_only=True):
+    v: int = 1
+    protocol: str
+    command: str | None = None
+    conversation: int | None = None
+    server: str | None = None
+    client: str | None = None
+    stream: str | None = None
+    verb: str | None = None
+    others: bool = False
+    count: int
+    answered: int
+    refused: int
+    unanswered: int
+    reasons: dict[str, int]
+    latency: Times | None
+    handler: Times | None
+    network: Times | None
+
+
+class LatencyRow(_Group, tag_field="record", tag="latency", kw_only=True):
+    """One group."""
+
+    histogram: list[Bucket]
+
+
+class IntervalRow(_Group, tag_field="record", tag="interval", kw_only=True):
+    """One group in one interval."""
+
+    time: str
+    time_ns: int
+    interval_ns: int
+
+
+class SlowRow(msgspec.Struct, tag_field="record", tag="slow"):
+    """One of the slowest exchanges, with the packets of its request and of its response."""
+
+    v: int
+    time: str
+    time_ns: int
+    conversation: int
+    src: str
+    dst: str
+    protocol: str
+    name: str
+    id: int | str | None
+    request: int
+    response: int
+    outcome: str | None
+    file: int
+    request_packets: tuple[int | None, int]
+    response_packets: tuple[int | None, int]
+    latency_ns: int
