@@ -12,7 +12,28 @@ def main() -> int:
         from cli.app import main as run
     except KeyboardInterrupt:
         return 130
-    return run()
+    status = run()
+    _leave(status)
+    return status
+
+
+def _leave(status: int) -> None:
+    """End the process at once, where nothing is left to do: to take apart what the system takes back anyway is a quarter of what reading
+    a small capture costs."""
+    import atexit
+    import os
+    import threading
+
+    if threading.active_count() > 1 or "pyspark" in sys.modules or sys.getprofile() or sys.gettrace():
+        return
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        # The usual end tells of it
+        return
+    atexit._run_exitfuncs()
+    os._exit(status)
 
 
 if __name__ == "__main__":

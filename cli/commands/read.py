@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -267,7 +268,11 @@ def _text(
         return "\n".join([*lines, ""])
 
     says = {protocol.name: protocol.says if protocol.teller is None else protocol.teller() for protocol in PROTOCOLS}
-    longest = {protocol.name: max((len(layout.name) for layout in protocol.layouts), default=0) for protocol in PROTOCOLS}
+
+    @cache
+    def longest(name: str) -> int:
+        return max((len(layout.name) for protocol in PROTOCOLS if protocol.name == name for layout in protocol.layouts), default=0)
+
     lines = Lines(
         says,
         clock,  # type: ignore[arg-type]

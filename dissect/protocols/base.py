@@ -201,7 +201,8 @@ class Protocol(msgspec.Struct, frozen=True):
     dissector: type[Dissector]
     probe: Callable[[View], Verdict | None]
     says: Callable[[Message], str]
-    layouts: tuple[Any, ...] = ()
+    tables: tuple[Any, ...] | Callable[[], tuple[Any, ...]] = ()
+    """Its layouts and other tables, for documentation and the names of fields; or what makes them once they are asked for."""
     text: str = ""
     """Paragraphs for `streamdump protocols NAME` that no table holds."""
     added: tuple[tuple[str, str, str], ...] = ()
@@ -226,6 +227,12 @@ class Protocol(msgspec.Struct, frozen=True):
     """What of its messages is nobody else's business."""
     teller: Callable[[], Callable[[Message], str]] | None = None
     """Makes a `says` for a view that shows the messages of a run in their order: it may remember what it was told."""
+
+    @property
+    def layouts(self) -> tuple[Any, ...]:
+        tables = self.tables
+        return tables() if callable(tables) else tables
+
     streams: Callable[[], Callable[[Message], str | None]] | None = None
     """Makes what tells the stream, or whatever messages go to, that a request speaks of; it is asked about each request as it ends."""
     verb: Callable[[Message], str | None] | None = None

@@ -87,7 +87,7 @@ class Lines:
         palette: Palette = PLAIN,
         columns: int | None = None,
         after: Says | None = None,
-        longest: Mapping[str, int] | None = None,
+        longest: Callable[[str], int] | None = None,
         inside: Mapping[int, str] | None = None,
     ) -> None:
         """`columns`: the width of the terminal, None when there is none. `after`: further whole lines for a message. `longest`: the
@@ -98,7 +98,7 @@ class Lines:
         self.palette = palette
         self.columns = columns
         self.after = after
-        self.longest = longest if longest and (columns is None or columns >= ROOMY) else {}
+        self.longest = longest if columns is None or columns >= ROOMY else None
         self.inside = inside if inside is not None else {}
         self._told: set[int] = set()
         self.number_width = 5
@@ -293,8 +293,9 @@ class Lines:
         known = client is not None
         first = client if client is not None else record.src
         second = record.dst if first == record.src else record.src
-        self._widen(self.longest.get(record.protocol or "", 0))
         protocol = record.protocol or ""
+        if self.longest is not None:
+            self._widen(self.longest(protocol))
         size = len(first) + len(second)
         if size > self.pair_width or len(protocol) > self.protocol_width:
             self.pair_width = max(size, self.pair_width)

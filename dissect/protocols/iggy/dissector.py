@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache, lru_cache
 from hashlib import blake2b
 from itertools import chain, islice
 from typing import Any, ClassVar, NamedTuple
@@ -1405,6 +1405,11 @@ def _reading(table: Table, data: bytes, start: int, end: int, damage: Damage | N
     return Reading(told, whole, plausible)
 
 
+@cache
+def _tables() -> tuple[Any, ...]:
+    return (*frames.documented(), *PARTS)
+
+
 PROTOCOLS = (
     Protocol(
         "iggy",
@@ -1413,7 +1418,7 @@ PROTOCOLS = (
         IggyDissector,
         probe,
         says,
-        (*frames.documented(), *PARTS),
+        _tables,
         TEXT,
         ADDED,
         relate=relate,
