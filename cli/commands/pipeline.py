@@ -419,7 +419,7 @@ def _troubles(plan: Plan, bugs: list[str]) -> ExitCode:
     return ExitCode.INTERNAL if bugs else ExitCode.DONE
 
 
-QUANTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
+QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 
 
 def warn(run: Run) -> None:
@@ -444,7 +444,8 @@ def _summary(run: Run) -> None:
     found = summary(*run.written("exchanges"), run.settings.form)
     lines: list[tuple[str, ...]] = [("command", "exchanges", *QUANTILES, "slowest")]
     for one in found.commands:
-        times = [_time(value) for value in (*map(one.quantile, QUANTILES.values()), one.slowest)]
+        shares = (*QUANTILES.values(), 1.0) if len(one.times) else ()
+        times = [_time(one.times.quantile(share)) for share in shares] or [""] * (len(QUANTILES) + 1)
         lines.append((f"{one.protocol} {one.name}", f"{one.exchanges:,}", *times))
     if len(lines) > 1:
         _table(lines)
@@ -460,8 +461,8 @@ def _summary(run: Run) -> None:
         _table(lines)
 
 
-def _time(value: float | None) -> str:
-    return "" if value is None else f"{value / 1e6:,.3f} ms"
+def _time(value: float) -> str:
+    return f"{value / 1e6:,.3f} ms"
 
 
 def _table(lines: list[tuple[str, ...]]) -> None:

@@ -63,6 +63,18 @@ class Group(msgspec.Struct):
             network.merge(other.network)
         self.ends = self.ends or other.ends
 
+    def pack(self) -> bytes:
+        """What was counted as bytes, for `unpack`."""
+        sketches = [None if one is None else one.pack() for one in (self.latency, self.handler, self.network)]
+        return msgspec.msgpack.encode((self.answered, self.refused, self.reasons, sketches))
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Group:
+        """The group that `pack` made bytes of."""
+        answered, refused, reasons, sketches = msgspec.msgpack.decode(data)
+        latency, handler, network = [None if one is None else Sketch.unpack(one) for one in sketches]
+        return cls(answered, refused, reasons, Sketch() if latency is None else latency, handler, network)
+
     def note(self, outcome: str, reason: str | None, latency_ns: int | None, handler_ns: int | None) -> None:
         """One more exchange."""
         if latency_ns is None:

@@ -54,14 +54,19 @@ class Sketch:
         self._sketch = BaseDDSketch(_MAPPING, self._positive, self._negative, 0.0)
         self._count = self._total = self._least = self._greatest = 0
         self._waiting: list[int] = []
-        for value in values:
-            self.add(value)
+        self.extend(values)
 
     def add(self, value: int) -> None:
         """One more value."""
         waiting = self._waiting
         waiting.append(value)
         if len(waiting) >= AT_ONCE:
+            self._settle()
+
+    def extend(self, values: Iterable[int]) -> None:
+        """More values at once, as many as there are."""
+        self._waiting += values
+        if len(self._waiting) >= AT_ONCE:
             self._settle()
 
     def merge(self, other: Sketch) -> None:

@@ -12,14 +12,14 @@ The functions take what the data source gives and return a table of `dissect.spa
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dissect.model import Options
 
-__all__ = ["conversations", "endings", "exchanges", "gaps", "messages", "register"]
+__all__ = ["conversations", "endings", "exchanges", "gaps", "latency", "messages", "register"]
 
 PARTS = 4
 """Partitions of conversations for each core: more than one, so that others fill in while one has a giant."""
@@ -55,6 +55,14 @@ def endings(packets: Any, options: Options | None = None, parts: int | None = No
 def conversations(packets: Any, options: Options | None = None, parts: int | None = None) -> Any:
     """The conversations of these packets, without what they tell of each other."""
     return _table("conversations", packets, options, parts)
+
+
+def latency(exchanges: Any, by: Sequence[str] = ("protocol", "name")) -> Any:
+    """How long these exchanges took, by columns of theirs: how many, refused and unanswered, quantiles as `streamdump latency` has them,
+    and the sketch they come from, which merges with others (`dissect.latency.sketch.Sketch.unpack`)."""
+    from dissect.spark.latencies import table
+
+    return table(exchanges, by)
 
 
 def by_conversation(packets: Any, parts: int | None = None) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import math
 import re
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -11,22 +10,18 @@ from itertools import islice
 from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute
 import pyarrow.csv
 import pyarrow.dataset
-from numpy.typing import NDArray
 
+from dissect.latency.sketch import Sketch
 from dissect.spark import places
 from dissect.spark.delta import Delta
 from dissect.spark.places import Disk, Folder
 from dissect.spark.rows import ROWS
 from dissect.spark.tables import DATE, TABLES, schema
 from dissect.spark.write import FORMATS, JSON, flat
-
-ROUNDED_BITS = 40
-"""Of the 52 bits behind a number's first one so many do not count for quantiles: they are right to 0.02 %."""
 
 COMMANDS, SLOWEST, UNANSWERED = 40, 5, 20
 """So many are told of each kind."""
@@ -165,33 +160,7 @@ class Latency(msgspec.Struct):
     protocol: str
     name: str
     exchanges: int = 0
-    slowest: int | None = None
-    seen: dict[int, int] = msgspec.field(default_factory=dict)
-    """How many there are of each latency, about: of numbers that agree in their first bits."""
-
-    def add(self, latencies: NDArray[np.int64]) -> None:
-        """Count some."""
-        values = latencies.astype(np.float64)
-        bits = np.abs(values).view(np.int64) >> ROUNDED_BITS
-        for key, count in zip(*np.unique(np.where(values < 0, -bits, bits), return_counts=True), strict=True):
-            self.seen[int(key)] = self.seen.get(int(key), 0) + int(count)
-        if len(latencies):
-            most = int(latencies.max())
-            self.slowest = most if self.slowest is None else max(self.slowest, most)
-
-    def quantile(self, share: float) -> float | None:
-        """The latency that so many are not above."""
-        total = sum(self.seen.values())
-        rank, passed = math.ceil(share * total), 0
-        if rank == total and total:
-            return float(self.slowest or 0)
-        for key in sorted(self.seen):
-            passed += self.seen[key]
-            if passed >= rank:
-                half = (abs(key) << ROUNDED_BITS) | (1 << ROUNDED_BITS - 1 if key else 0)
-                value = float(np.array([half], np.int64).view(np.float64)[0])
-                return min(-value if key < 0 else value, float(self.slowest or 0))
-        return None
+    times: Sketch = msgspec.field(default_factory=Sketch)
 
 
 class Summary(msgspec.Struct):
@@ -216,7 +185,7 @@ def summary(files: Sequence[str], place: str, form: str) -> Summary:
             own = pa.compute.and_(pa.compute.equal(batch["protocol"], key[0]), pa.compute.equal(batch["name"], key[1]))
             latency = commands.setdefault(key, Latency(*key))
             latency.exchanges += one["count_all"]
-            latency.add(batch.column("latency_ns").filter(own).drop_null().to_numpy())
+            latency.times.extend(batch.column("latency_ns").filter(own).drop_null().to_pylist())
         best = pa.compute.select_k_unstable(batch, SLOWEST, [("latency_ns", "descending")])
         slowest += [row for row in batch.take(best).to_pylist() if row["latency_ns"] is not None]
         slowest = sorted(slowest, key=lambda row: -row["latency_ns"])[:SLOWEST]

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import json
 import math
+import os
+import pty
 import re
+import select
+import struct
+import termios
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from io import StringIO
@@ -18,8 +24,9 @@ from jsonschema import Draft202012Validator
 from cli.app import main
 from cli.exits import ExitCode
 from dissect.render.schema import schema
-from tests.capture.peers import GOLDEN
+from tests.capture.peers import GOLDEN, Pair, capturing, free_port, needs_capture
 from tests.cli.terminal import on_terminal
+from tests.waiting import PATIENCE
 
 AMQP = GOLDEN / "rabbitmq-stream" / "publish_amqp_sections_436.pcap"
 HANDLER = GOLDEN / "seastar-rpc" / "handler_duration.pcap"
@@ -150,7 +157,7 @@ def test_publishes_are_told_by_the_stream_of_their_publisher(capsys: pytest.Capt
     declared = {
         one["fields"]["stream"]
         for one in records(capsys, "--json", AMQP)
-        if one["name"] == "DeclarePublisher" and "stream" in one["fields"]
+        if one.get("name") == "DeclarePublisher" and "stream" in one["fields"]
     }
     assert {one["stream"] for one in rows} == declared
 
@@ -224,6 +231,36 @@ def test_a_terminal_gets_what_fits_and_a_pipe_everything(columns: int, capsys: p
     assert all(line[end - 1].isdigit() or not line[:end].strip().isdigit() for line in table[1:])
     if columns == 80:
         assert "\x1b[" in on_terminal(arguments, columns, stderr=False)[1]
+
+
+@needs_capture
+def test_a_running_capture_is_counted_and_the_terminal_refreshed() -> None:
+    ping, pong = bytes.fromhex("04000000 01000000"), bytes.fromhex("00000000 00000000")
+    port = free_port()
+    argv = ["latency", "-i", "lo", "-f", f"tcp port {port}", "-d", f"tcp.port=={port},iggy", "--timeout", "0.2"]
+    with capturing(*argv, "--json", "--slowest", "1") as capture:
+        with Pair(port) as pair:
+            pair.replay([(0, ping), (1, pong), (0, ping), (1, pong), (0, ping)])
+        code, out, err = capture.finish()
+    row, slow = [json.loads(line) for line in out.splitlines()]
+    assert (code, row["command"], row["count"], row["answered"]) == (0, "ping", 3, 2)
+    assert set(row["reasons"]) <= {"closed", "timeout", "capture ended"}
+    assert slow["latency_ns"] == row["latency"]["max_ns"]
+    assert "5 messages in 1 conversation" in err
+    master, slave = pty.openpty()
+    try:
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 90, 0, 0))
+        with capturing(*argv, stdout=slave) as capture:
+            with Pair(port) as pair:
+                pair.replay([(0, ping), (1, pong)])
+                shown = b""
+                while b"p99.9" not in shown or b"ping" not in shown:
+                    assert select.select([master], [], [], PATIENCE)[0], shown
+                    shown += os.read(master, 65_536)
+            assert capture.finish()[0] == 0
+    finally:
+        os.close(master)
+        os.close(slave)
 
 
 def test_wrong_calls_say_what_to_write(capsys: pytest.CaptureFixture[str]) -> None:

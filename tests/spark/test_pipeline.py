@@ -22,6 +22,8 @@ import dissect.spark
 from cli.commands.pipeline import warn
 from dissect.capture.files import open_capture
 from dissect.inspector import Inspector
+from dissect.latency.groups import Latencies
+from dissect.latency.sketch import Sketch
 from dissect.model import Options
 from dissect.spark import pipeline
 from dissect.spark.pipeline import partial_folder
@@ -80,6 +82,26 @@ def test_the_data_source_in_a_notebook(session: Any, files: list[Path], expected
     assert "Sort" not in plan[plan.index("== Physical Plan ==") :], "rows are sorted in blocks"
     rows = [row.asDict(recursive=True) for row in messages.collect()]
     assert told("messages", rows) == expected["messages"]
+
+
+def test_latencies_are_those_of_the_command(session: Any, files: list[Path]) -> None:
+    dissect.spark.register(session.spark)
+    packets = session.spark.read.format("streamdump.packets").option("split", "50000").load(str(files[0]))
+    made = dissect.spark.latency(dissect.spark.exchanges(packets, parts=2), ["protocol", "name", "outcome"]).collect()
+    found = Latencies()
+    inspector = Inspector([open_capture(files[0])], Options(pairs=True))
+    for _ in inspector.batches():
+        found.take(inspector.pairs())
+    merged: dict[tuple[str, str], Sketch] = {}
+    for row in made:
+        sketch = Sketch.unpack(bytes(row["sketch"]))
+        assert row["p99_ns"] == (sketch.quantile(0.99) if len(sketch) else None)
+        group = found.groups[row["protocol"], row["name"]]
+        counts = {"answered": group.answered, "refused": group.refused}
+        assert row["exchanges"] == counts.get(row["outcome"], sum(row["reasons"].values()))
+        merged.setdefault((row["protocol"], row["name"]), Sketch()).merge(sketch)
+    assert {key: sketch.pack() for key, sketch in merged.items()} == {key: group.latency.pack() for key, group in found.groups.items()}
+    assert sum(row["exchanges"] for row in made) == sum(group.count for group in found.groups.values()) > 100
 
 
 def test_the_data_source_takes_several_paths_and_is_never_quiet(session: Any, files: list[Path], tmp_path: Path) -> None:
