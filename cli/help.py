@@ -19,6 +19,7 @@ EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
         ("streamdump -w small.pcapng -Y 'latency > 50ms' capture.pcap", "the packets of these conversations"),
         ("streamdump --json capture.pcap | jq .name", "JSON Lines for other programs"),
         ("streamdump conversations capture.pcap", "who talked to whom, in which protocol"),
+        ("streamdump diagnose capture.pcap", "why it does not work"),
         ("streamdump -i any", "while it happens, on the known ports"),
         ("tcpdump --immediate-mode -U -w - tcp | streamdump -", "the same through a pipe"),
     ),
@@ -34,6 +35,12 @@ EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
         ("streamdump conversations --json *.pcap", "one JSON object a conversation"),
         ("streamdump conversations -Y fault capture.pcap", "those in which something could not be read"),
         ("streamdump conversations -i any", "a table that is kept up to date"),
+    ),
+    "diagnose": (
+        ("streamdump diagnose capture.pcap", "what went wrong, the worst first"),
+        ("streamdump diagnose --fail-on error *.pcap", "exit code 1 if there is an error, for CI"),
+        ("streamdump diagnose -Y 'severity == error' capture.pcap", "errors only"),
+        ("streamdump diagnose -i any", "while it happens"),
     ),
     "latency": (
         ("streamdump latency capture.pcap", "by command: how many, how fast, the slowest"),

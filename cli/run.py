@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dissect.model import ConversationRow, Options, Record
     from dissect.render.summary import Lines
 
-COMMANDS = ("check", "conversations", "latency", "pipeline", "protocols", "schema", "scrub")
+COMMANDS = ("check", "conversations", "diagnose", "latency", "pipeline", "protocols", "schema", "scrub")
 
 STOPPED, INTERRUPTED = "stopped by -c", "interrupted"
 
@@ -78,6 +78,10 @@ class Asked:
         self._records += len(kept)
         return kept
 
+    def watch(self, records: list[Record]) -> None:
+        """Learn from records that are not asked about what is asked of others: who the client is."""
+        self._filter.learn(records)
+
     def rows(self, rows: list[ConversationRow]) -> list[ConversationRow]:
         """The rows of conversations that have a record that is asked for."""
         return [row for row in rows if self.has(row.conversation)]
@@ -90,7 +94,7 @@ class Asked:
         """Remember the conversations of the records that are asked for, instead of counting these."""
         if self._conversations is None:
             self._conversations = set()
-        self._conversations.update([record.conversation for record in self.select(records, failed)])
+        self._conversations.update([one.conversation for one in self.select(records, failed) if one.conversation is not None])
 
     def forget(self, rows: list[ConversationRow]) -> None:
         """Told of conversations of which no record will come any more, so that what is remembered does not grow without end."""

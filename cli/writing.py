@@ -10,7 +10,7 @@ from cli.run import INTERRUPTED, count
 from dissect.capture.pick import Pick, Spot, copy
 from dissect.capture.write import Writer, check
 from dissect.errors import UsageError
-from dissect.model import Exchange, Message
+from dissect.model import Exchange, Finding, Message
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -56,10 +56,11 @@ class Selection:
     def note(self, records: Iterable[Record], wanted: Iterable[Record]) -> None:
         """Take note of all records that came, and of those among them that are asked for."""
         if self._wanted is not None:
-            self._wanted.update([record.conversation for record in wanted])
+            self._wanted.update([record.conversation for record in wanted if record.conversation is not None])
         if self._spots is None:
             return
-        asked = {record.number for record in wanted}
+        # Findings are counted by themselves
+        asked = {record.number for record in wanted if not isinstance(record, Finding)}
         for record in records:
             found: list[Spot] = []
             if isinstance(record, Message):

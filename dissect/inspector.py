@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import numpy as np
@@ -17,6 +17,8 @@ from dissect.capture.link import LinkParser
 from dissect.capture.merge import merge
 from dissect.capture.pick import Flow
 from dissect.detect import BY_NAME, Detector, Suspicion, forced
+from dissect.diagnose.rules import Closed
+from dissect.diagnose.windows import Windows
 from dissect.errors import CaptureError, Failure, InternalError, Report, bug
 from dissect.model import (
     Chunk,
@@ -55,6 +57,9 @@ from dissect.protocols.base import (
 from dissect.tcp.conversations import CROWDED, IDLE, REUSED, Conversation, Conversations, Delivery, Detour, Stretch, until
 from dissect.tls.gate import Carried, Gate
 from dissect.tls.keys import KeyLog
+
+if TYPE_CHECKING:
+    from dissect.diagnose.engine import Diagnoser
 
 PART = 256
 """Packets whose records are made and handed on at once: as long as they fit in the processor's cache, all that happens to them is fast."""
@@ -171,6 +176,13 @@ class Inspector:
         self.past = Past()
         self.suspected: ConversationRow | None = None
         """The first conversation that was read as it was asked for, but holds a login of another protocol: its fact `looks_like`."""
+        self.diagnoser: Diagnoser | None = None
+        """Says what went wrong, where `Options.findings` asks for it."""
+        self._windows = Windows()
+        if self.options.findings:
+            from dissect.diagnose.engine import Diagnoser
+
+            self.diagnoser = Diagnoser()
         self._tcp = Conversations(self.options, bare)
         self._ports = frozenset(port for protocol in PROTOCOLS for port in protocol.ports) | {one[0] for one in self.options.decode_as}
         # By conversation: when the last message came, and the packet of the first FIN or RST, behind which none counts.
@@ -239,6 +251,8 @@ class Inspector:
     def take_segments(self, segments: SegmentBatch, begin: int, end: int) -> Iterator[list[Record]]:
         """The records that the segments of the packets from `begin` to `end` complete, in parts."""
         self.keys.poll(begin)
+        if self.diagnoser is not None:
+            self._windows.look(segments)
         fed = self._fed + np.cumsum(segments.length + SEGMENT)
         epochs = (np.flatnonzero(np.diff(fed // EPOCH, prepend=self._fed // EPOCH))).tolist()
         ends = [*(row for row in epochs if row), len(segments)]
@@ -361,6 +375,8 @@ class Inspector:
         rest = heapq.merge(emitted, self._bare_endings(), key=PLACE)
         while part := list(islice(rest, LAST)):
             yield self._hand_out(part)
+        if self.diagnoser is not None:
+            yield self.diagnoser.finish()
 
     def _bare_over(self, begin: int) -> list[Delivery]:
         """The connections to known ports that carried nothing and have ended since the packet `begin`."""
@@ -371,7 +387,7 @@ class Inspector:
         for key in self._tcp.bare_keys():
             delivery = self._bare(key)
             if delivery is not None and delivery.closed == END:
-                yield from self._ending(delivery.conversation.state, END)
+                yield from self._ended(delivery.conversation.state, END)
 
     def _bare(self, key: bytes) -> Delivery | None:
         """A connection to a known port that carried nothing."""
@@ -825,7 +841,7 @@ class Inspector:
         tracked.verdict = tracked.carried.unread or tracked.verdict
         if tracked.missed and tracked.verdict is not None and tracked.verdict.protocol is not None:
             emitted += self._gaps(tracked, release)
-        return emitted + self._ending(tracked, release)
+        return emitted + self._ended(tracked, release)
 
     def _ending(self, tracked: Tracked, release: int) -> list[Emitted]:
         """How a conversation ended, or a connection to a known port that never carried a byte, if it did."""
@@ -846,6 +862,40 @@ class Inspector:
         ending = Ending(*head, how, None, tracked.open, tracked.tally.refused)  # type: ignore[arg-type]
         return [(release, tcp.last[0], BEHIND + 1, 0, ending, NONE, None, time_ns)]  # type: ignore[list-item]
 
+    def _ended(self, tracked: Tracked, release: int) -> list[Emitted]:
+        """The same, and where findings are asked for, all else that is known at the end."""
+        emitted = self._ending(tracked, release)
+        if self.diagnoser is not None and not tracked.told:
+            order, time_ns = tracked.tcp.last[0], tracked.tcp.last[3]
+            emitted.append((release, order, BEHIND + 2, 0, self._closed(tracked), NONE, None, time_ns))  # type: ignore[arg-type]
+        return emitted
+
+    def _closed(self, tracked: Tracked) -> Any:
+        """The end of a conversation, for the diagnosis."""
+        from dissect.diagnose.ends import closed_of
+        from dissect.tls.troubles import troubles
+
+        told = tracked.carried.told()
+        verdict = tracked.verdict or Verdict(None, 0.0, ("not enough bytes yet",))
+        stopped = self._windows.of(tracked.tcp)
+        return closed_of(
+            tracked.tcp,
+            verdict,
+            tracked.client,
+            self._expected(tracked.tcp.ports),
+            told,
+            troubles(told) if told else {},
+            stopped,
+            tracked.failure,
+        )
+
+    def _expected(self, ports: tuple[int, int]) -> str | None:
+        """The protocol that these ports are asked or known to be for."""
+        for port, name, _ in self.options.decode_as:
+            if port in ports:
+                return name
+        return next((protocol.name for protocol in PROTOCOLS if set(protocol.ports) & set(ports)), None)
+
     def _pair(self, tracked: Tracked, dissector: Dissector, emitted: list[Emitted]) -> list[Emitted]:
         pairer = tracked.pairer
         assert pairer is not None
@@ -860,7 +910,11 @@ class Inspector:
         return out
 
     def _hand_out(self, emitted: list[Emitted]) -> list[Record]:
-        records = self._timed(emitted)
+        every: list[Any] = self._timed(emitted)
+        records: list[Record] = every
+        if self.diagnoser is not None:
+            # The ends of conversations are told to it alone, and have no number
+            records = [one for one in every if type(one) is not Closed]
         for number, record in enumerate(records, self._number + 1):
             record.number = number
         self._number += len(records)
@@ -878,6 +932,10 @@ class Inspector:
                 except Exception as error:
                     self._report_once(Report(bug(error), "more is remembered than is needed"))
         self._large.clear()
+        if self.diagnoser is not None:
+            records = self.diagnoser.take(every)
+            self.reports += self.diagnoser.reports
+            self.diagnoser.reports.clear()
         return records
 
     def _timed(self, emitted: list[Emitted]) -> list[Record]:

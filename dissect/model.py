@@ -1,6 +1,6 @@
 """The central types: plain data, no behaviour.
 
-Records (`Message`, `Gap`, `Exchange`, `Ending`) are msgspec structs whose members stand in the order of the JSON
+Records (`Message`, `Gap`, `Exchange`, `Ending`, `Finding`) are msgspec structs whose members stand in the order of the JSON
 contract: the C encoder writes them without an intermediate dict, and making one costs a third of a
 dataclass with slots. No record is part of a cycle, so the garbage collector need not know them. Members with
 a default are not part of the contract and are left out of the JSON unless they are set. Nothing changes a
@@ -20,6 +20,7 @@ from dissect.options import Options as Options
 
 Sender = Literal["client", "server"]
 Kind = Literal["request", "response", "one_way"]
+Severity = Literal["error", "warning", "note"]
 
 CLIENT, SERVER = 0, 1
 """The two sides of a conversation. Side 0 sent the SYN, or without one the first packet seen; a verdict
@@ -150,7 +151,28 @@ class Ending(msgspec.Struct, tag_field="record", tag="ending", omit_defaults=Tru
     refused: int
 
 
-Record = Message | Gap | Exchange | Ending
+class Finding(msgspec.Struct, tag_field="record", tag="finding", omit_defaults=True, gc=False):
+    """Something that went wrong, with its `cause` and what to do about it. `src`, `dst` and `sender` are those of the message that shows
+    it, else client and server; `conversation` None: several conversations tell it together. `number` counts findings."""
+
+    v: int
+    number: int
+    time: str
+    time_ns: int
+    conversation: int | None
+    src: str
+    dst: str
+    sender: Sender | None
+    protocol: str | None
+    rule: str
+    severity: Severity
+    cause: str
+    advice: str
+    messages: list[int]
+    packets: list[int]
+
+
+Record = Message | Gap | Exchange | Ending | Finding
 
 
 class Pair(msgspec.Struct, gc=False):

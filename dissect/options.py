@@ -48,6 +48,7 @@ class Options:
     )
     show_secrets: bool = _setting(False, "--show-secrets", "flag", "shown", "passwords and tokens as they are")
     exchanges: bool = _setting(False, "--exchanges", "flag", "shown", "a record for every request with its response, too")
+    findings: bool = _setting(False, "--findings", "flag", "shown", "what went wrong, behind the messages that show it (see diagnose)")
     pairs: bool = False
     """The inspector keeps each request with its response for `Inspector.pairs`."""
     detail: bool = False

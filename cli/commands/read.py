@@ -149,7 +149,7 @@ def read(
         # Lines of text count them, or show what is text as such
         bytes_as=options.bytes_as if values else "hex",
         detail=tree or dump,
-        bodies=values and not quiet,
+        bodies=(values or options.findings) and not quiet,
         keylog=key_logs(options.keylog, bool(live.interfaces)),
     )
     asked = None if where is None else Asked(where, options)

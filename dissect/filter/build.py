@@ -61,6 +61,12 @@ class Filter:
         tests = self._tests
         return [record for record in records if tests[type(record)](record)]
 
+    def learn(self, records: Iterable[Record]) -> None:
+        """Be told of records that are not asked about; `keeps` and `select` look at theirs themselves."""
+        if self._clients is not None:
+            for record in records:
+                self._clients.learn(record)
+
     def __repr__(self) -> str:
         return f"<Filter {self.text!r}>"
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from dissect.latency.records import Bucket, IntervalRow, LatencyRow, SlowRow, Times
-from dissect.model import ConversationRow, Ending, Exchange, Fault, Gap, Message
+from dissect.model import ConversationRow, Ending, Exchange, Fault, Finding, Gap, Message
 
 _COMMON = {
     "record": "What kind of record this line is.",
@@ -76,6 +76,23 @@ _ENDING = {
     "quiet_ns": "From the last message of either side up to then; null if there was none.",
     "open": "Requests without a response when both sides had ended, or the capture.",
     "refused": "Requests that were refused.",
+}
+
+_FINDING = {
+    "number": "1, 2, 3... over the findings of this run; all other records are numbered as without findings.",
+    "time": "Time of the packet that made it certain: RFC 3339, UTC, 9 decimals.",
+    "time_ns": "The same in nanoseconds since 1970.",
+    "conversation": "0, 1, 2... by first packet; null for what several conversations tell together.",
+    "src": "Endpoint that sent what shows it; the client where it is no single message.",
+    "dst": "Endpoint that it was sent to; the server where it is no single message.",
+    "sender": "Which side sent what shows it; null where it is no single message.",
+    "protocol": "One of the protocols that streamdump reads; null if it is a matter of TCP or TLS alone.",
+    "rule": "Stable name of what is wrong: a protocol, tcp or tls, a dot, and the rule.",
+    "severity": "error: it does not work; warning: something is wrong; note: worth to know.",
+    "cause": "What is wrong: one sentence.",
+    "advice": "What to do: one sentence.",
+    "messages": "Numbers of the messages that show it, as in a run without findings.",
+    "packets": "Numbers of the packets that show it, counted from 1 in their input.",
 }
 
 _CONVERSATION = {
@@ -188,6 +205,7 @@ _RECORDS: tuple[tuple[type[msgspec.Struct], dict[str, str]], ...] = (
     (Gap, _GAP),
     (Exchange, _EXCHANGE),
     (Ending, _ENDING),
+    (Finding, _FINDING),
     (ConversationRow, _CONVERSATION),
     (LatencyRow, _LATENCY),
     (IntervalRow, _INTERVAL),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from time import localtime, strftime
 from typing import Literal
 
-from dissect.model import Ending, Exchange, Gap, Message, Record
+from dissect.model import Ending, Exchange, Finding, Gap, Message, Record
 from dissect.render.terminal import PLAIN, Palette, cut, visible
 
 Times = Literal["r", "ad", "ud", "e"]
@@ -106,7 +106,7 @@ class Lines:
         self.pair_width = 0
         self.protocol_width = 0
         self.time_width = {"r": 10, "ad": 26, "ud": 26, "e": 20}[times]
-        self._places: dict[int, _Place] = {}
+        self._places: dict[int | None, _Place] = {}
         self._names: dict[str, str] = {}
         self._base: int | None = None
         self._second = -1
@@ -198,9 +198,10 @@ class Lines:
             place = places.get(record.conversation)
             if place is None or (not place.known and _client(record) is not None):
                 place = self._place(record)
-                append(self._introduction(record, place))
+                if record.conversation is not None:
+                    append(self._introduction(record, place))
             asked = record.src == place.client
-            where = f"{record.conversation:>2} {'>' if asked else '<'}"
+            where = f"{_number(record):>2} {'>' if asked else '<'}"
             colour = self.palette.ask if asked else self.palette.answer
             line = self._odd(record, self._time(record), where, place.colour, colour, self.columns)
             if after is not None and type(record) is Message:
@@ -216,7 +217,8 @@ class Lines:
         if record.number >= 100_000:
             self.number_width = max(self.number_width, len(str(record.number)))
         elapsed = "" if latency_ns is None else latency_text(latency_ns)
-        head = f"{record.number:>{self.number_width}} {time}"
+        # A finding has a number of its own
+        head = f"{'' if type(record) is Finding else record.number:>{self.number_width}} {time}"
         if columns is not None:
             used = len(head) + len(where) + self.name_width + 17
             text = cut(text, columns - used) if columns > used else ""
@@ -251,6 +253,10 @@ class Lines:
             return "!", "gap", None, f"{bytes_text(record.size)} {_REASONS[record.reason]}{inside}"
         if type(record) is Ending:
             return _ending(record)
+        if type(record) is Finding:
+            shown = f", messages {', '.join(map(str, record.messages))}" if record.messages else ""
+            mark = {"error": "!", "warning": "*"}.get(record.severity, " ")
+            return mark, "finding", None, f"{record.severity}: {record.cause} ({record.rule}{shown})"
         assert type(record) is Exchange
         ident = "" if record.id is None else f"#{record.id}  "
         request = f"request {record.request}"
@@ -303,10 +309,10 @@ class Lines:
             if self.columns is None:
                 # what is ready made has the former widths
                 self._places.clear()
-        head = f"{record.conversation:>2}  {first}"
+        head = f"{_number(record):>2}  {first}"
         tail = f"{second}{' ' * (self.pair_width - size)}  {protocol:<{self.protocol_width}}"
         marks = self.palette.marks
-        place = _Place(first, known, f"{head} > {tail}", f"{head} < {tail}", marks[record.conversation % len(marks)])
+        place = _Place(first, known, f"{head} > {tail}", f"{head} < {tail}", marks[(record.conversation or 0) % len(marks)])
         self._places[record.conversation] = place
         return place
 
@@ -315,18 +321,19 @@ class Lines:
         server = record.dst if record.src == client else record.src
         blank = " " * (self.number_width + self.time_width + 3)
         text = f"{record.conversation:>2}  {client} {'>' if place.known else '-'} {server}  {record.protocol or ''}".rstrip()
-        if record.conversation in self.inside:
-            text += f"  {self.inside[record.conversation]}"
+        inside = self.inside.get(-1 if record.conversation is None else record.conversation)
+        if inside is not None:
+            text += f"  {inside}"
         if not place.known:
             text += "  (which side is the client is not known)"
         assert self.columns is not None
         palette = self.palette
         return f"{blank}{place.colour}{palette.bold}{cut(text, max(0, self.columns - len(blank)))}{palette.reset}"
 
-    def _carried(self, conversation: int) -> str:
+    def _carried(self, conversation: int | None) -> str:
         """What a conversation's messages are carried in, the first time that it is asked for."""
-        found = self.inside.get(conversation)
-        if found is None or conversation in self._told:
+        found = None if conversation is None else self.inside.get(conversation)
+        if found is None or conversation is None or conversation in self._told:
             return ""
         if len(self._told) > REMEMBERED:
             self._told.intersection_update(self.inside)
@@ -367,6 +374,11 @@ def _ending(record: Ending) -> tuple[str, str, int | None, str]:
     counts = [f"{number:,} {what}" for number, what in ((record.open, "unanswered"), (record.refused, "refused")) if number]
     mark = " " if record.how in ("FIN", "forgotten") and not record.open else "!"
     return mark, "end", None, ", ".join([told, *counts])
+
+
+def _number(record: Record) -> int | str:
+    """What a conversation is called; several together have no name."""
+    return "" if record.conversation is None else record.conversation
 
 
 def _client(record: Record) -> str | None:

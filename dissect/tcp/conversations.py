@@ -434,7 +434,7 @@ class Conversations:
     def _conversation(self, key: bytes, row: list[int]) -> Conversation:
         order, time_ns, number, file = row[:4]
         mark = order, number, file, time_ns
-        low, high = _endpoint(key, 0), _endpoint(key, 18)
+        low, high = endpoint(key, 0), endpoint(key, 18)
         (one, port), (two, other_port) = (high, low) if self._flip(row) else (low, high)
         return Conversation((one, two), (port, other_port), mark, mark, mark)
 
@@ -573,7 +573,8 @@ def _columns(batch: SegmentBatch, rows: NDArray[np.int64] | None) -> NDArray[np.
     return matrix
 
 
-def _endpoint(key: bytes, at: int) -> tuple[str, int]:
+def endpoint(key: bytes, at: int) -> tuple[str, int]:
+    """One of the two endpoints of a key as text, and its port."""
     port = int.from_bytes(key[at + 16 : at + 18], "big")
     if key[36] == 4:
         return f"{inet_ntop(AF_INET, key[at : at + 4])}:{port}", port

@@ -20,7 +20,7 @@ from dissect.errors import UsageError
 from tests.waiting import PATIENCE
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
-COMMANDS = ("check", "conversations", "pipeline", "protocols", "schema", "scrub")
+COMMANDS = ("check", "conversations", "diagnose", "pipeline", "protocols", "schema", "scrub")
 
 
 def run(*argv: str, **more: Any) -> subprocess.CompletedProcess[str]:

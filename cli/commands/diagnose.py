@@ -1,0 +1,153 @@
+"""`streamdump diagnose FILE...`: why it does not work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.exits import ExitCode
+from cli.keys import key_logs
+from cli.live import LiveRun, Wanted, check_without
+from cli.options import SHOWN, Colour, Files, Json, ReadFiles, Where, one_of, packet_limit
+from cli.output import columns, palette, say, write, write_text
+from cli.parameters import LIMITS, READING, TIMES, Members, gathers
+from cli.run import Asked, Run, about, blocks, count
+from dissect.options import Options
+
+if TYPE_CHECKING:
+    from dissect.diagnose.engine import Diagnoser
+    from dissect.model import ConversationRow, Finding, Record
+
+FAIL_ON = ("error", "warning")
+
+
+@gathers
+def diagnose(
+    *,
+    files: Files = None,
+    read_files: ReadFiles = None,
+    json: Json = False,
+    where: Where = None,
+    fail_on: Annotated[
+        str | None,
+        typer.Option(
+            "--fail-on",
+            metavar="SEVERITY",
+            help="exit code 1 if anything shown is as bad as this: error or warning",
+            rich_help_panel=SHOWN,
+            show_default=False,
+            autocompletion=lambda: list(FAIL_ON),
+        ),
+    ] = None,
+    live: Wanted,
+    options: Annotated[Options, Members(*READING, *TIMES, *LIMITS)],
+    colour: Colour = "auto",
+) -> int:
+    """Why it does not work: what went wrong, and how far each connection got."""
+    if fail_on is not None:
+        one_of("--fail-on", fail_on, FAIL_ON)
+    names = [*(read_files or ()), *(files or ())]
+    if not live.interfaces:
+        check_without(live)
+    options = replace(options, bytes_as="omit", findings=True, keylog=key_logs(options.keylog, bool(live.interfaces)))
+    asked = None if where is None else Asked(where, options)
+    with (
+        LiveRun(live, names, options, colour)
+        if live.interfaces
+        else Run(names, options, packet_limit(live.stop), colour, prints=json) as run
+    ):
+        diagnoser = run.inspector.diagnoser
+        assert diagnoser is not None
+        view = _View(run, diagnoser, asked, json, colour, bool(live.interfaces))
+        if isinstance(run, LiveRun):
+            run.leaving = view.leave
+        run.each(view.take)
+        view.end()
+        code = run.end(table=True)
+    if code == ExitCode.DONE and fail_on is not None and view.as_bad_as(fail_on):
+        return ExitCode.FOUND
+    return code
+
+
+class _View:
+    """Shows findings: as they come in JSON and of an interface, else the worst first at the end; then the conversations."""
+
+    def __init__(self, run: Run | LiveRun, diagnoser: Diagnoser, asked: Asked | None, json: bool, colour: str, live: bool) -> None:
+        from dissect.render.findings import Findings
+
+        self.run = run
+        self.diagnoser = diagnoser
+        self.asked = asked
+        run.asked = asked
+        self.json = json
+        self.live = live
+        self.palette = palette(colour)
+        self.findings = Findings()
+        self.shown = {"error": 0, "warning": 0, "note": 0}
+        self.conversations: set[int] = set()
+
+    def take(self, records: list[Record]) -> bool:
+        """Note, or show, the findings among these; never enough."""
+        from dissect.model import Finding
+
+        found: list[Record] = [one for one in records if type(one) is Finding]
+        if self.asked is not None:
+            self.asked.watch(records)
+            found = self.asked.select(found, self._failed)
+        for one in found:
+            self.shown[one.severity] += 1  # type: ignore[union-attr]
+            if one.conversation is not None and self.asked is not None:
+                self.conversations.add(one.conversation)
+        if found:
+            self._show(found)  # type: ignore[arg-type]
+        return False
+
+    def _show(self, found: list[Finding]) -> None:
+        if self.json:
+            from dissect.render.jsonl import encode
+
+            for block in blocks(encode, found, self._failed):
+                write(block)
+        elif self.live:
+            from dissect.render.findings import COLUMNS, finding_lines
+
+            for one in found:
+                write_text("".join(f"{line}\n" for line in [*finding_lines(one, columns() or COLUMNS, self.palette), ""]))
+        else:
+            self.findings.add(found)
+
+    def leave(self, rows: list[ConversationRow]) -> None:
+        """These conversations are forgotten."""
+        gone = [row.conversation for row in rows]
+        self.diagnoser.forget(gone)
+        self.conversations.difference_update(gone)
+
+    def end(self) -> None:
+        """Show what is known of the conversations, and of a capture the findings."""
+        summaries = [one for one in self.diagnoser.so_far() if self.asked is None or one.conversation in self.conversations]
+        if self.json:
+            from dissect.render.jsonl import encode
+
+            rows = {one.conversation: one for one in summaries}
+            for some in self.run.inspector.each_rows():
+                mine = [row for row in some if row.conversation in rows]
+                for row in mine:
+                    one = rows[row.conversation]
+                    row.facts = {**row.facts, "reached": one.reached, "went": one.ended, "worst": one.worst}
+                for block in blocks(encode, mine, self._failed):
+                    write(block)
+        else:
+            from dissect.render.findings import page
+
+            write_text(page(self.findings, summaries, columns(), self.palette))
+        told = [count(self.shown[name], name) for name in self.shown if self.shown[name]]
+        say(f"found: {', '.join(told) or 'nothing wrong'}")
+
+    def as_bad_as(self, severity: str) -> bool:
+        """Whether something that was shown is an error, or at least a warning."""
+        return bool(self.shown["error"] or (severity == "warning" and self.shown["warning"]))
+
+    def _failed(self, record: Record, what: str) -> None:
+        self.run.tell(about(record, what))

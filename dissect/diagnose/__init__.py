@@ -1,0 +1,25 @@
+"""What went wrong, in words: findings with a rule, a severity, evidence, one sentence of cause and one of advice.
+
+One file a family of protocols (`rabbitmq.py`), and `common.py` for TCP, TLS and what all protocols have: requests without an answer, late
+and damaged ones, refusals, ends without a goodbye, handshakes that are not finished. A family is optional for a protocol; it is one
+`Family`: the steps of its handshake, what a refusal means, what is remembered of a conversation, and a table of rules.
+
+To add a rule, write a line of the table
+
+    Rule("vhost-refused", ERROR, "Open", _vhost, "Create the virtual host, or give the user permissions in it.")
+
+and the function it names, which is told of every message `Open` (or of `ANY` message, a `GAP`, an `EXCHANGE`, the end: `CLOSED`) and
+returns the cause as one sentence without a full stop, or None:
+
+    def _vhost(talk: Talk, message: Message) -> str | None:
+        if message.outcome != "refused":
+            return None
+        return f"the server does not let the user into the virtual host {quoted(talk.memo.vhost)}"
+
+The evidence is the message and its request; a `Told` instead of the text says other evidence, another severity, or the `key` by which what
+comes again is told once a conversation. `talk` (`rules.Talk`) has the request (`talk.request_of(message)`), the last message of each side,
+how far the handshake got, and the family's own `memo`, which its `follow` keeps: after the rules, and never more than a bounded amount of
+it. A rule looks at records of its conversation in their order and at nothing else: then batches never show.
+
+To add a protocol, write its file with a `FAMILY` and add that to `FAMILIES` in `families.py`.
+"""

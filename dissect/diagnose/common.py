@@ -1,0 +1,540 @@
+"""What may go wrong whatever the protocol: TCP, TLS, requests and answers, the capture itself; and what several conversations tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from dissect.diagnose.rules import (
+    ANY,
+    CLOSED,
+    ERROR,
+    EVIDENCE,
+    EXCHANGE,
+    GAP,
+    NOTE,
+    WARNING,
+    Closed,
+    Family,
+    Rule,
+    Talk,
+    Told,
+    numbers,
+    packets,
+    said,
+    some,
+    span_text,
+)
+from dissect.model import Exchange, Finding, Gap, Limited, Message, Severity
+
+PLAIN = Family(())
+"""Conversations of no protocol that is known here."""
+
+TLS_PORTS = frozenset((5551, 7001))
+"""Where servers of our protocols speak TLS and nothing else, as they are installed."""
+
+SLOW_NS = 1_000_000_000
+"""An answer later than this is told."""
+
+STALLED_NS = 1_000_000_000
+"""A side that takes nothing for so long holds up the other."""
+
+PATIENCE_NS = 1_000_000_000
+"""A request that was open for so long when the capture ended should have had its answer."""
+
+MISSING = ("lost", "cut", "skipped")
+"""How a fault says that bytes are missing, which is told of the capture and not of the message."""
+
+
+# TCP
+
+
+def _concerns(closed: Closed) -> bool:
+    """Whether a conversation is one of ours, or was meant to be."""
+    return closed.expected is not None or closed.verdict.protocol is not None
+
+
+def _unanswered_syn(talk: Talk, closed: Closed) -> Told | None:
+    if not _concerns(closed) or not closed.syn or any(closed.bytes) or closed.packets[1]:
+        return None
+    tries, passed = closed.packets[0], closed.last[3] - closed.first[3]
+    often = f"{tries} SYNs in {span_text(passed)} have" if tries > 1 else "the SYN has"
+    return Told(f"{often} no answer: nothing at {closed.endpoints[1]} takes or refuses the connection", key="unanswered")
+
+
+def _refused(talk: Talk, closed: Closed) -> Told | None:
+    if not _concerns(closed) or closed.how != "RST" or closed.by != 1 or any(closed.bytes) or closed.packets[1] != 1:
+        return None
+    return Told(f"{closed.endpoints[1]} refuses the connection: it answers the SYN with RST", key="refused")
+
+
+def _reset_in_handshake(talk: Talk, closed: Closed) -> Told | None:
+    if not _concerns(closed) or closed.how != "RST" or not closed.syn or talk.failed:
+        return None
+    if talk.ready if closed.verdict.protocol is not None else any(closed.bytes) and not _shaking_hands(closed):
+        return None
+    if closed.packets[1] < 1 or (closed.by == 1 and not any(closed.bytes) and closed.packets[1] == 1):
+        return None
+    if closed.by == closed.client and not any(closed.bytes):
+        return Told(f"{closed.who(closed.by)} opens the connection and resets it unused", (), severity=NOTE, key="unused")
+    last = talk.last[0] or talk.last[1]
+    place = f"behind its {last.name}" if last is not None and closed.by == closed.client else f"behind {last.name}" if last else "at once"
+    return Told(f"{closed.who(closed.by)} resets the connection {place}, before it could be used", numbers(last), key=(closed.by, place))
+
+
+def _shaking_hands(closed: Closed) -> bool:
+    """Whether TLS was begun, and not agreed on."""
+    return closed.tls is not None and not closed.tls.complete and not closed.tls.sealed
+
+
+def _unused(talk: Talk, closed: Closed) -> str | None:
+    if not _concerns(closed) or any(closed.bytes) or not closed.packets[1] or closed.how == "RST" or not closed.syn:
+        return None
+    return f"the connection is accepted, and {closed.who(closed.by)} closes it unused" if closed.by is not None else None
+
+
+def _other_protocol(talk: Talk, closed: Closed) -> Told | None:
+    verdict, expected = closed.verdict, closed.expected
+    if verdict.protocol is None:
+        if expected is None or verdict.name is None or verdict.name.startswith("TLS"):
+            return None
+        return Told(f"the port is that of {expected}, but what comes is {verdict.name}", (), key=verdict.name)
+    if not talk.messages[1] and talk.messages[0] and closed.bytes[closed.server] and not closed.lost[closed.server]:
+        size = closed.bytes[closed.server]
+        return Told(
+            f"the client speaks {verdict.protocol}, and the {size} bytes that the server answers are something else", numbers(talk.last[0])
+        )
+    if expected is None or expected.partition("-draft")[0] == verdict.protocol.partition("-draft")[0]:
+        return None
+    if talk.messages[1]:
+        return Told(f"{verdict.protocol} is spoken on the port of {expected}", severity=NOTE, key="works")
+    return Told(f"the client speaks {verdict.protocol} to the port of {expected}, which does not answer", numbers(talk.last[0]))
+
+
+def _lost(talk: Talk, closed: Closed) -> Told | None:
+    lost = sum(closed.lost[side] for side in (0, 1) if closed.packets[side])
+    if not _concerns(closed) or not lost:
+        return None
+    return Told(
+        f"{lost:,} bytes reached their receiver and are not in the capture: the capture has lost packets, not the network", (), key="lost"
+    )
+
+
+def _retransmitted(talk: Talk, closed: Closed) -> Told | None:
+    count = sum(closed.retransmitted)
+    if not _concerns(closed) or not count:
+        return None
+    what = "1 segment brings" if count == 1 else f"{count:,} segments bring"
+    return Told(f"{what} bytes that were there already: the network loses some, or the capture has them twice", (), key="again")
+
+
+def _zero_window(talk: Talk, closed: Closed) -> Told | None:
+    worst: tuple[int, int] | None = None
+    for side, stopped in enumerate(closed.stopped):
+        if stopped is not None and (worst is None or stopped[2] > worst[0]):
+            worst = stopped[2], side
+    if worst is None or not _concerns(closed):
+        return None
+    longest, side = worst
+    packet = closed.stopped[side]
+    assert packet is not None
+    return Told(
+        f"{closed.who(side)} has no room for more (window 0) for {span_text(longest)}: it does not read what comes",
+        (),
+        (packet[0],),
+        WARNING if longest >= STALLED_NS else NOTE,
+        key=side,
+    )
+
+
+def _mid_stream(talk: Talk, closed: Closed) -> Told | None:
+    if closed.verdict.protocol is None or closed.syn:
+        return None
+    return Told("the capture begins in the middle of the conversation: what was agreed before is not known", (), (closed.first[1],))
+
+
+def _snap(talk: Talk, closed: Closed) -> Told | None:
+    if not _concerns(closed) or not any(closed.cut):
+        return None
+    return Told(f"{sum(closed.cut):,} bytes are cut off by the snap length of the capture", ())
+
+
+def _one_way(talk: Talk, closed: Closed) -> Told | None:
+    for side in (0, 1):
+        if _concerns(closed) and not closed.packets[side] and closed.bytes[1 - side]:
+            return Told(f"no packet of {closed.who(side)} was captured, only those to it", ())
+    return None
+
+
+# TLS
+
+TROUBLES: tuple[tuple[str, str], ...] = (
+    ("tls.plain-peer", "Switch TLS on or off at one of the two, or go to the other port: that of TLS is not that of plain connections."),
+    ("tls.no-common-version", "Allow a version of TLS at the server that the client knows, or bring the client up to date."),
+    ("tls.no-common-cipher", "Allow a cipher suite at the server that the client offers, and look at the kind of key its certificate has."),
+    ("tls.unknown-authority", "Give the one who complains the certificate of the authority that issued the other's."),
+    ("tls.certificate-expired", "Renew the certificate, and look at the clocks of both."),
+    ("tls.another-name", "Connect by a name that the certificate has, or issue one with the name that clients use."),
+    ("tls.client-certificate-missing", "Configure a certificate and its key at the client, or let the server not ask for one."),
+)
+
+
+def _trouble(name: str) -> Callable[[Talk, Closed], Told | None]:
+    def tell(talk: Talk, closed: Closed) -> Told | None:
+        cause = closed.troubles.get(name) if _concerns(closed) else None
+        if cause is None:
+            return None
+        # Whoever was not content has gone on all the same
+        works = closed.tls is not None and closed.tls.complete
+        return Told(cause, (), severity=ERROR if not works else WARNING if name == "tls.certificate-expired" else NOTE)
+
+    return tell
+
+
+def _tls_on_plain_port(talk: Talk, closed: Closed) -> Told | None:
+    tls = closed.tls
+    if closed.expected is None or tls is None or closed.troubles or tls.version is not None or closed.by in (None, tls.client):
+        return None
+    if (tls.last is not None and tls.last[0] != tls.client) or closed.lost[closed.server]:
+        return None
+    return Told("the client begins with TLS, and the server ends the connection without a word of it", (), key="plain port")
+
+
+def _plain_on_tls_port(talk: Talk, closed: Closed) -> Told | None:
+    port = closed.ports[closed.server]
+    if closed.tls is not None or port not in TLS_PORTS or not closed.bytes[1 - closed.server] or closed.bytes[closed.server]:
+        return None
+    return Told(f"the client does not speak TLS, and port {port} is usually that of TLS; the server answers nothing", numbers(talk.last[0]))
+
+
+def _tls_unread(talk: Talk, closed: Closed) -> Told | None:
+    tls = closed.tls
+    if not _concerns(closed) or closed.verdict.protocol is not None or tls is None or closed.troubles:
+        return None
+    agreed = tls.complete or tls.sealed
+    return Told("what is said inside of TLS cannot be read without its keys", (), key="unread") if agreed else None
+
+
+# Requests and answers
+
+
+def _slow(talk: Talk, message: Message) -> Told | None:
+    latency = message.latency_ns
+    if message.outcome == "refused" or latency is None or latency < SLOW_NS or message.name in talk.family.patient:
+        return None
+    return Told(f"{message.name} was answered after {span_text(latency)}", key=message.name)
+
+
+def _orphans(talk: Talk, closed: Closed) -> Told | None:
+    if not talk.orphans or any(closed.lost):
+        return None
+    found = list(talk.orphans.values())
+    names = some(dict.fromkeys(one.name for one in found))
+    verb = "answers no request" if len(found) == 1 else "answer no request"
+    count = "a response" if len(found) == 1 else f"{len(found)} responses"
+    return Told(f"{count} ({names}) {verb} that was captured", numbers(*found), packets(*found), key=names)
+
+
+def _damaged(talk: Talk, message: Message) -> Told | None:
+    fault = message.fault
+    if (
+        fault is None
+        or isinstance(fault, Limited)
+        or any(word in fault.reason for word in MISSING)
+        or not talk.begun
+        or talk.orphans is None
+    ):
+        return None
+    who = message.sender or "one side"
+    return Told(
+        f"{message.name} of the {who} cannot be read: {fault.field} at byte {fault.offset}: {fault.reason}", key=(message.name, fault.field)
+    )
+
+
+def _missed(talk: Talk, gap: Gap) -> Told | None:
+    # From here on nobody knows what answers what
+    talk.orphans = None
+    if gap.reason != "skipped" or not talk.begun or not talk.messages[gap.sender == "server"]:
+        return None
+    size = "some" if gap.size is None else f"{gap.size:,}"
+    return Told(f"{size} bytes of the {gap.sender or 'sender'} are no frame of {gap.protocol}", (), key="skipped")
+
+
+def _id_again(talk: Talk, message: Message) -> Told | None:
+    before = talk.ids.get((message.sender, message.name, message.id)) if message.kind == "request" and message.id is not None else None
+    if before is None:
+        return None
+    cause = f"{message.name} uses the id {message.id} again while the request before with it has no answer"
+    return Told(cause, (before, message.number), key=message.name)
+
+
+def _duplicate(talk: Talk, exchange: Exchange) -> Told | None:
+    if exchange.outcome != "superseded":
+        return None
+    ident = "" if exchange.id is None else f" {exchange.id}"
+    return Told(
+        f"{exchange.name} uses the id{ident} again while the request before with it has no answer", (exchange.request,), key=exchange.name
+    )
+
+
+def _late(talk: Talk, exchange: Exchange) -> Told | None:
+    if exchange.reason not in ("timeout", "deadline passed"):
+        return None
+    why = "in time" if exchange.reason == "timeout" else "before its deadline"
+    return Told(f"{exchange.name} was not answered {why}", (exchange.request,), key=exchange.name)
+
+
+def _since(talk: Talk, closed: Closed) -> tuple[str, Message | None]:
+    """ "3.1 ms after Open of the client", and that message."""
+    known = [one for one in talk.last if one is not None]
+    last = max(known, key=lambda one: (one.time_ns, one.number), default=None)
+    if last is None or closed.ended_ns is None:
+        return "", last
+    return f" {span_text(closed.ended_ns - last.time_ns)} after {said(last)}", last
+
+
+def _open_requests(talk: Talk, closed: Closed) -> Told | None:
+    found = [one for one in talk.unanswered if one.reason in ("closed", "capture ended") and one.name not in talk.family.counted]
+    if not found:
+        return None
+    count = len(found)
+    names = some(dict.fromkeys(one.name for one in found))
+    what = (
+        f"{names} has no answer"
+        if count == 1
+        else f"{count} requests or more ({names}) have no answer"
+        if count > 7
+        else f"{count} requests ({names}) have no answer"
+    )
+    asked = tuple(one.request for one in found)
+    if closed.how not in ("FIN", "RST") or closed.by is None:
+        waited = max(one.waited_ns or 0 for one in found)
+        if waited < PATIENCE_NS or talk.failed or any(closed.lost):
+            return Told(f"{what} when the capture ends, {span_text(waited)} later", asked, severity=NOTE, key=names)
+        return Told(f"{what} for {span_text(waited)} when the capture ends", asked, key=names)
+    since, _ = _since(talk, closed)
+    verb = "resets" if closed.how == "RST" else "closes"
+    if talk.failed:
+        return None
+    owed = any(one.src != closed.endpoints[closed.by] for one in found)
+    severity = ERROR if owed and closed.by != closed.client else WARNING if not owed else NOTE
+    return Told(f"{closed.who(closed.by)} {verb} the connection{since}, while {what}", asked, severity=severity, key=(closed.by, names))
+
+
+def _closed_by_server(talk: Talk, closed: Closed) -> Told | None:
+    if not talk.ready or closed.by != closed.server or talk.parted is not None or not talk.messages[1] or not talk.family.goodbye:
+        return None
+    if talk.unanswered or talk.failed:
+        return None
+    since, last = _since(talk, closed)
+    verb = "resets" if closed.how == "RST" else "closes"
+    # Of packets that were captured in another order nobody knows who was first
+    severity = NOTE if any(closed.disordered) else WARNING
+    return Told(f"the server {verb} the connection{since}, without a goodbye", numbers(last), severity=severity, key=closed.how)
+
+
+def _no_goodbye(talk: Talk, closed: Closed) -> Told | None:
+    if not talk.ready or closed.by is None or closed.by != closed.client or talk.parted is not None or not talk.family.goodbye:
+        return None
+    since, last = _since(talk, closed)
+    return Told(f"the client leaves{since}, without a goodbye ({some(sorted(talk.family.goodbye))})", numbers(last), key="no goodbye")
+
+
+def _incomplete(talk: Talk, closed: Closed) -> Told | None:
+    missing = talk.missing()
+    if missing is None or not talk.begun or talk.failed or any(closed.lost):
+        return None
+    reached, (since, last) = talk.reached(), _since(talk, closed)
+    place = f"the handshake gets as far as {reached}"
+    if closed.by is None or closed.how not in ("FIN", "RST"):
+        waited = 0 if talk.last_ns is None else closed.last[3] - talk.last_ns
+        silent = "" if last is None else f" after {said(last)}"
+        return Told(
+            f"{place}; nothing more comes{silent} until the capture ends",
+            numbers(last),
+            severity=WARNING if waited >= PATIENCE_NS else NOTE,
+            key=reached,
+        )
+    verb = "resets" if closed.how == "RST" else "closes"
+    severity = NOTE if closed.by == closed.client and not any(one.src == closed.endpoints[closed.by] for one in talk.unanswered) else ERROR
+    return Told(
+        f"{place}: {closed.who(closed.by)} {verb} the connection{since}, before {missing}",
+        numbers(last),
+        packets(last),
+        severity,
+        key=(reached, closed.by),
+    )
+
+
+COMMON: tuple[Rule, ...] = (
+    Rule(
+        "tcp.unanswered",
+        ERROR,
+        CLOSED,
+        _unanswered_syn,
+        "Check the address, that the server runs, and that no firewall on the way drops the packets.",
+    ),
+    Rule("tcp.refused", ERROR, CLOSED, _refused, "Check that the server runs and listens on this address and port, not on another one."),
+    Rule(
+        "tls.on-plain-port",
+        ERROR,
+        CLOSED,
+        _tls_on_plain_port,
+        "Connect to the port on which the server speaks TLS, or switch TLS off at the client.",
+    ),
+    Rule(
+        "tls.plain-on-tls-port",
+        ERROR,
+        CLOSED,
+        _plain_on_tls_port,
+        "Switch TLS on at the client, or connect to the port for plain connections.",
+    ),
+    *[Rule(name, ERROR, CLOSED, _trouble(name), advice) for name, advice in TROUBLES],
+    Rule("tcp.other-protocol", ERROR, CLOSED, _other_protocol, "Check the port at the client: this one is for something else."),
+    Rule(
+        "open-requests",
+        WARNING,
+        CLOSED,
+        _open_requests,
+        "Look in the log of the side that closed for the time of the last packet that is named.",
+    ),
+    Rule("tcp.reset-in-handshake", ERROR, CLOSED, _reset_in_handshake, "Look in the log of the side that resets for the reason."),
+    Rule(
+        "handshake-incomplete",
+        ERROR,
+        CLOSED,
+        _incomplete,
+        "Look in the log of the side that closed, or stays silent, for the time of the last message.",
+    ),
+    Rule(
+        "closed-by-server",
+        WARNING,
+        CLOSED,
+        _closed_by_server,
+        "Look in the log of the server: somebody closed the connection, or it was stopped.",
+    ),
+    Rule("no-goodbye", NOTE, CLOSED, _no_goodbye, "Let the client close in the way of the protocol, if it did not break down here."),
+    Rule("tcp.lost-by-capture", WARNING, CLOSED, _lost, "Capture again with a larger buffer (-B) or a narrower filter (-f)."),
+    Rule("tcp.retransmitted", NOTE, CLOSED, _retransmitted, "Look at the network between the two if it is slow; else it is of no concern."),
+    Rule(
+        "tcp.zero-window",
+        WARNING,
+        CLOSED,
+        _zero_window,
+        "Look at what keeps this side from reading: it is busy, or waits for something else.",
+    ),
+    Rule("tcp.mid-stream", NOTE, CLOSED, _mid_stream, "Begin the capture before the client connects to see the handshake, too."),
+    Rule("tcp.snap-length", NOTE, CLOSED, _snap, "Capture whole packets: -s 262144."),
+    Rule("tcp.one-direction", NOTE, CLOSED, _one_way, "Capture where the packets of both directions pass."),
+    Rule("tls.unread", NOTE, CLOSED, _tls_unread, "Give the keys with --keylog FILE; clients write them where SSLKEYLOGFILE says."),
+    Rule("slow", WARNING, ANY, _slow, "streamdump latency shows whether all requests of this kind are slow."),
+    Rule(
+        "answer-without-request",
+        WARNING,
+        CLOSED,
+        _orphans,
+        "Look whether the server answers twice, or a proxy in between mixes connections up.",
+    ),
+    Rule("damaged", WARNING, ANY, _damaged, "Look at the message with -V -x: its sender writes what the protocol does not allow."),
+    Rule("skipped", WARNING, GAP, _missed, "Look whether a sender mixes something else into the connection."),
+    Rule("duplicate-id", WARNING, ANY, _id_again, "Let the client give every open request an id of its own."),
+    Rule("duplicate-id", WARNING, EXCHANGE, _duplicate, "Let the client give every open request an id of its own."),
+    Rule("late", WARNING, EXCHANGE, _late, "Look at what keeps the server busy; streamdump latency shows the others."),
+)
+
+
+# Several conversations
+
+
+class Failed(msgspec.Struct):
+    """The same trouble with one server, in one or several conversations."""
+
+    rule: str
+    severity: Severity
+    cause: str
+    protocol: str
+    client: str | None
+    server: str | None
+    conversations: int = 0
+    latest: int = -1
+    first_ns: int = 0
+    last_ns: int = 0
+    hosts: dict[str, int] = msgspec.field(default_factory=dict)
+    messages: list[int] = msgspec.field(default_factory=list)
+    packets: list[int] = msgspec.field(default_factory=list)
+
+    def add(self, talk: Talk, finding: Finding) -> None:
+        """The trouble came once more."""
+        if talk.conversation != self.latest:
+            self.conversations += 1
+            self.latest = talk.conversation
+            host = (talk.client or "").rpartition(":")[0]
+            if host in self.hosts or len(self.hosts) < 16:
+                self.hosts[host] = self.hosts.get(host, 0) + 1
+        self.first_ns = self.first_ns or finding.time_ns
+        self.last_ns = max(self.last_ns, finding.time_ns)
+        if len(self.messages) < EVIDENCE:
+            self.messages += finding.messages[-1:]
+        if len(self.packets) < EVIDENCE:
+            self.packets += finding.packets[-1:]
+
+    def rule_name(self, name: str) -> str:
+        """With the protocol before it, unless there is one."""
+        return name if "." in name else f"{self.protocol}.{name}"
+
+    def evidence(self, cause: str) -> Told:
+        return Told(cause, tuple(self.messages), tuple(self.packets))
+
+
+class Across(NamedTuple):
+    """A rule about several conversations: gets all troubles that are not mere notes."""
+
+    name: str
+    severity: Severity
+    tell: Callable[[Iterable[Failed]], Iterator[tuple[Told, Failed]]]
+    advice: str
+
+
+SAME = 3
+"""So many times make a habit."""
+
+_TCP_ENDS = ("tcp.refused", "tcp.unanswered", "tcp.reset-in-handshake")
+
+
+def _everybody(failed: Iterable[Failed]) -> Iterator[tuple[Told, Failed]]:
+    for one in failed:
+        if one.rule in _TCP_ENDS and one.conversations >= SAME and len(one.hosts) > 1:
+            verb = "leaves everybody without an answer" if one.rule == "tcp.unanswered" else "turns everybody away"
+            yield one.evidence(f"{one.server} {verb}: {one.conversations:,} connections of {len(one.hosts)} clients"), one
+
+
+def _retries(failed: Iterable[Failed]) -> Iterator[tuple[Told, Failed]]:
+    for one in failed:
+        if one.severity != ERROR:
+            continue
+        for host, times in one.hosts.items():
+            if times >= SAME:
+                each = (one.last_ns - one.first_ns) // max(1, one.conversations - 1)
+                yield (
+                    one.evidence(
+                        f"{host} tries again and again: {times:,} connections to {one.server}, one every {span_text(each)}, "
+                        f"and each time the same: {one.cause}"
+                    ),
+                    one,
+                )
+                break
+
+
+def _same(failed: Iterable[Failed]) -> Iterator[tuple[Told, Failed]]:
+    for one in failed:
+        if one.conversations >= SAME and (one.severity != ERROR or max(one.hosts.values(), default=0) < SAME) and one.rule not in _TCP_ENDS:
+            yield one.evidence(f"the same in {one.conversations:,} conversations with {one.server}: {one.cause}"), one
+
+
+ACROSS: tuple[Across, ...] = (
+    Across("tcp.turns-everybody-away", ERROR, _everybody, "Look at the server first: no client gets through."),
+    Across("retry-loop", ERROR, _retries, "Mend the cause that is named, and let the client wait longer from one attempt to the next."),
+    Across("again-and-again", WARNING, _same, "Look at what these clients have in common: a configuration, a version, a stream."),
+)

@@ -1,0 +1,64 @@
+"""How conversations end, and where they stand still: what reassembly knows, for the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from dissect.diagnose.rules import Closed
+from dissect.model import Verdict
+from dissect.tcp.assembler import Conversation
+
+CLOSE_NOTIFY = 0
+"""The alert that announces the end."""
+
+
+def closed_of(
+    tcp: Conversation,
+    verdict: Verdict,
+    client: int | None,
+    expected: str | None,
+    tls: Any,
+    troubles: Mapping[str, str],
+    stopped: tuple[tuple[int, int, int] | None, tuple[int, int, int] | None],
+    failure: str | None,
+) -> Closed:
+    """The end of a conversation."""
+    one, two = tcp.sides
+    how, by, ended_ns = _how(tcp)
+    goodbye = next((alert for alert in tls.alerts if alert.number == CLOSE_NOTIFY), None) if tls is not None else None
+    if how == "FIN" and goodbye is not None:
+        # Whoever says so in TLS ends it, and the other may be faster to end the connection below
+        by, ended_ns = goodbye.side, goodbye.packet[3]
+    return Closed(
+        tcp.index,
+        tcp.endpoints,
+        tcp.ports,
+        client,
+        tcp.syn,
+        how,
+        by,
+        ended_ns,
+        tcp.first,
+        tcp.last,
+        verdict,
+        expected,
+        (one.packets, two.packets),
+        (one.stream, two.stream),
+        (one.lost, two.lost),
+        (one.cut, two.cut),
+        (one.retransmitted, two.retransmitted),
+        (one.out_of_order, two.out_of_order),
+        tls,
+        troubles,
+        stopped,
+        failure,
+    )
+
+
+def _how(tcp: Conversation) -> tuple[str, int | None, int | None]:
+    """How a conversation ended, by whom, and when."""
+    end = tcp.end
+    if end is not None:
+        return "FIN" if end.how == "FIN" else "RST", end.side, end.time_ns
+    return tcp.ended, None, None

@@ -1,0 +1,384 @@
+"""Looks at the records of a run in their order, and adds what the rules find.
+
+A finding depends on the records of its own conversation only and stands behind the record that made it certain, so batches never show.
+What several conversations tell together comes at the end of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+import msgspec
+
+from dissect.diagnose.common import ACROSS, COMMON, PLAIN, Failed
+from dissect.diagnose.families import FAMILIES
+from dissect.diagnose.rules import (
+    ANY,
+    CLOSED,
+    ERROR,
+    EVIDENCE,
+    EXCHANGE,
+    FOUND_KEPT,
+    GAP,
+    NOTE,
+    SEVERITIES,
+    UNANSWERED_KEPT,
+    WARNING,
+    Closed,
+    Family,
+    Refusal,
+    Rule,
+    Talk,
+    Told,
+    numbers,
+    packets,
+)
+from dissect.errors import Report, bug
+from dissect.model import Exchange, Finding, Gap, Message, Record, Severity
+from dissect.protocols.base import rfc3339
+
+PENDING = 16
+"""So many refusals wait for what the client does next."""
+
+ACROSS_KEPT = 4_096
+"""So many different troubles are counted over all conversations."""
+
+SUMMARIES_KEPT = 100_000
+
+
+class Summary(msgspec.Struct):
+    """How one conversation went: how far it `reached`, what `ended` it, and the rule of its worst finding with its severity."""
+
+    conversation: int
+    time_ns: int
+    client: str
+    server: str
+    known: bool
+    protocol: str | None
+    name: str | None
+    reached: str
+    ended: str
+    messages: int
+    worst: Severity | None
+    rule: str | None
+
+
+class Diagnoser:
+    """Finds what went wrong in the conversations of one run. Told of every record in its order, and of the end of every conversation."""
+
+    def __init__(self) -> None:
+        self.summaries: dict[int, Summary] = {}
+        """Of conversations that ended, until somebody takes them away."""
+        self.reports: list[Report] = []
+        self.found = dict.fromkeys(SEVERITIES, 0)
+        self._talks: dict[int, Talk] = {}
+        self._numbers = 0
+        self._last_ns = 0
+        self._failed: dict[tuple[Hashable, ...], Failed] = {}
+        self._families = {name: family for family in FAMILIES for name in family.protocols}
+        self._rules = {family: _by_record(family) for family in {PLAIN, *FAMILIES}}
+
+    def take(self, records: Iterable[Any]) -> list[Record]:
+        """The records with the findings behind what made them certain, and without the ends of conversations."""
+        out: list[Record] = []
+        for record in records:
+            kind = type(record)
+            if kind is not Closed:
+                out.append(record)
+            try:
+                if kind is Message:
+                    self._message(record, out)
+                elif kind is Closed:
+                    self._closed(record, out)
+                elif kind is Gap:
+                    self._other(record, GAP, out)
+                elif kind is Exchange:
+                    self._other(record, EXCHANGE, out)
+            except Exception as error:
+                self._report(bug(error), record.conversation)
+        return out
+
+    def finish(self) -> list[Record]:
+        """What all conversations together tell."""
+        out: list[Record] = []
+        for rule in ACROSS:
+            try:
+                for told, one in rule.tell(self._failed.values()):
+                    head = (rfc3339(self._last_ns), self._last_ns, None, one.client or "", one.server or "", None, one.protocol)
+                    self._add(
+                        out,
+                        Finding(
+                            1,
+                            0,
+                            *head,
+                            one.rule_name(rule.name),
+                            told.severity or rule.severity,
+                            told.cause,
+                            rule.advice,
+                            list((told.messages or ())[:EVIDENCE]),
+                            list((told.packets or ())[:EVIDENCE]),
+                        ),
+                    )
+            except Exception as error:
+                self._report(bug(error), None)
+        return out
+
+    def forget(self, conversations: Iterable[int]) -> None:
+        """These have left for good, and nobody will ask about them."""
+        for one in conversations:
+            self.summaries.pop(one, None)
+            self._talks.pop(one, None)
+
+    def so_far(self) -> list[Summary]:
+        """How the conversations went, by first packet."""
+        return [self.summaries[one] for one in sorted(self.summaries)]
+
+    # One conversation
+
+    def _talk(self, conversation: int, protocol: str | None) -> Talk:
+        talk = self._talks.get(conversation)
+        if talk is None:
+            family = PLAIN if protocol is None else self._families.get(protocol, PLAIN)
+            talk = self._talks[conversation] = Talk(conversation, protocol or "tcp", family)
+        return talk
+
+    def _message(self, message: Message, out: list[Record]) -> None:
+        talk = self._talk(message.conversation, message.protocol)
+        self._last_ns = message.time_ns
+        if talk.pending:
+            self._settle(talk, message, out)
+        talk.see(message)
+        rules = self._rules[talk.family]
+        for rule in rules.get(message.name, ()):
+            self._ask(talk, rule, message, out)
+        for rule in rules.get(ANY, ()):
+            self._ask(talk, rule, message, out)
+        if message.outcome == "refused" and message.number not in talk.told:
+            self._refused(talk, message, out)
+        if talk.family.follow is not None:
+            talk.family.follow(talk, message)
+        talk.pass_on(message)
+
+    def _other(self, record: Gap | Exchange, kind: str, out: list[Record]) -> None:
+        talk = self._talk(record.conversation, record.protocol)
+        self._last_ns = record.time_ns
+        if type(record) is Exchange and record.response is None and len(talk.unanswered) < UNANSWERED_KEPT:
+            talk.unanswered.append(record)
+        for rule in self._rules[talk.family].get(kind, ()):
+            self._ask(talk, rule, record, out)
+
+    def _closed(self, closed: Closed, out: list[Record]) -> None:
+        talk = self._talk(closed.conversation, closed.verdict.protocol)
+        self._last_ns = max(self._last_ns, closed.last[3])
+        if closed.client is not None:
+            talk.client, talk.server = closed.endpoints[closed.client], closed.endpoints[1 - closed.client]
+        else:
+            talk.client, talk.server = talk.client or closed.endpoints[0], talk.server or closed.endpoints[1]
+        for message, request, refusal in talk.pending:
+            self._tell_refusal(talk, message, request, refusal, closed, out)
+        talk.pending.clear()
+        for rule in self._rules[talk.family].get(CLOSED, ()):
+            self._ask(talk, rule, closed, out)
+        self._talks.pop(closed.conversation, None)
+        if closed.verdict.protocol is None and closed.expected is None and talk.worst is None:
+            return
+        if len(self.summaries) >= SUMMARIES_KEPT:
+            del self.summaries[next(iter(self.summaries))]
+        worst = talk.worst
+        self.summaries[closed.conversation] = Summary(
+            closed.conversation,
+            closed.first[3],
+            talk.client or closed.endpoints[0],
+            talk.server or closed.endpoints[1],
+            closed.client is not None,
+            closed.verdict.protocol,
+            closed.verdict.name,
+            _reached(talk, closed),
+            _ended(talk, closed),
+            sum(talk.messages),
+            None if worst is None else worst.severity,
+            None if worst is None else worst.rule,
+        )
+
+    def _ask(self, talk: Talk, rule: Rule, record: Any, out: list[Record]) -> None:
+        try:
+            told = rule.tell(talk, record)
+        except Exception as error:
+            self._report(bug(error), talk.conversation)
+            return
+        if told is not None:
+            self._tell(talk, rule, told if isinstance(told, Told) else Told(told), record, out)
+
+    def _tell(self, talk: Talk, rule: Rule, told: Told, record: Any, out: list[Record]) -> None:
+        name = rule.name if "." in rule.name else f"{talk.protocol}.{rule.name}"
+        severity = told.severity or rule.severity
+        message = record if type(record) is Message else None
+        if message is not None and severity != NOTE:
+            talk.told.add(message.number)
+        key = (name, told.cause if told.key is None else told.key)
+        if key in talk.found:
+            talk.found[key] += 1
+            return
+        if len(talk.found) >= FOUND_KEPT:
+            return
+        talk.found[key] = 1
+        messages, marks = told.messages, told.packets
+        if messages is None:
+            request = None if message is None else talk.request_of(message)
+            messages = numbers(request, message) if message is not None else (record.request,) if type(record) is Exchange else ()
+            marks = packets(request, message) if marks is None else marks
+        if type(record) is Closed:
+            time_ns = record.last[3] if record.ended_ns is None else record.ended_ns
+            marks = tuple(dict.fromkeys((record.first[1], record.last[1]))) if marks is None else marks
+            src, dst, sender = talk.client or "", talk.server or "", None
+        else:
+            time_ns, src, dst, sender = record.time_ns, record.src, record.dst, getattr(record, "sender", None)
+        finding = Finding(
+            1,
+            0,
+            rfc3339(time_ns),
+            time_ns,
+            talk.conversation,
+            src,
+            dst,
+            sender,
+            None if talk.protocol == "tcp" else talk.protocol,
+            name,
+            severity,
+            told.cause,
+            told.advice or rule.advice,
+            list(messages[:EVIDENCE]),
+            list((marks or ())[:EVIDENCE]),
+        )
+        self._add(out, finding)
+        if talk.worst is None or SEVERITIES.index(severity) < SEVERITIES.index(talk.worst.severity):
+            talk.worst = finding
+        if severity != NOTE:
+            self._count(talk, finding, told)
+
+    def _add(self, out: list[Record], finding: Finding) -> None:
+        self._numbers += 1
+        finding.number = self._numbers
+        self.found[finding.severity] += 1
+        out.append(finding)
+
+    def _count(self, talk: Talk, finding: Finding, told: Told) -> None:
+        """Remember a trouble, as others may have it, too."""
+        what = (finding.rule, finding.cause, talk.server)
+        failed = self._failed.get(what)
+        if failed is None:
+            if len(self._failed) >= ACROSS_KEPT:
+                return
+            failed = self._failed[what] = Failed(finding.rule, finding.severity, finding.cause, talk.protocol, talk.client, talk.server)
+        failed.add(talk, finding)
+
+    # Refusals: how bad one is shows in what comes behind it
+
+    def _refused(self, talk: Talk, message: Message, out: list[Record]) -> None:
+        family, request = talk.family, talk.request_of(message)
+        refusal = family.refusal(talk, message, request) if family.refusal is not None else None
+        if refusal is None:
+            refusal = Refusal(_reason(message))
+        if talk.family.steps and not talk.ready:
+            self._tell_refusal(talk, message, request, refusal, None, out)
+        elif len(talk.pending) < PENDING:
+            talk.pending.append((message, request, refusal))
+
+    def _settle(self, talk: Talk, message: Message, out: list[Record]) -> None:
+        """The client goes on, or the server says goodbye."""
+        goodbye = message.name in talk.family.goodbye and message.kind != "response"
+        waiting = []
+        for refused, request, refusal in talk.pending:
+            if message.src == refused.dst or (goodbye and message.src == refused.src):
+                ended = message if goodbye and message.src == refused.src else False
+                self._tell_refusal(talk, refused, request, refusal, ended, out)
+            else:
+                waiting.append((refused, request, refusal))
+        talk.pending = waiting
+
+    def _tell_refusal(
+        self,
+        talk: Talk,
+        message: Message,
+        request: Message | None,
+        refusal: Refusal,
+        ended: Message | Closed | bool | None,
+        out: list[Record],
+    ) -> None:
+        """`ended`: what ended the connection behind it, None: the handshake ends with it, False: the client went on."""
+        severity: Severity = NOTE if refusal.expected else WARNING
+        behind = ""
+        if ended is None:
+            severity, behind = ERROR, ", which ends the handshake"
+        elif isinstance(ended, Message):
+            severity, behind = ERROR, f", and the {message.sender} closes"
+        elif isinstance(ended, Closed) and _ends_it(talk, message, ended) and not refusal.expected:
+            severity, behind = ERROR, f", and the {message.sender or 'other side'} ends the connection"
+        about = f" for {refusal.about}" if refusal.about else ""
+        name = message.name if request is None else request.name
+        told = Told(
+            f"{name}{about} is refused: {refusal.why}{behind}",
+            numbers(request, message),
+            packets(request, message),
+            severity,
+            refusal.advice,
+            (name, refusal.why, severity),
+        )
+        self._tell(talk, REFUSED, told, message, out)
+
+    def _report(self, what: str, conversation: int | None) -> None:
+        self.reports.append(Report(what, "a finding may be missing", None, None, conversation))
+
+
+REFUSED = Rule(
+    "refused", WARNING, (), lambda talk, message: None, "Look at the request that is named as evidence, and at what it asks for."
+)
+
+
+def _ends_it(talk: Talk, message: Message, closed: Closed) -> bool:
+    """Whether the one who sent a response ends the connection behind it, and nobody had said goodbye."""
+    return closed.by is not None and closed.endpoints[closed.by] == message.src and talk.parted is None
+
+
+def _reason(message: Message) -> str:
+    """What a refused response says in words, whatever its protocol."""
+    fields = message.fields
+    for name, value in fields.items():
+        if name.endswith("_label") and value:
+            return str(value)
+    for name in ("errMsg", "message", "reason", "error"):
+        if fields.get(name):
+            return str(fields[name])[:200]
+    return "no reason given"
+
+
+def _by_record(family: Family) -> dict[str, tuple[Rule, ...]]:
+    found: dict[str, list[Rule]] = {}
+    for rule in (*family.rules, *COMMON):
+        for name in (rule.on,) if isinstance(rule.on, str) else rule.on:
+            found.setdefault(name, []).append(rule)
+    return {name: tuple(rules) for name, rules in found.items()}
+
+
+def _reached(talk: Talk, closed: Closed) -> str:
+    """How far a conversation got: TCP, TLS, another protocol than the port's, or the steps of the handshake."""
+    if closed.verdict.protocol is None and not any(closed.bytes):
+        return "TCP" if closed.packets[closed.server] > 1 or (closed.how != "RST" and closed.packets[closed.server]) else "nothing"
+    if closed.verdict.protocol is None:
+        tls = closed.tls
+        if tls is not None:
+            return "TLS" if tls.complete or (tls.sealed and tls.version is not None) else "TLS handshake"
+        return closed.verdict.name or "unknown bytes"
+    return talk.reached()
+
+
+def _ended(talk: Talk, closed: Closed) -> str:
+    """What ended a conversation."""
+    by = "" if closed.by is None else f" by {closed.who(closed.by)}"
+    if closed.how not in ("FIN", "RST"):
+        return closed.how
+    text = f"{'reset' if closed.how == 'RST' else 'closed'}{by}"
+    if talk.parted is not None:
+        return f"{text} after {talk.parted.name}"
+    return text

@@ -1,0 +1,8 @@
+"""The families there are, one file each. A protocol without a family has what every protocol has."""
+
+from __future__ import annotations
+
+from dissect.diagnose.rabbitmq import FAMILY as RABBITMQ
+from dissect.diagnose.rules import Family
+
+FAMILIES: tuple[Family, ...] = (RABBITMQ,)

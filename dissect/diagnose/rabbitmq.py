@@ -1,0 +1,821 @@
+"""RabbitMQ Streams, and its first draft: what keeps clients from connecting, publishing and consuming.
+
+Codes are looked at by their labels, which both versions of the protocol have, though not under the same numbers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from dissect.diagnose.rules import (
+    ANY,
+    CLOSED,
+    ERROR,
+    EXCHANGE,
+    NOTE,
+    WARNING,
+    Closed,
+    Exchange,
+    Family,
+    Message,
+    Refusal,
+    Rule,
+    Step,
+    Talk,
+    Told,
+    label_of,
+    numbers,
+    packets,
+    quoted,
+    some,
+    span_text,
+)
+
+BEFORE_TUNE = 8_192
+"""Bytes of a frame that newer servers take before Tune, whatever is agreed then."""
+
+SUBSCRIPTIONS = PUBLISHERS = 256
+"""Ids have one byte; those of the draft are kept to as many."""
+
+HUNGRY_NS = 1_000_000_000
+"""A subscription without credit for so long is starved."""
+
+LOST_NS = 10_000_000_000
+"""A client that hears that its stream is gone should do something about it by then."""
+
+NO_LEADER = 0xFFFF
+
+FRAME_MAX_NONE = 1 << 62
+
+EXPECTED = frozenset(
+    (
+        "stream does not exist",
+        "stream already exists",
+        "no offset",
+        "subscription id does not exist",
+        "publisher does not exist",
+    )
+)
+"""What a client may well be told, and go on."""
+
+ADVICE = {
+    "stream does not exist": "Create the stream first, or check its name and the virtual host.",
+    "stream already exists": "Nothing need be done if the stream is the one that is wanted.",
+    "no offset": "Nothing need be done: the consumer has not stored an offset yet.",
+    "access refused": "Give the user the permissions for this resource: rabbitmqctl set_permissions.",
+    "precondition failed": "Look at arguments and ids: they do not agree with what is there, or a value is not valid.",
+    "stream not available": "Wait and look the leader up again with Metadata: the stream is being moved, or its nodes are down.",
+    "internal error": "Look in the log of the server for the time of this response.",
+    "publisher does not exist": "Declare the publisher before it publishes or is deleted; the server drops those whose stream is gone.",
+    "subscription id does not exist": "Do not use a subscription that has ended.",
+}
+
+
+class Subscription(msgspec.Struct):
+    """One subscription: what the server may still send, and what came."""
+
+    stream: str
+    asked: int
+    credit: int
+    filtered: bool
+    delivered: int = 0
+    following: int | None = None
+    """The offset after the last chunk."""
+    empty_ns: int | None = None
+    """Since when there is no credit."""
+    empty_at: int = 0
+    empty_packet: int = 0
+
+
+class Memo(msgspec.Struct):
+    """What is remembered of a connection."""
+
+    first: Message | None = None
+    """The first message, where it is not the one to begin with."""
+    user: str | None = None
+    mechanism: str | None = None
+    offered: tuple[str, ...] = ()
+    vhost: str | None = None
+    server: str = "the server"
+    frame_max: int = BEFORE_TUNE
+    tune: tuple[int, int] | None = None
+    """What the server offered: frame size and heartbeat."""
+    heartbeat_ns: int = 0
+    versions: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
+    """By key, the versions that the server stated."""
+    subscriptions: dict[int, Subscription] = msgspec.field(default_factory=dict)
+    publishers: dict[int, str] = msgspec.field(default_factory=dict)
+    deleting: dict[str, None] = msgspec.field(default_factory=dict)
+    """Streams that the client has asked to delete."""
+    gone: Message | None = None
+    """The MetadataUpdate after which the client has asked nothing."""
+    heard: list[int | None] = msgspec.field(default_factory=lambda: [None, None])
+    """When the client and the server said something last."""
+
+
+# The handshake
+
+
+def _code(message: Message) -> str:
+    return label_of(message, "response_code")
+
+
+def _authentication(talk: Talk, message: Message) -> str | None:
+    if message.outcome != "refused" or _code(message) != "authentication failure":
+        return None
+    memo = talk.memo
+    who = f"the user {quoted(memo.user)}" if memo.user is not None else "the client"
+    return f"{memo.server} does not authenticate {who} ({memo.mechanism}): the password is wrong, or there is no such user"
+
+
+def _loopback(talk: Talk, message: Message) -> str | None:
+    if message.outcome != "refused" or "loopback" not in _code(message):
+        return None
+    who = quoted(talk.memo.user) if talk.memo.user is not None else "this user"
+    return f"{talk.memo.server} lets {who} log in from its own machine only, and the client comes from {message.dst.rpartition(':')[0]}"
+
+
+def _mechanism(talk: Talk, message: Message) -> str | None:
+    if message.outcome != "refused" or "mechanism" not in _code(message):
+        return None
+    memo = talk.memo
+    offers = f"; it offers {some(memo.offered)}" if memo.offered else ""
+    return f"{memo.server} does not take the mechanism {quoted(memo.mechanism)}{offers}"
+
+
+def _sasl(talk: Talk, message: Message) -> str | None:
+    if message.outcome != "refused" or _code(message) in ("authentication failure", "SASL challenge"):
+        return None
+    code = _code(message)
+    if "loopback" in code or "mechanism not" in code or "change mechanism" in code:
+        return None
+    memo = talk.memo
+    return f"{memo.server} refuses the data of {memo.mechanism} ({code}): it cannot be read, or is not what this connection began with"
+
+
+def _vhost(talk: Talk, message: Message) -> str | None:
+    if message.outcome != "refused":
+        return None
+    user = f" for the user {quoted(talk.memo.user)}" if talk.memo.user is not None else ""
+    return f"the virtual host {quoted(talk.memo.vhost)} is refused{user} ({_code(message)}): it does not exist, or the user may not use it"
+
+
+def _raised(talk: Talk, message: Message) -> str | None:
+    offered = talk.memo.tune
+    if message.kind != "response" or offered is None:
+        return None
+    size, most = message.fields.get("frame_max"), offered[0]
+    if size is None or not most or 0 < size <= most:
+        return None
+    return f"the client answers Tune with a frame size of {size or 'no limit'}, more than the {most:,} bytes that the server offers"
+
+
+# Frames and commands
+
+
+def _too_large(talk: Talk, message: Message) -> Told | None:
+    limit, size = talk.memo.frame_max, message.size - 4
+    if size <= limit or not talk.begun:
+        return None
+    agreed = f"the agreed {limit:,}" if talk.memo.tune is not None and limit != BEFORE_TUNE else f"the {limit:,} that hold before Tune"
+    return Told(f"{message.name} of the {message.sender or 'sender'} has {size:,} bytes, more than {agreed}", key=(message.sender, limit))
+
+
+def _closing(talk: Talk, message: Message) -> Told | None:
+    if message.kind != "request" or message.fields.get("closing_code") in (None, 1, 0):
+        return None
+    code, reason = label_of(message, "closing_code"), message.fields.get("closing_reason")
+    side = 0 if message.sender == "server" else 1
+    before = talk.last[side]
+    after = f" after {before.name} of the {before.sender}" if before is not None else ""
+    why = f": {quoted(reason)}" if reason else ""
+    hint = ""
+    if code == "unknown frame" and before is not None:
+        hint = f"; {talk.memo.server} does not know {_command(before)}"
+        key = before.fields.get("key")
+        stated = talk.memo.versions.get(key) if isinstance(key, int) else None
+        if talk.memo.versions:
+            hint += f", and states {'no version of it' if stated is None else f'versions {stated[0]} to {stated[1]}'}"
+    severity = ERROR if message.sender == "server" else WARNING
+    return Told(
+        f"the {message.sender} closes with {code}{why}{after}{hint}", numbers(before, message), packets(before, message), severity, key=code
+    )
+
+
+def _command(message: Message) -> str:
+    return f"{message.name} (key 0x{message.fields.get('key', 0):04x}, version {message.fields.get('version')})"
+
+
+def _unknown(talk: Talk, message: Message) -> Told | None:
+    if message.sender == "server":
+        return None
+    key, version = message.fields.get("key"), message.fields.get("version")
+    if message.name.startswith("unknown"):
+        return Told(f"the client sends a command that no version of the protocol has: {_command(message)}", severity=WARNING, key=key)
+    stated = talk.memo.versions.get(key) if isinstance(key, int) and talk.memo.versions else None
+    if stated is None or version is None or stated[0] <= version <= stated[1]:
+        return None
+    return Told(f"the client sends {_command(message)}, and the server states versions {stated[0]} to {stated[1]}", key=(key, version))
+
+
+def _silence(talk: Talk, message: Message) -> Told | None:
+    """Looks at both sides with every message: what says nothing shows when the other does."""
+    own = 1 if message.sender == "server" else 0
+    return _silent(talk, own, message.time_ns, "", message) or _silent(talk, 1 - own, message.time_ns, "", message)
+
+
+def _silent_end(talk: Talk, closed: Closed) -> Told | None:
+    end = closed.last[3] if closed.ended_ns is None else closed.ended_ns
+    return _silent(talk, 0, end, " when the connection ended") or _silent(talk, 1, end, " when the connection ended")
+
+
+def _silent(talk: Talk, side: int, now_ns: int, when: str, message: Message | None = None) -> Told | None:
+    agreed, since = talk.memo.heartbeat_ns, talk.memo.heard[side]
+    if not agreed or since is None or now_ns - since <= 2 * agreed:
+        return None
+    who, last = "server" if side else "client", talk.last[side]
+    passed, beat = span_text(now_ns - since), span_text(agreed)
+    return Told(
+        f"the {who} had said nothing for {passed}{when}, more than twice the agreed heartbeat of {beat}",
+        numbers(last, message),
+        packets(last, message),
+        key=(who, "silence"),
+    )
+
+
+def _null(talk: Talk, message: Message) -> str | None:
+    for note in message.notes:
+        if " is null" in note and "servers" in note:
+            return note
+    return None
+
+
+# Publishing
+
+
+def _publish_error(talk: Talk, message: Message) -> Told | None:
+    errors = message.fields.get("publishing_errors")
+    if not errors:
+        return None
+    codes = some(dict.fromkeys(str(one.get("code_label") or f"code {one.get('code')}") for one in errors))
+    publisher = message.fields.get("publisher_id")
+    stream = talk.memo.publishers.get(publisher) if publisher is not None else None
+    whose = f" of publisher {publisher}" if publisher is not None else ""
+    where = f" for the stream {quoted(stream)}" if stream else ""
+    return Told(f"{len(errors):,} messages{whose}{where} are not stored: {codes}", key=(publisher, codes), advice=ADVICE.get(codes))
+
+
+def _confirms(talk: Talk, closed: Closed) -> Told | None:
+    found = [one for one in talk.unanswered if one.name == "Publish"]
+    if not found:
+        return None
+    ended, waited = closed.by is not None, found[0].waited_ns or 0
+    count = "a Publish frame is" if len(found) == 1 else f"{len(found)} Publish frames{' or more' if len(found) > 7 else ''} are"
+    severity = NOTE if any(closed.lost) or (not ended and waited < HUNGRY_NS) else WARNING
+    cause = f"{count} not confirmed when the {'connection' if ended else 'capture'} ends, {span_text(waited)} later"
+    return Told(cause, tuple(one.request for one in found), severity=severity, key="confirms")
+
+
+def _id_in_use(talk: Talk, message: Message) -> str | None:
+    if message.outcome != "refused":
+        return None
+    request, memo = talk.request_of(message), talk.memo
+    if message.name == "Subscribe":
+        if "already exists" not in _code(message):
+            return None
+        ident = None if request is None else request.fields.get("subscription_id")
+        return f"the subscription id {ident} is in use on this connection"
+    if _code(message) != "precondition failed" or request is None:
+        return None
+    ident, reference = request.fields.get("publisher_id"), request.fields.get("publisher_reference")
+    if ident in memo.publishers:
+        return f"the publisher id {ident} is in use on this connection, for the stream {quoted(memo.publishers[ident])}"
+    return f"the publisher reference {quoted(reference)} is in use on this connection, or not valid" if reference else None
+
+
+# Consuming
+
+
+def _starved(talk: Talk, message: Message) -> Told | None:
+    """Credit comes, after a time without any."""
+    one = talk.memo.subscriptions.get(message.fields.get("subscription_id", -1))
+    if message.kind != "one_way" or one is None or one.empty_ns is None or message.time_ns - one.empty_ns < HUNGRY_NS:
+        return None
+    ident = message.fields["subscription_id"]
+    return Told(
+        f"subscription {ident} ({quoted(one.stream)}) had no credit for {span_text(message.time_ns - one.empty_ns)}: "
+        f"{one.asked} chunks were granted, {one.delivered} delivered",
+        (one.empty_at, message.number),
+        (one.empty_packet, message.packets[1]),
+        key=ident,
+    )
+
+
+def _out_of_credit(talk: Talk, closed: Closed) -> Told | None:
+    end = closed.last[3] if closed.ended_ns is None else closed.ended_ns
+    for ident, one in talk.memo.subscriptions.items():
+        if one.empty_ns is not None and one.delivered:
+            passed = end - one.empty_ns
+            return Told(
+                f"subscription {ident} ({quoted(one.stream)}) has had no credit for {span_text(passed)} when the connection ends: "
+                f"{one.asked} chunks were granted and {one.delivered} delivered",
+                (one.empty_at,),
+                (one.empty_packet,),
+                WARNING if passed >= HUNGRY_NS else NOTE,
+                key=ident,
+            )
+    return None
+
+
+def _checksum(talk: Talk, message: Message) -> str | None:
+    for note in message.notes:
+        if note.startswith("checksum of the chunk"):
+            return f"a chunk is damaged: the {note}"
+    return None
+
+
+def _undecodable(talk: Talk, message: Message) -> Told | None:
+    for note in message.notes:
+        if note.startswith("sub-batch"):
+            return Told(f"a sub-batch of {message.name} cannot be unpacked: {note}", key=note)
+    return None
+
+
+def _offsets(talk: Talk, message: Message) -> Told | None:
+    one = talk.memo.subscriptions.get(message.fields.get("subscription_id", -1))
+    chunk = message.fields.get("chunk")
+    first = chunk.get("chunk_first_offset") if isinstance(chunk, dict) else None
+    if one is None or one.following is None or first is None or first == one.following:
+        return None
+    ident = message.fields["subscription_id"]
+    if first < one.following:
+        return Told(
+            f"subscription {ident} ({quoted(one.stream)}) gets offset {first:,} again: {one.following:,} was the next", key=(ident, "again")
+        )
+    if one.filtered:
+        return None
+    return Told(
+        f"subscription {ident} ({quoted(one.stream)}) misses offsets {one.following:,} to {first - 1:,}",
+        severity=NOTE,
+        key=(ident, "missing"),
+    )
+
+
+def _not_available(talk: Talk, message: Message) -> Told | None:
+    if message.outcome == "refused" and _code(message) == "stream not available":
+        request = talk.request_of(message)
+        return Told(f"{message.name}: the stream {_stream_of(request)}is not available", key=_stream_of(request))
+    return None
+
+
+def _metadata(talk: Talk, message: Message) -> Told | None:
+    if message.kind != "response":
+        return None
+    for one in message.fields.get("stream_metadata") or ():
+        name, code = one.get("stream_name"), one.get("response_code_label")
+        if code == "OK" and one.get("leader_reference") == NO_LEADER:
+            return Told(f"the stream {quoted(name)} has no leader", key=(name, "leader"))
+        if code == "stream not available":
+            return Told(f"Metadata: the stream {quoted(name)} is not available", key=(name, code))
+    return None
+
+
+def _metadata_refused(talk: Talk, message: Message) -> Told | None:
+    for one in (message.fields.get("stream_metadata") or ()) if message.kind == "response" else ():
+        name, code = one.get("stream_name"), one.get("response_code_label")
+        if code not in (None, "OK", "stream not available"):
+            return Told(
+                f"Metadata of the stream {quoted(name)} is refused: {code}",
+                severity=NOTE if code in EXPECTED else WARNING,
+                advice=ADVICE.get(code),
+                key=code,
+            )
+    return None
+
+
+def _moved(talk: Talk, message: Message) -> Told | None:
+    stream, code = message.fields.get("stream"), label_of(message, "code")
+    if stream in talk.memo.deleting:
+        return None
+    return Told(
+        f"the server says that the stream {quoted(stream)} changed ({code}): publishers and subscriptions of it have ended", key=stream
+    )
+
+
+def _not_followed(talk: Talk, closed: Closed) -> Told | None:
+    gone = talk.memo.gone
+    end = closed.last[3] if closed.ended_ns is None else closed.ended_ns
+    if gone is None or end - gone.time_ns < LOST_NS:
+        return None
+    stream = quoted(gone.fields.get("stream"))
+    cause = f"the client does nothing for {span_text(end - gone.time_ns)} after the server said that the stream {stream} changed"
+    return Told(cause, numbers(gone), packets(gone))
+
+
+def _asked_by_server(talk: Talk, exchange: Exchange) -> Told | None:
+    if exchange.name != "ConsumerUpdate" or exchange.outcome != "unanswered" or exchange.reason not in ("closed", "timeout"):
+        return None
+    return Told("the client does not answer ConsumerUpdate, with which the server asks where to begin", key="ConsumerUpdate")
+
+
+def _advertised(talk: Talk, message: Message) -> Told | None:
+    properties = message.fields.get("connection_properties") if message.kind == "response" else None
+    found = {one.get("key"): one.get("value") for one in properties or () if isinstance(one, dict)}
+    host, port = found.get("advertised_host"), found.get("advertised_port")
+    return _elsewhere(talk, message, [(host, port)]) if host is not None else None
+
+
+def _brokers(talk: Talk, message: Message) -> Told | None:
+    brokers = message.fields.get("brokers") if message.kind == "response" else None
+    return _elsewhere(talk, message, [(one.get("host"), one.get("port")) for one in brokers or ()])
+
+
+def _elsewhere(talk: Talk, message: Message, places: list[tuple[Any, Any]]) -> Told | None:
+    """Where clients are sent that is certainly not where this one is connected."""
+    host, _, port = message.src.rpartition(":")
+    host = host.strip("[]")
+    if not places or any(str(one[1]) == port and (str(one[0]) == host or not _is_address(str(one[0]))) for one in places):
+        return None
+    there = some(f"{one[0]}:{one[1]}" for one in places)
+    return Told(f"the server sends clients to {there}, while this one is connected to {message.src}", key=there)
+
+
+def _is_address(text: str) -> bool:
+    return all(one in "0123456789.:abcdefABCDEF" for one in text) and any(one in ".:" for one in text)
+
+
+# What a refusal means
+
+
+def _stream_of(request: Message | None) -> str:
+    name = None if request is None else request.fields.get("stream")
+    return f"{quoted(name)} " if name is not None else ""
+
+
+def refusal(talk: Talk, message: Message, request: Message | None) -> Refusal:
+    """What any other refused response says."""
+    code = _code(message)
+    about = ""
+    fields = {} if request is None else request.fields
+    for name, what in (("stream", "the stream"), ("super_stream", "the super stream"), ("name", "the super stream")):
+        if fields.get(name) is not None:
+            about = f"{what} {quoted(fields[name])}"
+            break
+    else:
+        for name, what in (("publisher_id", "publisher"), ("subscription_id", "subscription")):
+            if fields.get(name, message.fields.get(name)) is not None:
+                about = f"{what} {fields.get(name, message.fields.get(name))}"
+                break
+    return Refusal(code, about, code in EXPECTED, ADVICE.get(code))
+
+
+# What is remembered
+
+
+def follow(talk: Talk, message: Message) -> None:
+    """Keep what the next messages are looked at with."""
+    memo, fields, name = talk.memo, message.fields, message.name
+    if talk.begun and sum(talk.messages) == 1 and name != "PeerProperties" and talk.protocol == "rabbitmq-stream":
+        memo.first = message
+    memo.heard[1 if message.sender == "server" else 0] = message.time_ns
+    keep = _FOLLOW.get(name)
+    if keep is not None:
+        keep(talk, memo, message, fields)
+    if memo.gone is not None and message.sender == "client" and name not in ("Heartbeat", "Credit", "StoreOffset"):
+        memo.gone = None
+
+
+def _greeted(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
+    if message.kind == "response":
+        found = {one.get("key"): one.get("value") for one in fields.get("peer_properties") or ()}
+        product, version = found.get("product"), found.get("version")
+        if product:
+            memo.server = f"{str(product)[:40]} {str(version or '')[:20]}".strip()
+
+
+def _offered(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
+    if message.kind == "response":
+        memo.offered = tuple(str(one)[:40] for one in (fields.get("mechanisms") or ())[:8])
+
+
+def _authenticating(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
+    if message.kind == "request":
+        memo.mechanism = fields.get("mechanism")
+        memo.user = fields.get("sasl_username") or memo.user
+
+
+def _tuned(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
+    size, beat = fields.get("frame_max"), fields.get("heartbeat")
+    if size is None or beat is None:
+        return
+    if message.kind == "request":
+        memo.tune = size, beat
+    else:
+        memo.frame_max = size or FRAME_MAX_NONE
+        memo.heartbeat_ns = beat * 1_000_000_000
+
+
+def _opening(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
+    if message.kind == "request":
+        memo.vhost = fields.get("virtual_host")
+
+
+def _stated(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
+    if message.kind == "response":
+        memo.versions = {
+            one["key"]: (one["min_version"], one["max_version"]) for one in (fields.get("commands") or ())[:256] if "max_version" in one
+        }
+
+
+def _declared(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
+    request = talk.request_of(message)
+    if message.outcome == "answered" and request is not None and len(memo.publishers) < PUBLISHERS:
+        memo.publishers[request.fields.get("publisher_id", -1)] = str(request.fields.get("stream"))[:200]
+
+
+def _undeclared(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
+    request = talk.request_of(message)
+    if message.outcome == "answered" and request is not None:
+        memo.publishers.pop(request.fields.get("publisher_id", -1), None)
+
+
+def _subscribed(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
+    if message.kind == "request":
+        ident, credit = fields.get("subscription_id"), fields.get("credit")
+        if ident is not None and credit is not None and ident not in memo.subscriptions and len(memo.subscriptions) < SUBSCRIPTIONS:
+            properties = fields.get("properties") or ()
+            filtered = any(str(one.get("key")).startswith(("filter", "match-", "chunk_")) for one in properties)
+            memo.subscriptions[ident] = Subscription(str(fields.get("stream"))[:200], credit, credit, filtered)
+    elif message.outcome == "refused":
+        request = talk.request_of(message)
+        if request is not None and "already exists" not in _code(message):
+            memo.subscriptions.pop(request.fields.get("subscription_id", -1), None)
+
+
+def _unsubscribed(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
+    if message.kind == "request":
+        memo.subscriptions.pop(fields.get("subscription_id", -1), None)
+
+
+def _granted(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
+    one = memo.subscriptions.get(fields.get("subscription_id", -1))
+    if message.kind == "one_way" and one is not None:
+        more = fields.get("credit") or 0
+        one.credit += more
+        one.asked += more
+        if one.credit > 0:
+            one.empty_ns = None
+
+
+def _delivered(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
+    one = memo.subscriptions.get(fields.get("subscription_id", -1))
+    if one is None:
+        return
+    one.delivered += 1
+    one.credit -= 1
+    if one.credit <= 0 and one.empty_ns is None:
+        one.empty_ns, one.empty_at, one.empty_packet = message.time_ns, message.number, message.packets[1]
+    chunk = fields.get("chunk")
+    if isinstance(chunk, dict) and "num_records" in chunk and chunk.get("chunk_first_offset") is not None:
+        one.following = chunk["chunk_first_offset"] + max(1, chunk["num_records"])
+
+
+def _deleting(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
+    if message.kind == "request" and len(memo.deleting) < PUBLISHERS:
+        memo.deleting[str(fields.get("stream"))] = None
+
+
+def _updated(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
+    stream = fields.get("stream")
+    if stream not in memo.deleting:
+        memo.gone = message
+    for ident in [ident for ident, one in memo.subscriptions.items() if one.stream == stream]:
+        del memo.subscriptions[ident]
+    for ident in [ident for ident, name in memo.publishers.items() if name == stream]:
+        del memo.publishers[ident]
+
+
+_FOLLOW = {
+    "PeerProperties": _greeted,
+    "SaslHandshake": _offered,
+    "SaslAuthenticate": _authenticating,
+    "Tune": _tuned,
+    "Open": _opening,
+    "ExchangeCommandVersions": _stated,
+    "DeclarePublisher": _declared,
+    "DeletePublisher": _undeclared,
+    "Subscribe": _subscribed,
+    "Unsubscribe": _unsubscribed,
+    "Credit": _granted,
+    "Deliver": _delivered,
+    "Delete": _deleting,
+    "MetadataUpdate": _updated,
+}
+
+
+def _skipped(talk: Talk, closed: Closed) -> Told | None:
+    first = talk.memo.first
+    if first is None or talk.ready or closed.by is None or closed.by == closed.client:
+        return None
+    cause = f"the client begins with {first.name} instead of PeerProperties, and the server closes without a word of the reason"
+    return Told(cause, numbers(first), packets(first))
+
+
+def _cut_off(talk: Talk, closed: Closed) -> Told | None:
+    if talk.ready or talk.failed or closed.by is None or closed.by == closed.client:
+        return None
+    last = talk.last[0]
+    if last is None or last.name != "SaslAuthenticate" or not any(one.name == "SaslAuthenticate" for one in talk.unanswered):
+        return None
+    return Told(
+        f"{talk.memo.server} ends the connection instead of answering the login by {talk.memo.mechanism}: it cannot go on with it",
+        numbers(last),
+        packets(last),
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "handshake-order",
+        ERROR,
+        CLOSED,
+        _skipped,
+        "Let the client begin with PeerProperties, then SaslHandshake, SaslAuthenticate, Tune, Open.",
+    ),
+    Rule("login-cut-off", ERROR, CLOSED, _cut_off, "Look in the log of the server for the reason, and choose another mechanism."),
+    Rule(
+        "authentication-refused",
+        ERROR,
+        "SaslAuthenticate",
+        _authentication,
+        "Check user and password at the client: rabbitmqctl authenticate_user tells whether the server takes them.",
+    ),
+    Rule(
+        "loopback-only-user",
+        ERROR,
+        "SaslAuthenticate",
+        _loopback,
+        "Create a user of your own; loopback_users in the server's configuration lists those that may log in locally only.",
+    ),
+    Rule(
+        "mechanism-refused",
+        ERROR,
+        "SaslAuthenticate",
+        _mechanism,
+        "Choose one of the mechanisms that the server offers, or enable this one (auth_mechanisms).",
+    ),
+    Rule("sasl-error", ERROR, "SaslAuthenticate", _sasl, "Look at how the client makes the data of this mechanism."),
+    Rule(
+        "virtual-host-refused",
+        ERROR,
+        "Open",
+        _vhost,
+        "Check the name; rabbitmqctl list_vhosts and list_permissions -p VHOST show what there is.",
+    ),
+    Rule("frame-max-raised", WARNING, "Tune", _raised, "Let the client take the smaller of both sizes: servers close such connections."),
+    Rule("frame-too-large", WARNING, ANY, _too_large, "Send smaller batches, or raise stream.frame_max at the server and at the client."),
+    Rule(
+        "closed-with-code",
+        WARNING,
+        "Close",
+        _closing,
+        "Look at the message before it, which is named as evidence, and in the log of the server.",
+    ),
+    Rule(
+        "unknown-command",
+        WARNING,
+        ANY,
+        _unknown,
+        "Use a client that is made for this version of the server, or bring the server up to date.",
+    ),
+    Rule(
+        "silence",
+        WARNING,
+        ANY,
+        _silence,
+        "Look at what keeps this side from writing: a client that is busy, or a network that drops packets.",
+    ),
+    Rule(
+        "silence",
+        WARNING,
+        CLOSED,
+        _silent_end,
+        "Look at what keeps this side from writing: a client that is busy, or a network that drops packets.",
+    ),
+    Rule("null-reference", WARNING, ANY, _null, "Let the client write an empty text instead of null."),
+    Rule(
+        "id-in-use",
+        WARNING,
+        ("DeclarePublisher", "Subscribe"),
+        _id_in_use,
+        "Delete the publisher or subscription first, or take another id; both have one byte, so 256 are all there are.",
+    ),
+    Rule(
+        "publish-error",
+        WARNING,
+        "PublishError",
+        _publish_error,
+        "Declare the publisher again once its stream is there, and publish these anew.",
+    ),
+    Rule(
+        "confirms-missing",
+        WARNING,
+        CLOSED,
+        _confirms,
+        "Publish these again on the next connection: with a publisher reference the server drops what it has already.",
+    ),
+    Rule(
+        "out-of-credit",
+        WARNING,
+        "Credit",
+        _starved,
+        "Grant credit as chunks are taken in, not when all are processed; one credit is one chunk.",
+    ),
+    Rule(
+        "out-of-credit",
+        WARNING,
+        CLOSED,
+        _out_of_credit,
+        "Let the consumer send Credit for each chunk: without it the server delivers nothing more.",
+    ),
+    Rule(
+        "chunk-checksum",
+        ERROR,
+        "Deliver",
+        _checksum,
+        "Look whether the chunk is damaged on the disk of the server, too, or only on the way.",
+    ),
+    Rule(
+        "sub-batch",
+        WARNING,
+        ("Deliver", "Publish"),
+        _undecodable,
+        "Install the codec (the extra [compress]) or look at how the publisher packs its batches.",
+    ),
+    Rule(
+        "offsets", WARNING, "Deliver", _offsets, "Compare with what the stream retains, and let the consumer pass over what it has already."
+    ),
+    Rule("stream-not-available", WARNING, ANY, _not_available, ADVICE["stream not available"]),
+    Rule("no-leader", WARNING, "Metadata", _metadata, ADVICE["stream not available"]),
+    Rule("refused", WARNING, "Metadata", _metadata_refused, "Check the names of the streams and the permissions of the user."),
+    Rule(
+        "stream-changed",
+        NOTE,
+        "MetadataUpdate",
+        _moved,
+        "Look the stream up again with Metadata, and subscribe or publish where it is now.",
+    ),
+    Rule(
+        "stream-change-ignored",
+        WARNING,
+        CLOSED,
+        _not_followed,
+        "Let the client look the stream up again, and subscribe or publish where it is now.",
+    ),
+    Rule(
+        "server-request-unanswered",
+        WARNING,
+        EXCHANGE,
+        _asked_by_server,
+        "Let the client answer ConsumerUpdate, also where it wants the server to decide: the server waits and then closes.",
+    ),
+    Rule(
+        "advertised-elsewhere",
+        NOTE,
+        "Open",
+        _advertised,
+        "If clients cannot connect there, set stream.advertised_host and stream.advertised_port at the server.",
+    ),
+    Rule(
+        "advertised-elsewhere",
+        NOTE,
+        "Metadata",
+        _brokers,
+        "If clients cannot connect there, set stream.advertised_host and stream.advertised_port at the server.",
+    ),
+)
+
+FAMILY = Family(
+    protocols=("rabbitmq-stream", "rabbitmq-stream-draft"),
+    rules=RULES,
+    steps=(
+        Step("peer properties", "PeerProperties", "request"),
+        Step("peer properties answered", "PeerProperties", "response"),
+        Step("SASL mechanisms asked for", "SaslHandshake", "request"),
+        Step("SASL mechanisms", "SaslHandshake", "response"),
+        Step("login", "SaslAuthenticate", "request"),
+        Step("authenticated", "SaslAuthenticate", "response"),
+        Step("Tune", "Tune", "request"),
+        Step("Tune answered", "Tune", "response"),
+        Step("Open", "Open", "request"),
+        Step("ready", "Open", "response", ready=True),
+    ),
+    state=Memo,
+    follow=follow,
+    refusal=refusal,
+    goodbye=frozenset(("Close",)),
+    patient=frozenset(("PublishConfirm", "ConsumerUpdate")),
+    counted=frozenset(("Publish", "ConsumerUpdate")),
+)

@@ -1,0 +1,361 @@
+"""What a rule is, what it is told, and what is remembered of one conversation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dissect.model import Exchange, Finding, Gap, Message, Severity, Verdict
+
+ERROR: Severity = "error"
+WARNING: Severity = "warning"
+NOTE: Severity = "note"
+SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
+"""The worst first."""
+
+ANY, GAP, EXCHANGE, CLOSED = "any message", "gap", "exchange", "closed"
+"""What a rule may look at beside messages by name: a `Gap`, an `Exchange` (a request that got no response), and the end (`Closed`)."""
+
+ASKED_KEPT, ASKED_SIZE = 64, 2_048
+"""So many open requests of a conversation are remembered with their fields, and of those no longer than this."""
+
+FOUND_KEPT = 64
+"""So many different findings of one conversation are told."""
+
+UNANSWERED_KEPT = ORPHANS_KEPT = 8
+
+EVIDENCE = 8
+"""So many messages, and packets, are named as evidence."""
+
+
+class Told(NamedTuple):
+    """What a rule found. `messages` None: those of the record that was looked at, and of its request. What has the same `key` (or cause,
+    without one) is told once a conversation. `severity` and `advice` where they are not those of the rule."""
+
+    cause: str
+    messages: tuple[int, ...] | None = None
+    packets: tuple[int, ...] | None = None
+    severity: Severity | None = None
+    advice: str | None = None
+    key: Hashable = None
+
+
+class Rule(NamedTuple):
+    """One thing that may be wrong.
+
+    `name` gets the conversation's protocol before it, unless it has one (`tcp.refused`). `on`: the names of the messages it looks at, or
+    `ANY`, `GAP`, `EXCHANGE`, `CLOSED`. `tell` gets the conversation and the record, and returns the cause: one sentence without a full
+    stop, a `Told` that says more, or None. `advice` is one sentence, too.
+    """
+
+    name: str
+    severity: Severity
+    on: str | tuple[str, ...]
+    tell: Callable[[Talk, Any], str | Told | None]
+    advice: str
+
+
+class Step(NamedTuple):
+    """A step of a handshake: how it is called, and the message that takes it. `ready`: with this one the connection can be used."""
+
+    label: str
+    name: str
+    kind: str
+    ready: bool = False
+
+
+class Refusal(NamedTuple):
+    """What a refused response says: `why` in words, `about` what ("stream orders"), `advice`; `expected`: a client may well ask all the
+    same and go on (exists, does not exist, no offset)."""
+
+    why: str
+    about: str = ""
+    expected: bool = False
+    advice: str | None = None
+
+
+def _nothing() -> None:
+    return None
+
+
+class Family(msgspec.Struct, frozen=True):
+    """What is known of the trouble with one or several protocols: the table of a file here.
+
+    `steps` of the handshake in their order; without any every conversation is ready at once. `state` makes what is remembered of a
+    conversation beside what `Talk` has, as its `memo`; `follow` keeps it after the rules have looked at a message, and must bound it.
+    `refusal` says what a refused response means; `goodbye` are the messages that announce an end, and `patient` those whose response
+    takes as long as there is nothing to tell.
+    """
+
+    protocols: tuple[str, ...]
+    rules: tuple[Rule, ...] = ()
+    steps: tuple[Step, ...] = ()
+    state: Callable[[], Any] = _nothing
+    follow: Callable[[Talk, Message], None] | None = None
+    refusal: Callable[[Talk, Message, Message | None], Refusal | None] | None = None
+    goodbye: frozenset[str] = frozenset()
+    patient: frozenset[str] = frozenset()
+    counted: frozenset[str] = frozenset()
+    """Requests without an answer that rules of its own tell."""
+
+
+class Closed(msgspec.Struct):
+    """The end of a conversation, as the inspector tells it: what reassembly, TLS and detection know.
+
+    `how`: "FIN", "RST", or what else `ConversationRow.ended` says; `by` the side that ended it first, None where neither did or nobody
+    knows. `first`, `last`: packets as (order, number, file, time_ns). `client`: its side. `lost`, `cut` and what follows: by side.
+    `stopped`: by side the packets that said that there is no room (a window of 0), from when, and for how long at the longest.
+    """
+
+    conversation: int
+    endpoints: tuple[str, str]
+    ports: tuple[int, int]
+    client: int | None
+    syn: bool
+    how: str
+    by: int | None
+    ended_ns: int | None
+    first: tuple[int, int, int, int]
+    last: tuple[int, int, int, int]
+    verdict: Verdict
+    expected: str | None
+    """The protocol of the port, where it is one of ours."""
+    packets: tuple[int, int]
+    bytes: tuple[int, int]
+    lost: tuple[int, int]
+    cut: tuple[int, int]
+    retransmitted: tuple[int, int]
+    disordered: tuple[int, int]
+    tls: Any = None
+    troubles: Mapping[str, str] = msgspec.field(default_factory=dict)
+    stopped: tuple[tuple[int, int, int] | None, tuple[int, int, int] | None] = (None, None)
+    failure: str | None = None
+
+    @property
+    def server(self) -> int:
+        """The side that is the server, as far as anything tells."""
+        return 1 - (self.client or 0)
+
+    def who(self, side: int | None) -> str:
+        """What a side is called."""
+        if side is None:
+            return "one side"
+        if self.client is None:
+            return self.endpoints[side]
+        return "the client" if side == self.client else "the server"
+
+
+class Talk:
+    """What is remembered of one conversation: little, however long it gets."""
+
+    __slots__ = (
+        "asked",
+        "begun",
+        "client",
+        "conversation",
+        "family",
+        "found",
+        "ids",
+        "last",
+        "last_ns",
+        "memo",
+        "messages",
+        "orphans",
+        "parted",
+        "pending",
+        "protocol",
+        "ready",
+        "refused",
+        "server",
+        "step",
+        "told",
+        "unanswered",
+        "worst",
+    )
+
+    def __init__(self, conversation: int, protocol: str, family: Family) -> None:
+        self.conversation = conversation
+        self.protocol = protocol
+        self.family = family
+        self.memo = family.state()
+        self.client: str | None = None
+        self.server: str | None = None
+        self.messages = [0, 0]
+        """Of the client, of the server."""
+        self.begun = False
+        """The first message was one that a connection begins with."""
+        self.ready = not family.steps
+        self.step = -1
+        """The furthest step, as an index into the family's."""
+        self.asked: dict[int, Message] = {}
+        """Requests that are open, by number; and the number of each by who asked, name and id."""
+        self.ids: dict[tuple[str | None, str, int | str], int] = {}
+        self.last: list[Message | None] = [None, None]
+        """The last message of the client, and of the server (heartbeats and the like included)."""
+        self.last_ns: int | None = None
+        self.refused = 0
+        self.parted: Message | None = None
+        """The goodbye that was said."""
+        self.unanswered: list[Exchange] = []
+        self.orphans: dict[tuple[str, int | str], Message] | None = {}
+        """Responses whose request has not come, yet; None where bytes are missing, and nobody knows."""
+        self.pending: list[tuple[Message, Message | None, Refusal]] = []
+        """Refusals of which the next message tells how bad they are."""
+        self.found: dict[tuple[str, Hashable], int] = {}
+        self.told: set[int] = set()
+        """Messages that findings of an error or warning are about: no other rule need speak of them."""
+        self.worst: Finding | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether there is an error: what comes after it is hardly another one."""
+        return self.worst is not None and self.worst.severity == ERROR
+
+    def request_of(self, message: Message) -> Message | None:
+        """The request that a response answers, where it is remembered."""
+        return None if message.request is None else self.asked.get(message.request)
+
+    def see(self, message: Message) -> None:
+        """Note what every protocol has; before the rules."""
+        side = 1 if message.sender == "server" else 0
+        first = not any(self.messages)
+        if self.client is None and message.sender is not None:
+            self.client, self.server = (message.dst, message.src) if side else (message.src, message.dst)
+        self.messages[side] += 1
+        for at, step in enumerate(self.family.steps):
+            if step.name == message.name and step.kind == message.kind and message.outcome != "refused":
+                if first:
+                    self.begun = message.position == 0
+                if at > self.step and (self.begun or self.step >= 0):
+                    self.step = at
+                self.ready = self.ready or step.ready
+        if first and not self.begun:
+            # The connection was open before, as far as anybody can tell
+            self.ready = True
+        if message.name in self.family.goodbye and message.kind != "response":
+            self.parted = message
+        if message.kind == "request":
+            if self.orphans and message.id is not None:
+                # Captured in another order than sent
+                self.orphans.pop((message.name, message.id), None)
+        elif message.outcome == "refused":
+            self.refused += 1
+        elif (
+            message.kind == "response"
+            and message.request is None
+            and message.id is not None
+            and self.begun
+            and self.orphans is not None
+            and len(self.orphans) < ORPHANS_KEPT
+        ):
+            self.orphans[message.name, message.id] = message
+
+    def pass_on(self, message: Message) -> None:
+        """Note that a message was looked at; after the rules."""
+        if message.request is not None:
+            self._answered(message.request)
+        elif message.kind == "request" and message.size <= ASKED_SIZE:
+            self.asked[message.number] = message
+            if message.id is not None:
+                self.ids[message.sender, message.name, message.id] = message.number
+            if len(self.asked) > ASKED_KEPT:
+                self._answered(next(iter(self.asked)))
+        self.last[1 if message.sender == "server" else 0] = message
+        self.last_ns = message.time_ns if self.last_ns is None else max(self.last_ns, message.time_ns)
+
+    def _answered(self, number: int) -> None:
+        asked = self.asked.pop(number, None)
+        if asked is not None and asked.id is not None:
+            key = (asked.sender, asked.name, asked.id)
+            if self.ids.get(key) == number:
+                del self.ids[key]
+
+    def reached(self) -> str:
+        """How far the handshake got, in words."""
+        steps = self.family.steps
+        if self.ready and (not steps or self.step < 0):
+            return "open" if steps else "ready"
+        return "ready" if self.ready else steps[self.step].label if self.step >= 0 else "no handshake"
+
+    def missing(self) -> str | None:
+        """The step that did not come."""
+        steps = self.family.steps
+        return None if self.ready or self.step + 1 >= len(steps) else steps[self.step + 1].label
+
+
+def numbers(*messages: Message | None) -> tuple[int, ...]:
+    """The numbers of messages as evidence."""
+    return tuple(dict.fromkeys(one.number for one in messages if one is not None))
+
+
+def packets(*messages: Message | None) -> tuple[int, ...]:
+    """The packets of messages as evidence."""
+    found: dict[int, None] = {}
+    for one in messages:
+        if one is not None:
+            first, last = one.packets
+            found.update(dict.fromkeys((last if first is None else first, last)))
+    return tuple(found)
+
+
+def quoted(text: object, most: int = 80) -> str:
+    """Captured text within a sentence."""
+    shown = str(text)
+    return f'"{shown[:most]}{"..." if len(shown) > most else ""}"'
+
+
+def said(message: Message) -> str:
+    """A message within a sentence."""
+    return f"the answer to {message.name}" if message.kind == "response" else f"{message.name} of the {message.sender or 'other side'}"
+
+
+def span_text(ns: int) -> str:
+    """A time that passed, as people say it."""
+    size = abs(ns)
+    for unit, name in ((3_600_000_000_000, "h"), (60_000_000_000, "min"), (1_000_000_000, "s"), (1_000_000, "ms")):
+        if size >= unit:
+            return f"{ns / unit:.3g} {name}"
+    return f"{ns / 1000:.3g} us"
+
+
+def some(names: Iterable[object], most: int = 5) -> str:
+    """The first of a list."""
+    every = [str(one) for one in names]
+    return ", ".join(every[:most]) + (f" and {len(every) - most} more" if len(every) > most else "")
+
+
+def label_of(message: Message, field: str) -> str:
+    """The label of a field, or its value."""
+    label = message.fields.get(f"{field}_label")
+    return str(label) if label is not None else f"{field.replace('_', ' ')} {message.fields.get(field)}"
+
+
+__all__ = [
+    "ANY",
+    "CLOSED",
+    "ERROR",
+    "EXCHANGE",
+    "GAP",
+    "NOTE",
+    "SEVERITIES",
+    "WARNING",
+    "Closed",
+    "Exchange",
+    "Family",
+    "Gap",
+    "Message",
+    "Refusal",
+    "Rule",
+    "Step",
+    "Talk",
+    "Told",
+    "label_of",
+    "numbers",
+    "packets",
+    "quoted",
+    "said",
+    "some",
+    "span_text",
+]

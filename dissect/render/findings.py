@@ -1,0 +1,117 @@
+"""The `diagnose` view: findings, the most severe first, and how far each conversation got."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from dissect.diagnose.engine import Summary
+from dissect.diagnose.rules import SEVERITIES
+from dissect.model import Finding
+from dissect.render.terminal import Palette, cut, pad, visible, width, wrapped
+
+COLUMNS = 80
+"""Where there is no terminal that says how wide it is."""
+
+SHOWN = 8
+"""So many packets and messages are named."""
+
+
+class Same:
+    """A finding, and how many others say the same of other conversations."""
+
+    __slots__ = ("conversations", "finding")
+
+    def __init__(self, finding: Finding) -> None:
+        self.finding = finding
+        self.conversations: list[int] = []
+
+
+class Findings:
+    """The findings of a run, those that say the same together; so many different ones as are worth reading."""
+
+    KEPT = 10_000
+
+    def __init__(self) -> None:
+        self._same: dict[tuple[str, str, str], Same] = {}
+        self.passed = 0
+        """Those that were too many."""
+
+    def add(self, findings: Iterable[Finding]) -> None:
+        """Take these, in their order."""
+        for one in findings:
+            key = (one.severity, one.rule, one.cause)
+            same = self._same.get(key)
+            if same is None:
+                if len(self._same) >= self.KEPT:
+                    self.passed += 1
+                    continue
+                same = self._same[key] = Same(one)
+            if one.conversation is not None:
+                same.conversations.append(one.conversation)
+
+    def ordered(self) -> list[Same]:
+        """The most severe first; of equals those across conversations, then the first to come."""
+        every = list(self._same.values())
+        every.sort(key=lambda one: (SEVERITIES.index(one.finding.severity), one.finding.conversation is not None))
+        return every
+
+
+def finding_lines(one: Finding, columns: int, palette: Palette, conversations: Sequence[int] = ()) -> list[str]:
+    """A finding in lines of so many columns: severity and rule, where, cause, advice."""
+    colour = {"error": palette.bad, "warning": palette.warn}.get(one.severity, palette.dim)
+    where = [] if one.conversation is None else [f"conversation {one.conversation}"]
+    if len(conversations) > 1:
+        where = [f"conversations {', '.join(map(str, conversations[:SHOWN]))}{', ...' if len(conversations) > SHOWN else ''}"]
+    for name, numbers in (("message", one.messages), ("packet", one.packets)):
+        if numbers:
+            more = ", ..." if len(numbers) > SHOWN else ""
+            where.append(f"{name}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:SHOWN]))}{more}")
+    head = f"{one.severity:<7}  {visible(one.rule)}"
+    place = "; ".join(where)
+    if width(head) + 2 + width(place) <= columns:
+        lines = [f"{colour}{head}{palette.reset}  {palette.dim}{place}{palette.reset}"]
+        place = ""
+    else:
+        lines = [f"{colour}{head}{palette.reset}"]
+    indent = " " * 9
+    room = max(20, columns - len(indent))
+    for text, shade in ((place, palette.dim), (one.cause, palette.bold), (one.advice, "")):
+        lines += [f"{indent}{shade}{line}{palette.reset if shade else ''}" for line in wrapped(visible(text), room)]
+    return lines
+
+
+def conversation_lines(summaries: Sequence[Summary], columns: int, palette: Palette) -> list[str]:
+    """A line for each conversation: who, in which protocol, how far it got, what ended it, and its worst finding."""
+    if not summaries:
+        return []
+    rows: list[tuple[str, str, str, str, str, Summary]] = []
+    for one in summaries:
+        ends = f"{one.client} {'>' if one.known else '-'} {one.server}"
+        protocol = visible(one.protocol or one.name or ("" if one.messages else "-"))
+        worst = {"error": "!", "warning": "*"}.get(one.worst or "", " ")
+        rows.append((worst, str(one.conversation), ends, protocol, f"{visible(one.reached)}, {visible(one.ended)}", one))
+    sizes = [max(map(width, column)) for column in ([row[1] for row in rows], [row[2] for row in rows], [row[3] for row in rows])]
+    lines = []
+    for mark, number, ends, protocol, went, one in rows:
+        colour = {"error": palette.bad, "warning": palette.warn}.get(one.worst or "", "")
+        text = f"{mark} {number.rjust(sizes[0])}  {pad(ends, sizes[1])}  {pad(protocol, sizes[2])}  {went}"
+        if width(text) <= columns:
+            lines.append(f"{colour}{text.rstrip()}{palette.reset if colour else ''}")
+            continue
+        head = f"{mark} {number.rjust(sizes[0])}  {ends}  {protocol}"
+        lines.append(f"{colour}{cut(head.rstrip(), columns)}{palette.reset if colour else ''}")
+        indent = " " * (sizes[0] + 4)
+        lines += [f"{indent}{line}" for line in wrapped(went, columns - len(indent))]
+    return lines
+
+
+def page(findings: Findings, summaries: Sequence[Summary], columns: int | None, palette: Palette) -> str:
+    """All of it: findings first, then the conversations."""
+    room = COLUMNS if columns is None else columns
+    lines: list[str] = []
+    for same in findings.ordered():
+        lines += [*finding_lines(same.finding, room, palette, same.conversations), ""]
+    if findings.passed:
+        lines += [f"and {findings.passed:,} more", ""]
+    lines += conversation_lines(summaries, room, palette)
+    return "".join(f"{line}\n" for line in lines)

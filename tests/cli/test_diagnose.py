@@ -1,0 +1,93 @@
+"""`streamdump diagnose`: what it prints, its exit codes, and findings in other views."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from cli.app import main
+from cli.exits import ExitCode
+from dissect.render.schema import schema
+from tests.cli.terminal import on_terminal
+
+ROOT = Path(__file__).parents[2]
+RABBIT = ROOT / "captures" / "golden" / "rabbitmq-stream"
+FAILS, WARNS, HEALTHY = (str(RABBIT / name) for name in ("loopback_only_user_310.pcap", "publishers_310.pcap", "handshake_close_310.pcap"))
+
+
+def said(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
+    main(list(argv))
+    return capsys.readouterr().out
+
+
+def test_the_readme_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = re.search(r"^`streamdump (diagnose \S+)`:\n\n```\n(.*?)```", (ROOT / "README.md").read_text(), re.S | re.M)
+    assert shown is not None
+    command, capture = shown[1].split()
+    assert said(capsys, command, str(ROOT / capture)).startswith(shown[2])
+
+
+def test_findings_come_first_and_then_a_line_for_each_conversation(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = said(capsys, "diagnose", FAILS).splitlines()
+    assert lines[0].startswith("error    rabbitmq-stream.loopback-only-user")
+    assert [line for line in lines if line.startswith("! ")] == ["! 0  10.99.0.1:59246 > 10.99.0.1:5552  rabbitmq-stream"]
+    assert all(len(line) <= 80 for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "codes"),
+    [
+        ("error", (ExitCode.FOUND, ExitCode.DONE, ExitCode.DONE)),
+        ("warning", (ExitCode.FOUND, ExitCode.FOUND, ExitCode.DONE)),
+        (None, (0, 0, 0)),
+    ],
+)
+def test_exit_codes(fail_on: str | None, codes: tuple[int, ...]) -> None:
+    more = [] if fail_on is None else ["--fail-on", fail_on]
+    assert tuple(main(["diagnose", *more, name]) for name in (FAILS, WARNS, HEALTHY)) == codes
+    assert main(["diagnose", "--fail-on", "note", HEALTHY]) == ExitCode.USAGE
+    # What is not shown does not count; what could not be read counts more
+    assert main(["diagnose", *more, "-Y", "severity == note", FAILS]) == ExitCode.DONE
+    assert main(["diagnose", *more, FAILS, "no such file"]) == ExitCode.UNREADABLE
+
+
+def test_json_is_what_the_schema_says(capsys: pytest.CaptureFixture[str]) -> None:
+    records = [json.loads(line) for line in said(capsys, "diagnose", "--json", FAILS, WARNS).splitlines()]
+    check = jsonschema.Draft202012Validator(schema())
+    for record in records:
+        check.validate(record)
+    kinds = [record["record"] for record in records]
+    assert kinds == ["finding"] * kinds.count("finding") + ["conversation"] * 3
+    keys = "record v number time time_ns conversation src dst sender protocol rule severity cause advice messages packets"
+    assert " ".join(records[0]) == keys
+    went = sorted((one["facts"]["reached"], str(one["facts"]["worst"])) for one in records[-3:])
+    assert went == [("login", "error"), ("ready", "None"), ("ready", "warning")]
+
+
+def test_findings_stand_behind_what_shows_them_and_change_no_number(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = said(capsys, "--json", FAILS).splitlines()
+    with_findings = said(capsys, "--json", "--findings", FAILS).splitlines()
+    found = [json.loads(line) for line in with_findings if line not in plain]
+    assert [line for line in with_findings if line in plain] == plain
+    assert found and {one["record"] for one in found} == {"finding"}
+    assert json.loads(with_findings[with_findings.index(next(line for line in with_findings if line not in plain)) - 1])["number"] == 6
+    text = said(capsys, "--findings", FAILS).splitlines()
+    assert "finding" in text[6] and "! error: " in text[6] and "messages 5, 6" in text[6]
+    assert said(capsys, "--findings", "-T", "fields", "-e", "rule", "-Y", "record == finding", FAILS).splitlines() == [
+        one["rule"] for one in found
+    ]
+
+
+def test_standard_input_and_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    whole = said(capsys, "diagnose", FAILS)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(Path(FAILS).read_bytes())))
+    assert said(capsys, "diagnose", "-") == whole
+    _, coloured = on_terminal(["diagnose", FAILS], columns=60, environment={})
+    _, plain = on_terminal(["diagnose", FAILS], columns=60, environment={"NO_COLOR": "1"})
+    assert "\x1b[" in coloured and "\x1b[" not in plain
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain

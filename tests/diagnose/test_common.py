@@ -1,0 +1,237 @@
+"""What may go wrong whatever the protocol: each rule with a capture that raises it, and one that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dissect.protocols.rabbitmq import layouts as rabbit
+from tests.capture.frames import SYN, A
+from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, rules
+
+HELLO = bytes.fromhex("160301002d010000290303") + bytes(32) + bytes.fromhex("00000213010100")
+"""A ClientHello, as far as one need be told."""
+
+
+def silent() -> Connection:
+    one = Connection()
+    for wait in (1, 2, 4):
+        one.segment(0, flags=SYN)
+        one.next[0] = 1000
+        one.wait(wait * SECOND)
+    return one
+
+
+def refused(begin: int = 0, sport: int = 40000, client: bytes = A) -> Connection:
+    return Connection(begin, sport, client=client).segment(0, flags=SYN).reset(1)
+
+
+CASES: dict[str, tuple[Callable[[], Connection], str, str]] = {
+    "nothing answers the SYN": (silent, "tcp.unanswered", "error"),
+    "RST answers the SYN": (refused, "tcp.refused", "error"),
+    "reset in the handshake": (
+        lambda: Connection().open().client(rabbit.PEER_PROPERTIES, peer_properties=[]).reset(1),
+        "rabbitmq-stream.open-requests",
+        "error",
+    ),
+    "reset between two steps": (
+        lambda: Connection().greeted().server(rabbit.SASL_AUTHENTICATE_RESPONSE).reset(1),
+        "tcp.reset-in-handshake",
+        "error",
+    ),
+    "TLS on a plain port": (lambda: Connection().open().ask(HELLO).reset(1), "tls.on-plain-port", "error"),
+    "plain on a TLS port": (
+        lambda: Connection(dport=5551).open().client(rabbit.PEER_PROPERTIES, peer_properties=[]).reset(1),
+        "tls.plain-on-tls-port",
+        "error",
+    ),
+    "HTTP on our port": (
+        lambda: Connection().open().ask(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n").reset(1),
+        "tcp.other-protocol",
+        "error",
+    ),
+    "AMQP answers": (
+        lambda: Connection(dport=5672).open().client(rabbit.PEER_PROPERTIES, peer_properties=[]).tell(b"AMQP\0\0\t\1").fin(1),
+        "tcp.other-protocol",
+        "error",
+    ),
+    "a window of 0 for long": (
+        lambda: Connection().ready().segment(0, window=0).wait(3 * SECOND).segment(0, window=500).goodbye(),
+        "tcp.zero-window",
+        "warning",
+    ),
+    "a window of 0 for a moment": (
+        lambda: Connection().ready().segment(0, window=0).segment(0, window=500).goodbye(),
+        "tcp.zero-window",
+        "note",
+    ),
+    "slow": (
+        lambda: (
+            Connection().ready().client(rabbit.CREATE, stream="s", arguments=[]).wait(4 * SECOND).server(rabbit.CREATE_RESPONSE).goodbye()
+        ),
+        "rabbitmq-stream.slow",
+        "warning",
+    ),
+    "a response to nothing": (
+        lambda: Connection().ready().server(rabbit.CREATE_RESPONSE, correlation_id=99).goodbye(),
+        "rabbitmq-stream.answer-without-request",
+        "warning",
+    ),
+    "an id used again": (
+        lambda: (
+            Connection()
+            .ready()
+            .client(rabbit.CREATE, stream="a", arguments=[], correlation_id=9)
+            .client(rabbit.CREATE, stream="b", arguments=[], correlation_id=9)
+            .goodbye()
+        ),
+        "rabbitmq-stream.duplicate-id",
+        "warning",
+    ),
+    "refused where nobody need expect it": (
+        lambda: (
+            Connection().ready().client(rabbit.CREATE, stream="s", arguments=[]).server(rabbit.CREATE_RESPONSE, response_code=16).goodbye()
+        ),
+        "rabbitmq-stream.refused",
+        "warning",
+    ),
+    "refused where one may expect it": (
+        lambda: (
+            Connection().ready().client(rabbit.CREATE, stream="s", arguments=[]).server(rabbit.CREATE_RESPONSE, response_code=5).goodbye()
+        ),
+        "rabbitmq-stream.refused",
+        "note",
+    ),
+    "refused, and that ends it": (
+        lambda: (
+            Connection().ready().client(rabbit.CREATE, stream="s", arguments=[]).server(rabbit.CREATE_RESPONSE, response_code=16).reset(1)
+        ),
+        "rabbitmq-stream.refused",
+        "error",
+    ),
+    "reset with a request open": (
+        lambda: Connection().ready().client(rabbit.CREATE, stream="s", arguments=[]).reset(1),
+        "rabbitmq-stream.open-requests",
+        "error",
+    ),
+    "the client leaves with a request open": (
+        lambda: Connection().ready().client(rabbit.CREATE, stream="s", arguments=[]).reset(0),
+        "rabbitmq-stream.open-requests",
+        "warning",
+    ),
+    "reset for no reason": (lambda: Connection().ready().reset(1), "rabbitmq-stream.closed-by-server", "warning"),
+    "left without a goodbye": (lambda: Connection().ready().reset(0), "rabbitmq-stream.no-goodbye", "note"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_rule_finds_what_it_is_for(case: str) -> None:
+    make, rule, severity = CASES[case]
+    assert rules(make()).get(rule) == severity
+
+
+def test_a_healthy_connection_has_nothing() -> None:
+    one = Connection().ready().client(rabbit.CREATE, stream="s", arguments=[]).server(rabbit.CREATE_RESPONSE).goodbye()
+    assert rules(one) == {}
+
+
+def test_a_connection_of_others_is_nobodys_business() -> None:
+    assert rules(Connection(dport=443).segment(0, flags=SYN).reset(1), Connection(sport=40001, dport=443).open().ask(HELLO).reset(1)) == {}
+
+
+def test_how_far_each_connection_got_and_what_ended_it() -> None:
+    steps = [
+        refused(),
+        Connection(sport=40001).open().fin(0),
+        Connection(sport=40002).greeted().server(rabbit.SASL_AUTHENTICATE_RESPONSE, response_code=8).reset(1),
+        Connection(sport=40003).tuned().reset(1),
+        Connection(sport=40004).ready().goodbye(),
+        Connection(sport=40005).open().ask(b"GET / HTTP/1.1\r\n\r\n").reset(1),
+    ]
+    _, summaries, _ = diagnosed(capture(*steps))
+    assert [(one.reached, one.ended.split(" after")[0], one.worst) for one in sorted(summaries, key=lambda one: one.client)] == [
+        ("nothing", "reset by the server", "error"),
+        ("TCP", summaries[1].ended, None),
+        ("login", "reset by the server", "error"),
+        ("Tune answered", "reset by the server", "error"),
+        ("ready", summaries[4].ended.split(" after")[0], None),
+        ("HTTP", "reset by the server", "error"),
+    ]
+
+
+def test_the_evidence_is_the_messages_and_their_packets() -> None:
+    found, _, _ = diagnosed(capture(Connection().greeted().server(rabbit.SASL_AUTHENTICATE_RESPONSE, response_code=8).reset(1)))
+    (one,) = found
+    assert (one.rule, one.severity, one.messages, one.packets) == ("rabbitmq-stream.authentication-refused", "error", [5, 6], [8, 9])
+    assert (one.src, one.sender, one.conversation, one.number) == ("192.0.2.2:5552", "server", 0, 1)
+    assert '"alice"' in one.cause
+    assert one.cause[-1] != "." and one.advice[-1] == "."
+
+
+def test_messages_keep_their_numbers() -> None:
+    data = capture(Connection().greeted().server(rabbit.SASL_AUTHENTICATE_RESPONSE, response_code=8).reset(1))
+    found, _, records = diagnosed(data)
+    assert found
+    assert [one.number for one in records if one not in found] == list(range(1, 8))
+
+
+def test_a_client_that_tries_again_and_again() -> None:
+    tries = [
+        Connection(turn * 5 * SECOND, 40000 + turn).greeted().server(rabbit.SASL_AUTHENTICATE_RESPONSE, response_code=8).reset(1)
+        for turn in range(4)
+    ]
+    found, _, _ = diagnosed(capture(*tries))
+    (last,) = [one for one in found if one.conversation is None]
+    assert (last.rule, last.severity) == ("rabbitmq-stream.retry-loop", "error")
+    assert "4 connections" in last.cause and "every 5 s" in last.cause and "authenticate" in last.cause
+    assert rules(*tries[:2]) == {"rabbitmq-stream.authentication-refused": "error"}
+
+
+def test_a_server_that_turns_everybody_away() -> None:
+    tries = [refused(turn * SECOND, 40000 + turn, bytes([192, 0, 2, 10 + turn])) for turn in range(3)]
+    assert rules(*tries) == {"tcp.refused": "error", "tcp.turns-everybody-away": "error"}
+
+
+def test_bytes_that_only_the_capture_lacks() -> None:
+    one = Connection().ready().client(rabbit.CREATE, stream="s", arguments=[]).server(rabbit.CREATE_RESPONSE).goodbye()
+    # The receiver acknowledges what the capture does not have
+    lost = Connection().ready().client(rabbit.CREATE, stream="s", arguments=[]).server(rabbit.CREATE_RESPONSE).goodbye()
+    del lost.packets[-6]
+    assert "tcp.lost-by-capture" not in rules(one)
+    assert rules(lost)["tcp.lost-by-capture"] == "warning"
+
+
+def test_packets_that_come_twice_are_only_noted() -> None:
+    one = Connection().ready().goodbye()
+    one.packets.insert(6, one.packets[5]._replace(time_ns=one.packets[5].time_ns + MS // 2))
+    assert rules(one) == {"tcp.retransmitted": "note"}
+
+
+def test_a_capture_that_begins_in_the_middle() -> None:
+    one = (
+        Connection()
+        .ready()
+        .client(rabbit.CREATE, stream="s", arguments=[])
+        .server(rabbit.CREATE_RESPONSE)
+        .client(rabbit.DELETE, stream="s")
+    )
+    one.server(rabbit.DELETE_RESPONSE).goodbye()
+    del one.packets[:13]
+    assert rules(one) == {"tcp.mid-stream": "note"}
+
+
+def test_captured_text_is_nothing_but_text() -> None:
+    one = (
+        Connection().tuned().client(rabbit.OPEN, virtual_host="\x1b[31m\u202e{0}%s").server(rabbit.OPEN_RESPONSE, response_code=12).reset(1)
+    )
+    found, _, _ = diagnosed(capture(one))
+    assert "{0}%s" in found[0].cause
+    from dissect.render.findings import Findings, page
+    from dissect.render.terminal import PLAIN
+
+    findings = Findings()
+    findings.add(found)
+    shown = page(findings, (), 80, PLAIN)
+    assert shown.replace("\n", "").isprintable()
+    assert max(map(len, shown.splitlines())) <= 80

@@ -1,0 +1,24 @@
+"""What is found in the golden captures: nothing above a note in healthy ones, and in the failing ones the cause first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.diagnose.failing import FAILING
+from tests.diagnose.talks import diagnosed, worst_first
+
+GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
+CAPTURES = sorted(path for path in GOLDEN.glob("*/*") if ".pcap" in path.name and path.suffix != ".jsonl")
+
+
+@pytest.mark.parametrize("family", sorted({path.parent.name for path in CAPTURES}))
+def test_golden_captures(family: str) -> None:
+    told = {}
+    for path in CAPTURES:
+        if path.parent.name == family:
+            found = worst_first(diagnosed(path, bytes_as="omit")[0])
+            if found and found[0].severity != "note":
+                told[path.name] = f"{found[0].severity} {found[0].rule}"
+    assert told == FAILING[family]
