@@ -1,4 +1,4 @@
-"""Commands that share options take them as one value: `options: Annotated[Options, Members(*LIMITS)]` and `live: Wanted`."""
+"""Commands that share options take them as one value: `options: Annotated[Options, Members(*LIMITS)]`, `live: Wanted`, `shown: Shown`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 from cli.live import Wanted
 from cli.options import LIMITS as LIMITS_PANEL
 from cli.options import LIVE, READ, SHOWN, decode_rules, nanoseconds, one_of, size, whole
+from cli.showing import Shown
 from dissect.options import DEFAULTS, SETTINGS, Group, Options, Setting, members
 
 PANELS: dict[Group, str] = {
@@ -45,10 +46,11 @@ def gathers(command: Callable[..., int]) -> Callable[..., int]:
         if wanted:
             found += [_parameter(name, SETTINGS[name]) for name in wanted[0].names]
             made[parameter.name] = partial(_options, wanted[0].names)
-        elif parameter.annotation is Wanted:
-            hints = get_type_hints(Wanted, include_extras=True)
-            found += [_keyword(name, hints[name], Wanted._field_defaults[name]) for name in Wanted._fields]
-            made[parameter.name] = _wanted
+        elif parameter.annotation in (Wanted, Shown):
+            kind = parameter.annotation
+            hints = get_type_hints(kind, include_extras=True)
+            found += [_keyword(name, hints[name], kind._field_defaults[name]) for name in kind._fields]
+            made[parameter.name] = partial(_gathered, kind)
         else:
             found.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
@@ -127,5 +129,5 @@ def _value(setting: Setting, given: Any) -> Any:
             return given
 
 
-def _wanted(given: Mapping[str, Any]) -> Wanted:
-    return Wanted(**{name: given[name] for name in Wanted._fields})
+def _gathered(kind: type[Wanted] | type[Shown], given: Mapping[str, Any]) -> Wanted | Shown:
+    return kind(**{name: given[name] for name in kind._fields})

@@ -1,0 +1,200 @@
+"""How records are shown: the options that say so, which commands share, and the views they choose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from cli.options import CLOCKS, FORMS, READ, SHOWN, Json, Looks, field_names, looks_of, one_of, whole
+from cli.output import write, write_text
+from cli.run import blocks
+from dissect.errors import UsageError
+from dissect.options import Options
+
+if TYPE_CHECKING:
+    from dissect.model import Message, Record
+    from dissect.render.fields import FieldLines
+    from dissect.render.terminal import Palette
+
+
+def _forms() -> list[str]:
+    return list(FORMS)
+
+
+def _clocks() -> list[str]:
+    return list(CLOCKS)
+
+
+def _manners() -> list[str]:
+    return ["header=y", "separator=,", "quote=d"]
+
+
+class Shown(NamedTuple):
+    """What the options of a view say."""
+
+    tree: Annotated[bool, typer.Option("-V", help="every field, with its bytes and where they are", rich_help_panel=SHOWN)] = False
+    dump: Annotated[bool, typer.Option("-x", help="hex dump of each frame, with field names", rich_help_panel=SHOWN)] = False
+    json: Json = False
+    form: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-T",
+            metavar="FORM",
+            help="text (default), json, or fields: those of -e",
+            rich_help_panel=SHOWN,
+            show_default=False,
+            autocompletion=_forms,
+        ),
+    ] = None
+    names: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-e",
+            metavar="NAME",
+            help="a value to show with -T fields, again for more; names as in -Y",
+            rich_help_panel=SHOWN,
+            show_default=False,
+            autocompletion=field_names,
+        ),
+    ] = None
+    manner: Annotated[
+        list[str] | None,
+        typer.Option(
+            "-E",
+            metavar="HOW",
+            help="how -T fields looks: header=y, separator=, (or /t), quote=d, s or n",
+            rich_help_panel=SHOWN,
+            show_default=False,
+            autocompletion=_manners,
+        ),
+    ] = None
+    clock: Annotated[
+        str,
+        typer.Option(
+            "-t",
+            metavar="FORM",
+            help="times: r relative, ad local, ud UTC, e epoch",
+            rich_help_panel=SHOWN,
+            autocompletion=_clocks,
+        ),
+    ] = "r"
+    enough: Annotated[
+        str | None, typer.Option("-c", metavar="N", help="stop after N messages", rich_help_panel=READ, show_default=False)
+    ] = None
+
+
+class Form(NamedTuple):
+    """What they come to. `given`: a form was asked for; `left`: so many messages are enough."""
+
+    json: bool
+    fields: bool
+    given: bool
+    looks: Looks
+    left: int | None
+
+
+def form_of(shown: Shown) -> Form:
+    """Raises `UsageError` for options that do not go together."""
+    forms = {one_of("-T", one, FORMS) for one in shown.form or ()} | ({"json"} if shown.json else set())
+    if len(forms) > 1:
+        raise UsageError(f"{' and '.join(sorted(forms, reverse=True))} were both asked for; choose one")
+    json, fields = forms == {"json"}, forms == {"fields"}
+    one_of("-t", shown.clock, CLOCKS)
+    if (json or fields) and (shown.tree or shown.dump):
+        raise UsageError(
+            f"{'-V' if shown.tree else '-x'} is a view for people; "
+            + ("-e names the fields" if fields else "the JSON has all fields already")
+        )
+    if fields and not shown.names:
+        raise UsageError("-T fields shows nothing without -e NAME, such as -e number -e name -e latency")
+    if (shown.names or shown.manner) and not fields:
+        raise UsageError(f"{'-e' if shown.names else '-E'} belongs to -T fields")
+    left = None if shown.enough is None else whole("-c", shown.enough)
+    return Form(json, fields, bool(forms or shown.tree or shown.dump), looks_of(shown.manner or ()), left)
+
+
+def options_for(shown: Shown, form: Form, options: Options, quiet: bool = False) -> Options:
+    """The library's options with what the views need; `quiet`: nothing is shown."""
+    detail = shown.tree or shown.dump
+    values = form.json or form.fields or detail
+    return replace(
+        options,
+        # Lines of text count them, or show what is text as such
+        bytes_as=options.bytes_as if values else "hex",
+        detail=detail,
+        bodies=(values or options.findings) and not quiet,
+    )
+
+
+def json_view(failed: Callable[[Record, str], None]) -> Callable[[list[Record]], None]:
+    """Shows JSON Lines; `failed` is told of records that cannot be shown, and why."""
+    from dissect.render.jsonl import encode
+
+    def show(batch: list[Record]) -> None:
+        for block in blocks(encode, batch, failed):
+            write(block)
+
+    return show
+
+
+def field_lines(shown: Shown, form: Form, options: Options) -> FieldLines:
+    """What makes lines of the fields that were named."""
+    from dissect.filter import compile_columns
+    from dissect.render.fields import FieldLines
+
+    return FieldLines(compile_columns(shown.names or (), options), form.looks.separator, form.looks.quote)  # type: ignore[arg-type]
+
+
+def fields_view(lines: FieldLines, form: Form, failed: Callable[[Record, str], None]) -> Callable[[list[Record]], None]:
+    """Shows chosen fields, with their names first if these were asked for."""
+    if form.looks.header:
+        write_text(lines.header())
+
+    def show(batch: list[Record]) -> None:
+        for block in blocks(lines.lines, batch, failed):
+            write_text(block)
+
+    return show
+
+
+def text_settings(shown: Shown, options: Options, colours: Palette, width: int | None, inside: Mapping[int, str]) -> dict[str, Any]:
+    """What `Lines` takes."""
+    from dissect.protocols import PROTOCOLS
+    from dissect.render.hexdump import hexdump
+    from dissect.render.tree import tree as fields
+
+    def details(message: Message) -> str:
+        lines = [*fields(message, options.show_secrets, colours, width)] if shown.tree else []
+        if shown.dump:
+            lines += hexdump(message, options.show_secrets, colours, width)
+        return "\n".join([*lines, ""])
+
+    @cache
+    def longest(name: str) -> int:
+        return max((len(layout.name) for protocol in PROTOCOLS if protocol.name == name for layout in protocol.layouts), default=0)
+
+    return {
+        "says": {one.name: one.says if one.teller is None else one.teller() for one in PROTOCOLS},
+        "times": shown.clock,
+        "palette": colours,
+        "columns": width,
+        "after": details if shown.tree or shown.dump else None,
+        "longest": longest,
+        "inside": inside,
+    }
+
+
+def first(batch: list[Record], count: int) -> tuple[list[Record], int]:
+    """The records up to the message number `count`, and how many messages are still to come."""
+    from dissect.model import Message
+
+    for index, record in enumerate(batch):
+        if type(record) is Message:
+            count -= 1
+            if not count:
+                return batch[: index + 1], 0
+    return batch, count
