@@ -17,6 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from cli.commands.check import check
 from cli.commands.conversations import conversations
 from cli.commands.diagnose import diagnose
+from cli.commands.follow import follow
 from cli.commands.latency import latency
 from cli.commands.pipeline import pipeline
 from cli.commands.protocols import protocols
@@ -112,6 +113,7 @@ app.command(READ, cls=_Command, hidden=True, context_settings=HELP)(read)
 app.command(cls=_Command, context_settings=HELP)(check)
 app.command(cls=_Command, context_settings=HELP)(conversations)
 app.command(cls=_Command, context_settings=HELP)(diagnose)
+app.command(cls=_Command, context_settings=HELP)(follow)
 app.command(cls=_Command, context_settings=HELP)(latency)
 app.command(cls=_Command, context_settings=HELP)(pipeline)
 app.command(cls=_Command, context_settings=HELP)(protocols)

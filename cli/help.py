@@ -42,6 +42,13 @@ EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
         ("streamdump diagnose -Y 'severity == error' capture.pcap", "errors only"),
         ("streamdump diagnose -i any", "while it happens"),
     ),
+    "follow": (
+        ("streamdump follow 0 capture.pcap", "the first conversation, with the time since the message before"),
+        ("streamdump follow 0 --until ready capture.pcap", "its handshake, and how far it got"),
+        ("streamdump follow 0 --ladder capture.pcap", "as a sequence diagram"),
+        ("streamdump follow 0 --mermaid capture.pcap > login.mmd", "as one for a report"),
+        ("streamdump follow 0 --raw client capture.pcap | xxd", "the bytes that the client sent"),
+    ),
     "latency": (
         ("streamdump latency capture.pcap", "by command: how many, how fast, the slowest"),
         ("streamdump latency --by server,command --interval 10 *.pcap", "and how that changed"),

@@ -28,7 +28,7 @@ from cli.options import (
     whole,
 )
 from cli.output import PipeClosed, abandon, coloured, columns, say, write_text
-from cli.run import Asked, Bugs, account, warner
+from cli.run import STOPPED, Asked, Bugs, account, warner
 from dissect.errors import CaptureError, InterfaceError, Report, UsageError, bug
 
 if TYPE_CHECKING:
@@ -104,6 +104,8 @@ class LiveRun:
         self.colour = one_of("--color", colour, WHEN)
         self.stops = stops(wanted)
         self.stopped: str | None = None
+        self.enough = STOPPED
+        """What ended the run if it is the one who shows the records that has enough."""
         self.warn = warner()
         self.asked: Asked | None = None
         self.error: CaptureError | None = None
@@ -190,11 +192,11 @@ class LiveRun:
                     records = inspector.take(batch)
                 self.warn(inspector)
                 if show(records):
-                    self.stopped = "stopped by -c"
+                    self.stopped = self.enough
                     return
             late = inspector.age(live.now_ns, self.leaving)
             if late and show(late):
-                self.stopped = "stopped by -c"
+                self.stopped = self.enough
                 return
             if self.tick is not None:
                 self.tick()

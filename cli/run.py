@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dissect.model import ConversationRow, Options, Record
     from dissect.render.summary import Lines
 
-COMMANDS = ("check", "conversations", "diagnose", "latency", "pipeline", "protocols", "schema", "scrub")
+COMMANDS = ("check", "conversations", "diagnose", "follow", "latency", "pipeline", "protocols", "schema", "scrub")
 
 STOPPED, INTERRUPTED = "stopped by -c", "interrupted"
 
@@ -142,6 +142,8 @@ class Run:
         self.prints = prints
         self.colour = one_of("--color", colour, WHEN)
         self.stopped: str | None = None
+        self.enough = STOPPED
+        """What ended the run if it is the one who shows the records that has enough."""
         self.warn = warner()
         self.asked: Asked | None = None
         """What -Y asks for, whose count the closing line has."""
@@ -179,7 +181,7 @@ class Run:
                 enough = show(batch)
                 self.tell()
                 if enough:
-                    self.stopped = STOPPED
+                    self.stopped = self.enough
                     break
                 # what is still held while the next are made does not fit in the cache with them
                 del batch

@@ -48,6 +48,8 @@ class Behaviour(NamedTuple):
     """Messages that only say that a side is there."""
     handshake: tuple[str, ...] = ()
     """Requests up to which, with their responses, a connection is being opened."""
+    ready: tuple[str, ...] = ()
+    """Those of them of which one has to be answered for the connection to be open; without it any."""
     apart: tuple[str, ...] = ()
     """Messages whose place among the others of their side is chance; among themselves it counts."""
     flows: Mapping[str, tuple[Flow, ...]] = {}

@@ -29,7 +29,7 @@ def hexdump(message: Message, show_secrets: bool, palette: Palette = PLAIN, colu
             yield f"    {len(data):,} bytes without known fields; --show-secrets shows them"
             continue
         own = [(span, above) for span, above in _placed(spans or []) if span.leaf and span.buffer == name]
-        yield from _rows(data, own, _hidden(data, [span for span, _ in own], spans or [], show_secrets), palette, columns)
+        yield from _rows(data, own, hidden(data, [span for span, _ in own], spans or [], show_secrets), palette, columns)
         missing = message.size - len(data) if name == "frame" else 0
         if missing > 0:
             told = f"! {missing:,} further bytes of this frame were not captured or not kept"
@@ -73,7 +73,7 @@ def _joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path and not name.startswith("[") else f"{path}{name}"
 
 
-def _hidden(data: bytes, own: list[Span], spans: list[Span], show_secrets: bool) -> bytearray | None:
+def hidden(data: bytes, own: list[Span], spans: list[Span], show_secrets: bool) -> bytearray | None:
     """A flag for each byte that must not be seen; bytes of no field count as secret where the message has secrets."""
     if not any(redacted(span, show_secrets) for span in spans):
         return None

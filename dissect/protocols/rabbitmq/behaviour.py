@@ -69,6 +69,7 @@ BEHAVIOUR = Behaviour(
     },
     heartbeats=("Heartbeat",),
     handshake=("PeerProperties", "SaslHandshake", "SaslAuthenticate", "Tune", "Open"),
+    ready=("Open",),
     apart=("MetadataUpdate", "ConsumerUpdate", "StoreOffset"),
     flows={
         "Publish": (Flow("request", _publisher, _published, ("published_messages",)),),

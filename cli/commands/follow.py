@@ -1,0 +1,308 @@
+"""`streamdump follow N FILE...`: one conversation from its beginning to its end."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cli.exits import ExitCode
+from cli.keys import key_logs
+from cli.live import LiveRun, Wanted, check_without
+from cli.options import READ, SHOWN, Colour, Files, ReadFiles, Where, packet_limit
+from cli.output import columns, palette, say, write, write_text
+from cli.parameters import Members, gathers
+from cli.run import Asked, Run, about, count, lines_of
+from cli.showing import Form, Shown, field_lines, fields_view, first, form_of, json_view, options_for, text_settings
+from dissect.errors import UsageError
+from dissect.options import SETTINGS, Options
+
+if TYPE_CHECKING:
+    from dissect.model import Message, Record
+    from dissect.render.follow import Followed
+    from dissect.render.terminal import Palette
+
+READY = "stopped by --until ready"
+SIDES = ("client", "server")
+
+
+def _sides() -> list[str]:
+    return list(SIDES)
+
+
+@gathers
+def follow(
+    *,
+    number: Annotated[str, typer.Argument(metavar="N", help="the number of the conversation, as all views have it", show_default=False)],
+    files: Files = None,
+    read_files: ReadFiles = None,
+    ladder: Annotated[bool, typer.Option("--ladder", help="a sequence diagram", rich_help_panel=SHOWN)] = False,
+    mermaid: Annotated[
+        bool, typer.Option("--mermaid", help="a sequence diagram for a report, drawn by Mermaid", rich_help_panel=SHOWN)
+    ] = False,
+    raw: Annotated[
+        str | None,
+        typer.Option(
+            "--raw",
+            metavar="SIDE",
+            help="the bytes of the messages of client or server (or of an ADDRESS:PORT), secrets overwritten",
+            rich_help_panel=SHOWN,
+            show_default=False,
+            autocompletion=_sides,
+        ),
+    ] = None,
+    shown: Shown,
+    where: Where = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            "--until",
+            metavar="ready",
+            help="only the handshake: up to the answer that opens the connection",
+            rich_help_panel=READ,
+            show_default=False,
+            autocompletion=lambda: ["ready"],
+        ),
+    ] = None,
+    live: Wanted,
+    options: Annotated[Options, Members(*SETTINGS)],
+    colour: Colour = "auto",
+) -> int:
+    """One conversation, message by message, with the time since the one before."""
+    wanted = _number(number)
+    form = form_of(shown)
+    _choose(shown, form, ladder, mermaid, raw)
+    if until not in (None, "ready"):
+        raise UsageError(f"--until {until}: must be ready")
+    if not live.interfaces:
+        check_without(live)
+    names = [*(read_files or ()), *(files or ())]
+    options = options_for(shown, form, replace(options, keylog=key_logs(options.keylog, bool(live.interfaces))))
+    options = replace(options, detail=options.detail or raw is not None)
+
+    asked = None if where is None else Asked(where, options)
+    if asked is not None and asked.reads_fields:
+        options = replace(options, bodies=True)
+    limit = packet_limit(live.stop) if not live.interfaces else None
+    with LiveRun(live, names, options, colour) if live.interfaces else Run(names, options, limit, colour, form.left) as run:
+        run.asked = asked
+
+        def failed(record: Record, what: str) -> None:
+            run.tell(about(record, what))
+
+        bytes_of = None if raw is None else _Raw(raw, options.show_secrets)
+        lines = field_lines(shown, form, options) if form.fields else None
+        view: Followed | None = None
+        if bytes_of is not None:
+            show: Callable[[list[Record]], None] = bytes_of.show
+        elif lines is not None:
+            show = fields_view(lines, form, failed)
+        elif form.json:
+            show = json_view(failed)
+        else:
+            view = _view(shown, options, palette(colour), run, ladder, mermaid)
+            show = _text(view, failed)
+        handshake = None if until is None else _Handshake()
+        left = form.left
+        met = begun = False
+
+        def one(batch: list[Record]) -> bool:
+            nonlocal left, met, begun
+            if batch and view is not None and not begun:
+                view.begin(batch[0])
+            begun = begun or bool(batch)
+            if lines is not None:
+                lines.columns.learn(batch)
+            batch = [record for record in batch if record.conversation == wanted]
+            met = met or bool(batch)
+            if handshake is not None:
+                batch = handshake.until_ready(batch)
+            if view is not None:
+                view.learn(batch)
+            if asked is not None:
+                batch = asked.select(batch, failed)
+            if left is not None:
+                batch, left = first(batch, left)
+            if batch:
+                show(batch)
+            if handshake is not None and handshake.ready:
+                run.enough = READY
+                return True
+            return left == 0
+
+        run.each(one)
+        told = [] if handshake is None or not met else [f"conversation {wanted}: {handshake.told()}"]
+        told += [] if bytes_of is None else bytes_of.told()
+        wrong = None if met else _nothing(run, wanted)
+        code = ExitCode(_end(run, told if wrong is None else [wrong]))
+        return ExitCode.USAGE if wrong is not None and code == ExitCode.DONE and not _is_there(run, wanted) else code
+
+
+def _number(text: str) -> int:
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"follow {text}: is no number of a conversation; streamdump conversations FILE lists them, the first one is 0")
+    return int(text)
+
+
+def _choose(shown: Shown, form: Form, ladder: bool, mermaid: bool, raw: str | None) -> None:
+    """Raises `UsageError` where several forms were asked for, or bytes for a terminal."""
+    ways = [("--ladder", ladder), ("--mermaid", mermaid), ("--raw", raw is not None)]
+    ways += [("-V", shown.tree), ("-x", shown.dump)] if ladder or mermaid or raw is not None else []
+    ways += [("-T json" if form.json else "-T fields", form.json or form.fields)]
+    asked = [name for name, given in ways if given]
+    if len(asked) > 1:
+        raise UsageError(f"{asked[0]} and {asked[1]} were both asked for; choose one")
+    if raw is not None:
+        if raw not in SIDES and ":" not in raw:
+            raise UsageError(f"--raw {raw}: must be client, server, or an endpoint such as 192.0.2.1:5552")
+        if sys.stdout.isatty():
+            raise UsageError("--raw writes bytes as they are, which would act on this terminal; write them to a file, or | xxd")
+
+
+def _view(shown: Shown, options: Options, colours: Palette, run: Run | LiveRun, ladder: bool, mermaid: bool) -> Followed:
+    from dissect.render.follow import Followed, Ladder, Mermaid
+    from dissect.render.terminal import PLAIN
+
+    kind = Mermaid if mermaid else Ladder if ladder else Followed
+    view = kind(**text_settings(shown, options, PLAIN if mermaid else colours, None if mermaid else columns(), run.inspector.gate.inside))
+    if isinstance(view, Ladder):
+        view.plain = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+    return view
+
+
+def _text(view: Followed, failed: Callable[[Record, str], None]) -> Callable[[list[Record]], None]:
+    from dissect.render.follow import DRAWN, Mermaid
+
+    drawn = 0
+
+    def show(batch: list[Record]) -> None:
+        nonlocal drawn
+        text = lines_of(view, batch, failed)
+        if not drawn:
+            text = "".join(f"{line}\n" for line in view.opening()) + text
+        write_text(text)
+        if isinstance(view, Mermaid) and drawn < DRAWN <= drawn + len(text):
+            say(f"Mermaid draws {DRAWN:,} characters unless maxTextSize says otherwise; -c, -Y and --until ready make it shorter")
+        drawn += len(text)
+
+    return show
+
+
+def _end(run: Run | LiveRun, told: list[str]) -> ExitCode:
+    if isinstance(run, LiveRun):
+        code = run.end()
+        for text in told:
+            say(text)
+        return code
+    # What is behind the handshake was read as far as a batch happened to reach
+    return run.end(quiet=run.stopped == READY, more=told)
+
+
+def _is_there(run: Run | LiveRun, wanted: int) -> bool:
+    return any(row.conversation == wanted for rows in run.inspector.each_rows() for row in rows)
+
+
+def _nothing(run: Run | LiveRun, wanted: int) -> str:
+    """Why nothing is shown."""
+    for rows in run.inspector.each_rows():
+        for row in rows:
+            if row.conversation == wanted:
+                what = row.name or ("it carried nothing" if not any(row.bytes) else "its protocol is not known; -d decides")
+                return f"conversation {wanted} has no messages" if row.protocol else f"conversation {wanted} is not read: {what}"
+    known = run.inspector.count()
+    if not known:
+        return f"there is no conversation {wanted}, nor any other"
+    return f"there is no conversation {wanted}, but {count(known, 'other')}, from 0 on; streamdump conversations lists them"
+
+
+class _Raw:
+    """Writes the bytes of one side."""
+
+    def __init__(self, side: str, show_secrets: bool) -> None:
+        self._side = side
+        self._show_secrets = show_secrets
+        self._met = False
+        self._missing = 0
+        self._hidden = False
+
+    def show(self, batch: list[Record]) -> None:
+        from dissect.model import Gap, Message
+        from dissect.render.follow import raw
+
+        for record in batch:
+            if self._side not in (getattr(record, "sender", None), record.src):
+                continue
+            if isinstance(record, Message):
+                self._met = True
+                data = raw(record, self._show_secrets)
+                self._hidden = self._hidden or data != (record.raw or {}).get("frame", b"")
+                self._missing += record.size - len(data)
+                write(data)
+            elif isinstance(record, Gap) and not record.in_frame:
+                self._missing += record.size or 0
+
+    def told(self) -> list[str]:
+        found = (
+            []
+            if self._met
+            else [f"--raw {self._side}: it sent no message; where it is not known who the client is, name its address and port"]
+        )
+        if self._hidden:
+            found.append("bytes of secrets were overwritten with *; --show-secrets leaves them")
+        if self._missing:
+            found.append(f"{count(self._missing, 'byte')} of this side are not there: lost, skipped or not kept")
+        return found
+
+
+class _Handshake:
+    """How far a conversation got with opening a connection."""
+
+    def __init__(self) -> None:
+        self.ready = False
+        self._asked: dict[int, str] = {}
+        self._first: int | None = None
+        self._last: int = 0
+        self._step = ""
+        self._messages = 0
+
+    def until_ready(self, records: list[Record]) -> list[Record]:
+        """The records up to the message that opens the connection."""
+        from dissect.model import Message
+
+        for index, record in enumerate(records):
+            if self._first is None:
+                self._first = record.time_ns
+            if isinstance(record, Message):
+                self._messages += 1
+                self._take(record)
+                self._last = record.time_ns
+            if self.ready:
+                return records[: index + 1]
+        return records
+
+    def _take(self, message: Message) -> None:
+        from dissect.detect import BY_NAME
+
+        behaviour = BY_NAME[message.protocol].behaviour
+        names = () if behaviour is None else behaviour.handshake
+        if message.kind == "request" and message.name in names:
+            self._asked[message.number] = message.name
+            self._step = f"{message.name}, without an answer"
+        asked = None if message.request is None else self._asked.pop(message.request, None)
+        if asked is not None:
+            self._step = f"{asked}, {message.outcome}"
+            self.ready = message.outcome == "answered" and behaviour is not None and asked in (behaviour.ready or names)
+
+    def told(self) -> str:
+        """What became of it."""
+        if self.ready:
+            from dissect.render.summary import latency_text
+
+            took = latency_text(self._last - (self._first or 0))
+            return f"ready after {took} and {count(self._messages, 'message')}"
+        if not self._step:
+            return f"no handshake in {count(self._messages, 'message')}; the capture may begin behind it"
+        return f"never ready; its last step was {self._step}"

@@ -1,0 +1,177 @@
+"""One conversation: lines with the time since the record before, a ladder between both ends, or a diagram for a report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+from dissect.model import Message, Record
+from dissect.render.hexdump import hidden
+from dissect.render.summary import Lines, latency_text
+from dissect.render.terminal import cut, pad, visible, width
+
+WIDE = 100
+"""Columns of a terminal from which on there is room for words where else are marks."""
+
+LADDER = 100
+"""Columns of a ladder that goes to no terminal."""
+
+SAID = 120
+"""Characters of what a message says in a diagram for a report."""
+
+DRAWN = 50_000
+"""Characters of a diagram from which on Mermaid refuses it, unless it is told otherwise."""
+
+
+class Followed(Lines):
+    """Lines of the records of one conversation. Its records are all given to `learn` before some of them are shown."""
+
+    _client: str | None = None
+    _ends: tuple[str, str] | None = None
+    _before: int | None = None
+    _protocol = ""
+    _conversation: int | None = None
+
+    def learn(self, records: Sequence[Record]) -> None:
+        """Take note of records of the conversation, whether they are shown or not."""
+        self._since: dict[int, int] = {}
+        for record in records:
+            if self._ends is None:
+                self._ends = record.src, record.dst
+                self._protocol, self._conversation = record.protocol or "", record.conversation
+                if self.longest is not None:
+                    self._widen(self.longest(self._protocol))
+            sender = getattr(record, "sender", None)
+            if self._client is None and sender is not None:
+                self._client = record.src if sender == "client" else record.dst
+            if self._before is not None:
+                self._since[record.number] = record.time_ns - self._before
+            self._before = record.time_ns
+
+    def opening(self) -> list[str]:
+        """What stands above the lines."""
+        (one, two), palette = self._sides(), self.palette
+        known = self._client is not None
+        text = f"conversation {self._conversation}  {one} {'>' if known else '-'} {two}  {self._protocol}"
+        if self._conversation in self.inside:
+            text += f"  {self.inside[self._conversation]}"
+        if not known:
+            text += "  (which side is the client is not known)"
+        text = text.rstrip()
+        return [f"{palette.bold}{text if self.columns is None else cut(text, self.columns)}{palette.reset}"]
+
+    def add(self, records: Iterable[Record], lines: list[str]) -> None:
+        for record in records:
+            line = self._line(record)
+            if self.after is not None and type(record) is Message:
+                line = f"{line}\n{self.after(record)}"
+            lines.append(line)
+
+    def _sides(self) -> tuple[str, str]:
+        """The client's endpoint and the server's; where it is not known which is which, first the one that sent first."""
+        one, two = self._ends or ("", "")
+        return (two, one) if self._client == two else (one, two)
+
+    def _who(self, record: Record) -> int:
+        return 0 if record.src == self._sides()[0] else 1
+
+    def _roles(self) -> tuple[str, str]:
+        return ("client", "server") if self._client is not None else ("first", "second")
+
+    def _line(self, record: Record) -> str:
+        mark, name, latency_ns, text = self._content(record)
+        since = self._since.get(record.number)
+        passed = "" if since is None else f"{'' if since < 0 else '+'}{latency_text(since)}"
+        who, palette = self._who(record), self.palette
+        wide = self.columns is None or self.columns >= WIDE
+        side = f"{self._roles()[who]:<6} {'<' if who else '>'}" if wide else "<" if who else ">"
+        elapsed = f" {'' if latency_ns is None else latency_text(latency_ns):>8} " if wide else " "
+        head = f"{record.number:>{self.number_width}} {self._time(record)} {passed:>10}"
+        name = self._name(name)
+        text = visible(text)
+        if self.columns is not None:
+            text = cut(text, max(0, self.columns - len(head) - len(side) - len(name) - len(elapsed) - 7))
+        loud = palette.bad if mark == "!" else palette.warn if mark == "*" else ""
+        colour = palette.answer if who else palette.ask
+        reset, dim = palette.reset, palette.dim
+        return f"{dim}{head}{reset}  {colour}{side}  {name}{reset}{dim}{elapsed}{reset} {loud}{mark} {text}{reset if loud else ''}".rstrip()
+
+
+class Ladder(Followed):
+    """A sequence diagram in text: what the client sends goes to the right, what the server sends to the left."""
+
+    plain = False
+    """Of ASCII alone."""
+
+    @property
+    def _room(self) -> int:
+        """Columns between the two lines that stand for the ends."""
+        return max(20, (self.columns or LADDER) - self.time_width - 3)
+
+    def opening(self) -> list[str]:
+        blank = " " * (self.time_width + 2)
+        lines = super().opening()
+        for left, right in (self._roles(), self._sides()):
+            room = self._room
+            right = cut(right, room)
+            lines.append(f"{blank}{self.palette.bold}{pad(cut(left, room - width(right)), room - width(right))}{right}{self.palette.reset}")
+        return lines
+
+    def _line(self, record: Record) -> str:
+        mark, name, latency_ns, text = self._content(record)
+        who, palette, room = self._who(record), self.palette, self._room
+        dash, right, left, edge = ("-", ">", "<", "|") if self.plain else ("─", "▶", "◀", "│")
+        elapsed = "" if latency_ns is None else f" {latency_text(latency_ns)} "
+        label = f" {'' if mark == ' ' else f'{mark} '}{visible(f'{name}  {text}'.rstrip())} "
+        if self.plain:
+            label = label.encode("ascii", "backslashreplace").decode()
+        if isinstance(record, Message):
+            label = cut(label, room - 4 - len(elapsed)) + elapsed
+            line = dash * (room - width(label) - 2)
+            arrow = f"{left}{line}{label}{dash}" if who else f"{dash}{label}{line}{right}"
+        else:
+            label = cut(label, room)
+            arrow = " " * (room - width(label)) + label if who else pad(label, room)
+        loud = palette.bad if mark == "!" else palette.warn if mark == "*" else palette.answer if who else palette.ask
+        return f"{palette.dim}{self._time(record)} {palette.reset}{edge}{loud}{arrow}{palette.reset}{edge}"
+
+
+class Mermaid(Followed):
+    """A sequence diagram as Mermaid draws it."""
+
+    def opening(self) -> list[str]:
+        roles, sides = self._roles(), self._sides()
+        actors = [f"    participant {actor} as {_drawn(f'{role} {side}')}" for actor, role, side in zip("cs", roles, sides, strict=True)]
+        return ["sequenceDiagram", *actors]
+
+    def _line(self, record: Record) -> str:
+        mark, name, latency_ns, text = self._content(record)
+        who = self._who(record)
+        said = " ".join(f"{name} {text}".split())
+        said = said if len(said) <= SAID else f"{said[: SAID - 1]}…"
+        if not isinstance(record, Message):
+            return f"    Note over c,s: {_drawn(f'{self._roles()[who]}: {said}')}"
+        arrow = "--x" if mark == "!" else {"request": "->>", "response": "-->>"}.get(record.kind, "-)")
+        one, two = ("s", "c") if who else ("c", "s")
+        elapsed = "" if latency_ns is None else f" ({latency_text(latency_ns)})"
+        return f"    {one}{arrow}{two}: {_drawn(said + elapsed)}"
+
+
+_ACTIVE = re.compile(r"[^\w .,:=/()'+-]|_(?=_)|\bend\b", re.I)
+
+
+def _drawn(text: str) -> str:
+    """Text that means nothing to Mermaid, nor to the page it is shown on."""
+    return _ACTIVE.sub(lambda found: f"#{ord(found[0][0])};{found[0][1:]}", visible(text))
+
+
+def raw(message: Message, show_secrets: bool) -> bytes:
+    """The bytes of a frame, those of secrets overwritten."""
+    data = (message.raw or {}).get("frame", b"")
+    if show_secrets:
+        return data
+    spans = message.spans
+    if spans is None or any(span.secret and span.buffer != "frame" for span in spans):
+        return b"*" * len(data)
+    flags = hidden(data, [span for span in spans if span.leaf and span.buffer == "frame"], spans, show_secrets)
+    return data if flags is None else bytes([0x2A if flag else one for one, flag in zip(data, flags, strict=True)])

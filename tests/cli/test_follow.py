@@ -1,0 +1,221 @@
+"""`streamdump follow`: one conversation as lines, bytes, a ladder and a diagram."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cli.app import main
+from cli.exits import ExitCode
+from dissect.capture.files import open_capture
+from dissect.capture.link import LinkParser
+from dissect.render.follow import _drawn
+from dissect.render.terminal import width
+from tests.capture.peers import GOLDEN, Pair, capturing, free_port, needs_capture
+from tests.cli.terminal import on_terminal
+
+RABBIT = GOLDEN / "rabbitmq-stream"
+TWO, WRONG, LOST = RABBIT / "two_connections_310.pcap", RABBIT / "wrong_password_405.pcap", RABBIT / "lost_segments_405.pcap"
+MIDDLE = GOLDEN / "iggy" / "py081-midstream.pcap"
+
+
+def follow(capsys: pytest.CaptureFixture[str], *argv: str | Path, code: ExitCode = ExitCode.DONE) -> tuple[str, str]:
+    assert main(["follow", *map(str, argv)]) == code
+    return capsys.readouterr()
+
+
+def made(capsys: pytest.CaptureFixture[str], *argv: str | Path) -> list[dict[str, Any]]:
+    assert main(["--json", *map(str, argv)]) == ExitCode.DONE
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_lines_say_what_the_others_do_and_how_long_it_was_since(capsys: pytest.CaptureFixture[str]) -> None:
+    records = [one for one in made(capsys, TWO) if one["conversation"] == 1]
+    title, *lines = follow(capsys, 1, TWO)[0].splitlines()
+    assert title == "conversation 1  127.0.0.1:60828 > 127.0.0.1:5552  rabbitmq-stream"
+    main([str(TWO), "-Y", "conversation == 1"])
+    others = capsys.readouterr().out.splitlines()
+    before = None
+    for record, line, other in zip(records, lines, others, strict=True):
+        number, time, *rest = line.split()
+        assert (int(number), time) == (record["number"], other.split()[1])
+        if before is not None:
+            passed = record["time_ns"] - before
+            assert rest[0] == f"+{passed / 1e6:.3f}" or passed > 9_999_500
+            rest = rest[2:]
+        before = record["time_ns"]
+        name = record.get("name", "end")
+        assert rest[:3] == [record["sender"], "<" if record["sender"] == "server" else ">", name]
+        assert rest[3:] == re.split(rf"  {name}\b", other, maxsplit=1)[1].split()
+
+
+def test_a_filter_and_enough_change_no_line(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = follow(capsys, 1, TWO)[0].splitlines()
+    asked = follow(capsys, 1, TWO, "-Y", "kind == response or name == Deliver")[0].splitlines()
+    assert set(asked) < set(lines)
+    assert follow(capsys, 1, TWO, "-c", "3", "-t", "e")[0].count("\n") == 4
+    records = follow(capsys, 1, TWO, "--json")[0].splitlines()
+    assert [json.loads(line) for line in records] == [one for one in made(capsys, TWO) if one["conversation"] == 1]
+    names = follow(capsys, 1, TWO, "-T", "fields", "-e", "name")[0].splitlines()
+    assert names == [json.loads(line).get("name", "") for line in records]
+    assert "[0000+4]" in follow(capsys, 1, TWO, "-V", "-c", "1")[0]
+
+
+@pytest.mark.parametrize(
+    ("capture", "messages", "told"),
+    [
+        (TWO, 10, "ready after 6.692 ms and 10 messages"),
+        (WRONG, 6, "never ready; its last step was SaslAuthenticate, refused"),
+        (GOLDEN / "iggy" / "py090d2-group.pcap", 4, "ready after 46.89 ms and 4 messages"),
+        (GOLDEN / "seastar-rpc" / "timeout_expiry.pcap", 2, "ready after 0.806 ms and 2 messages"),
+        (GOLDEN / "mewbase" / "java-sub.pcap", 2, "ready after 101.6 ms and 2 messages"),
+        (MIDDLE, 68, "no handshake in 68 messages; the capture may begin behind it"),
+    ],
+    ids=lambda one: one.name if isinstance(one, Path) else None,
+)
+def test_only_the_handshake(capture: Path, messages: int, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = follow(capsys, 0, capture, "--until", "ready", "--json")
+    assert [json.loads(line)["record"] for line in out.splitlines()].count("message") == messages
+    assert err.splitlines()[-1] == f"streamdump: conversation 0: {told}"
+
+
+def sent(capture: Path, port: int, back: bool) -> bytes:
+    """The payloads of a connection without loss or repetition, as the packets have them."""
+    found = b""
+    parser, order = LinkParser(), 0
+    for batch in open_capture(capture):
+        segments = parser.segments(batch, order)
+        order += len(batch)
+        for row in range(len(segments)):
+            flow = segments.flow[row].tobytes()
+            ports = [int.from_bytes(flow[at : at + 2], "big") for at in (16, 34)]
+            source = ports[1] if segments.reverse[row] else ports[0]
+            if port in ports and (source == port) is not back:
+                start = int(segments.offset[row])
+                found += segments.buffer[start : start + int(segments.length[row])]
+    return found
+
+
+def test_the_bytes_of_a_side_without_its_secrets(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    for side, back in (("client", False), ("server", True), ("127.0.0.1:60824", False)):
+        whole = sent(TWO, 60824, back)
+        assert main(["follow", "0", str(TWO), "--raw", side, "--show-secrets"]) == ExitCode.DONE
+        assert capfdbinary.readouterr().out == whole
+        assert main(["follow", "0", str(TWO), "--raw", side]) == ExitCode.DONE
+        out, err = capfdbinary.readouterr()
+        assert len(out) == len(whole)
+        changed = [at for at, (one, other) in enumerate(zip(out, whole, strict=True)) if one != other]
+        if back:
+            assert not changed
+        else:
+            assert b"\0guest\0guest" in whole
+            assert b"guest" not in out
+            assert b"bytes of secrets were overwritten with *" in err
+            assert {out[at] for at in changed} == {0x2A}
+    assert main(["follow", "0", str(LOST), "--raw", "server"]) == ExitCode.DONE
+    assert b"67 bytes of this side are not there" in capfdbinary.readouterr().err
+
+
+def test_bytes_go_to_no_terminal() -> None:
+    code, text = on_terminal(["follow", "0", str(TWO), "--raw", "client"])
+    assert code == ExitCode.USAGE
+    assert "would act on this terminal" in text
+    assert "product" not in text
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A stream whose name acts on terminals and pages."""
+    path = tmp_path / "hostile.pcap"
+    data = TWO.read_bytes()
+    assert data.count(b"\0\x03two") > 3
+    path.write_bytes(data.replace(b"\0\x03two", b"\0\x03\x1b;#"))
+    return path
+
+
+@pytest.mark.parametrize("columns", [80, 120, 200])
+@pytest.mark.parametrize("form", [[], ["--ladder"]])
+def test_nothing_is_wider_than_the_terminal_nor_acts_on_it(form: list[str], columns: int, hostile: Path) -> None:
+    code, text = on_terminal(["follow", "0", str(hostile), *form], columns=columns, environment={"NO_COLOR": "1"}, stderr=False)
+    assert code == 0
+    assert "\x1b" not in text
+    assert r"\x1b;#" in text
+    lines = text.splitlines()
+    assert all(width(line) <= columns for line in lines)
+    if form:
+        rungs = [line for line in lines if "│" in line]
+        assert sum("▶" in line or "◀" in line for line in rungs) == 49
+        assert {len(line) for line in rungs} == {columns}
+        assert all(line.endswith("▶│") or "│◀" in line or " end " in line for line in rungs)
+
+
+def test_a_ladder_of_ascii_where_there_is_nothing_else() -> None:
+    code, text = on_terminal(
+        ["follow", "0", str(LOST), "--ladder"], environment={"NO_COLOR": "1", "PYTHONIOENCODING": "ascii"}, stderr=False
+    )
+    assert code == 0
+    assert text.isascii()
+    assert "|- PeerProperties  #1" in text
+    assert re.search(r"\| +! gap  53 bytes not captured \|", text)
+
+
+def test_a_diagram_for_a_report(hostile: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = follow(capsys, 0, WRONG, "--mermaid")[0].splitlines()
+    assert lines[:3] == ["sequenceDiagram", "    participant c as client 127.0.0.1:36188", "    participant s as server 127.0.0.2:5552"]
+    assert lines[8] == "    s--xc: SaslAuthenticate #35;3 authentication failure (3.001 s)"
+    out = follow(capsys, 0, hostile, "--mermaid")[0]
+    assert "#92;x1b#59;#35;" in out
+    form = re.compile(r"    (?:[cs](?:->>|-->>|-\)|--x)[cs]|Note over c,s): (?:[\w .,:=/()'+-]|#\d+;)+")
+    assert all(form.fullmatch(line) for line in out.splitlines()[3:])
+    assert "    Note over c,s: server: gap 53 bytes not captured" in follow(capsys, 0, LOST, "--mermaid")[0]
+
+
+@given(st.text())
+def test_a_diagram_has_nothing_of_its_own_syntax(text: str) -> None:
+    drawn = _drawn(text)
+    assert re.fullmatch(r"(?:[\w .,:=/()'+-]|#\d+;)*", drawn)
+    assert not re.search(r"\bend\b", drawn, re.I)
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["7", TWO], "there is no conversation 7, but 2 others, from 0 on; streamdump conversations lists them"),
+        ([TWO], "is no number of a conversation"),
+        (["0", TWO, "--ladder", "--mermaid"], "--ladder and --mermaid were both asked for; choose one"),
+        (["0", TWO, "--raw", "client", "-V"], "--raw and -V were both asked for; choose one"),
+        (["0", TWO, "--raw", "both"], "--raw both: must be client, server, or an endpoint such as 192.0.2.1:5552"),
+        (["0", TWO, "--until", "open"], "--until open: must be ready"),
+        (["0", TWO, "-w", "x"], "-w belongs to live capture"),
+    ],
+)
+def test_wrong_calls(argv: list[str | Path], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = follow(capsys, *argv, code=ExitCode.USAGE)
+    assert out == ""
+    assert told in err
+
+
+def test_a_conversation_that_is_not_read(capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = follow(capsys, 0, GOLDEN / "iggy" / "node080-tls.pcap")
+    assert out == ""
+    assert "conversation 0 is not read: TLS" in err
+
+
+@needs_capture
+def test_a_running_conversation() -> None:
+    ping, pong = bytes.fromhex("04000000 01000000"), bytes.fromhex("00000000 00000000")
+    port = free_port()
+    with capturing("follow", "0", "-i", "lo", "-f", f"tcp port {port}", "-d", f"tcp.port=={port},iggy", "--json") as capture:
+        for _ in range(2):
+            with Pair(port) as pair:
+                pair.replay([(0, ping), (1, pong)])
+        assert [json.loads(capture.line())["conversation"] for _ in range(2)] == [0, 0]
+        code, out, _ = capture.finish()
+        assert code == 0
+        assert all(json.loads(line)["conversation"] == 0 for line in out.splitlines())
