@@ -30,7 +30,7 @@ class Followed(Lines):
     _ends: tuple[str, str] | None = None
     _before: int | None = None
     _protocol = ""
-    _conversation: int | None = None
+    _conversation = 0
 
     def learn(self, records: Sequence[Record]) -> None:
         """Take note of records of the conversation, whether they are shown or not."""
@@ -38,7 +38,7 @@ class Followed(Lines):
         for record in records:
             if self._ends is None:
                 self._ends = record.src, record.dst
-                self._protocol, self._conversation = record.protocol or "", record.conversation
+                self._protocol, self._conversation = record.protocol or "", record.conversation or 0
                 if self.longest is not None:
                     self._widen(self.longest(self._protocol))
             sender = getattr(record, "sender", None)
