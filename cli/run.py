@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from operator import length_hint
 from pathlib import Path
@@ -268,7 +268,17 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
     conversations = inspector.count()
     # What carried nothing has nothing to tell, but for what `-d` says of it
     each = inspector.each_rows(bare=bool(inspector.options.decode_as))
-    rows = [row for some in each for row in some if row.protocol or any(row.bytes) or row.limit_hits]
+    limits, names, rows = past.limit_hits, dict(past.unread), []
+    silent: set[int] = set()
+    for row in (row for some in each for row in some):
+        limits += row.limit_hits
+        if row.protocol is not None:
+            rows.append(row)
+        elif any(row.bytes):
+            # There may be very many
+            names[row.name or "unknown"] = names.get(row.name or "unknown", 0) + 1
+            if row.name is None:
+                silent.update(int(end.rpartition(":")[2]) for end in row.endpoints)
     packets = ", ".join([count(counters.packets, "packet"), *lost])
     said = [f"{packets}, {count(counters.messages, 'message')} in {count(conversations, 'conversation')}"]
     if past.conversations:
@@ -286,16 +296,15 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
         trouble.append(f"{counters.faults:,} damaged")
     if counters.unanswered:
         trouble.append(f"{counters.unanswered:,} unanswered")
-    limits = past.limit_hits + sum(row.limit_hits for row in rows)
     if limits:
         trouble.append(f"{count(limits, 'limit')} reached")
     if trouble:
         said.append(", ".join(trouble))
-    unread = _unread(rows, past.unread)
+    unread = _unread(names)
     if unread:
         said.append(unread)
-        said += _by_hand(rows)
-    said += _about_keys(inspector, rows)
+        said += _by_hand(silent)
+    said += _about_keys(inspector, names)
     said += _passed_over(inspector.link.counters)
     for protocol in PROTOCOLS:
         mine = [row for row in rows if row.protocol == protocol.name]
@@ -356,33 +365,25 @@ def count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _unread(rows: Sequence[ConversationRow], before: Mapping[str, int]) -> str:
+def _unread(names: Mapping[str, int]) -> str:
     """What conversations of no known protocol are, the most frequent first."""
-    names = dict(before)
-    for row in rows:
-        if row.protocol is None and any(row.bytes):
-            name = row.name or "unknown"
-            names[name] = names.get(name, 0) + 1
     ordered = sorted(names.items(), key=lambda one: -one[1])
     text = ", ".join(f"{number:,} {name}" if len(names) > 1 else name for name, number in ordered[:4])
     return f"{count(sum(names.values()), 'conversation')} not read ({text}{', ...' if len(names) > 4 else ''})" if names else ""
 
 
-def _by_hand(rows: Sequence[ConversationRow]) -> list[str]:
-    """How to have conversations on known ports read, of which nobody knows what they are."""
+def _by_hand(silent: Collection[int]) -> list[str]:
+    """How to have conversations on known ports read, of which nobody knows what they are; `silent`: the ports of such."""
     from dissect.protocols import PROTOCOLS
 
-    unread = [row for row in rows if row.protocol is None and row.name is None and any(row.bytes)]
-    silent = {int(end.rpartition(":")[2]) for row in unread for end in row.endpoints}
     found = [(port, protocol.name) for protocol in PROTOCOLS for port in protocol.ports if port in silent]
     ports = dict(reversed(found))
     return [f"-d tcp.port=={port},{name} reads port {port} as {name} all the same" for port, name in list(ports.items())[:PORTS_NAMED]]
 
 
-def _about_keys(inspector: Inspector, rows: Sequence[ConversationRow]) -> list[str]:
+def _about_keys(inspector: Inspector, names: Collection[str]) -> list[str]:
     """How TLS could be read, or why not all of it was."""
     keys = inspector.keys
-    names = {row.name for row in rows if row.protocol is None}
     if not keys.given:
         return ["--keylog FILE reads TLS with its keys"] if "TLS" in names else []
     told = list(keys.troubles)

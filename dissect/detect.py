@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -97,13 +97,41 @@ class Suspicion(msgspec.Struct):
         return verdict is not None and verdict.confidence >= CERTAIN
 
 
+class _Seen(msgspec.Struct):
+    """The bytes of a conversation put together, once there are enough to be looked at, and what they told so far."""
+
+    runs: tuple[list[tuple[int, bytearray]], list[tuple[int, bytearray]]] = msgspec.field(default_factory=lambda: ([], []))
+    segments: tuple[list[int], list[int]] = msgspec.field(default_factory=lambda: ([], []))
+    breaks: list[tuple[int, int]] = []
+    """Side and position of holes of which nobody knows how many bytes they have: what is behind them does not continue."""
+    packets: int = 0
+    next: int = 0
+    effort: Effort = msgspec.field(default_factory=Effort)
+    known: dict[Any, Any] = {}
+    weighed: tuple[int, bool] = (-1, False)
+    """Of how many bytes, and whether from a SYN on, `verdicts` are, by protocol."""
+    verdicts: dict[str, Verdict | None] = {}
+
+    def put(self, side: int, position: int, data: bytes) -> None:
+        runs = self.runs[side]
+        if runs and runs[-1][0] + len(runs[-1][1]) == position and (side, position) not in self.breaks:
+            start, run = runs[-1]
+        else:
+            start, run = position, bytearray()
+            runs.append((start, run))
+        if len(runs) == 1:
+            self.segments[side].append(len(run))
+        run += data
+        self.effort.pay(len(data))
+
+
 class Detector:
     """Collects one conversation's bytes until a protocol is certain, or certainly none of ours."""
 
     MADE_OF = ("ports", "syn", "limit")
 
-    SEGMENT_COST = 256
-    """What a segment takes besides its bytes, which are there twice."""
+    SEGMENT_COST, OWN_COST, SEEN_COST = 256, 512, 2_048
+    """What a segment takes besides its bytes, which are there twice; what this does, and more once bytes were put together."""
 
     def __init__(self, ports: tuple[int, int], syn: bool, limit: int) -> None:
         self.ports = ports
@@ -114,26 +142,60 @@ class Detector:
         self.cost = 0
         """About what all this takes."""
         self.limited = False
-        self._runs: tuple[list[tuple[int, bytearray]], list[tuple[int, bytearray]]] = ([], [])
-        self._segments: tuple[list[int], list[int]] = ([], [])
         self.at = 0
         """The packet with which the bytes so far were weighed last."""
-        self._breaks: list[tuple[int, int]] = []
-        """Side and position of holes of which nobody knows how many bytes they have: what is behind them does not continue."""
-        self._packets = 0
-        self._next = 0
-        self._effort = Effort()
-        self._effort.spend(-FIRST)
-        self._known: dict[Any, Any] = {}
+        self._seen: _Seen | None = None
 
     def add(self, items: list[Chunk | Hole]) -> tuple[Verdict, int] | None:
         """Take these bytes in packet by packet; the verdict and the packet that made it certain, or None."""
         self.items.extend(items)
+        if items and not self.cost:
+            self.cost = self.OWN_COST
+        for item in items:
+            if isinstance(item, Chunk):
+                self.cost += 2 * len(item.data) + self.SEGMENT_COST * len(item.starts)
+        seen = self._seen
+        if seen is None:
+            if sum([len(item.data) for item in self.items if isinstance(item, Chunk)]) < min(LEAST, self.limit):
+                return None
+            seen, items = self._begin(), self.items
+        for release in self._take(seen, items):
+            self.limited = self.size >= self.limit
+            if self.size < LEAST and not self.limited:
+                continue
+            if not self.limited and (seen.effort.left <= 0 or (seen.packets > EVERY_PACKET and self.size < seen.next)):
+                continue
+            seen.next = self.size + self.size // 4
+            self.at = release
+            verdict = self._weigh(seen, self.limited)
+            if verdict is not None:
+                return verdict, release
+        return None
+
+    def finish(self) -> Verdict:
+        """The verdict when no byte will follow."""
+        seen = self._seen
+        if seen is None:
+            seen = self._begin()
+            for _ in self._take(seen, self.items):
+                pass
+        verdict = self._weigh(seen, True)
+        assert verdict is not None
+        return verdict
+
+    def _begin(self) -> _Seen:
+        seen = self._seen = _Seen()
+        seen.effort.spend(-FIRST)
+        self.cost += self.SEEN_COST
+        return seen
+
+    def _take(self, seen: _Seen, items: list[Chunk | Hole]) -> Iterator[int]:
+        """Put these bytes where they belong, with a stop at the end of each packet."""
         pieces: list[tuple[int, int, int, int, bytes]] = []
         for item in items:
             if isinstance(item, Hole):
                 if item.size is None:
-                    self._breaks.append((item.side, item.position))
+                    seen.breaks.append((item.side, item.position))
             else:
                 starts, data = item.starts, item.data
                 for index, start in enumerate(starts):
@@ -142,55 +204,34 @@ class Detector:
         # What one packet made certain goes in the order of its byte stream, not of its capture
         pieces.sort(key=itemgetter(0, 2, 3))
         for index, (release, _order, side, position, data) in enumerate(pieces):
-            self._put(side, position, data)
-            if index + 1 < len(pieces) and pieces[index + 1][0] == release:
-                continue
-            self._packets += 1
-            self.limited = self.size >= self.limit
-            if self.size < LEAST and not self.limited:
-                continue
-            if not self.limited and (self._effort.left <= 0 or (self._packets > EVERY_PACKET and self.size < self._next)):
-                continue
-            self._next = self.size + self.size // 4
-            self.at = release
-            verdict = self._weigh(self.limited)
-            if verdict is not None:
-                return verdict, release
-        return None
+            self.size += len(data)
+            seen.put(side, position, data)
+            if index + 1 == len(pieces) or pieces[index + 1][0] != release:
+                seen.packets += 1
+                yield release
 
-    def finish(self) -> Verdict:
-        """The verdict when no byte will follow."""
-        verdict = self._weigh(True)
-        assert verdict is not None
-        return verdict
-
-    def _put(self, side: int, position: int, data: bytes) -> None:
-        runs = self._runs[side]
-        if runs and runs[-1][0] + len(runs[-1][1]) == position and (side, position) not in self._breaks:
-            start, run = runs[-1]
-        else:
-            start, run = position, bytearray()
-            runs.append((start, run))
-        if len(runs) == 1:
-            self._segments[side].append(len(run))
-        run += data
-        self.size += len(data)
-        self.cost += 2 * len(data) + self.SEGMENT_COST
-        self._effort.pay(len(data))
-
-    def _weigh(self, final: bool) -> Verdict | None:
-        sides = [
-            SideView([(position, bytes(run)) for position, run in self._runs[side]], self.syn, self._segments[side]) for side in (0, 1)
-        ]
-        effort = self._effort
+    def _weigh(self, seen: _Seen, final: bool) -> Verdict | None:
+        # No byte may have come since: what does not hinge on whether more will is as it was
+        same = final and seen.weighed == (self.size, self.syn)
+        if not same:
+            seen.verdicts = {}
+        sides = [SideView([(position, bytes(run)) for position, run in seen.runs[side]], self.syn, seen.segments[side]) for side in (0, 1)]
+        effort = seen.effort
         effort.spend(WEIGHING + (self.size >> 6))
-        view = View((sides[0], sides[1]), self.ports, self.syn, final, effort, self._known)
+        view = View((sides[0], sides[1]), self.ports, self.syn, final, effort, seen.known)
         found: list[tuple[float, Protocol, Verdict]] = []
         for protocol in PROTOCOLS:
-            effort.begin(self.size, self._packets)
-            verdict = protocol.probe(view)
+            if same and protocol.name in seen.verdicts:
+                verdict = seen.verdicts[protocol.name]
+            else:
+                effort.begin(self.size, seen.packets)
+                view.hinges = False
+                verdict = protocol.probe(view)
+                if not view.hinges:
+                    seen.verdicts[protocol.name] = verdict
             if verdict is not None and verdict.protocol is not None and verdict.confidence > 0:
                 found.append((verdict.confidence, protocol, verdict))
+        seen.weighed = self.size, self.syn
         found.sort(key=lambda one: -one[0])
         if found:
             confidence, _, verdict = found[0]

@@ -122,7 +122,8 @@ class Tracked(msgspec.Struct):
     limit_hits: int = 0
     open: int = 0
     """Requests that had no response at the end."""
-    facts: dict[str, Any] = msgspec.field(default_factory=dict)
+    facts: dict[str, Any] | None = None
+    """Those of its dissector."""
     client: int | None = None
     whole: bool = False
     """Side 0 is the client, and both byte streams begin where it began."""
@@ -131,7 +132,7 @@ class Tracked(msgspec.Struct):
     """Its ending was handed on already."""
     failure: str | None = None
     """An exception came: what it was. Nothing was dissected from there on."""
-    missed: list[Range] = msgspec.field(default_factory=list)
+    missed: Sequence[Range] = ()
     """The bytes that were not, where the protocol is known: a gap at the end says so."""
     detour: str | None = None
     """An exception came in a short cut, which is not taken any more."""
@@ -451,7 +452,8 @@ class Inspector:
         places = []
         for at, tracked in enumerate(known):
             places.append(bisect_left(others, (tracked.tcp.index,)))
-            told += self._rows([tracked], number + at + places[-1])
+            if tracked.verdict is not None and tracked.verdict.protocol is not None:
+                told += self._rows([tracked], number + at + places[-1])
         if related:
             for what in relate(told):
                 self._report_once(Report(what, "conversations lack what others tell of them"))
@@ -464,6 +466,9 @@ class Inspector:
             if following is not None and following.conversation == tracked.tcp.index:
                 yield [following]
                 following = next(ready, None)
+            elif tracked.verdict is None or tracked.verdict.protocol is None:
+                # Others have nothing to tell of it, and there may be very many
+                yield self._rows([tracked], number + at + places[at])
         yield from self._bare_rows(others, done, len(others), number + len(known))
 
     def _bare_rows(self, others: list[tuple[int, bytes]], begin: int, end: int, number: int) -> Iterator[list[ConversationRow]]:
@@ -550,6 +555,8 @@ class Inspector:
             tracked = Tracked(delivery.conversation, client=0 if delivery.conversation.syn else None, whole=delivery.conversation.syn)
             delivery.conversation.state = tracked
             self.conversations.append(tracked)
+        elif not delivery.items and delivery.failure is None and tracked.carried.stage is None:
+            return
         items, failure = _joined(delivery.items, delivery.failure)
         try:
             if tracked.verdict is None and tracked.detector is None and tracked.failure is None:
@@ -674,7 +681,7 @@ class Inspector:
                     tally.records += 1
                 count_gap(tallies, gap)
                 emitted.append((release, order, side ^ (tracked.client or 0), start, gap, GAP, None, time_ns))  # type: ignore[arg-type]
-        tracked.missed = []
+        tracked.missed = ()
         emitted.sort(key=itemgetter(0, 1, 2, 3))
         return emitted
 
@@ -738,6 +745,7 @@ class Inspector:
         """Look whether a conversation speaks what was asked for."""
         protocol, done = suspicion.add(items)
         if protocol is not None:
+            assert tracked.facts is not None
             tracked.facts["looks_like"] = f"a login of {protocol}"
             if self.suspected is None:
                 self.suspected = _row(0, tracked)
@@ -1086,7 +1094,7 @@ def _place(one: Emitted) -> tuple[int, int]:
 def _row(number: int, tracked: Tracked) -> ConversationRow:
     tcp = tracked.tcp
     verdict = tracked.verdict or Verdict(None, 0.0, ("not enough bytes yet",))
-    facts = tracked.facts | tracked.carried.row()
+    facts = {**(tracked.facts or {}), **tracked.carried.row()}
     client, tally = tracked.client, tracked.tally
     return ConversationRow(
         1,

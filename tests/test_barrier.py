@@ -325,7 +325,7 @@ def test_a_segment_ends_its_conversation(family: str, late: bool, share: float, 
 def test_joining_ends_the_conversation_of_these_bytes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     order = packets_of(target("rabbitmq-stream").conversation, 0.5)
     walked(monkeypatch, order)
-    plant(monkeypatch, ByteStream, name, lambda self, *_: any(piece[1] == order for piece in self.run))
+    plant(monkeypatch, ByteStream, name, lambda self, *_: any(piece[1] == order for piece in self.run or ()))
     result = in_all_batches()
     check(result, whole())
     assert [report.number for report in result.reports] == [order + 1]
@@ -568,4 +568,4 @@ def test_nothing_is_kept_of_what_failed(monkeypatch: pytest.MonkeyPatch) -> None
     inspector = Inspector([open_capture(io.BytesIO(mixed()))])
     list(inspector.records())
     (failed,) = [tracked for tracked in inspector.conversations if tracked.failure]
-    assert (failed.dissector, failed.pairer, failed.detector, failed.missed) == (None, None, None, [])
+    assert (failed.dissector, failed.pairer, failed.detector, failed.missed) == (None, None, None, ())

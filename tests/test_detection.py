@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import random
+import tracemalloc
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from dissect.capture.files import open_capture
 from dissect.detect import Detector
 from dissect.inspector import Inspector
-from dissect.model import Chunk, ConversationRow, Message, Options
+from dissect.model import Chunk, ConversationRow, Message, Options, Verdict
 from dissect.protocols import PROTOCOLS
-from tests.rewrite import Packet, capture, packets, random_ports, server_port, with_ports
+from dissect.protocols.base import Protocol, View
+from tests.bench.hostile import MADE, MANY
+from tests.rewrite import Packet, capture, packets, random_ports, server_port, tcp_offset, with_ports
 
 ROOT = Path(__file__).parents[1] / "captures"
 GOLDEN = sorted((ROOT / "golden").rglob("*.pcap*"))
@@ -131,3 +136,59 @@ def test_a_beginning_that_is_captured_late_is_the_beginning() -> None:
     found = detector.add([chunk])
     assert found is not None
     assert (found[0].protocol, found[1]) == ("seastar-rpc", 2)
+
+
+def test_at_the_end_only_what_hinges_on_it_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A conversation that ends with the packet it was weighed at is weighed as if it had not been, though by fewer probes."""
+    looks: list[str] = []
+
+    def counting(protocol: Protocol) -> Protocol:
+        def probe(view: View) -> Verdict | None:
+            looks.append(protocol.name)
+            return protocol.probe(view)
+
+        return msgspec.structs.replace(protocol, probe=probe)
+
+    monkeypatch.setattr("dissect.detect.PROTOCOLS", tuple(counting(protocol) for protocol in PROTOCOLS))
+    pieces = list(MANY.values())
+    for case in (
+        "rabbitmq-stream/handshake_close_405.pcap",
+        "iggy/py080-basic.pcap",
+        "mewbase/java-nov2016.pcap",
+        "seastar-rpc/isolation.pcap",
+    ):
+        pieces += [
+            packet.raw[(tcp_offset(packet) or 0) + skip :] for packet in packets(ROOT / "golden" / case)[:60] for skip in (20, 32, 35)
+        ]
+    weighed = again = 0
+    for piece in pieces:
+        found = []
+        for afresh in (False, True):
+            detector = Detector((40_000, 50_000), False, 1 << 20)
+            if not piece or detector.add([Chunk(0, 0, piece, [0], [1], [1], [1], [0], [1])]) is not None:
+                break
+            if afresh:
+                detector._seen = None
+                detector.size = 0
+            before = len(looks)
+            found.append(detector.finish())
+            if afresh:
+                again += len(PROTOCOLS)
+            else:
+                weighed += len(looks) - before
+        assert found[:1] == found[1:]
+    assert again > 500
+    assert weighed < again / 2
+
+
+def test_a_conversation_of_one_byte_takes_little() -> None:
+    one = MADE["many conversations of one byte"](41 * 2_000)
+    inspector = Inspector([open_capture(BytesIO(one.file), name="made")], bare=True)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        assert inspector.take(next(open_capture(BytesIO(one.file), name="made").batches())) == []
+        held = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert held < 3_000 * one.conversations

@@ -182,6 +182,7 @@ class View(msgspec.Struct):
     """A conversation as detection sees it; `final` when no more bytes will come.
 
     `effort` bounds what a probe may do, and `known` holds what it found out that no further byte will change, under names of its own.
+    `hinges`: what is found would perhaps be another thing if `final` were, so that it is to be looked for again.
     """
 
     sides: tuple[SideView, SideView]
@@ -190,6 +191,12 @@ class View(msgspec.Struct):
     final: bool
     effort: Effort = msgspec.field(default_factory=Effort)
     known: dict[Any, Any] = msgspec.field(default_factory=dict)
+    hinges: bool = False
+
+    def ends(self) -> bool:
+        """Whether no more bytes will come; asked only where that makes a difference."""
+        self.hinges = True
+        return self.final
 
 
 class Protocol(msgspec.Struct, frozen=True):
@@ -361,6 +368,8 @@ class _Flow:
     def segment(self, position: int) -> int:
         """The index of the segment that holds `position` (the last one if it lies beyond)."""
         starts = self.starts
+        if len(starts) < 2:
+            return 0
         low, high = 0, len(starts)
         while high - low > 1:
             middle = (low + high) // 2

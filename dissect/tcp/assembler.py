@@ -350,8 +350,9 @@ class ByteStream:
         # (position, order of arrival, what, value, value)
         self.notes: list[tuple[int, int, str, int, int]] | None = None
         # Bytes released but not yet joined: (data, order, release, number, file, time_ns)
-        self.run: list[tuple[bytes, int, int, int, int, int]] = []
-        self.items: list[Any] = []
+        self.run: list[tuple[bytes, int, int, int, int, int]] | None = None
+        # Chunks and holes that were released and not yet handed on. (None where there are none: most conversations are at rest.)
+        self.items: list[Any] | None = None
 
     @property
     def top(self) -> int:
@@ -377,8 +378,18 @@ class ByteStream:
         if self.known < FIXED:
             self.known = FIXED
             self.origin = self.next
-        self.run.append((data, order, release, number, file, time_ns))
+        if self.run is None:
+            self.run = [(data, order, release, number, file, time_ns)]
+        else:
+            self.run.append((data, order, release, number, file, time_ns))
         self.next += len(data)
+
+    def put(self, item: Any) -> None:
+        """Have this handed on."""
+        if self.items is None:
+            self.items = [item]
+        else:
+            self.items.append(item)
 
     def hole(self, end: int, reason: Literal["lost", "cut"], release: int, mark: Mark) -> None:
         """Release a hole up to `end`."""
@@ -387,7 +398,7 @@ class ByteStream:
             self.origin = self.next
         self.flush()
         size = end - self.next
-        self.items.append(Hole(self.side, self.next - self.origin, size, reason, release, *mark))
+        self.put(Hole(self.side, self.next - self.origin, size, reason, release, *mark))
         if reason == "lost":
             self.count.lost += size
         else:
@@ -416,14 +427,14 @@ class ByteStream:
         start = self.next - len(data)
         notes, left = self.parted_notes(start, self.next) if self.notes else ((), self.notes)
         recent = self.latest(data, self.keep(self.next, self.acked))
-        self.items.append(Chunk(self.side, start - self.origin, data, starts, orders, releases, numbers, files, times, notes))
+        self.put(Chunk(self.side, start - self.origin, data, starts, orders, releases, numbers, files, times, notes))
         self.recent, self.notes = recent, left
-        self.run = []
+        self.run = None
 
     def flush_singly(self) -> tuple[str, int, Mark] | None:
         """Join the bytes released so far piece by piece, as an exception came when it was done at once: the one that raises it, if any
         does, as what it is, when, and with which packet. Those behind it are lost."""
-        run, end = self.run, self.next
+        run, end = self.run or [], self.next
         self.next -= sum(len(piece[0]) for piece in run)
         for piece in run:
             self.run = [piece]
@@ -431,7 +442,7 @@ class ByteStream:
             try:
                 self.flush()
             except Exception as error:
-                self.run, self.next = [], end
+                self.run, self.next = None, end
                 return bug(error), piece[2], (piece[1], *piece[3:])
         return None
 
@@ -679,7 +690,7 @@ class Assembler:
         for stream in self.streams:
             if stream.items:
                 items += stream.items
-                stream.items = []
+                stream.items = None
             stream.count.stream = stream.next - stream.origin
             if stream.known:
                 stream.count.first = (stream.base + stream.origin) & MASK

@@ -528,8 +528,8 @@ def _collect_singly(assembler: Assembler, what: str) -> list[Any]:
         found = stream.flush_singly()
         if found is not None:
             failed.append(found)
-        items += stream.items
-        stream.items = []
+        items += stream.items or ()
+        stream.items = None
     last = assembler.conversation.last
     assembler.fail(*min(failed, key=lambda one: one[1], default=(what, last[0], last)))
     assembler.collect()
@@ -738,7 +738,7 @@ class _Plain:
                 assembler.clock = latest
             if taken is not None:
                 item, stream.recent, stream.notes = taken
-                stream.items.append(item)
+                stream.put(item)
                 stream.next = stream.sent = stream.next + size
         assembler.conversation.last = assembler.conversation.latest = self._last[stretch]
         return True

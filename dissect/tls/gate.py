@@ -204,7 +204,9 @@ class Gate:
     def _hear(self, carried: Carried, items: list[Chunk | Hole], syn: bool) -> None:
         """Look at the first bytes of each side: TLS, or what a server of TLS says to others?"""
         chunks = [item for item in items if isinstance(item, Chunk)]
-        for chunk in sorted(chunks, key=lambda one: (one.releases[0], one.side)):
+        if len(chunks) > 1:
+            chunks.sort(key=lambda one: (one.releases[0], one.side))
+        for chunk in chunks:
             side = 1 << chunk.side
             if carried.heard & side:
                 continue

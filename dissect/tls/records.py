@@ -15,6 +15,8 @@ def sane(data: bytes, at: int) -> bool:
 
 def begins(data: bytes) -> bool | None:
     """Whether bytes begin a TLS connection, with a ClientHello or ServerHello; None: it may be, more bytes will tell."""
+    if data[:1] != b"\x16"[: len(data)]:
+        return False
     versions = range(5)
     pattern = ((MESSAGE,), (3,), versions, range(0x49), range(256), (1, 2), (0, 1), range(256), range(256), (3,), versions)
     if any(byte not in allowed for byte, allowed in zip(data, pattern, strict=False)):

@@ -65,7 +65,7 @@ def _long(view: View, client: int) -> Verdict | None:
             if kind is not None and kind in kinds:
                 evidence = f"{who} begins with a 256-byte header, command {kind} ({frames.FRAME_KINDS[kind]})"
                 return Verdict("iggy", 0.97, (evidence,), None, client, None, LONG)
-            if kind is None and view.final and len(data) >= 96 and side == client and not any(data[:48]):
+            if kind is None and len(data) >= 96 and side == client and not any(data[:48]) and view.ends():
                 evidence = f"{who} begins like a 256-byte header of which {len(data)} bytes were captured"
                 return Verdict("iggy", 0.6, (evidence,), None, client, None, LONG)
             if side == client:
@@ -107,7 +107,7 @@ def _classic(view: View, client: int) -> Verdict | None:
         confidence = 0.55
     else:
         confidence = 0.45
-    if view.ports[1 - client] == PORT and (weight >= 2 or view.final or answers):
+    if view.ports[1 - client] == PORT and (weight >= 2 or answers or view.ends()):
         confidence = max(confidence, 0.9 if answers or weight >= 3 else 0.6)
     evidence = [f"{requests.good} of {requests.frames} requests with a known code decode to the last byte"]
     if answers:

@@ -270,7 +270,7 @@ class StreamDissector(Dissector):
 
     def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
         client = None if self.client is None else side == self.client
-        return self.language.search(client, data, at, end, final, self.flows[side].effort)
+        return self.language.search(client, data, at, end, final, self.flows[side].effort)[:2]
 
     def lost(self, side: int) -> None:
         self.guard.lose()

@@ -33,7 +33,8 @@ SIZE_LIMIT = 64 << 20
 CHAIN = 3
 """So many sound frames in a row are certain, whatever comes behind them."""
 
-NO, MAYBE, YES = range(3)
+NO, MAYBE, LATER, YES = range(4)
+"""Whether frames begin somewhere. LATER: more bytes may show it, but without them none do."""
 
 SCANNED, READ, NUMBERS, ENTRY = 2, 16, 2, 24
 """What a byte costs in which `pattern` is looked for, and one in a frame that is read, or is but numbers; and each entry of Publish and
@@ -168,27 +169,31 @@ class Language:
         needed = self.forms[-1].size
         return any(layout in self.delivered and end - at >= self.before_entries(layout) + needed for layout in layouts)
 
-    def search(self, client: bool | None, data: bytes, at: int, end: int, final: bool, effort: Effort) -> tuple[bool, int]:
-        """(True, p): from p on frames certainly follow each other. (False, p): none begins before p, as far as effort was left."""
+    def search(self, client: bool | None, data: bytes, at: int, end: int, final: bool, effort: Effort) -> tuple[bool, int, bool]:
+        """(True, p): from p on frames certainly follow each other. (False, p): none begins before p, as far as effort was left. Then,
+        whether that might be another if this is not `final` and were."""
         if end - at < 8:
-            return False, end if final else at
+            return False, end if final else at, False
         tables = self.tables(client)
         keep = -1
+        hinges = False
         going = effort.spend(SCANNED * (end - at))
         for match in self.pattern.finditer(data, at, end):
             place = match.start()
             if not going:
                 # not looked at: the next look begins here
-                return False, end if final else keep if keep >= 0 else place
+                return False, end if final else keep if keep >= 0 else place, True
             answer = self.chain(tables, data, place, end, final, keep >= 0, effort)
             if answer == YES:
-                return True, place
-            if answer == MAYBE and keep < 0:
-                keep = place
+                return True, place, keep >= 0
+            if answer != NO:
+                hinges = hinges or answer == MAYBE
+                if keep < 0:
+                    keep = place
             going = effort.spend(3 * STEP)
         if final:
-            return False, end
-        return False, keep if keep >= 0 else max(at, end - 7)
+            return False, end, False
+        return False, keep if keep >= 0 else max(at, end - 7), hinges
 
     def chain(self, tables: tuple[Table, ...], data: bytes, at: int, end: int, final: bool, inside: bool, effort: Effort) -> int:
         """Whether frames begin at `at`; `inside`: an earlier candidate would cover it, so more is asked for.
@@ -210,9 +215,11 @@ class Language:
             if not length:
                 return NO
             if length > left:
-                if sound >= needed or (not inside and self.tells(layouts, data, at, end)):
+                if sound >= needed:
                     return YES
-                return NO if final else MAYBE
+                if self.tells(layouts, data, at, end):
+                    return NO if inside and final else MAYBE if inside else YES
+                return NO if final else MAYBE if sound else LATER
             effort.spend(2 * STEP)
             found = [self.is_sound(layout, data, at, at + length, effort) for layout in layouts]
             if not any(found):

@@ -60,7 +60,11 @@ def _probe(view: View, language: Language, protocol: str) -> Verdict | None:
     if places == (None, None):
         return None
     for client in (0,) if view.syn else (0, 1):
-        seen = (_look(view, 0, places[0], language, protocol, client == 0), _look(view, 1, places[1], language, protocol, client == 1))
+        one, two = places
+        seen = (
+            _NOTHING if one is None else _look(view, 0, one, language, protocol, client == 0),
+            _NOTHING if two is None else _look(view, 1, two, language, protocol, client == 1),
+        )
         if seen[0].wrong or seen[1].wrong:
             continue
         frames = seen[0].frames + seen[1].frames
@@ -118,9 +122,7 @@ def _place(view: View, number: int, language: Language, protocol: str) -> int | 
     return None
 
 
-def _look(view: View, number: int, place: int | None, language: Language, protocol: str, client: bool) -> Seen:
-    if place is None:
-        return _NOTHING
+def _look(view: View, number: int, place: int, language: Language, protocol: str, client: bool) -> Seen:
     side = view.sides[number]
     if side.from_start and side.runs[0][0] == 0:
         return _follow(side, 0, language, client, view.effort)
@@ -131,7 +133,8 @@ def _look(view: View, number: int, place: int | None, language: Language, protoc
         end = position + len(data)
         if end <= ruled_out:
             continue
-        found, at = language.search(client, data, max(0, ruled_out - position), len(data), view.final, view.effort)
+        found, at, hinges = language.search(client, data, max(0, ruled_out - position), len(data), view.final, view.effort)
+        view.hinges |= hinges
         if found:
             return _follow(side, position + at, language, client, view.effort)
         ruled_out = position + at if end == side.end else end

@@ -6,7 +6,7 @@ other at the same packet however the bytes came; afterwards each side is cut in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import takewhile
 from struct import Struct
 from typing import Any, ClassVar
@@ -163,7 +163,7 @@ class SeastarDissector(Dissector):
             agreed = self.agreed = (client, server, agree(client, server))
         return agreed[2]
 
-    def candidates(self, side: int, terms: Terms) -> list[Framing]:
+    def candidates(self, side: int, terms: Terms) -> tuple[Framing, ...]:
         """The framings that `side` may have."""
         role = None if self.client is None else side == self.client
         return terms.framings(role)
@@ -486,7 +486,7 @@ class SeastarDissector(Dissector):
         if certain and starts[:1] != [(at, index + 1 - first)]:
             starts.insert(0, (at, 1))
         missing = flow.missing if final else 0
-        candidates = self.candidates(side, self.terms()) if framing is None else [framing]
+        candidates = self.candidates(side, self.terms()) if framing is None else (framing,)
         possible = self.possible[side]
         going = flow.effort.spend(8 * STEP + 8 * len(starts))
         for start, segments in starts:
@@ -838,7 +838,7 @@ class SeastarDissector(Dissector):
         }
 
 
-def _told(spans: list[Span], layouts: list[str], negotiated: dict[str, Any] | None, size: int) -> list[Span]:
+def _told(spans: list[Span], layouts: Sequence[str], negotiated: dict[str, Any] | None, size: int) -> list[Span]:
     """The spans with ids as people know them, and with what is in force behind the records that tell it."""
     ids = ("connection_id", "stream_parent")
     spans = [span._replace(label=connection_text(span.value)) if span.name in ids and type(span.value) is int else span for span in spans]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Set
+from functools import lru_cache
 from itertools import product
 from struct import Struct
 from typing import Final, Literal, NamedTuple
@@ -137,33 +138,13 @@ class Terms(NamedTuple):
     durations: tuple[bool, ...]
     codecs: tuple[str | None, ...]
 
-    def layouts(self) -> list[str]:
+    def layouts(self) -> tuple[str, ...]:
         """Names of what may be in force, as `-d` takes them."""
-        found = []
-        for connection, timeout, duration, codec in product(*self):
-            parts: list[str] = [connection]
-            if connection == "rpc":
-                parts += ["timeout"] * timeout + ["duration"] * duration
-            if codec is not None:
-                parts.append(codec.lower())
-            found.append("+".join(parts))
-        return list(dict.fromkeys(found))
+        return _layouts(self) if _OURS.issuperset(self.codecs) else _layouts.__wrapped__(self)
 
-    def framings(self, client: bool | None) -> list[Framing]:
+    def framings(self, client: bool | None) -> tuple[Framing, ...]:
         """The framings possible for a side that is the client, the server, or either (None); the surest to recognise first."""
-        found: list[Framing] = []
-        for codec in sorted(self.codecs, key=lambda name: name is None):
-            if codec is not None and codec not in OPENED:
-                found.append(Framing("sealed", False, codec))
-                continue
-            if "rpc" in self.connections:
-                if client is not False:
-                    found += [Framing("request", extra, codec) for extra in sorted(self.timeouts, reverse=True)]
-                if client is not True:
-                    found += [Framing("response", extra, codec) for extra in sorted(self.durations, reverse=True)]
-        if "stream" in self.connections:
-            found += [Framing("stream", False, codec) for codec in self.codecs if codec is None or codec in OPENED]
-        return found
+        return _framings(self, client) if _OURS.issuperset(self.codecs) else _framings.__wrapped__(self, client)
 
     def narrowed(self, framing: Framing) -> Terms:
         """What is left when one side is framed like this."""
@@ -177,6 +158,40 @@ class Terms(NamedTuple):
                 return Terms(("stream",), (False,), (False,), codecs)
             case "sealed":
                 return self._replace(codecs=codecs)
+
+
+_OURS = frozenset((None, *OPENED))
+"""There are few terms with these codecs alone, and every connection asks for them; other names are anybody's, and not remembered."""
+
+
+@lru_cache(256)
+def _layouts(terms: Terms) -> tuple[str, ...]:
+    found = []
+    for connection, timeout, duration, codec in product(*terms):
+        parts: list[str] = [connection]
+        if connection == "rpc":
+            parts += ["timeout"] * timeout + ["duration"] * duration
+        if codec is not None:
+            parts.append(codec.lower())
+        found.append("+".join(parts))
+    return tuple(dict.fromkeys(found))
+
+
+@lru_cache(256)
+def _framings(terms: Terms, client: bool | None) -> tuple[Framing, ...]:
+    found: list[Framing] = []
+    for codec in sorted(terms.codecs, key=lambda name: name is None):
+        if codec is not None and codec not in OPENED:
+            found.append(Framing("sealed", False, codec))
+            continue
+        if "rpc" in terms.connections:
+            if client is not False:
+                found += [Framing("request", extra, codec) for extra in sorted(terms.timeouts, reverse=True)]
+            if client is not True:
+                found += [Framing("response", extra, codec) for extra in sorted(terms.durations, reverse=True)]
+    if "stream" in terms.connections:
+        found += [Framing("stream", False, codec) for codec in terms.codecs if codec is None or codec in OPENED]
+    return tuple(found)
 
 
 UNKNOWN = Terms(("rpc",), (False, True), (False, True), (LZ4, LZ4_FRAGMENTED, None))

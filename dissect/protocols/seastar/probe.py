@@ -81,7 +81,8 @@ def _guess(view: View) -> Verdict | None:
     else:
         side, framing, chain = found[0]
         silent = not view.sides[1 - side].runs
-        if chain.frames < (2 if chain.proof else CHAIN if silent else ALONE) and not (silent and view.final and framing.kind == "request"):
+        few = chain.frames < (2 if chain.proof else CHAIN if silent else ALONE)
+        if few and not (silent and framing.kind == "request" and view.ends()):
             return None
     evidence = tuple(
         f"no negotiation, but {one.frames} frames chain as {kind} from the start of a segment to the end of one" for _, kind, one in found
@@ -102,7 +103,7 @@ def _chain(view: View, number: int) -> tuple[Framing, Fit] | None:
     for index, (position, data) in enumerate(side.runs):
         starts = side.segments if index == 0 else [0]
         end = len(data)
-        first = 0 if view.final else max(0, len(starts) - LATEST)
+        first = 0 if len(starts) <= LATEST or view.ends() else len(starts) - LATEST
         effort.spend(8 * (len(starts) - first))
         for segment in range(first, len(starts)):
             start = starts[segment]
