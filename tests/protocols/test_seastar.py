@@ -962,6 +962,40 @@ def test_after_a_hole_over_a_header_reading_goes_on_at_a_segment() -> None:
     ]
 
 
+def test_after_a_hole_reading_goes_on_in_the_middle_of_a_segment() -> None:
+    lost = request(2, b"lost")
+    frames = [request(number, b"x" * number) for number in range(3, 10)]
+    rest = b"".join(frames)
+    for cut, wanted in (
+        (len(rest), range(3, 10)),
+        (len(b"".join(frames[:5])) + 30, range(3, 10)),
+        (len(b"".join(frames[:5])) + 9, range(3, 10)),
+    ):
+        # what is behind the hole is whole at the end of a segment, or enough of it to be no chance
+        pieces: list[Event] = [(0, lost[-3:] + rest[:cut]), *([(0, rest[cut:])] if rest[cut:] else [])]
+        events = opened((0, request(1)), (0, lost[:9]), (0, len(lost) - 12), *pieces)
+        records = read(events)
+        assert [record.id for record in records if isinstance(record, Message)][2:] == [1, *wanted]
+        assert [(gap.reason, gap.size) for gap in records if isinstance(gap, Gap)] == [
+            ("skipped", 9),
+            ("lost", len(lost) - 12),
+            ("skipped", 3),
+        ]
+        assert encoded(records) == encoded(read(events, bulk=True))
+    answers = [response(number, b"y") for number in (4, 2, 3)]
+    events = opened((0, request(1) + lost + rest), (1, response(1)[:5]), (1, 11), (1, b"".join([b"tail", *answers])))
+    found = [record for record in read(events) if isinstance(record, Message) and record.sender == "server"]
+    assert [one.id for one in found][1:] == [4, 2, 3]
+
+
+def test_what_happens_to_look_like_a_frame_behind_a_hole_is_none() -> None:
+    lost = request(2, b"lost")
+    inner = request(5, b"inner") + request(6, b"and another")
+    for body in (request(5, b"once"), inner + b"more", bytes(400), pack("<Q", 3) * 50, inner + bytes(31)):
+        events = opened((0, request(1)), (0, lost[:9]), (0, len(lost) - 9), (0, b"any" + body))
+        assert [record.id for record in read(events) if isinstance(record, Message)][2:] == [1]
+
+
 def test_one_frame_with_a_large_id_is_not_enough_where_no_id_is_known() -> None:
     events = opened((0, request(1)[:9]), (0, 19), (0, request(3 << 24, b"by chance")), (0, request(7, b"true")), (0, request(8)))
     records = read(events)

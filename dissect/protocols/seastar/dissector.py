@@ -53,6 +53,7 @@ from dissect.protocols.seastar.framing import (
     Terms,
     agree,
     fit,
+    inside,
     likely,
     needed,
     plausible,
@@ -95,6 +96,9 @@ _MODES = {
     ("stream", False): _STREAM,
     ("sealed", False): _SEALED,
 }
+
+LATEST = 4
+"""In so many segments frames are looked for that begin anywhere."""
 
 _EXPECTED, _SEEN, _MISSED = range(3)
 """A side's negotiation frame: may still come, was there (whole or not), will not come."""
@@ -516,6 +520,13 @@ class SeastarDissector(Dissector):
                     self._settle()
                 self.strict[side] = True
                 return True, start
+        if framing is not None and going and self.inferred[side] is None:
+            # Who sends one message after the other begins few of them with a segment
+            begin = max(at, flow.starts[max(index - LATEST + 1, 0)] - base)
+            place = inside(framing, data, begin, end, self.last_ids[side], flow.effort)
+            if place is not None:
+                self.strict[side] = True
+                return True, place
         behind = flow.starts[index - FAR + 2] - base if index >= FAR - 1 else at
         keep = max(at, behind)
         for position in [one for one in possible if one < base + keep and not (certain and one == begins)]:

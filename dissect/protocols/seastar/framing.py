@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import lru_cache
 from itertools import product
+from re import DOTALL, compile
 from struct import Struct
 from typing import Final, Literal, NamedTuple
 
@@ -58,6 +59,10 @@ EXCEPTION_KINDS = 2
 NEAR, FAR = 4, 64
 """Segments that a chain of two frames spans at most where the framing is a guess, and one of three."""
 LARGE_SEGMENT = 256
+CERTAIN, IN_TURN = 3, 4
+"""Frames that are certain wherever they begin, where the last ends with a segment, and where it does not."""
+SCANNED = 4
+"""What a byte costs in which headers are looked for."""
 NEVER = 1 << 62
 
 FEATURES_KEPT, ALGORITHMS_KEPT = 256, 64
@@ -207,6 +212,15 @@ FORCED: dict[str, Terms] = {
     for name in terms.layouts()
 }
 """Layouts that can be asked for, by name."""
+
+
+_HEADS = {
+    Framing("request", True, None): compile(rb"(?=.{5}\0{3}.{4}\0{4}.{4}\0{4}.{3}\0)", DOTALL),
+    Framing("request", False, None): compile(rb"(?=.{4}\0{4}.{4}\0{4}.{3}\0)", DOTALL),
+    Framing("response", True, None): compile(rb"(?=.{4}(?:\0{4}|\xff{4}).{3}\0)", DOTALL),
+    Framing("response", False, None): compile(rb"(?=.{4}(?:\0{4}|\xff{4}).{3}\0)", DOTALL),
+}
+"""What finds the headers of plain frames, of sizes below 16 MiB: timeout, verb and msg_id are small numbers of 64 bits."""
 
 
 def agree(client: Offer | None, server: Offer | None) -> Terms:
@@ -399,6 +413,31 @@ def fit(
         if frames >= need or (proof and proof_will_do and need < NEVER):
             return Fit(after, frames, proof, first, last or 0)
         at = after
+    return None
+
+
+def inside(framing: Framing, data: bytes, at: int, end: int, previous: int | None, effort: Effort) -> int | None:
+    """The first place in data[at:end], be it in the middle of a segment, from which plain frames of a framing that is certain follow each
+    other to `end`, or so many requests in turn that it can be no chance. `previous`: the msg_id that this side sent last."""
+    heads = _HEADS.get(framing)
+    if heads is None or not effort.spend(SCANNED * (end - at)):
+        return None
+    kind, extra, _ = framing
+    for match in heads.finditer(data, at, end):
+        start = place = match.start()
+        last, seen = previous, set[int]()
+        while place < end:
+            if not effort.spend(STEP):
+                return None
+            head = _head(kind, extra, data, place, end, last, seen, False)
+            if head is None or place + head[0] > end:
+                break
+            place, last = place + head[0], head[1] or last
+            seen.add(abs(head[1]))
+        # Behind the last one there is nothing, or the beginning of another
+        ends = place == end or (kind == "request" and (head is not None or end - place < framing.header))
+        if ends and len(seen) >= (IN_TURN if place < end else CERTAIN if previous is None else CERTAIN - 1):
+            return start
     return None
 
 
