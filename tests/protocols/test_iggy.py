@@ -664,6 +664,23 @@ def test_a_request_and_an_answer_that_are_lost_close_together_make_no_wrong_pair
             assert whole[response][0] == asked
 
 
+def test_an_answer_that_is_cut_keeps_what_there_is_of_it() -> None:
+    """Also where it may have no body at all."""
+    found = packets(GOLDEN / "py080-basic.pcap")
+    said = {snap: answers_of([one._replace(raw=one.raw[:snap]) for one in found]) for snap in (180, 1 << 20)}
+    assert said[180].keys() == said[1 << 20].keys()
+    cut = [(one, said[1 << 20][key]) for key, one in said[180].items() if one.fault is not None]
+    assert {one.name for one, _ in cut} >= {"get_topic", "poll_messages"}
+    for one, whole in cut:
+        assert one.name == whole.name
+        assert [*one.fields] == [*whole.fields][: len(one.fields)]
+
+
+def answers_of(found: list[Packet]) -> dict[tuple[int, str, int], Message]:
+    said = Inspector([open_capture(capture(found))]).records()
+    return {(one.conversation, one.src, one.position): one for one in said if isinstance(one, Message) and one.kind == "response"}
+
+
 def test_after_a_loss_an_answer_waits_for_what_the_client_sends_next() -> None:
     """Bytes of both sides are missing: the answer is that to the request that is not here."""
     before: list[Event] = [(CLIENT, request(201)), (SERVER, 30), (SERVER, OK)]

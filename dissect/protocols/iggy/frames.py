@@ -150,9 +150,11 @@ class Table:
         best: tuple[int, int, Layout, Walked] | None = None
         for layout in self.layouts:
             walked = walk(layout, data, start, end, style, missing)
-            if walked.fault is not None:
-                rank = (2, -walked.fault.offset)
-            elif "trailing" in walked.fields:
+            fault, over = walked.fault, "trailing" in walked.fields
+            if fault is not None and not (over and missing is not None):
+                # a form that goes on where bytes are missing is as it should be, one that ended before is not
+                rank = (0 if fault.reason == missing else 2, -fault.offset)
+            elif over:
                 rank = (1, sum(span.length for span in walked.spans if span.leaf and span.name == "trailing" and not span.depth))
             else:
                 return layout, walked
