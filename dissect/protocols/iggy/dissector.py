@@ -556,7 +556,7 @@ class IggyDissector(Dissector):
         while self.unsure and self.early and self.early[0][1] < cut[1]:
             self._place_early(cut[0])
         self.at = cut
-        self._place(cut, self._ask(data, start, end, cut[1]))
+        self._place(cut, self._ask(data, start, end, cut[1], cut[13]))
         self.heard = max(self.heard, cut[1])
         self._stop_doubting(cut[0])
         # after a loss they go on waiting until every request that was sent before them is here
@@ -905,7 +905,7 @@ class IggyDissector(Dissector):
         self.unsure, self.firm = False, 0
         self.lost_room = 0
 
-    def _ask(self, data: bytes, start: int, end: int, order: int) -> Given:
+    def _ask(self, data: bytes, start: int, end: int, order: int, damage: Damage | None) -> Given:
         """Take a request in."""
         opened = self.open
         self._forget()
@@ -913,6 +913,8 @@ class IggyDissector(Dissector):
         self.orders[number] = order
         if self.long[self.client or 0]:
             operation, code = frames.operation_and_code(data, start, end)
+            if operation == REGISTER:
+                code = frames.registered_by(data, start, end, None if damage is None else damage.reason)
             client = data[start + 128 : start + 144]
             request = int.from_bytes(data[start + 168 : start + 176], "little")
             asked = Asked(number, code, operation, client, request)
@@ -1081,7 +1083,7 @@ class IggyDissector(Dissector):
                 quick = self._quick_ask(side, data, start, end) if asks else self._quick_answer(side, data, start, end)
                 if quick is not None:
                     return quick
-            given = self._ask(data, start, end, self.orders[self.number + 1]) if asks else self._answer(data, start, end, 0)
+            given = self._ask(data, start, end, self.orders[self.number + 1], damage) if asks else self._answer(data, start, end, 0)
         else:
             self.given = None
         layout = self.layout

@@ -317,6 +317,12 @@ def operation_and_code(data: bytes, start: int, end: int) -> tuple[int | None, i
     return operation, None
 
 
+def registered_by(data: bytes, start: int, end: int, missing: str | None) -> int:
+    """The command of a request of operation 1: only its form tells. All layouts have the same ones behind headers of the same size."""
+    form, _ = _long_ask(40, REGISTER, "V2", "V1").walk(data, start, end, Style(), missing)
+    return int(form.key)  # type: ignore[arg-type]
+
+
 def request_header(layout: str, data: bytes, start: int, end: int) -> str:
     """Which of LONG_REQUESTS a request of this layout has."""
     if layout != "V1":
