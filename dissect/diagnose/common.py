@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import msgspec
@@ -480,20 +480,25 @@ class Failed(msgspec.Struct):
         if len(self.packets) < EVIDENCE:
             self.packets += finding.packets[-1:]
 
-    def rule_name(self, name: str) -> str:
-        """With the protocol before it, unless there is one."""
-        return name if "." in name else f"{self.protocol}.{name}"
-
     def evidence(self, cause: str) -> Told:
         return Told(cause, tuple(self.messages), tuple(self.packets))
 
 
+class Overview(NamedTuple):
+    """What several conversations tell: all troubles that are not mere notes, the findings that send clients to other endpoints by these,
+    and the endpoints that somebody connected to."""
+
+    failed: list[Failed]
+    sent: dict[tuple[str, ...], Finding]
+    dialled: dict[str, None]
+
+
 class Across(NamedTuple):
-    """A rule about several conversations: gets all troubles that are not mere notes."""
+    """A rule about several conversations: returns each finding with one that it takes client, server and protocol from."""
 
     name: str
     severity: Severity
-    tell: Callable[[Iterable[Failed]], Iterator[tuple[Told, Failed]]]
+    tell: Callable[[Overview], Iterator[tuple[Told, Failed | Finding]]]
     advice: str
 
 
@@ -503,15 +508,15 @@ SAME = 3
 _TCP_ENDS = ("tcp.refused", "tcp.unanswered", "tcp.reset-in-handshake")
 
 
-def _everybody(failed: Iterable[Failed]) -> Iterator[tuple[Told, Failed]]:
-    for one in failed:
+def _everybody(seen: Overview) -> Iterator[tuple[Told, Failed | Finding]]:
+    for one in seen.failed:
         if one.rule in _TCP_ENDS and one.conversations >= SAME and len(one.hosts) > 1:
             verb = "leaves everybody without an answer" if one.rule == "tcp.unanswered" else "turns everybody away"
             yield one.evidence(f"{one.server} {verb}: {one.conversations:,} connections of {len(one.hosts)} clients"), one
 
 
-def _retries(failed: Iterable[Failed]) -> Iterator[tuple[Told, Failed]]:
-    for one in failed:
+def _retries(seen: Overview) -> Iterator[tuple[Told, Failed | Finding]]:
+    for one in seen.failed:
         if one.severity != ERROR:
             continue
         for host, times in one.hosts.items():
@@ -527,13 +532,39 @@ def _retries(failed: Iterable[Failed]) -> Iterator[tuple[Told, Failed]]:
                 break
 
 
-def _same(failed: Iterable[Failed]) -> Iterator[tuple[Told, Failed]]:
-    for one in failed:
+def _same(seen: Overview) -> Iterator[tuple[Told, Failed | Finding]]:
+    for one in seen.failed:
         if one.conversations >= SAME and (one.severity != ERROR or max(one.hosts.values(), default=0) < SAME) and one.rule not in _TCP_ENDS:
             yield one.evidence(f"the same in {one.conversations:,} conversations with {one.server}: {one.cause}"), one
 
 
+def _unreachable(seen: Overview) -> Iterator[tuple[Told, Failed | Finding]]:
+    """Clients are sent where nobody answers."""
+    for places, finding in seen.sent.items():
+        for one in seen.failed:
+            if one.server in places and one.rule in _TCP_ENDS:
+                cause = f"clients are sent to {one.server}, where they do not get through: {one.cause}"
+                yield Told(cause, (*finding.messages, *one.messages), (*finding.packets, *one.packets)), finding
+                break
+
+
+def _never_dialled(seen: Overview) -> Iterator[tuple[Told, Failed | Finding]]:
+    for places, finding in seen.sent.items():
+        if not any(place in seen.dialled for place in places):
+            cause = f"clients are sent to {some(places)}, and no connection to there is in the capture"
+            yield Told(cause, tuple(finding.messages), tuple(finding.packets)), finding
+
+
 ACROSS: tuple[Across, ...] = (
+    Across(
+        "advertised-unreachable",
+        ERROR,
+        _unreachable,
+        "Let the server advertise a host and port that clients reach, and look whether a firewall is in the way.",
+    ),
+    Across(
+        "advertised-not-dialled", NOTE, _never_dialled, "Look whether the client can resolve and reach this place, or capture there, too."
+    ),
     Across("tcp.turns-everybody-away", ERROR, _everybody, "Look at the server first: no client gets through."),
     Across("retry-loop", ERROR, _retries, "Mend the cause that is named, and let the client wait longer from one attempt to the next."),
     Across("again-and-again", WARNING, _same, "Look at what these clients have in common: a configuration, a version, a stream."),

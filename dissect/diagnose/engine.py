@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dissect.diagnose.common import ACROSS, COMMON, PLAIN, Failed
+from dissect.diagnose.common import ACROSS, COMMON, PLAIN, Failed, Overview
 from dissect.diagnose.families import FAMILIES
 from dissect.diagnose.rules import (
     ANY,
@@ -43,6 +43,9 @@ PENDING = 16
 
 ACROSS_KEPT = 4_096
 """So many different troubles are counted over all conversations."""
+
+PLACES_KEPT = 256
+"""So many places that clients are sent to are looked for."""
 
 SUMMARIES_KEPT = 100_000
 
@@ -76,6 +79,8 @@ class Diagnoser:
         self._numbers = 0
         self._last_ns = 0
         self._failed: dict[tuple[Hashable, ...], Failed] = {}
+        self._sent: dict[tuple[str, ...], Finding] = {}
+        self._dialled: dict[str, None] = {}
         self._families = {name: family for family in FAMILIES for name in family.protocols}
         self._rules = {family: _by_record(family) for family in {PLAIN, *FAMILIES}}
 
@@ -102,24 +107,16 @@ class Diagnoser:
     def finish(self) -> list[Record]:
         """What all conversations together tell."""
         out: list[Record] = []
+        seen = Overview(list(self._failed.values()), self._sent, self._dialled)
+        now = rfc3339(self._last_ns)
         for rule in ACROSS:
             try:
-                for told, one in rule.tell(self._failed.values()):
-                    head = (rfc3339(self._last_ns), self._last_ns, None, one.client or "", one.server or "", None, one.protocol)
-                    self._add(
-                        out,
-                        Finding(
-                            1,
-                            0,
-                            *head,
-                            one.rule_name(rule.name),
-                            told.severity or rule.severity,
-                            told.cause,
-                            rule.advice,
-                            list((told.messages or ())[:EVIDENCE]),
-                            list((told.packets or ())[:EVIDENCE]),
-                        ),
-                    )
+                for told, one in rule.tell(seen):
+                    name = rule.name if "." in rule.name else f"{one.protocol}.{rule.name}"
+                    client, server = (one.client, one.server) if isinstance(one, Failed) else (one.dst, one.src)
+                    head = (1, 0, now, self._last_ns, None, client or "", server or "", None, one.protocol, name)
+                    evidence = [list((each or ())[:EVIDENCE]) for each in (told.messages, told.packets)]
+                    self._add(out, Finding(*head, told.severity or rule.severity, told.cause, told.advice or rule.advice, *evidence))
             except Exception as error:
                 self._report(bug(error), None)
         return out
@@ -175,6 +172,8 @@ class Diagnoser:
             talk.client, talk.server = closed.endpoints[closed.client], closed.endpoints[1 - closed.client]
         else:
             talk.client, talk.server = talk.client or closed.endpoints[0], talk.server or closed.endpoints[1]
+        if len(self._dialled) < ACROSS_KEPT:
+            self._dialled[talk.server] = None
         for message, request, refusal in talk.pending:
             self._tell_refusal(talk, message, request, refusal, closed, out)
         talk.pending.clear()
@@ -252,6 +251,8 @@ class Diagnoser:
             list((marks or ())[:EVIDENCE]),
         )
         self._add(out, finding)
+        if told.places and len(self._sent) < PLACES_KEPT:
+            self._sent.setdefault(told.places, finding)
         if talk.worst is None or SEVERITIES.index(severity) < SEVERITIES.index(talk.worst.severity):
             talk.worst = finding
         if severity != NOTE:

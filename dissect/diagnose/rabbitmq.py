@@ -47,6 +47,12 @@ LOST_NS = 10_000_000_000
 
 NO_LEADER = 0xFFFF
 
+PLACES = 16
+"""So many brokers of one response are looked for."""
+
+TEXTS = ("publisher_reference", "reference", "stream", "super_stream", "virtual_host", "mechanism", "routing_key", "name", "closing_reason")
+"""Fields that must not be null."""
+
 FRAME_MAX_NONE = 1 << 62
 
 EXPECTED = frozenset(
@@ -100,6 +106,7 @@ class Memo(msgspec.Struct):
     vhost: str | None = None
     server: str = "the server"
     frame_max: int = BEFORE_TUNE
+    tuned: bool = False
     tune: tuple[int, int] | None = None
     """What the server offered: frame size and heartbeat."""
     heartbeat_ns: int = 0
@@ -179,8 +186,10 @@ def _too_large(talk: Talk, message: Message) -> Told | None:
     limit, size = talk.memo.frame_max, message.size - 4
     if size <= limit or not talk.begun:
         return None
-    agreed = f"the agreed {limit:,}" if talk.memo.tune is not None and limit != BEFORE_TUNE else f"the {limit:,} that hold before Tune"
-    return Told(f"{message.name} of the {message.sender or 'sender'} has {size:,} bytes, more than {agreed}", key=(message.sender, limit))
+    agreed = f"the agreed {limit:,}" if talk.memo.tuned else f"the {limit:,} that hold before Tune"
+    cause = f"{message.name} of the {message.sender or 'sender'} has {size:,} bytes, more than {agreed}"
+    # Servers do not hold what they deliver to it
+    return Told(cause, severity=NOTE if message.sender == "server" else None, key=(message.sender, limit))
 
 
 def _closing(talk: Talk, message: Message) -> Told | None:
@@ -245,10 +254,13 @@ def _silent(talk: Talk, side: int, now_ns: int, when: str, message: Message | No
     )
 
 
-def _null(talk: Talk, message: Message) -> str | None:
-    for note in message.notes:
-        if " is null" in note and "servers" in note:
-            return note
+def _null(talk: Talk, message: Message) -> Told | None:
+    if message.sender == "server" or message.fault is not None:
+        return None
+    for name in TEXTS:
+        if message.fields.get(name, "") is None:
+            cause = f"the {name.replace('_', ' ')} of {message.name} is null, which servers take for a damaged frame: they close"
+            return Told(cause, key=(message.name, name))
     return None
 
 
@@ -438,8 +450,9 @@ def _elsewhere(talk: Talk, message: Message, places: list[tuple[Any, Any]]) -> T
     host = host.strip("[]")
     if not places or any(str(one[1]) == port and (str(one[0]) == host or not _is_address(str(one[0]))) for one in places):
         return None
-    there = some(f"{one[0]}:{one[1]}" for one in places)
-    return Told(f"the server sends clients to {there}, while this one is connected to {message.src}", key=there)
+    named = tuple(dict.fromkeys(f"[{one[0]}]:{one[1]}" if ":" in str(one[0]) else f"{one[0]}:{one[1]}" for one in places[:PLACES]))
+    cause = f"the server sends clients to {some(named)}, while this one is connected to {message.src}"
+    return Told(cause, key=named, places=named)
 
 
 def _is_address(text: str) -> bool:
@@ -513,7 +526,7 @@ def _tuned(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> 
     if message.kind == "request":
         memo.tune = size, beat
     else:
-        memo.frame_max = size or FRAME_MAX_NONE
+        memo.tuned, memo.frame_max = True, size or FRAME_MAX_NONE
         memo.heartbeat_ns = beat * 1_000_000_000
 
 

@@ -40,6 +40,8 @@ class Told(NamedTuple):
     severity: Severity | None = None
     advice: str | None = None
     key: Hashable = None
+    places: tuple[str, ...] = ()
+    """Endpoints that the client is sent to, which are looked for in the other conversations."""
 
 
 class Rule(NamedTuple):

@@ -56,8 +56,8 @@ class Findings:
         return every
 
 
-def finding_lines(one: Finding, columns: int, palette: Palette, conversations: Sequence[int] = ()) -> list[str]:
-    """A finding in lines of so many columns: severity and rule, where, cause, advice."""
+def finding_lines(one: Finding, columns: int, palette: Palette, conversations: Sequence[int] = (), advised: bool = False) -> list[str]:
+    """A finding in lines of so many columns: severity and rule, where, cause, and advice unless it was given already (`advised`)."""
     colour = {"error": palette.bad, "warning": palette.warn}.get(one.severity, palette.dim)
     where = [] if one.conversation is None else [f"conversation {one.conversation}"]
     if len(conversations) > 1:
@@ -75,7 +75,7 @@ def finding_lines(one: Finding, columns: int, palette: Palette, conversations: S
         lines = [f"{colour}{head}{palette.reset}"]
     indent = " " * 9
     room = max(20, columns - len(indent))
-    for text, shade in ((place, palette.dim), (one.cause, palette.bold), (one.advice, "")):
+    for text, shade in ((place, palette.dim), (one.cause, palette.bold), ("" if advised else one.advice, "")):
         lines += [f"{indent}{shade}{line}{palette.reset if shade else ''}" for line in wrapped(visible(text), room)]
     return lines
 
@@ -109,8 +109,11 @@ def page(findings: Findings, summaries: Sequence[Summary], columns: int | None, 
     """All of it: findings first, then the conversations."""
     room = COLUMNS if columns is None else columns
     lines: list[str] = []
+    advised: set[tuple[str, str]] = set()
     for same in findings.ordered():
-        lines += [*finding_lines(same.finding, room, palette, same.conversations), ""]
+        given = (same.finding.rule, same.finding.advice)
+        lines += [*finding_lines(same.finding, room, palette, same.conversations, given in advised), ""]
+        advised.add(given)
     if findings.passed:
         lines += [f"and {findings.passed:,} more", ""]
     lines += conversation_lines(summaries, room, palette)

@@ -13,6 +13,8 @@ import pytest
 from cli.app import main
 from cli.exits import ExitCode
 from dissect.render.schema import schema
+from tests.capture.peers import Pair, capturing, free_port, needs_capture
+from tests.capture.peers import said as said_in
 from tests.cli.terminal import on_terminal
 
 ROOT = Path(__file__).parents[2]
@@ -91,3 +93,25 @@ def test_standard_input_and_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: 
     _, plain = on_terminal(["diagnose", FAILS], columns=60, environment={"NO_COLOR": "1"})
     assert "\x1b[" in coloured and "\x1b[" not in plain
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+
+
+@needs_capture
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_wrong_password_is_told_while_it_happens(form: str) -> None:
+    replayed = said_in(RABBIT / "wrong_password_405.pcap")
+    port = free_port()
+    more = ["--json"] if form == "json" else []
+    with capturing("diagnose", "-i", "lo", "-f", f"tcp port {port}", *more) as capture:
+        with Pair(port) as pair:
+            pair.replay(replayed)
+            # The connection is still there
+            line = capture.line()
+        code, out, err = capture.finish()
+    assert code == 0, err
+    assert "rabbitmq-stream.authentication-refused" in line
+    if form == "json":
+        assert json.loads(line)["severity"] == "error"
+        assert json.loads(out.splitlines()[-1])["facts"]["reached"] == "login"
+    else:
+        assert any(line.startswith("! 0  127.0.0.1:") for line in out.splitlines())
+    assert "found: 1 error" in err

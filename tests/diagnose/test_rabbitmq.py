@@ -1,0 +1,297 @@
+"""RabbitMQ Streams: each rule with a capture that raises it, beside one that differs as little as possible and does not."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from dissect.protocols.rabbitmq import layouts as rabbit
+from tests.capture.frames import SYN
+from tests.diagnose.talks import SECOND, Connection, capture, diagnosed, rules
+
+NAME = "rabbitmq-stream."
+
+
+def refused(layout: Any, code: int, answer: Any, **values: Any) -> Connection:
+    return Connection().ready().client(layout, **values).server(answer, response_code=code).goodbye()
+
+
+def login(code: int) -> Connection:
+    return Connection().greeted().server(rabbit.SASL_AUTHENTICATE_RESPONSE, response_code=code).fin(1)
+
+
+def opened(code: int) -> Connection:
+    return Connection().tuned().client(rabbit.OPEN, virtual_host="prod").server(rabbit.OPEN_RESPONSE, response_code=code).fin(1)
+
+
+def published(frames: int, confirmed: int, frame_max: int = 1 << 20, size: int = 10) -> Connection:
+    one = Connection().ready((frame_max, 60)).client(rabbit.DECLARE_PUBLISHER, publisher_id=1, publisher_reference="", stream="s")
+    one.server(rabbit.DECLARE_PUBLISHER_RESPONSE)
+    for ident in range(frames):
+        one.client(rabbit.PUBLISH, publisher_id=1, published_messages=entries(1, size, ident))
+    if confirmed:
+        one.server(rabbit.PUBLISH_CONFIRM, publisher_id=1, publishing_ids=list(range(confirmed)))
+    return one.goodbye()
+
+
+def entries(count: int, size: int = 10, first: int = 0) -> bytes:
+    """The messages of a Publish."""
+    return struct.pack(">i", count) + b"".join(struct.pack(">Qi", ident, size) + bytes(size) for ident in range(first, first + count))
+
+
+def chunk(first: int, records: int = 1, spoiled: bool = False) -> bytes:
+    body = b"\0\0\0\1x" * records
+    head = struct.pack(
+        ">BBHIqQQIIIB3x", 0x50, 0, records, records, 1_700_000_000_000, 1, first, zlib.crc32(body) ^ spoiled, len(body), 0, 0
+    )
+    return head + body
+
+
+def subscribed(credit: int, *chunks: bytes, properties: Any = ()) -> Connection:
+    one = (
+        Connection()
+        .ready()
+        .client(rabbit.SUBSCRIBE, subscription_id=3, stream="orders", offset_type=1, credit=credit, properties=list(properties))
+    )
+    one.server(rabbit.SUBSCRIBE_RESPONSE)
+    for each in chunks:
+        one.server(rabbit.DELIVER, subscription_id=3, chunk=each)
+    return one
+
+
+def tuned(answered: tuple[int, int]) -> Connection:
+    one = Connection().tuned((4096, 60), answered).client(rabbit.OPEN, virtual_host="/")
+    return one.server(rabbit.OPEN_RESPONSE, connection_properties=[]).goodbye()
+
+
+def versions(version: int) -> Connection:
+    one = Connection().ready().client(rabbit.EXCHANGE_COMMAND_VERSIONS, commands=[{"key": 2, "min_version": 1, "max_version": 2}])
+    one.server(rabbit.EXCHANGE_COMMAND_VERSIONS_RESPONSE, commands=[{"key": 2, "min_version": 1, "max_version": 1}])
+    layout = rabbit.PUBLISH if version == 1 else rabbit.PUBLISH_2
+    return one.client(layout, publisher_id=1, published_messages=entries(0)).goodbye()
+
+
+def silent(seconds: int, heartbeat: int = 2) -> Connection:
+    one = Connection().ready((1 << 20, heartbeat))
+    for _ in range(seconds):
+        one.wait(SECOND).server(rabbit.HEARTBEAT)
+    return one.client(rabbit.HEARTBEAT).goodbye()
+
+
+def metadata(host: str, port: int, leader: int = 0, code: int = 1) -> Connection:
+    one = Connection().ready().client(rabbit.METADATA, streams=["orders"])
+    one.server(
+        rabbit.METADATA_RESPONSE,
+        brokers=[{"reference": 0, "host": host, "port": port}],
+        stream_metadata=[{"stream_name": "orders", "response_code": code, "leader_reference": leader, "replicas_references": []}],
+    )
+    return one.goodbye()
+
+
+def changed(wait: int, answered: bool = False) -> Connection:
+    one = subscribed(9).server(rabbit.METADATA_UPDATE, code=6, stream="orders")
+    if answered:
+        one.client(rabbit.METADATA, streams=["orders"]).server(rabbit.METADATA_RESPONSE, brokers=[], stream_metadata=[])
+    return one.wait(wait * SECOND).reset(0)
+
+
+def asked(answered: bool) -> Connection:
+    one = subscribed(9).server(rabbit.CONSUMER_UPDATE, correlation_id=0, subscription_id=3, active=1)
+    if answered:
+        one.client(rabbit.CONSUMER_UPDATE_RESPONSE, correlation_id=0, offset_type=1)
+    return one.wait(60 * SECOND).goodbye() if answered else one.wait(60 * SECOND).reset(1)
+
+
+HUNGRY = chunk(0), chunk(1)
+
+CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
+    "wrong password": (lambda: login(8), "authentication-refused", "error"),
+    "right password": (lambda: Connection().ready().goodbye(), "authentication-refused", None),
+    "mechanism": (lambda: login(7), "mechanism-refused", "error"),
+    "SASL error": (lambda: login(9), "sasl-error", "error"),
+    "loopback": (lambda: login(11), "loopback-only-user", "error"),
+    "login cut off": (lambda: Connection().greeted().fin(1), "login-cut-off", "error"),
+    "virtual host": (lambda: opened(12), "virtual-host-refused", "error"),
+    "no Open behind Tune": (lambda: Connection().tuned().wait(9 * SECOND).fin(1), "handshake-incomplete", "error"),
+    "no Open behind Tune, by the client": (lambda: Connection().tuned().fin(0), "handshake-incomplete", "note"),
+    "Open is there": (lambda: Connection().ready().fin(1), "handshake-incomplete", None),
+    "no PeerProperties": (lambda: Connection().open().client(rabbit.SASL_HANDSHAKE).reset(1), "handshake-order", "error"),
+    "frame size raised": (lambda: tuned((8192, 60)), "frame-max-raised", "warning"),
+    "frame size without end": (lambda: tuned((0, 60)), "frame-max-raised", "warning"),
+    "frame size taken": (lambda: tuned((4096, 60)), "frame-max-raised", None),
+    "frame too large": (lambda: published(1, 1, 4096, 5000), "frame-too-large", "warning"),
+    "frame as large as may be": (lambda: published(1, 1, 4096, 4000), "frame-too-large", None),
+    "frame too large before Tune": (
+        lambda: (
+            Connection()
+            .open()
+            .client(rabbit.PEER_PROPERTIES, peer_properties=[{"key": "x", "value": "y" * 9000}])
+            .server(rabbit.PEER_PROPERTIES_RESPONSE, peer_properties=[])
+            .reset(0)
+        ),
+        "frame-too-large",
+        "warning",
+    ),
+    "Close without trouble": (lambda: Connection().ready().goodbye(), "closed-with-code", None),
+    "the server closes with a code": (
+        lambda: (
+            Connection()
+            .ready()
+            .client(rabbit.CREATE, stream="s", arguments=[])
+            .server(rabbit.CLOSE, correlation_id=1, closing_code=15, closing_reason="oops")
+            .fin(1)
+        ),
+        "closed-with-code",
+        "error",
+    ),
+    "version not stated": (lambda: versions(2), "unknown-command", "warning"),
+    "version stated": (lambda: versions(1), "unknown-command", None),
+    "silence": (lambda: silent(5), "silence", "warning"),
+    "a short silence": (lambda: silent(3), "silence", None),
+    "no heartbeats agreed": (lambda: silent(5, 0), "silence", None),
+    "confirms missing": (lambda: published(3, 1), "confirms-missing", "warning"),
+    "all confirmed": (lambda: published(3, 3), "confirms-missing", None),
+    "publisher id in use": (
+        lambda: (
+            published(0, 0)
+            and Connection()
+            .ready()
+            .client(rabbit.DECLARE_PUBLISHER, publisher_id=1, publisher_reference="", stream="s")
+            .server(rabbit.DECLARE_PUBLISHER_RESPONSE)
+            .client(rabbit.DECLARE_PUBLISHER, publisher_id=1, publisher_reference="", stream="s")
+            .server(rabbit.DECLARE_PUBLISHER_RESPONSE, response_code=17)
+            .goodbye()
+        ),
+        "id-in-use",
+        "warning",
+    ),
+    "publisher ids of their own": (
+        lambda: (
+            Connection()
+            .ready()
+            .client(rabbit.DECLARE_PUBLISHER, publisher_id=1, publisher_reference="", stream="s")
+            .server(rabbit.DECLARE_PUBLISHER_RESPONSE)
+            .client(rabbit.DELETE_PUBLISHER, publisher_id=1)
+            .server(rabbit.DELETE_PUBLISHER_RESPONSE)
+            .client(rabbit.DECLARE_PUBLISHER, publisher_id=1, publisher_reference="", stream="s")
+            .server(rabbit.DECLARE_PUBLISHER_RESPONSE)
+            .goodbye()
+        ),
+        "id-in-use",
+        None,
+    ),
+    "subscription id in use": (
+        lambda: refused(rabbit.SUBSCRIBE, 3, rabbit.SUBSCRIBE_RESPONSE, subscription_id=1, stream="s", offset_type=1, credit=1),
+        "id-in-use",
+        "warning",
+    ),
+    "publish error": (
+        lambda: published(1, 1) and _with_error(),
+        "publish-error",
+        "warning",
+    ),
+    "out of credit at the end": (lambda: subscribed(2, *HUNGRY).wait(5 * SECOND).goodbye(), "out-of-credit", "warning"),
+    "out of credit for a moment": (lambda: subscribed(2, *HUNGRY).goodbye(), "out-of-credit", "note"),
+    "credit left": (lambda: subscribed(3, *HUNGRY).wait(5 * SECOND).goodbye(), "out-of-credit", None),
+    "credit granted late": (
+        lambda: subscribed(2, *HUNGRY).wait(5 * SECOND).client(rabbit.CREDIT, subscription_id=3, credit=9).goodbye(),
+        "out-of-credit",
+        "warning",
+    ),
+    "credit granted at once": (
+        lambda: subscribed(2, *HUNGRY).client(rabbit.CREDIT, subscription_id=3, credit=9).wait(5 * SECOND).goodbye(),
+        "out-of-credit",
+        None,
+    ),
+    "unsubscribed when the credit was used": (
+        lambda: (
+            subscribed(2, *HUNGRY)
+            .client(rabbit.UNSUBSCRIBE, subscription_id=3)
+            .server(rabbit.UNSUBSCRIBE_RESPONSE)
+            .wait(5 * SECOND)
+            .goodbye()
+        ),
+        "out-of-credit",
+        None,
+    ),
+    "checksum": (lambda: subscribed(9, chunk(0, spoiled=True)).goodbye(), "chunk-checksum", "error"),
+    "right checksum": (lambda: subscribed(9, chunk(0)).goodbye(), "chunk-checksum", None),
+    "offsets again": (lambda: subscribed(9, chunk(0, 5), chunk(3)).goodbye(), "offsets", "warning"),
+    "offsets missing": (lambda: subscribed(9, chunk(0, 5), chunk(7)).goodbye(), "offsets", "note"),
+    "offsets in order": (lambda: subscribed(9, chunk(0, 5), chunk(5)).goodbye(), "offsets", None),
+    "offsets that a filter leaves out": (
+        lambda: subscribed(9, chunk(0, 5), chunk(7), properties=[{"key": "filter.0", "value": "a"}]).goodbye(),
+        "offsets",
+        None,
+    ),
+    "stream not available": (
+        lambda: refused(rabbit.CREATE, 6, rabbit.CREATE_RESPONSE, stream="s", arguments=[]),
+        "stream-not-available",
+        "warning",
+    ),
+    "no leader": (lambda: metadata("192.0.2.2", 5552, 0xFFFF), "no-leader", "warning"),
+    "a leader": (lambda: metadata("192.0.2.2", 5552), "no-leader", None),
+    "Metadata refused": (lambda: metadata("192.0.2.2", 5552, code=16), "refused", "warning"),
+    "Metadata of what is not there": (lambda: metadata("192.0.2.2", 5552, code=2), "refused", "note"),
+    "sent to another host": (lambda: metadata("10.1.1.1", 5552), "advertised-elsewhere", "note"),
+    "sent to another port": (lambda: metadata("192.0.2.2", 15552), "advertised-elsewhere", "note"),
+    "sent here": (lambda: metadata("192.0.2.2", 5552), "advertised-elsewhere", None),
+    "a change ignored": (lambda: changed(20), "stream-change-ignored", "warning"),
+    "a change heard": (lambda: changed(20, True), "stream-change-ignored", None),
+    "a change": (lambda: changed(1), "stream-changed", "note"),
+    "ConsumerUpdate without an answer": (lambda: asked(False), "server-request-unanswered", "warning"),
+    "ConsumerUpdate with one": (lambda: asked(True), "server-request-unanswered", None),
+    "null": (
+        lambda: Connection().ready().client(rabbit.DECLARE_PUBLISHER, publisher_id=1, publisher_reference=None, stream="s").reset(1),
+        "null-reference",
+        "warning",
+    ),
+}
+
+
+def _with_error() -> Connection:
+    one = Connection().ready().client(rabbit.DECLARE_PUBLISHER, publisher_id=1, publisher_reference="", stream="s")
+    one.server(rabbit.DECLARE_PUBLISHER_RESPONSE)
+    one.client(rabbit.PUBLISH, publisher_id=1, published_messages=entries(1, 1, 7))
+    return one.server(rabbit.PUBLISH_ERROR, publisher_id=1, publishing_errors=[{"publishing_id": 7, "code": 18}]).goodbye()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_rule_finds_what_it_is_for_and_nothing_else(case: str) -> None:
+    make, rule, severity = CASES[case]
+    assert rules(make()).get(NAME + rule) == severity
+
+
+@pytest.mark.parametrize(
+    ("end", "told"), [("ready", {}), ("refused", {"advertised-unreachable": "error"}), ("none", {"advertised-not-dialled": "note"})]
+)
+def test_places_that_clients_are_sent_to(end: str, told: dict[str, str]) -> None:
+    there = Connection(5 * SECOND, sport=40001, dport=5551)
+    if end == "ready":
+        there.ready().goodbye()
+    elif end == "refused":
+        there.segment(0, flags=SYN).reset(1)
+    others = [there] if there.packets else []
+    found = rules(metadata("192.0.2.2", 5551), *others)
+    assert found[NAME + "advertised-elsewhere"] == "note"
+    assert {rule: severity for rule, severity in found.items() if rule.startswith(NAME + "advertised-") and "else" not in rule} == {
+        NAME + rule: severity for rule, severity in told.items()
+    }
+
+
+def test_the_ledger_is_told() -> None:
+    (found,) = diagnosed(capture(subscribed(2, *HUNGRY).wait(5 * SECOND).goodbye()))[0]
+    assert "2 chunks were granted and 2 delivered" in found.cause and '"orders"' in found.cause
+    assert found.messages == [14]
+
+
+def test_the_command_before_a_close_is_named() -> None:
+    one = Connection().ready().client(rabbit.ROUTE, routing_key="k", super_stream="s")
+    one.server(rabbit.CLOSE, correlation_id=1, closing_code=13, closing_reason="unknown frame").fin(1)
+    found = diagnosed(capture(one))[0]
+    assert found[0].severity == "error"
+    assert "RabbitMQ 4.0.5 does not know Route (key 0x0018, version 1)" in found[0].cause
