@@ -18,6 +18,7 @@ from dissect.options import DEFAULTS, SETTINGS, Group, Options, Setting, members
 PANELS: dict[Group, str] = {
     "shown": SHOWN,
     "reading": READ,
+    "files": READ,
     "limits": LIMITS_PANEL,
     "totals": LIMITS_PANEL,
     "keys": LIMITS_PANEL,
@@ -25,6 +26,7 @@ PANELS: dict[Group, str] = {
 }
 
 READING = members("reading")
+FILES = members("files")
 LIMITS = members("limits", "totals", "keys")
 TIMES = members("live")
 

@@ -214,7 +214,7 @@ class Run:
             said = self._summary(table)
             self.tell()
             say(said)
-        for text in more:
+        for text in (*self._foreign(), *more):
             say(text)
         errors = self.errors + self.inspector.errors
         for error in errors:
@@ -224,6 +224,19 @@ class Run:
         if any(isinstance(error, MissingCodec) for error in errors):
             return ExitCode.USAGE
         return ExitCode.UNREADABLE if errors else ExitCode.INTERNAL if self.bugs.came else ExitCode.DONE
+
+    def _foreign(self) -> list[str]:
+        """That files disagree on what was said, as those of different networks do that use the same addresses."""
+        found = [one.tcp for one in self.inspector.conversations if one.tcp.foreign is not None]
+        if not found:
+            return []
+        first = min(found, key=lambda one: one.index)
+        files = " and ".join(self.readers[index].name for index in sorted({first.first[2], first.foreign or 0}))
+        others = f", and of {count(len(found) - 1, 'other')}" if len(found) > 1 else ""
+        return [
+            f"the bytes of conversation {first.index} ({' - '.join(first.endpoints)}){others} are not the same in {files}: "
+            "those that came first were kept; --separate reads each file as of a network of its own"
+        ]
 
     def _summary(self, table: bool) -> str:
         names = [reader.name for reader in self.readers]

@@ -109,7 +109,9 @@ class Selection:
         writer.secrets(keys)
         try:
             readers = run.again()
-            done = copy(readers, [reader.packets for reader in run.readers], inspector.counters.packets, pick, writer)
+            done = copy(
+                readers, [reader.packets for reader in run.readers], inspector.counters.packets, type(inspector.link)(), pick, writer
+            )
         finally:
             writer.finish()
         what = f"{done.packets:,} of {count(done.of, 'packet')}"

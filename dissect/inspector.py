@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from dissect.capture.files import part
-from dissect.capture.link import LinkParser
+from dissect.capture.link import LinkParser, SeparateFiles
 from dissect.capture.merge import merge
 from dissect.capture.pick import Flow
 from dissect.detect import BY_NAME, Detector, Suspicion, forced
@@ -172,7 +172,7 @@ class Inspector:
         self.errors: list[CaptureError] = []
         self.reports: list[Report] = []
         """What to tell of bugs of ours; whoever tells it empties this."""
-        self.link = LinkParser()
+        self.link = SeparateFiles() if self.options.separate else LinkParser()
         self.conversations: list[Tracked] = []
         self.past = Past()
         self.suspected: ConversationRow | None = None
@@ -485,10 +485,13 @@ class Inspector:
     def flows(self) -> Iterator[Flow]:
         """What tells the packets of each conversation; not after `age` has dropped some."""
         for tracked in self.conversations:
-            yield Flow(tracked.tcp.index, tracked.tcp.endpoints, tracked.tcp.first[0])
-        for index, key in self._tcp.bare():
-            bare = self._tcp.bare_delivery(key).conversation
-            yield Flow(index, bare.endpoints, bare.first[0])
+            yield self._flow(tracked.tcp)
+        for _, key in self._tcp.bare():
+            yield self._flow(self._tcp.bare_delivery(key).conversation)
+
+    def _flow(self, conversation: Conversation) -> Flow:
+        order, _, file, _ = conversation.first
+        return Flow(conversation.index, conversation.endpoints, order, file if self.options.separate else 0)
 
     def count(self) -> int:
         """How many conversations there are, those that `age` dropped among them."""

@@ -13,8 +13,9 @@ VALUES = 1_000_000
 """The usual limit on the values of one frame, over all its lists, entries, batches and unpacked parts, and on the values of one
 conversation that take no bytes of their own: elements of arrays whose type has no width."""
 
-Group = Literal["shown", "reading", "limits", "totals", "keys", "live"]
-"""Where an option belongs: what is shown, what is read, limits of one conversation and of all, keys of TLS, live capture alone."""
+Group = Literal["shown", "reading", "files", "limits", "totals", "keys", "live"]
+"""Where an option belongs: what is shown, what is read, how several files are, limits of one conversation and of all, keys of TLS, live
+capture alone."""
 
 Written = Literal["size", "count", "seconds", "choice", "rules", "list", "files", "flag"]
 """How a command line writes a value: `64M`; `1000`; `0.5`; one of some words; `tcp.port==N,PROTOCOL`; a file or the name of a list; files,
@@ -62,6 +63,9 @@ class Options:
     """(port, protocol, layout or None)"""
     verbs: Mapping[int, str] | None = _setting(
         None, "--verbs", "list", "reading", "names of Seastar RPC verbs: ScyllaDB's, or lines `number = name`", "scylla|FILE", ("scylla",)
+    )
+    separate: bool = _setting(
+        False, "--separate", "flag", "files", "each file is of a network of its own: connections do not go on in another"
     )
     keylog: tuple[str, ...] = _setting(
         (),

@@ -10,7 +10,7 @@ from cli.keys import key_logs
 from cli.live import LiveRun, Table, Wanted, check_without
 from cli.options import Colour, Files, Json, ReadFiles, Where, packet_limit
 from cli.output import columns, palette, write, write_text
-from cli.parameters import LIMITS, READING, TIMES, Members, gathers
+from cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
 from cli.run import Asked, Run, about, blocks
 from dissect.errors import Report
 from dissect.options import Options
@@ -33,7 +33,7 @@ def conversations(
     json: Json = False,
     where: Where = None,
     live: Wanted,
-    options: Annotated[Options, Members(*READING, *TIMES, *LIMITS)],
+    options: Annotated[Options, Members(*READING, *FILES, *TIMES, *LIMITS)],
     colour: Colour = "auto",
 ) -> int:
     """Who talked to whom, in which protocol, how sure that is, and how it went."""

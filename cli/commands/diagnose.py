@@ -12,7 +12,7 @@ from cli.keys import key_logs
 from cli.live import LiveRun, Wanted, check_without
 from cli.options import SHOWN, Colour, Files, Json, ReadFiles, Where, one_of, packet_limit
 from cli.output import columns, palette, say, write, write_text
-from cli.parameters import LIMITS, READING, TIMES, Members, gathers
+from cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
 from cli.run import Asked, Run, about, blocks, count
 from dissect.options import Options
 
@@ -42,7 +42,7 @@ def diagnose(
         ),
     ] = None,
     live: Wanted,
-    options: Annotated[Options, Members(*READING, *TIMES, *LIMITS)],
+    options: Annotated[Options, Members(*READING, *FILES, *TIMES, *LIMITS)],
     colour: Colour = "auto",
 ) -> int:
     """Why it does not work: what went wrong, and how far each connection got."""

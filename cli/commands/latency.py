@@ -14,7 +14,7 @@ from cli.live import REFRESH, LiveRun, Wanted, check_without
 from cli.options import LIMITS as LIMITS_PANEL
 from cli.options import SHOWN, Colour, Files, Json, ReadFiles, Where, nanoseconds, one_of, packet_limit, whole
 from cli.output import coloured, columns, palette, say, write, write_text
-from cli.parameters import LIMITS, READING, TIMES, Members, gathers
+from cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
 from cli.run import Asked, Run, about
 from dissect.errors import Report, UsageError, bug
 from dissect.options import Options
@@ -60,7 +60,7 @@ def latency(
     group_limit: Annotated[
         str, typer.Option("--group-limit", metavar="N", help="groups; what is beyond is counted together", rich_help_panel=LIMITS_PANEL)
     ] = "1000",
-    options: Annotated[Options, Members(*READING, *TIMES, *LIMITS)],
+    options: Annotated[Options, Members(*READING, *FILES, *TIMES, *LIMITS)],
     colour: Colour = "auto",
 ) -> int:
     """How long requests took, how many were refused or not answered, by command or whatever else."""

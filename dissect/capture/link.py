@@ -37,6 +37,9 @@ MAX_TAGS = 8
 
 U2 = np.dtype(">u2")
 
+UNUSED = slice(37, 40)
+"""Bytes of a flow (see `SegmentBatch`) that say nothing: the number of its network, where these are kept separate."""
+
 TCP_FIELDS = [
     ("sport", ">u2"),
     ("dport", ">u2"),
@@ -154,6 +157,10 @@ class LinkParser:
 
     def segments(self, batch: PacketBatch, first_order: int) -> SegmentBatch:
         """The TCP segments of a batch whose first packet has the order `first_order`."""
+        return self._parsed(batch, np.arange(first_order, first_order + len(batch), dtype=np.int64))
+
+    def _parsed(self, batch: PacketBatch, orders: Ints) -> SegmentBatch:
+        """The TCP segments of a batch whose packets have these orders."""
         counters = self.counters
         counters.packets += len(batch)
         ip, kind, place = _link(batch)
@@ -194,12 +201,12 @@ class LinkParser:
             counters.undecoded += unclear
             counters.not_tcp += len(kind) - known - unclear - int(np.count_nonzero(kind == DUPLICATE))
         if odd:
-            buffer, singles = self._row_by_row(batch, np.sort(np.concatenate(odd)), ip, room, sent, first_order)
+            buffer, singles = self._row_by_row(batch, np.sort(np.concatenate(odd)), ip, room, sent, orders)
             if singles is not None:
                 parts.append(singles)
-        return _join(batch, buffer, first_order, parts)
+        return _join(batch, buffer, orders, parts)
 
-    def _row_by_row(self, batch: PacketBatch, rows: Ints, ip: Ints, room: Ints, sent: Ints, first_order: int) -> tuple[bytes, Rows | None]:
+    def _row_by_row(self, batch: PacketBatch, rows: Ints, ip: Ints, room: Ints, sent: Ints, orders: Ints) -> tuple[bytes, Rows | None]:
         """The segments of odd packets, and the buffer with the reassembled datagrams appended."""
         # dpkt takes a tenth of the time to start, and most captures have no such packet
         from dissect.capture.odd import NOT_TCP, UNDECODED, WAITS, OddPackets, Traced, Unjoined
@@ -216,7 +223,7 @@ class LinkParser:
             start = int(ip[row])
             packet = buffer[start : start + int(room[row])]
             if self.pieces is not None:
-                self._odd.mark = first_order + row  # type: ignore[attr-defined]
+                self._odd.mark = int(orders[row])  # type: ignore[attr-defined]
             found = self._odd.packet(packet, int(sent[row]), int(batch.time_ns[row]))
             if found is NOT_TCP:
                 counters.not_tcp += 1
@@ -231,7 +238,7 @@ class LinkParser:
                 if found.datagram is not None:
                     if self.pieces is not None:
                         number, file = int(batch.number[row]), int(batch.file[row])
-                        piece = Piece(found.flow, first_order + row, found.reverse, number, file, found.wire)
+                        piece = Piece(found.flow, int(orders[row]), found.reverse, number, file, found.wire)
                         self.pieces.update(dict.fromkeys(self._odd.joined, piece))  # type: ignore[attr-defined]
                     counters.fragments += 1
                     counters.reassembled += 1
@@ -257,6 +264,50 @@ class LinkParser:
             np.array([one.length for one in segments], np.int64),
             np.array([one.wire for one in segments], np.int64),
         )
+
+
+class SeparateFiles(LinkParser):
+    """As if each file were of a network of its own: fragments and repeated packets of one are none of another, and their flows differ."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parsers: dict[int, LinkParser] = {}
+
+    def _parsed(self, batch: PacketBatch, orders: Ints) -> SegmentBatch:
+        found: list[SegmentBatch] = []
+        buffer = batch.buffer
+        for file in np.unique(batch.file).tolist():
+            parser = self._parsers.get(file)
+            if parser is None:
+                parser = self._parsers[file] = LinkParser()
+                parser.counters, parser.pieces = self.counters, self.pieces
+            rows = np.flatnonzero(batch.file == file)
+            some = parser._parsed(chosen(batch, rows), orders[rows])
+            if len(some.buffer) > len(batch.buffer):
+                # Datagrams put together stand behind the packets
+                some.offset = some.offset + np.where(some.offset >= len(batch.buffer), len(buffer) - len(batch.buffer), 0)
+                buffer += some.buffer[len(batch.buffer) :]
+            some.flow = of_network(some.flow, file)
+            found.append(some)
+        if len(found) == 1:
+            return found[0]
+        order = np.argsort(np.concatenate([one.order for one in found]), kind="stable")
+        names = SegmentBatch.__struct_fields__[1:]
+        return SegmentBatch(buffer, *(np.concatenate([getattr(one, name) for one in found])[order] for name in names))
+
+
+def chosen(batch: PacketBatch, rows: Ints) -> PacketBatch:
+    """These rows of a batch, over the same buffer."""
+    return PacketBatch(batch.buffer, *(getattr(batch, name)[rows] for name in batch.__struct_fields__[1:]))
+
+
+def of_network(flow: NDArray[np.uint8], network: int) -> NDArray[np.uint8]:
+    """The flows of a network that others do not know of; 0 is the one of all captures that are not kept separate."""
+    flow = np.ascontiguousarray(flow)
+    if network:
+        flow = flow.copy()
+        flow[:, UNUSED] = np.frombuffer(network.to_bytes(3, "big"), np.uint8)
+    return flow
 
 
 def network(batch: PacketBatch) -> tuple[Ints, Ints]:
@@ -511,11 +562,10 @@ def _rows(
     )
 
 
-def _join(batch: PacketBatch, buffer: bytes, first_order: int, parts: list[Rows]) -> SegmentBatch:
+def _join(batch: PacketBatch, buffer: bytes, orders: Ints, parts: list[Rows]) -> SegmentBatch:
     """The parts in the order of the packets."""
     if len(parts) == 1 and parts[0].row is None:
-        order = np.arange(first_order, first_order + len(batch), dtype=np.int64)
-        return SegmentBatch(buffer, order, batch.time_ns, batch.number, batch.file, *parts[0][1:])
+        return SegmentBatch(buffer, orders, batch.time_ns, batch.number, batch.file, *parts[0][1:])
     if not parts:
         row = np.empty(0, np.int64)
         columns: list[Any] = [np.empty((0, 40), np.uint8), *(np.empty(0, kind) for kind in COLUMN_TYPES)]
@@ -526,7 +576,7 @@ def _join(batch: PacketBatch, buffer: bytes, first_order: int, parts: list[Rows]
         place = np.argsort(row, kind="stable")
         row = row[place]
         columns = [np.concatenate(same)[place] for same in zip(*(one[1:] for one in parts), strict=True)]
-    return SegmentBatch(buffer, row + first_order, batch.time_ns[row], batch.number[row], batch.file[row], *columns)
+    return SegmentBatch(buffer, orders[row], batch.time_ns[row], batch.number[row], batch.file[row], *columns)
 
 
 COLUMN_TYPES = (np.bool_, np.int64, np.int64, np.uint8, np.int32, np.int64, np.int64, np.int64)

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from dissect.capture.files import Reader, part
-from dissect.capture.link import LinkParser, Piece
+from dissect.capture.link import LinkParser, Piece, chosen
 from dissect.capture.merge import merge
 from dissect.capture.write import Writer
 from dissect.model import PacketBatch, SegmentBatch
@@ -25,6 +25,8 @@ class Flow(msgspec.Struct):
     endpoints: tuple[str, str]
     first: int
     """The order of its first packet."""
+    network: int = 0
+    """The file that it is in, where each is read as its own."""
 
 
 class Spot(NamedTuple):
@@ -57,7 +59,7 @@ class Pick:
         """`wanted`: conversations, None for all of them; `pieces`: of which segments fragments are part; `spots`: only these packets."""
         self._between: dict[bytes, _Between] = {}
         for flow in sorted(flows, key=lambda one: one.first):
-            key, low, high = _key(flow.endpoints)
+            key, low, high = _key(flow.endpoints, flow.network)
             between = self._between.setdefault(key, _Between(low, high))
             between.firsts.append(flow.first)
             between.indexes.append(flow.index)
@@ -102,11 +104,11 @@ class Copied(NamedTuple):
     of: int
 
 
-def copy(sources: Sequence[Reader | None], limits: Sequence[int], most: int, pick: Pick, writer: Writer) -> Copied:
+def copy(sources: Sequence[Reader | None], limits: Sequence[int], most: int, link: LinkParser, pick: Pick, writer: Writer) -> Copied:
     """Write the packets that are wanted, in their order, an interface for each source and link type. `limits`: so many packets of each
-    source were there when it was read first; `most`: so many of all."""
+    source were there when it was read first; `most`: so many of all; `link`: one that has seen
+    no packet yet, of the kind that these were read by."""
     capped = [None if source is None else _Capped(source, limit) for source, limit in zip(sources, limits, strict=True)]
-    link = LinkParser()
     interfaces: dict[tuple[int, int], int] = {}
     order = written = 0
     for batch in merge(capped, []):
@@ -115,7 +117,7 @@ def copy(sources: Sequence[Reader | None], limits: Sequence[int], most: int, pic
         rows = pick.rows(link.segments(batch, order), order, len(batch))
         order += len(batch)
         if rows:
-            some = _chosen(batch, rows)
+            some = batch if len(rows) == len(batch) else chosen(batch, np.array(rows, np.int64))
             for index, kind in zip(some.file.tolist(), some.link.tolist(), strict=True):
                 if (index, kind) not in interfaces:
                     source = sources[index]
@@ -144,15 +146,7 @@ class _Capped:
             yield batch
 
 
-def _chosen(batch: PacketBatch, rows: list[int]) -> PacketBatch:
-    """These rows of a batch."""
-    if len(rows) == len(batch):
-        return batch
-    at = np.array(rows, np.int64)
-    return PacketBatch(batch.buffer, *(getattr(batch, name)[at] for name in batch.__struct_fields__[1:]))
-
-
-def _key(endpoints: tuple[str, str]) -> tuple[bytes, str, str]:
+def _key(endpoints: tuple[str, str], network: int) -> tuple[bytes, str, str]:
     """What stands for two endpoints in `SegmentBatch.flow`, and these in its order."""
     ends = []
     for text in endpoints:
@@ -160,7 +154,7 @@ def _key(endpoints: tuple[str, str]) -> tuple[bytes, str, str]:
         address = ip_address(host.strip("[]"))
         ends.append((address.packed.ljust(16, b"\0") + int(port).to_bytes(2, "big"), text))
     (low, low_text), (high, high_text) = sorted(ends)
-    return low + high + bytes((address.version, 0, 0, 0)), low_text, high_text
+    return low + high + bytes((address.version,)) + network.to_bytes(3, "big"), low_text, high_text
 
 
 def _ranges(spots: Iterable[Spot]) -> dict[tuple[int, str, int], tuple[list[int], list[int]]]:

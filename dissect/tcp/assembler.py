@@ -125,6 +125,8 @@ class Conversation(msgspec.Struct, eq=False):
     over: int = 0
     end: End | None = None
     limit_hits: int = 0
+    foreign: int | None = None
+    """A file whose bytes are not those of the file that it began in."""
     state: Any = None
     """Free for whoever is given the conversation."""
 
@@ -620,7 +622,10 @@ class Assembler:
                 if own.next > own.sent:
                     own.sent = own.next
             else:
+                odd = own.count.conflicts + own.count.strays
                 self._bring(own, at, buffer[offset : offset + length], wire, mark, bool(flags & FIN))
+                if file != self.conversation.first[2] and own.count.conflicts + own.count.strays > odd:
+                    self.conversation.foreign = file
             if flags & FIN and own.fin is None:
                 self._end(own, own.next + ((seq + wire - own.base - own.next + 0x8000_0000) & MASK) - 0x8000_0000, mark)
         if own.waiting is not None:
