@@ -58,16 +58,20 @@ def files_of(out: Folder, table: str, form: str) -> list[str]:
 
 
 def views(spark: Any, out: Folder, form: str) -> None:
-    """Makes the tables known to SQL by their names; `variant` holds the fields of messages to be asked by path.
+    """Makes the tables known to SQL by their names; `variant` holds the fields of messages to be asked by path, and `latency` is made of
+    `exchanges` when it is asked for.
 
     The structs of protocols are there in Parquet and Delta only.
     """
+    from dissect.spark.latencies import table as latency
+
     for table in TABLES:
         found = _of_disk(spark, out, table, form) if isinstance(out, Disk) else _of_store(spark, out, table, form)
         for name in ("fields", "facts"):
             if name in found.columns:
                 found = found.selectExpr("*", f"parse_json({name}) as {'variant' if name == 'fields' else 'facts_variant'}")
         found.createOrReplaceTempView(table)
+    latency(spark.table("exchanges"), ("protocol", "name")).drop("sketch").createOrReplaceTempView("latency")
 
 
 def literal(path: str) -> str:

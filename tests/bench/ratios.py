@@ -54,7 +54,7 @@ def run(command: list[str]) -> tuple[float, int]:
     return cpu, memory
 
 
-CELLS = (("--json", ["--json"], ["-T", "json"]), ("text", [], []), ("-V", ["-V"], ["-V"]), ("-q", ["-q"], []))
+CELLS = (("--json", ["--json"], ["-T", "json"]), ("text", [], []), ("-V", ["-V"], ["-V"]), ("-q", ["-q"], []), ("latency", ["latency"], []))
 """Options of ours and of tshark for the columns of the table."""
 
 MONGO = ["-d", "tcp.port==27017,mongo"]
@@ -125,7 +125,7 @@ def main() -> None:
         ours, theirs = folder / "ours.pcap", folder / "theirs.pcap"
         if "mix" in wanted:
             mix.write(ours, 0, 60_000)
-            compare("real mix", ours, ours, (6, 1, 1, 1.5), rounds)
+            compare("real mix", ours, ours, (6, 1, 1, 1.5, 1.5), rounds)
         if "bson" in wanted:
             twins.write("bson", ours, theirs, 60_000)
             compare("BSON, mewbase and MongoDB", ours, theirs, (6, 1, 1), rounds, MONGO)
@@ -134,7 +134,7 @@ def main() -> None:
             compare("AMQP 1.0, RabbitMQ and its own", ours, theirs, (None, None, None), rounds)
         if "small" in wanted:
             write(ours, options.packets, 40, 2, amqp=False)
-            compare("small messages", ours, ours, (20, 2), rounds)
+            compare("small messages", ours, ours, (20, 2, 0, 0, 5), rounds)
         if "dense" in wanted:
             write(ours, options.packets // 10, 40, 100, amqp=True)
             compare("100 AMQP entries a frame", ours, ours, (None, None), rounds)

@@ -176,6 +176,9 @@ def test_all_forms_hold_the_same_on_a_disk_and_in_a_store(
         views(session.spark, folder(out), form)
         assert tuple(session.spark.sql(COUNTS).collect()[0]) == (wanted, wanted, latest, 0, wanted)
         assert session.spark.sql(JOINED).collect()[0][0] == wanted == run.rows["messages"]
+        if form == "csv":
+            (row,) = session.spark.sql("select sum(exchanges), sum(size(map_keys(reasons))) from latency").collect()
+            assert row[0] == run.rows["exchanges"]
         if form in ("parquet", "delta"):
             typed = session.spark.sql("select sum(rabbitmq_stream.size) - sum(size) from messages").collect()
             assert typed[0][0] == -4 * wanted
