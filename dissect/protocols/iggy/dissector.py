@@ -107,6 +107,9 @@ TEXT_LAYOUTS = ("L4", "L5", "L6")
 OTHERS = (frames.OTHER, frames.HIDDEN_OTHER)
 """Frames that are neither requests nor answers."""
 
+STALE = 13
+"""The reason of an eviction that no request need have caused."""
+
 ZEROS = frozenset(("reserved", "reserved_end", "operation_padding"))
 """Fields of the header of 256 bytes that hold nothing."""
 
@@ -647,7 +650,9 @@ class IggyDissector(Dissector):
 
     def _expected(self, data: bytes, start: int, end: int) -> bool:
         """Whether a response that nothing asked for will find its request later in the capture."""
-        return not self.mismatch and not (self.long[1 - (self.client or 0)] and end - start > 60 and data[start + 60] != REPLY)
+        if self.mismatch or not self.long[1 - (self.client or 0)] or end - start <= 60:
+            return not self.mismatch
+        return data[start + 60] == REPLY or (data[start + 60] == EVICTION and not _may_come_unasked(data, start, end))
 
     def _give_up_early(self, release: int) -> None:
         """Responses whose request does not come."""
@@ -1026,18 +1031,20 @@ class IggyDissector(Dissector):
         opened = self.open
         if end - start < 209:
             return self._oldest(())
-        if data[start + 60] == EVICTION:
-            client = data[start + 128 : start + 144]
-            if not opened:
-                return Given(None, None)
-            notes = () if opened[0][3] == client or not any(client[4:]) else ("evicts another client than the one that waits",)
-            return self._oldest(notes)
-        if data[start + 60] != REPLY:
+        kind = data[start + 60]
+        operation: int | None = None
+        if kind == EVICTION:
+            client, request = data[start + 128 : start + 144], None
+        elif kind == REPLY:
+            client, request = data[start + 160 : start + 176], int.from_bytes(data[start + 200 : start + 208], "little")
+            operation = data[start + 208]
+        else:
             return Given(None, None)
-        client = data[start + 160 : start + 176]
-        request = int.from_bytes(data[start + 200 : start + 208], "little")
-        operation = data[start + 208]
         if not opened:
+            if _may_come_unasked(data, start, end):
+                # or its request is captured later
+                self.unsure = True
+                return Given(None, None)
             self.unmatched = max(self.unmatched, order)
             return Given(None, None, operation, ("no request for this response was seen",))
         if self.unsure:
@@ -1061,7 +1068,9 @@ class IggyDissector(Dissector):
             return Given(echoing[0].number, echoing[0].code, echoing[0].operation, (UNSURE,) if self.unsure else ())
         asked = Asked._make(opened[0])
         if self.unsure:
-            return Given(None, OPERATIONS.get(operation), operation, (UNSURE,))
+            return Given(None, None if operation is None else OPERATIONS.get(operation), operation, (UNSURE,))
+        if kind == EVICTION:
+            return self._oldest(("evicts another client than the one that waits",))
         return self._oldest(
             (f"answers request {request}, operation {operation}; request {asked.request}, operation {asked.operation} waits",)
         )
@@ -1358,13 +1367,20 @@ def _old_code(code: int, length: int) -> int:
     return OLD_LOGOUT_CODE if length == 4 else 33
 
 
-def _echoes(asked: Asked, client: bytes, request: int, operation: int) -> bool:
-    """Whether a reply's header can be that of the answer to this request."""
+def _echoes(asked: Asked, client: bytes, request: int | None, operation: int | None) -> bool:
+    """Whether a reply's header can be that of the answer to this request; that of an eviction names the client alone."""
     if any(client[4:]) and client != asked.client:
         return False
+    if operation is None:
+        return True
     if operation != asked.operation and not 64 <= operation <= 68:
         return False
     return request == asked.request or not any(client[4:])
+
+
+def _may_come_unasked(data: bytes, start: int, end: int) -> bool:
+    """Whether this frame of a server evicts a client for its silence."""
+    return data[start + 60] == EVICTION and end - start >= HEADER and data[start + 255] == STALE
 
 
 def _plausible(value: Any) -> bool:
