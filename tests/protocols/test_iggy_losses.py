@@ -13,7 +13,7 @@ import pytest
 from dissect.capture.files import open_capture
 from dissect.inspector import Inspector
 from dissect.model import Exchange, Message
-from tests.rewrite import Packet, capture, packets
+from tests.rewrite import Packet, capture, packets, tcp_offset
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "iggy"
 
@@ -146,3 +146,19 @@ def test_behind_a_header_that_echoes_every_request_finds_its_answer(name: str, d
     """Evictions echo no more than the client, and some of them not even that."""
     for left in damage(list(whole(name)[0])):
         assert without_answer(name, left) == [], [number for number, _ in left]
+
+
+@pytest.mark.parametrize("name", ["py090d5-errors", "node0100e4-hb", "py080-basic"])
+def test_without_its_beginning_and_the_first_request_a_conversation_loses_one_pair(name: str) -> None:
+    found = list(whole(name)[0])
+    left = [one for one in found if not flags_of(one[1]) & 2]
+    first = next(at for at, one in enumerate(left) if flags_of(one[1]) & 8)
+    said = said_of(left[:first] + left[first + 1 :])
+    assert [answer.request is None for answer in said.answers.values()].count(True) == 1
+    assert said.unanswered == set()
+
+
+def flags_of(packet: Packet) -> int:
+    at = tcp_offset(packet)
+    assert at is not None
+    return packet.raw[at + 13]

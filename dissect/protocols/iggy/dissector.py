@@ -608,10 +608,10 @@ class IggyDissector(Dissector):
 
     def _doubts(self, order: int) -> bool:
         """Whether what the server sends with this packet may answer a request that is not here: the client's next bytes tell."""
-        if not self.unsure or self.hasty or not order > self.heard > NEVER_LOST:
+        if not self.unsure or self.hasty or order <= self.heard:
             return False
         # else the client asked since, and this must be the answer to that
-        return self.lost_answers > self.heard or self.answered > self.heard
+        return self.heard == NEVER_LOST or self.lost_answers > self.heard or self.answered > self.heard
 
     def _doubt(self, cut: Cut) -> None:
         """Let what the server sent wait for the next bytes of the client."""
