@@ -815,6 +815,8 @@ class Inspector:
         tracked.dissector, tracked.pairer = dissector, pairer
         tracked.facts, tracked.tally = dissector.facts, dissector.tally
         self._paired[conversation.index] = tracked
+        if self.diagnoser is not None:
+            self.diagnoser.begin(conversation.index, verdict.protocol, tracked.whole)
 
     def _close(self, tracked: Tracked, release: int) -> list[Emitted]:
         emitted: list[Emitted] = []

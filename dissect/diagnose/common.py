@@ -35,6 +35,12 @@ PLAIN = Family(())
 TLS_PORTS = frozenset((5551, 7001))
 """Where servers of our protocols speak TLS and nothing else, as they are installed."""
 
+HARMLESS = (None, 0, 90)
+"""Alerts that end TLS in order: those that nobody can read, close_notify and user_canceled."""
+
+OFTEN = 10
+"""What came so often on one connection is told once more at its end."""
+
 SLOW_NS = 1_000_000_000
 """An answer later than this is told."""
 
@@ -65,34 +71,26 @@ def _unanswered_syn(talk: Talk, closed: Closed) -> Told | None:
 
 
 def _refused(talk: Talk, closed: Closed) -> Told | None:
-    if not _concerns(closed) or closed.how != "RST" or closed.by != 1 or any(closed.bytes) or closed.packets[1] != 1:
+    if not _concerns(closed) or not closed.refused or any(closed.bytes):
         return None
     return Told(f"{closed.endpoints[1]} refuses the connection: it answers the SYN with RST", key="refused")
 
 
 def _reset_in_handshake(talk: Talk, closed: Closed) -> Told | None:
-    if not _concerns(closed) or closed.how != "RST" or not closed.syn or talk.failed:
+    if not _concerns(closed) or closed.how != "RST" or not closed.syn or talk.failed or not closed.packets[1]:
         return None
     if talk.ready if closed.verdict.protocol is not None else any(closed.bytes) and not _shaking_hands(closed):
         return None
-    if closed.packets[1] < 1 or (closed.by == 1 and not any(closed.bytes) and closed.packets[1] == 1):
-        return None
-    if closed.by == closed.client and not any(closed.bytes):
+    if closed.by == 0 and not any(closed.bytes):
         return Told(f"{closed.who(closed.by)} opens the connection and resets it unused", (), severity=NOTE, key="unused")
     last = talk.last[0] or talk.last[1]
-    place = f"behind its {last.name}" if last is not None and closed.by == closed.client else f"behind {last.name}" if last else "at once"
+    place = f"behind {said(last)}" if last is not None else "at once"
     return Told(f"{closed.who(closed.by)} resets the connection {place}, before it could be used", numbers(last), key=(closed.by, place))
 
 
 def _shaking_hands(closed: Closed) -> bool:
     """Whether TLS was begun, and not agreed on."""
     return closed.tls is not None and not closed.tls.complete and not closed.tls.sealed
-
-
-def _unused(talk: Talk, closed: Closed) -> str | None:
-    if not _concerns(closed) or any(closed.bytes) or not closed.packets[1] or closed.how == "RST" or not closed.syn:
-        return None
-    return f"the connection is accepted, and {closed.who(closed.by)} closes it unused" if closed.by is not None else None
 
 
 def _other_protocol(talk: Talk, closed: Closed) -> Told | None:
@@ -111,6 +109,14 @@ def _other_protocol(talk: Talk, closed: Closed) -> Told | None:
     if talk.messages[1]:
         return Told(f"{verdict.protocol} is spoken on the port of {expected}", severity=NOTE, key="works")
     return Told(f"the client speaks {verdict.protocol} to the port of {expected}, which does not answer", numbers(talk.last[0]))
+
+
+def _unknown_bytes(talk: Talk, closed: Closed) -> Told | None:
+    verdict = closed.verdict
+    if closed.expected is None or verdict.protocol is not None or verdict.name is not None or not any(closed.bytes) or closed.lacking:
+        return None
+    sent = " and ".join(f"{size:,} bytes of {closed.who(side)}" for side, size in enumerate(closed.bytes) if size)
+    return Told(f"the port is that of {closed.expected}, but nobody knows what comes ({sent})", (), key="unknown")
 
 
 def _lost(talk: Talk, closed: Closed) -> Told | None:
@@ -209,6 +215,29 @@ def _plain_on_tls_port(talk: Talk, closed: Closed) -> Told | None:
     return Told(f"the client does not speak TLS, and port {port} is usually that of TLS; the server answers nothing", numbers(talk.last[0]))
 
 
+def _tls_alert(talk: Talk, closed: Closed) -> Told | None:
+    tls = closed.tls
+    if not _concerns(closed) or tls is None or closed.troubles:
+        return None
+    for alert in tls.alerts:
+        if alert.fatal and alert.number not in HARMLESS:
+            who = "client" if alert.side == tls.client else "server"
+            after = "" if tls.last is None else f" after {tls.last[1]} of the {'client' if tls.last[0] == tls.client else 'server'}"
+            return Told(f"the {who} ends TLS{after}: {alert.name.replace('_', ' ')}", (), (alert.packet[1],), key=(who, alert.number))
+    return None
+
+
+def _tls_incomplete(talk: Talk, closed: Closed) -> Told | None:
+    tls = closed.tls
+    if not _concerns(closed) or tls is None or talk.failed or tls.last is None or tls.plain_peer is not None or not _shaking_hands(closed):
+        return None
+    if closed.by is None or closed.lacking:
+        return None
+    verb = "resets" if closed.how == "RST" else "closes"
+    after = f"{tls.last[1]} of the {'client' if tls.last[0] == tls.client else 'server'}"
+    return Told(f"TLS is not agreed on: {closed.who(closed.by)} {verb} the connection after {after}", (), key=(closed.by, after))
+
+
 def _tls_unread(talk: Talk, closed: Closed) -> Told | None:
     tls = closed.tls
     if not _concerns(closed) or closed.verdict.protocol is not None or tls is None or closed.troubles:
@@ -228,7 +257,7 @@ def _slow(talk: Talk, message: Message) -> Told | None:
 
 
 def _orphans(talk: Talk, closed: Closed) -> Told | None:
-    if not talk.orphans or any(closed.lost):
+    if not talk.orphans or closed.lacking:
         return None
     found = list(talk.orphans.values())
     names = some(dict.fromkeys(one.name for one in found))
@@ -254,9 +283,9 @@ def _damaged(talk: Talk, message: Message) -> Told | None:
 
 
 def _missed(talk: Talk, gap: Gap) -> Told | None:
-    # From here on nobody knows what answers what
-    talk.orphans = None
-    if gap.reason != "skipped" or not talk.begun or not talk.messages[gap.sender == "server"]:
+    known, talk.orphans = talk.orphans is not None, None
+    # Behind bytes that the capture lacks nobody knows where a frame begins, or what answers what
+    if not known or gap.reason != "skipped" or not talk.begun or not talk.messages[gap.sender == "server"]:
         return None
     size = "some" if gap.size is None else f"{gap.size:,}"
     return Told(f"{size} bytes of the {gap.sender or 'sender'} are no frame of {gap.protocol}", (), key="skipped")
@@ -286,6 +315,13 @@ def _late(talk: Talk, exchange: Exchange) -> Told | None:
     return Told(f"{exchange.name} was not answered {why}", (exchange.request,), key=exchange.name)
 
 
+def _often(talk: Talk, closed: Closed) -> Told | None:
+    count, one = max(talk.found.values(), key=lambda found: found[0], default=(0, None))
+    if one is None or count < OFTEN or one.severity == NOTE:
+        return None
+    return Told(f"the same {count:,} times on this connection: {one.cause}", tuple(one.messages), tuple(one.packets), key="often")
+
+
 def _since(talk: Talk, closed: Closed) -> tuple[str, Message | None]:
     """ "3.1 ms after Open of the client", and that message."""
     known = [one for one in talk.last if one is not None]
@@ -311,7 +347,7 @@ def _open_requests(talk: Talk, closed: Closed) -> Told | None:
     asked = tuple(one.request for one in found)
     if closed.how not in ("FIN", "RST") or closed.by is None:
         waited = max(one.waited_ns or 0 for one in found)
-        if waited < PATIENCE_NS or talk.failed or any(closed.lost):
+        if waited < PATIENCE_NS or talk.failed or closed.lacking:
             return Told(f"{what} when the capture ends, {span_text(waited)} later", asked, severity=NOTE, key=names)
         return Told(f"{what} for {span_text(waited)} when the capture ends", asked, key=names)
     since, _ = _since(talk, closed)
@@ -331,7 +367,7 @@ def _closed_by_server(talk: Talk, closed: Closed) -> Told | None:
     since, last = _since(talk, closed)
     verb = "resets" if closed.how == "RST" else "closes"
     # Of packets that were captured in another order nobody knows who was first
-    severity = NOTE if any(closed.disordered) else WARNING
+    severity = NOTE if any(closed.disordered) or closed.lacking else WARNING
     return Told(f"the server {verb} the connection{since}, without a goodbye", numbers(last), severity=severity, key=closed.how)
 
 
@@ -344,7 +380,7 @@ def _no_goodbye(talk: Talk, closed: Closed) -> Told | None:
 
 def _incomplete(talk: Talk, closed: Closed) -> Told | None:
     missing = talk.missing()
-    if missing is None or not talk.begun or talk.failed or any(closed.lost):
+    if missing is None or not talk.begun or talk.failed or closed.lacking:
         return None
     reached, (since, last) = talk.reached(), _since(talk, closed)
     place = f"the handshake gets as far as {reached}"
@@ -392,6 +428,8 @@ COMMON: tuple[Rule, ...] = (
         "Switch TLS on at the client, or connect to the port for plain connections.",
     ),
     *[Rule(name, ERROR, CLOSED, _trouble(name), advice) for name, advice in TROUBLES],
+    Rule("tls.alert", ERROR, CLOSED, _tls_alert, "Look in the log of the side that sent the alert for what it did not like."),
+    Rule("tls.incomplete", ERROR, CLOSED, _tls_incomplete, "Look in the log of the side that closed for what it did not like."),
     Rule("tcp.other-protocol", ERROR, CLOSED, _other_protocol, "Check the port at the client: this one is for something else."),
     Rule(
         "open-requests",
@@ -416,6 +454,14 @@ COMMON: tuple[Rule, ...] = (
         "Look in the log of the server: somebody closed the connection, or it was stopped.",
     ),
     Rule("no-goodbye", NOTE, CLOSED, _no_goodbye, "Let the client close in the way of the protocol, if it did not break down here."),
+    Rule(
+        "tcp.unknown-bytes",
+        WARNING,
+        CLOSED,
+        _unknown_bytes,
+        "Check what runs on this port; -d tcp.port==N,PROTOCOL has it read all the same.",
+    ),
+    Rule("again-and-again", WARNING, CLOSED, _often, "Look at the first of them, and at why the client goes on asking."),
     Rule("tcp.lost-by-capture", WARNING, CLOSED, _lost, "Capture again with a larger buffer (-B) or a narrower filter (-f)."),
     Rule("tcp.retransmitted", NOTE, CLOSED, _retransmitted, "Look at the network between the two if it is slow; else it is of no concern."),
     Rule(
@@ -534,6 +580,8 @@ def _retries(seen: Overview) -> Iterator[tuple[Told, Failed | Finding]]:
 
 def _same(seen: Overview) -> Iterator[tuple[Told, Failed | Finding]]:
     for one in seen.failed:
+        if one.rule.endswith(".again-and-again"):
+            continue
         if one.conversations >= SAME and (one.severity != ERROR or max(one.hosts.values(), default=0) < SAME) and one.rule not in _TCP_ENDS:
             yield one.evidence(f"the same in {one.conversations:,} conversations with {one.server}: {one.cause}"), one
 

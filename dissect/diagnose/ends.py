@@ -53,6 +53,7 @@ def closed_of(
         troubles,
         stopped,
         failure,
+        tcp.end is not None and tcp.end.how == "refused",
     )
 
 

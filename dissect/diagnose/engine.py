@@ -84,6 +84,10 @@ class Diagnoser:
         self._families = {name: family for family in FAMILIES for name in family.protocols}
         self._rules = {family: _by_record(family) for family in {PLAIN, *FAMILIES}}
 
+    def begin(self, conversation: int, protocol: str, whole: bool) -> None:
+        """A conversation speaks this protocol; `whole`: its beginning was captured."""
+        self._talk(conversation, protocol).whole = whole
+
     def take(self, records: Iterable[Any]) -> list[Record]:
         """The records with the findings behind what made them certain, and without the ends of conversations."""
         out: list[Record] = []
@@ -216,12 +220,12 @@ class Diagnoser:
         if message is not None and severity != NOTE:
             talk.told.add(message.number)
         key = (name, told.cause if told.key is None else told.key)
-        if key in talk.found:
-            talk.found[key] += 1
+        before = talk.found.get(key)
+        if before is not None:
+            before[0] += 1
             return
         if len(talk.found) >= FOUND_KEPT:
             return
-        talk.found[key] = 1
         messages, marks = told.messages, told.packets
         if messages is None:
             request = None if message is None else talk.request_of(message)
@@ -250,6 +254,7 @@ class Diagnoser:
             list(messages[:EVIDENCE]),
             list((marks or ())[:EVIDENCE]),
         )
+        talk.found[key] = [1, finding]
         self._add(out, finding)
         if told.places and len(self._sent) < PLACES_KEPT:
             self._sent.setdefault(told.places, finding)

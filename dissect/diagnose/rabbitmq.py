@@ -285,7 +285,7 @@ def _confirms(talk: Talk, closed: Closed) -> Told | None:
         return None
     ended, waited = closed.by is not None, found[0].waited_ns or 0
     count = "a Publish frame is" if len(found) == 1 else f"{len(found)} Publish frames{' or more' if len(found) > 7 else ''} are"
-    severity = NOTE if any(closed.lost) or (not ended and waited < HUNGRY_NS) else WARNING
+    severity = NOTE if closed.lacking or (not ended and waited < HUNGRY_NS) else WARNING
     cause = f"{count} not confirmed when the {'connection' if ended else 'capture'} ends, {span_text(waited)} later"
     return Told(cause, tuple(one.request for one in found), severity=severity, key="confirms")
 

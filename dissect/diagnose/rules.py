@@ -134,6 +134,13 @@ class Closed(msgspec.Struct):
     troubles: Mapping[str, str] = msgspec.field(default_factory=dict)
     stopped: tuple[tuple[int, int, int] | None, tuple[int, int, int] | None] = (None, None)
     failure: str | None = None
+    refused: bool = False
+    """A SYN was answered with RST."""
+
+    @property
+    def lacking(self) -> bool:
+        """Whether bytes of the conversation are missing in the capture."""
+        return any(self.lost) or any(self.cut)
 
     @property
     def server(self) -> int:
@@ -174,6 +181,7 @@ class Talk:
         "step",
         "told",
         "unanswered",
+        "whole",
         "worst",
     )
 
@@ -186,8 +194,10 @@ class Talk:
         self.server: str | None = None
         self.messages = [0, 0]
         """Of the client, of the server."""
+        self.whole = False
+        """The beginning was captured."""
         self.begun = False
-        """The first message was one that a connection begins with."""
+        """And the first message was one that a connection begins with."""
         self.ready = not family.steps
         self.step = -1
         """The furthest step, as an index into the family's."""
@@ -202,10 +212,11 @@ class Talk:
         """The goodbye that was said."""
         self.unanswered: list[Exchange] = []
         self.orphans: dict[tuple[str, int | str], Message] | None = {}
-        """Responses whose request has not come, yet; None where bytes are missing, and nobody knows."""
+        """By who had asked, and id: responses whose request has not come, yet; None where bytes are missing, and nobody knows."""
         self.pending: list[tuple[Message, Message | None, Refusal]] = []
         """Refusals of which the next message tells how bad they are."""
-        self.found: dict[tuple[str, Hashable], int] = {}
+        self.found: dict[tuple[str, Hashable], list[Any]] = {}
+        """By rule and key how often it came, and the finding."""
         self.told: set[int] = set()
         """Messages that findings of an error or warning are about: no other rule need speak of them."""
         self.worst: Finding | None = None
@@ -229,11 +240,13 @@ class Talk:
         for at, step in enumerate(self.family.steps):
             if step.name == message.name and step.kind == message.kind and message.outcome != "refused":
                 if first:
-                    self.begun = message.position == 0
+                    self.begun = self.whole and message.position == 0
                 if at > self.step and (self.begun or self.step >= 0):
                     self.step = at
                 self.ready = self.ready or step.ready
-        if first and not self.begun:
+        if first and not self.family.steps:
+            self.begun = self.whole and message.position == 0
+        elif first and not self.begun:
             # The connection was open before, as far as anybody can tell
             self.ready = True
         if message.name in self.family.goodbye and message.kind != "response":
@@ -241,7 +254,7 @@ class Talk:
         if message.kind == "request":
             if self.orphans and message.id is not None:
                 # Captured in another order than sent
-                self.orphans.pop((message.name, message.id), None)
+                self.orphans.pop((message.src, message.id), None)
         elif message.outcome == "refused":
             self.refused += 1
         elif (
@@ -252,7 +265,7 @@ class Talk:
             and self.orphans is not None
             and len(self.orphans) < ORPHANS_KEPT
         ):
-            self.orphans[message.name, message.id] = message
+            self.orphans[message.dst, message.id] = message
 
     def pass_on(self, message: Message) -> None:
         """Note that a message was looked at; after the rules."""

@@ -72,7 +72,7 @@ def finding_lines(one: Finding, columns: int, palette: Palette, conversations: S
         lines = [f"{colour}{head}{palette.reset}  {palette.dim}{place}{palette.reset}"]
         place = ""
     else:
-        lines = [f"{colour}{head}{palette.reset}"]
+        lines = [f"{colour}{cut(head, columns)}{palette.reset}"]
     indent = " " * 9
     room = max(20, columns - len(indent))
     for text, shade in ((place, palette.dim), (one.cause, palette.bold), ("" if advised else one.advice, "")):

@@ -14,6 +14,16 @@ HELLO = bytes.fromhex("160301002d010000290303") + bytes(32) + bytes.fromhex("000
 """A ClientHello, as far as one need be told."""
 
 
+SERVER_HELLO = bytes.fromhex("160303002a020000260303") + bytes(32) + bytes.fromhex("00c02f00")
+
+
+def begging(times: int) -> Connection:
+    one = Connection().ready()
+    for _ in range(times):
+        one.client(rabbit.CREATE, stream="s", arguments=[]).server(rabbit.CREATE_RESPONSE, response_code=16)
+    return one.goodbye()
+
+
 def silent() -> Connection:
     one = Connection()
     for wait in (1, 2, 4):
@@ -46,6 +56,10 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str]] = {
         "tls.plain-on-tls-port",
         "error",
     ),
+    "an alert of TLS": (lambda: Connection().open().ask(HELLO).tell(bytes.fromhex("15030300020250")).fin(1), "tls.alert", "error"),
+    "TLS not agreed on": (lambda: Connection().open().ask(HELLO).tell(SERVER_HELLO).reset(0), "tls.incomplete", "error"),
+    "bytes that nobody knows": (lambda: Connection().open().ask(b"what is this? " * 9).reset(1), "tcp.unknown-bytes", "warning"),
+    "refused again and again": (lambda: begging(12), "rabbitmq-stream.again-and-again", "warning"),
     "HTTP on our port": (
         lambda: Connection().open().ask(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n").reset(1),
         "tcp.other-protocol",
