@@ -242,12 +242,12 @@ class Run:
         names = [reader.name for reader in self.readers]
         if self.stopped == STOPPED and self.messages is not None:
             # What is behind the last message was read as far as a batch happened to reach.
-            said, trouble = [f"{count(self.messages, 'message')}, {STOPPED}"], False
+            said, command = [f"{count(self.messages, 'message')}, {STOPPED}"], None
         else:
-            said, trouble = account(self.inspector, self.stopped)
+            said, command = account(self.inspector, self.stopped)
             said += [] if self.asked is None else [self.asked.told()]
-        if not table and trouble:
-            said.append(f"more: streamdump conversations {_quoted(names[0]) if len(names) == 1 else 'FILE...'}")
+        if command is not None and not (table and command == "conversations"):
+            said.append(f"more: streamdump {command}")
         return f"{names[0] if len(names) == 1 else count(len(names), 'file')}: {'; '.join(said)}"
 
 
@@ -273,8 +273,8 @@ def suspicion(conversation: int | str, between: str, protocol: str | None, looks
     )
 
 
-def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ()) -> tuple[list[str], bool]:
-    """What was read, in parts of a line, and whether `conversations` can tell more; `lost`: what to say of packets besides."""
+def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ()) -> tuple[list[str], str | None]:
+    """What was read, in parts of a line, and the command that can tell more; `lost`: what to say of packets besides."""
     from dissect.protocols import PROTOCOLS
 
     counters, past = inspector.counters, inspector.past
@@ -309,8 +309,14 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
         trouble.append(f"{counters.faults:,} damaged")
     if counters.unanswered:
         trouble.append(f"{counters.unanswered:,} unanswered")
+    if counters.refused:
+        trouble.append(f"{counters.refused:,} refused")
+    if counters.unconnected:
+        trouble.append(f"{count(counters.unconnected, 'connection')} refused or never answered")
     if limits:
         trouble.append(f"{count(limits, 'limit')} reached")
+    if counters.by_server:
+        said[0] += f", {counters.by_server:,} ended by the server"
     if trouble:
         said.append(", ".join(trouble))
     unread = _unread(names)
@@ -328,7 +334,8 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
             inspector.reports.append(Report(bug(error), "the closing line lacks a hint"))
         if hint is not None:
             said.append(hint)
-    return said, bool(conversations and (unread or trouble))
+    wrong = counters.unanswered or counters.refused or counters.unconnected
+    return said, None if not conversations else "diagnose" if wrong else "conversations" if unread or trouble else None
 
 
 def lines_of(view: Lines, records: list[Record], failed: Callable[[Record, str], None]) -> str:
@@ -422,12 +429,6 @@ def _passed_over(counters: Counters) -> list[str]:
     if damaged:
         told.append(f"{count(damaged, 'packet')} cut or malformed before the end of the headers")
     return told + [f"{count(packets, 'packet')} in {tunnel} not looked into" for tunnel, packets in sorted(counters.tunnels.items())]
-
-
-def _quoted(name: str) -> str:
-    from shlex import quote
-
-    return "-" if name == "standard input" else quote(name)
 
 
 def _advice(error: CaptureError) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -16,6 +16,7 @@ from dissect.errors import UsageError
 from dissect.options import Options
 
 if TYPE_CHECKING:
+    from dissect.inspector import Inspector
     from dissect.model import Message, Record
     from dissect.render.fields import FieldLines
     from dissect.render.terminal import Palette
@@ -161,7 +162,7 @@ def fields_view(lines: FieldLines, form: Form, failed: Callable[[Record, str], N
     return show
 
 
-def text_settings(shown: Shown, options: Options, colours: Palette, width: int | None, inside: Mapping[int, str]) -> dict[str, Any]:
+def text_settings(shown: Shown, options: Options, colours: Palette, width: int | None, inspector: Inspector) -> dict[str, Any]:
     """What `Lines` takes."""
     from dissect.protocols import PROTOCOLS
     from dissect.render.hexdump import hexdump
@@ -184,7 +185,10 @@ def text_settings(shown: Shown, options: Options, colours: Palette, width: int |
         "columns": width,
         "after": details if shown.tree or shown.dump else None,
         "longest": longest,
-        "inside": inside,
+        "inside": inspector.gate.inside,
+        "alarms": {one.name: one.alarms for one in PROTOCOLS},
+        "asked": inspector.asked,
+        "asks": {one.name: one.says for one in PROTOCOLS},
     }
 
 

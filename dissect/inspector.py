@@ -102,6 +102,10 @@ class Counters(Tally):
     """What this run has read and made of it."""
 
     packets: int = 0
+    by_server: int = 0
+    """Conversations that the server ended."""
+    unconnected: int = 0
+    """Connections that were refused or never answered."""
     failures: int = 0
     """Bugs of ours that cost something."""
 
@@ -173,6 +177,8 @@ class Inspector:
         self.reports: list[Report] = []
         """What to tell of bugs of ours; whoever tells it empties this."""
         self.link = SeparateFiles() if self.options.separate else LinkParser()
+        self.asked: dict[int, tuple[Message, Ending | None]] = {}
+        """By the number of an exchange without a response, of those handed on last: the request, and what ended the conversation."""
         self.conversations: list[Tracked] = []
         self.past = Past()
         self.suspected: ConversationRow | None = None
@@ -231,6 +237,7 @@ class Inspector:
     def _parts(self, batch: PacketBatch) -> Iterator[list[Record]]:
         """The records that these packets complete, a part of the packets after the other."""
         counters = self.counters
+        self.asked.clear()
         begin = counters.packets
         segments = self.link.segments(batch, begin)
         counters.packets += len(batch)
@@ -375,6 +382,7 @@ class Inspector:
         emitted.sort(key=PLACE)
         rest = heapq.merge(emitted, self._bare_endings(), key=PLACE)
         while part := list(islice(rest, LAST)):
+            self.asked.clear()
             yield self._hand_out(part)
         if self.diagnoser is not None:
             yield self.diagnoser.finish()
@@ -408,6 +416,7 @@ class Inspector:
         if now_ns - self._aged_ns < AGE_NS:
             return []
         self._aged_ns = now_ns
+        self.asked.clear()
         options, order = self.options, self.counters.packets
         emitted: list[Emitted] = []
         if self.keys.poll(order):
@@ -872,6 +881,8 @@ class Inspector:
             return []
         source, target = tcp.endpoints[side], tcp.endpoints[1 - side]
         head = (1, 0, rfc3339(time_ns), time_ns, tcp.index, source, target, SENDERS[client][side], None if empty else protocol)
+        self.counters.by_server += not empty and SENDERS[client][side] == "server"
+        self.counters.unconnected += how in ("refused", "no answer")
         ending = Ending(*head, how, None, tracked.open, tracked.tally.refused)  # type: ignore[arg-type]
         return [(release, tcp.last[0], BEHIND + 1, 0, ending, NONE, None, time_ns)]  # type: ignore[list-item]
 
@@ -931,10 +942,15 @@ class Inspector:
         for number, record in enumerate(records, self._number + 1):
             record.number = number
         self._number += len(records)
+        endings: dict[int, Ending] | None = None
         for record, request, response in self._links:
             record.request = request.number
             if response is not None:
                 record.response = response.number  # type: ignore[union-attr]
+            elif type(record) is Exchange:
+                if endings is None:
+                    endings = {one.conversation: one for one in records if type(one) is Ending}
+                self.asked[record.number] = request, endings.get(record.conversation)
         self._links.clear()
         for pairer, one in self._large:
             # What was handed on need not be remembered whole

@@ -18,6 +18,9 @@ Moment = tuple[int, int, int, int, str, int]
 BEHIND = 2
 """The rank of what is certain with the end of a conversation: behind all that either side sent."""
 
+KEYS = "keys"
+"""What of a large request is kept in the place of lists: the keys of what it asks for."""
+
 Link = tuple[Message | Exchange, Message, Message | None]
 """(a record, the request it names, the response it names): numbers are known only when records are handed out."""
 
@@ -52,6 +55,8 @@ class _Batch(msgspec.Struct):
 def _light(one: Emitted) -> Emitted:
     message = copy(one[4])
     message.fields = {name: value for name, value in message.fields.items() if _small(value)}
+    if one[5] == ASK_MANY:
+        message.fields[KEYS] = one[6]
     message.raw = message.spans = None
     return (*one[:4], message, *one[5:])  # type: ignore[return-value]
 

@@ -167,7 +167,7 @@ def _view(shown: Shown, options: Options, colours: Palette, run: Run | LiveRun, 
     from dissect.render.terminal import PLAIN
 
     kind = Mermaid if mermaid else Ladder if ladder else Followed
-    view = kind(**text_settings(shown, options, PLAIN if mermaid else colours, None if mermaid else columns(), run.inspector.gate.inside))
+    view = kind(**text_settings(shown, options, PLAIN if mermaid else colours, None if mermaid else columns(), run.inspector))
     if isinstance(view, Ladder):
         view.plain = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     return view

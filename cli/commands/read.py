@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +23,7 @@ from dissect.options import SETTINGS, Options
 
 if TYPE_CHECKING:
     from cli.writing import Selection
+    from dissect.inspector import Inspector
     from dissect.model import Record
     from dissect.render.terminal import Palette
 
@@ -91,7 +92,7 @@ def read(
         elif form.json:
             show = json_view(failed)
         else:
-            show, begin = _text(shown, options, palette(colour), run.inspector.gate.inside, failed)
+            show, begin = _text(shown, options, palette(colour), run.inspector, failed)
 
         def one(batch: list[Record]) -> bool:
             nonlocal left, begin
@@ -130,14 +131,14 @@ def _text(
     shown: Shown,
     options: Options,
     colours: Palette,
-    inside: Mapping[int, str],
+    inspector: Inspector,
     failed: Callable[[Record, str], None],
 ) -> tuple[Callable[[list[Record]], None], Callable[[Record], None]]:
     """Shows lines; and what is to be told of the first record, which need not be shown."""
     from dissect.render.summary import Lines
 
     width = columns()
-    lines = Lines(**text_settings(shown, options, colours, width, inside))
+    lines = Lines(**text_settings(shown, options, colours, width, inspector))
     started = False
 
     def show(batch: list[Record]) -> None:

@@ -216,6 +216,8 @@ class Protocol(msgspec.Struct, frozen=True):
     """Fields that no table holds, as rows of one: path, type, note. Most are put beside those that are on the wire."""
     labelled: Callable[[Options], Mapping[str, Iterable[str]]] | None = None
     """By field, the labels that options bring."""
+    alarms: Mapping[str, Callable[[Message], bool]] = {}
+    """By name: whether such a message is a cause of trouble, though it is no request that was refused."""
     paired: Callable[[Message, Message], list[str]] | None = None
     """Notes for a response that only its request lets one say (a deadline that had passed)."""
     unanswered: Callable[[Message, int], str | None] | None = None

@@ -11,10 +11,11 @@ from time import localtime, strftime
 from typing import Literal
 
 from dissect.model import Ending, Exchange, Finding, Gap, Message, Record
-from dissect.render.terminal import PLAIN, Palette, cut, visible
+from dissect.render.terminal import PLAIN, Palette, cut, visible, width, wrapped
 
 Times = Literal["r", "ad", "ud", "e"]
 Says = Callable[[Message], str]
+Alarms = Mapping[str, Mapping[str, Callable[[Message], bool]]]
 
 REMEMBERED = 8192
 """Conversations whose endpoints, and names that, are kept ready; when there are more, all are made anew."""
@@ -27,6 +28,14 @@ ROOMY = 100
 
 _THREE = [f"{number:03d}" for number in range(1000)]
 _FIRST = [f"{number:>5}" for number in range(1000)]
+
+WRAPPED = 4
+"""Lines that what went wrong may take on a terminal which is too narrow for it."""
+
+LATENCY_WIDTH = 8
+
+SILENCE_NS = 1_000_000_000
+"""A server that hangs up after so long without a message does not answer anything."""
 
 _REASONS = {
     "lost": "not captured",
@@ -89,10 +98,14 @@ class Lines:
         after: Says | None = None,
         longest: Callable[[str], int] | None = None,
         inside: Mapping[int, str] | None = None,
+        alarms: Alarms | None = None,
+        asked: Mapping[int, tuple[Message, Ending | None]] | None = None,
+        asks: Mapping[str, Says] | None = None,
     ) -> None:
         """`columns`: the width of the terminal, None when there is none. `after`: further whole lines for a message. `longest`: the
         length of each protocol's longest message name, so that columns need not grow on the way. `inside`: by conversation, what its
-        messages were carried in (TLS 1.3), which its first line says."""
+        messages were carried in (TLS 1.3), which its first line says. `alarms`: by protocol and name, which are a cause of trouble.
+        `asked`: by the number of an exchange without a response, the request and what ended the conversation; `asks` say it."""
         self.says = says
         self.times = times
         self.palette = palette
@@ -100,6 +113,10 @@ class Lines:
         self.after = after
         self.longest = longest if columns is None or columns >= ROOMY else None
         self.inside = inside if inside is not None else {}
+        self.alarms = alarms or {}
+        self.alarming = {name for names in self.alarms.values() for name in names}
+        self.asked = asked if asked is not None else {}
+        self.asks = asks or says
         self._told: set[int] = set()
         self.number_width = 5
         self.name_width = NAME_WIDTH
@@ -142,6 +159,7 @@ class Lines:
     def _for_pipe(self, records: Iterable[Record], lines: list[str]) -> None:
         """Every nanosecond counts here: numbers come from tables, and only what the capture says is looked at for active characters."""
         append, says, places, after, names = lines.append, self.says, self._places, self.after, self._names
+        alarming = self.alarming
         quick = self.palette is PLAIN and self.times == "r"
         floor, second = -1000, -1
         low = _THREE
@@ -162,6 +180,7 @@ class Lines:
                 or record.notes
                 or record.fault is not None
                 or record.outcome == "refused"
+                or record.name in alarming
             ):
                 line = self._odd(record, self._time(record), where, "", "", None, carried)
             else:
@@ -219,17 +238,42 @@ class Lines:
         elapsed = "" if latency_ns is None else latency_text(latency_ns)
         # A finding has a number of its own
         head = f"{'' if type(record) is Finding else record.number:>{self.number_width}} {time}"
+        beside = f" {elapsed:>{LATENCY_WIDTH}} "
+        more: list[str] = []
         if columns is not None:
-            used = len(head) + len(where) + self.name_width + 17
-            text = cut(text, columns - used) if columns > used else ""
+            room = columns - len(head) - len(where) - self.name_width - len(beside) - 7
+            if not elapsed and (mark != " " or type(record) is Ending) and width(text) > room:
+                beside, room = "", room + len(beside)
+            if mark == "!" and room > 0:
+                text, *more = _wrapped(text, room)
+                below = " " * (columns - room)
+                more = [f"{below}{line}" for line in more]
+            else:
+                text = cut(text, max(0, room))
         palette = self.palette
         if palette is PLAIN:
-            return f"{head}  {where}  {name} {elapsed:>8}  {mark} {text}".rstrip()
+            return "\n".join([f"{head}  {where}  {name}{beside} {mark} {text}".rstrip(), *more])
         reset, dim = palette.reset, palette.dim
         loud = palette.bad if mark == "!" else palette.warn if mark == "*" else ""
         text = f"{loud}{mark} {text}{reset}" if loud else f"{mark} {text}"
         where = f"{where_colour}{where}{reset}" if where_colour else where
-        return f"{dim}{head}{reset}  {where}  {colour}{name}{reset} {dim}{elapsed:>8}{reset}  {text}"
+        line = f"{dim}{head}{reset}  {where}  {colour}{name}{reset}{dim}{beside}{reset} {text}"
+        return "\n".join([line, *(f"{loud}{one}{reset}" for one in more)])
+
+    def _unanswered(self, record: Exchange) -> str:
+        """What became of a request that has no response, and what it was."""
+        request, ending = self.asked.get(record.number, (None, None))
+        told = [f"#{record.id}"] if record.id is not None else []
+        waited = "" if record.waited_ns is None else f" after {duration_text(record.waited_ns)}"
+        why = f" ({record.reason})" if record.reason else ""
+        if ending is not None and ending.how in _ENDS and record.reason in ("closed", "capture ended"):
+            why = f", {ending.sender or ending.src} {_ENDS[ending.how]}"
+        said = "" if request is None else self.asks[record.protocol](request)
+        if record.id is not None:
+            said = said.removeprefix(f"#{record.id}").lstrip()
+        asked = f"request {record.request}"
+        told.append(f"{record.outcome}{waited}{why}: {f'{said} ({asked})' if said else asked}")
+        return "  ".join(told)
 
     def _content(self, record: Record) -> tuple[str, str, int | None, str]:
         """Mark, name, latency, and what the record says."""
@@ -239,7 +283,7 @@ class Lines:
             if record.notes:
                 mark = "*"
                 text = f"{text}  ({'; '.join(record.notes)})" if text else f"({'; '.join(record.notes)})"
-            if record.outcome == "refused":
+            if record.outcome == "refused" or (record.name in self.alarming and self._alarms(record)):
                 mark = "!"
             fault = record.fault
             if fault is not None:
@@ -258,17 +302,19 @@ class Lines:
             mark = {"error": "!", "warning": "*"}.get(record.severity, " ")
             return mark, "finding", None, f"{record.severity}: {record.cause} ({record.rule}{shown})"
         assert type(record) is Exchange
-        ident = "" if record.id is None else f"#{record.id}  "
-        request = f"request {record.request}"
         if record.response is not None:
+            ident = "" if record.id is None else f"#{record.id}  "
             return (
                 "!" if record.outcome == "refused" else " ",
                 record.name,
                 record.latency_ns,
-                f"{ident}{record.outcome}: {request}, response {record.response}",
+                f"{ident}{record.outcome}: request {record.request}, response {record.response}",
             )
-        reason = f" ({record.reason})" if record.reason else ""
-        return "!", record.name, None, f"{ident}{record.outcome}{reason}: {request}"
+        return "!", record.name, None, self._unanswered(record)
+
+    def _alarms(self, message: Message) -> bool:
+        alarm = self.alarms.get(message.protocol, {}).get(message.name)
+        return alarm is not None and alarm(message)
 
     def _time(self, record: Record) -> str:
         times = self.times
@@ -356,6 +402,21 @@ class Lines:
         return padded
 
 
+_ENDS = {"FIN": "closed (FIN)", "RST": "aborted (RST)"}
+
+
+def _wrapped(text: str, cells: int) -> list[str]:
+    """`text` in a few lines, of which only the last may be cut."""
+    if width(text) <= cells:
+        return [text]
+    from textwrap import wrap
+
+    text = text[: 2 * WRAPPED * cells]
+    # Blanks that part what a line says stay where they can be counted
+    lines = wrap(text, cells) if text.isascii() else wrapped(text, cells)
+    return lines if len(lines) <= WRAPPED else [*lines[: WRAPPED - 1], cut(" ".join(lines[WRAPPED - 1 :]), cells)]
+
+
 def _ending(record: Ending) -> tuple[str, str, int | None, str]:
     """What is said of an ending."""
     who = record.sender or record.src
@@ -366,13 +427,14 @@ def _ending(record: Ending) -> tuple[str, str, int | None, str]:
     elif record.how == "forgotten":
         told = "forgotten, a limit of live capture"
     else:
-        told = f"{who} {'closed (FIN)' if record.how == 'FIN' else 'aborted (RST)'}"
+        told = f"{who} {_ENDS[record.how]}"
         if record.protocol is None:
             told += ", not a byte was sent"
     if record.quiet_ns is not None:
-        told += f" {duration_text(record.quiet_ns)} after the last message"
+        told += f" after {duration_text(record.quiet_ns)} of silence"
     counts = [f"{number:,} {what}" for number, what in ((record.open, "unanswered"), (record.refused, "refused")) if number]
-    mark = " " if record.how in ("FIN", "forgotten") and not record.open else "!"
+    hung_up = record.sender == "server" and (record.quiet_ns or 0) >= SILENCE_NS
+    mark = " " if record.how in ("FIN", "forgotten") and not record.open and not hung_up else "!"
     return mark, "end", None, ", ".join([told, *counts])
 
 

@@ -93,7 +93,8 @@ class FlowInspector(Inspector):
     MADE_OF = ("options",)
     TOTALS = ("_fed", "_detecting", "_paired", "_opened", "_counted")
     OWN = ("inputs", "batch_rows", "counters", "errors", "reports", "link", "past", "suspected", "linked", "_number", "_aged_ns", "_told")
-    DERIVED = ("options", "keys", "gate", *OWN, *TOTALS)
+    VIEWS = ("asked", "diagnoser", "_windows")
+    DERIVED = ("options", "keys", "gate", *OWN, *TOTALS, *VIEWS)
 
     def __init__(self, options: Options) -> None:
         super().__init__([], options, keys=key_log(options.keylog))

@@ -50,7 +50,7 @@ def test_trouble_stands_out_without_colour(colours: bool) -> None:
             "! damaged: reference at byte 6: length says 6 bytes, 3 left  #1",
             "! #1",
             "! 1,448 bytes not captured",
-            "! #7  unanswered (closed): request 1",
+            "! #7  unanswered after 3.0 s (closed): request 1",
             "* #1  orders  (odd)",
         ],
         strict=True,

@@ -1445,5 +1445,6 @@ PROTOCOLS = (
         behaviour=BEHAVIOUR,
         private=PRIVATE,
         streams=streams,
+        alarms={"eviction": lambda message: True, "unknown": lambda message: bool(message.fields.get("status"))},
     ),
 )

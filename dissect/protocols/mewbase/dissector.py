@@ -586,6 +586,12 @@ def _label(spans: list[Span] | None, body: dict[str, Any]) -> list[Span] | None:
 
 # What a line of text says of a message
 
+
+def _failed(message: Message) -> bool:
+    body = message.fields.get("frame")
+    return type(body) is dict and body.get("ok") is False
+
+
 SAID: Final = 72
 """Characters of a document in a line."""
 
@@ -744,5 +750,6 @@ PROTOCOLS: Final = (
         private=PRIVATE,
         unanswered=unanswered,
         streams=streams,
+        alarms=dict.fromkeys(("RESPONSE", "SUBRESPONSE", "QUERYRESULT", "QUERYRESPONSE"), _failed),
     ),
 )

@@ -44,7 +44,7 @@ from dissect.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE
 from dissect.protocols.rabbitmq.parts import ADDED, DRAFT_PARTS, PARTS
 from dissect.protocols.rabbitmq.private import PRIVATE
 from dissect.protocols.rabbitmq.probe import probe_current, probe_draft
-from dissect.protocols.rabbitmq.says import says
+from dissect.protocols.rabbitmq.says import ALARMS, says
 from dissect.protocols.rabbitmq.streams import Streams
 
 UNKNOWN_LIMIT = 1 << 20
@@ -1081,6 +1081,7 @@ PROTOCOLS = (
         behaviour=BEHAVIOUR,
         private=PRIVATE,
         streams=Streams,
+        alarms=ALARMS,
     ),
     Protocol(
         "rabbitmq-stream-draft",
@@ -1097,5 +1098,6 @@ PROTOCOLS = (
         behaviour=BEHAVIOUR,
         private=PRIVATE,
         streams=Streams,
+        alarms=ALARMS,
     ),
 )

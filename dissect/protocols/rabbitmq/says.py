@@ -19,6 +19,11 @@ _HEADER = frozenset(("size", "key", "version", "correlation_id", "response_code"
 
 _FINE = frozenset(("OK", "SASL challenge"))
 
+_FINE_CODE = 1
+
+_ID = 0xFFFF_FFFF_FFFF_FFFF
+"""What of the key of a published message is its id."""
+
 Fields = dict[str, Any]
 
 
@@ -118,6 +123,13 @@ def _offset(fields: Fields) -> str:
 
 
 def _published(fields: Fields) -> list[str]:
+    if "published_messages" not in fields and "keys" in fields:
+        # What is kept of a large one until it is answered
+        kept = [key & _ID for key in fields["keys"]]
+        return [
+            *([f"publisher {fields['publisher_id']}"] if "publisher_id" in fields else []),
+            f"{'id' if len(kept) == 1 else 'ids'} {_ranges(kept)}",
+        ]
     messages = fields["published_messages"]
     whose = [f"publisher {fields['publisher_id']}"] if "publisher_id" in fields else [_text(fields["stream"])]
     size = sum(one.get("size", 0) for one in messages)
@@ -178,6 +190,25 @@ def _metadata(fields: Fields) -> list[str]:
         else:
             good.append(f"{name} on {brokers.get(leader, f'broker {leader}')}")
     return [_count(len(brokers), "broker"), *([_names(good)] if good else []), *bad[:PAIRS]]
+
+
+def _closes_in_trouble(message: Message) -> bool:
+    return message.kind == "request" and message.fields.get("closing_code") != _FINE_CODE
+
+
+def _lacks_a_stream(message: Message) -> bool:
+    streams = message.fields.get("stream_metadata", ())
+    return any(one.get("response_code", _FINE_CODE) != _FINE_CODE or one.get("leader_reference") == NO_LEADER for one in streams)
+
+
+ALARMS: dict[str, Callable[[Message], bool]] = {
+    "Close": _closes_in_trouble,
+    "MetadataUpdate": lambda message: True,
+    "Metadata": _lacks_a_stream,
+    "PublishError": lambda message: True,
+    "Credit": lambda message: message.kind == "response",
+}
+"""What is a cause of trouble: a side that hangs up with an error, streams that are gone, messages that are."""
 
 
 def _versions(fields: Fields) -> list[str]:

@@ -981,6 +981,7 @@ PROTOCOLS = (
         behaviour=BEHAVIOUR,
         private=PRIVATE,
         teller=Teller,
+        alarms={"Exception": lambda message: True},
         verb=verb,
         worked=worked,
     ),
