@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, SupportsIndex
 
-from dissect.model import Span
+from dissect.model import Span, make_span
 
 MOST_SPANS = 1 << 18
 """Fields of a frame that are shown one by one with their bytes."""
@@ -80,6 +80,9 @@ PLENTY = Values(1 << 62)
 FURTHER, UNDECODED = "further fields", "undecoded"
 
 
+_append = list.append
+
+
 class Spans(list[Span]):
     """The spans of a frame, in the order of its bytes: the first ones, and what they leave in one for each buffer.
 
@@ -96,23 +99,29 @@ class Spans(list[Span]):
 
     def append(self, span: Span) -> None:
         if len(self) < MOST_SPANS:
-            super().append(span)
+            _append(self, span)
         elif span.leaf:
             start, _, secret = self.beyond.get(span.buffer, (span.offset, 0, False))
             self.beyond[span.buffer] = start, span.offset + span.length, secret or span.secret
 
     def put(self, name: str, at: int, length: int, value: Any, depth: int, leaf: bool = True, label: str | None = None) -> None:
-        self.append(Span(name, at - self.start, length, value, depth, leaf, label, False, self.buffer))
+        self.append(make_span(Span, (name, at - self.start, length, value, depth, leaf, label, False, self.buffer)))
 
     def insert(self, index: SupportsIndex, span: Span) -> None:
         if len(self) < MOST_SPANS:
             super().insert(index, span)
 
-    def replace(self, index: int, **changes: Any) -> None:
-        """Change the span at `index`, if it is one of those that are kept; of the others only that one is a secret is remembered."""
+    def end_at(self, index: int, length: int, label: str | None = None) -> None:
+        """The length of the span at `index`, now that it is known, and a label, if it is one of those that are kept."""
         if index < len(self):
-            self[index] = self[index]._replace(**changes)
-        elif changes.get("secret"):
+            name, offset, _, value, depth, leaf, _, secret, buffer = self[index]
+            self[index] = make_span(Span, (name, offset, length, value, depth, leaf, label, secret, buffer))
+
+    def hide(self, index: int) -> None:
+        """The span at `index` is a secret; of those that are not kept only that there is one is remembered."""
+        if index < len(self):
+            self[index] = self[index]._replace(secret=True)
+        else:
             self.beyond = {buffer: (start, end, True) for buffer, (start, end, _) in self.beyond.items()}
 
     def mark(self) -> tuple[int, dict[str, tuple[int, int, bool]]]:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from dissect.allowance import Spans, Values
-from dissect.model import VALUES, Fault, Limited, Span
+from dissect.model import VALUES, Fault, Limited, Span, make_span
 
 NESTING_LIMIT: Final = 200
 """Documents and arrays inside each other, the outermost not counted. Real events have fewer than ten levels."""
@@ -413,13 +413,13 @@ class _Walker:
     def add(self, name: str, start: int, end: int, value: Any, depth: int, secret: bool = False) -> None:
         self.made += 1
         if self.wanted:
-            self.spans.append(Span(name, start - self.origin, end - start, value, depth, True, None, secret))
+            self.spans.append(make_span(Span, (name, start - self.origin, end - start, value, depth, True, None, secret, "frame")))
 
     def enclose(self, index: int, name: str, start: int, end: int, depth: int) -> None:
         """Put a group span in front of those made since `index`."""
         self.made += 1
         if self.wanted:
-            self.spans.insert(index, Span(name, start - self.origin, end - start, None, depth, False))
+            self.spans.insert(index, make_span(Span, (name, start - self.origin, end - start, None, depth, False, None, False, "frame")))
 
     def enough(self, at: int, count: int, bound: int, what: str, field: str) -> bool:
         """Whether `count` bytes from `at` lie before `bound` and were captured."""
@@ -511,7 +511,7 @@ class _Walker:
                 value, following = self.inner(at, stop + 1, last, kind == 0x04, field, nesting, depth + 1, secret)
                 if mask:
                     # its first span begins with the name
-                    self.spans.replace(index, secret=True)
+                    self.spans.hide(index)
                 if index < self.made:
                     self.enclose(index, name, at, following, depth)
                     pairs.append((name, value))

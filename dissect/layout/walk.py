@@ -36,7 +36,7 @@ from dissect.layout.types import (
     minimum,
 )
 from dissect.layout.values import RENDER, UNREADABLE, lossy, not_finite, redacted, sized
-from dissect.model import VALUES, Fault, Limited, Span
+from dissect.model import VALUES, Fault, Limited, Span, make_span
 
 
 class Walked(NamedTuple):
@@ -53,7 +53,6 @@ PLAIN = Style()
 NOTES_KEPT = 64
 """Notes on one frame; further ones are counted."""
 
-_make_span = tuple.__new__
 _NOT_WHOLE = frozenset(("f", "d", "16s"))
 
 
@@ -149,8 +148,7 @@ class Walker:
     def span(
         self, name: str, at: int, stop: int, value: Any, depth: int, label: str | None = None, secret: bool = False, leaf: bool = True
     ) -> None:
-        # Past the named tuple's own constructor, which costs more than the rest of the work on a field.
-        self.spans.append(_make_span(Span, (name, at - self.start, stop - at, value, depth, leaf, label, secret, self.buffer)))
+        self.spans.append(make_span(Span, (name, at - self.start, stop - at, value, depth, leaf, label, secret, self.buffer)))
 
     def open(self, name: str, at: int, depth: int) -> None:
         """Begin the span of an object or array; what follows with a greater depth lies in it until `close`."""
@@ -162,7 +160,7 @@ class Walker:
         index = self.opened.pop()
         if index < len(self.spans):
             name, offset, _, value, depth, leaf, label, secret, buffer = self.spans[index]
-            self.spans[index] = _make_span(Span, (name, offset, stop - self.start - offset, value, depth, leaf, label, secret, buffer))
+            self.spans[index] = make_span(Span, (name, offset, stop - self.start - offset, value, depth, leaf, label, secret, buffer))
 
     def malformed(self, at: int, reason: str, *names: str) -> Malformed:
         """To be raised: the field named by `names` below the present one, such as "entries[2]", "body", is damaged at `at`."""

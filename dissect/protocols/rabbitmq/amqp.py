@@ -264,7 +264,7 @@ def _section(reader: _Reader, at: int, end: int, label: str, depth: int) -> tupl
         reader.symbol_keys = True
         value, at = reader.declared(at, end, "map", depth + 1)
     if spans is not None:
-        spans.replace(whole, length=at - begin)
+        spans.end_at(whole, at - begin)
     return {"section": name, "value": value}, at
 
 
@@ -415,7 +415,7 @@ class _Reader:
         else:
             raise NotAmqp(f"type 0x{code:02x} is not known")
         if spans is not None:
-            spans.replace(whole, length=stop - begin, label=kind)
+            spans.end_at(whole, stop - begin, kind)
         return kind, value, stop
 
     def map(self, at: int, stop: int, count: int, depth: int, level: int) -> tuple[int, list[dict[str, Any]]]:

@@ -21,7 +21,7 @@ from dissect.errors import Malformed, OverLimit
 from dissect.layout.types import Custom, Style
 from dissect.layout.values import RENDER, lossy
 from dissect.layout.walk import Walker
-from dissect.model import Span
+from dissect.model import Span, make_span
 from dissect.protocols.rabbitmq import amqp
 from dissect.protocols.rabbitmq.compression import COMPRESSIONS, UNPACKED_LIMIT, NotUnpacked, unpack
 
@@ -135,18 +135,18 @@ class Reader:
 
     def span(self, name: str, at: int, length: int, value: Any, depth: int, label: str | None = None) -> None:
         if self.spans is not None:
-            self.spans.append(Span(name, at - self.start, length, value, depth, True, label, False, self.buffer))
+            self.spans.append(make_span(Span, (name, at - self.start, length, value, depth, True, label, False, self.buffer)))
 
     def open(self, name: str, at: int, depth: int) -> None:
         """A span around those that follow, until `close` says where it ends."""
         if self.spans is not None:
             self.opened.append((len(self.spans), at))
-            self.spans.append(Span(name, at - self.start, 0, None, depth, False, None, False, self.buffer))
+            self.spans.append(make_span(Span, (name, at - self.start, 0, None, depth, False, None, False, self.buffer)))
 
     def close(self, end: int, label: str | None = None) -> None:
         if self.spans is not None:
             index, at = self.opened.pop()
-            self.spans.replace(index, length=end - at, label=label)
+            self.spans.end_at(index, end - at, label)
 
     def undo(self, mark: tuple[Any, int]) -> None:
         """Forget the spans since `mark`, to read the same bytes in another way."""
