@@ -82,13 +82,22 @@ def growth(folder: Path) -> None:
     one, eight = folder / "one.pcap", folder / "eight.pcap"
     mix.write(one, 0, 30_000)
     mix.write(eight, 0, 240_000)
+    more = (240_000 - 30_000) / sum(map(len, mix.sources())) * len(mix.sources())
     for own in (["--json"], []):
         (cpu, memory), (cpu_8, memory_8) = (run([*STREAMDUMP, *own, str(path)]) for path in (one, eight))
         print(
-            f"8 times the real mix, {' '.join(own) or 'text'}: {cpu_8 / cpu:.1f} times the CPU, "
-            f"memory {memory / 1024:.0f} and {memory_8 / 1024:.0f} MiB: {memory_8 / memory - 1:+.1%}  (target 8, +10 %)",
+            f"8 times the real mix, {' '.join(own) or 'text'}: {cpu_8 / cpu:.1f} times the CPU, memory {memory / 1024:.0f} and "
+            f"{memory_8 / 1024:.0f} MiB: {(memory_8 - memory) / more:.1f} KiB a capture more  (target 8; 1 a conversation)",
             flush=True,
         )
+    write(one, 75_000, 40, 2, amqp=False)
+    write(eight, 600_000, 40, 2, amqp=False)
+    (cpu, memory), (cpu_8, memory_8) = (run([*STREAMDUMP, "--json", str(path)]) for path in (one, eight))
+    print(
+        f"8 times the small messages, --json: {cpu_8 / cpu:.1f} times the CPU, memory {memory / 1024:.0f} and "
+        f"{memory_8 / 1024:.0f} MiB: {memory_8 / memory - 1:+.1%}  (target 8, +10 %)",
+        flush=True,
+    )
     long, short = folder / "long.pcap", folder / "short.pcap"
     write(long, 60_000, 40, 2, amqp=False)
     write_short(short, 10_000)

@@ -681,31 +681,29 @@ def _pour(value: Any, out: list[str], room: int) -> int:
     if isinstance(value, Special) and len(value) == 1:
         value = next(iter(value.values()))
     if isinstance(value, dict):
-        opening, closing = "{", "}"
+        before, closing = "{", "}"
         items: Any = value.items()
     elif type(value) is list:
-        opening, closing = "[", "]"
+        before, closing = "[", "]"
         items = ((None, item) for item in value)
     else:
         text = f'"{value[:SAID]}"' if type(value) is str else _brief(value)
         out.append(text)
         return room - len(text)
-    out.append(opening)
-    room -= 1
-    first = True
+    if not value:
+        out.append(before)
     for key, item in items:
-        if not first:
-            out.append(" ")
-            room -= 1
-        first = False
-        if key is not None:
-            out.append(f"{key[:SAID]}=")
-            room -= len(key) + 1
+        lead = before if key is None else f"{before}{key[:SAID]}="
+        # Most are of these two, and a call for each costs more than all the rest
+        kind = type(item)
+        text = f'{lead}"{item[:SAID]}"' if kind is str else f"{lead}{item}" if kind is int else lead
+        out.append(text)
+        room -= len(text)
+        if room > 0 and kind is not str and kind is not int:
+            room = _pour(item, out, room)
         if room <= 0:
             break
-        room = _pour(item, out, room)
-        if room <= 0:
-            break
+        before = " "
     out.append(closing)
     return room - 1
 
