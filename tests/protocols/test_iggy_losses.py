@@ -105,6 +105,11 @@ def middle_and_lost(found: Numbered) -> Iterator[Numbered]:
             yield found[at:gone] + found[gone + 1 :]
 
 
+def middle_and_cut(found: Numbered) -> Iterator[Numbered]:
+    for left in middle(found):
+        yield from cut(left, 120)
+
+
 def many_lost(found: Numbered) -> Iterator[Numbered]:
     rng = random.Random(12)
     for _ in range(8):
@@ -128,7 +133,7 @@ def without_answer(name: str, left: Numbered) -> list[Place]:
     return [truth.request for place, truth in known.answers.items() if place in said.answers and truth.request in said.unanswered]
 
 
-DAMAGES: tuple[Damage, ...] = (lost, swapped, many_lost, cut, middle, middle_and_lost)
+DAMAGES: tuple[Damage, ...] = (lost, swapped, many_lost, cut, middle, middle_and_lost, middle_and_cut)
 
 
 @pytest.mark.parametrize(
@@ -144,6 +149,13 @@ def test_no_pair_is_wrong_that_does_not_say_so(name: str, damage: Damage) -> Non
 @pytest.mark.parametrize("name", LONG)
 def test_behind_a_header_that_echoes_every_request_finds_its_answer(name: str, damage: Damage) -> None:
     """Evictions echo no more than the client, and some of them not even that."""
+    for left in damage(list(whole(name)[0])):
+        assert without_answer(name, left) == [], [number for number, _ in left]
+
+
+@pytest.mark.parametrize("damage", [cut, middle_and_cut])
+@pytest.mark.parametrize("name", [*CLASSIC, "py080-basic"])
+def test_an_answer_that_was_cut_is_one(name: str, damage: Damage) -> None:
     for left in damage(list(whole(name)[0])):
         assert without_answer(name, left) == [], [number for number, _ in left]
 

@@ -596,7 +596,7 @@ class IggyDissector(Dissector):
                 self.patient = False
                 self._give_up_early(cut[0])
             return
-        self._place(cut, self._answer(data, start, end, cut[1]))
+        self._place(cut, self._answer(data, start, end, cut[1], cut[13]))
 
     def _hear_framing(self, side: int) -> None:
         """Take in which framing a side speaks where nothing said so before."""
@@ -634,7 +634,7 @@ class IggyDissector(Dissector):
     def _place_early(self, release: int) -> None:
         """Place the first of the responses that came before their requests."""
         early = self.at = self.early.pop(0)
-        self._place((max(early[0], release), *early[1:]), self._answer(early[10], early[11], early[12], early[1]))
+        self._place((max(early[0], release), *early[1:]), self._answer(early[10], early[11], early[12], early[1], early[13]))
 
     def _skip_answers(self, size: int) -> bool:
         """Whether `size` lost bytes of the server are exactly the next answers, because none of those has a body; they are taken off."""
@@ -945,7 +945,7 @@ class IggyDissector(Dissector):
             count += 1
         return count
 
-    def _latest(self, data: bytes, start: int, end: int, order: int) -> Asked | None:
+    def _latest(self, data: bytes, start: int, end: int, order: int, damage: Damage | None) -> Asked | None:
         """The request that a response after a loss answers where the client keeps one in flight, having read all answers before.
 
         None: it may keep more in flight, or a request of which nothing is known may be the one that is answered.
@@ -963,7 +963,7 @@ class IggyDissector(Dissector):
             self.pipelined = True
             return None
         asked = Asked._make(self.open[count - 1])
-        return asked if self.long[1 - (self.client or 0)] or self._can_answer(asked, data, start, end) else None
+        return asked if self.long[1 - (self.client or 0)] or self._can_answer(asked, data, start, end, damage, {}) else None
 
     def _is_behind(self, asked: Asked) -> bool:
         """Whether this request was sent behind all bytes of its side that are known to be lost."""
@@ -974,20 +974,20 @@ class IggyDissector(Dissector):
         while self.open.popleft()[0] != asked.number:
             pass
 
-    def _answer(self, data: bytes, start: int, end: int, order: int) -> Given:
+    def _answer(self, data: bytes, start: int, end: int, order: int, damage: Damage | None) -> Given:
         """Find the request that a response answers, and remove it."""
         opened = self.open
         if self.mismatch:
             return Given(None, None, None, (f"{self.facts['mismatch']}: this answers bytes of a frame, not a request",))
         if self.long[1 - (self.client or 0)]:
-            return self._long_answer(data, start, end, order)
+            return self._long_answer(data, start, end, order, damage)
         if not opened:
             self.unmatched = max(self.unmatched, order)
             return Given(None, None, None, ("no request for this response was seen",))
         if self.unsure:
-            latest = self._latest(data, start, end, order)
+            latest = self._latest(data, start, end, order, damage)
             if latest is None:
-                return self._guess(data, start, end, order)
+                return self._guess(data, start, end, order, damage)
             self._take(latest)
             self._certain()
             self.firm = latest.number + FIRM
@@ -996,18 +996,19 @@ class IggyDissector(Dissector):
         if len(opened) > 1 and self.orders[opened[1][0]] < order:
             self.pipelined = True
         if self.firm:
-            if self.pipelined or not self._can_answer(asked, data, start, end):
+            if self.pipelined or not self._can_answer(asked, data, start, end, damage, {}):
                 self.unsure, self.firm = True, 0
-                return self._guess(data, start, end, order)
+                return self._guess(data, start, end, order, damage)
             if asked.number > self.firm:
                 self.firm = 0
         del opened[0]
         return Given(asked.number, asked.code, asked.operation)
 
-    def _guess(self, data: bytes, start: int, end: int, order: int) -> Given:
+    def _guess(self, data: bytes, start: int, end: int, order: int, damage: Damage | None) -> Given:
         """The request that a response may answer, after some may have been missed: the first whose answer it can be."""
         count = min(TRIED, self._asked_before(order))
-        fitting = [index for index in range(count) if self._can_answer(Asked._make(self.open[index]), data, start, end)]
+        known: dict[Table, bool] = {}
+        fitting = [index for index in range(count) if self._can_answer(Asked._make(self.open[index]), data, start, end, damage, known)]
         if not fitting:
             self.lost_room += 1
             return Given(None, None, None, (UNSURE,))
@@ -1018,16 +1019,19 @@ class IggyDissector(Dissector):
             self._certain()
         return Given(asked.number, asked.code, asked.operation, () if sure else (UNSURE,))
 
-    def _can_answer(self, asked: Asked, data: bytes, start: int, end: int) -> bool:
+    def _can_answer(self, asked: Asked, data: bytes, start: int, end: int, damage: Damage | None, known: dict[Table, bool]) -> bool:
+        """Whether some layout reads a response as that to this request; `known`: what was found out about this response before."""
         given = Given(asked.number, asked.code, asked.operation)
         server = 1 - (self.client or 0)
         for layout in self.candidates:
             table = self._table(layout, server, data, start, end, given)
-            if table.name != "unknown" and clean(table, data, start, end):
+            if table not in known:
+                known[table] = table.name != "unknown" and _fits(table, data, start, end, damage)
+            if known[table]:
                 return True
         return False
 
-    def _long_answer(self, data: bytes, start: int, end: int, order: int) -> Given:
+    def _long_answer(self, data: bytes, start: int, end: int, order: int, damage: Damage | None) -> Given:
         opened = self.open
         if end - start < 209:
             return self._oldest(())
@@ -1048,7 +1052,7 @@ class IggyDissector(Dissector):
             self.unmatched = max(self.unmatched, order)
             return Given(None, None, operation, ("no request for this response was seen",))
         if self.unsure:
-            latest = self._latest(data, start, end, order)
+            latest = self._latest(data, start, end, order, damage)
             if latest is not None and _echoes(latest, client, request, operation):
                 self._certain()
                 self._take(latest)
@@ -1092,7 +1096,7 @@ class IggyDissector(Dissector):
                 quick = self._quick_ask(side, data, start, end) if asks else self._quick_answer(side, data, start, end)
                 if quick is not None:
                     return quick
-            given = self._ask(data, start, end, self.orders[self.number + 1], damage) if asks else self._answer(data, start, end, 0)
+            given = self._ask(data, start, end, self.orders[self.number + 1], damage) if asks else self._answer(data, start, end, 0, damage)
         else:
             self.given = None
         layout = self.layout
@@ -1376,6 +1380,14 @@ def _echoes(asked: Asked, client: bytes, request: int | None, operation: int | N
     if operation != asked.operation and not 64 <= operation <= 68:
         return False
     return request == asked.request or not any(client[4:])
+
+
+def _fits(table: Table, data: bytes, start: int, end: int, damage: Damage | None) -> bool:
+    """Whether a table reads a frame with nothing left over; of one that lacks bytes, whether it reads all before these and goes on."""
+    if damage is None:
+        return clean(table, data, start, end)
+    fault = table.walk(data, start, end, _PLAIN, damage.reason)[1].fault
+    return fault is not None and fault.reason == damage.reason and fault.field != "trailing"
 
 
 def _may_come_unasked(data: bytes, start: int, end: int) -> bool:
