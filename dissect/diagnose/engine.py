@@ -233,7 +233,9 @@ class Diagnoser:
             marks = packets(request, message) if marks is None else marks
         if type(record) is Closed:
             time_ns = record.last[3] if record.ended_ns is None else record.ended_ns
-            marks = tuple(dict.fromkeys((record.first[1], record.last[1]))) if marks is None else marks
+            if marks is None:
+                shown = {one.number: one for one in (*talk.asked.values(), *talk.last) if one is not None}
+                marks = tuple(dict.fromkeys((*packets(*map(shown.get, messages)), record.last[1])))
             src, dst, sender = talk.client or "", talk.server or "", None
         else:
             time_ns, src, dst, sender = record.time_ns, record.src, record.dst, getattr(record, "sender", None)

@@ -50,6 +50,9 @@ NO_LEADER = 0xFFFF
 PLACES = 16
 """So many brokers of one response are looked for."""
 
+NUMBERS = ("max-length-bytes", "stream-max-segment-size-bytes", "stream-filter-size-bytes", "initial-cluster-size")
+"""Arguments of Create that servers read as numbers."""
+
 TEXTS = ("publisher_reference", "reference", "stream", "super_stream", "virtual_host", "mechanism", "routing_key", "name", "closing_reason")
 """Fields that must not be null."""
 
@@ -192,6 +195,33 @@ def _too_large(talk: Talk, message: Message) -> Told | None:
     return Told(cause, severity=NOTE if message.sender == "server" else None, key=(message.sender, limit))
 
 
+def _too_large_end(talk: Talk, closed: Closed) -> Told | None:
+    last = talk.last[0]
+    if last is None or closed.by is None or closed.by != closed.server or not talk.begun or talk.parted is not None:
+        return None
+    # What holds now held when it was sent, but for Tune itself, which is small
+    limit, size = talk.memo.frame_max, last.size - 4
+    if size <= limit:
+        return None
+    held = "are agreed" if talk.memo.tuned else "hold before Tune"
+    cause = f"the server closes over {last.name} of the client, a frame of {size:,} bytes where {limit:,} {held}"
+    return Told(cause, numbers(last), key="closed")
+
+
+def _arguments(talk: Talk, closed: Closed) -> Told | None:
+    """Servers break down over a number that is none."""
+    last = talk.last[0]
+    if last is None or last.name != "Create" or closed.by is None or closed.by != closed.server:
+        return None
+    if not any(one.request == last.number for one in talk.unanswered):
+        return None
+    for one in last.fields.get("arguments") or ():
+        name, value = one.get("key"), one.get("value")
+        if name in NUMBERS and not str(value).isdigit():
+            return Told(f"the server closes over Create: its argument {name} is {quoted(value)}, which is no number", numbers(last))
+    return None
+
+
 def _closing(talk: Talk, message: Message) -> Told | None:
     if message.kind != "request" or message.fields.get("closing_code") in (None, 1, 0):
         return None
@@ -201,6 +231,8 @@ def _closing(talk: Talk, message: Message) -> Told | None:
     after = f" after {before.name} of the {before.sender}" if before is not None else ""
     why = f": {quoted(reason)}" if reason else ""
     hint = ""
+    if code == "frame too large" and before is not None:
+        hint = f"; it had {before.size - 4:,} bytes, and {talk.memo.frame_max:,} are agreed"
     if code == "unknown frame" and before is not None:
         hint = f"; {talk.memo.server} does not know {_command(before)}"
         key = before.fields.get("key")
@@ -237,7 +269,13 @@ def _silence(talk: Talk, message: Message) -> Told | None:
 
 def _silent_end(talk: Talk, closed: Closed) -> Told | None:
     end = closed.last[3] if closed.ended_ns is None else closed.ended_ns
-    return _silent(talk, 0, end, " when the connection ended") or _silent(talk, 1, end, " when the connection ended")
+    for side in (0, 1):
+        found = _silent(talk, side, end, " when the connection ended")
+        if found is not None:
+            # The other one has had enough
+            ended = closed.by is not None and closed.client is not None and (closed.by == closed.client) == bool(side)
+            return found._replace(severity=ERROR, key="ended") if ended else found
+    return None
 
 
 def _silent(talk: Talk, side: int, now_ns: int, when: str, message: Message | None = None) -> Told | None:
@@ -657,6 +695,10 @@ RULES: tuple[Rule, ...] = (
         _skipped,
         "Let the client begin with PeerProperties, then SaslHandshake, SaslAuthenticate, Tune, Open.",
     ),
+    Rule("argument-not-valid", ERROR, CLOSED, _arguments, "Let the client write this argument as a decimal number of bytes."),
+    Rule(
+        "frame-too-large", ERROR, CLOSED, _too_large_end, "Send smaller batches, or raise stream.frame_max at the server and at the client."
+    ),
     Rule("login-cut-off", ERROR, CLOSED, _cut_off, "Look in the log of the server for the reason, and choose another mechanism."),
     Rule(
         "authentication-refused",
@@ -829,6 +871,6 @@ FAMILY = Family(
     follow=follow,
     refusal=refusal,
     goodbye=frozenset(("Close",)),
-    patient=frozenset(("PublishConfirm", "ConsumerUpdate")),
+    patient=frozenset(("ConsumerUpdate",)),
     counted=frozenset(("Publish", "ConsumerUpdate")),
 )

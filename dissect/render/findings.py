@@ -16,6 +16,12 @@ SHOWN = 8
 """So many packets and messages are named."""
 
 
+def rank(one: Finding) -> tuple[int, bool, bool]:
+    """Where a finding stands: the most severe first, of these what several conversations tell, then what lies below the protocol and may
+    explain the rest; those that came first before others."""
+    return SEVERITIES.index(one.severity), one.conversation is not None, not one.rule.startswith(("tcp.", "tls."))
+
+
 class Same:
     """A finding, and how many others say the same of other conversations."""
 
@@ -50,10 +56,8 @@ class Findings:
                 same.conversations.append(one.conversation)
 
     def ordered(self) -> list[Same]:
-        """The most severe first; of equals those across conversations, then the first to come."""
-        every = list(self._same.values())
-        every.sort(key=lambda one: (SEVERITIES.index(one.finding.severity), one.finding.conversation is not None))
-        return every
+        """As one should read them."""
+        return sorted(self._same.values(), key=lambda one: rank(one.finding))
 
 
 def finding_lines(one: Finding, columns: int, palette: Palette, conversations: Sequence[int] = (), advised: bool = False) -> list[str]:

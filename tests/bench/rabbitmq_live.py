@@ -1,8 +1,9 @@
-"""Shows the handshake of a real client with a real RabbitMQ broker, live: python tests/bench/rabbitmq_live.py [--python PYTHON]
+"""Shows the handshake of a real client with a real RabbitMQ broker, and finds the wrong password of another, live:
+python tests/bench/rabbitmq_live.py [--python PYTHON]
 
 Needs rabbitmq-server (Debian: apt-get install rabbitmq-server), CAP_NET_RAW, and the client rstream (pip install rstream) for the
 Python that runs this or the one that --python names. The broker runs with a directory, a name and ports of its own on 127.0.0.1 and
-ends with the script. Exit code 0 when all messages of the handshake were shown with their answers.
+ends with the script. Exit code 0 when all messages of the handshake were shown with their answers, and the wrong password was named.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ import asyncio, sys
 from rstream import Producer
 
 async def main():
-    async with Producer("127.0.0.1", int(sys.argv[1]), username="guest", password="guest") as producer:
+    async with Producer("127.0.0.1", int(sys.argv[1]), username="guest", password=sys.argv[2]) as producer:
         await producer.create_stream("live", exists_ok=True)
         for number in range(3):
             await producer.send_wait("live", b"message %d" % number)
@@ -97,11 +98,19 @@ def main() -> int:
             wait(port)
             for form in ((), ("--json",)):
                 with capturing("-i", "lo", "-f", f"tcp port {port}", *form) as capture:
-                    subprocess.run([python, "-c", CLIENT, str(port)], timeout=60, check=True)
+                    subprocess.run([python, "-c", CLIENT, str(port), "guest"], timeout=60, check=True)
                     time.sleep(0.5)
                     _, out, err = capture.finish()
                 if not form:
                     print(out, err, sep="")
+            with capturing("diagnose", "-i", "lo", "-f", f"tcp port {port}") as capture:
+                client = subprocess.Popen([python, "-c", CLIENT, str(port), "wrong"], stderr=subprocess.DEVNULL)
+                # Told before the capture, and perhaps the client, ends
+                found = capture.line()
+                client.terminate()
+                client.wait(60)
+                _, told, err = capture.finish()
+            print(found, told, err, sep="\n")
         finally:
             for process in reversed(processes):
                 os.killpg(process.pid, signal.SIGTERM)
@@ -110,8 +119,10 @@ def main() -> int:
     asked = {one["name"] for one in messages}
     missing = [name for name in HANDSHAKE if name not in asked]
     unanswered = [one["name"] for one in messages if one["name"] in HANDSHAKE[:6] and one["kind"] == "response" and one["request"] is None]
+    refused = "rabbitmq-stream.authentication-refused" in found
+    print("the wrong password is found" if refused else f"of the wrong password it says: {found}")
     print("the handshake is complete" if not missing and not unanswered else f"missing: {missing}, without a request: {unanswered}")
-    return 1 if missing or unanswered else 0
+    return 1 if missing or unanswered or not refused else 0
 
 
 if __name__ == "__main__":

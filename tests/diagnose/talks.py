@@ -9,11 +9,11 @@ from typing import Any
 
 from dissect.capture.files import open_capture
 from dissect.diagnose.engine import Summary
-from dissect.diagnose.rules import SEVERITIES
 from dissect.inspector import Inspector
 from dissect.layout import encode
 from dissect.model import Finding, Options, Record
 from dissect.protocols.rabbitmq import layouts
+from dissect.render.findings import rank
 from tests.capture.frames import ACK, FIN, PSH, RST, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, tcp
 
 MS = 1_000_000
@@ -127,7 +127,7 @@ def diagnosed(source: bytes | Path, rows: int | None = None, **options: Any) -> 
 
 def worst_first(found: Iterable[Finding]) -> list[Finding]:
     """As `diagnose` shows them."""
-    return sorted(found, key=lambda one: (SEVERITIES.index(one.severity), one.conversation is not None))
+    return sorted(found, key=rank)
 
 
 def rules(*connections: Connection, **options: Any) -> dict[str, str]:

@@ -68,6 +68,10 @@ def tuned(answered: tuple[int, int]) -> Connection:
     return one.server(rabbit.OPEN_RESPONSE, connection_properties=[]).goodbye()
 
 
+def created(size: str) -> Connection:
+    return Connection().ready().client(rabbit.CREATE, stream="s", arguments=[{"key": "max-length-bytes", "value": size}]).fin(1)
+
+
 def versions(version: int) -> Connection:
     one = Connection().ready().client(rabbit.EXCHANGE_COMMAND_VERSIONS, commands=[{"key": 2, "min_version": 1, "max_version": 2}])
     one.server(rabbit.EXCHANGE_COMMAND_VERSIONS_RESPONSE, commands=[{"key": 2, "min_version": 1, "max_version": 1}])
@@ -136,6 +140,13 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
         "frame-too-large",
         "warning",
     ),
+    "closed over a frame too large": (
+        lambda: Connection().open().client(rabbit.PEER_PROPERTIES, peer_properties=[{"key": "x", "value": "y" * 9000}]).fin(1),
+        "frame-too-large",
+        "error",
+    ),
+    "closed over an argument": (lambda: created("lots"), "argument-not-valid", "error"),
+    "closed over a number": (lambda: created("5000"), "argument-not-valid", None),
     "Close without trouble": (lambda: Connection().ready().goodbye(), "closed-with-code", None),
     "the server closes with a code": (
         lambda: (
@@ -151,6 +162,7 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
     "version not stated": (lambda: versions(2), "unknown-command", "warning"),
     "version stated": (lambda: versions(1), "unknown-command", None),
     "silence": (lambda: silent(5), "silence", "warning"),
+    "a silence that ends it": (lambda: Connection().ready((1 << 20, 2)).wait(5 * SECOND).fin(1), "silence", "error"),
     "a short silence": (lambda: silent(3), "silence", None),
     "no heartbeats agreed": (lambda: silent(5, 0), "silence", None),
     "confirms missing": (lambda: published(3, 1), "confirms-missing", "warning"),
