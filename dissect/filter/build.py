@@ -137,7 +137,7 @@ class _Builder:
         found = self.names.resolve(name.parts)
         if found is None:
             raise self.unknown(name)
-        if any(key.source.startswith(_OF_BODIES) for key in found.keys.values()):
+        if any(part in key.source for key in found.keys.values() for part in _OF_BODIES):
             self.reads_fields = True
         return found
 

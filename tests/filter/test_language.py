@@ -265,6 +265,9 @@ def test_filters_that_look_at_keys_alone_leave_fields_alone() -> None:
     assert not compile_filter("name == Open and latency > 1ms or client == ::1").reads_fields
     assert compile_filter("name == Open and stream").reads_fields
     assert compile_filter("fields").reads_fields
+    # What is wrong with bodies shows once they are decoded
+    assert compile_filter("notes").reads_fields
+    assert compile_filter("fault.field contains body").reads_fields
 
 
 def test_cheap_terms_are_asked_first() -> None:

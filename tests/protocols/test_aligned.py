@@ -109,6 +109,20 @@ def test_lines_need_no_bodies(path: Path) -> None:
     assert texts[0] == texts[1]
 
 
+@pytest.mark.parametrize("name", ["publish_amqp_sections_436", "subbatch_compressed_405", "amqp091_to_stream_405"])
+def test_bodies_are_left_alone(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    def touched(*_: object) -> None:
+        raise AssertionError
+
+    for place in ("dissector.read_amqp", "chunk.amqp.read", "chunk.unpack"):
+        monkeypatch.setattr(f"dissect.protocols.rabbitmq.{place}", touched)
+    path = CAPTURES[0].with_name(f"{name}.pcap")
+    records = list(Inspector([open_capture(path)], Options(bodies=False)).records())
+    assert sum(isinstance(one, Message) and one.name in ("Publish", "Deliver") for one in records) > 1
+    with pytest.raises(AssertionError):
+        list(Inspector([open_capture(path)], Options()).records())
+
+
 def _of_frames(records: list[Record]) -> list[Record]:
     """The same without what is wrong with the bodies of entries and sub-batches."""
     for one in records:
