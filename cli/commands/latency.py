@@ -93,7 +93,10 @@ def latency(
         else:
             run.each(taker.take)
         _show(found, json, csv, colour)
-        return _end(run, found)
+        code = _end(run, found)
+        if taker.matched and not found.groups:
+            say("-Y: what matches is no response; latencies are chosen by what their responses say, as `name == PublishConfirm`")
+        return code
 
 
 def _grouped(by: list[str] | None) -> list[str]:
@@ -109,6 +112,8 @@ class _Taker:
         self.run = run
         self.found = found
         self.asked = asked
+        self.matched = 0
+        """Records that are asked for."""
         self._matched: dict[int, None] = {}
 
     def take(self, records: list[Record]) -> bool:
@@ -124,7 +129,9 @@ class _Taker:
 
     def _select(self, records: list[Record], pairs: list[Pair], asked: Asked) -> list[Pair]:
         matched = self._matched
-        matched.update(dict.fromkeys([one.number for one in asked.select(records, lambda one, what: self.run.tell(about(one, what)))]))
+        chosen = asked.select(records, lambda one, what: self.run.tell(about(one, what)))
+        self.matched += len(chosen)
+        matched.update(dict.fromkeys([one.number for one in chosen]))
         kept = [one for one in pairs if _number(one) in matched]
         for number in list(matched)[: max(0, len(matched) - MATCHED)]:
             del matched[number]

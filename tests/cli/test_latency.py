@@ -147,6 +147,8 @@ def test_a_filter_chooses_responses_after_everything_was_analysed(capsys: pytest
     groups = [json.loads(line) for line in out.splitlines() if '"record":"latency"' in line]
     assert sum(one["count"] for one in groups) == len(wanted) > 0
     assert f"{len(wanted)} records match -Y" in err
+    out, err = shown(capsys, "latency", "-Y", "name == Publish", AMQP)
+    assert (out, "-Y: what matches is no response" in err) == ("", True)
     late = [one for one in records(capsys, "latency", "--json", "-Y", "reason == 'deadline passed'", EXPIRED) if one["record"] == "latency"]
     assert late
     assert all(set(one["reasons"]) == {"deadline passed"} and one["count"] == one["unanswered"] for one in late)
