@@ -40,6 +40,7 @@ EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
         ("streamdump diagnose capture.pcap", "what went wrong, the worst first"),
         ("streamdump diagnose --fail-on error *.pcap", "exit code 1 if there is an error, for CI"),
         ("streamdump diagnose -Y 'severity == error' capture.pcap", "errors only"),
+        ("streamdump diagnose --html report.html capture.pcap", "a page with the handshakes that failed"),
         ("streamdump diagnose -i any", "while it happens"),
     ),
     "follow": (
@@ -54,6 +55,7 @@ EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
         ("streamdump latency --by server,command --interval 10 *.pcap", "and how that changed"),
         ("streamdump latency -Y 'response_code == ok' --slowest 20 x.pcap", "of the responses that match"),
         ("streamdump latency --csv capture.pcap > latency.csv", "for a spreadsheet; --json for programs"),
+        ("streamdump latency --html report.html capture.pcap", "a page with tables and drawings"),
         ("streamdump latency -i any", "a table that is kept up to date"),
     ),
     "pipeline": (

@@ -157,6 +157,10 @@ Where = Annotated[
         autocompletion=filter_words,
     ),
 ]
+Html = Annotated[
+    str | None,
+    typer.Option("--html", metavar="FILE", help="a report, too: one page that loads nothing", rich_help_panel=WRITTEN, show_default=False),
+]
 Json = Annotated[bool, typer.Option("--json", help="JSON Lines, one object a record (-T json)", rich_help_panel=SHOWN)]
 
 

@@ -251,6 +251,12 @@ class Run:
         return f"{names[0] if len(names) == 1 else count(len(names), 'file')}: {'; '.join(said)}"
 
 
+def titled(command: str, names: Sequence[str]) -> str:
+    """What a page is called."""
+    named = [Path(one).name if one != "-" else "standard input" for one in names] or ["standard input"]
+    return f"streamdump {command}: {named[0] if len(named) == 1 else count(len(named), 'file')}"
+
+
 def warner() -> Callable[[Inspector], None]:
     """Says once of a run what could show secrets: that `-d` has a conversation read as what it is not."""
     said = False

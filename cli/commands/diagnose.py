@@ -10,14 +10,14 @@ import typer
 from cli.exits import ExitCode
 from cli.keys import key_logs
 from cli.live import LiveRun, Wanted, check_without
-from cli.options import SHOWN, Colour, Files, Json, ReadFiles, Where, one_of, packet_limit
+from cli.options import SHOWN, Colour, Files, Html, Json, ReadFiles, Where, one_of, packet_limit
 from cli.output import columns, palette, say, write, write_text
 from cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from cli.run import Asked, Run, about, blocks, count
+from cli.run import Asked, Run, about, account, blocks, count, titled
 from dissect.options import Options
 
 if TYPE_CHECKING:
-    from dissect.diagnose.engine import Diagnoser
+    from dissect.diagnose.engine import Diagnoser, Summary
     from dissect.model import ConversationRow, Finding, Record
 
 FAIL_ON = ("error", "warning")
@@ -41,6 +41,7 @@ def diagnose(
             autocompletion=lambda: list(FAIL_ON),
         ),
     ] = None,
+    html: Html = None,
     live: Wanted,
     options: Annotated[Options, Members(*READING, *FILES, *TIMES, *LIMITS)],
     colour: Colour = "auto",
@@ -51,6 +52,10 @@ def diagnose(
     names = [*(read_files or ()), *(files or ())]
     if not live.interfaces:
         check_without(live)
+    if html is not None:
+        from dissect.render.html.page import check_page
+
+        check_page(html)
     options = replace(options, bytes_as="omit", findings=True, keylog=key_logs(options.keylog, bool(live.interfaces)))
     asked = None if where is None else Asked(where, options)
     with (
@@ -60,21 +65,49 @@ def diagnose(
     ):
         diagnoser = run.inspector.diagnoser
         assert diagnoser is not None
-        view = _View(run, diagnoser, asked, json, colour, bool(live.interfaces))
+        view = _View(run, diagnoser, asked, json, colour, bool(live.interfaces), None if html is None else _Report())
         if isinstance(run, LiveRun):
             run.leaving = view.leave
         run.each(view.take)
         view.end()
+        if html is not None:
+            view.write(html, names or list(live.interfaces or ()))
         code = run.end(table=True)
     if code == ExitCode.DONE and fail_on is not None and view.as_bad_as(fail_on):
         return ExitCode.FOUND
     return code
 
 
+class _Report:
+    """What a page shows besides the conversations."""
+
+    def __init__(self) -> None:
+        from dissect.protocols import PROTOCOLS
+        from dissect.render.findings import Findings
+        from dissect.render.html.ladders import Ladders
+
+        self.findings = Findings()
+        self.ladders = Ladders({one.name: one.says for one in PROTOCOLS})
+
+    def drop(self, diagnoser: Diagnoser) -> None:
+        """Do not keep what conversations that went well said."""
+        went_well = [number for number, one in diagnoser.summaries.items() if one.worst != "error" and number in self.ladders]
+        self.ladders.drop(went_well)
+
+
 class _View:
     """Shows findings: as they come in JSON and of an interface, else the worst first at the end; then the conversations."""
 
-    def __init__(self, run: Run | LiveRun, diagnoser: Diagnoser, asked: Asked | None, json: bool, colour: str, live: bool) -> None:
+    def __init__(
+        self,
+        run: Run | LiveRun,
+        diagnoser: Diagnoser,
+        asked: Asked | None,
+        json: bool,
+        colour: str,
+        live: bool,
+        report: _Report | None,
+    ) -> None:
         from dissect.render.findings import Findings
 
         self.run = run
@@ -85,6 +118,7 @@ class _View:
         self.live = live
         self.palette = palette(colour)
         self.findings = Findings()
+        self.report = report
         self.shown = {"error": 0, "warning": 0, "note": 0}
         self.conversations: set[int] = set()
 
@@ -93,6 +127,9 @@ class _View:
         from dissect.model import Finding
 
         found: list[Record] = [one for one in records if type(one) is Finding]
+        if self.report is not None:
+            self.report.ladders.take(records)
+            self.report.drop(self.diagnoser)
         if self.asked is not None:
             self.asked.watch(records)
             found = self.asked.select(found, self._failed)
@@ -102,6 +139,8 @@ class _View:
                 self.conversations.add(one.conversation)
         if found:
             self._show(found)  # type: ignore[arg-type]
+            if self.report is not None:
+                self.report.findings.add(found)  # type: ignore[arg-type]
         return False
 
     def _show(self, found: list[Finding]) -> None:
@@ -126,7 +165,7 @@ class _View:
 
     def end(self) -> None:
         """Show what is known of the conversations, and of a capture the findings."""
-        summaries = [one for one in self.diagnoser.so_far() if self.asked is None or one.conversation in self.conversations]
+        summaries = self._summaries()
         if self.json:
             from dissect.render.jsonl import encode
 
@@ -144,6 +183,19 @@ class _View:
             write_text(page(self.findings, summaries, columns(), self.palette))
         told = [count(self.shown[name], name) for name in self.shown if self.shown[name]]
         say(f"found: {', '.join(told) or 'nothing wrong'}")
+
+    def write(self, path: str, names: list[str]) -> None:
+        """Write the page, too."""
+        from dissect.render.html.page import write_page
+        from dissect.render.html.reports import diagnosis
+
+        assert self.report is not None
+        about = "; ".join(account(self.run.inspector, self.run.stopped)[0])
+        write_page(path, diagnosis(titled("diagnose", names), about, self.report.findings, self._summaries(), self.report.ladders))
+        say(f"--html {path}: written")
+
+    def _summaries(self) -> list[Summary]:
+        return [one for one in self.diagnoser.so_far() if self.asked is None or one.conversation in self.conversations]
 
     def as_bad_as(self, severity: str) -> bool:
         """Whether something that was shown is an error, or at least a warning."""

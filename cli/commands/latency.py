@@ -12,10 +12,10 @@ import typer
 from cli.keys import key_logs
 from cli.live import REFRESH, LiveRun, Wanted, check_without
 from cli.options import LIMITS as LIMITS_PANEL
-from cli.options import SHOWN, Colour, Files, Json, ReadFiles, Where, nanoseconds, one_of, packet_limit, whole
+from cli.options import SHOWN, Colour, Files, Html, Json, ReadFiles, Where, nanoseconds, one_of, packet_limit, whole
 from cli.output import coloured, columns, palette, say, write, write_text
 from cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from cli.run import Asked, Run, about
+from cli.run import Asked, Run, about, account, titled
 from dissect.errors import Report, UsageError, bug
 from dissect.options import Options
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from dissect.model import Pair, Record
 
 GROUPED = ("command", "conversation", "server", "client", "stream", "verb")
+SHORTEST_NS, INTERVALS = 1_000_000, 120
+"""The shortest interval of a page for which no other was asked, and so many at most: it grows with the time that was captured."""
+
 MATCHED = 65_536
 """Matching responses that are remembered: the last of several that answer one request is known to be the last only later."""
 
@@ -56,6 +59,7 @@ def latency(
     csv: Annotated[
         bool, typer.Option("--csv", help="comma-separated: the groups, with --interval the groups by interval", rich_help_panel=SHOWN)
     ] = False,
+    html: Html = None,
     live: Wanted,
     group_limit: Annotated[
         str, typer.Option("--group-limit", metavar="N", help="groups; what is beyond is counted together", rich_help_panel=LIMITS_PANEL)
@@ -79,9 +83,13 @@ def latency(
         options = replace(options, bodies=True)
     if not live.interfaces:
         check_without(live)
+    if html is not None:
+        from dissect.render.html.page import check_page
+
+        check_page(html)
     from dissect.latency.groups import Latencies
 
-    found = Latencies(grouped, interval_ns=width_ns, slowest=number, groups=limit)
+    found = Latencies(grouped, interval_ns=SHORTEST_NS if html is not None and width_ns is None else width_ns, slowest=number, groups=limit)
     with (
         LiveRun(live, names, options, colour) if live.interfaces else Run(names, options, packet_limit(live.stop), colour, prints=False)
     ) as run:
@@ -92,6 +100,13 @@ def latency(
                 run.each(taker.take)
         else:
             run.each(taker.take)
+        if html is not None:
+            if width_ns is None:
+                found.widen_to(INTERVALS)
+            _write(html, found, run, names or list(live.interfaces or ()))
+            if width_ns is None:
+                # The course of time was asked for by the page alone
+                found.forget_series()
         _show(found, json, csv, colour)
         code = _end(run, found)
         if taker.matched and not found.groups:
@@ -156,6 +171,16 @@ def _show(found: Latencies, json: bool, csv: bool, colour: str) -> None:
     from dissect.render.latency import comma_separated, text
 
     write_text(comma_separated(found) if csv else text(found, columns(), palette(colour)))
+
+
+def _write(path: str, found: Latencies, run: Run | LiveRun, names: list[str]) -> None:
+    """Write the page, too."""
+    from dissect.render.html.page import write_page
+    from dissect.render.html.reports import latencies
+
+    about_ = "; ".join(account(run.inspector, run.stopped)[0])
+    write_page(path, latencies(titled("latency", names), about_, found))
+    say(f"--html {path}: written")
 
 
 def _end(run: Run | LiveRun, found: Latencies) -> int:

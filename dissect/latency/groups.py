@@ -155,6 +155,19 @@ class Latencies:
         """The slowest exchanges, the slowest first."""
         return [one for _, _, one in sorted(self._slow, key=lambda one: one[:2], reverse=True)]
 
+    def widen_to(self, most: int) -> None:
+        """Make intervals longer until no more than so many lie between the first and the last."""
+        while self.interval_ns is not None and self.series:
+            times = [at for at, _ in self.series]
+            if (max(times) - min(times)) // self.interval_ns < most:
+                return
+            self._widen()
+
+    def forget_series(self) -> None:
+        """As if no series had been asked for."""
+        self.interval_ns = self.wanted_ns = None
+        self.series = {}
+
     def _begin(self, key: Key, pair: Pair) -> tuple[Key, Group]:
         """The group of an exchange that is the first of its group."""
         if len(self.groups) >= self.limit:

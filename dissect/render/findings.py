@@ -60,9 +60,8 @@ class Findings:
         return sorted(self._same.values(), key=lambda one: rank(one.finding))
 
 
-def finding_lines(one: Finding, columns: int, palette: Palette, conversations: Sequence[int] = (), advised: bool = False) -> list[str]:
-    """A finding in lines of so many columns: severity and rule, where, cause, and advice unless it was given already (`advised`)."""
-    colour = {"error": palette.bad, "warning": palette.warn}.get(one.severity, palette.dim)
+def place_of(one: Finding, conversations: Sequence[int] = ()) -> str:
+    """Where a finding is: its conversation, or all those of which the same is said, messages and packets."""
     where = [] if one.conversation is None else [f"conversation {one.conversation}"]
     if len(conversations) > 1:
         where = [f"conversations {', '.join(map(str, conversations[:SHOWN]))}{', ...' if len(conversations) > SHOWN else ''}"]
@@ -70,8 +69,14 @@ def finding_lines(one: Finding, columns: int, palette: Palette, conversations: S
         if numbers:
             more = ", ..." if len(numbers) > SHOWN else ""
             where.append(f"{name}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:SHOWN]))}{more}")
+    return "; ".join(where)
+
+
+def finding_lines(one: Finding, columns: int, palette: Palette, conversations: Sequence[int] = (), advised: bool = False) -> list[str]:
+    """A finding in lines of so many columns: severity and rule, where, cause, and advice unless it was given already (`advised`)."""
+    colour = {"error": palette.bad, "warning": palette.warn}.get(one.severity, palette.dim)
     head = f"{one.severity:<7}  {visible(one.rule)}"
-    place = "; ".join(where)
+    place = place_of(one, conversations)
     if width(head) + 2 + width(place) <= columns:
         lines = [f"{colour}{head}{palette.reset}  {palette.dim}{place}{palette.reset}"]
         place = ""

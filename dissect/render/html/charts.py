@@ -1,0 +1,97 @@
+"""Durations as drawings: places on a picture of so many units, which a template draws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import floor, log10
+from typing import NamedTuple
+
+from dissect.latency.records import Bucket, IntervalRow
+from dissect.render.latency import duration_text
+
+WIDTH, HEIGHT = 720, 160
+"""Units of a picture within its axes."""
+
+
+class Mark(NamedTuple):
+    """A place on an axis with its label."""
+
+    at: float
+    text: str
+
+
+class Bar(NamedTuple):
+    """How many durations there were of about one size."""
+
+    x: float
+    width: float
+    y: float
+    height: float
+    title: str
+
+
+class Distribution(NamedTuple):
+    """Bars over a logarithmic axis of time."""
+
+    bars: list[Bar]
+    ticks: list[Mark]
+
+
+class Series(NamedTuple):
+    """Median and 99th percentile over time, on a logarithmic axis."""
+
+    p50: str
+    p99: str
+    dots: list[tuple[float, float, str]]
+    ticks: list[Mark]
+    times: list[Mark]
+
+
+def distribution(buckets: Sequence[Bucket]) -> Distribution | None:
+    """A picture of these; None where there is nothing to be drawn."""
+    shown = [one for one in buckets if one.count and one.high is not None and one.high > 0]
+    if not shown:
+        return None
+    places = [(log10(max(one.low or 1, 1)), log10(max(one.high or 1, 2)), one) for one in shown]
+    low, high = floor(min(place[0] for place in places)), max(place[1] for place in places)
+    scale = WIDTH / max(high - low, 1)
+    most = max(one.count for one in shown)
+    bars = []
+    for left, right, one in places:
+        tall = max(2.0, HEIGHT * one.count / most)
+        title = f"{duration_text(one.low or 0)} to {duration_text(one.high or 0)}: {one.count:,}"
+        bars.append(Bar((left - low) * scale, max(1.5, (right - left) * scale - 1), HEIGHT - tall, tall, title))
+    return Distribution(bars, _powers(low, max(high, low + 1), scale))
+
+
+def series(rows: Sequence[IntervalRow], begin_ns: int, end_ns: int) -> Series | None:
+    """A picture of one group by interval; None with fewer than two intervals that have a duration."""
+    told = [(row.time_ns, row.latency) for row in rows if row.latency is not None]
+    if len(told) < 2 or end_ns <= begin_ns:
+        return None
+    least = min(max(one.p50_ns, 1) for _, one in told)
+    most = max(max(one.p99_ns, 2) for _, one in told)
+    low = floor(log10(least))
+    high = max(log10(most), low + 1)
+    scale = HEIGHT / (high - low)
+
+    def x(time_ns: int) -> float:
+        return round((time_ns - begin_ns) / (end_ns - begin_ns) * WIDTH, 1)
+
+    def y(duration_ns: int) -> float:
+        return round(HEIGHT - (log10(max(duration_ns, 1)) - low) * scale, 1)
+
+    dots = []
+    for at, one in told:
+        title = f"{(at - begin_ns) / 1e9:g} s: {one.count:,}, p50 {duration_text(one.p50_ns)}, p99 {duration_text(one.p99_ns)}"
+        dots.append((x(at), y(one.p99_ns), title))
+    ticks = [Mark(HEIGHT - one.at, one.text) for one in _powers(low, high, scale)]
+    times = [Mark(WIDTH * part / 4, f"{(end_ns - begin_ns) * part / 4e9:.3g} s") for part in range(5)]
+    median = " ".join(f"{x(at)},{y(one.p50_ns)}" for at, one in told)
+    highest = " ".join(f"{x(at)},{y(one.p99_ns)}" for at, one in told)
+    return Series(median, highest, dots, ticks, times)
+
+
+def _powers(low: int, high: float, scale: float) -> list[Mark]:
+    """The powers of ten of an axis that begins with that of `low`."""
+    return [Mark((power - low) * scale, duration_text(10**power)) for power in range(low, floor(high) + 1)]

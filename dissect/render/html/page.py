@@ -1,0 +1,84 @@
+"""The pages. jinja2 escapes everything that is put in; the page's own policy lets it load nothing and run its one script only."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from base64 import b64encode
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from dissect.capture.blocks import explain
+from dissect.errors import UsageError
+from dissect.render.terminal import visible
+
+FOLDER = Path(__file__).parent
+
+ROWS = 2_000
+"""So many rows of a table are shown; a page says how many it leaves out."""
+
+
+def check_page(path: str, option: str = "--html") -> None:
+    """Raises `UsageError` for a file that could not be written: that should show before the first packet."""
+    target = Path(path)
+    if path == "-":
+        raise UsageError(f"{option} - : a page is written to a file; standard output has the text")
+    if target.is_symlink():
+        raise UsageError(f"{option} {path}: a symbolic link, which is not followed; name the file itself")
+    if target.exists() and not target.is_file():
+        raise UsageError(f"{option} {path}: cannot be written: is no regular file")
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise UsageError(f"{option} {path}: {target.parent} is no directory in which files can be made")
+
+
+def write_page(path: str, text: str, option: str = "--html") -> None:
+    """Write a page, whole or not at all, in place of the file that is there. Raises `UsageError` where that cannot be."""
+    target = Path(path)
+    temporary = ""
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        Path(temporary).replace(target)
+    except OSError as error:
+        with suppress(OSError):
+            Path(temporary).unlink()
+        raise UsageError(f"{option} {path}: cannot be written: {explain(error)}") from error
+
+
+def render(name: str, values: Mapping[str, Any]) -> str:
+    """The page that the template `name` makes of these."""
+    made: str = _environment().get_template(name).render(**values)
+    return made
+
+
+@cache
+def _environment() -> Any:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_harmless,
+    )
+    script, style = (FOLDER / "page.js").read_text(), (FOLDER / "page.css").read_text()
+    environment.globals.update(script=script, style=style, policy=_policy(script, style), rows_shown=ROWS)
+    return environment
+
+
+def _harmless(value: Any) -> Any:
+    """Control and bidirectional characters as their escapes; what is markup of ours stays so."""
+    return visible(value) if type(value) is str else value
+
+
+def _policy(script: str, style: str) -> str:
+    """A Content-Security-Policy by which the page loads nothing, and uses the script and the style that are in it alone."""
+    run, look = (b64encode(sha256(text.encode()).digest()).decode() for text in (script, style))
+    return f"default-src 'none'; script-src 'sha256-{run}'; style-src 'sha256-{look}'; base-uri 'none'; form-action 'none'"

@@ -1,0 +1,128 @@
+"""What the pages of `diagnose` and `latency` show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from dissect.diagnose.engine import Summary
+from dissect.latency.groups import Latencies
+from dissect.latency.records import IntervalRow, LatencyRow
+from dissect.latency.rows import interval_rows, rows, slow_rows
+from dissect.render.findings import Findings, place_of
+from dissect.render.html.charts import distribution, series
+from dissect.render.html.ladders import Ladder, Ladders
+from dissect.render.html.page import ROWS, render
+from dissect.render.latency import duration_text
+
+LADDERS = 20
+PICTURES = 24
+"""So many conversations that failed are drawn, and so many groups of exchanges."""
+
+STEP = 34
+"""Units from one message of a ladder to the next."""
+
+QUANTILES = ("min", "p50", "p90", "p95", "p99", "p99.9", "max")
+
+
+def diagnosis(title: str, about: str, findings: Findings, summaries: Sequence[Summary], ladders: Ladders) -> str:
+    """The page of `diagnose`; `about` is what was read."""
+    ordered = findings.ordered()
+    failed = [one for one in summaries if one.worst == "error" and one.conversation in ladders]
+    drawn = []
+    for one in failed[:LADDERS]:
+        ladder = ladders.of(one.conversation)
+        if ladder is not None:
+            drawn.append(_drawn(one, ladder))
+    return render(
+        "diagnose.html",
+        {
+            "title": title,
+            "about": about,
+            "findings": [{"finding": same.finding, "where": place_of(same.finding, same.conversations)} for same in ordered[:ROWS]],
+            "left_out": findings.passed + max(0, len(ordered) - ROWS),
+            "ladders": drawn,
+            "ladders_left_out": len(failed) - len(drawn),
+            "summaries": summaries,
+        },
+    )
+
+
+def _drawn(summary: Summary, ladder: Ladder) -> dict[str, Any]:
+    """A ladder with the places of its messages."""
+    steps: list[dict[str, Any]] = []
+    begin = ladder.first[0].time_ns
+    y = 34
+    for step in [*ladder.first, None, *ladder.last]:
+        if step is None:
+            if ladder.passed:
+                y += STEP
+                steps.append({"y": y, "left_out": ladder.passed})
+            continue
+        y += STEP
+        steps.append(
+            {
+                "y": y,
+                "left_out": 0,
+                "time": f"{(step.time_ns - begin) / 1e9:.6f}",
+                "forth": step.forth,
+                "look": "bad" if step.bad else "ask" if step.forth else "answer",
+                "name": step.name,
+                "says": step.says,
+            }
+        )
+    return {"summary": summary, "steps": steps, "height": y + STEP // 2}
+
+
+def latencies(title: str, about: str, found: Latencies) -> str:
+    """The page of `latency`."""
+    groups = rows(found)
+    cells: dict[tuple[Any, ...], list[IntervalRow]] = {}
+    for cell in interval_rows(found):
+        cells.setdefault(_key(found, cell), []).append(cell)
+    begin = min((one[0].time_ns for one in cells.values()), default=0)
+    end = max((one[-1].time_ns for one in cells.values()), default=0)
+    drawn = [one for one in sorted(groups, key=lambda one: -one.count) if one.latency is not None][:PICTURES]
+    return render(
+        "latency.html",
+        {
+            "title": title,
+            "about": about,
+            "by": found.by,
+            "quantiles": QUANTILES,
+            "rows": [_row(found, one) for one in groups],
+            "reasons": any(one.reasons for one in groups),
+            "slow": [*slow_rows(found)],
+            "duration": duration_text,
+            "interval": "" if found.interval_ns is None else duration_text(found.interval_ns),
+            "pictures": [
+                {
+                    "title": "  ".join(str(part) for part in _key(found, one) if part is not None),
+                    "count": one.count,
+                    "distribution": distribution(one.histogram),
+                    "series": series(cells.get(_key(found, one), []), begin, end),
+                }
+                for one in drawn
+            ],
+            "pictures_left_out": sum(one.latency is not None for one in groups) - len(drawn),
+        },
+    )
+
+
+def _key(found: Latencies, row: LatencyRow | IntervalRow) -> tuple[Any, ...]:
+    return (row.protocol, "(others)") if row.others else (row.protocol, *[getattr(row, name) for name in found.by])
+
+
+def _row(found: Latencies, row: LatencyRow) -> dict[str, Any]:
+    one = row.latency
+    values = [None if row.others else getattr(row, name) for name in found.by]
+    labels = ["" if value is None else str(value) for value in values]
+    if row.others:
+        labels[0] = "(others)"
+    return {
+        "protocol": row.protocol,
+        "labels": labels,
+        "counts": (row.count, row.refused, row.unanswered),
+        "times": [None] * 7 if one is None else [one.min_ns, one.p50_ns, one.p90_ns, one.p95_ns, one.p99_ns, one.p99_9_ns, one.max_ns],
+        "reasons": ", ".join(f"{reason} {number:,}" for reason, number in row.reasons.items()),
+    }

@@ -1,0 +1,161 @@
+"""The pages of `diagnose` and `latency`: what they show, that captured text stays text, and that nothing is loaded."""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from cli.app import main
+from cli.exits import ExitCode
+from dissect.capture.files import open_capture
+from dissect.diagnose.engine import Summary
+from dissect.inspector import Inspector
+from dissect.model import Ending, Finding, Options
+from dissect.protocols import PROTOCOLS
+from dissect.render.findings import Findings
+from dissect.render.html.ladders import FIRST, LAST, Ladders
+from dissect.render.html.page import check_page
+from dissect.render.html.reports import diagnosis
+from tests.capture.frames import pcap
+from tests.logins import rabbitmq
+from tests.secrets import conversation
+
+GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
+WRONG = GOLDEN / "rabbitmq-stream" / "wrong_password_405.pcap"
+SAYS = {one.name: one.says for one in PROTOCOLS}
+HOSTILE = "</td><script>alert(1)</script><img src=x onerror=alert(1)> \" onload='alert(1)' {{ 7*7 }} \u202e\x1b[31m"
+
+
+class Seen(HTMLParser):
+    """Elements with their attributes, and all text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+def harmless(page: str) -> Seen:
+    """The page, which has its own script alone and loads nothing."""
+    seen = Seen(page)
+    names = [name for name, _ in seen.elements]
+    assert names.count("script") == 1
+    assert not {"img", "link", "iframe", "object", "embed", "form", "base"} & set(names)
+    for _, attributes in seen.elements:
+        assert not [name for name in attributes if name.startswith("on") or name in ("src", "href", "style", "srcdoc")]
+    assert not re.search(r"@import|url\(", page)
+    (policy,) = [one["content"] for name, one in seen.elements if name == "meta" and one.get("http-equiv") == "Content-Security-Policy"]
+    assert policy is not None
+    assert policy.startswith("default-src 'none'; script-src 'sha256-")
+    return seen
+
+
+def made(tmp_path: Path, *arguments: str) -> str:
+    page = tmp_path / "report.html"
+    assert main([*arguments, "--html", str(page)]) == ExitCode.DONE
+    return page.read_text()
+
+
+def test_a_diagnosis_shows_cause_and_ladder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    seen = harmless(made(tmp_path, "diagnose", str(WRONG)))
+    said, told = capsys.readouterr()
+    assert "rabbitmq-stream.authentication-refused" in said
+    assert "report.html: written" in told
+    text = seen.text
+    assert text.index("does not authenticate the user") < text.index("Conversations that failed") < text.index("All conversations")
+    ladder = text[text.index("Conversations that failed") : text.index("All conversations")]
+    steps = [step for name in ("PeerProperties", "SaslHandshake", "SaslAuthenticate") for step in (name, name)]
+    assert re.findall(r"^(PeerProperties|Sasl\w+|end)$", ladder, re.M) == [*steps, "end"]
+
+
+def test_latencies_have_tables_and_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = made(tmp_path, "latency", str(GOLDEN / "rabbitmq-stream" / "js_publish_consume_405.pcap"), "--by", "command,server")
+    seen = harmless(page)
+    assert "interval" not in capsys.readouterr()[0], "the text has no series that nobody asked for"
+    names = [name for name, _ in seen.elements]
+    assert names.count("table") == 2
+    assert names.count("rect") > 10
+    assert names.count("polyline") >= 2
+    assert re.search(r"PeerProperties\s+127\.0\.0\.2:5552", seen.text)
+
+
+def test_captured_text_is_text_only() -> None:
+    found, summaries = Findings(), [Summary(3, 0, HOSTILE, HOSTILE, True, None, HOSTILE, HOSTILE, HOSTILE, 1, "error", HOSTILE)]
+    found.add([Finding(1, 1, "", 0, 3, HOSTILE, "b", None, None, HOSTILE, "error", HOSTILE, HOSTILE, [1], [2])])
+    ladders = Ladders({"iggy": lambda message: HOSTILE})
+    ladders.take([Ending(1, 1, "", 0, 3, HOSTILE, "b", "client", "iggy", HOSTILE, None, 0, 0)])  # type: ignore[arg-type]
+    seen = harmless(diagnosis(HOSTILE, HOSTILE, found, summaries, ladders))
+    assert seen.text.count("<script>alert(1)</script>") >= 8
+    assert "{{ 7*7 }}" in seen.text
+    assert "\\u202e\\x1b[31m" in seen.text
+    assert not re.search("[\u202e\x1b]", seen.text)
+
+
+def test_a_user_name_cannot_bring_markup(tmp_path: Path) -> None:
+    login = rabbitmq("PLAIN")
+    sent = [(side, data if isinstance(data, int) else data.replace(b"\x00alice\x00", b"\x00<b>ev\x00")) for side, data in login.sent]
+    capture = tmp_path / "hostile.pcap"
+    capture.write_bytes(pcap(conversation(sent, 5552)))
+    harmless(made(tmp_path, "diagnose", str(capture)))
+
+
+def test_of_a_long_conversation_the_beginning_and_the_end_are_kept() -> None:
+    ladders = Ladders(SAYS)
+    path = GOLDEN / "rabbitmq-stream" / "js_publish_consume_405.pcap"
+    inspector = Inspector([open_capture(io.BytesIO(path.read_bytes()))], Options())
+    counts: dict[int, int] = {}
+    for record in inspector.records():
+        ladders.take([record])
+        counts[record.conversation or 0] = counts.get(record.conversation or 0, 0) + 1
+    long = max(counts, key=counts.__getitem__)
+    ladder = ladders.of(long)
+    assert ladder is not None
+    assert len(ladder.first) == min(FIRST, counts[long])
+    assert len(ladder.first) + len(ladder.last) + ladder.passed == counts[long]
+    assert len(ladder.last) <= LAST
+    ladders.drop([long])
+    assert long not in ladders
+
+
+def test_what_cannot_be_written_is_told_before_a_packet_is_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "target")
+    for path in ("-", str(tmp_path), str(tmp_path / "no" / "page.html"), str(tmp_path / "link")):
+        assert main(["diagnose", str(WRONG), "--html", path]) == ExitCode.USAGE
+        said, told = capsys.readouterr()
+        assert not said
+        assert told.startswith(f"streamdump: --html {path}")
+    assert not (tmp_path / "target").exists()
+    page = tmp_path / "page.html"
+    page.write_text("before")
+    check_page(str(page))
+    assert page.read_text() == "before"
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
+def test_a_browser_runs_its_script_and_no_other(tmp_path: Path) -> None:
+    found = Findings()
+    leak = "<img src=http://leak.invalid/a><script src=http://leak.invalid/b></script>"
+    found.add([Finding(1, 1, "", 0, 3, leak, "b", None, None, leak, "error", leak, leak, [1], [2])])
+    page, net = tmp_path / "report.html", tmp_path / "net.json"
+    page.write_text(diagnosis(leak, leak, found, [Summary(3, 0, leak, leak, True, None, leak, leak, leak, 1, None, None)], Ladders(SAYS)))
+    # The browser itself asks for updates: no name is found
+    call = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--enable-logging=stderr"]
+    call += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={tmp_path / 'profile'}", f"--log-net-log={net}"]
+    shown = subprocess.run([*call, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120, check=True)
+    assert "CONSOLE" not in shown.stderr, shown.stderr
+    assert shown.stdout.count('<button type="button">') == 8
+    asked = re.findall(r'"url":"(\w+://[^/"]*)', net.read_text())
+    assert not [one for one in asked if "leak" in one]
