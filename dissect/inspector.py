@@ -911,6 +911,7 @@ class Inspector:
             troubles(told) if told else {},
             stopped,
             tracked.failure,
+            tracked.facts or {},
         )
 
     def _expected(self, ports: tuple[int, int]) -> str | None:

@@ -22,6 +22,7 @@ def closed_of(
     troubles: Mapping[str, str],
     stopped: tuple[tuple[int, int, int] | None, tuple[int, int, int] | None],
     failure: str | None,
+    facts: Mapping[str, Any],
 ) -> Closed:
     """The end of a conversation."""
     one, two = tcp.sides
@@ -54,6 +55,7 @@ def closed_of(
         stopped,
         failure,
         tcp.end is not None and tcp.end.how == "refused",
+        facts,
     )
 
 

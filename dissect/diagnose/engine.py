@@ -214,7 +214,8 @@ class Diagnoser:
             self._tell(talk, rule, told if isinstance(told, Told) else Told(told), record, out)
 
     def _tell(self, talk: Talk, rule: Rule, told: Told, record: Any, out: list[Record]) -> None:
-        name = rule.name if "." in rule.name else f"{talk.protocol}.{rule.name}"
+        name = told.rule or rule.name
+        name = name if "." in name else f"{talk.protocol}.{name}"
         severity = told.severity or rule.severity
         message = record if type(record) is Message else None
         if message is not None and severity != NOTE:
@@ -332,6 +333,7 @@ class Diagnoser:
             severity,
             refusal.advice,
             (name, refusal.why, severity),
+            rule=refusal.rule,
         )
         self._tell(talk, REFUSED, told, message, out)
 
@@ -378,7 +380,7 @@ def _reached(talk: Talk, closed: Closed) -> str:
         if tls is not None:
             return "TLS" if tls.complete or (tls.sealed and tls.version is not None) else "TLS handshake"
         return closed.verdict.name or "unknown bytes"
-    return talk.reached()
+    return talk.reached() if talk.family.reached is None else talk.family.reached(talk, closed)
 
 
 def _ended(talk: Talk, closed: Closed) -> str:

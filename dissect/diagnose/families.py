@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from dissect.diagnose.iggy import FAMILY as IGGY
 from dissect.diagnose.rabbitmq import FAMILY as RABBITMQ
 from dissect.diagnose.rules import Family
 
-FAMILIES: tuple[Family, ...] = (RABBITMQ,)
+FAMILIES: tuple[Family, ...] = (RABBITMQ, IGGY)

@@ -42,6 +42,8 @@ class Told(NamedTuple):
     key: Hashable = None
     places: tuple[str, ...] = ()
     """Endpoints that the client is sent to, which are looked for in the other conversations."""
+    rule: str | None = None
+    """Its name, where one function tells several things apart."""
 
 
 class Rule(NamedTuple):
@@ -70,12 +72,13 @@ class Step(NamedTuple):
 
 class Refusal(NamedTuple):
     """What a refused response says: `why` in words, `about` what ("stream orders"), `advice`; `expected`: a client may well ask all the
-    same and go on (exists, does not exist, no offset)."""
+    same and go on (exists, does not exist, no offset); `rule`: what such refusals are called."""
 
     why: str
     about: str = ""
     expected: bool = False
     advice: str | None = None
+    rule: str = "refused"
 
 
 def _nothing() -> None:
@@ -101,6 +104,8 @@ class Family(msgspec.Struct, frozen=True):
     patient: frozenset[str] = frozenset()
     counted: frozenset[str] = frozenset()
     """Requests without an answer that rules of its own tell."""
+    reached: Callable[[Talk, Closed], str] | None = None
+    """How far a connection got, where its steps have no fixed order."""
 
 
 class Closed(msgspec.Struct):
@@ -136,6 +141,8 @@ class Closed(msgspec.Struct):
     failure: str | None = None
     refused: bool = False
     """A SYN was answered with RST."""
+    facts: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    """What the dissector knows of the whole conversation."""
 
     @property
     def lacking(self) -> bool:

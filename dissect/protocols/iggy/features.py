@@ -6,7 +6,7 @@ header of 256 bytes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 LAYOUTS = ("L0", "L1", "L2", "L3", "L4", "L5", "L6", "L7", "L8", "L9", "V1", "V2", "V3", "V4")
 """From the oldest to the newest."""
@@ -33,6 +33,16 @@ RELEASES: Mapping[str, tuple[str, str]] = {
     "V4": ("0.9.0-edge.5", "0.9.999"),
 }
 """First and last server release of each layout."""
+
+
+def in_words(layouts: Sequence[str]) -> str:
+    """The servers that have one of these layouts, as people call them: "server 0.5.x"."""
+    first, last = RELEASES[layouts[0]][0], RELEASES[layouts[-1]][1]
+    shown = last.replace(".999", ".x")
+    if first == last or (f"{first.rpartition('.')[0]}.x" == shown and first.endswith(".0")):
+        return f"server {shown}"
+    return f"server {first} to {shown}"
+
 
 CLIENT_VERSIONS: Mapping[str, str] = {"0.5": "L6", "0.6": "L6", "0.7": "L7", "0.8": "L8", "0.9": "L9", "0.10": "L9"}
 SERVER_VERSIONS: Mapping[str, str] = {"0.4": "L6", "0.5": "L7", "0.6": "L8", "0.7": "L9", "0.8": "L9"}

@@ -1,0 +1,473 @@
+"""Apache Iggy: logins, versions that do not fit, what is not there, consumers that get nothing.
+
+The protocol has no handshake in a fixed order: a client may ping before it logs in, and log in again. Refusals are looked at by the
+names of their codes, which changed with the releases.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from dissect.diagnose.rules import (
+    ANY,
+    CLOSED,
+    ERROR,
+    NOTE,
+    WARNING,
+    Closed,
+    Family,
+    Message,
+    Refusal,
+    Rule,
+    Talk,
+    Told,
+    numbers,
+    packets,
+    quoted,
+    said,
+    some,
+    span_text,
+)
+from dissect.protocols.iggy.features import CLASSIC, FRAMINGS, LONG, in_words
+
+LOGINS = ("login_user", "login_register", "login_with_personal_access_token", "login_register_with_pat")
+
+NEWEST = (0, 11)
+"""The latest version of the protocol that the layouts were made from."""
+
+STORM, SECOND_NS = 100, 1_000_000_000
+"""So many empty answers to polls within a second are a storm."""
+
+IN_VAIN = 10
+"""So many polls of one place, and not one message, are told."""
+
+PLACES = 64
+"""So many places that are polled, or sent to, are remembered."""
+
+STALE_NS = 5_000_000_000
+"""A client that was silent for so long may have been taken for dead."""
+
+FINDS = frozenset(("get_client", "get_user", "get_consumer_offset", "get_stream", "get_topic", "get_consumer_group"))
+"""Commands whose empty answer says that there is no such thing."""
+
+GROUPS: tuple[tuple[str, str, bool, str], ...] = (
+    ("exists", r"already_exists$", True, "Nothing need be done if the one that is there is the one that is wanted."),
+    (
+        "no-partition",
+        r"^(no_partitions|partition_not_found|not_resolved_consumer|consumer_group_partition_not_owned)$",
+        False,
+        "Look at how many partitions the topic has, and how the client numbers them: newer servers begin with 0, older ones with 1.",
+    ),
+    ("invalid-offset", r"^invalid_offset$", False, "Poll from first, last or next, or from an offset that the partition has."),
+    (
+        "not-found",
+        r"_not_found$|^invalid_(consumer_group|stream|topic)_id$",
+        True,
+        "Create it first, or check the name: names and numbers are not the same.",
+    ),
+    (
+        "unauthenticated",
+        r"^(unauthenticated|no session|session too low|session error|stale client|stale_client|invalid_session)$",
+        False,
+        "Let the client log in on this connection first, again after each reconnect.",
+    ),
+    ("not-permitted", r"^unauthorized$", False, "Give the user the permissions for this."),
+    (
+        "bad-credentials",
+        r"^(bad credentials|bad token|inactive user|malformed login|invalid_credentials|invalid_username|invalid_password|user_inactive"
+        r"|invalid_personal_access_token|personal_access_token_expired)$",
+        False,
+        "Check user and password, or the token, at the client, and that the user is active.",
+    ),
+    (
+        "checksum",
+        r"_checksum$",
+        False,
+        "Look at what changes messages between the one who made the checksum and the server.",
+    ),
+    (
+        "limit",
+        r"^too_(big|many|small)_|limit_reached$|^topic_full$|too_large$|space_exhausted$|^invalid_messages?_(size|count)$|^bad body size$",
+        False,
+        "Send smaller messages or fewer at once, or raise the limit in the configuration of the server.",
+    ),
+    (
+        "version-mismatch",
+        r"^(release (too low|too high|mismatch)|incompatible[_ ]protocol(_version)?|unsupported_option_key)$",
+        False,
+        "Use a client and a server of releases that belong together.",
+    ),
+    (
+        "unknown-command",
+        r"^(invalid_command|invalid_format|feature_unavailable|bad operation|bad body)$",
+        False,
+        "Use a client that is made for this release of the server: commands and their layouts change with it.",
+    ),
+)
+"""Refusals by what they are told as: the names of codes, whether a client may well expect them, and what to do."""
+
+_GROUPS = tuple((rule, re.compile(pattern).search, expected, advice) for rule, pattern, expected, advice in GROUPS)
+
+
+class Memo(msgspec.Struct):
+    """What is remembered of a connection."""
+
+    in_: bool = False
+    denied: Told | None = None
+    """How the client was kept out last."""
+    window: list[int] = msgspec.field(default_factory=lambda: [0, 0])
+    """When counting began, and the empty answers since then."""
+    polled: dict[str, list[int]] = msgspec.field(default_factory=dict)
+    """By place the polls, and the first number of a message and its packet; removed with the first message that comes."""
+    sent: dict[str, None] = msgspec.field(default_factory=dict)
+    fed: dict[str, None] = msgspec.field(default_factory=dict)
+    """Places from which messages came."""
+
+
+# What a refusal says
+
+
+def reason(message: Message) -> str:
+    """The name of the code of a refused response, or its number."""
+    fields = message.fields
+    if message.name == "eviction":
+        return str(fields.get("reason_label") or f"reason {fields.get('reason')}")
+    if fields.get("status"):
+        if fields.get("status_label"):
+            return str(fields["status_label"])
+        note = next((note for note in message.notes if note.startswith(f"status {fields['status']} is ")), "")
+        return note.partition(" is ")[2].partition(",")[0] or f"status {fields['status']}"
+    for one in fields.get("results") or ():
+        if one.get("result"):
+            return str(one.get("result_label") or f"result {one['result']}")
+    return "no reason given"
+
+
+def _group(why: str) -> tuple[str, bool, str] | None:
+    """What a reason is told as. Of several that it may be, all must be the same."""
+    found = {
+        next(((rule, expected, advice) for rule, matches, expected, advice in _GROUPS if matches(one)), None) for one in why.split(" or ")
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def _words(why: str) -> str:
+    return why.replace("_", " ")
+
+
+def _named(value: Any) -> str | None:
+    if isinstance(value, dict):
+        value = value.get("value")
+    return None if value is None else quoted(value) if isinstance(value, str) else str(value)
+
+
+def _about(request: Message | None) -> str:
+    """What a request is for: `stream "orders", topic 3`."""
+    if request is None:
+        return ""
+    fields, parts = request.fields, []
+    for name, what in (
+        ("stream_id", "stream"),
+        ("topic_id", "topic"),
+        ("group_id", "group"),
+        ("user_id", "user"),
+        ("username", "user"),
+        ("name", "the name"),
+        ("client_id", "client"),
+    ):
+        shown = _named(fields.get(name))
+        if shown is not None:
+            parts.append(f"{what} {shown}")
+    if fields.get("partition_id") and fields.get("partition_given", True):
+        parts.append(f"partition {fields['partition_id']}")
+    return ", ".join(parts)
+
+
+def _place(request: Message | None) -> str | None:
+    if request is None or request.fields.get("topic_id") is None:
+        return None
+    return f"{_named(request.fields.get('stream_id'))}/{_named(request.fields['topic_id'])}"
+
+
+def refusal(talk: Talk, message: Message, request: Message | None) -> Refusal:
+    """What a refused response says that no rule tells of its own."""
+    why, about = reason(message), _about(request)
+    text = message.fields.get("message")
+    shown = f"{_words(why)} ({quoted(text)})" if isinstance(text, str) and text else _words(why)
+    if message.name == "eviction":
+        shown = f"the server evicts the client: {shown}"
+    found = _group(why)
+    if found is None:
+        return Refusal(shown, about)
+    rule, expected, advice = found
+    return Refusal(shown, about, expected, advice, rule)
+
+
+# Logins and versions
+
+
+def _login(talk: Talk, message: Message) -> Told | None:
+    """A client that is not let in is as bad off as what comes of it: a login that succeeds, the same again, or the end."""
+    memo, request = talk.memo, talk.request_of(message)
+    before: Told | None = memo.denied
+    asked = message.name if request is None else request.name
+    if message.outcome == "answered" and asked in LOGINS:
+        memo.denied, memo.in_ = None, True
+        return before and before._replace(cause=f"{before.cause}; a later login succeeds", severity=WARNING)
+    if message.outcome != "refused":
+        return None
+    why = reason(message)
+    rule, _, advice = _group(why) or ("login-refused", False, None)
+    if asked in LOGINS:
+        cause = f"the server does not let {_who(request)} in: {_words(why)}{_accepted(message, request)}"
+    elif rule == "unauthenticated" and talk.begun and not memo.in_:
+        cause = f"{asked} is refused: {_words(why)}, as no login succeeded before on this connection"
+    else:
+        return None
+    talk.told.add(message.number)
+    evidence = numbers(request, message), packets(request, message)
+    memo.denied = now = Told(cause, *evidence, advice=advice, key=cause, rule=rule)
+    if before is None:
+        return None
+    if before.cause != cause:
+        return before._replace(severity=WARNING)
+    return now._replace(messages=(*(before.messages or ()), *evidence[0]), packets=(*(before.packets or ()), *evidence[1]))
+
+
+def _who(request: Message | None) -> str:
+    user = None if request is None else request.fields.get("username")
+    return "the client" if user is None else f"user {quoted(user)}"
+
+
+def _accepted(message: Message, request: Message | None) -> str:
+    """What versions a server takes that says so."""
+    fields = message.fields
+    if not fields.get("highest_version"):
+        return ""
+    stated = None if request is None else request.fields.get("protocol_version_label")
+    has = f" and the client has {stated}" if stated else ""
+    return f", it takes {fields.get('lowest_version_label')} to {fields.get('highest_version_label')}{has}"
+
+
+def _not_let_in(talk: Talk, closed: Closed) -> Told | None:
+    denied: Told | None = talk.memo.denied
+    return denied
+
+
+def _mismatch(talk: Talk, message: Message) -> Told | None:
+    if message.outcome == "refused" and (found := _group(reason(message))) is not None and found[0] == "version-mismatch":
+        request = talk.request_of(message)
+        name = message.name if request is None else request.name
+        cause = f"the server does not understand {name}: {_words(reason(message))}; it is older or newer than the client"
+        return Told(cause, key=reason(message)) if name not in LOGINS else None
+    for note in message.notes:
+        if note.startswith("the client speaks the ") and " framing" in note:
+            return Told(_framings(note.startswith(f"the client speaks the {FRAMINGS[True]}")), key="framing")
+    return None
+
+
+def _framings(long: bool) -> str:
+    mine, other = (LONG, CLASSIC) if long else (CLASSIC, LONG)
+    return (
+        f"the client speaks the {FRAMINGS[long]} framing ({in_words(mine)}), the server the {FRAMINGS[not long]} one ({in_words(other)}): "
+        "their releases do not fit together"
+    )
+
+
+def _never_answered(talk: Talk, closed: Closed) -> Told | None:
+    """Servers of the other framing end such a connection."""
+    framing, server = closed.facts.get("framing"), closed.server
+    if not talk.begun or framing is None or talk.messages[1] or closed.bytes[server] or closed.by != server or closed.lacking:
+        return None
+    long = framing == FRAMINGS[True]
+    mine, other = (LONG, CLASSIC) if long else (CLASSIC, LONG)
+    asked = talk.last[0]
+    cause = (
+        f"the server ends the connection without an answer; likely it does not know the {framing} framing of the client "
+        f"({in_words(mine)}) and is one of the other ({in_words(other)})"
+    )
+    return Told(cause, numbers(asked), packets(asked), key="framing")
+
+
+def _newer(talk: Talk, message: Message) -> Told | None:
+    label = message.fields.get("protocol_version_label")
+    if label is None or tuple(int(part) for part in str(label).split(".")[:2]) <= NEWEST:
+        return None
+    who = message.sender or "sender"
+    shown = ".".join(map(str, NEWEST))
+    return Told(f"the {who} states version {label} of the protocol, newer than any known here ({shown}.x)", key=who)
+
+
+def _malformed(talk: Talk, closed: Closed) -> Told | None:
+    """The server ends the connection rather than answer a request that cannot be read."""
+    if closed.by is None or closed.by == closed.client or talk.failed:
+        return None
+    for one in talk.unanswered:
+        asked = talk.asked.get(one.request)
+        if asked is not None and asked.fault is not None:
+            fault = asked.fault
+            cause = f"the server ends the connection instead of answering {asked.name}, which cannot be read: {fault.field} at byte "
+            return Told(f"{cause}{fault.offset}: {fault.reason}", numbers(asked), packets(asked))
+    return None
+
+
+def _ended(talk: Talk, closed: Closed) -> Told | None:
+    """The server ends a connection on which nothing was open."""
+    last, logged_out = talk.last[0], talk.last[0] is not None and talk.last[0].name == "logout_user"
+    if closed.by is None or closed.by == closed.client or last is None or not talk.messages[1] or logged_out:
+        return None
+    if talk.unanswered or talk.failed or talk.memo.denied is not None or closed.ended_ns is None:
+        return None
+    quiet = closed.ended_ns - last.time_ns
+    severity = NOTE if any(closed.disordered) or closed.lacking else WARNING
+    verb = "resets" if closed.how == "RST" else "closes"
+    if quiet < STALE_NS:
+        return Told(f"the server {verb} the connection {span_text(quiet)} after {said(last)}", numbers(last), severity=severity)
+    cause = f"the server {verb} the connection after the client was silent for {span_text(quiet)}: likely it takes the client for dead"
+    advice = "Let the client ping in time: servers wait 1.2 times their heartbeat interval, 36 s as they are installed."
+    return Told(cause, numbers(last), packets(last), severity, advice, rule="stale-client")
+
+
+# Consumers
+
+
+def _absent(talk: Talk, message: Message) -> Told | None:
+    """Newer servers answer without a body where there is nothing."""
+    if message.kind != "response" or message.outcome != "answered" or message.fault is not None:
+        return None
+    length = message.fields.get("length", message.fields.get("size", 0) - 256 if "size" in message.fields else None)
+    if length != 0:
+        return None
+    about = _about(talk.request_of(message))
+    return Told(f"{message.name}{' for ' if about else ''}{about} finds nothing", key=message.name)
+
+
+def _polled(talk: Talk, message: Message) -> Told | None:
+    if message.kind != "response" or message.outcome != "answered" or message.fault is not None or not _empty(message.fields):
+        return None
+    window = talk.memo.window
+    if message.time_ns - window[0] > SECOND_NS:
+        window[:] = message.time_ns, 0
+    window[1] += 1
+    if window[1] < STORM:
+        return None
+    passed = message.time_ns - window[0]
+    cause = f"the client polls as fast as it can: {STORM} empty answers within {span_text(passed)}"
+    return Told(cause, key="storm")
+
+
+def _empty(fields: dict[str, Any]) -> bool:
+    count = fields.get("count")
+    return count == 0 if count is not None else fields.get("length") == 0 or fields.get("messages") == []
+
+
+def _nothing_came(talk: Talk, closed: Closed) -> Told | None:
+    memo = talk.memo
+    found = {place: seen for place, seen in memo.polled.items() if seen[0] >= IN_VAIN}
+    if not found:
+        return None
+    written = [place for place in found if place in memo.sent]
+    place = written[0] if written else next(iter(found))
+    count, number, packet = found[place]
+    cause = f"{count} polls of {place} bring no message"
+    if written:
+        cause += ", although the same connection sends messages there"
+    return Told(cause, (number,), (packet,), WARNING if written else NOTE)
+
+
+def _unsure(talk: Talk, message: Message) -> Told | None:
+    if not any(note.startswith("the pairing is unsure") for note in message.notes):
+        return None
+    return Told("which response answers which request is not sure: frames were missed, and only their order tells", key="unsure")
+
+
+def _wrong_checksum(talk: Talk, message: Message) -> Told | None:
+    for note in message.notes:
+        if "checksum" in note and "computed" in note:
+            return Told(f"{message.name} of the {message.sender or 'sender'}: {note}", key=message.name)
+    return None
+
+
+# What is remembered
+
+
+def follow(talk: Talk, message: Message) -> None:
+    """Keep what the next messages are looked at with."""
+    memo, name = talk.memo, message.name
+    if name == "logout_user" and message.outcome == "answered":
+        memo.in_ = False
+    if message.kind != "response" or message.outcome != "answered" or message.fault is not None:
+        return
+    if name == "poll_messages":
+        place = _place(talk.request_of(message))
+        if place is None or place in memo.fed:
+            return
+        if not _empty(message.fields):
+            memo.polled.pop(place, None)
+            if len(memo.fed) < PLACES:
+                memo.fed[place] = None
+        elif place in memo.polled:
+            memo.polled[place][0] += 1
+        elif len(memo.polled) < PLACES and len(memo.fed) < PLACES:
+            memo.polled[place] = [1, message.number, message.packets[1]]
+    elif name == "send_messages":
+        place = _place(talk.request_of(message))
+        if place is not None and len(memo.sent) < PLACES:
+            memo.sent[place] = None
+
+
+def reached(talk: Talk, closed: Closed) -> str:
+    """Whether a client was let in, and what servers have the layout."""
+    memo = talk.memo
+    state = "logged in" if memo.in_ else "login refused" if memo.denied is not None else "no login" if talk.begun else "open"
+    layout = closed.facts.get("layout")
+    layouts = (layout,) if layout else closed.facts.get("candidates") or ()
+    return f"{state} ({some(layouts, 3)}: {in_words(layouts)})" if layouts and "mismatch" not in closed.facts else state
+
+
+_VERSIONS = "Use a client and a server of releases that belong together: up to server 0.8.x, or from server 0.9.0 on."
+
+RULES: tuple[Rule, ...] = (
+    Rule("login-refused", ERROR, ANY, _login, "Look at how the client logs in."),
+    Rule("login-refused", ERROR, CLOSED, _not_let_in, "Look at how the client logs in."),
+    Rule("version-mismatch", ERROR, ANY, _mismatch, _VERSIONS),
+    Rule("version-mismatch", ERROR, CLOSED, _never_answered, _VERSIONS),
+    Rule("newer-version", NOTE, LOGINS, _newer, "Look whether there is a newer streamdump; what it shows of this connection may be wrong."),
+    Rule(
+        "malformed-request",
+        ERROR,
+        CLOSED,
+        _malformed,
+        "Look at the message with -V -x, and use another release of the client: this one writes what servers do not read.",
+    ),
+    Rule("closed-by-server", WARNING, CLOSED, _ended, "Look in the log of the server: somebody closed the connection, or it was stopped."),
+    Rule("checksum", ERROR, ANY, _wrong_checksum, "Look whether the message is damaged where it is stored, too, or only on the way."),
+    Rule("not-found", NOTE, tuple(sorted(FINDS)), _absent, "Create it first, or check the name, if it should be there."),
+    Rule(
+        "poll-storm",
+        WARNING,
+        "poll_messages",
+        _polled,
+        "Let the client wait between polls that bring nothing (its poll interval), and take more messages at once.",
+    ),
+    Rule(
+        "empty-polls",
+        NOTE,
+        CLOSED,
+        _nothing_came,
+        "Look at the partition, the offset and the group of the consumer: other partitions may have the messages.",
+    ),
+    Rule("pairs-unsure", NOTE, ANY, _unsure, "Capture without loss: in this framing no number ties a response to its request."),
+)
+
+FAMILY = Family(
+    protocols=("iggy",),
+    rules=RULES,
+    state=Memo,
+    follow=follow,
+    refusal=refusal,
+    reached=reached,
+)

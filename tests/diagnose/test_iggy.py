@@ -1,0 +1,169 @@
+"""Apache Iggy: each rule with a capture that raises it, and one that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from struct import pack
+
+import pytest
+
+from dissect.diagnose.iggy import IN_VAIN, STORM
+from dissect.protocols.iggy.features import LAYOUTS, in_words
+from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, rules, worst_first
+from tests.protocols.test_iggy import (
+    LOGGED_IN,
+    LOGIN_L6,
+    NOTHING_POLLED,
+    OK,
+    ONE,
+    PING,
+    POLL_L8,
+    eviction,
+    long_request,
+    polled_l9,
+    request,
+    response,
+)
+
+GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "iggy"
+
+RAISED = {
+    "bad-credentials, and no other login": ("node0100e1-errs.pcap", "iggy.bad-credentials", "error"),
+    "bad-credentials, then better ones": ("py080-errors.pcap", "iggy.bad-credentials", "warning"),
+    "no session, again and again": ("node0100e1-nosession.pcap", "iggy.unauthenticated", "error"),
+    "a login of another version": ("py090-rejected.pcap", "iggy.version-mismatch", "error"),
+    "an option that the server does not know": ("py090-mismatch.pcap", "iggy.version-mismatch", "error"),
+    "the other framing, answered": ("new-client-old-server.pcap", "iggy.version-mismatch", "error"),
+    "a version newer than any known": ("py091d5-basic.pcap", "iggy.newer-version", "note"),
+    "a body that the server cannot read": ("node050-all.pcap", "iggy.malformed-request", "error"),
+    "a command that the server does not know": ("py081-midstream.pcap", "iggy.unknown-command", "warning"),
+    "no such partition": ("py080-errors.pcap", "iggy.no-partition", "warning"),
+    "no such topic": ("py080-errors.pcap", "iggy.not-found", "note"),
+    "such a stream exists": ("py080-errors.pcap", "iggy.exists", "note"),
+    "nothing found, without a refusal": ("py080-group.pcap", "iggy.not-found", "note"),
+}
+
+
+def found(path: Path) -> dict[str, str]:
+    return {one.rule: one.severity for one in reversed(worst_first(diagnosed(path, bytes_as="omit")[0]))}
+
+
+@pytest.mark.parametrize("case", RAISED)
+def test_real_servers_and_clients_raise_what_a_rule_is_for(case: str) -> None:
+    file, rule, severity = RAISED[case]
+    assert found(GOLDEN / file).get(rule) == severity
+
+
+@pytest.mark.parametrize("file", ["node080-hb.pcap", "py080-idle.pcap", "py090d5-idle.pcap", "py040-basic.pcap"])
+def test_healthy_connections_have_nothing(file: str) -> None:
+    assert found(GOLDEN / file) == {}
+
+
+def let_in() -> Connection:
+    return Connection(dport=8090).open().ask(LOGIN_L6).tell(LOGGED_IN)
+
+
+def refused(status: int) -> Connection:
+    return let_in().ask(POLL_L8).tell(response(status=status)).ask(PING).tell(OK).fin(0)
+
+
+def polling(times: int, answer: bytes, wait: int = MS) -> Connection:
+    one = let_in()
+    for _ in range(times):
+        one.ask(POLL_L8).tell(answer).wait(wait)
+    return one.fin(0)
+
+
+FULL = response(pack("<IQI", 1, 0, 1) + polled_l9(b"x"))
+DAMAGED = response(pack("<IQI", 1, 0, 1) + polled_l9(b"x", checksum=5))
+LONG_PING = long_request(2, 1)
+
+CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
+    "a classic client, and the server just closes": (
+        lambda: Connection(dport=8090).open().ask(PING).fin(1),
+        "iggy.version-mismatch",
+        "error",
+    ),
+    "a client of the long framing, and the server just resets": (
+        lambda: Connection(dport=8090).open().ask(LONG_PING).reset(1),
+        "iggy.version-mismatch",
+        "error",
+    ),
+    "a client that is answered": (lambda: Connection(dport=8090).open().ask(PING).tell(OK).fin(0), "iggy.version-mismatch", None),
+    "HTTP on the port": (
+        lambda: Connection(dport=8090).open().ask(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n").fin(1),
+        "tcp.other-protocol",
+        "error",
+    ),
+    "evicted without a session": (
+        lambda: Connection(dport=8090).open().ask(LONG_PING).tell(eviction(1)).fin(0),
+        "iggy.unauthenticated",
+        "error",
+    ),
+    "unauthenticated, and it leaves": (
+        lambda: Connection(dport=8090).open().ask(PING).tell(OK).ask(POLL_L8).tell(response(status=40)).fin(0),
+        "iggy.unauthenticated",
+        "error",
+    ),
+    "unauthenticated, then a login": (
+        lambda: Connection(dport=8090).open().ask(PING).tell(response(status=40)).ask(LOGIN_L6).tell(LOGGED_IN).ask(PING).tell(OK).fin(0),
+        "iggy.unauthenticated",
+        "warning",
+    ),
+    "not permitted": (lambda: refused(41), "iggy.not-permitted", "warning"),
+    "an invalid offset": (lambda: refused(4100), "iggy.invalid-offset", "warning"),
+    "too many messages": (lambda: refused(4023), "iggy.limit", "warning"),
+    "a wrong checksum, says the server": (lambda: refused(4027), "iggy.checksum", "warning"),
+    "a wrong checksum": (lambda: polling(1, DAMAGED), "iggy.checksum", "error"),
+    "a right checksum": (lambda: polling(1, FULL), "iggy.checksum", None),
+    "no answers but empty ones": (lambda: polling(IN_VAIN, NOTHING_POLLED, SECOND), "iggy.empty-polls", "note"),
+    "too few to tell": (lambda: polling(IN_VAIN - 1, NOTHING_POLLED, SECOND), "iggy.empty-polls", None),
+    "answers that are not empty": (lambda: polling(IN_VAIN, FULL, SECOND), "iggy.empty-polls", None),
+    "a storm of empty polls": (lambda: polling(STORM, NOTHING_POLLED), "iggy.poll-storm", "warning"),
+    "polls with time between": (lambda: polling(STORM, NOTHING_POLLED, 20 * MS), "iggy.poll-storm", None),
+    "polls that bring something": (lambda: polling(STORM, FULL), "iggy.poll-storm", None),
+    "a client that is silent": (lambda: let_in().wait(40 * SECOND).fin(1), "iggy.stale-client", "warning"),
+    "a server that closes": (lambda: let_in().fin(1), "iggy.closed-by-server", "warning"),
+    "a client that closes": (lambda: let_in().wait(40 * SECOND).fin(0), "iggy.stale-client", None),
+    "a client that logged out": (lambda: let_in().ask(request(39)).tell(OK).fin(1), "iggy.closed-by-server", None),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_rule_finds_what_it_is_for(case: str) -> None:
+    make, rule, severity = CASES[case]
+    assert rules(make()).get(rule) == severity
+
+
+def test_polls_of_a_place_to_which_the_client_itself_sends() -> None:
+    send = request(101, ONE + ONE + bytes.fromhex("01 00 00000000") + bytes(8))
+    one = let_in()
+    for _ in range(IN_VAIN):
+        one.ask(POLL_L8).tell(NOTHING_POLLED).wait(SECOND)
+    sent = diagnosed(capture(one.ask(send).tell(OK).fin(0)))[0]
+    assert [each.rule for each in sent if each.rule == "iggy.empty-polls"]
+
+
+def test_the_evidence_of_a_login_that_fails_twice_is_both() -> None:
+    (first, *_) = worst_first(diagnosed(GOLDEN / "py090-rejected.pcap")[0])
+    assert (first.messages, first.packets) == ([3, 4, 5, 6], [8, 9, 10, 11])
+    assert "0.12.0 to 0.12.3" in first.cause and "0.11.0" in first.cause
+
+
+def test_how_far_a_connection_got_names_the_release() -> None:
+    reached = {one.reached for one in diagnosed(GOLDEN / "py050-basic.pcap")[1] if one.messages}
+    assert reached == {"logged in (L7: server 0.5.x)"}
+    assert diagnosed(capture(let_in().fin(0)))[1][0].reached.startswith("logged in (")
+
+
+def test_releases_in_the_words_of_people() -> None:
+    assert {layout: in_words((layout,)) for layout in LAYOUTS if layout in ("L0", "L1", "L6", "L7", "L9", "V3", "V4")} == {
+        "L0": "server 0.0.1 to 0.0.29",
+        "L1": "server 0.0.30",
+        "L6": "server 0.3.0 to 0.4.x",
+        "L7": "server 0.5.x",
+        "L9": "server 0.7.0 to 0.8.x",
+        "V3": "server 0.9.0-edge.4",
+        "V4": "server 0.9.0-edge.5 to 0.9.x",
+    }
