@@ -44,6 +44,10 @@ ACKED_TIME_NS = 1_000_000_000
 """How long bytes may still turn up after the other side acknowledged them: real captures show segments right after their
 acknowledgement."""
 
+PASSED = 3
+"""So many segments captured behind a hole, and after an acknowledgement of what is in it, are enough where no segment of that side was
+ever captured behind so many that follow it: as a sender takes three acknowledgements for a loss."""
+
 PIECE_COST = 256
 """The least that a waiting segment counts towards the limits: its bytes are not all that it holds in memory."""
 
@@ -151,10 +155,12 @@ class Conversation(msgspec.Struct, eq=False):
 class Waiting:
     """Pieces of one byte stream that wait for a hole before them: sorted by position, not overlapping, in order of arrival too."""
 
-    __slots__ = ("cost", "head", "pieces", "since", "starts")
+    __slots__ = ("begun", "cost", "head", "pieces", "since", "starts")
 
-    def __init__(self, since: int) -> None:
+    def __init__(self, since: int, begun: int) -> None:
         self.since = since
+        # `ByteStream.later` before the first of them.
+        self.begun = begun
         self.pieces: OrderedDict[int, Piece] = OrderedDict()
         # The starts of the pieces; those before `head` are gone. Taking from the front of a list costs its length.
         self.starts: list[int] = []
@@ -308,13 +314,16 @@ class ByteStream:
         "count",
         "doubt",
         "fin",
+        "hasty",
         "hint",
         "items",
         "known",
+        "later",
         "next",
         "notes",
         "origin",
         "pending",
+        "reach",
         "recent",
         "run",
         "sent",
@@ -341,8 +350,12 @@ class ByteStream:
         self.acked = 0
         self.certain = 0
         self.fin: int | None = None
-        # Acknowledgements of missing bytes that are not old enough: (position, packets, clock)
-        self.pending: deque[tuple[int, int, int]] | None = None
+        # Acknowledgements of missing bytes that are not old enough: (position, packets, clock, `later`)
+        self.pending: deque[tuple[int, int, int, int]] | None = None
+        # Segments that came behind holes; behind how many of them a late one came at most; and the hole given up last for as few.
+        self.later = 0
+        self.reach = 0
+        self.hasty: tuple[int, int] | None = None
         # An implausible position that a second packet may confirm; the sequence number that would continue a stray segment.
         self.doubt: int | None = None
         self.stray: int | None = None
@@ -765,7 +778,7 @@ class Assembler:
             if at > max(stream.next, stream.certain):
                 if stream.pending is None:
                     stream.pending = deque()
-                stream.pending.append((at, self.packets, self.clock))
+                stream.pending.append((at, self.packets, self.clock, stream.later))
         stream.acked = max(at, stream.acked)
 
     def _expire(self, stream: ByteStream) -> None:
@@ -774,7 +787,7 @@ class Assembler:
         assert pending is not None
         packets, clock = self.packets - ACKED_PACKETS, self.clock - ACKED_TIME_NS
         while pending:
-            position, came, when = pending[0]
+            position, came, when, _ = pending[0]
             if came <= packets or when <= clock:
                 stream.certain = max(stream.certain, position)
             elif position > stream.next:
@@ -823,7 +836,7 @@ class Assembler:
         own.acked = min(own.acked, end)
         own.certain = min(own.certain, end)
         if own.pending:
-            own.pending = deque((min(at, end), packets, clock) for at, packets, clock in own.pending)
+            own.pending = deque((min(one[0], end), *one[1:]) for one in own.pending)
 
     def _bring(self, own: ByteStream, at: int, data: bytes, wire: int, mark: Mark, fin: bool) -> None:
         """Take the bytes of a segment that is not simply the next one."""
@@ -848,6 +861,9 @@ class Assembler:
         if end > before:
             own.sent = end
         if at < own.next:
+            if end <= own.acked or (own.hasty is not None and at < own.hasty[1] and end > own.hasty[0]):
+                # Nobody sends what the other side has: it was captured late
+                own.reach = PASSED
             if at < own.origin:
                 count.early += 1
                 own.note(own.next, mark[0], "early", min(end, own.origin) - at, 0)
@@ -861,7 +877,7 @@ class Assembler:
             cut = own.next - at
             at, data, wire = own.next, data[cut:], wire - cut
         elif at > own.next and own.waiting is None:
-            own.waiting = Waiting(mark[0])
+            own.waiting = Waiting(mark[0], own.later)
             self.pool.begin(own, self, mark[0])
         if own.waiting is None:
             if at < before:
@@ -888,7 +904,7 @@ class Assembler:
     def _wait(self, own: ByteStream, waiting: Waiting, at: int, data: bytes, end: int, mark: Mark, before: int) -> None:
         """Put bytes among those that wait, and release what has become the next."""
         count = own.count
-        held = waiting.cost
+        held, behind = waiting.cost, len(waiting.pieces)
         lowest = end
         new = 0
         conflicts: list[tuple[int, int]] = []
@@ -909,6 +925,9 @@ class Assembler:
                 count.overlapping += 1
             if lowest < before:
                 count.out_of_order += 1
+                own.reach = max(own.reach, behind)
+            if end > before:
+                own.later += 1
         if conflicts:
             count.conflicts += 1
             for position, places in conflicts:
@@ -933,7 +952,7 @@ class Assembler:
         """Release the pieces that follow each other from the next position on."""
         waiting = stream.waiting
         assert waiting is not None
-        starts = waiting.starts
+        starts, position = waiting.starts, stream.next
         while waiting.head < len(starts) and starts[waiting.head] == stream.next:
             piece = waiting.pop()
             end, data, order, number, file, time_ns, _ = piece
@@ -945,6 +964,9 @@ class Assembler:
         if waiting.head == len(starts):
             stream.waiting = None
             self.pool.count -= 1
+        elif stream.next > position:
+            # Of those that wait nobody knows which came behind the next hole
+            waiting.begun = stream.later
 
     def _settle(self, stream: ByteStream, release: int) -> None:
         """Release what need not or must not wait longer."""
@@ -953,8 +975,18 @@ class Assembler:
             if waiting.cost > pool.limit or self.clock - waiting.oldest() >= pool.time_limit:
                 self.conversation.limit_hits += 1
             elif stream.certain < waiting.starts[waiting.head]:
-                return
+                if not self._is_passed(stream, waiting):
+                    return
+                stream.hasty = stream.next, waiting.starts[waiting.head]
             self.give_up(stream, release)
+
+    def _is_passed(self, stream: ByteStream, waiting: Waiting) -> bool:
+        """Whether the bytes missing before those that wait are certainly lost, as the other side has them and few are captured late."""
+        if stream.later - waiting.begun < PASSED or stream.reach >= PASSED or not stream.pending:
+            return False
+        end = waiting.starts[waiting.head]
+        came = next((later for position, _, _, later in stream.pending if position >= end), None)
+        return came is not None and stream.later - max(came, waiting.begun) >= PASSED
 
 
 class Counting(Assembler):

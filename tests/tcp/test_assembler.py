@@ -11,7 +11,7 @@ import pytest
 
 from dissect.model import Chunk, Options
 from dissect.tcp.conversations import END, Conversations
-from tests.tcp.segments import ACK, FIN, RST, SYN, a, b, batch, handshake, one, tell
+from tests.tcp.segments import ACK, FIN, RST, SYN, Segment, a, b, batch, handshake, one, tell
 
 SECOND = 1_000_000_000
 
@@ -355,6 +355,37 @@ def test_hole_the_other_side_has_is_given_up_after_one_second() -> None:
     story = one(segments(3 * SECOND))
     assert story.bytes(0) == b"......world"
     assert story.items[0][0] == ("hole", 0, 6, "lost", 5, 3)
+
+
+def later(count: int, since: int = 1011) -> list[Segment]:
+    return [a(since + number, b"!") for number in range(count)]
+
+
+def test_three_segments_behind_a_hole_that_the_other_side_has_are_enough() -> None:
+    head = [*handshake(), a(1006, b"world"), b(5000, ack=1011)]
+    story = one([*head, *later(3), a(1014, b"?")])
+    assert story.items[0][0] == ("hole", 0, 6, "lost", 7, 3)
+    assert one([*head, *later(2), a(1000, b"hello ")]).bytes(0) == b"hello world!!"
+    # Acknowledgements of less, and other packets, do not shorten the wait
+    assert one([*handshake(), a(1006, b"world"), b(5000, ack=1000), *later(9), a(1000, b"hello ")]).bytes(0) == b"hello world" + b"!" * 9
+    assert one([*head, *(b(5000 + number, b"x", ack=1011) for number in range(9)), a(1000, b"hello ")]).bytes(0) == b"hello world"
+    # Each hole has its own three
+    two = one([*head[:-1], a(1012, b"!"), b(5000, ack=1013), *later(3, 1013), a(1011, b"?"), a(1016, b"!")])
+    assert (two.holes(0), two.bytes(0)) == ([(0, 6, "lost")], b"......world?!!!!!")
+
+
+def test_who_was_captured_late_is_waited_for_as_before() -> None:
+    swapped = [*handshake(), *(a(at, b"x") for at in (1001, 1002, 1003, 1000)), b(5000, ack=1004)]
+    story = one([*swapped, a(1010, b"world"), b(5000, ack=1015), *later(9, 1015), a(1004, b"hello ")])
+    assert story.bytes(0) == b"xxxxhello world" + b"!" * 9
+    # What comes after it was given up shows that as well, and what comes twice after its acknowledgement
+    twice = [*handshake(), a(1000, b"xxxx"), b(5000, ack=1004), a(1000, b"xxxx")]
+    story = one([*twice, a(1010, b"world"), b(5000, ack=1015), *later(9, 1015), a(1004, b"hello ")])
+    assert story.bytes(0) == b"xxxxhello world" + b"!" * 9
+    head = [*handshake(), a(1006, b"world"), b(5000, ack=1011), *later(3), a(1000, b"hello ")]
+    story = one([*head, a(1020, b"?"), b(5000, ack=1021), *later(5, 1021), a(1014, b"and on")])
+    assert story.holes(0) == [(0, 6, "lost")]
+    assert story.bytes(0) == b"......world!!!and on?!!!!!"
 
 
 def test_hole_nobody_acknowledged_is_waited_for() -> None:
