@@ -26,7 +26,7 @@ from dissect.protocols.iggy.frames import ask, long_ask
 from dissect.protocols.iggy.probe import probe
 from dissect.protocols.iggy.statuses import ambiguous, statuses
 from dissect.protocols.iggy.telling import relate, says
-from tests.rewrite import Packet, capture, packets
+from tests.rewrite import Packet, capture, packets, random_ports, with_ports
 
 CLIENT, SERVER = 0, 1
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "iggy"
@@ -1313,3 +1313,25 @@ def test_long_headers_that_the_snap_length_cut(snap: int) -> None:
     found = [packet._replace(raw=packet.raw[:snap]) for packet in packets(GOLDEN / "py090d5-errors.pcap")]
     inspector = Inspector([open_capture(capture(found))])
     assert all(record.fault is not None for record in inspector.records() if isinstance(record, Message) and record.size > snap)
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "layouts"),
+    [("py090-basic", 128, LONG), ("py090d5-basic", 160, LONG), ("node0100e4-hb", 160, LONG), ("v05-cli", 96, CLASSIC)],
+)
+def test_a_snap_length_that_cuts_what_tells_it_leaves_what_is_whole(name: str, size: int, layouts: tuple[str, ...]) -> None:
+    """Of a header of 256 bytes the first 61 do; of a login its length leads to the requests behind it."""
+    found = packets(GOLDEN / f"{name}.pcap")
+
+    def said(some: list[Packet]) -> tuple[list[Any], set[str | None]]:
+        inspector = Inspector([open_capture(capture(some))])
+        records = [record for batch in inspector.batches() for record in batch]
+        places = [(one.src, one.position, one.size) for one in records if isinstance(one, Message)]
+        return places, {candidate for row in inspector.rows() if row.protocol for candidate in (row.layout, *row.candidates)}
+
+    for some in (found, with_ports(found, random_ports(3))):
+        whole, _ = said(some)
+        cut, told = said([packet._replace(raw=packet.raw[:size]) for packet in some])
+        assert set(cut) <= set(whole)
+        assert len(cut) > 0.95 * len(whole)
+        assert told <= {*layouts, None}

@@ -47,7 +47,7 @@ from dissect.protocols.iggy.bodies import ADDED, PARTS
 from dissect.protocols.iggy.checks import CHECKED_OPERATIONS, Check, checks, request_checksum
 from dissect.protocols.iggy.commands import BY_CODE, LISTED, NON_REPLICATED, OPERATIONS, REGISTER
 from dissect.protocols.iggy.features import CLASSIC, FRAMINGS, LAYOUTS, LONG, hinted
-from dissect.protocols.iggy.finding import clean, find_long, find_request, long_header, responses_to
+from dissect.protocols.iggy.finding import LONG_TOLD, clean, find_long, find_request, long_header, may_be_long, responses_to
 from dissect.protocols.iggy.frames import EVICTION, HEADER, OLD_LOGIN_CODE, OLD_LOGOUT_CODE, REPLY, REQUEST, U32, U32_U32, Table
 from dissect.protocols.iggy.hiding import LOGIN, hide, may_be_login, may_be_token, may_hold_text, may_hold_token
 from dissect.protocols.iggy.private import PRIVATE
@@ -241,7 +241,7 @@ class IggyDissector(Dissector):
             if long is None:
                 return 0
         if long:
-            if len(data) - at < 64:
+            if len(data) - at < LONG_TOLD:
                 return 0
             size: int = U32(data, at + 48)[0]
             return size if size >= HEADER and 0 < data[at + 60] <= LATEST_COMMAND else -1
@@ -300,7 +300,7 @@ class IggyDissector(Dissector):
             long = first[:4] == b"\0\0\0\0"
         elif not other:
             long = False
-        elif len(data) - at >= 64:
+        elif len(data) - at >= LONG_TOLD:
             long = U32(data, at + 48)[0] >= HEADER and data[at + 60] in (REPLY, EVICTION)
         else:
             # only zeros may become a header of 256 bytes
@@ -334,7 +334,7 @@ class IggyDissector(Dissector):
         between = flow.starts[flow.segment(base + known) + 1 : flow.segment(base + end - 1) + 1]
         starts = [*(at + start for start in self.starts[side]), known, *(start - base for start in between)][: SEGMENTS_KEPT + 1]
         flow.effort.spend(4 * STEP)
-        found, place = self._find(side, data, at, end, starts)
+        found, place = self._find(side, data, at, end, starts, final)
         if not found and end - place > SEARCH_WINDOW:
             # as the caller does
             place = end - SEARCH_WINDOW
@@ -342,13 +342,17 @@ class IggyDissector(Dissector):
         self.starts[side] = [] if found or final else [start - place for start in starts if place <= start < end][:SEGMENTS_KEPT]
         return found, place
 
-    def _find(self, side: int, data: bytes, at: int, end: int, starts: list[int]) -> tuple[bool, int]:
+    def _find(self, side: int, data: bytes, at: int, end: int, starts: list[int], final: bool) -> tuple[bool, int]:
         long, other = self.long[side], self.long[1 - side]
         effort = self.flows[side].effort
         client = side == self.client
         kinds = (REQUEST,) if client else (REPLY, EVICTION)
         if long or (long is None and (other is not False or self.blind)):
             found, place = find_long(data, at, end, kinds, effort)
+            if not found and long and final:
+                # No more of a header will come, as where the snap length cuts it
+                whole = next((start for start in starts if may_be_long(data, start, end, kinds)), None)
+                found, place = (True, whole) if whole is not None else (found, place)
             if found or long or (other and not self.blind):
                 if found:
                     self._speaks(side, True)

@@ -24,6 +24,9 @@ SCANNED, READ = 3, 16
 LIMIT = 64 << 20
 """No frame is longer."""
 
+LONG_TOLD = 61
+"""Bytes of a header of 256 that tell its frame: up to the command."""
+
 EXACT: dict[int, int] = dict.fromkeys((1, 10, 12, 20, 22, 39, 41, 201), 4) | {21: 8}
 """Lengths of requests that have only one (32 and 33 had another meaning before 0.0.8)."""
 
@@ -50,6 +53,14 @@ def long_header(data: bytes, at: int, end: int) -> int | None:
     else:
         good = size == HEADER and not any(data[at + 152 : at + 255]) and 0 < data[at + 255] < 64
     return kind if good else 0
+
+
+def may_be_long(data: bytes, at: int, end: int, kinds: Iterable[int]) -> bool:
+    """Whether data[at:end] may begin with a header of 256 bytes of these kinds, by what there is of it: up to its command byte at least."""
+    if end - at < LONG_TOLD or data[at + 60] not in kinds or not HEADER <= U32(data, at + 48)[0] <= LIMIT:
+        return False
+    # Checksums (which only one day may be there), the release, and what is reserved
+    return not any(data[at : at + 32]) and not any(data[at + 56 : at + 60]) and not any(data[at + 62 : min(end, at + 128)])
 
 
 def find_long(data: bytes, at: int, end: int, kinds: Iterable[int], effort: Effort) -> tuple[bool, int]:

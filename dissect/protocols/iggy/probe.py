@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
+from operator import itemgetter
 from typing import NamedTuple
 
 from dissect.model import Verdict
@@ -11,7 +13,7 @@ from dissect.protocols.effort import STEP, Effort
 from dissect.protocols.iggy import frames
 from dissect.protocols.iggy.commands import BY_CODE
 from dissect.protocols.iggy.features import CLASSIC, LONG
-from dissect.protocols.iggy.finding import READ, clean, find_long, fits, long_header, request_size, response_size
+from dissect.protocols.iggy.finding import READ, clean, find_long, fits, long_header, may_be_long, request_size, response_size
 from dissect.protocols.iggy.frames import EVICTION, REPLY, REQUEST, U32, U32_U32
 
 PORT = 8090
@@ -24,6 +26,12 @@ FRAMES = 12
 
 SHORTEST = 8
 """Bytes of the shortest request."""
+
+CUT = 2
+"""So many requests with a hole count, where their lengths lead to the next."""
+
+LED = 2
+"""So many headers of 256 bytes with a hole lead from one to the next."""
 
 RUNS = 4
 """So many runs of bytes without a hole are looked at for a header of 256 bytes."""
@@ -55,7 +63,14 @@ def probe(view: View) -> Verdict | None:
 
 def _long(view: View, client: int) -> Verdict | None:
     """The 256-byte framing: its header is as good as a magic number, and tells the direction."""
-    for side, kinds, who in ((client, (REQUEST,), "client"), (1 - client, (REPLY, EVICTION), "server")):
+    sides = ((client, (REQUEST,), "client"), (1 - client, (REPLY, EVICTION), "server"))
+    if all(len(one.runs) > 1 for one in view.sides):
+        # A snap length cuts each header; where the sizes lead from one to the next, and both sides agree, it takes no more of them
+        cut = [_led(view.sides[side], kinds, view.effort) for side, kinds, _ in sides]
+        if min(cut) and max(cut) >= LED:
+            evidence = f"{cut[0]} headers of 256 bytes of the client and {cut[1]} of the server, of which not all was captured"
+            return Verdict("iggy", 0.95, (evidence,), None, client, None, LONG)
+    for side, kinds, who in sides:
         one = view.sides[side]
         if not one.runs:
             continue
@@ -81,6 +96,31 @@ def _long(view: View, client: int) -> Verdict | None:
                     "iggy", 0.95, (f"{who} sends a 256-byte header at byte {place} of what was captured",), None, client, None, LONG
                 )
     return None
+
+
+def _led(side: SideView, kinds: tuple[int, ...], effort: Effort) -> int:
+    """How many headers of 256 bytes follow each other over holes, from the beginning of one of the first runs: where one says that its
+    frame ends another begins."""
+    best = 0
+    for at, _ in side.runs[:RUNS]:
+        count = 0
+        while count < FRAMES and effort.spend(2 * STEP):
+            data, offset = _bytes_at(side, at)
+            if not may_be_long(data, offset, len(data), kinds):
+                break
+            count += 1
+            at += U32(data, offset + 48)[0]
+        best = max(best, count)
+    return best
+
+
+def _bytes_at(side: SideView, position: int) -> tuple[bytes, int]:
+    """The run that holds `position`, and where in it; no bytes if none does."""
+    index = bisect_right(side.runs, position, key=itemgetter(0)) - 1
+    if index < 0:
+        return b"", 0
+    start, data = side.runs[index]
+    return (data, position - start) if position - start < len(data) else (b"", 0)
 
 
 def _classic(view: View, client: int) -> Verdict | None:
@@ -143,14 +183,16 @@ def _requests(view: View, client: int) -> _Requests:
         if request_size(data, place, len(data)) < 0:
             ruled_out.add(place)
             continue
-        found = _chain(data, place, view.effort)
+        found = _chain(side, place, view.effort)
         if found.weight > best.weight:
             best = found
     return best
 
 
-def _chain(data: bytes, at: int, effort: Effort) -> _Requests:
-    """Requests from `at` on; the first two must be known and decode, later ones may be new to us."""
+def _chain(side: SideView, at: int, effort: Effort) -> _Requests:
+    """Requests from `at` in the first run on; the first two must be known and decode, later ones may be new to us. Of one with a hole
+    the length leads to the next."""
+    start, data = side.runs[0]
     end = len(data)
     count = good = weight = 0
     codes: list[int] = []
@@ -161,9 +203,21 @@ def _chain(data: bytes, at: int, effort: Effort) -> _Requests:
             if good < 2 or end - at < 8 or not 4 <= U32(data, at)[0] <= 1 << 16:
                 return _NO_REQUESTS if end - at >= 8 else _Requests(count, good, weight, tuple(codes), layouts)
             size = U32(data, at)[0] + 4
-        if not size or at + size > end or not effort.spend(4 * STEP + READ * size):
+        if not size or not effort.spend(4 * STEP):
             break
         code = U32_U32(data, at)[1]
+        if at + size > end:
+            behind, offset = _bytes_at(side, start + at + size)
+            if len(behind) - offset < 8:
+                break
+            weight += count < CUT
+            codes.append(_meant(code, size))
+            count += 1
+            start += at + size - offset
+            data, at, end = behind, offset, len(behind)
+            continue
+        if not effort.spend(READ * size):
+            break
         fitting = tuple(fits(data, at, at + size, layouts))
         if fitting:
             layouts = fitting
@@ -172,14 +226,19 @@ def _chain(data: bytes, at: int, effort: Effort) -> _Requests:
             weight += 1 if size == 8 else 2 if size < 14 else 3
         elif good < 2 and not (good and code in BY_CODE):
             return _NO_REQUESTS
-        if code == 32 and size > 8:
-            code = frames.OLD_LOGIN_CODE
-        elif code == 33 and size == 8:
-            code = frames.OLD_LOGOUT_CODE
-        codes.append(code)
+        codes.append(_meant(code, size))
         count += 1
         at += size
     return _Requests(count, good, weight, tuple(codes), layouts)
+
+
+def _meant(code: int, size: int) -> int:
+    """The code of a request of this size: two of them had another meaning once."""
+    if code == 32 and size > 8:
+        return frames.OLD_LOGIN_CODE
+    if code == 33 and size == 8:
+        return frames.OLD_LOGOUT_CODE
+    return code
 
 
 def _responses(view: View, server: int, requests: _Requests, in_turn: bool) -> tuple[int, bool]:
@@ -187,12 +246,11 @@ def _responses(view: View, server: int, requests: _Requests, in_turn: bool) -> t
     side = view.sides[server]
     if not side.runs:
         return 0, False
-    data = side.runs[0][1]
-    end = len(data)
     best = 0
     bad = True
     for place in _places(side):
-        at = place
+        start, data = side.runs[0]
+        at, end = place, len(data)
         waiting = deque(requests.codes)
         count = 0
         broken = False
@@ -201,8 +259,17 @@ def _responses(view: View, server: int, requests: _Requests, in_turn: bool) -> t
             if size < 0:
                 broken = True
                 break
-            if not size or at + size > end or not view.effort.spend(2 * STEP):
+            if not size or not view.effort.spend(2 * STEP):
                 break
+            if at + size > end:
+                behind, offset = _bytes_at(side, start + at + size)
+                if len(behind) - offset < 8:
+                    break
+                if in_turn and waiting:
+                    waiting.popleft()
+                start += at + size - offset
+                data, at, end = behind, offset, len(behind)
+                continue
             if in_turn and waiting:
                 code = waiting.popleft()
                 view.effort.spend(READ * size)
