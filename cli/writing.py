@@ -60,7 +60,7 @@ class Selection:
         if self._spots is None:
             return
         # Findings are counted by themselves
-        asked = {record.number for record in wanted if not isinstance(record, Finding)}
+        asked = {id(record) for record in wanted}
         for record in records:
             found: list[Spot] = []
             if isinstance(record, Message):
@@ -73,13 +73,25 @@ class Selection:
                 if answered is not None:
                     _keep(self._late, record.request or 0, answered, ANSWERED)
             elif isinstance(record, Exchange):
-                for number in (record.request, record.response):
-                    if number is not None:
-                        spots = self._open.pop(number, None) or self._late.get(number, [])
-                        self._forgotten += record.number in asked and not spots
-                        found += spots
-            if record.number in asked:
+                found = self._told_of(record, asked)
+                self._open.pop(record.request, None)
+            elif isinstance(record, Finding):
+                found = self._told_of(record, asked)
+            if id(record) in asked:
                 self._spots += found
+
+    def _told_of(self, record: Exchange | Finding, asked: set[int]) -> list[Spot]:
+        """The packets of the messages that a record speaks of, if it is asked for."""
+        if id(record) not in asked:
+            return []
+        numbers = record.messages if isinstance(record, Finding) else [record.request, record.response]
+        found: list[Spot] = []
+        for number in numbers:
+            if number is not None:
+                spots = self._open.get(number) or self._late.get(number, [])
+                self._forgotten += not spots
+                found += spots
+        return found
 
     def _of(self, message: Message) -> list[Spot]:
         """The packets of a message; of one that began in an earlier file from the message before on."""
@@ -120,7 +132,7 @@ class Selection:
         ]
         if self._forgotten:
             said.append(
-                f"-w {self.path}: {count(self._forgotten, 'message')} of exchanges came too long before, and their packets are left out"
+                f"-w {self.path}: {count(self._forgotten, 'message')} came long before what speaks of them; their packets are left out"
             )
         if inspector.gate.inside and not self._keys:
             said.append(f"-w {self.path}: keys of TLS are left out; --embed-keys adds them")

@@ -45,7 +45,7 @@ class Followed(Lines):
             if self._client is None and sender is not None:
                 self._client = record.src if sender == "client" else record.dst
             if self._before is not None:
-                self._since[record.number] = record.time_ns - self._before
+                self._since[id(record)] = record.time_ns - self._before
             self._before = record.time_ns
 
     def opening(self) -> list[str]:
@@ -80,7 +80,7 @@ class Followed(Lines):
 
     def _line(self, record: Record) -> str:
         mark, name, latency_ns, text = self._content(record)
-        since = self._since.get(record.number)
+        since = self._since.get(id(record))
         passed = "" if since is None else f"{'' if since < 0 else '+'}{latency_text(since)}"
         who, palette = self._who(record), self.palette
         wide = self.columns is None or self.columns >= WIDE

@@ -55,6 +55,14 @@ def test_lines_say_what_the_others_do_and_how_long_it_was_since(capsys: pytest.C
         assert rest[3:] == re.split(rf"  {name}\b", other, maxsplit=1)[1].split()
 
 
+def test_a_finding_stands_behind_what_shows_it_at_no_other_time(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = follow(capsys, 0, WRONG)[0].splitlines()
+    found = follow(capsys, 0, WRONG, "--findings")[0].splitlines()
+    assert [line for line in found if "authentication-refused" not in line] == plain
+    (told,) = [line for line in found if line not in plain]
+    assert "+0.000 ms" in told
+
+
 def test_a_filter_and_enough_change_no_line(capsys: pytest.CaptureFixture[str]) -> None:
     lines = follow(capsys, 1, TWO)[0].splitlines()
     asked = follow(capsys, 1, TWO, "-Y", "kind == response or name == Deliver")[0].splitlines()

@@ -298,6 +298,7 @@ def test_standard_input_may_be_closed_or_empty() -> None:
         ("streamdump -t ", "ud"),
         ("streamdump -i l", "lo"),
         ("streamdump protocols ig", "iggy"),
+        ("streamdump follow 0 --until ", "ready"),
     ],
 )
 def test_completion(words: str, expected: str) -> None:

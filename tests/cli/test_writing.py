@@ -20,7 +20,7 @@ from cli.app import main
 from cli.exits import ExitCode
 from dissect.capture.files import open_capture
 from dissect.errors import CaptureError
-from dissect.model import Exchange, Message, Record
+from dissect.model import Exchange, Finding, Message, Record
 from tests.capture.frames import ACK, A, B, Packet, ethernet, ip4, pcap, tcp
 from tests.capture.peers import GOLDEN
 from tests.rewrite import packets
@@ -154,6 +154,14 @@ def test_of_an_exchange_the_packets_of_both_sides(tmp_path: Path) -> None:
     target = write(tmp_path / "w.pcapng", TWO, "--only-matching", "--exchanges", "-Y", f"number == {pair.number}")
     both = [one for one in dissect.read(TWO, exchanges=True) if one.number in (pair.request, pair.response)]
     assert numbers(TWO, target) == [one.packets[1] for one in both if isinstance(one, Message)]
+
+
+def test_of_a_finding_the_packets_that_show_it(tmp_path: Path) -> None:
+    capture = GOLDEN / "rabbitmq-stream" / "wrong_password_405.pcap"
+    (finding,) = [one for one in dissect.read(capture, findings=True, where="record == finding") if isinstance(one, Finding)]
+    argv = (capture, "--findings", "-Y", "rule == rabbitmq-stream.authentication-refused")
+    assert numbers(capture, write(tmp_path / "w.pcapng", *argv, "--only-matching")) == finding.packets
+    assert said(read(write(tmp_path / "w.pcapng", *argv))) == said(read(capture))
 
 
 def test_a_message_that_began_in_an_earlier_file(tmp_path: Path) -> None:
