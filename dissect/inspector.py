@@ -385,6 +385,7 @@ class Inspector:
             self.asked.clear()
             yield self._hand_out(part)
         if self.diagnoser is not None:
+            yield self._hand_out(self._bare_ends(self.diagnoser.ports() - self._ports))
             yield self.diagnoser.finish()
 
     def _bare_over(self, begin: int) -> list[Delivery]:
@@ -397,6 +398,18 @@ class Inspector:
             delivery = self._bare(key)
             if delivery is not None and delivery.closed == END:
                 yield from self._ended(delivery.conversation.state, END)
+
+    def _bare_ends(self, ports: frozenset[int]) -> list[Emitted]:
+        """For the diagnosis alone, the connections that carried nothing to ports on which others spoke a protocol of ours."""
+        emitted: list[Emitted] = []
+        for _, key in self._tcp.bare() if ports else ():
+            if self._tcp.is_between(key, ports):
+                conversation = self._tcp.bare_delivery(key).conversation
+                tracked = Tracked(conversation, client=0 if conversation.syn else None)
+                place = (END, conversation.last[0], BEHIND + 2, 0)
+                emitted.append((*place, self._closed(tracked), NONE, None, conversation.last[3]))  # type: ignore[arg-type]
+        emitted.sort(key=PLACE)
+        return emitted
 
     def _bare(self, key: bytes) -> Delivery | None:
         """A connection to a known port that carried nothing."""

@@ -112,11 +112,16 @@ def _other_protocol(talk: Talk, closed: Closed) -> Told | None:
 
 
 def _unknown_bytes(talk: Talk, closed: Closed) -> Told | None:
-    verdict = closed.verdict
-    if closed.expected is None or verdict.protocol is not None or verdict.name is not None or not any(closed.bytes) or closed.lacking:
+    verdict, expected = closed.verdict, closed.expected
+    if verdict.name is not None or not any(closed.bytes) or closed.lacking or any(talk.messages):
+        return None
+    if expected is None and verdict.protocol is None:
         return None
     sent = " and ".join(f"{size:,} bytes of {closed.who(side)}" for side, size in enumerate(closed.bytes) if size)
-    return Told(f"the port is that of {closed.expected}, but nobody knows what comes ({sent})", (), key="unknown")
+    if verdict.protocol is not None:
+        severity = ERROR if closed.by == closed.server else WARNING
+        return Told(f"not one frame of {verdict.protocol} is in what comes ({sent})", (), severity=severity, key="unknown")
+    return Told(f"the port is that of {expected}, but nobody knows what comes ({sent})", (), key="unknown")
 
 
 def _lost(talk: Talk, closed: Closed) -> Told | None:
@@ -217,7 +222,7 @@ def _plain_on_tls_port(talk: Talk, closed: Closed) -> Told | None:
 
 def _tls_alert(talk: Talk, closed: Closed) -> Told | None:
     tls = closed.tls
-    if not _concerns(closed) or tls is None or closed.troubles:
+    if not _concerns(closed) or tls is None or closed.troubles or talk.failed:
         return None
     for alert in tls.alerts:
         if alert.fatal and alert.number not in HARMLESS:
@@ -374,8 +379,8 @@ def _closed_by_server(talk: Talk, closed: Closed) -> Told | None:
 def _no_goodbye(talk: Talk, closed: Closed) -> Told | None:
     if not talk.ready or closed.by is None or closed.by != closed.client or talk.parted is not None or not talk.family.goodbye:
         return None
-    since, last = _since(talk, closed)
-    return Told(f"the client leaves{since}, without a goodbye ({some(sorted(talk.family.goodbye))})", numbers(last), key="no goodbye")
+    _, last = _since(talk, closed)
+    return Told(f"the client leaves without a goodbye ({some(sorted(talk.family.goodbye))})", numbers(last), key="no goodbye")
 
 
 def _incomplete(talk: Talk, closed: Closed) -> Told | None:

@@ -81,6 +81,8 @@ class Diagnoser:
         self._failed: dict[tuple[Hashable, ...], Failed] = {}
         self._sent: dict[tuple[str, ...], Finding] = {}
         self._dialled: dict[str, None] = {}
+        self._spoken: dict[str, tuple[str | None, int]] = {}
+        """By endpoint of a server, the protocol that somebody speaks with it, and its port."""
         self._families = {name: family for family in FAMILIES for name in family.protocols}
         self._rules = {family: _by_record(family) for family in {PLAIN, *FAMILIES}}
 
@@ -107,6 +109,10 @@ class Diagnoser:
             except Exception as error:
                 self._report(bug(error), record.conversation)
         return out
+
+    def ports(self) -> frozenset[int]:
+        """Those of servers that speak a protocol of ours."""
+        return frozenset(port for _, port in self._spoken.values())
 
     def finish(self) -> list[Record]:
         """What all conversations together tell."""
@@ -171,6 +177,10 @@ class Diagnoser:
 
     def _closed(self, closed: Closed, out: list[Record]) -> None:
         talk = self._talk(closed.conversation, closed.verdict.protocol)
+        if closed.verdict.protocol is not None and len(self._spoken) < ACROSS_KEPT:
+            self._spoken.setdefault(closed.endpoints[closed.server], (closed.verdict.protocol, closed.ports[closed.server]))
+        elif closed.verdict.protocol is None and closed.expected is None:
+            closed.expected = self._spoken.get(closed.endpoints[closed.server], (None, 0))[0]
         self._last_ns = max(self._last_ns, closed.last[3])
         if closed.client is not None:
             talk.client, talk.server = closed.endpoints[closed.client], closed.endpoints[1 - closed.client]
@@ -231,7 +241,8 @@ class Diagnoser:
         if messages is None:
             request = None if message is None else talk.request_of(message)
             messages = numbers(request, message) if message is not None else (record.request,) if type(record) is Exchange else ()
-            marks = packets(request, message) if marks is None else marks
+            if marks is None and type(record) is not Closed:
+                marks = packets(request, message)
         if type(record) is Closed:
             time_ns = record.last[3] if record.ended_ns is None else record.ended_ns
             if marks is None:
@@ -324,6 +335,8 @@ class Diagnoser:
             severity, behind = ERROR, f", and the {message.sender} closes"
         elif isinstance(ended, Closed) and _ends_it(talk, message, ended) and not refusal.expected:
             severity, behind = ERROR, f", and the {message.sender or 'other side'} ends the connection"
+        elif isinstance(ended, Closed) and refusal.needed and ended.by is not None and talk.parted is None:
+            severity, behind = WARNING, ", and the client leaves"
         about = f" for {refusal.about}" if refusal.about else ""
         name = message.name if request is None else request.name
         told = Told(
@@ -385,10 +398,9 @@ def _reached(talk: Talk, closed: Closed) -> str:
 
 def _ended(talk: Talk, closed: Closed) -> str:
     """What ended a conversation."""
-    by = "" if closed.by is None else f" by {closed.who(closed.by)}"
     if closed.how not in ("FIN", "RST"):
         return closed.how
-    text = f"{'reset' if closed.how == 'RST' else 'closed'}{by}"
-    if talk.parted is not None:
-        return f"{text} after {talk.parted.name}"
-    return text
+    if talk.parted is not None and talk.parted.sender is not None:
+        return f"{talk.parted.name} by {talk.parted.sender}"
+    who = closed.who(closed.by).removeprefix("the ")
+    return f"{who} {'resets' if closed.how == 'RST' else 'closes'}"

@@ -445,6 +445,16 @@ def _metadata_refused(talk: Talk, message: Message) -> Told | None:
     return None
 
 
+def _gave_up(talk: Talk, closed: Closed) -> Told | None:
+    last = max((one for one in talk.last if one is not None), key=lambda one: one.number, default=None)
+    if last is None or last.name != "Metadata" or last.kind != "response" or closed.by is None or closed.by != closed.client:
+        return None
+    missing = [one.get("stream_name") for one in last.fields.get("stream_metadata") or () if one.get("response_code_label") in EXPECTED]
+    if not missing:
+        return None
+    return Told(f"the client leaves after it heard that the stream {quoted(missing[0])} does not exist", numbers(last), key=missing[0])
+
+
 def _moved(talk: Talk, message: Message) -> Told | None:
     stream, code = message.fields.get("stream"), label_of(message, "code")
     if stream in talk.memo.deleting:
@@ -519,7 +529,8 @@ def refusal(talk: Talk, message: Message, request: Message | None) -> Refusal:
             if fields.get(name, message.fields.get(name)) is not None:
                 about = f"{what} {fields.get(name, message.fields.get(name))}"
                 break
-    return Refusal(code, about, code in EXPECTED, ADVICE.get(code))
+    needed = code == "stream does not exist" and not message.name.startswith(("Delete", "Unsubscribe"))
+    return Refusal(code, about, code in EXPECTED, ADVICE.get(code), needed=needed)
 
 
 # What is remembered
@@ -814,6 +825,7 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule("stream-not-available", WARNING, ANY, _not_available, ADVICE["stream not available"]),
     Rule("no-leader", WARNING, "Metadata", _metadata, ADVICE["stream not available"]),
+    Rule("gave-up", WARNING, CLOSED, _gave_up, ADVICE["stream does not exist"]),
     Rule("refused", WARNING, "Metadata", _metadata_refused, "Check the names of the streams and the permissions of the user."),
     Rule(
         "stream-changed",

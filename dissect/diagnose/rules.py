@@ -79,6 +79,8 @@ class Refusal(NamedTuple):
     expected: bool = False
     advice: str | None = None
     rule: str = "refused"
+    needed: bool = False
+    """It hardly goes on without what it asked for: a warning if it leaves."""
 
 
 def _nothing() -> None:
@@ -330,7 +332,9 @@ def quoted(text: object, most: int = 80) -> str:
 
 def said(message: Message) -> str:
     """A message within a sentence."""
-    return f"the answer to {message.name}" if message.kind == "response" else f"{message.name} of the {message.sender or 'other side'}"
+    if message.kind == "response" and message.id is not None:
+        return f"the answer to {message.name}"
+    return f"{message.name} of the {message.sender or 'other side'}"
 
 
 def span_text(ns: int) -> str:

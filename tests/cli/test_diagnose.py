@@ -37,7 +37,9 @@ def test_the_readme_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) ->
 def test_findings_come_first_and_then_a_line_for_each_conversation(capsys: pytest.CaptureFixture[str]) -> None:
     lines = said(capsys, "diagnose", FAILS).splitlines()
     assert lines[0].startswith("error    rabbitmq-stream.loopback-only-user")
-    assert [line for line in lines if line.startswith("! ")] == ["! 0  10.99.0.1:59246 > 10.99.0.1:5552  rabbitmq-stream"]
+    assert [line for line in lines if line.startswith("! ")] == [
+        "! 0  10.99.0.1:59246 > 10.99.0.1:5552  rabbitmq-stream  login, server closes"
+    ]
     assert all(len(line) <= 80 for line in lines)
 
 

@@ -96,6 +96,21 @@ def metadata(host: str, port: int, leader: int = 0, code: int = 1) -> Connection
     return one.goodbye()
 
 
+def missed(more: int) -> Connection:
+    one = Connection().ready().client(rabbit.METADATA, streams=["x"])
+    missing = {"stream_name": "x", "response_code": 2, "leader_reference": 0, "replicas_references": []}
+    one.server(rabbit.METADATA_RESPONSE, brokers=[], stream_metadata=[missing])
+    for _ in range(more):
+        one.client(rabbit.CREATE, stream="x", arguments=[]).server(rabbit.CREATE_RESPONSE)
+    return one.fin(0)
+
+
+def subscribed_to_nothing(closes: bool) -> Connection:
+    one = Connection().ready().client(rabbit.SUBSCRIBE, subscription_id=1, stream="x", offset_type=1, credit=1)
+    one.server(rabbit.SUBSCRIBE_RESPONSE, response_code=2)
+    return one.goodbye() if closes else one.fin(0)
+
+
 def changed(wait: int, answered: bool = False) -> Connection:
     one = subscribed(9).server(rabbit.METADATA_UPDATE, code=6, stream="orders")
     if answered:
@@ -252,6 +267,10 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
     "sent to another host": (lambda: metadata("10.1.1.1", 5552), "advertised-elsewhere", "note"),
     "sent to another port": (lambda: metadata("192.0.2.2", 15552), "advertised-elsewhere", "note"),
     "sent here": (lambda: metadata("192.0.2.2", 5552), "advertised-elsewhere", None),
+    "left as the stream is not there": (lambda: missed(0), "gave-up", "warning"),
+    "gone on though the stream is not there": (lambda: missed(1), "gave-up", None),
+    "refused, and left": (lambda: subscribed_to_nothing(False), "refused", "warning"),
+    "refused, and closed": (lambda: subscribed_to_nothing(True), "refused", "note"),
     "a change ignored": (lambda: changed(20), "stream-change-ignored", "warning"),
     "a change heard": (lambda: changed(20, True), "stream-change-ignored", None),
     "a change": (lambda: changed(1), "stream-changed", "note"),
