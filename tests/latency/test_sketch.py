@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import random
 import sys
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dissect.latency.groups import Group
 from dissect.latency.rows import times_of
 from dissect.latency.sketch import Sketch
 
@@ -43,6 +45,36 @@ def test_parts_in_any_order_come_to_the_same(values: list[int], parts: list[int]
     whole = Sketch(values)
     assert merged.pack() == whole.pack()
     check(merged, values)
+
+
+EXCHANGES = st.tuples(
+    st.sampled_from(["answered", "refused", "unanswered", "superseded"]),
+    st.sampled_from(["closed", "timeout", None]),
+    LATENCIES,
+    st.none() | st.integers(0, 10_000_000),
+)
+
+
+@given(st.lists(st.tuples(EXCHANGES, st.integers(0, 3)), max_size=40), st.permutations(range(4)))
+def test_groups_merge_to_what_counting_everything_comes_to(exchanges: list[tuple[Any, int]], order: list[int]) -> None:
+    parts, whole = [Group() for _ in range(4)], Group()
+    for (outcome, reason, latency_ns, handler_ns), part in exchanges:
+        there = outcome in ("answered", "refused")
+        for group in (parts[part], whole):
+            group.note(outcome, None if there else reason, latency_ns if there else None, handler_ns if there else None)
+    merged = Group()
+    for index in order:
+        merged.merge(Group.unpack(parts[index].pack()))
+    assert (merged.answered, merged.refused, merged.reasons, merged.count) == (
+        whole.answered,
+        whole.refused,
+        whole.reasons,
+        len(exchanges),
+    )
+    for mine, all_of_it in ((merged.latency, whole.latency), (merged.handler, whole.handler), (merged.network, whole.network)):
+        assert [one if one is None else one.pack() for one in (mine, all_of_it)] == [
+            all_of_it if all_of_it is None else all_of_it.pack()
+        ] * 2
 
 
 def test_many_values_of_every_size_stay_exact_enough_in_little_memory() -> None:
