@@ -39,6 +39,7 @@ from dissect.layout.types import (
     Type,
     boolean,
     has_custom,
+    is_closed,
     minimum,
     thinnest,
 )
@@ -47,6 +48,9 @@ from dissect.layout.values import RENDER, lossy, not_finite, redacted
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import CodeType
+
+BRANCHES = 8
+"""Alternatives from which on an object that has them is read by a function of its own."""
 
 _serial = count()
 
@@ -351,7 +355,7 @@ class _Maker:
             case Repeat():
                 return self.repeat(kind), None
             case Group(fields=fields):
-                return self.object(fields), None
+                return self.shared(kind) if _is_branched(kind) else self.object(fields), None
             case Sized():
                 return self.region(kind), None
             case Custom():
@@ -534,6 +538,13 @@ class _Maker:
         self.emit("    raise ValueError")
         return value
 
+    def shared(self, kind: Group) -> str:
+        """What a function of its own reads, which other layouts have too."""
+        self.settle()
+        value = self.variable()
+        self.emit(f"{value}, at = {self.name('READ', reader(kind, self.style))}(buf, at, {self.end})")
+        return value
+
     def custom(self, kind: Custom) -> str:
         self.settle()
         value, start = self.variable(), self.variable("a")
@@ -549,6 +560,13 @@ class _Maker:
 def _format(run: list[tuple[str, str, int, str]]) -> str:
     order = next((one[3] for one in run if one[3]), ">")
     return order + "".join(one[1] for one in run)
+
+
+def _is_branched(kind: Group) -> bool:
+    """Whether an object has so many forms that compiling them anew for each layout takes longer than a call for each object, and refers
+    to nothing around it."""
+    choices = [entry.type for entry in kind.fields if isinstance(entry, Field) and isinstance(entry.type, Choice)]
+    return any(len(choice.alternatives) >= BRANCHES for choice in choices) and is_closed(kind)
 
 
 def _is_flat(kind: Type, orders: set[str]) -> bool:

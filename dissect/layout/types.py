@@ -336,6 +336,15 @@ def has_custom(part: Type | Entry | Sequence[Entry]) -> bool:
     return any(isinstance(found, Custom) for found in parts_of(part))
 
 
+def is_closed(group: Group) -> bool:
+    """Whether all fields that are referred to in an object are its own."""
+    try:
+        _check_references(group, frozenset())
+    except ValueError:
+        return False
+    return True
+
+
 def parts_of(part: Type | Entry | Sequence[Entry]) -> Iterator[Type | Entry]:
     """All fields and types that `part` is made of, itself first."""
     if isinstance(part, tuple | list):
