@@ -292,6 +292,13 @@ def test_an_older_response_is_not_that_of_a_request_that_uses_its_id_again() -> 
     assert talk.close() == [("unanswered", "closed", None)]
 
 
+def test_a_response_captured_at_the_very_time_of_its_request_is_no_older_one() -> None:
+    talk = Talk("queue")
+    talk.put(ANSWER, 1, 100, "answered")
+    talk.put(ASK, 1, 100)
+    assert talk.close() == [("answered", None, 0)]
+
+
 def test_a_swapped_pair_is_a_pair_where_ids_never_repeat() -> None:
     talk = Talk()
     talk.put(ANSWER, 1, 100, "answered")

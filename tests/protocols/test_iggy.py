@@ -617,6 +617,20 @@ def test_a_loss_of_some_answers_makes_pairing_unsure_until_one_fits_a_single_req
     ]
 
 
+def test_a_request_in_the_packet_that_shows_a_loss_is_behind_it() -> None:
+    asked = request(120, b"\x01" + ONE + ONE + ONE + b"\x01" + bytes(4))
+    answer = response(pack("<IQQ", 1, 2, 3))
+    items = items_of([(CLIENT, PING), (SERVER, OK), (CLIENT, 12), (CLIENT, asked), (SERVER, answer), (CLIENT, PING), (SERVER, OK)])
+    hole = items[2]
+    assert isinstance(hole, Hole)
+    hole.release = hole.order = 3
+    hole.number, hole.time_ns = 4, 3000
+    one = iggy("L9")
+    emitted = [record for item in items for record in one.feed([item])]
+    said = [(record[4].name, list(record[4].notes)) for record in emitted if isinstance(record[4], Message) and record[2] == SERVER]
+    assert said == [("ping", []), ("get_consumer_offset", []), ("ping", [])]
+
+
 def pairs_of(found: list[Packet]) -> dict[tuple[int, str, int], tuple[int | None, bool]]:
     """By response: the position of its request, and whether it says that the pairing is unsure."""
     inspector = Inspector([open_capture(capture(found))])

@@ -319,6 +319,13 @@ def test_old_connections_answer_in_order() -> None:
     assert messages([*packets, (1, frame("QUERYRESULT", queryID=0, result={}))])[-1].request is None
 
 
+def test_what_was_asked_before_an_answered_subscription_is_not_answered_any_more() -> None:
+    emit = frame("EMIT", channel="c", event={})
+    packets = [(0, frame("CONNECT", version="0.1")), (1, OK), (0, emit), (0, frame("SUBSCRIBE", channel="c"))]
+    packets += [(1, frame("SUBRESPONSE", ok=True, subID=0)), (0, emit), (1, OK)]
+    assert [message.request for message in messages(packets)] == [None, 1, None, None, 4, None, 6]
+
+
 def test_pairing_by_order_says_when_it_is_unsure() -> None:
     one = dissector()
     made = chunks([(0, frame("CONNECT", version="0.1")), (1, OK), (0, frame("EMIT", channel="c", event={}))])

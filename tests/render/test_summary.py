@@ -129,6 +129,13 @@ def test_latencies_keep_three_digits(latency: int, text: str) -> None:
     assert latency_text(latency) == text
 
 
+@pytest.mark.parametrize("latency", [one for one in LATENCIES if one >= 0])
+def test_latencies_leave_what_is_said_in_its_column(latency: int) -> None:
+    line = lines([message(), response(latency_ns=latency)])[1]
+    assert line.index("#1") == lines([message(), response()])[1].index("#1")
+    assert LATENCIES[latency] in line
+
+
 def test_cut_to_nothing() -> None:
     assert cut("abc", 0) == ""
     assert cut("日本", 1) == "…"
