@@ -6,7 +6,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.run import INTERRUPTED, count
+from cli.run import count
 from dissect.capture.pick import Pick, Spot, copy
 from dissect.capture.write import Writer, check
 from dissect.errors import UsageError
@@ -110,10 +110,8 @@ class Selection:
 
     def write(self, run: Run) -> list[str]:
         """Write the packets; what is to be said of that."""
-        if not run.readers:
+        if not run.readers or not run.inspector.counters.packets:
             return []
-        if run.stopped == INTERRUPTED:
-            return [f"-w {self.path}: nothing was written, as the run was interrupted"]
         inspector = run.inspector
         pick = Pick(inspector.flows(), self._wanted, inspector.link.pieces or {}, self._spots)
         writer = Writer(self.path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
@@ -211,6 +212,26 @@ def test_a_pipe_is_read_once_and_kept(way: str, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "")
     assert "90 of 153 packets written as captured, passwords and tokens included" in done.stderr
     assert said(read(target)) == said(read(TWO), 1)
+
+
+def test_what_came_before_an_interruption_is_written(tmp_path: Path) -> None:
+    """Ctrl-C ends the program that writes into the pipe, too."""
+    target = tmp_path / "w.pcapng"
+    argv = [sys.executable, "-m", "cli", "-w", str(target), "--json", "-"]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdin is not None
+        assert running.stdout is not None
+        running.stdin.write(TWO.read_bytes())
+        running.stdin.flush()
+        line = running.stdout.readline()
+        running.send_signal(signal.SIGINT)
+        _, err = running.communicate(timeout=PATIENCE)
+    assert b'"name":"PeerProperties"' in line
+    assert running.returncode == ExitCode.DONE
+    assert b"interrupted" in err
+    found = packets(target)
+    assert found
+    assert found == packets(TWO)[: len(found)]
 
 
 def test_text_is_printed_where_it_is_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
