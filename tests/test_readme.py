@@ -23,6 +23,10 @@ from tests.cli.terminal import on_terminal
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+SHOWN = [
+    (shown, argv)
+    for argv, shown in re.findall(r"^(?:[^\n]* )?on a terminal \(`streamdump ([^`]+)`\):\n\n```\n(.*?)```", README, re.S | re.M | re.I)
+]
 
 
 def test_the_library_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,12 +46,28 @@ def test_the_captures_it_names_are_there() -> None:
     assert all((ROOT / name).exists() for name in named)
 
 
-def test_the_lines_it_shows_are_printed() -> None:
-    shown = re.search(r"^On a terminal \(`streamdump (\S+)`\):\n\n```\n(.*?)```", README, re.S | re.M)
-    assert shown is not None
-    _, printed = on_terminal([str(ROOT / shown[1])], columns=96, environment={"NO_COLOR": "1"})
-    lines = {line.rstrip() for line in printed.splitlines()}
-    assert [line for line in shown[2].splitlines() if line not in lines] == ["  ..."]
+@pytest.mark.parametrize(("shown", "argv"), SHOWN, ids=lambda one: one[:20])
+def test_the_lines_it_shows_are_printed(shown: str, argv: str) -> None:
+    _, printed = on_terminal([part if "/" not in part else str(ROOT / part) for part in shlex.split(argv)], 96, {"NO_COLOR": "1"})
+    lines = {line.rstrip().replace(f"{ROOT}/", "") for line in printed.splitlines()}
+    assert {line for line in shown.splitlines() if line not in lines} == {"  ..."}
+
+
+def test_it_shows_lines() -> None:
+    assert len(SHOWN) == 2
+
+
+def test_the_recipe_is_of_calls_that_there_are() -> None:
+    recipe = re.search(r"^## Find what went wrong\n.*?```sh\n(.*?)```", README, re.S | re.M)
+    assert recipe is not None
+    calls = [shlex.split(call, comments=True) for line in recipe[1].splitlines() for call in line.split(" && ")]
+    mine = [call[1:] for call in calls if call[0] == "streamdump"]
+    assert len(mine) == 7
+    for call in mine:
+        assert "-Y" not in call or not compile_filter(call[call.index("-Y") + 1]).hints
+        names = [part for part in call if part.endswith((".pcap", ".pcapng"))]
+        wrong = [part if part not in names else "none/such" for part in call]
+        assert main(wrong) in (2, 3)
 
 
 def test_the_filters_it_shows_are_filters() -> None:
