@@ -314,7 +314,7 @@ def _duplicate(talk: Talk, exchange: Exchange) -> Told | None:
 
 
 def _late(talk: Talk, exchange: Exchange) -> Told | None:
-    if exchange.reason not in ("timeout", "deadline passed"):
+    if exchange.reason not in ("timeout", "deadline passed") or exchange.name in talk.family.counted:
         return None
     why = "in time" if exchange.reason == "timeout" else "before its deadline"
     return Told(f"{exchange.name} was not answered {why}", (exchange.request,), key=exchange.name)

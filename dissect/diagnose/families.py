@@ -5,5 +5,6 @@ from __future__ import annotations
 from dissect.diagnose.iggy import FAMILY as IGGY
 from dissect.diagnose.rabbitmq import FAMILY as RABBITMQ
 from dissect.diagnose.rules import Family
+from dissect.diagnose.seastar import FAMILY as SEASTAR
 
-FAMILIES: tuple[Family, ...] = (RABBITMQ, IGGY)
+FAMILIES: tuple[Family, ...] = (RABBITMQ, IGGY, SEASTAR)

@@ -1,0 +1,339 @@
+"""Seastar RPC: negotiations that fail, verbs that are not known or throw, replies that come late or never, streams without an end.
+
+Nothing on the wire tells a call that expects no reply from one whose reply is missing. So a missing reply is judged by its verb: one
+that was answered before on the same connection should be answered again.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import Any, NamedTuple
+
+import msgspec
+
+from dissect.diagnose.rules import (
+    ANY,
+    CLOSED,
+    ERROR,
+    EXCHANGE,
+    NOTE,
+    WARNING,
+    Closed,
+    Exchange,
+    Family,
+    Message,
+    Refusal,
+    Rule,
+    Step,
+    Talk,
+    Told,
+    numbers,
+    packets,
+    quoted,
+    said,
+    some,
+    span_text,
+)
+from dissect.protocols.seastar.layouts import COMPRESS, ISOLATION, OVER, STREAM_PARENT, UNKNOWN_VERB, USER
+from dissect.protocols.seastar.telling import connection_text, worked
+
+CALLS = 4_096
+"""So many calls whose reply has not come are remembered with their verbs."""
+
+VERBS = 1_024
+"""So many verbs that were answered are remembered."""
+
+DROPPED = 64
+"""So many calls that a connection ends over are told of."""
+
+LONG_NS = 100_000_000
+"""Calls that take so long are worth to know where they spend it."""
+
+
+class Call(NamedTuple):
+    """A call whose reply has not come."""
+
+    verb: str
+    number: int
+    packet: int
+    time_ns: int
+
+
+class Memo(msgspec.Struct):
+    """What is remembered of a connection."""
+
+    offer: Message | None = None
+    granted: bool = False
+    stream: bool = False
+    ended: list[bool] = msgspec.field(default_factory=lambda: [False, False])
+    """End-of-stream of the client, of the server."""
+    calls: dict[int, Call] = msgspec.field(default_factory=dict)
+    deadlines: list[tuple[int, int]] = msgspec.field(default_factory=list)
+    """When the time of calls is over, the earliest first, and their numbers."""
+    verbs: dict[str, None] = msgspec.field(default_factory=dict)
+    """Those that were answered."""
+    dropped: list[Call] = msgspec.field(default_factory=list)
+    longest: tuple[int, int, str, int, int, int, int] | None = None
+    """Of the call that took longest and whose handler was measured: how long, and the handler, its verb, and both messages and packets."""
+
+
+def verb_of(message: Message | None) -> str:
+    """What a call asks for, as far as that is known."""
+    if message is None or "verb" not in message.fields:
+        return "an unknown verb"
+    return str(message.fields.get("verb_label") or f"verb {message.fields['verb']}")
+
+
+# The negotiation
+
+
+def _feature(offer: Message, number: int) -> dict[str, Any] | None:
+    return next((one for one in offer.fields.get("features") or () if one.get("number") == number), None)
+
+
+def _negotiation_failed(talk: Talk, closed: Closed) -> Told | None:
+    memo, offer = talk.memo, talk.memo.offer
+    if closed.lacking or memo.granted or closed.how not in ("FIN", "RST"):
+        return None
+    if offer is None:
+        size = closed.bytes[1 - closed.server]
+        if any(talk.messages) or not size or not closed.syn or closed.bytes[closed.server]:
+            return None
+        return Told(f"{closed.who(closed.by)} ends the connection in the middle of the negotiation, behind {size} bytes of the client", ())
+    if closed.by != closed.server or talk.messages[1] or closed.bytes[closed.server]:
+        return None
+    parent, cookie, packed = (_feature(offer, number) for number in (STREAM_PARENT, ISOLATION, COMPRESS))
+    advice = None
+    if offer.fault is not None:
+        why = f"the negotiation of the client cannot be read: {offer.fault.field} at byte {offer.fault.offset}: {offer.fault.reason}"
+    elif parent is not None and "stream_parent" in parent:
+        why = f"likely it does not know connection {connection_text(parent['stream_parent'])}, of which the client asks for a stream"
+        advice = "Open streams on the server, shard and connection that gave this id, and while that connection is open."
+    elif cookie is not None and "cookie" in cookie:
+        why = f"likely it refuses the isolation cookie {quoted(cookie['cookie'])}"
+        advice = "Use a cookie that the server has a scheduling group for; its configuration tells."
+    elif packed is not None and "algorithms" in packed:
+        why = f"likely it does not bear the compression that is offered, {quoted(packed['algorithms'])}"
+    else:
+        why = "it does not answer the negotiation"
+    return Told(f"the server ends the connection: {why}", numbers(offer), packets(offer), advice=advice)
+
+
+def _declined(talk: Talk, message: Message) -> Told | None:
+    negotiated = message.fields.get("negotiated")
+    if not isinstance(negotiated, dict) or not negotiated.get("declined"):
+        return None
+    names = [str(one) for one in negotiated["declined"]]
+    if "COMPRESS" in names:
+        packed = None if talk.memo.offer is None else _feature(talk.memo.offer, COMPRESS)
+        offered = f" ({packed['algorithms']})" if packed is not None and "algorithms" in packed else ""
+        cause = f"the server declines {some(names)}: nothing is compressed, though the client offers it{offered}"
+        return Told(cause, severity=WARNING, advice="Configure the same compression at both.")
+    return Told(f"the server declines {some(names)}, which the client offers")
+
+
+# Calls
+
+
+def refusal(talk: Talk, message: Message, request: Message | None) -> Refusal:
+    """What an exception says."""
+    fields, call = message.fields, talk.memo.calls.get(message.request or 0)
+    verb = call.verb if call is not None else verb_of(request)
+    if fields.get("exception_type") == UNKNOWN_VERB:
+        verb = verb_of(message) if "verb" in fields else verb
+        advice = "Look whether all nodes have the same release: while they are upgraded, older ones do not know what newer ones ask for."
+        return Refusal(f"the server does not know {verb}", advice=advice, rule="unknown-verb")
+    text = fields.get("text")
+    kind = fields.get("exception_type", USER)
+    shown = quoted(text, 120) if text is not None else "what was not captured" if kind == USER else f"exception type {kind}"
+    return Refusal(f"{verb} throws {shown}", advice="Look in the log of the server for this text.", rule="exception")
+
+
+def _overdue(talk: Talk, message: Message) -> Told | None:
+    """A call whose time is over by the time of this message."""
+    memo = talk.memo
+    while memo.deadlines and memo.deadlines[0][0] < message.time_ns:
+        _, number = heappop(memo.deadlines)
+        call = memo.calls.get(number)
+        # Behind a hole a reply may have been there
+        if call is not None and talk.orphans is not None and number != message.request:
+            return _passed(call)
+    return None
+
+
+def _unanswered(talk: Talk, exchange: Exchange) -> Told | None:
+    memo = talk.memo
+    call = memo.calls.pop(exchange.request, None)
+    if exchange.response is not None or call is None:
+        return None
+    if exchange.reason == "deadline passed":
+        return _passed(call)
+    if exchange.reason in ("closed", "capture ended") and len(memo.dropped) < DROPPED:
+        memo.dropped.append(call)
+    return None
+
+
+def _passed(call: Call) -> Told:
+    return Told(f"{call.verb} has no reply within the deadline that the call states", (call.number,), (call.packet,), key=call.verb)
+
+
+def _dropped(talk: Talk, closed: Closed) -> Told | None:
+    memo = talk.memo
+    calls = memo.dropped
+    if not calls or talk.failed:
+        return None
+    # Others may be calls that expect no reply
+    owed = [one for one in calls if one.verb in memo.verbs]
+    shown = owed or calls
+    ages = [(closed.last[3] if closed.ended_ns is None else closed.ended_ns) - one.time_ns for one in shown]
+    names = some(dict.fromkeys(one.verb for one in shown))
+    count = "a call" if len(shown) == 1 else f"{len(shown)} calls{' or more' if len(calls) == DROPPED else ''}"
+    age = " to ".join(dict.fromkeys((span_text(min(ages)), span_text(max(ages)))))
+    evidence = tuple(one.number for one in shown), tuple(one.packet for one in shown)
+    ended = closed.how in ("FIN", "RST") and closed.by is not None
+    if not owed:
+        cause = f"{count} ({names}) had no reply for {age}; perhaps such calls expect none, as no other of them was answered either"
+        return Told(cause, *evidence, NOTE, rule="no-reply", advice="--verbs tells calls that expect no reply, where they are known.")
+    if not ended:
+        return Told(f"{count} ({names}) without a reply for {age} when the capture ends", *evidence, NOTE, rule="no-reply")
+    verb = "resets" if closed.how == "RST" else "closes"
+    severity = ERROR if closed.by == closed.server and not closed.lacking else WARNING
+    return Told(f"{closed.who(closed.by)} {verb} the connection while {count} ({names}) had no reply for {age}", *evidence, severity)
+
+
+def _late(talk: Talk, message: Message) -> Told | None:
+    for note in message.notes:
+        if " after the deadline of " in note:
+            call = talk.memo.calls.get(message.request or 0)
+            verb = call.verb if call is not None else verb_of(talk.request_of(message))
+            return Told(f"the reply to {verb} comes {note}: the client has given up by then", key=verb)
+    return None
+
+
+def _times(talk: Talk, closed: Closed) -> Told | None:
+    if talk.memo.longest is None:
+        return None
+    took, handler, verb, *evidence = talk.memo.longest
+    rest = max(0, took - handler)
+    times = f"{span_text(took)}: {span_text(handler)} in its handler and {span_text(rest)} on the way"
+    cause = f"the call that takes longest, {verb}, takes {times}"
+    if handler >= rest:
+        return Told(cause, tuple(evidence[:2]), tuple(evidence[2:]), rule="handler-time")
+    advice = "Look at the network, and at queues in front of the handler: it was not what took so long."
+    return Told(cause, tuple(evidence[:2]), tuple(evidence[2:]), advice=advice, rule="network-time")
+
+
+def _not_positive(talk: Talk, message: Message) -> Told | None:
+    if message.fields.get("msg_id", 1) > 0:
+        return None
+    return Told(f"{verb_of(message)} is called with msg_id {message.fields['msg_id']}; ids begin with 1 and rise", key="negative")
+
+
+def _sealed(talk: Talk, message: Message) -> Told | None:
+    for note in message.notes:
+        if note.startswith("compression ") and "cannot be opened" in note:
+            return Told(f"what is said cannot be read: {note}", key=note)
+    return None
+
+
+# Ends
+
+
+def _no_end(talk: Talk, closed: Closed) -> Told | None:
+    memo = talk.memo
+    if not memo.stream or not memo.granted or all(memo.ended) or closed.lacking or closed.how not in ("FIN", "RST"):
+        return None
+    if not all(closed.packets):
+        return None
+    missing = " and ".join(f"the {name}" for name, ended in zip(("client", "server"), memo.ended, strict=True) if not ended)
+    last = max((one for one in talk.last if one is not None), key=lambda one: one.number, default=None)
+    cause = f"the stream ends without an end-of-stream of {missing}: {closed.who(closed.by)} ends the connection"
+    return Told(cause, numbers(last), packets(last))
+
+
+def _closed_by_server(talk: Talk, closed: Closed) -> Told | None:
+    memo = talk.memo
+    if closed.by is None or closed.by != closed.server or memo.stream or memo.dropped or talk.failed or not talk.messages[1]:
+        return None
+    last = max((one for one in talk.last if one is not None), key=lambda one: one.number)
+    verb = "resets" if closed.how == "RST" else "closes"
+    since = "" if closed.ended_ns is None else f" {span_text(closed.ended_ns - last.time_ns)} after {said(last)}"
+    severity = NOTE if any(closed.disordered) or closed.lacking else WARNING
+    return Told(f"the server {verb} the connection{since}", numbers(last), packets(last), severity)
+
+
+# What is remembered
+
+
+def follow(talk: Talk, message: Message) -> None:
+    """Keep what the next messages are looked at with."""
+    memo, name = talk.memo, message.name
+    if name == "Request":
+        if len(memo.calls) >= CALLS:
+            del memo.calls[next(iter(memo.calls))]
+        memo.calls[message.number] = Call(verb_of(message), message.number, message.packets[1], message.time_ns)
+        timeout = message.fields.get("timeout")
+        if timeout and timeout < OVER and len(memo.deadlines) < CALLS:
+            heappush(memo.deadlines, (message.time_ns + timeout * 1_000_000, message.number))
+    elif message.request is not None and name != "Negotiation":
+        call = memo.calls.pop(message.request, None)
+        if call is None:
+            return
+        if len(memo.verbs) < VERBS:
+            memo.verbs[call.verb] = None
+        took, handler = message.latency_ns, worked(message)
+        if took is not None and handler is not None and took >= max(LONG_NS, memo.longest[0] if memo.longest else 0):
+            memo.longest = (took, handler, call.verb, call.number, message.number, call.packet, message.packets[1])
+    elif name == "EndOfStream":
+        memo.ended[message.sender == "server"] = True
+    elif name == "Negotiation":
+        if message.kind == "response":
+            memo.granted = True
+        else:
+            memo.offer = message
+            memo.stream = _feature(message, STREAM_PARENT) is not None
+
+
+_TIME = "Look at what keeps the handler busy; a server drops the reply by design once the time is over."
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        "negotiation-failed",
+        ERROR,
+        CLOSED,
+        _negotiation_failed,
+        "Look at what the client sends first: servers close without a word over it.",
+    ),
+    Rule("declined", NOTE, "Negotiation", _declined, "Nothing need be done, unless the feature is wanted: older servers lack it."),
+    Rule("deadline-passed", WARNING, ANY, _overdue, _TIME),
+    Rule("deadline-passed", WARNING, EXCHANGE, _unanswered, _TIME),
+    Rule("late-reply", WARNING, ("Response", "Exception"), _late, "Look at what keeps the server busy, or let the client wait longer."),
+    Rule("not-positive-id", NOTE, "Request", _not_positive, "Let the client count up from 1: exceptions have the opposite of the id."),
+    Rule("compression-unread", WARNING, "Compressed", _sealed, "Capture with compression off, or with LZ4, to see the calls."),
+    Rule(
+        "dropped-calls",
+        WARNING,
+        CLOSED,
+        _dropped,
+        "Look in the log of the side that ends the connection for the time of the last packet that is named.",
+    ),
+    Rule("handler-time", NOTE, CLOSED, _times, "streamdump latency --by verb shows all calls; this one spent its time in the handler."),
+    Rule("stream-without-end", WARNING, CLOSED, _no_end, "Let both sides close the stream first: what was sent last may be lost."),
+    Rule(
+        "closed-by-server",
+        WARNING,
+        CLOSED,
+        _closed_by_server,
+        "Look in the log of the server: somebody closed the connection, or it was stopped.",
+    ),
+)
+
+FAMILY = Family(
+    protocols=("seastar-rpc",),
+    rules=RULES,
+    steps=(Step("negotiation", "Negotiation", "request"), Step("ready", "Negotiation", "response", ready=True)),
+    state=Memo,
+    follow=follow,
+    refusal=refusal,
+    counted=frozenset(("Request",)),
+)

@@ -1,0 +1,161 @@
+"""Seastar RPC: each rule with a capture that raises it, and one that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from struct import pack
+
+import pytest
+
+from dissect.protocols.seastar.layouts import COMPRESS, HANDLER_DURATION, ISOLATION, MAGIC, STREAM_PARENT, TIMEOUT
+from tests.diagnose.talks import MS, Connection, capture, diagnosed, rules, worst_first
+
+GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "seastar-rpc"
+
+RAISED = {
+    "compression declined": ("compress_declined.pcap", "seastar-rpc.declined", "warning"),
+    "an older server": ("new_client_old_server.pcap", "seastar-rpc.declined", "note"),
+    "a verb that is not known": ("no_wait.pcap", "seastar-rpc.unknown-verb", "warning"),
+    "exceptions": ("exceptions.pcap", "seastar-rpc.exception", "warning"),
+    "no reply in time": ("timeout_expiry.pcap", "seastar-rpc.deadline-passed", "warning"),
+    "the same in the middle": ("timeout_midstream.pcap", "seastar-rpc.deadline-passed", "warning"),
+    "the server goes": ("server_stops.pcap", "seastar-rpc.dropped-calls", "error"),
+    "the client goes": ("raw_badpayload.pcap", "seastar-rpc.dropped-calls", "warning"),
+    "an id below 1": ("raw_badpayload.pcap", "seastar-rpc.not-positive-id", "note"),
+    "calls that expect no reply": ("no_wait.pcap", "seastar-rpc.no-reply", "note"),
+    "a request that is cut": ("raw_tail.pcap", "seastar-rpc.damaged", "warning"),
+    "a negotiation that is refused": ("raw_refused.pcap", "seastar-rpc.negotiation-failed", "error"),
+    "a slow handler": ("handler_duration.pcap", "seastar-rpc.handler-time", "note"),
+}
+
+
+def found(path: Path) -> dict[str, str]:
+    return {one.rule: one.severity for one in reversed(worst_first(diagnosed(path, bytes_as="omit")[0]))}
+
+
+@pytest.mark.parametrize("case", RAISED)
+def test_real_servers_raise_what_a_rule_is_for(case: str) -> None:
+    file, rule, severity = RAISED[case]
+    assert found(GOLDEN / file).get(rule) == severity
+
+
+@pytest.mark.parametrize("file", ["basic.pcap", "stream.pcap", "stream_lz4.pcap", "big_mtu1500.pcap", "ipv6.pcap"])
+def test_healthy_connections_have_nothing(file: str) -> None:
+    assert found(GOLDEN / file) == {}
+
+
+def test_each_way_to_be_refused_is_told_by_its_cause() -> None:
+    causes = [one.cause for one in diagnosed(GOLDEN / "raw_refused.pcap")[0] if one.rule == "seastar-rpc.negotiation-failed"]
+    words = ("features[0].len", "length says 100 bytes", "behind 10 bytes", 'isolation cookie "reject"', "connection 153 on shard 0")
+    assert [[word for word in words if word in cause] for cause in causes] == [[word] for word in words]
+
+
+def test_a_passed_deadline_is_told_when_it_passes() -> None:
+    (first, *_) = worst_first(diagnosed(GOLDEN / "timeout_expiry.pcap")[0])
+    assert (first.rule, first.messages, first.cause.split()[:2]) == ("seastar-rpc.deadline-passed", [7], ["verb", "9"])
+
+
+def greeting(*features: tuple[int, bytes]) -> bytes:
+    records = b"".join(pack("<II", number, len(data)) + data for number, data in features)
+    return MAGIC + pack("<I", len(records)) + records
+
+
+def ask(verb: int, ident: int, payload: bytes = b"") -> bytes:
+    return pack("<QqI", verb, ident, len(payload)) + payload
+
+
+def call(verb: int, ident: int, timeout: int) -> bytes:
+    return pack("<Q", timeout) + ask(verb, ident)
+
+
+def reply(ident: int, payload: bytes = b"") -> bytes:
+    return pack("<qI", ident, len(payload)) + payload
+
+
+def agreed(*features: tuple[int, bytes]) -> Connection:
+    return Connection(dport=7000).open().ask(greeting(*features)).tell(greeting(*features))
+
+
+def measured(handler_us: int) -> Connection:
+    one = agreed((HANDLER_DURATION, b"")).ask(ask(9, 1)).wait(200 * MS)
+    return one.tell(pack("<qII", 1, 0, handler_us)).fin(0)
+
+
+def timed(*replies: tuple[int, int]) -> Connection:
+    """Two calls with 100 ms each, and replies after so many milliseconds."""
+    one = agreed((TIMEOUT, b"")).ask(call(3, 1, 100)).ask(call(3, 2, 100))
+    for wait, ident in replies:
+        one.wait(wait * MS).tell(reply(ident))
+    return one.fin(0)
+
+
+def streaming(*ends: int) -> Connection:
+    parent = pack("<Q", 65536)
+    one = Connection(dport=7000).open().ask(greeting((STREAM_PARENT, parent))).tell(greeting((2, parent)))
+    one.ask(pack("<I", 3) + b"abc")
+    for side in ends:
+        one.segment(side, b"\xff\xff\xff\xff")
+    return one.fin(0)
+
+
+CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
+    "the negotiation is not answered": (
+        lambda: Connection(dport=7000).open().ask(greeting((TIMEOUT, b""))).fin(1),
+        "seastar-rpc.negotiation-failed",
+        "error",
+    ),
+    "a compression that the server does not bear": (
+        lambda: Connection(dport=7000).open().ask(greeting((COMPRESS, b"ZSTD"))).fin(1),
+        "seastar-rpc.negotiation-failed",
+        "error",
+    ),
+    "a cookie that is answered": (lambda: agreed((ISOLATION, b"gossip")).fin(0), "seastar-rpc.negotiation-failed", None),
+    "HTTP on the port": (lambda: Connection(dport=7000).open().ask(b"GET / HTTP/1.1\r\n\r\n").fin(1), "tcp.other-protocol", "error"),
+    "a compression that nobody knows": (
+        lambda: agreed((COMPRESS, b"XOR-TEST")).ask(pack("<I", 20) + bytes(range(20))).fin(0),
+        "seastar-rpc.compression-unread",
+        "warning",
+    ),
+    "the server goes with a call open": (
+        lambda: agreed().ask(ask(5, 1)).tell(reply(1)).ask(ask(5, 2)).fin(1),
+        "seastar-rpc.dropped-calls",
+        "error",
+    ),
+    "the client goes with a call open": (
+        lambda: agreed().ask(ask(5, 1)).tell(reply(1)).ask(ask(5, 2)).reset(0),
+        "seastar-rpc.dropped-calls",
+        "warning",
+    ),
+    "a call of a verb that is never answered": (lambda: agreed().ask(ask(5, 1)).fin(0), "seastar-rpc.no-reply", "note"),
+    "all calls answered": (lambda: agreed().ask(ask(5, 1)).tell(reply(1)).fin(0), "seastar-rpc.no-reply", None),
+    "an id used again": (lambda: agreed().ask(ask(5, 1)).ask(ask(5, 1)).tell(reply(1)).fin(0), "seastar-rpc.duplicate-id", "warning"),
+    "a reply that comes too late": (lambda: timed((20, 1), (200, 2)), "seastar-rpc.late-reply", "warning"),
+    "replies in time": (lambda: timed((20, 1), (20, 2)), "seastar-rpc.late-reply", None),
+    "no reply in time": (lambda: timed((200, 1)), "seastar-rpc.deadline-passed", "warning"),
+    "replies within the deadline": (lambda: timed((20, 1), (20, 2)), "seastar-rpc.deadline-passed", None),
+    "time spent in the handler": (lambda: measured(190_000), "seastar-rpc.handler-time", "note"),
+    "time spent on the way": (lambda: measured(100), "seastar-rpc.network-time", "note"),
+    "a stream with one end": (lambda: streaming(0), "seastar-rpc.stream-without-end", "warning"),
+    "a stream with both": (lambda: streaming(0, 1), "seastar-rpc.stream-without-end", None),
+    "the server goes": (lambda: agreed().ask(ask(5, 1)).tell(reply(1)).fin(1), "seastar-rpc.closed-by-server", "warning"),
+    "the client goes": (lambda: agreed().ask(ask(5, 1)).tell(reply(1)).fin(0), "seastar-rpc.closed-by-server", None),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_rule_finds_what_it_is_for(case: str) -> None:
+    make, rule, severity = CASES[case]
+    assert rules(make()).get(rule) == severity
+
+
+def test_exceptions_are_told_by_verb_and_text() -> None:
+    def fails(ident: int, text: bytes) -> bytes:
+        body = pack("<II", 0, len(text)) + text
+        return pack("<qI", -ident, len(body)) + body
+
+    one = agreed()
+    for ident, (verb, text) in enumerate([(1, b"a"), (1, b"a"), (1, b"b"), (2, b"a")], 1):
+        one.ask(ask(verb, ident)).tell(fails(ident, text))
+    causes = [each.cause for each in diagnosed(capture(one.fin(0)))[0] if each.rule == "seastar-rpc.exception"]
+    assert [cause.partition("refused: ")[2] for cause in causes] == ['verb 1 throws "a"', 'verb 1 throws "b"', 'verb 2 throws "a"']
