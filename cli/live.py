@@ -382,7 +382,8 @@ class Table:
             self._latest = now
             try:
                 asked = self._run.asked
-                table = self._watch.table(self._run.inspector, now, self._screen.console.size.height, None if asked is None else asked.has)
+                size = self._screen.console.size
+                table = self._watch.table(self._run.inspector, now, size.height, None if asked is None else asked.has, size.width)
             except Exception as error:
                 self._tell(bug(error))
                 return

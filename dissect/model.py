@@ -218,8 +218,10 @@ class ConversationRow(msgspec.Struct, tag_field="record", tag="conversation"):
     faults: int
     gaps: int
     gap_bytes: int
+    refused: int
     unanswered: int
     retransmissions: int
+    out_of_order: int
     ended: str
     limit_hits: int
     internal_error: str | None

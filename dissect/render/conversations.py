@@ -8,15 +8,15 @@ from dissect.model import ConversationRow
 from dissect.render.summary import bytes_text
 from dissect.render.terminal import Palette, cut, pad, visible, width, wrapped
 
-_HEADINGS = "# from to protocol sure packets bytes messages gaps damaged unanswered retransmitted limits ended evidence"
+_HEADINGS = "# from to protocol sure packets bytes messages gaps damaged refused unanswered retransmitted out_of_order limits ended"
 
 _COLUMNS = ("#", "conversation", "protocol", "messages", "packets", "bytes")
 _SPACE = "  "
 
 
-def plain(rows: Sequence[ConversationRow]) -> str:
-    """Aligned columns, a line a conversation, nothing cut."""
-    lines = [_HEADINGS.split()]
+def plain(rows: Sequence[ConversationRow], evidence: bool = False) -> str:
+    """Aligned columns, a line a conversation, nothing cut. `evidence`: with what the verdict rests on."""
+    lines = [[*_HEADINGS.split(), *(["evidence"] if evidence else [])]]
     lines[0].insert(2, "")
     for row in rows:
         first, arrow, second, way = _sides(row)
@@ -33,19 +33,22 @@ def plain(rows: Sequence[ConversationRow]) -> str:
                 str(row.messages),
                 f"{row.gaps}" if not row.gap_bytes else f"{row.gaps}:{row.gap_bytes}B",
                 str(row.faults),
+                str(row.refused),
                 str(row.unanswered),
                 str(row.retransmissions),
+                str(row.out_of_order),
                 str(row.limit_hits),
-                visible(row.ended),
-                visible("; ".join([*_error(row), *row.evidence, *_facts(row)])),
+                visible("; ".join([row.ended, *_error(row)])),
+                *([visible("; ".join([*row.evidence, *_facts(row)]))] if evidence else []),
             ]
         )
     sizes = [max(width(line[column]) for line in lines) for column in range(len(lines[0]))]
     return "".join(["  ".join([pad(cell, size) for cell, size in zip(line, sizes, strict=True)]).rstrip() + "\n" for line in lines])
 
 
-def table(rows: Sequence[ConversationRow], columns: int, palette: Palette) -> str:
-    """A table for people, on a terminal of so many columns: some columns for each conversation, and lines below that say how it went.
+def table(rows: Sequence[ConversationRow], columns: int, palette: Palette, evidence: bool = False) -> str:
+    """A table for people, on a terminal of so many columns: some columns for each conversation, and lines below that say how it went;
+    `evidence`: and what the verdict rests on.
 
     Where there is room, what belongs to both sides stands side by side, otherwise one below the other.
     """
@@ -71,17 +74,18 @@ def table(rows: Sequence[ConversationRow], columns: int, palette: Palette) -> st
             _SPACE.join([_aligned(cell[level], span, column) for column, (cell, span) in enumerate(zip(mine, spans, strict=True))])
             for level in (0, 1)
         ]
-        went = visible(f"{row.ended}, {row.retransmissions:,} retransmitted" if row.retransmissions else row.ended)
+        segments = ((row.retransmissions, "retransmitted"), (row.out_of_order, "out of order"))
+        went = visible(", ".join([row.ended, *(f"{number:,} {what}" for number, what in segments if number)]))
         if width(head) + len(_SPACE) + width(went) <= columns:
             head, went = f"{head}{_SPACE}{went}", ""
         lines.append(f"{palette.bold}{cut(head, columns)}{palette.reset}")
         if not beside:
             lines.append(cut(below.rstrip(), columns))
         trouble = ", ".join(_trouble(row))
-        evidence = "; ".join([*row.evidence, *_facts(row)])
-        if row.confidence:
-            evidence = f"{row.confidence:.0%} sure: {evidence}"
-        for text, colour in ((trouble and f"! {trouble}", palette.bad), (went, ""), (evidence, palette.dim)):
+        rests = "; ".join([*row.evidence, *_facts(row)]) if evidence else ""
+        if rests and row.confidence:
+            rests = f"{row.confidence:.0%} sure: {rests}"
+        for text, colour in ((trouble and f"! {trouble}", palette.bad), (went, ""), (rests, palette.dim)):
             lines += [f"{indent}{colour}{line}{palette.reset if colour else ''}" for line in wrapped(visible(text), columns - len(indent))]
     return "\n".join([*lines, ""])
 
@@ -136,7 +140,12 @@ def _trouble(row: ConversationRow) -> list[str]:
     told = _error(row)
     if row.gaps:
         told.append(f"{row.gaps:,} {'gap' if row.gaps == 1 else 'gaps'} ({bytes_text(row.gap_bytes)})")
-    for count, text in ((row.faults, "damaged"), (row.unanswered, "unanswered"), (row.limit_hits, "limits reached")):
+    for count, text in (
+        (row.faults, "damaged"),
+        (row.refused, "refused"),
+        (row.unanswered, "unanswered"),
+        (row.limit_hits, "limits reached"),
+    ):
         if count:
             told.append(f"{count:,} {text}")
     return told

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ import msgspec
 from dissect.inspector import Inspector, Tracked
 from dissect.model import Message, Record
 from dissect.render.summary import latency_text
-from dissect.render.terminal import visible
+from dissect.render.terminal import cut, visible
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,6 +22,13 @@ REMEMBERED = 100
 
 SPAN = 2.0
 """Seconds over which rates are measured at least."""
+
+LEAST = 24
+"""Columns of a terminal that the endpoints should have."""
+
+ENDS = "conversation"
+
+_NAMES = ["#", ENDS, "protocol", "msg/s", "bytes/s", "open", "latest", "median", "gaps"]
 
 AROUND = 4
 """Lines of a terminal that the table needs besides its rows."""
@@ -50,8 +57,11 @@ class Watch:
                     latencies = self._latencies[record.conversation] = deque(maxlen=REMEMBERED)
                 latencies.append(record.latency_ns)
 
-    def table(self, inspector: Inspector, now: float, height: int, shown: Callable[[int], bool] | None = None) -> Table:
-        """The conversations with the latest packets, as many as fit in so many lines; `now` in seconds of any clock, `shown`: which."""
+    def table(
+        self, inspector: Inspector, now: float, height: int, shown: Callable[[int], bool] | None = None, width: int | None = None
+    ) -> Table:
+        """The conversations with the latest packets, as many as fit in so many lines of this width; `now` in seconds of any clock,
+        `shown`: which."""
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
 
@@ -62,16 +72,28 @@ class Watch:
         made = Table(
             box=SIMPLE_HEAD,
             pad_edge=False,
+            show_edge=False,
+            padding=(0, 1, 0, 0),
             title=f"{counters.packets:,} packets, {counters.messages:,} messages, {conversations:,} conversations",
             title_justify="left",
         )
-        for name in ("#", "conversation", "protocol", "messages/s", "bytes/s", "open", "latest", "median", "gaps"):
-            left = name in ("conversation", "protocol")
-            made.add_column(name, justify="left" if left else "right", no_wrap=True, overflow="ellipsis")
         wanted = [one for one in tracked.values() if shown is None or shown(one.tcp.index)]
         latest = sorted(wanted, key=lambda one: (one.done, -one.tcp.last[3]))[: max(1, height - AROUND)]
-        for one in sorted(latest, key=lambda one: one.tcp.index):
-            made.add_row(*self._cells(one), style="dim" if one.done else None)
+        listed = sorted(latest, key=lambda one: one.tcp.index)
+        rows = [dict(zip(_NAMES, self._cells(one), strict=True)) for one in listed]
+        names = [name for name in _NAMES if name != "gaps" or any(row[name] for row in rows)]
+        if width is not None:
+            # A number without its unit is worse than half an address, and than none
+            sizes = {name: max([len(name), *(len(row[name]) for row in rows)]) for name in _NAMES}
+            for name in ("gaps", "median", "bytes/s"):
+                if name in names and _room(names, sizes, width) < LEAST:
+                    names.remove(name)
+            for row in rows:
+                row[ENDS] = cut(row[ENDS], max(len(ENDS), _room(names, sizes, width)))
+        for name in names:
+            made.add_column(name, justify="left" if name in (ENDS, "protocol") else "right", no_wrap=True, overflow="ellipsis")
+        for one, row in zip(listed, rows, strict=True):
+            made.add_row(*(row[name] for name in names), style="dim" if one.tcp.end is not None or one.done else None)
         return made
 
     def _rate(self, one: Tracked, now: float) -> _Rates:
@@ -83,6 +105,12 @@ class Watch:
         if passed >= SPAN:
             return _Rates(now, one.tally.messages, size, ((one.tally.messages - rates.messages) / passed, (size - rates.bytes) / passed))
         return rates
+
+    def _open(self, one: Tracked) -> str:
+        """How many requests are open, or how it ended."""
+        if one.tcp.end is not None:
+            return one.tcp.how(one.client).partition(",")[0].replace(" by ", " ")
+        return "" if one.pairer is None else f"{len(one.pairer.open):,}"
 
     def _cells(self, one: Tracked) -> list[str]:
         index = one.tcp.index
@@ -98,8 +126,13 @@ class Watch:
             name,
             f"{messages:,.1f}",
             f"{size:,.0f}",
-            "" if one.pairer is None else f"{len(one.pairer.open):,}",
+            self._open(one),
             latency_text(latencies[-1]).strip() if latencies else "",
             latency_text(int(median(latencies))).strip() if latencies else "",
             f"{one.tally.gaps:,}" if one.tally.gaps else "",
         ]
+
+
+def _room(names: Sequence[str], sizes: Mapping[str, int], width: int) -> int:
+    """What the columns of these names leave to the endpoints; two blanks part them."""
+    return width - sum(sizes[name] for name in names if name != ENDS) - 2 * len(names)

@@ -29,7 +29,7 @@ ROOMY = 100
 _THREE = [f"{number:03d}" for number in range(1000)]
 _FIRST = [f"{number:>5}" for number in range(1000)]
 
-WRAPPED = 4
+WRAPPED = 6
 """Lines that what went wrong may take on a terminal which is too narrow for it."""
 
 LATENCY_WIDTH = 8

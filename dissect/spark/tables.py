@@ -24,7 +24,7 @@ MOST = (1 << 31) - 1
 """Bytes that a column of text holds."""
 
 
-SCHEMA = 1
+SCHEMA = 2
 """Rises with every change of the columns: they are only ever added, so whoever reads an older table finds null in the new ones."""
 
 SCHEMA_KEY = "streamdump.schema"
@@ -313,9 +313,11 @@ CONVERSATIONS: tuple[Column, ...] = (
     _plain("faults", LONG, "messages that could not be read in full"),
     _plain("gaps", LONG, "gaps of both sides"),
     _plain("gap_bytes", LONG, "bytes in them"),
+    _plain("refused", LONG, "requests that were refused"),
     _plain("unanswered", LONG, "requests without a response"),
     _plain("retransmissions", LONG, "segments whose bytes had come before"),
-    _plain("ended", TEXT, "how it ended"),
+    _plain("out_of_order", LONG, "segments that came later than bytes behind theirs"),
+    _plain("ended", TEXT, "how it ended, and who did that first"),
     _plain("limit_hits", LONG, "how often a limit was reached"),
     _plain("internal_error", TEXT, "the bug of streamdump that ended its dissection, and at which packet"),
     Column("facts", TEXT, "what the protocol's state adds, as JSON", lambda rows: _json([one.facts for one in rows.records])),

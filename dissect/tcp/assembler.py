@@ -151,6 +151,20 @@ class Conversation(msgspec.Struct, eq=False):
     def retransmissions(self) -> int:
         return self.sides[0].retransmitted + self.sides[1].retransmitted
 
+    @property
+    def out_of_order(self) -> int:
+        return self.sides[0].out_of_order + self.sides[1].out_of_order
+
+    def how(self, client: int | None) -> str:
+        """How it ended and who did that first: "FIN by server", "refused by server", "no answer", "open at end of capture"."""
+        if self.end is None:
+            silent = self.syn and not self.sides[1].packets and self.open and self.ended != "open"
+            return "no answer" if silent else self.ended
+        side = self.end.side
+        who = self.endpoints[side] if client is None else "client" if side == client else "server"
+        how = self.end.how if self.end.how != "refused" or not any(self.stream_bytes) else "RST"
+        return f"{how} by {who}{', open at end of capture' if self.open and self.ended != 'open' else ', half open' if self.open else ''}"
+
 
 class Waiting:
     """Pieces of one byte stream that wait for a hole before them: sorted by position, not overlapping, in order of arrival too."""

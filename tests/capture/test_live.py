@@ -56,8 +56,9 @@ def run(*argv: str, **more: Any) -> subprocess.CompletedProcess[str]:
 
 
 def meaning(record: dict[str, Any]) -> dict[str, Any]:
-    """A record without what another run cannot repeat: times, ports, packets."""
+    """A record without what another run cannot repeat: times, ports, packets, and who is the first to close a socket."""
     dropped = ("file", "time", "time_ns", "src", "dst", "conversation", "packets", "latency_ns", "number", "request")
+    dropped += ("waited_ns", "quiet_ns", *(("sender",) if record["record"] == "ending" else ()))
     return {key: value for key, value in record.items() if key not in dropped}
 
 
@@ -388,7 +389,7 @@ def test_conversations_when_they_end_and_as_a_table(tmp_path: Path) -> None:
         with Pair(port) as pair:
             pair.replay([(0, PING), (1, PONG)])
         (row,) = records(capture.line())
-        assert (row["record"], row["messages"], row["ended"]) == ("conversation", 2, "FIN")
+        assert (row["record"], row["messages"], row["ended"]) == ("conversation", 2, "FIN by client")
         code, out, err = capture.finish()
         assert (code, out) == (0, "")
         assert "2 messages in 1 conversation" in err
@@ -584,7 +585,9 @@ def test_an_open_conversation_that_is_forgotten_ends_its_requests() -> None:
     late = inspector.age(start + 30_000_000_000)
     assert late == []
     late = inspector.age(start + 61_000_000_000)
-    assert [(one.outcome, one.reason, one.request) for one in late] == [("unanswered", "timeout", 3)]  # type: ignore[union-attr]
+    timeout, ending = late
+    assert (timeout.outcome, timeout.reason, timeout.request) == ("unanswered", "timeout", 3)  # type: ignore[union-attr]
+    assert (ending.how, ending.open) == ("forgotten", 1)  # type: ignore[union-attr]
     assert inspector.rows() == []
     assert (inspector.past.conversations, inspector.counters.unanswered) == (1, 1)
 

@@ -240,6 +240,8 @@ def test_conversations(capsys: pytest.CaptureFixture[str]) -> None:
         assert row["client"] in line
         assert row["protocol"] in line
         assert row["ended"] in line
+        assert not any(one in line for one in row["evidence"])
+    for row, line in zip(rows, shown(capsys, "conversations", "-V", STREAM)[0].splitlines()[1:], strict=True):
         assert all(one in line for one in row["evidence"])
     assert "more:" not in err
 

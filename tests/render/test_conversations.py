@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from dissect.capture.files import open_capture
 from dissect.inspector import Inspector
 from dissect.model import ConversationRow
+from dissect.options import Options
 from dissect.render.conversations import plain, table
+from dissect.render.live import Watch
 from dissect.render.terminal import COLOURED, PLAIN, width, wrapped
+from tests.tcp.segments import ACK, FIN, RST, SYN, Segment, a, b, batch, handshake
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 CASES = ("rabbitmq-stream/lost_segments_405.pcap", "iggy/seed-lossy.pcap", "iggy/node080-tls.pcap", "seastar-rpc/ipv6.pcap")
@@ -25,24 +30,27 @@ def rows() -> list[ConversationRow]:
 
 @pytest.mark.parametrize("columns", [30, 80, 120, 200])
 def test_nothing_is_wider_than_the_terminal_or_left_out(columns: int) -> None:
-    made = table(rows(), columns, PLAIN)
+    made = table(rows(), columns, PLAIN, True)
     assert max(width(line) for line in made.splitlines()) <= columns
     words = " ".join(made.split())
     for row in rows():
         assert all(evidence in words for evidence in row.evidence)
         assert row.ended in words
-    assert "! 2 gaps (67 bytes), 2 unanswered" in words
+    assert "! 2 gaps (67 bytes), 2 refused, 2 unanswered" in words
+    without = table(rows(), columns, PLAIN)
+    assert all(line in made for line in without.splitlines())
+    assert "sure" not in without
 
 
 def test_sides_stand_below_each_other_where_there_is_little_room() -> None:
     assert table(rows()[:1], 80, PLAIN).splitlines()[:4] == [
         "#  conversation      protocol         messages  packets    bytes  ended",
-        "0  127.0.0.1:35540   rabbitmq-stream        82     > 55  > 1,304  FIN",
+        "0  127.0.0.1:35540   rabbitmq-stream        82     > 55  > 1,304  FIN by server",
         "   > 127.0.0.2:5552                                < 46  < 4,248",
-        "   ! 2 gaps (67 bytes), 2 unanswered",
+        "   ! 2 gaps (67 bytes), 2 refused, 2 unanswered",
     ]
     assert table(rows()[:1], 120, PLAIN).splitlines()[1] == (
-        "0  127.0.0.1:35540  > 127.0.0.2:5552  rabbitmq-stream        82  > 55  < 46  > 1,304  < 4,248  FIN"
+        "0  127.0.0.1:35540  > 127.0.0.2:5552  rabbitmq-stream        82  > 55  < 46  > 1,304  < 4,248  FIN by server"
     )
 
 
@@ -56,6 +64,53 @@ def test_colour_changes_no_letter() -> None:
 
 def test_a_pipe_has_a_line_for_each_conversation() -> None:
     assert len(plain(rows()).splitlines()) == 1 + len(rows())
+    for evidence in (False, True):
+        heading, *lines = [line.split() for line in plain(rows(), evidence).splitlines()]
+        places = [heading.index(name) + 1 for name in ("refused", "unanswered", "retransmitted", "out_of_order")]
+        assert [[int(line[place]) for place in places] for line in lines] == [
+            [one.refused, one.unanswered, one.retransmissions, one.out_of_order] for one in rows()
+        ]
+        assert all(("; ".join(one.evidence) in " ".join(line)) == evidence for one, line in zip(rows(), lines, strict=True))
+    assert sum(one.refused for one in rows()) > 2
+
+
+def test_how_each_ended_and_by_whom() -> None:
+    def ended(segments: list[Segment], known: bool = True) -> str:
+        inspector = Inspector([], Options(decode_as=((5552, "rabbitmq-stream", None),) if known else ()))
+        for _ in inspector.take_segments(batch(segments), 0, len(segments)):
+            pass
+        found = [row.ended for row in inspector.rows()]
+        inspector.finish()
+        found += [row.ended for row in inspector.rows()]
+        return ", then ".join(dict.fromkeys(found))
+
+    beat = bytes.fromhex("00000004 0017 0001")
+    talk = [*handshake(), a(1000, beat), b(5000, flags=FIN | ACK)]
+    assert ended(talk[:4]) == "open, then open at end of capture"
+    assert ended(talk) == "FIN by server, half open, then FIN by server, open at end of capture"
+    assert ended([*talk, a(1008, ack=5001, flags=FIN | ACK)]) == "FIN by server"
+    assert ended([*talk[1:], a(1008, ack=5001, flags=FIN | ACK)], False) == "FIN by server"
+    assert ended([a(1000, b"x" * 9), a(1009, flags=RST)], False) == "RST by 192.0.2.1:40000"
+    assert ended([a(999, ack=None, flags=SYN), b(0, ack=1000, flags=RST | ACK)]) == "refused by server"
+    assert ended([a(999, ack=None, flags=SYN)] * 2) == "no answer"
+
+
+@pytest.mark.parametrize("width", [80, 110])
+def test_the_live_table_cuts_no_unit_and_says_which_have_ended(width: int) -> None:
+    inspector = Inspector([open_capture(GOLDEN / "rabbitmq-stream" / "ipv6_436.pcap"), open_capture(GOLDEN / CASES[0])])
+    watch = Watch()
+    for records in inspector.batches():
+        watch.take(records)
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    console.print(watch.table(inspector, 1.0, 40, None, width))
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert max(map(len, lines)) <= width
+    (heading,) = [line for line in lines if "latest" in line]
+    rows = [line for line in lines if "rabbitmq-stream" in line]
+    assert len(rows) == 2
+    assert all("FIN server" in row and row.count(" ms") == ("latest" in heading) + ("median" in heading) for row in rows)
+    assert ("median" in heading) == (width == 110)
+    assert "…" not in heading
 
 
 @pytest.mark.parametrize(
