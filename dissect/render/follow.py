@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from dissect.model import Message, Record
+from dissect.model import Finding, Message, Record
 from dissect.render.hexdump import hidden
 from dissect.render.summary import Lines, latency_text
 from dissect.render.terminal import cut, pad, visible, width
@@ -86,7 +86,7 @@ class Followed(Lines):
         wide = self.columns is None or self.columns >= WIDE
         side = f"{self._roles()[who]:<6} {'<' if who else '>'}" if wide else "<" if who else ">"
         elapsed = f" {'' if latency_ns is None else latency_text(latency_ns):>8} " if wide else " "
-        head = f"{record.number:>{self.number_width}} {self._time(record)} {passed:>10}"
+        head = f"{'' if type(record) is Finding else record.number:>{self.number_width}} {self._time(record)} {passed:>10}"
         name = self._name(name)
         text = visible(text)
         if self.columns is not None:

@@ -121,12 +121,15 @@ def _block(pair: tuple[int, bytes]) -> Any:
 
 
 def _table(name: str, packets: Any, options: Options | None, parts: int | None) -> Any:
+    from dataclasses import replace
+
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from dissect.model import Options
     from dissect.spark.tables import schema
 
-    chosen = options or Options()
+    # Findings are no table
+    chosen = replace(options or Options(), findings=False)
 
     def made(batches: Iterator[Any]) -> Iterator[Any]:
         from dissect.spark import flows, tables, tasks
