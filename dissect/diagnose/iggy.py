@@ -322,10 +322,10 @@ def _ended(talk: Talk, closed: Closed) -> Told | None:
     if talk.unanswered or talk.failed or talk.memo.denied is not None or closed.ended_ns is None:
         return None
     quiet = closed.ended_ns - last.time_ns
-    severity = NOTE if any(closed.disordered) or closed.lacking else WARNING
     verb = "resets" if closed.how == "RST" else "closes"
     if quiet < STALE_NS:
-        return Told(f"the server {verb} the connection {span_text(quiet)} after {said(last)}", numbers(last), severity=severity)
+        return Told(f"the server {verb} the connection {span_text(quiet)} after {said(last)}", numbers(last))
+    severity = NOTE if any(closed.disordered) or closed.lacking else WARNING
     cause = f"the server {verb} the connection after the client was silent for {span_text(quiet)}: likely it takes the client for dead"
     advice = "Let the client ping in time: servers wait 1.2 times their heartbeat interval, 36 s as they are installed."
     return Told(cause, numbers(last), packets(last), severity, advice, rule="stale-client")
@@ -443,7 +443,7 @@ RULES: tuple[Rule, ...] = (
         _malformed,
         "Look at the message with -V -x, and use another release of the client: this one writes what servers do not read.",
     ),
-    Rule("closed-by-server", WARNING, CLOSED, _ended, "Look in the log of the server: somebody closed the connection, or it was stopped."),
+    Rule("closed-by-server", NOTE, CLOSED, _ended, "Look in the log of the server: somebody closed the connection, or it was stopped."),
     Rule("checksum", ERROR, ANY, _wrong_checksum, "Look whether the message is damaged where it is stored, too, or only on the way."),
     Rule("not-found", NOTE, tuple(sorted(FINDS)), _absent, "Create it first, or check the name, if it should be there."),
     Rule(

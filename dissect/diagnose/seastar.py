@@ -258,8 +258,7 @@ def _closed_by_server(talk: Talk, closed: Closed) -> Told | None:
     last = max((one for one in talk.last if one is not None), key=lambda one: one.number)
     verb = "resets" if closed.how == "RST" else "closes"
     since = "" if closed.ended_ns is None else f" {span_text(closed.ended_ns - last.time_ns)} after {said(last)}"
-    severity = NOTE if any(closed.disordered) or closed.lacking else WARNING
-    return Told(f"the server {verb} the connection{since}", numbers(last), packets(last), severity)
+    return Told(f"the server {verb} the connection{since}", numbers(last), packets(last))
 
 
 # What is remembered
@@ -321,7 +320,7 @@ RULES: tuple[Rule, ...] = (
     Rule("stream-without-end", WARNING, CLOSED, _no_end, "Let both sides close the stream first: what was sent last may be lost."),
     Rule(
         "closed-by-server",
-        WARNING,
+        NOTE,
         CLOSED,
         _closed_by_server,
         "Look in the log of the server: somebody closed the connection, or it was stopped.",

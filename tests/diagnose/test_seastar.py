@@ -138,7 +138,7 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
     "time spent on the way": (lambda: measured(100), "seastar-rpc.network-time", "note"),
     "a stream with one end": (lambda: streaming(0), "seastar-rpc.stream-without-end", "warning"),
     "a stream with both": (lambda: streaming(0, 1), "seastar-rpc.stream-without-end", None),
-    "the server goes": (lambda: agreed().ask(ask(5, 1)).tell(reply(1)).fin(1), "seastar-rpc.closed-by-server", "warning"),
+    "the server goes": (lambda: agreed().ask(ask(5, 1)).tell(reply(1)).fin(1), "seastar-rpc.closed-by-server", "note"),
     "the client goes": (lambda: agreed().ask(ask(5, 1)).tell(reply(1)).fin(0), "seastar-rpc.closed-by-server", None),
 }
 

@@ -1,0 +1,484 @@
+"""mewbase: connections that are not accepted, frames over which servers close or go deaf, subscriptions and queries that stop.
+
+What servers do was seen with real ones: they close over a missing field, drop types that they do not know, and answer nothing more on a
+connection once a frame could not be taken apart.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from dissect.diagnose.rules import (
+    ANY,
+    CLOSED,
+    ERROR,
+    GAP,
+    NOTE,
+    WARNING,
+    Closed,
+    Family,
+    Gap,
+    Message,
+    Refusal,
+    Rule,
+    Step,
+    Talk,
+    Told,
+    numbers,
+    packets,
+    quoted,
+    said,
+    some,
+    span_text,
+)
+from dissect.protocols.mewbase.dissector import REST_NOTE
+from dissect.protocols.mewbase.layouts import CLIENT, FRAMES
+
+REQUESTS = tuple(one.name for one in FRAMES if one.kind == "request" and one.side == CLIENT)
+TRANSACTIONS = ("STARTTX", "COMMITTX", "ABORTTX")
+
+VERSION = re.compile(r"\d+(\.\d+)?").fullmatch
+DROPS = re.compile(r"drop (it|this) without an answer").search
+LATEST = 0.1
+"""The version of the last servers, which refuse a greater one."""
+
+ABSENT = frozenset(("no such channel", "no such binder", "no such query"))
+
+DEAFENING = frozenset(
+    ("mandatory field type is missing", "type is not a string", "frame is not a document", "mandatory field frame is missing")
+)
+"""Notes on frames that servers cannot take apart."""
+
+KEPT = 256
+"""So many subscriptions, channels, sessions and queries of a connection are remembered."""
+
+IDLE_NS = 1_000_000_000
+"""A connection that was silent for so long may have been closed for that."""
+
+STALE_NS = 5_000_000_000
+"""An event should be acknowledged by then."""
+
+STOPPED_NS = 200_000_000
+"""An event should have come to a subscription of the same connection by then."""
+
+ADVICE = {
+    "authentication failed": "Check user and password in authInfo.",
+    "not authorised": "Give the user the right to do this; servers close the connection over it.",
+    "no such channel": "Create it first with CREATECHANNEL, or check the name.",
+    "no such binder": "Create it first with CREATEBINDER, or check the name.",
+    "no such query": "Check the name: queries are built into the server.",
+}
+
+
+class Subscription(msgspec.Struct):
+    """One subscription: what came, and what of it was acknowledged."""
+
+    channel: Any
+    plain: bool
+    """It gets all that is published to its channel."""
+    events: int = 0
+    acked: int = 0
+    position: int | None = None
+    last_ns: int = 0
+    last_number: int = 0
+    last_packet: int = 0
+    begun: int = 0
+    begun_packet: int = 0
+    """The message with which it begins."""
+    until_ns: int | None = None
+    """When the client ended it."""
+    published: int = 0
+    """Events that this connection published to its channel, and when the last of them was taken in."""
+    published_ns: int = 0
+
+
+class Memo(msgspec.Struct):
+    """What is remembered of a connection."""
+
+    broke: tuple[int, int | None, str] | None = None
+    """The frame over which a server may have gone deaf: its number, packet, and what is wrong."""
+    subscriptions: dict[Any, Subscription] = msgspec.field(default_factory=dict)
+    channels: dict[Any, int] = msgspec.field(default_factory=dict)
+    """Events that this connection published, by channel."""
+    transactions: dict[Any, tuple[int, int]] = msgspec.field(default_factory=dict)
+    queries: dict[Any, tuple[int, int]] = msgspec.field(default_factory=dict)
+
+
+def body_of(message: Message | None) -> dict[str, Any]:
+    """The inner document."""
+    frame = None if message is None else message.fields.get("frame")
+    return frame if isinstance(frame, dict) else {}
+
+
+def _key(value: Any) -> Any:
+    return value if isinstance(value, int | str | float) else None
+
+
+# The beginning
+
+
+def _no_connect(talk: Talk, message: Message) -> Told | None:
+    if sum(talk.messages) != 1 or not talk.whole or message.position or message.sender != "client" or message.name == "CONNECT":
+        return None
+    return Told(f"the client begins with {message.name} and not with CONNECT: servers answer nothing before that")
+
+
+def _version(talk: Talk, message: Message) -> str | None:
+    version = body_of(message).get("version")
+    if message.kind != "request" or message.fault is not None or (isinstance(version, str) and VERSION(version)):
+        return None
+    shown = "no version" if version is None else f"version {quoted(version)}, which is no number of the form a.b"
+    return f"the client states {shown}: servers answer nothing to that"
+
+
+def refusal(talk: Talk, message: Message, request: Message | None) -> Refusal:
+    """What a refused response says."""
+    body, asked = body_of(message), body_of(request)
+    code, text = body.get("errCode"), body.get("errMsg")
+    label = body.get("errCode_label")
+    why = str(label) if label else f"error {code}" if code is not None else "no reason given"
+    if isinstance(text, str) and text and text.lower() != why:
+        why += f" ({quoted(text, 160)})"
+    about, rule, advice = "", "refused", ADVICE.get(str(label))
+    if request is not None and request.name == "CONNECT":
+        version = asked.get("version")
+        rule = "connect-refused"
+        login = "auth" in f"{why} {code}".lower()
+        if isinstance(version, str) and VERSION(version) and float(version) > LATEST and not login:
+            about, rule = f"version {quoted(version)}", "version-refused"
+            advice = f'Let the client state version "{LATEST}": servers refuse a greater one.'
+        elif login:
+            rule = "authentication-failed"
+            auth = asked.get("authInfo")
+            user = next((auth[name] for name in ("user", "username") if isinstance(auth, dict) and name in auth), asked.get("username"))
+            about = f"user {quoted(user)}" if user is not None and not str(user).startswith("<redacted") else ""
+    else:
+        for name, what in (("channel", "channel"), ("binder", "binder"), ("name", "the name"), ("sessID", "session")):
+            if asked.get(name) is not None:
+                about = f"{what} {quoted(asked[name])}" if isinstance(asked[name], str) else f"{what} {asked[name]}"
+                break
+    return Refusal(why, about, label in ABSENT, advice, rule)
+
+
+# Frames that servers do not take
+
+
+def _dropped_type(talk: Talk, message: Message) -> Told | None:
+    for note in message.notes:
+        if DROPS(note):
+            return Told(f"{message.name}: {note}", key=message.name)
+    return None
+
+
+def _missing_field(talk: Talk, message: Message) -> Told | None:
+    if message.sender == "server" or message.fault is not None:
+        return None
+    found = [note for note in message.notes if note.startswith("mandatory field ")]
+    return Told(f"{message.name} of the client: {'; '.join(found)}", key=(message.name, tuple(found))) if found else None
+
+
+def _wrong_length(talk: Talk, message: Message) -> Told | None:
+    if REST_NOTE not in message.notes:
+        return None
+    return Told(f"{message.name} of the {message.sender or 'sender'}: {REST_NOTE}", key=message.sender)
+
+
+def _odd(message: Message) -> str | None:
+    """Why a server may be unable to take a frame apart."""
+    if message.fault is not None:
+        return f"cannot be read: {message.fault.field} at byte {message.fault.offset}: {message.fault.reason}"
+    if message.name in TRANSACTIONS:
+        return "belongs to transactions, which servers do not have"
+    for note in message.notes:
+        if note in (
+            "mandatory field type is missing",
+            "type is not a string",
+            "frame is not a document",
+            "mandatory field frame is missing",
+        ):
+            return f"cannot be taken apart: {note}"
+        if note.endswith(" is a frame of the server") or "is not UTF-8" in note:
+            return f"cannot be taken apart: {note}"
+    return None
+
+
+def _skipped(talk: Talk, gap: Gap) -> None:
+    if gap.reason == "skipped" and gap.sender == "client" and talk.memo.broke is None and talk.begun:
+        last = talk.last[0]
+        size = "some" if gap.size is None else f"{gap.size:,}"
+        talk.memo.broke = (0 if last is None else last.number) + 1, None, f"{size} bytes of the client, which are no frame"
+
+
+def _deaf(talk: Talk, closed: Closed) -> Told | None:
+    broke = talk.memo.broke
+    if broke is None or closed.lacking:
+        return None
+    number, packet, what = broke
+    open_ = [one.request for one in talk.unanswered if one.request >= number and one.reason in ("closed", "capture ended")]
+    if not open_ or (closed.by is not None and closed.by == closed.server):
+        return None
+    names = some(dict.fromkeys(one.name for one in talk.unanswered if one.request in open_))
+    shown = {one.number: one for one in (*talk.asked.values(), *talk.last) if one is not None}
+    evidence = tuple(dict.fromkeys((*((number,) if packet is not None else ()), *open_)))
+    marks = (*((packet,) if packet is not None else ()), *packets(*(shown.get(one) for one in open_)))
+    return Told(f"the server answers nothing more ({names}) behind {what}", evidence, tuple(dict.fromkeys(marks)))
+
+
+def _closes_over(talk: Talk, closed: Closed) -> Told | None:
+    if closed.by is None or closed.by != closed.server or closed.lacking:
+        return None
+    for one in talk.unanswered:
+        asked = talk.asked.get(one.request)
+        if asked is None:
+            continue
+        why = next((note for note in asked.notes if note.startswith("mandatory ") or "was not given out" in note), _odd(asked))
+        if why is None and "SubID" in body_of(asked):
+            why = "servers up to November 2016 do not understand its SubID"
+        if why is not None:
+            return Told(f"the server closes the connection instead of answering {asked.name}: {why}", numbers(asked), packets(asked))
+    return None
+
+
+# Ends
+
+
+def _ended(talk: Talk, closed: Closed) -> Told | None:
+    if closed.by is None or closed.by != closed.server or talk.failed or talk.unanswered or not talk.messages[1]:
+        return None
+    last = max((one for one in talk.last if one is not None), key=lambda one: one.number)
+    verb = "resets" if closed.how == "RST" else "closes"
+    quiet = 0 if closed.ended_ns is None else closed.ended_ns - last.time_ns
+    if quiet < IDLE_NS:
+        return Told(f"the server {verb} the connection {span_text(quiet)} after {said(last)}", numbers(last), packets(last))
+    severity = NOTE if any(closed.disordered) or closed.lacking else WARNING
+    cause = f"the server {verb} the connection after {span_text(quiet)} in which nothing came, not even a PING"
+    advice = "Let the client send PING more often than the idle time of the server, which is 30 s as it is installed."
+    return Told(cause, numbers(last), packets(last), severity, advice, rule="idle")
+
+
+# Subscriptions, transactions, queries
+
+
+def _backwards(talk: Talk, message: Message) -> Told | None:
+    body = body_of(message)
+    one = talk.memo.subscriptions.get(_key(body.get("subID")))
+    position = body.get("pos", body.get("seqNo"))
+    if one is None or one.position is None or not isinstance(position, int) or position > one.position:
+        return None
+    ident = body.get("subID")
+    if position == one.position:
+        cause = f"the event at position {position} comes twice to subscription {ident}"
+        return Told(cause, (one.last_number, message.number), severity=NOTE, key=(ident, "twice"))
+    cause = f"the positions of subscription {ident} do not rise: {position} comes behind {one.position}"
+    return Told(cause, (one.last_number, message.number), (one.last_packet, *packets(message)), key=ident)
+
+
+def _unacknowledged(talk: Talk, closed: Closed) -> Told | None:
+    ended = closed.last[3] if closed.ended_ns is None else closed.ended_ns
+    for ident, one in talk.memo.subscriptions.items():
+        if closed.lacking or not all(closed.packets):
+            return None
+        end = ended if one.until_ns is None else one.until_ns
+        open_ = one.events - one.acked
+        if open_ > 0 and end - one.last_ns >= STALE_NS:
+            cause = f"{open_:,} of {one.events:,} events of subscription {ident} are not acknowledged for {span_text(end - one.last_ns)}"
+            return Told(cause, (one.last_number,), (one.last_packet,))
+    return None
+
+
+def _stopped(talk: Talk, closed: Closed) -> Told | None:
+    """Events that the connection itself published, and that did not come to it."""
+    ended = closed.last[3] if closed.ended_ns is None else closed.ended_ns
+    for ident, one in talk.memo.subscriptions.items():
+        if closed.lacking or not talk.begun or not all(closed.packets):
+            return None
+        end = ended if one.until_ns is None else one.until_ns
+        if not one.plain or one.published <= one.events or end - one.published_ns < STOPPED_NS:
+            continue
+        which = f"the {one.published:,} events that the same connection published to {quoted(one.channel)}"
+        if one.events:
+            cause = f"subscription {ident} gets {one.events:,} of {which}: the server does not go on"
+            return Told(cause, (one.last_number,), (one.last_packet,))
+        # It may never have begun
+        advice = "Look whether the server could read these events, and where the subscription begins."
+        return Told(f"subscription {ident} gets none of {which}", (one.begun,), (one.begun_packet,), NOTE, advice)
+    return None
+
+
+def _begun_twice(talk: Talk, message: Message) -> Told | None:
+    session = _key(body_of(message).get("sessID"))
+    before = talk.memo.transactions.get(session)
+    if (
+        message.kind != "request"
+        or (talk.memo.broke is not None and talk.memo.broke[0] < message.number)
+        or (before is None) == (message.name == "STARTTX")
+    ):
+        return None
+    if message.name == "STARTTX" and before is not None:
+        cause = f"STARTTX begins a transaction of session {session} while one is open"
+        return Told(cause, (before[0], message.number), (before[1], *packets(message)), key=session)
+    return Told(f"{message.name} ends a transaction of session {session}, where none was begun", key=session) if talk.begun else None
+
+
+def _not_ended(talk: Talk, closed: Closed) -> Told | None:
+    found = talk.memo.transactions
+    if not found or closed.how not in ("FIN", "RST") or closed.lacking or talk.memo.broke is not None:
+        return None
+    what = f"session {next(iter(found))}" if len(found) == 1 else f"{len(found)} sessions"
+    cause = f"the connection ends while a transaction of {what} is neither committed nor aborted"
+    return Told(cause, tuple(one[0] for one in found.values()), tuple(one[1] for one in found.values()))
+
+
+def _unfinished(talk: Talk, closed: Closed) -> Told | None:
+    found = talk.memo.queries
+    if not found or closed.how not in ("FIN", "RST") or closed.lacking or not all(closed.packets):
+        return None
+    which = f"query {next(iter(found))}" if len(found) == 1 else f"{len(found)} queries"
+    cause = f"the results of {which} have no last one when {closed.who(closed.by)} ends the connection"
+    return Told(cause, tuple(one[0] for one in found.values()), tuple(one[1] for one in found.values()))
+
+
+# What is remembered
+
+
+def follow(talk: Talk, message: Message) -> None:
+    """Keep what the next messages are looked at with."""
+    memo = talk.memo
+    if message.sender == "client":
+        odd = _odd(message) if memo.broke is None else None
+        if odd is not None:
+            memo.broke = message.number, message.packets[1], f"{message.name}, which {odd}"
+    elif message.request is not None and memo.broke is not None and message.request >= memo.broke[0]:
+        memo.broke = None
+    keep = _FOLLOW.get(message.name)
+    if keep is not None:
+        keep(talk, memo, message, body_of(message))
+
+
+def _answered(talk: Talk, memo: Memo, message: Message, body: dict[str, Any]) -> None:
+    request = talk.request_of(message)
+    if request is None:
+        return
+    if request.name == "STARTTX" and message.outcome == "refused":
+        memo.transactions.pop(_key(body_of(request).get("sessID")), None)
+    elif request.name in ("PUB", "EMIT") and message.outcome == "answered":
+        channel = _key(body_of(request).get("channel"))
+        if channel in memo.channels or len(memo.channels) < KEPT:
+            memo.channels[channel] = memo.channels.get(channel, 0) + 1
+        for one in memo.subscriptions.values():
+            if one.channel == channel and request.number > one.begun and one.until_ns is None:
+                one.published += 1
+                one.published_ns = message.time_ns
+
+
+def _subscribed(talk: Talk, memo: Memo, message: Message, body: dict[str, Any]) -> None:
+    ident, asked = _key(body.get("subID")), body_of(talk.request_of(message))
+    if message.outcome == "answered" and ident is not None and len(memo.subscriptions) < KEPT:
+        plain = not any(asked.get(name) for name in ("filterName", "matcher", "durableID"))
+        channel = _key(asked.get("channel"))
+        before = memo.channels.get(channel, 0) if asked.get("startPos") == 0 else 0
+        memo.subscriptions[ident] = Subscription(
+            channel, plain, begun=message.number, begun_packet=message.packets[1], published=before, published_ns=message.time_ns
+        )
+
+
+def _unsubscribed(talk: Talk, memo: Memo, message: Message, body: dict[str, Any]) -> None:
+    one = memo.subscriptions.get(_key(body.get("subID", body.get("SubID"))))
+    if one is not None and message.kind == "request":
+        one.until_ns = message.time_ns
+        if one.published <= one.events == one.acked:
+            del memo.subscriptions[_key(body.get("subID", body.get("SubID")))]
+
+
+def _received(talk: Talk, memo: Memo, message: Message, body: dict[str, Any]) -> None:
+    one = memo.subscriptions.get(_key(body.get("subID")))
+    if one is not None:
+        one.events += 1
+        position = body.get("pos", body.get("seqNo"))
+        one.position = position if isinstance(position, int) else None
+        one.last_ns, one.last_number, one.last_packet = message.time_ns, message.number, message.packets[1]
+
+
+def _acknowledged(talk: Talk, memo: Memo, message: Message, body: dict[str, Any]) -> None:
+    one = memo.subscriptions.get(_key(body.get("subID", body.get("SubID"))))
+    if one is not None:
+        one.acked += 1
+
+
+def _transaction(talk: Talk, memo: Memo, message: Message, body: dict[str, Any]) -> None:
+    session = _key(body.get("sessID"))
+    if message.name != "STARTTX":
+        memo.transactions.pop(session, None)
+    elif len(memo.transactions) < KEPT:
+        memo.transactions[session] = message.number, message.packets[1]
+
+
+def _result(talk: Talk, memo: Memo, message: Message, body: dict[str, Any]) -> None:
+    query = _key(body.get("queryID"))
+    if message.name == "QUERYRESPONSE" or body.get("last") is not False or message.outcome == "refused":
+        memo.queries.pop(query, None)
+    elif query not in memo.queries and len(memo.queries) < KEPT:
+        memo.queries[query] = message.number, message.packets[1]
+
+
+_FOLLOW = {
+    "RESPONSE": _answered,
+    "SUBRESPONSE": _subscribed,
+    "UNSUBSCRIBE": _unsubscribed,
+    "SUBCLOSE": _unsubscribed,
+    "RECEV": _received,
+    "ACKEV": _acknowledged,
+    **dict.fromkeys(TRANSACTIONS, _transaction),
+    "QUERYRESULT": _result,
+    "QUERYRESPONSE": _result,
+}
+
+_BSON = "Look at the message with -V -x: a frame is a BSON document with type and frame, whose length counts itself."
+
+RULES: tuple[Rule, ...] = (
+    Rule("no-connect", ERROR, ANY, _no_connect, "Let the client send CONNECT first, and wait for its RESPONSE."),
+    Rule("version", WARNING, "CONNECT", _version, f'Let the client state version "{LATEST}".'),
+    Rule("closes-over", ERROR, CLOSED, _closes_over, "Look at the message with -V, and let the client write what the server expects."),
+    Rule("deaf", ERROR, CLOSED, _deaf, "Connect anew: a server that could not take a frame apart reads all wrongly from there on."),
+    Rule("unknown-type", WARNING, ANY, _dropped_type, "Use the names that servers know: streamdump protocols mewbase lists them."),
+    Rule("missing-field", WARNING, ANY, _missing_field, "Let the client write this field: servers close over most that are missing."),
+    Rule("length", NOTE, ANY, _wrong_length, _BSON),
+    Rule("skipped-bytes", WARNING, GAP, _skipped, _BSON),
+    Rule("positions", WARNING, "RECEV", _backwards, "Let the consumer pass over positions that it has had."),
+    Rule(
+        "subscription-stopped",
+        WARNING,
+        CLOSED,
+        _stopped,
+        "Send ACKEV for each event at once, and subscribe anew: a server that stopped at its limit may not go on.",
+    ),
+    Rule("unacknowledged", WARNING, CLOSED, _unacknowledged, "Let the client send ACKEV for each RECEV: the server stops at a limit."),
+    Rule("transaction", WARNING, TRANSACTIONS, _begun_twice, "Let the client end each transaction before it begins another."),
+    Rule("transaction", WARNING, CLOSED, _not_ended, "Let the client commit or abort before it leaves."),
+    Rule(
+        "query-unfinished",
+        WARNING,
+        CLOSED,
+        _unfinished,
+        "Do not wait for a last result alone: none comes where the query filters out the last document.",
+    ),
+    Rule(
+        "closed-by-server",
+        NOTE,
+        CLOSED,
+        _ended,
+        "Look in the log of the server: somebody closed the connection, or it was stopped.",
+    ),
+)
+
+FAMILY = Family(
+    protocols=("mewbase",),
+    rules=RULES,
+    steps=(Step("CONNECT", "CONNECT", "request"), Step("ready", "RESPONSE", "response", ready=True)),
+    state=Memo,
+    follow=follow,
+    refusal=refusal,
+)

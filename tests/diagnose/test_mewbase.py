@@ -1,0 +1,171 @@
+"""mewbase: each rule with a capture that raises it, and one that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.diagnose.talks import SECOND, Connection, diagnosed, rules, worst_first
+from tests.protocols.test_mewbase import CONNECT, OK, frame, rest
+
+GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "mewbase"
+
+RAISED = {
+    "a wrong password": ("java-auth-bad.pcap", "mewbase.authentication-failed", "error"),
+    "a version that is refused": ("py-badversion.pcap", "mewbase.version-refused", "error"),
+    "not allowed, and closed": ("java-auth-readonly.pcap", "mewbase.refused", "error"),
+    "a command that fails": ("java-command.pcap", "mewbase.refused", "warning"),
+    "no such channel": ("java-subfail.pcap", "mewbase.refused", "note"),
+    "BSON that is none": ("bad-element.pcap", "mewbase.deaf", "error"),
+    "text that is none": ("bad-utf8.pcap", "mewbase.deaf", "error"),
+    "no type": ("bad-notype.pcap", "mewbase.deaf", "error"),
+    "bytes between frames": ("bad-http.pcap", "mewbase.deaf", "error"),
+    "transactions": ("py-tx.pcap", "mewbase.deaf", "error"),
+    "a length that servers let pass": ("bad-innerlen.pcap", "mewbase.deaf", None),
+    "no rID": ("bad-norid.pcap", "mewbase.closes-over", "error"),
+    "an old subscription's end": ("java-nov2016.pcap", "mewbase.closes-over", "error"),
+    "the name in the document": ("bad-publish.pcap", "mewbase.unknown-type", "warning"),
+    "a name without three N": ("bad-listchannels.pcap", "mewbase.unknown-type", "warning"),
+    "a name of nobody": ("bad-unknown-type.pcap", "mewbase.unknown-type", "warning"),
+    "a limit that stops events": ("py-flow.pcap", "mewbase.subscription-stopped", "warning"),
+    "an event that never comes": ("py-types.pcap", "mewbase.subscription-stopped", "note"),
+    "no PING": ("py-idle.pcap", "mewbase.idle", "warning"),
+    "a transaction within one": ("old-document.pcap", "mewbase.transaction", "warning"),
+}
+
+
+def found(path: Path) -> dict[str, str]:
+    return {one.rule: one.severity for one in reversed(worst_first(diagnosed(path, bytes_as="omit")[0]))}
+
+
+@pytest.mark.parametrize("case", RAISED)
+def test_real_servers_raise_what_a_rule_is_for(case: str) -> None:
+    file, rule, severity = RAISED[case]
+    assert found(GOLDEN / file).get(rule) == severity
+
+
+@pytest.mark.parametrize("file", ["java-connect.pcap", "java-sub.pcap", "java-subpos.pcap", "java-outoforder.pcap", "java-ping.pcap"])
+def test_healthy_connections_have_nothing(file: str) -> None:
+    assert found(GOLDEN / file) == {}
+
+
+EVENT = {"id": 1}
+
+
+def ready() -> Connection:
+    return Connection(dport=7451).open().ask(CONNECT).tell(OK)
+
+
+def answered(one: Connection, kind: str, rid: int, /, ok: bool = True, answer: str = "RESPONSE", **fields: object) -> Connection:
+    """A request with its response; what begins with an underscore belongs to the latter."""
+    told = {name[1:]: value for name, value in fields.items() if name.startswith("_")}
+    asked = {name: value for name, value in fields.items() if not name.startswith("_")}
+    return one.ask(frame(kind, **asked, rID=rid)).tell(frame(answer, ok=ok, **told, rID=rid))
+
+
+def subscribed() -> Connection:
+    return answered(ready(), "SUBSCRIBE", 0, answer="SUBRESPONSE", channel="orders", _subID=0)
+
+
+def received(*positions: int, acked: bool = True) -> Connection:
+    one = subscribed()
+    for position in positions:
+        one.tell(frame("RECEV", subID=0, event=EVENT, pos=position, timestamp=1_500_000_000_000))
+        if acked:
+            one.ask(frame("ACKEV", subID=0, pos=position, bytes=100))
+    return one
+
+
+def published(count: int, delivered: int) -> Connection:
+    one = subscribed()
+    for at in range(count):
+        answered(one, "PUB", at + 1, channel="orders", event=EVENT)
+        if at < delivered:
+            one.tell(frame("RECEV", subID=0, event=EVENT, pos=at, timestamp=1_500_000_000_000))
+            one.ask(frame("ACKEV", subID=0, pos=at, bytes=100))
+    return answered(one.wait(SECOND), "SUBCLOSE", 99, subID=0).fin(0)
+
+
+def transaction(*names: str) -> Connection:
+    one = ready()
+    for rid, name in enumerate(names):
+        answered(one, name, rid, sessID=1)
+    return one.fin(0)
+
+
+def query(*lasts: bool) -> Connection:
+    one = ready().ask(frame("QUERY", name="all", params={}, queryID=0, rID=1))
+    for last in lasts:
+        one.tell(frame("QUERYRESULT", ok=True, queryID=0, result=EVENT, last=last))
+    return one.fin(0)
+
+
+def connecting(version: object) -> Connection:
+    return Connection(dport=7451).open().ask(frame("CONNECT", version=version, authInfo=None)).wait(3 * SECOND).fin(0)
+
+
+CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
+    "something else before CONNECT": (
+        lambda: Connection(dport=7451).open().ask(frame("LISTBINDERS", rID=0)).wait(3 * SECOND).fin(0),
+        "mewbase.no-connect",
+        "error",
+    ),
+    "CONNECT first": (lambda: ready().fin(0), "mewbase.no-connect", None),
+    "a version that is no number": (lambda: connecting("one"), "mewbase.version", "warning"),
+    "a version that is no text": (lambda: connecting(3), "mewbase.version", "warning"),
+    "the version 0.1": (lambda: connecting("0.1"), "mewbase.version", None),
+    "no answer": (lambda: ready().ask(frame("LISTBINDERS", rID=0)).fin(0), "mewbase.open-requests", "warning"),
+    "an rID used again": (
+        lambda: answered(ready().ask(frame("LISTBINDERS", rID=0)), "LISTBINDERS", 0).fin(0),
+        "mewbase.duplicate-id",
+        "warning",
+    ),
+    "a field that is missing": (lambda: ready().ask(frame("PUB", event=EVENT, rID=0)).fin(1), "mewbase.closes-over", "error"),
+    "the same, and nobody closes over it": (
+        lambda: answered(ready(), "PUB", 0, event=EVENT).fin(0),
+        "mewbase.missing-field",
+        "warning",
+    ),
+    "the same from a client that leaves": (lambda: answered(ready(), "PUB", 0, event=EVENT).fin(0), "mewbase.closes-over", None),
+    "lengths as the document has them": (
+        lambda: Connection(dport=7451).open().ask(rest(CONNECT, True)).tell(rest(OK, True)).ask(rest(frame("PING"), True)).fin(0),
+        "mewbase.length",
+        "note",
+    ),
+    "positions that fall": (lambda: received(5, 6, 2).fin(0), "mewbase.positions", "warning"),
+    "an event that comes twice": (lambda: received(5, 5, 6).fin(0), "mewbase.positions", "note"),
+    "positions that rise": (lambda: received(5, 6, 9).fin(0), "mewbase.positions", None),
+    "events that are not acknowledged": (
+        lambda: received(1, 2, acked=False).wait(6 * SECOND).fin(0),
+        "mewbase.unacknowledged",
+        "warning",
+    ),
+    "events that are": (lambda: received(1, 2).wait(6 * SECOND).fin(0), "mewbase.unacknowledged", None),
+    "events that do not come": (lambda: published(5, 3), "mewbase.subscription-stopped", "warning"),
+    "events that come": (lambda: published(5, 5), "mewbase.subscription-stopped", None),
+    "a transaction that is left open": (lambda: transaction("STARTTX"), "mewbase.transaction", "warning"),
+    "two that overlap": (lambda: transaction("STARTTX", "STARTTX", "COMMITTX"), "mewbase.transaction", "warning"),
+    "an end without a beginning": (lambda: transaction("COMMITTX"), "mewbase.transaction", "warning"),
+    "one after the other": (lambda: transaction("STARTTX", "COMMITTX", "STARTTX", "ABORTTX"), "mewbase.transaction", None),
+    "a query without its last result": (lambda: query(False, False), "mewbase.query-unfinished", "warning"),
+    "a query with it": (lambda: query(False, True), "mewbase.query-unfinished", None),
+    "silence, and the server closes": (lambda: ready().wait(30 * SECOND).fin(1), "mewbase.idle", "warning"),
+    "silence, and the client closes": (lambda: ready().wait(30 * SECOND).fin(0), "mewbase.idle", None),
+    "the server closes": (lambda: ready().fin(1), "mewbase.closed-by-server", "note"),
+    "HTTP on the port": (lambda: Connection(dport=7451).open().ask(b"GET / HTTP/1.1\r\n\r\n").fin(1), "tcp.other-protocol", "error"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_rule_finds_what_it_is_for(case: str) -> None:
+    make, rule, severity = CASES[case]
+    assert rules(make()).get(rule) == severity
+
+
+def test_a_refusal_says_what_for_and_why() -> None:
+    (first, *_) = worst_first(diagnosed(GOLDEN / "java-auth-bad.pcap")[0])
+    assert 'CONNECT for user "tim" is refused: authentication failed' in first.cause
+    (first, *_) = worst_first(diagnosed(GOLDEN / "java-auth-readonly.pcap")[0])
+    assert 'PUB for channel "orders" is refused: not authorised' in first.cause and "ends the connection" in first.cause
