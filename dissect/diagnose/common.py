@@ -522,7 +522,7 @@ class Failed(msgspec.Struct):
             self.conversations += 1
             self.latest = talk.conversation
             host = (talk.client or "").rpartition(":")[0]
-            if host in self.hosts or len(self.hosts) < 16:
+            if host in self.hosts or len(self.hosts) < HOSTS_KEPT:
                 self.hosts[host] = self.hosts.get(host, 0) + 1
         self.first_ns = self.first_ns or finding.time_ns
         self.last_ns = max(self.last_ns, finding.time_ns)
@@ -553,6 +553,9 @@ class Across(NamedTuple):
     advice: str
 
 
+HOSTS_KEPT = 16
+"""So many clients are told apart that have the same trouble."""
+
 SAME = 3
 """So many times make a habit."""
 
@@ -562,8 +565,9 @@ _TCP_ENDS = ("tcp.refused", "tcp.unanswered", "tcp.reset-in-handshake")
 def _everybody(seen: Overview) -> Iterator[tuple[Told, Failed | Finding]]:
     for one in seen.failed:
         if one.rule in _TCP_ENDS and one.conversations >= SAME and len(one.hosts) > 1:
+            more = " or more" if len(one.hosts) == HOSTS_KEPT else ""
             verb = "leaves everybody without an answer" if one.rule == "tcp.unanswered" else "turns everybody away"
-            yield one.evidence(f"{one.server} {verb}: {one.conversations:,} connections of {len(one.hosts)} clients"), one
+            yield one.evidence(f"{one.server} {verb}: {one.conversations:,} connections of {len(one.hosts)} clients{more}"), one
 
 
 def _retries(seen: Overview) -> Iterator[tuple[Told, Failed | Finding]]:

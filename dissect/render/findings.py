@@ -12,6 +12,9 @@ from dissect.render.terminal import Palette, cut, pad, visible, width, wrapped
 COLUMNS = 80
 """Where there is no terminal that says how wide it is."""
 
+LISTED = 200
+"""So many conversations have a line of their own."""
+
 SHOWN = 8
 """So many packets and messages are named."""
 
@@ -20,6 +23,14 @@ def rank(one: Finding) -> tuple[int, bool, bool]:
     """Where a finding stands: the most severe first, of these what several conversations tell, then what lies below the protocol and may
     explain the rest; those that came first before others."""
     return SEVERITIES.index(one.severity), one.conversation is not None, not one.rule.startswith(("tcp.", "tls."))
+
+
+def _worth(summaries: Sequence[Summary]) -> Sequence[Summary]:
+    """The conversations that are listed, in their order: where there are too many, those with the worst findings."""
+    if len(summaries) <= LISTED:
+        return summaries
+    worst = sorted(summaries, key=lambda one: len(SEVERITIES) if one.worst is None else SEVERITIES.index(one.worst))
+    return sorted(worst[:LISTED], key=lambda one: one.conversation)
 
 
 class Same:
@@ -125,5 +136,7 @@ def page(findings: Findings, summaries: Sequence[Summary], columns: int | None, 
         advised.add(given)
     if findings.passed:
         lines += [f"and {findings.passed:,} more", ""]
-    lines += conversation_lines(summaries, room, palette)
+    lines += conversation_lines(_worth(summaries), room, palette)
+    if len(summaries) > LISTED:
+        lines.append(f"  and {len(summaries) - LISTED:,} more; streamdump conversations has them all")
     return "".join(f"{line}\n" for line in lines)

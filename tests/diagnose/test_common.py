@@ -260,3 +260,16 @@ def test_captured_text_is_nothing_but_text() -> None:
     shown = page(findings, (), 80, PLAIN)
     assert shown.replace("\n", "").isprintable()
     assert max(map(len, shown.splitlines())) <= 80
+
+
+def test_of_very_many_conversations_the_worst_are_listed() -> None:
+    from dissect.render.findings import LISTED, Findings, page
+    from dissect.render.terminal import PLAIN
+
+    many = [Connection(turn * MS, 30000 + turn).open().fin(0) for turn in range(LISTED + 5)]
+    many.append(refused(SECOND, 29000))
+    _, summaries, _ = diagnosed(capture(*many))
+    lines = page(Findings(), summaries, 80, PLAIN).splitlines()
+    assert len(lines) == LISTED + 1
+    assert "192.0.2.1:29000" in lines[-2]
+    assert lines[-1] == "  and 6 more; streamdump conversations has them all"
