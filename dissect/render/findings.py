@@ -21,8 +21,9 @@ SHOWN = 8
 
 def rank(one: Finding) -> tuple[int, bool, bool]:
     """Where a finding stands: the most severe first, of these what several conversations tell, then what lies below the protocol and may
-    explain the rest; those that came first before others."""
-    return SEVERITIES.index(one.severity), one.conversation is not None, not one.rule.startswith(("tcp.", "tls."))
+    explain the rest, which where it is only noted explains nothing; those that came first before others."""
+    below = one.rule.startswith(("tcp.", "tls."))
+    return SEVERITIES.index(one.severity), one.conversation is not None, below == (one.severity == "note")
 
 
 def _worth(summaries: Sequence[Summary]) -> Sequence[Summary]:
