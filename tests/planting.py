@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from functools import cache
+from inspect import getattr_static
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ def meaning(record: Any) -> tuple[Any, ...]:
 
 def plant(patch: pytest.MonkeyPatch, owner: Any, name: str, when: Callable[..., bool], after: bool = False) -> None:
     """Let a function raise `Planted` when it is called with such arguments; `after` it has done its work, given the result too."""
-    raw = vars(owner)[name]
+    raw = getattr_static(owner, name)
     function = raw.__func__ if isinstance(raw, classmethod | staticmethod) else raw
 
     def planted(*given: Any, **named: Any) -> Any:

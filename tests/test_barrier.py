@@ -18,6 +18,7 @@ from dissect.pair import Pairer
 from dissect.protocols import PROTOCOLS
 from dissect.protocols.base import Dissector, _Flow
 from dissect.protocols.iggy.dissector import IggyDissector
+from dissect.protocols.iggy.framing import Framing
 from dissect.protocols.mewbase.dissector import MewbaseDissector
 from dissect.protocols.rabbitmq import dissector as rabbitmq
 from dissect.protocols.rabbitmq.dissector import RabbitmqStreamDissector, StreamDissector
@@ -140,7 +141,7 @@ def in_boundaries(patch: pytest.MonkeyPatch, found: Target) -> None:
     def reaches(ends: list[int], self: Dissector, side: int, data: bytes, at: int) -> bool:
         return any(frame_at(found, self, side, data, start, end) for start, end in zip([at, *ends], ends, strict=False))
 
-    for owner in (*DISSECTORS, Dissector):
+    for owner in (*DISSECTORS, Framing, Dissector):
         if "boundaries" in vars(owner):
             plant(patch, owner, "boundaries", reaches, after=True)
     not_by_column(patch)
@@ -160,7 +161,7 @@ def in_measure(patch: pytest.MonkeyPatch, found: Target) -> None:
 
     for owner in DISSECTORS:
         plant(patch, owner, "measure", here)
-    for owner in (*DISSECTORS, Dissector):
+    for owner in (*DISSECTORS, Framing, Dissector):
         if "boundaries" in vars(owner):
             patch.setattr(owner, "boundaries", short_of(vars(owner)["boundaries"]))
     not_by_column(patch)
@@ -257,7 +258,7 @@ def test_frames_that_wait_for_their_layout_come_before_the_one_that_failed(monke
             held.append(len(self.held))
         return bool(self.held)
 
-    plant(monkeypatch, IggyDissector, "_answer", waits)
+    plant(monkeypatch, IggyDissector, "_emit_answer", waits)
     result = in_all_batches()
     assert held
     check(result, whole())

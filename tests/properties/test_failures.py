@@ -35,7 +35,7 @@ PASSED_OVER = {
     "dissect.protocols.base": """_break _bytes_again _cut_again _discount _left _make _put_broken _restart _second _second_text _uncut
         break_off count count_gap drop drop_made emit fail fail_made is_broken is_plain missed pairs_at_once pass_over range_of rank
         records_of rfc3339 set_lanes take_back take_cuts""",
-    "dissect.protocols.iggy.dissector": "_save emit missed",
+    "dissect.protocols.iggy.turns": "_save emit missed",
     "dissect.pair": "_forget fail take_back",
     "dissect.tcp.assembler": "__init__ _end_at _is_no_byte _position _reach fail flush_singly relieve",
     "dissect.tcp.conversations": """__init__ _by_column _collect _collect_singly _columns _conversation _create _deliver _endpoint _finish

@@ -19,13 +19,14 @@ from dissect.capture.files import open_capture
 from dissect.inspector import Inspector
 from dissect.model import Chunk, ConversationRow, Gap, Hole, Message, Options, Record, Verdict
 from dissect.protocols.base import ANSWER, ASK, END, NONE, Context, Emitted, SideView, View
-from dissect.protocols.iggy import dissector as module
+from dissect.protocols.iggy import turns
 from dissect.protocols.iggy.dissector import PROTOCOLS, IggyDissector
 from dissect.protocols.iggy.features import CLASSIC, LAYOUTS, LONG
 from dissect.protocols.iggy.frames import ask, long_ask
 from dissect.protocols.iggy.probe import probe
 from dissect.protocols.iggy.statuses import ambiguous, statuses
 from dissect.protocols.iggy.telling import relate, says
+from dissect.protocols.iggy.waiting import Waiting
 from tests.rewrite import Packet, capture, packets, random_ports, with_ports
 
 CLIENT, SERVER = 0, 1
@@ -426,7 +427,7 @@ def test_frames_that_are_not_weighed_say_the_same(monkeypatch: pytest.MonkeyPatc
         OK,
     ]
     quick = msgspec.json.encode(talk(iggy(detail=detail), *frames))
-    monkeypatch.setattr(IggyDissector, "_alike", lambda self, cuts, at: at)
+    monkeypatch.setattr(Waiting, "alike", lambda self, cuts, at, held: at)
     assert msgspec.json.encode(talk(iggy(detail=detail), *frames)) == quick
 
 
@@ -470,7 +471,7 @@ def stats(version: str) -> bytes:
 
 
 def test_waiting_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "HELD_FRAMES", 3)
+    monkeypatch.setattr(turns, "HELD_FRAMES", 3)
     events: list[Event] = []
     for _ in range(5):
         events += [(CLIENT, GROUPS), (SERVER, MEMBER)]

@@ -22,7 +22,7 @@ from dissect.errors import ForeignState
 from dissect.model import Chunk, Hole, Options
 from dissect.pair import Pairer, _Batch
 from dissect.protocols.iggy.bodies import _Versions
-from dissect.protocols.iggy.dissector import Asked
+from dissect.protocols.iggy.waiting import Asked
 from dissect.protocols.rabbitmq.dissector import Phase, StreamDissector
 from dissect.protocols.seastar.framing import UNKNOWN, Terms
 from dissect.protocols.seastar.telling import paired

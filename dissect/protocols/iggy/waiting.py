@@ -1,0 +1,456 @@
+"""Apache Iggy: the requests that wait for their answers, and who answers whom.
+
+No response of the classic framing states its request, and in the 256-byte one several requests may share what is echoed. So order tells,
+as long as nothing was missed; what is believed behind a loss is a state, and all that changes it stands in this file.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from itertools import chain, islice
+from typing import Any, NamedTuple
+
+from dissect.protocols.base import Cut, Damage
+from dissect.protocols.iggy import frames
+from dissect.protocols.iggy.candidates import TEXT_LAYOUTS, Candidates, Given, fits
+from dissect.protocols.iggy.commands import NON_REPLICATED, OPERATIONS, REGISTER
+from dissect.protocols.iggy.frames import EVICTION, HEADER, OLD_LOGIN_CODE, OLD_LOGOUT_CODE, REPLY, REQUEST, U32, Table
+
+SURE, BELIEVED, SHAKEN = "sure", "believed", "shaken"
+"""How far the order of frames tells who answers whom: it does; it seems to, as the client keeps one request in flight, which the next
+`FIRM` requests have to bear out; frames were missed and it does not."""
+
+LOST, MISFIT, LASTED, ALONE, SINGLE, BODILESS = "lost", "misfit", "lasted", "alone", "single", "bodiless"
+"""What happens to that: bytes were lost; a response does not fit its request, or a second request was in flight before it; what was
+believed has lasted; a response found a request alone in flight, behind all that was lost; it can answer no other request; and what was
+lost were exactly answers without a body."""
+
+TRANSITIONS: Mapping[str, Mapping[str, str]] = {
+    SURE: {LOST: SHAKEN},
+    BELIEVED: {LOST: SHAKEN, MISFIT: SHAKEN, LASTED: SURE},
+    SHAKEN: {ALONE: BELIEVED, SINGLE: SURE, BODILESS: SURE},
+}
+"""The state that follows; where there is none, it stays."""
+
+FIRM = 64
+"""After so many requests more it is believed that the client keeps one in flight, where the pairing rests on that."""
+
+NEVER_LOST = -1
+
+ORDERS_KEPT = 1_024
+"""So many packets of requests that were answered are remembered before they are forgotten at once."""
+
+TRIED = 256
+"""So many open requests are tried for a response when some may have been missed."""
+
+WEIGHED, WEIGHED_SIZE = 256, 64
+"""So many answers of so many bytes at most are remembered as telling nothing (idle consumers get the same one again and again)."""
+
+STALE = 13
+"""The reason of an eviction that no request need have caused."""
+
+_ASKS, _ANSWERS = bytes([REQUEST]), bytes([REPLY])
+"""The command in a frame of the 256-byte framing."""
+
+
+UNSURE = "the pairing is unsure: frames were missed before"
+
+
+class Asked(NamedTuple):
+    """A request that waits for its response: its running number and what it asks for."""
+
+    number: int
+    code: int | None
+    operation: int | None = None
+    client: bytes = b""
+    request: int = 0
+
+
+class Waiting:
+    """The requests of one conversation that wait for their answers, the oldest first."""
+
+    MADE_OF = ("layouts", "client", "whole")
+
+    def __init__(self, layouts: Candidates, client: int, whole: bool) -> None:
+        self.layouts = layouts
+        self.client = client
+        self.whole = whole
+        self.trust = SURE if whole else SHAKEN
+        self.until = 0
+        """What is believed has lasted with a request of a higher running number than this."""
+        self.open: deque[Asked] = deque()
+        """The requests; plain tuples where the fast path put them."""
+        self.number = 0
+        self.orders: dict[int, int] = {}
+        """By the running number of a request: the packet that completed it. Holes keep frames back, so they are not taken in order."""
+        self.pipelined = False
+        self.heard = NEVER_LOST
+        """The latest packet with bytes of the client that were looked at one by one, or the one behind a hole of it."""
+        self.lost_asks = self.lost_answers = NEVER_LOST
+        """The packet behind the last bytes that each side's byte stream lacks."""
+        self.unmatched = NEVER_LOST
+        """The latest packet with a response that nothing had asked for when it was handed on."""
+        self.answered = NEVER_LOST
+        """The latest packet with a response that came while the pairing was unsure."""
+        self.lost_room = 0
+        """So many answers may have been in what the server's lacks."""
+
+    # What changes the state
+
+    def _go(self, event: str) -> None:
+        following = TRANSITIONS[self.trust].get(event)
+        if following is None:
+            return
+        if self.trust == SHAKEN:
+            self.lost_room = 0
+        self.trust = following
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the order of frames does not tell who answers whom."""
+        return self.trust == SHAKEN
+
+    def lose(self) -> None:
+        """Bytes of either side were lost."""
+        self._go(LOST)
+
+    def lose_asks(self, order: int) -> None:
+        """Requests may be missing that were sent before this packet."""
+        self.lost_asks = max(self.lost_asks, order)
+
+    def lose_answers(self, size: int, order: int, long: bool | None) -> bool:
+        """So many bytes of the server were lost before this packet; whether `regain` may be called when that is told."""
+        certain = not self.unsure and self._skip_answers(size)
+        self.lost_answers = max(self.lost_answers, order)
+        self.heard = max(self.heard, self.orders.get(self.number, NEVER_LOST))
+        self.lost_room += 1 + size // (HEADER if long else 8)
+        return certain
+
+    def _skip_answers(self, size: int) -> bool:
+        """Whether `size` lost bytes of the server are exactly the next answers, because none of those has a body; they are taken off."""
+        layouts = self.layouts
+        if size % 8 or layouts.long[1 - self.client] or set(layouts.candidates) & set(TEXT_LAYOUTS) or size > 8 * len(self.open):
+            return False
+        count = size // 8
+        missed = [Asked._make(self.open[index]) for index in range(count)]
+        if not all(asked.code is not None and frames.always_empty(asked.code, layout) for asked in missed for layout in layouts.candidates):
+            return False
+        for _ in range(count):
+            self.open.popleft()
+        return True
+
+    def regain(self) -> None:
+        """What was lost were the next answers, and no others."""
+        self._go(BODILESS)
+
+    def hear(self, order: int) -> None:
+        """Bytes of the client came with this packet, or no more come before it."""
+        self.heard = max(self.heard, order)
+
+    # Responses that come before their requests
+
+    def doubts(self, order: int) -> bool:
+        """Whether what the server sends with this packet may answer a request that is not here: the client's next bytes tell."""
+        if not self.unsure or order <= self.heard:
+            return False
+        # else the client asked since, and this must be the answer to that
+        return self.heard == NEVER_LOST or self.lost_answers > self.heard or self.answered > self.heard
+
+    def expects(self, data: bytes, start: int, end: int) -> bool:
+        """Whether a response that nothing asked for will find its request later in the capture."""
+        if self.layouts.mismatch or not self.layouts.long[1 - self.client] or end - start <= 60:
+            return not self.layouts.mismatch
+        return data[start + 60] == REPLY or (data[start + 60] == EVICTION and not _may_come_unasked(data, start, end))
+
+    # Many frames at once
+
+    def ordinary(self, cuts: list[Cut], at: int) -> int:
+        """Where the frames end that neither are gaps nor answer what was not asked."""
+        opened, client, orders = self.open, self.client, self.orders
+        long = self.layouts.long[client]
+        self.forget()
+        last, unsure = self.number, self.unsure
+        oldest = opened[0][0] if opened else last + 1
+        for index in range(at, len(cuts)):
+            cut = cuts[index]
+            data = cut[10]
+            if data is None:
+                return index
+            if long and data[cut[11] + 60 : cut[11] + 61] != (_ASKS if cut[4] == client else _ANSWERS):
+                return index
+            if cut[4] == client:
+                if cut[1] < self.unmatched:
+                    return index
+                last += 1
+                orders[last] = cut[1]
+            elif unsure:
+                return index
+            elif oldest <= last:
+                if oldest < last and not self.pipelined:
+                    self.pipelined = orders[oldest + 1] < cut[1]
+                oldest += 1
+            else:
+                return index
+        return len(cuts)
+
+    def alike(self, cuts: list[Cut], at: int, held: set[int | None]) -> int:
+        """Where the ordinary frames end that all layouts which are left read alike, so that nothing can be told from them.
+
+        `held`: the requests and answers that wait for their layout.
+        """
+        layouts = self.layouts
+        if layouts.blind or layouts.mismatch:
+            return at
+        client, orders = self.client, self.orders
+        long = layouts.long[client]
+        candidates = set(layouts.candidates)
+        self.forget()
+        last, unsure = self.number, self.unsure
+        asked: list[tuple[int, int | None, int | None]] = []
+        waiting: Iterator[Any] = chain(self.open, asked)
+        for index in range(at, len(cuts)):
+            cut = cuts[index]
+            asks, data, start, end = cut[4] == client, cut[10], cut[11], cut[12]
+            if data is None or cut[13] is not None:
+                return index
+            if long and (end - start < HEADER or not candidates.issubset(frames.header_layouts(data, start, end, asks))):
+                return index
+            if asks:
+                if cut[1] < self.unmatched or (long and data[start + 60] != REQUEST):
+                    return index
+                operation: int | None = data[start + 176] if long else None
+                if operation is None or operation == NON_REPLICATED:
+                    code = key = U32(data, start + (4 if operation is None else 196))[0]
+                else:
+                    code, key = OPERATIONS.get(operation), -operation
+                if layouts.quick_of(key, True) is None:
+                    return index
+                last += 1
+                orders[last] = cut[1]
+                asked.append((last, code, operation))
+                continue
+            if unsure:
+                return index
+            number, code, operation = next(waiting, (0, None, None))[:3]
+            if code is None or number in held or U32(data, start + (216 if long else 0))[0]:
+                return index
+            if long and (
+                data[start + 60] != REPLY or operation != NON_REPLICATED or data[start + 208] != operation or U32(data, start + 224)[0]
+            ):
+                return index
+            if layouts.quick_of(code, False) is None and (end - start > WEIGHED_SIZE or (code, data[start:end]) not in layouts.weighed):
+                return index
+            if number < last and not self.pipelined:
+                self.pipelined = orders[number + 1] < cut[1]
+        return len(cuts)
+
+    def forget(self) -> None:
+        """Keep no more of what was asked than there may be open requests."""
+        opened, orders = self.open, self.orders
+        while len(opened) > self.layouts.options.open_limit:
+            opened.popleft()
+        if len(orders) > 2 * len(opened) + ORDERS_KEPT:
+            oldest = opened[0][0] if opened else self.number + 1
+            for number in [number for number in orders if number < oldest]:
+                del orders[number]
+
+    # One frame
+
+    def ask(self, data: bytes, start: int, end: int, order: int, damage: Damage | None) -> Given:
+        """Take a request in."""
+        opened = self.open
+        self.forget()
+        self.number = number = self.number + 1
+        self.orders[number] = order
+        if self.layouts.long[self.client]:
+            operation, code = frames.operation_and_code(data, start, end)
+            if operation == REGISTER:
+                code = frames.registered_by(data, start, end, None if damage is None else damage.reason)
+            client = data[start + 128 : start + 144]
+            request = int.from_bytes(data[start + 168 : start + 176], "little")
+            asked = Asked(number, code, operation, client, request)
+        else:
+            code, operation = U32(data, start + 4)[0], None
+            if (code == 32 or code == 33) and ("L0" in self.layouts.candidates or code == 32):
+                code = _old_code(code, U32(data, start)[0])
+            asked = Asked(number, code)
+        if self.layouts.long[self.client] and data[start + 60 : start + 61] != _ASKS:
+            # a frame between replicas
+            return Given(number, code, operation)
+        if self.pipelined or order >= self.unmatched:
+            # else a hole kept it back so long that its answer was handed on
+            opened.append(asked)
+        return Given(number, code, operation)
+
+    def _asked_before(self, order: int) -> int:
+        """How many of the open requests were sent before this packet."""
+        count = 0
+        for asked in self.open:
+            if self.orders[asked[0]] >= order:
+                break
+            count += 1
+        return count
+
+    def _latest(self, data: bytes, start: int, end: int, order: int, damage: Damage | None) -> Asked | None:
+        """The request that a response after a loss answers where the client keeps one in flight, having read all answers before.
+
+        None: it may keep more in flight, or a request of which nothing is known may be the one that is answered.
+        """
+        answered, self.answered = self.answered, max(self.answered, order)
+        count = self._asked_before(order)
+        if self.pipelined or not count:
+            return None
+        orders = [self.orders[self.open[index][0]] for index in range(count)]
+        if not self._is_behind(Asked._make(self.open[count - 1])) or orders[-1] < answered:
+            # behind a response comes the next request first: if it is not here it was lost
+            return None
+        if count > 1 and (orders[-2] >= max(self.lost_answers, answered) or count - 1 > self.lost_room or len(set(orders)) < count):
+            # more than one waits, and not because an answer was lost
+            self.pipelined = True
+            return None
+        asked = Asked._make(self.open[count - 1])
+        return asked if self.layouts.long[1 - self.client] or self._can_answer(asked, data, start, end, damage, {}) else None
+
+    def _is_behind(self, asked: Asked) -> bool:
+        """Whether this request was sent behind all bytes of its side that are known to be lost."""
+        return self.orders[asked.number] >= self.lost_asks
+
+    def _take(self, asked: Asked) -> None:
+        """Remove a request, and those before it, which are not answered any more."""
+        while self.open.popleft()[0] != asked.number:
+            pass
+
+    def answer(self, data: bytes, start: int, end: int, order: int, damage: Damage | None) -> Given:
+        """Find the request that a response answers, and remove it."""
+        opened = self.open
+        if self.layouts.mismatch:
+            return Given(None, None, None, (f"{self.layouts.facts['mismatch']}: this answers bytes of a frame, not a request",))
+        if self.layouts.long[1 - self.client]:
+            return self._long_answer(data, start, end, order, damage)
+        if not opened:
+            self.unmatched = max(self.unmatched, order)
+            return Given(None, None, None, ("no request for this response was seen",))
+        if self.unsure:
+            latest = self._latest(data, start, end, order, damage)
+            if latest is None:
+                return self._guess(data, start, end, order, damage)
+            self._take(latest)
+            self._go(ALONE)
+            self.until = latest.number + FIRM
+            return Given(latest.number, latest.code, latest.operation)
+        asked = Asked._make(opened[0])
+        if len(opened) > 1 and self.orders[opened[1][0]] < order:
+            self.pipelined = True
+        if self.trust == BELIEVED:
+            if self.pipelined or not self._can_answer(asked, data, start, end, damage, {}):
+                self._go(MISFIT)
+                return self._guess(data, start, end, order, damage)
+            if asked.number > self.until:
+                self._go(LASTED)
+        del opened[0]
+        return Given(asked.number, asked.code, asked.operation)
+
+    def _guess(self, data: bytes, start: int, end: int, order: int, damage: Damage | None) -> Given:
+        """The request that a response may answer, after some may have been missed: the first whose answer it can be."""
+        count = min(TRIED, self._asked_before(order))
+        known: dict[Table, bool] = {}
+        fitting = [index for index in range(count) if self._can_answer(Asked._make(self.open[index]), data, start, end, damage, known)]
+        if not fitting:
+            self.lost_room += 1
+            return Given(None, None, None, (UNSURE,))
+        asked = Asked._make(self.open[fitting[0]])
+        sure = len(fitting) == 1 and end - start >= 16 and self._is_behind(asked)
+        self._take(asked)
+        if sure:
+            self._go(SINGLE)
+        return Given(asked.number, asked.code, asked.operation, () if sure else (UNSURE,))
+
+    def _can_answer(self, asked: Asked, data: bytes, start: int, end: int, damage: Damage | None, known: dict[Table, bool]) -> bool:
+        """Whether some layout reads a response as that to this request; `known`: what was found out about this response before."""
+        given = Given(asked.number, asked.code, asked.operation)
+        server = 1 - self.client
+        for layout in self.layouts.candidates:
+            table = self.layouts.table(layout, server, data, start, end, given)
+            if table not in known:
+                known[table] = table.name != "unknown" and fits(table, data, start, end, damage)
+            if known[table]:
+                return True
+        return False
+
+    def _long_answer(self, data: bytes, start: int, end: int, order: int, damage: Damage | None) -> Given:
+        opened = self.open
+        if end - start < 209:
+            return self._oldest(())
+        kind = data[start + 60]
+        operation: int | None = None
+        if kind == EVICTION:
+            client, request = data[start + 128 : start + 144], None
+        elif kind == REPLY:
+            client, request = data[start + 160 : start + 176], int.from_bytes(data[start + 200 : start + 208], "little")
+            operation = data[start + 208]
+        else:
+            return Given(None, None)
+        if not opened:
+            if _may_come_unasked(data, start, end):
+                # or its request is captured later
+                self._go(LOST)
+                return Given(None, None)
+            self.unmatched = max(self.unmatched, order)
+            return Given(None, None, operation, ("no request for this response was seen",))
+        if self.unsure:
+            latest = self._latest(data, start, end, order, damage)
+            if latest is not None and _echoes(latest, client, request, operation):
+                self._take(latest)
+                self._go(ALONE)
+                self.until = latest.number + FIRM
+                return Given(latest.number, latest.code, latest.operation)
+        elif len(opened) > 1 and self.orders[opened[1][0]] < order:
+            self.pipelined = True
+            self._go(MISFIT)
+        if opened[0][0] > self.until:
+            self._go(LASTED)
+        before = min(TRIED, self._asked_before(order)) if self.unsure else TRIED
+        echoing = [asked for asked in map(Asked._make, islice(opened, before)) if _echoes(asked, client, request, operation)]
+        if echoing and (self.unsure or echoing[0].number == opened[0][0] or len(echoing) == 1):
+            if self.unsure and len(echoing) == 1 and any(client[4:]) and self._is_behind(echoing[0]):
+                self._go(SINGLE)
+            self._take(echoing[0])
+            return Given(echoing[0].number, echoing[0].code, echoing[0].operation, (UNSURE,) if self.unsure else ())
+        asked = Asked._make(opened[0])
+        if self.unsure:
+            return Given(None, None if operation is None else OPERATIONS.get(operation), operation, (UNSURE,))
+        if kind == EVICTION:
+            return self._oldest(("evicts another client than the one that waits",))
+        return self._oldest(
+            (f"answers request {request}, operation {operation}; request {asked.request}, operation {asked.operation} waits",)
+        )
+
+    def _oldest(self, notes: tuple[str, ...]) -> Given:
+        """The request that has waited longest is answered."""
+        if not self.open:
+            return Given(None, None, None, notes)
+        asked = Asked._make(self.open.popleft())
+        return Given(asked.number, asked.code, asked.operation, (*notes, UNSURE) if self.unsure else notes)
+
+
+def _old_code(code: int, length: int) -> int:
+    if code == 32:
+        return OLD_LOGIN_CODE if length > 4 else 32
+    return OLD_LOGOUT_CODE if length == 4 else 33
+
+
+def _echoes(asked: Asked, client: bytes, request: int | None, operation: int | None) -> bool:
+    """Whether a reply's header can be that of the answer to this request; that of an eviction names the client alone."""
+    if any(client[4:]) and client != asked.client:
+        return False
+    if operation is None:
+        return True
+    if operation != asked.operation and not 64 <= operation <= 68:
+        return False
+    return request == asked.request or not any(client[4:])
+
+
+def _may_come_unasked(data: bytes, start: int, end: int) -> bool:
+    """Whether this frame of a server evicts a client for its silence."""
+    return data[start + 60] == EVICTION and end - start >= HEADER and data[start + 255] == STALE
