@@ -298,7 +298,7 @@ def _missed(talk: Talk, gap: Gap) -> Told | None:
 
 def _id_again(talk: Talk, message: Message) -> Told | None:
     before = talk.ids.get((message.sender, message.name, message.id)) if message.kind == "request" and message.id is not None else None
-    if before is None:
+    if before is None or talk.family.repeats:
         return None
     cause = f"{message.name} uses the id {message.id} again while the request before with it has no answer"
     return Told(cause, (before, message.number), key=message.name)

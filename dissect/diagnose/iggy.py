@@ -303,7 +303,7 @@ def _newer(talk: Talk, message: Message) -> Told | None:
 
 def _malformed(talk: Talk, closed: Closed) -> Told | None:
     """The server ends the connection rather than answer a request that cannot be read."""
-    if closed.by is None or closed.by == closed.client or talk.failed:
+    if closed.by is None or closed.by == closed.client or talk.failed or closed.lacking:
         return None
     for one in talk.unanswered:
         asked = talk.asked.get(one.request)
@@ -469,5 +469,6 @@ FAMILY = Family(
     state=Memo,
     follow=follow,
     refusal=refusal,
+    repeats=True,
     reached=reached,
 )

@@ -143,6 +143,9 @@ def refusal(talk: Talk, message: Message, request: Message | None) -> Refusal:
     if isinstance(text, str) and text and text.lower() != why:
         why += f" ({quoted(text, 160)})"
     about, rule, advice = "", "refused", ADVICE.get(str(label))
+    if request is not None and request.name != "CONNECT":
+        # A server that looks at it has taken CONNECT, whether its response was captured or not
+        talk.ready = True
     if request is not None and request.name == "CONNECT":
         version = asked.get("version")
         rule = "connect-refused"

@@ -106,6 +106,8 @@ class Family(msgspec.Struct, frozen=True):
     patient: frozenset[str] = frozenset()
     counted: frozenset[str] = frozenset()
     """Requests without an answer that rules of its own tell."""
+    repeats: bool = False
+    """Requests may have the id of one that is open."""
     reached: Callable[[Talk, Closed], str] | None = None
     """How far a connection got, where its steps have no fixed order."""
 

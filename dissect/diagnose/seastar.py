@@ -137,6 +137,8 @@ def _declined(talk: Talk, message: Message) -> Told | None:
 
 def refusal(talk: Talk, message: Message, request: Message | None) -> Refusal:
     """What an exception says."""
+    # It was negotiated, whether that was captured or not
+    talk.ready = True
     fields, call = message.fields, talk.memo.calls.get(message.request or 0)
     verb = call.verb if call is not None else verb_of(request)
     if fields.get("exception_type") == UNKNOWN_VERB:

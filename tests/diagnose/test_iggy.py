@@ -20,6 +20,7 @@ from tests.protocols.test_iggy import (
     PING,
     POLL_L8,
     eviction,
+    long_reply,
     long_request,
     polled_l9,
     request,
@@ -134,6 +135,12 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
 def test_each_rule_finds_what_it_is_for(case: str) -> None:
     make, rule, severity = CASES[case]
     assert rules(make()).get(rule) == severity
+
+
+def test_reads_that_have_the_number_of_the_write_before_them() -> None:
+    ping = long_request(2, 1, number=3)
+    both = Connection(dport=8090).open().ask(ping).ask(ping).tell(long_reply(2, number=3)).tell(long_reply(2, number=3)).fin(0)
+    assert "iggy.duplicate-id" not in rules(both)
 
 
 def test_polls_of_a_place_to_which_the_client_itself_sends() -> None:

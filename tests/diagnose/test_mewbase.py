@@ -164,6 +164,12 @@ def test_each_rule_finds_what_it_is_for(case: str) -> None:
     assert rules(make()).get(rule) == severity
 
 
+def test_a_refusal_behind_a_handshake_that_was_not_captured_whole() -> None:
+    one = Connection(dport=7451).open().ask(CONNECT).ask(frame("SUBSCRIBE", channel="no", rID=0))
+    one.tell(frame("RESPONSE", ok=False, errCode=3, rID=0)).ask(frame("LISTBINDERS", rID=1)).tell(frame("RESPONSE", ok=True, rID=1)).fin(0)
+    assert rules(one)["mewbase.refused"] == "note"
+
+
 def test_a_refusal_says_what_for_and_why() -> None:
     (first, *_) = worst_first(diagnosed(GOLDEN / "java-auth-bad.pcap")[0])
     assert 'CONNECT for user "tim" is refused: authentication failed' in first.cause
