@@ -7,13 +7,10 @@ from collections import deque
 from dissect.errors import Failure, bug
 from dissect.protocols.base import END, Context, Cut, Emitted, Mark, Range, is_broken, range_of
 from dissect.protocols.iggy import frames
-from dissect.protocols.iggy.candidates import Given, reading_of
+from dissect.protocols.iggy.candidates import WEIGHED_SIZE, Given, reading_of
 from dissect.protocols.iggy.frames import HEADER
 from dissect.protocols.iggy.framing import Framing
-from dissect.protocols.iggy.waiting import BELIEVED, UNSURE, WEIGHED_SIZE, Waiting
-
-HELD_FRAMES, HELD_BYTES = 256, 1 << 20
-"""So much of a conversation waits for its layout; then it is decoded with the likeliest one, and says so."""
+from dissect.protocols.iggy.waiting import BELIEVED, UNSURE, Waiting
 
 HELD_FRAMES, HELD_BYTES = 256, 1 << 20
 """So much of a conversation waits for its layout; then it is decoded with the likeliest one, and says so."""

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from dissect.protocols.base import Cut, Damage
 from dissect.protocols.iggy import frames
-from dissect.protocols.iggy.candidates import TEXT_LAYOUTS, Candidates, Given, fits
+from dissect.protocols.iggy.candidates import TEXT_LAYOUTS, WEIGHED_SIZE, Candidates, Given, fits
 from dissect.protocols.iggy.commands import NON_REPLICATED, OPERATIONS, REGISTER
 from dissect.protocols.iggy.frames import EVICTION, HEADER, OLD_LOGIN_CODE, OLD_LOGOUT_CODE, REPLY, REQUEST, U32, Table
 
@@ -44,15 +44,11 @@ ORDERS_KEPT = 1_024
 TRIED = 256
 """So many open requests are tried for a response when some may have been missed."""
 
-WEIGHED, WEIGHED_SIZE = 256, 64
-"""So many answers of so many bytes at most are remembered as telling nothing (idle consumers get the same one again and again)."""
-
 STALE = 13
 """The reason of an eviction that no request need have caused."""
 
 _ASKS, _ANSWERS = bytes([REQUEST]), bytes([REPLY])
 """The command in a frame of the 256-byte framing."""
-
 
 UNSURE = "the pairing is unsure: frames were missed before"
 
