@@ -925,6 +925,14 @@ def test_a_lost_answer_is_inferred_from_the_offer() -> None:
     assert list(found[3].notes) == ["framing inferred: the server's negotiation was not captured"]
 
 
+def test_of_small_segments_one_that_ends_with_a_frame_tells_no_framing() -> None:
+    first, second = response(1, b"answered"), response(2, b"again")
+    # The second segment ends where the frame would without its handler duration
+    answers: list[Event] = [(1, first[:9]), (1, first[9:20]), (1, first[20:]), (1, second)]
+    found = messages([(0, negotiation(*DEFAULT)), (1, len(negotiation(*DEFAULT))), (0, request(1) + request(2)), *answers])
+    assert [(one.id, one.size) for one in found if one.sender == "server"] == [(1, len(first)), (2, len(second))]
+
+
 def test_midstream_both_sides() -> None:
     events: list[Event] = [(0, request(number, b"abc") + request(number + 1)) for number in (100, 102)]
     events += [(1, response(101, b"answer")), (1, response(100))]

@@ -41,6 +41,7 @@ from dissect.protocols.seastar.framing import (
     FAR,
     FORCED,
     GREETING,
+    LARGE_SEGMENT,
     LEAP,
     LIKELY,
     LONGEST_HEADER,
@@ -511,7 +512,8 @@ class SeastarDissector(Dissector):
             else:
                 need = 1 if certain and start == at else needed(segments, end - start)
                 left = within([one for one in ruled if one in candidates], data, start, end, missing)
-                found, gone = self._guess(side, left, data, start, end, missing, need)
+                spread = segments > 1 and end - start < segments * LARGE_SEGMENT
+                found, gone = self._guess(side, left, data, start, end, missing, need, spread)
                 if gone and base + start in possible:
                     possible[base + start] = [one for one in ruled if one not in gone]
             if found is not None:
@@ -549,11 +551,11 @@ class SeastarDissector(Dissector):
         return framing
 
     def _guess(
-        self, side: int, candidates: list[Framing], data: bytes, start: int, end: int, missing: int, need: int
+        self, side: int, candidates: list[Framing], data: bytes, start: int, end: int, missing: int, need: int, spread: bool
     ) -> tuple[Framing | None, list[Framing]]:
         """The framing in which frames from `start` end at `end`, if one is sound enough, and those that are ruled out there for good.
 
-        `need`: so many frames make a guess.
+        `need`: so many frames make a guess. `spread`: over several small segments, one of which may well end where a frame does not.
         """
         limit, effort = self.options.frame_limit, self.flows[side].effort
         other = self.framings[1 - side]
@@ -566,7 +568,7 @@ class SeastarDissector(Dissector):
         while True:
             for candidate in candidates:
                 # One frame will do where these certainly are frames and no other framing fits.
-                enough = 1 if answers and candidate.kind == "response" else need
+                enough = 1 if answers and candidate.kind == "response" and not spread else need
                 ends = {end: enough, end + missing: enough}
                 found = fit(candidate, data, start, end, ends, effort, proof_will_do=sure and alone, missing=missing, limit=limit)
                 if found is RULED_OUT:
