@@ -160,7 +160,7 @@ def test_a_damaged_key_shows_header_and_mechanism() -> None:
 
 def test_a_frame_that_takes_in_all_that_follows_is_hidden_though_it_ends_when_the_connection_is_open() -> None:
     records = capture("sasl_size_and_key_damaged_310.pcap")
-    message = records[-1]
+    message = [one for one in records if one["record"] == "message"][-1]
     assert message["name"] == "unknown 0x0813"
     assert message["packets"] == [10, 18]
     assert message["fields"] == {"size": 16415, "key": 0x0813, "version": 513, "correlation_id": 3, "mechanism": "PLAIN"}
@@ -311,6 +311,18 @@ def test_credentials_that_are_renewed() -> None:
             for at, code, value in ((4, "H", key), (0, "I", 19), (0, "I", 300)):
                 damaged = changed(changed(list(whole), len(PLAIN.sent) + 2, 4, "H", key), index, at, code, value)
                 assert found(SECRET, texts(conversation(damaged, 5552))) == [], (index, key, at, value)
+
+
+def test_a_renewal_without_a_handshake_is_hidden_whatever_its_key_and_mechanism() -> None:
+    """On an open connection data that fills the frame behind the name of any mechanism is that of a login."""
+    login = rabbitmq("X-HOUSE_9")
+    frames = [stream_frame("SaslAuthenticate", struct.pack(">I", 30), text("X-HOUSE_9"), struct.pack(">i", len(SECRET)), SECRET)]
+    frames += [stream_frame("Create", struct.pack(">I", 50), text("ORDERS"), struct.pack(">i", 0))]
+    whole: list[Sent | Lost] = [*login.sent, *((CLIENT, one) for one in frames)]
+    for key in (0x13, *(0x13 ^ 1 << bit for bit in range(16))):
+        damaged = changed(whole, len(login.sent), 4, "H", key)
+        assert found(SECRET, texts(conversation(damaged, 5552))) == [], key
+        assert messages(damaged)[-1]["fields"]["stream"] == "ORDERS"
 
 
 def test_secrets_are_shown_when_asked_for() -> None:

@@ -52,8 +52,11 @@ def may_be_login(data: bytes, start: int, end: int) -> bool:
 
 
 def is_login(data: bytes, start: int, end: int) -> bool:
-    """Whether a mechanism that is in use stands where SaslAuthenticate has it, and data behind it."""
-    return end > start + MECHANISM_AT + 6 and _LOGIN.match(data, start + MECHANISM_AT, end) is not None
+    """Whether a mechanism that is in use stands where SaslAuthenticate has it, and data behind it; or any, whose data fills the frame."""
+    if end > start + MECHANISM_AT + 6 and _LOGIN.match(data, start + MECHANISM_AT, end) is not None:
+        return True
+    at = start + MECHANISM_AT + mechanism_size(data, start, end)
+    return start + MECHANISM_AT < at < end - 4 and int.from_bytes(data[at : at + 4], "big") == end - at - 4
 
 
 class Place(Enum):
