@@ -12,7 +12,7 @@ import typer
 from dissect.errors import UsageError
 
 if TYPE_CHECKING:
-    from dissect.protocols.base import Protocol
+    from dissect.protocols.protocol import Protocol
 
 SHOWN, READ, WRITTEN, LIVE, LIMITS, OTHER = "What is shown", "What is read", "What is written", "Live capture", "Limits", "Other"
 

@@ -11,8 +11,8 @@ import msgspec
 
 from dissect.model import Chunk, Hole, Options, Verdict
 from dissect.protocols import PROTOCOLS
-from dissect.protocols.base import Protocol, SideView, View
 from dissect.protocols.effort import STEP, Effort
+from dissect.protocols.protocol import Protocol, SideView, View
 
 if TYPE_CHECKING:
     from dissect.tcp.conversations import Stretch

@@ -38,22 +38,10 @@ from dissect.model import (
 from dissect.pair import BEHIND, KEYS_COUNTED, Link, Pairer
 from dissect.protocols import PROTOCOLS
 from dissect.protocols.aligned import cut_aligned
-from dissect.protocols.base import (
-    END,
-    GAP,
-    LARGE,
-    NONE,
-    SENDERS,
-    Context,
-    Cut,
-    Dissector,
-    Emitted,
-    Range,
-    Tally,
-    count_gap,
-    records_of,
-    rfc3339,
-)
+from dissect.protocols.base import Dissector
+from dissect.protocols.flow import END, Range
+from dissect.protocols.protocol import Context, Tally
+from dissect.protocols.records import GAP, LARGE, NONE, SENDERS, Cut, Emitted, count_gap, records_of, rfc3339
 from dissect.tcp.conversations import CROWDED, IDLE, REUSED, Conversation, Conversations, Delivery, Detour, Stretch, until
 from dissect.tls.gate import Carried, Gate
 from dissect.tls.keys import KeyLog
@@ -353,9 +341,9 @@ class Inspector:
         if failed:
             gone = {id(dissector) for dissector in failed}
             rest = cuts[stop:]
-            cuts[stop:] = [cut for cut in rest if id(cut[14]) not in gone]
+            cuts[stop:] = [cut for cut in rest if id(cut.dissector) not in gone]
             for dissector in failed:
-                own = [cut for cut in rest if cut[14] is dissector]
+                own = [cut for cut in rest if cut.dissector is dissector]
                 dissector.drop(own)
                 dissector.count(-len(own))
                 (tracked,) = (one for one in self.conversations if one.dissector is dissector)

@@ -10,7 +10,8 @@ from typing import Any
 import msgspec
 
 from dissect.model import Exchange, Gap, Message, Pair
-from dissect.protocols.base import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, LARGE, NONE, Emitted, Tally, rfc3339
+from dissect.protocols.protocol import Tally
+from dissect.protocols.records import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, LARGE, NONE, Emitted, rfc3339
 
 Moment = tuple[int, int, int, int, str, int]
 """When it was certain how a request ended, and where the record of that stands: release, order, rank, position; time, as text and in ns."""

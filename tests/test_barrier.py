@@ -16,7 +16,8 @@ from dissect.inspector import Inspector
 from dissect.model import Exchange, Gap, Message
 from dissect.pair import Pairer
 from dissect.protocols import PROTOCOLS
-from dissect.protocols.base import Dissector, _Flow
+from dissect.protocols.base import Dissector
+from dissect.protocols.flow import Flow
 from dissect.protocols.iggy.dissector import IggyDissector
 from dissect.protocols.iggy.framing import Framing
 from dissect.protocols.mewbase.dissector import MewbaseDissector
@@ -373,7 +374,7 @@ def test_a_probe_ends_the_search_for_the_protocol(protocol: Any, monkeypatch: py
     assert result.of(found.conversation) == []
 
 
-@pytest.mark.parametrize("owner", [Detector, *DISSECTORS, Pairer, _Flow], ids=lambda owner: owner.__name__)
+@pytest.mark.parametrize("owner", [Detector, *DISSECTORS, Pairer, Flow], ids=lambda owner: owner.__name__)
 def test_what_a_conversation_begins_with(owner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[None] = []
     plant(monkeypatch, owner, "__init__", lambda *_: calls.append(None) is None and len(calls) == 1)
@@ -545,7 +546,7 @@ def test_no_text_of_an_exception_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.conversation in {report.conversation for report in result.reports}
     assert not any("hunter2" in report.text("x") for report in result.reports)
     assert b"hunter2" not in encode(result.rows)
-    assert all(" in dissect/protocols/base.py:" in report.what for report in result.reports)
+    assert all(" in dissect/protocols/records.py:" in report.what for report in result.reports)
 
 
 def test_reading_that_fails_ends_all_inputs_with_what_was_read(monkeypatch: pytest.MonkeyPatch) -> None:

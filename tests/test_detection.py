@@ -16,7 +16,7 @@ from dissect.detect import Detector
 from dissect.inspector import Inspector
 from dissect.model import Chunk, ConversationRow, Message, Options, Verdict
 from dissect.protocols import PROTOCOLS
-from dissect.protocols.base import Protocol, View
+from dissect.protocols.protocol import Protocol, View
 from tests.bench.hostile import MADE, MANY
 from tests.rewrite import Packet, capture, packets, random_ports, server_port, tcp_offset, with_ports
 

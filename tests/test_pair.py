@@ -8,7 +8,8 @@ import pytest
 
 from dissect.model import Exchange, Message
 from dissect.pair import EARLY_KEPT, STALE, UNSURE, Link, Pairer
-from dissect.protocols.base import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, END, GAP, NONE, Emitted
+from dissect.protocols.flow import END
+from dissect.protocols.records import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, NONE, Emitted
 
 
 class Talk:

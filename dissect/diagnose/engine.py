@@ -36,7 +36,7 @@ from dissect.diagnose.rules import (
 )
 from dissect.errors import Report, bug
 from dissect.model import Exchange, Finding, Gap, Message, Record, Severity
-from dissect.protocols.base import rfc3339
+from dissect.protocols.records import rfc3339
 
 PENDING = 16
 """So many refusals wait for what the client does next."""

@@ -16,8 +16,8 @@ from dissect.filter.literals import Misfit, Want
 from dissect.filter.names import ADDRESS, ENDPOINT, FIELDS, RECORDS, TIME, Key, Meaning, Names, Path, names_of, nearest
 from dissect.filter.values import Clients, Test, addresses, ports, present, some
 from dissect.model import Message, Options, Record
-from dissect.protocols.base import rfc3339
 from dissect.protocols.declared import INT, OBJECT, OTHER, WORDS
+from dissect.protocols.records import rfc3339
 
 TRUE, FALSE = "True", "False"
 

@@ -8,7 +8,7 @@ from typing import Any
 from dissect.latency.groups import BY, Group, Key, Latencies
 from dissect.latency.records import IntervalRow, LatencyRow, SlowRow, Times
 from dissect.latency.sketch import Sketch
-from dissect.protocols.base import rfc3339
+from dissect.protocols.records import rfc3339
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 

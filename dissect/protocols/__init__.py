@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dissect.protocols.base import Protocol
 from dissect.protocols.iggy.dissector import PROTOCOLS as IGGY
 from dissect.protocols.mewbase.dissector import PROTOCOLS as MEWBASE
+from dissect.protocols.protocol import Protocol
 from dissect.protocols.rabbitmq.dissector import PROTOCOLS as RABBITMQ
 from dissect.protocols.seastar.dissector import PROTOCOLS as SEASTAR
 

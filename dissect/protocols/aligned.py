@@ -11,7 +11,8 @@ from itertools import repeat
 
 import numpy as np
 
-from dissect.protocols.base import Cut, Dissector
+from dissect.protocols.base import Dissector
+from dissect.protocols.records import Cut, make_cut
 from dissect.tcp.conversations import Stretch
 
 
@@ -42,24 +43,27 @@ def cut_aligned(found: list[tuple[Dissector, list[Stretch]]]) -> tuple[list[Cut]
     dissectors = [dissector for dissector, own in found for _ in own]
     order, number, time = orders[row].tolist(), columns.number[place].tolist(), columns.time[place].tolist()
     cuts: list[Cut] = list(
-        zip(
-            order,
-            order,
-            ranks[which].tolist(),
-            position.tolist(),
-            sides[which].tolist(),
-            number,
-            number,
-            columns.file[place].tolist(),
-            time,
-            time,
-            repeat(columns.buffer),
-            start.tolist(),
-            stop.tolist(),
-            repeat(None),
-            map(dissectors.__getitem__, which.tolist()),
-            order,
-            strict=False,
+        map(
+            make_cut,
+            zip(
+                order,
+                order,
+                ranks[which].tolist(),
+                position.tolist(),
+                sides[which].tolist(),
+                number,
+                number,
+                columns.file[place].tolist(),
+                time,
+                time,
+                repeat(columns.buffer),
+                start.tolist(),
+                stop.tolist(),
+                repeat(None),
+                map(dissectors.__getitem__, which.tolist()),
+                order,
+                strict=False,
+            ),
         )
     )
     counts = np.bincount(owner[which], minlength=len(found)).tolist()

@@ -35,7 +35,7 @@ from dissect.layout import (
     rows,
     types,
 )
-from dissect.protocols.base import Protocol
+from dissect.protocols.protocol import Protocol
 
 NUMBERS = {one.name: one for one in vars(types).values() if isinstance(one, Number)}
 

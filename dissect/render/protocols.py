@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from textwrap import wrap
 
 from dissect.layout import rows
-from dissect.protocols.base import Protocol
+from dissect.protocols.protocol import Protocol
 from dissect.render.terminal import PLAIN, Palette, cut, pad, width
 
 TEXT_WIDTH = 100

@@ -36,7 +36,7 @@ from dissect.capture.odd import OddPackets
 from dissect.errors import CaptureError, ForeignState, Report
 from dissect.inspector import PLACE, Inspector, Tracked
 from dissect.model import ConversationRow, Message, Options, Record, SegmentBatch
-from dissect.protocols.base import Emitted
+from dissect.protocols.records import Emitted
 from dissect.spark import places, state
 from dissect.spark.keys import UNUSED, flow_ids
 from dissect.spark.rows import (

@@ -39,8 +39,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dissect.protocols import PROTOCOLS
-from dissect.protocols.base import Protocol
 from dissect.protocols.declared import BOOL, FLOAT, INT, LIST, OBJECT, OTHER, WORDS, Found, declared
+from dissect.protocols.protocol import Protocol
 
 NULL = type(None)
 WHOLE_CLASSES = frozenset((int, NULL))

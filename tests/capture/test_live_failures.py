@@ -163,7 +163,7 @@ def test_peers_on_the_loopback_interface(tmp_path: Path) -> None:
     }
     told = [line for line in err.splitlines() if "internal error: " in line]
     assert len(told) == 1
-    assert "ZeroDivisionError in dissect/protocols/base.py:" in told[0]
+    assert "ZeroDivisionError in dissect/protocols/records.py:" in told[0]
     assert f" of lo, conversation 0 {made[0]['src']} > {made[0]['dst']} iggy: " in told[0]
     assert "1 internal error" in err.splitlines()[-1]
 

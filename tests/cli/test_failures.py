@@ -278,7 +278,7 @@ def test_a_view_that_takes_nothing_loses_all_and_ends(monkeypatch: pytest.Monkey
 
 def test_a_row_that_cannot_be_shown_is_left_out(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     _, whole, _ = shown(capsys, "conversations", SOME)
-    plant(monkeypatch, dissect.render.conversations, "_facts", lambda row: row.number == 2)
+    plant(monkeypatch, dissect.render.conversations, "_sides", lambda row: row.number == 2)
     code, out, err = shown(capsys, "conversations", SOME)
     assert (code, len(err)) == (5, 2)
     lines = whole.splitlines()
@@ -308,7 +308,7 @@ def test_a_terminal_is_told_too(tmp_path: Path) -> None:
     )
     code, text = on_terminal([str(SOME)], 120, {"PYTHONPATH": str(tmp_path), BARRIER: ""})
     assert code == 5
-    assert "streamdump: internal error: ZeroDivisionError in dissect/protocols/base.py:" in text
+    assert "streamdump: internal error: ZeroDivisionError in dissect/protocols/records.py:" in text
     assert "Traceback" not in text
     code, text = on_terminal([str(SOME)], 120, {"PYTHONPATH": str(tmp_path), BARRIER: "off"})
     assert "Traceback" in text

@@ -18,7 +18,10 @@ from dissect.capture.files import open_capture
 from dissect.inspector import Inspector
 from dissect.model import Chunk, Gap, Hole, Message, Options, Verdict
 from dissect.protocols import PROTOCOLS
-from dissect.protocols.base import END, Context, Dissector, Emitted, Protocol
+from dissect.protocols.base import Dissector
+from dissect.protocols.flow import END
+from dissect.protocols.protocol import Context, Protocol
+from dissect.protocols.records import Emitted
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 

@@ -8,7 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dissect.model import Chunk, Gap, Hole, Message, Options, Record, Verdict
-from dissect.protocols.base import END, NONE, Context, Damage, Dissector, Emitted
+from dissect.protocols.base import Dissector
+from dissect.protocols.flow import END
+from dissect.protocols.protocol import Context
+from dissect.protocols.records import NONE, Damage, Emitted
 
 
 class Toy(Dissector):

@@ -18,7 +18,7 @@ from xxhash import xxh3_64_intdigest
 from dissect.capture.files import open_capture
 from dissect.inspector import Inspector
 from dissect.model import Chunk, ConversationRow, Gap, Hole, Message, Options, Record, Verdict
-from dissect.protocols.base import ANSWER, ASK, END, NONE, Context, Emitted, SideView, View
+from dissect.protocols.flow import END
 from dissect.protocols.iggy import turns
 from dissect.protocols.iggy.dissector import PROTOCOLS, IggyDissector
 from dissect.protocols.iggy.features import CLASSIC, LAYOUTS, LONG
@@ -27,6 +27,8 @@ from dissect.protocols.iggy.probe import probe
 from dissect.protocols.iggy.statuses import ambiguous, statuses
 from dissect.protocols.iggy.telling import relate, says
 from dissect.protocols.iggy.waiting import Waiting
+from dissect.protocols.protocol import Context, SideView, View
+from dissect.protocols.records import ANSWER, ASK, NONE, Emitted
 from tests.rewrite import Packet, capture, packets, random_ports, with_ports
 
 CLIENT, SERVER = 0, 1

@@ -16,10 +16,12 @@ from dissect.capture.files import open_capture
 from dissect.inspector import Inspector
 from dissect.model import Chunk, Exchange, Gap, Hole, Message, Options, Verdict
 from dissect.pair import Link, Pairer
-from dissect.protocols.base import END, Context, Emitted, SideView, View
+from dissect.protocols.flow import END
 from dissect.protocols.mewbase.detect import probe
 from dissect.protocols.mewbase.dissector import CUT, MIDDLE, PROTOCOLS, REST_NOTE, MewbaseDissector, says, unanswered
 from dissect.protocols.mewbase.layouts import FRAMES
+from dissect.protocols.protocol import Context, SideView, View
+from dissect.protocols.records import Emitted
 
 CAPTURES = Path(__file__).parents[2] / "captures" / "golden" / "mewbase"
 

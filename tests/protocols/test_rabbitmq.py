@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 import dissect
 from dissect.layout import Layout
 from dissect.model import Chunk, Gap, Hole, Message, Options, Verdict
-from dissect.protocols.base import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, END, NONE, Context, Damage, SideView, View
+from dissect.protocols.flow import END
+from dissect.protocols.protocol import Context, SideView, View
 from dissect.protocols.rabbitmq import chunk as chunks
 from dissect.protocols.rabbitmq import compression, layouts, layouts_draft
 from dissect.protocols.rabbitmq import says as words
@@ -36,6 +37,7 @@ from dissect.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE
 from dissect.protocols.rabbitmq.parts import PARTS
 from dissect.protocols.rabbitmq.probe import probe_current, probe_draft
 from dissect.protocols.rabbitmq.says import says
+from dissect.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Damage
 from tests.layout_properties import check_agreement, check_tiles, check_truncations
 from tests.protocols.rabbitmq_frames import FRAMES, Frame
 

@@ -20,7 +20,9 @@ from dissect.capture.files import open_capture
 from dissect.errors import CaptureError, UsageError
 from dissect.inspector import Inspector
 from dissect.model import Chunk, ConversationRow, Exchange, Gap, Hole, Message, Options, Record, Verdict
-from dissect.protocols.base import END, Context, Emitted, SideView, View
+from dissect.protocols.flow import END
+from dissect.protocols.protocol import Context, SideView, View
+from dissect.protocols.records import Emitted
 from dissect.protocols.seastar import telling
 from dissect.protocols.seastar.compression import CHUNK, Unpackable, chunks, unpack, unpack_head
 from dissect.protocols.seastar.dissector import PROTOCOLS, SeastarDissector

@@ -18,7 +18,9 @@ from dissect.capture.files import open_capture
 from dissect.inspector import Inspector
 from dissect.model import Chunk, Limited, Message, Options, Verdict
 from dissect.protocols import PROTOCOLS
-from dissect.protocols.base import END, Context, Dissector
+from dissect.protocols.base import Dissector
+from dissect.protocols.flow import END
+from dissect.protocols.protocol import Context
 from dissect.protocols.rabbitmq.language import is_sound
 from dissect.spark import state
 from tests.capture.frames import ACK, START_NS, SYN, Packet, ethernet, ip4, pcap, tcp

@@ -39,7 +39,8 @@ from dissect.layout import (
 )
 from dissect.model import Message, Options
 from dissect.protocols import PROTOCOLS
-from dissect.protocols.base import Dissector, Protocol
+from dissect.protocols.base import Dissector
+from dissect.protocols.protocol import Protocol
 from dissect.spark import tables, typed, write
 from dissect.spark.flows import Linked
 from dissect.spark.places import folder as place

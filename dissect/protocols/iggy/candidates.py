@@ -15,7 +15,6 @@ import msgspec
 
 from dissect.layout import Style
 from dissect.layout.values import UNREADABLE
-from dissect.protocols.base import Context, Cut, Damage
 from dissect.protocols.iggy import frames
 from dissect.protocols.iggy.checks import Check, checks
 from dissect.protocols.iggy.commands import LISTED, NON_REPLICATED, OPERATIONS, REGISTER
@@ -23,6 +22,8 @@ from dissect.protocols.iggy.features import CLASSIC, FRAMINGS, LAYOUTS, LONG, hi
 from dissect.protocols.iggy.finding import clean, long_header
 from dissect.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32, Table
 from dissect.protocols.iggy.hiding import may_be_token, may_hold_text, may_hold_token
+from dissect.protocols.protocol import Context
+from dissect.protocols.records import Cut, Damage
 
 WEIGHED, WEIGHED_SIZE = 256, 64
 """So many answers of so many bytes at most are remembered as telling nothing (idle consumers get the same one again and again)."""
@@ -284,8 +285,8 @@ class Candidates:
 
     def differs(self, cut: Cut, given: Given) -> bool:
         """Whether the layouts that are left read this frame differently."""
-        tables = self.by_table(cut[4], cut[10], cut[11], cut[12], given)
-        told = [reading_of(table, cut[10], cut[11], cut[12], cut[13]).told for table in tables] if len(tables) > 1 else []
+        tables = self.by_table(cut.side, cut.data, cut.start, cut.end, given)
+        told = [reading_of(table, cut.data, cut.start, cut.end, cut.damage).told for table in tables] if len(tables) > 1 else []
         return any(one != told[0] for one in told[1:])
 
     def narrow(self, cut: Cut, given: Given, tables: dict[Table, list[str]], readings: dict[Table, Reading]) -> bool:
@@ -304,9 +305,9 @@ class Candidates:
         self.asks.clear()
         self.answers.clear()
         self.settled = len(candidates) == 1
-        who = "client" if cut[4] == self.client else "server"
+        who = "client" if cut.side == self.client else "server"
         if len(self.deciding) < DECIDING_KEPT:
-            self.deciding.append(f"{frames.name_of(given.code)} ({who}, position {cut[3]}): {', '.join(candidates)}")
+            self.deciding.append(f"{frames.name_of(given.code)} ({who}, position {cut.position}): {', '.join(candidates)}")
         self.tell()
         return True
 

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 from dissect.layout.values import UNREADABLE
 from dissect.layout.walk import Walked
 from dissect.model import Fault
-from dissect.protocols.base import ANSWER, ASK, END, NONE, Context, Damage, Decoded, Protocol
+from dissect.protocols.flow import END
 from dissect.protocols.iggy import frames
 from dissect.protocols.iggy.behaviour import BEHAVIOUR
 from dissect.protocols.iggy.bodies import ADDED, PARTS
@@ -29,6 +29,8 @@ from dissect.protocols.iggy.statuses import ambiguous
 from dissect.protocols.iggy.telling import TEXT, relate, says, streams
 from dissect.protocols.iggy.turns import Turns
 from dissect.protocols.iggy.waiting import SHAKEN
+from dissect.protocols.protocol import Context, Protocol
+from dissect.protocols.records import ANSWER, ASK, NONE, Damage, Decoded
 
 LOGINS = frozenset((38, 40, 44, 45, OLD_LOGIN_CODE))
 """Commands that let a client in."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from dissect.protocols.base import SEARCH_WINDOW, WAIT, Context, Dissector
+from dissect.protocols.base import Dissector
 from dissect.protocols.effort import STEP, Effort
+from dissect.protocols.framing import SEARCH_WINDOW, WAIT
 from dissect.protocols.iggy.candidates import Candidates
 from dissect.protocols.iggy.commands import BY_CODE
 from dissect.protocols.iggy.features import CLASSIC
 from dissect.protocols.iggy.finding import LONG_TOLD, find_long, find_request, may_be_long, responses_to
 from dissect.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32
+from dissect.protocols.protocol import Context
 
 PORTS = (8090,)
 

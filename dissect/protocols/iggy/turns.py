@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections import deque
 
 from dissect.errors import Failure, bug
-from dissect.protocols.base import END, Context, Cut, Emitted, Mark, Range, is_broken, range_of
+from dissect.protocols.flow import END, Mark, Range
 from dissect.protocols.iggy import frames
 from dissect.protocols.iggy.candidates import WEIGHED_SIZE, Given, reading_of
 from dissect.protocols.iggy.frames import HEADER
 from dissect.protocols.iggy.framing import Framing
 from dissect.protocols.iggy.waiting import BELIEVED, UNSURE, Waiting
+from dissect.protocols.protocol import Context
+from dissect.protocols.records import Cut, Emitted, is_broken, range_of
 
 HELD_FRAMES, HELD_BYTES = 256, 1 << 20
 """So much of a conversation waits for its layout; then it is decoded with the likeliest one, and says so."""
@@ -68,7 +70,7 @@ class Turns(Framing):
                     if stop > at:
                         if self.waiting.unsure:
                             self.hasty = False
-                            self.waiting.hear(max(cut[1] for cut in cuts[at:stop]))
+                            self.waiting.hear(max(cut.order for cut in cuts[at:stop]))
                         made += super().emit(cuts[at:stop] if stop - at < count else cuts)
                         at = stop
                         continue
@@ -83,9 +85,9 @@ class Turns(Framing):
                 self._emit_one(cut)
         except Exception as error:
             cut = cuts[at - 1]
-            self.failure = self.failure or Failure(bug(error), cut[0], cut[6], cut[7])
+            self.failure = self.failure or Failure(bug(error), cut.release, cut.number, cut.file)
             if self.at is cut:
-                self._save(cut[0])
+                self._save(cut.release)
         if self.failure is not None:
             self.drop(cuts[at:])
         return made
@@ -95,7 +97,7 @@ class Turns(Framing):
         self.made += super().emit([cut])
         if self.failure is not None:
             raise Failed
-        self.pending.pop((cut[4], cut[3]), None)
+        self.pending.pop((cut.side, cut.position), None)
 
     def _save(self, release: int) -> None:
         """Make records of the frames that wait, which all came before the one that failed."""
@@ -121,7 +123,7 @@ class Turns(Framing):
         return emitted
 
     def _emit_one(self, cut: Cut) -> None:
-        side, data, start, end = cut[4], cut[10], cut[11], cut[12]
+        side, data, start, end = cut.side, cut.data, cut.start, cut.end
         self.at = cut
         if side != self.client:
             if self.doubted or self._doubts(cut):
@@ -129,82 +131,82 @@ class Turns(Framing):
             else:
                 self._emit_answer(cut)
             return
-        if data is None and cut[13][1]:
+        if data is None and cut.damage[1]:
             self._put(cut)
             return
         self.hasty = False
         if data is None:
             # answers that wait for their requests go on waiting: those behind the hole come now
-            self.waiting.lose_asks(cut[1])
-            self._stop_doubting(cut[0], cut[1])
+            self.waiting.lose_asks(cut.order)
+            self._stop_doubting(cut.release, cut.order)
             self._put(cut)
             return
         self.layouts.hear_framing(side)
-        self._stop_doubting(cut[0], cut[1])
-        while self.waiting.unsure and self.early and self.early[0][1] < cut[1]:
-            self._place_early(cut[0])
+        self._stop_doubting(cut.release, cut.order)
+        while self.waiting.unsure and self.early and self.early[0].order < cut.order:
+            self._place_early(cut.release)
         self.at = cut
-        self._place(cut, self.waiting.ask(data, start, end, cut[1], cut[13]))
-        self.waiting.hear(cut[1])
-        self._stop_doubting(cut[0])
+        self._place(cut, self.waiting.ask(data, start, end, cut.order, cut.damage))
+        self.waiting.hear(cut.order)
+        self._stop_doubting(cut.release)
         # after a loss they go on waiting until every request that was sent before them is here
         while self.early and self.waiting.open and not self.waiting.unsure:
-            self._place_early(cut[0])
+            self._place_early(cut.release)
 
     def _emit_answer(self, cut: Cut) -> None:
-        side, data, start, end = cut[4], cut[10], cut[11], cut[12]
+        side, data, start, end = cut.side, cut.data, cut.start, cut.end
         self.at = cut
         if self.hasty:
             # one that is missing may follow any of the requests seen so far
-            self.waiting.lose_asks(cut[1])
+            self.waiting.lose_asks(cut.order)
         if data is None:
-            if cut[13][1]:
+            if cut.damage[1]:
                 self._put(cut)
                 return
-            self._give_up_early(cut[0])
-            certain = self.waiting.lose_answers(start, cut[1], self.layouts.long[side])
+            self._give_up_early(cut.release)
+            certain = self.waiting.lose_answers(start, cut.order, self.layouts.long[side])
             self._put(cut)
             if certain:
                 self.waiting.regain()
             return
         self.layouts.hear_framing(side)
         if self.early and self.waiting.unsure:
-            self._give_up_early(cut[0])
+            self._give_up_early(cut.release)
             self._emit_answer(cut)
             return
         if not self.waiting.open and self.patient and not self.waiting.unsure and self.waiting.expects(data, start, end):
-            self.early.append((*cut[:10], data[start:end], 0, end - start, *cut[13:]))
+            self.early.append(cut.alone())
             if len(self.early) > EARLY_FRAMES:
                 self.patient = False
-                self._give_up_early(cut[0])
+                self._give_up_early(cut.release)
             return
-        self._place(cut, self.waiting.answer(data, start, end, cut[1], cut[13]))
+        self._place(cut, self.waiting.answer(data, start, end, cut.order, cut.damage))
 
     def _doubts(self, cut: Cut) -> bool:
-        return not self.hasty and self.waiting.doubts(cut[1])
+        return not self.hasty and self.waiting.doubts(cut.order)
 
     def _doubt(self, cut: Cut) -> None:
         """Let what the server sent wait for the next bytes of the client."""
-        data, start, end = cut[10], cut[11], cut[12]
+        data, start, end = cut.data, cut.start, cut.end
         if data is not None:
-            cut = (*cut[:10], data[start:end], 0, end - start, *cut[13:])
+            cut = cut.alone()
             self.doubted_bytes += end - start
         self.doubted.append(cut)
         self.hasty = len(self.doubted) > EARLY_FRAMES or self.doubted_bytes > HELD_BYTES
         if self.hasty:
-            self._stop_doubting(cut[0])
+            self._stop_doubting(cut.release)
 
     def _stop_doubting(self, release: int, before: int = 0) -> None:
         """Go on with what waited for bytes of the client: with what came `before` a packet, or with what there is no doubt about."""
-        while self.doubted and (self.doubted[0][1] < before if before else not self._doubts(self.doubted[0])):
+        while self.doubted and (self.doubted[0].order < before if before else not self._doubts(self.doubted[0])):
             cut = self.doubted.popleft()
-            self.doubted_bytes -= cut[12] if cut[10] is not None else 0
-            self._emit_answer((max(cut[0], release), *cut[1:]))
+            self.doubted_bytes -= cut.end if cut.data is not None else 0
+            self._emit_answer(cut.later(release))
 
     def _place_early(self, release: int) -> None:
         """Place the first of the responses that came before their requests."""
         early = self.at = self.early.pop(0)
-        self._place((max(early[0], release), *early[1:]), self.waiting.answer(early[10], early[11], early[12], early[1], early[13]))
+        self._place(early.later(release), self.waiting.answer(early.data, early.start, early.end, early.order, early.damage))
 
     def _give_up_early(self, release: int) -> None:
         """Responses whose request does not come."""
@@ -222,30 +224,30 @@ class Turns(Framing):
     def _place(self, cut: Cut, given: Given) -> None:
         """Emit one frame, or hold it until its layout is known; with it all that waited for what it tells."""
         differ = False
-        data, start, end = cut[10], cut[11], cut[12]
-        if not self.layouts.settled and self.layouts.long[cut[4]] and cut[13] is None:
-            possible = frames.header_layouts(data, start, end, cut[4] == self.client)
+        data, start, end = cut.data, cut.start, cut.end
+        if not self.layouts.settled and self.layouts.long[cut.side] and cut.damage is None:
+            possible = frames.header_layouts(data, start, end, cut.side == self.client)
             if self.layouts.keep(cut, given, tuple(layout for layout in self.layouts.candidates if layout in possible)):
-                self._release(cut[0])
+                self._release(cut.release)
                 self.at = cut
         if not self.layouts.settled:
-            tables = self.layouts.by_table(cut[4], data, start, end, given)
+            tables = self.layouts.by_table(cut.side, data, start, end, given)
             if len(tables) > 1:
-                readings = {table: reading_of(table, data, start, end, cut[13]) for table in tables}
-                if cut[13] is None and not self._misleads(cut, given) and self.layouts.narrow(cut, given, tables, readings):
-                    self._release(cut[0])
+                readings = {table: reading_of(table, data, start, end, cut.damage) for table in tables}
+                if cut.damage is None and not self._misleads(cut, given) and self.layouts.narrow(cut, given, tables, readings):
+                    self._release(cut.release)
                     self.at = cut
                 kept = [reading.told for table, reading in readings.items() if tables[table][0] in self.layouts.candidates]
                 differ = any(told != kept[0] for told in kept[1:])
-                if not differ and cut[4] != self.client and cut[13] is None and end - start <= WEIGHED_SIZE:
+                if not differ and cut.side != self.client and cut.damage is None and end - start <= WEIGHED_SIZE:
                     self.layouts.remember(given.code, data[start:end])
             if not self.assumed and (differ or self._asked_by_held(given)):
-                self.held.append(((*cut[:10], data[start:end], 0, end - start, *cut[13:]), given))
+                self.held.append((cut.alone(), given))
                 self.held_bytes += end - start
                 if len(self.held) > HELD_FRAMES or self.held_bytes > HELD_BYTES:
                     self.assumed = True
                     self.facts["undecided"] = "more frames waited for the layout than are kept"
-                    self._release(cut[0])
+                    self._release(cut.release)
                 return
         self.given, self.differ = given, differ
         self._put(cut)
@@ -258,10 +260,10 @@ class Turns(Framing):
             differ = not self.layouts.settled and self.layouts.differs(cut, given)
             if not self.assumed and (differ or self._asked_by_held(given)):
                 self.held.append((cut, given))
-                self.held_bytes += cut[12]
+                self.held_bytes += cut.end
                 continue
             self.given, self.differ = given, differ
-            self._put((max(cut[0], release), *cut[1:]))
+            self._put(cut.later(release))
 
     def _asked_by_held(self, given: Given) -> bool:
         """Whether the request that this answers is held."""
@@ -272,9 +274,9 @@ class Turns(Framing):
 
         What answers another request tells a wrong layout, and an answer without a body fits nearly anything.
         """
-        if cut[4] == self.client:
+        if cut.side == self.client:
             return False
-        bare = cut[12] - cut[11] <= (HEADER if self.layouts.long[cut[4]] else 8)
+        bare = cut.end - cut.start <= (HEADER if self.layouts.long[cut.side] else 8)
         return self.layouts.mismatch or UNSURE in given.notes or (self.waiting.trust == BELIEVED and bare)
 
     def _plain_until(self, cuts: list[Cut], at: int) -> int:

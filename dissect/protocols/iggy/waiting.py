@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
-from dissect.protocols.base import Cut, Damage
 from dissect.protocols.iggy import frames
 from dissect.protocols.iggy.candidates import TEXT_LAYOUTS, WEIGHED_SIZE, Candidates, Given, fits
 from dissect.protocols.iggy.commands import NON_REPLICATED, OPERATIONS, REGISTER
 from dissect.protocols.iggy.frames import EVICTION, HEADER, OLD_LOGIN_CODE, OLD_LOGOUT_CODE, REPLY, REQUEST, U32, Table
+from dissect.protocols.records import Cut, Damage
 
 SURE, BELIEVED, SHAKEN = "sure", "believed", "shaken"
 """How far the order of frames tells who answers whom: it does; it seems to, as the client keeps one request in flight, which the next
@@ -170,21 +170,21 @@ class Waiting:
         oldest = opened[0][0] if opened else last + 1
         for index in range(at, len(cuts)):
             cut = cuts[index]
-            data = cut[10]
+            data = cut.data
             if data is None:
                 return index
-            if long and data[cut[11] + 60 : cut[11] + 61] != (_ASKS if cut[4] == client else _ANSWERS):
+            if long and data[cut.start + 60 : cut.start + 61] != (_ASKS if cut.side == client else _ANSWERS):
                 return index
-            if cut[4] == client:
-                if cut[1] < self.unmatched:
+            if cut.side == client:
+                if cut.order < self.unmatched:
                     return index
                 last += 1
-                orders[last] = cut[1]
+                orders[last] = cut.order
             elif unsure:
                 return index
             elif oldest <= last:
                 if oldest < last and not self.pipelined:
-                    self.pipelined = orders[oldest + 1] < cut[1]
+                    self.pipelined = orders[oldest + 1] < cut.order
                 oldest += 1
             else:
                 return index
@@ -207,13 +207,13 @@ class Waiting:
         waiting: Iterator[Any] = chain(self.open, asked)
         for index in range(at, len(cuts)):
             cut = cuts[index]
-            asks, data, start, end = cut[4] == client, cut[10], cut[11], cut[12]
-            if data is None or cut[13] is not None:
+            asks, data, start, end = cut.side == client, cut.data, cut.start, cut.end
+            if data is None or cut.damage is not None:
                 return index
             if long and (end - start < HEADER or not candidates.issubset(frames.header_layouts(data, start, end, asks))):
                 return index
             if asks:
-                if cut[1] < self.unmatched or (long and data[start + 60] != REQUEST):
+                if cut.order < self.unmatched or (long and data[start + 60] != REQUEST):
                     return index
                 operation: int | None = data[start + 176] if long else None
                 if operation is None or operation == NON_REPLICATED:
@@ -223,7 +223,7 @@ class Waiting:
                 if layouts.quick_of(key, True) is None:
                     return index
                 last += 1
-                orders[last] = cut[1]
+                orders[last] = cut.order
                 asked.append((last, code, operation))
                 continue
             if unsure:
@@ -238,7 +238,7 @@ class Waiting:
             if layouts.quick_of(code, False) is None and (end - start > WEIGHED_SIZE or (code, data[start:end]) not in layouts.weighed):
                 return index
             if number < last and not self.pipelined:
-                self.pipelined = orders[number + 1] < cut[1]
+                self.pipelined = orders[number + 1] < cut.order
         return len(cuts)
 
     def forget(self) -> None:

@@ -8,10 +8,10 @@ from typing import Final
 
 from dissect.bson import UNREADABLE, read
 from dissect.model import Verdict
-from dissect.protocols.base import View
 from dissect.protocols.effort import STEP
 from dissect.protocols.mewbase.framing import FRAME, HEADS, LONGEST_HEAD, NO, ODD_LIMIT, READ, SHORTEST, TYPE, YES, candidate
 from dissect.protocols.mewbase.layouts import BY_NAME, CLIENT
+from dissect.protocols.protocol import View
 
 SCANNED: Final = 1 << 18
 """Bytes of a conversation without its beginning that are searched for a frame."""

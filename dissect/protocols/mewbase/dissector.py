@@ -12,7 +12,7 @@ from dissect.allowance import Values
 from dissect.bson import ELEMENT, UNREADABLE, Special, Walked, read, walk
 from dissect.layout.values import RENDER, redacted
 from dissect.model import Fault, Limited, Message, Span
-from dissect.protocols.base import ANSWER, ANSWER_PART, ASK, NONE, Context, Damage, Dissector, Protocol
+from dissect.protocols.base import Dissector
 from dissect.protocols.mewbase.behaviour import BEHAVIOUR
 from dissect.protocols.mewbase.detect import probe
 from dissect.protocols.mewbase.framing import (
@@ -44,6 +44,8 @@ from dissect.protocols.mewbase.layouts import (
     shown_in_connect,
 )
 from dissect.protocols.mewbase.private import PRIVATE
+from dissect.protocols.protocol import Context, Protocol
+from dissect.protocols.records import ANSWER, ANSWER_PART, ASK, NONE, Damage
 
 _INT32 = Struct("<i").unpack_from
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from dissect.bson import ELEMENT, TYPES, UNREADABLE, read, walk
 from dissect.model import VALUES
-from dissect.protocols.base import SEARCH_WINDOW
+from dissect.protocols.framing import SEARCH_WINDOW
 from dissect.protocols.mewbase.layouts import FRAMES, FrameTable
 
 TYPE: Final = b"\x02type\x00"

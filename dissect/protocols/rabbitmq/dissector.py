@@ -21,20 +21,8 @@ from dissect.layout import Layout, Style, decoder, fault_of, walk
 from dissect.layout.types import Field
 from dissect.layout.values import RENDER, redacted
 from dissect.model import Fault, Limited, Span
-from dissect.protocols.base import (
-    ANSWER,
-    ANSWER_MANY,
-    ASK,
-    ASK_MANY,
-    ASK_MAYBE,
-    NONE,
-    Context,
-    Damage,
-    Dissector,
-    Handler,
-    Handlers,
-    Protocol,
-)
+from dissect.protocols.base import Dissector
+from dissect.protocols.protocol import Context, Protocol
 from dissect.protocols.rabbitmq import guard, layouts, layouts_draft
 from dissect.protocols.rabbitmq.amqp import read as read_amqp
 from dissect.protocols.rabbitmq.behaviour import BEHAVIOUR
@@ -46,6 +34,7 @@ from dissect.protocols.rabbitmq.private import PRIVATE
 from dissect.protocols.rabbitmq.probe import probe_current, probe_draft
 from dissect.protocols.rabbitmq.says import ALARMS, says
 from dissect.protocols.rabbitmq.streams import Streams
+from dissect.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Damage, Handler, Handlers
 
 UNKNOWN_LIMIT = 1 << 20
 """A frame of a command that is not known is believed up to this size (the default frame_max)."""

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from dissect.layout import UNREADABLE, Layout, Style, decoder, walk
 from dissect.model import Verdict
-from dissect.protocols.base import SideView, View
 from dissect.protocols.effort import STEP, Effort
+from dissect.protocols.protocol import SideView, View
 from dissect.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, READ, SCANNED, Language
 
 FRAMES = 24

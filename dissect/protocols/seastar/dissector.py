@@ -16,24 +16,12 @@ from dissect.layout import Style, walk
 from dissect.layout.values import RENDER, lossy
 from dissect.layout.walk import NOTES_KEPT
 from dissect.model import Chunk, Fault, Hole, Span
-from dissect.protocols.base import (
-    ANSWER,
-    ASK,
-    ASK_MAYBE,
-    NEVER,
-    NONE,
-    SEARCH,
-    WAIT,
-    Context,
-    Damage,
-    Decoded,
-    Dissector,
-    Emitted,
-    Mark,
-    Protocol,
-    straighten,
-)
+from dissect.protocols.base import Dissector
 from dissect.protocols.effort import STEP
+from dissect.protocols.flow import NEVER, Mark
+from dissect.protocols.framing import SEARCH, WAIT
+from dissect.protocols.protocol import Context, Protocol
+from dissect.protocols.records import ANSWER, ASK, ASK_MAYBE, NONE, Damage, Decoded, Emitted, straighten
 from dissect.protocols.seastar import compression, layouts
 from dissect.protocols.seastar.behaviour import BEHAVIOUR
 from dissect.protocols.seastar.compression import Unpackable

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dissect.model import Verdict
-from dissect.protocols.base import View
+from dissect.protocols.protocol import View
 from dissect.protocols.seastar.framing import (
     FAR,
     GREETING,

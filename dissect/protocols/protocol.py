@@ -1,0 +1,138 @@
+"""What a protocol declares, and what its probe and its dissector are given."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from dissect.model import ConversationRow, Message, Options, Verdict
+from dissect.protocols.behaviour import Behaviour
+from dissect.protocols.effort import Effort
+from dissect.protocols.private import Private
+
+if TYPE_CHECKING:
+    from dissect.protocols.base import Dissector
+
+
+class Tally(msgspec.Struct):
+    """How many messages and gaps were made, how many of them are gaps, the bytes that these lack, the messages with a fault, the
+    requests that ended without a response, and those that were refused."""
+
+    records: int = 0
+    gaps: int = 0
+    gap_bytes: int = 0
+    faults: int = 0
+    unanswered: int = 0
+    refused: int = 0
+
+    @property
+    def messages(self) -> int:
+        return self.records - self.gaps
+
+
+class Context(msgspec.Struct):
+    """The conversation a dissector works for. `client` is the side (0 or 1) that is the client, None if unknown.
+
+    `syn`: the beginning of the conversation was captured, so both byte streams start at their true first byte. `total` counts over
+    all conversations.
+    """
+
+    conversation: int
+    endpoints: tuple[str, str]
+    ports: tuple[int, int]
+    client: int | None
+    syn: bool
+    verdict: Verdict
+    options: Options
+    total: Tally = msgspec.field(default_factory=Tally)
+
+
+class SideView(msgspec.Struct):
+    """One side's bytes so far, for detection: contiguous `runs` of (position, bytes).
+
+    `from_start`: position 0 is the true first byte. `segments`: offsets in the first run where segments start.
+    """
+
+    runs: list[tuple[int, bytes]]
+    from_start: bool
+    segments: list[int]
+
+    @property
+    def end(self) -> int:
+        """The position behind the last byte; 0 where there is none."""
+        return self.runs[-1][0] + len(self.runs[-1][1]) if self.runs else 0
+
+
+class View(msgspec.Struct):
+    """A conversation as detection sees it; `final` when no more bytes will come.
+
+    `effort` bounds what a probe may do, and `known` holds what it found out that no further byte will change, under names of its own.
+    `hinges`: what is found would perhaps be another thing if `final` were, so that it is to be looked for again.
+    """
+
+    sides: tuple[SideView, SideView]
+    ports: tuple[int, int]
+    syn: bool
+    final: bool
+    effort: Effort = msgspec.field(default_factory=Effort)
+    known: dict[Any, Any] = msgspec.field(default_factory=dict)
+    hinges: bool = False
+
+    def ends(self) -> bool:
+        """Whether no more bytes will come; asked only where that makes a difference."""
+        self.hinges = True
+        return self.final
+
+
+class Protocol(msgspec.Struct, frozen=True):
+    """One entry of PROTOCOLS: a protocol name with its probe, its dissector and its tables."""
+
+    name: str
+    title: str
+    ports: tuple[int, ...]
+    dissector: type[Dissector]
+    probe: Callable[[View], Verdict | None]
+    says: Callable[[Message], str]
+    tables: tuple[Any, ...] | Callable[[], tuple[Any, ...]] = ()
+    """Its layouts and other tables, for documentation and the names of fields; or what makes them once they are asked for."""
+    text: str = ""
+    """Paragraphs for `streamdump protocols NAME` that no table holds."""
+    added: tuple[tuple[str, str, str], ...] = ()
+    """Fields that no table holds, as rows of one: path, type, note. Most are put beside those that are on the wire."""
+    labelled: Callable[[Options], Mapping[str, Iterable[str]]] | None = None
+    """By field, the labels that options bring."""
+    alarms: Mapping[str, Callable[[Message], bool]] = {}
+    """By name: whether such a message is a cause of trouble, though it is no request that was refused."""
+    paired: Callable[[Message, Message], list[str]] | None = None
+    """Notes for a response that only its request lets one say (a deadline that had passed)."""
+    unanswered: Callable[[Message, int], str | None] | None = None
+    """Why a request has no response at a time (ns), where its own fields say so (a deadline that had passed)."""
+    relate: Callable[[list[ConversationRow]], None] | None = None
+    """Adds to the rows of this protocol what its conversations tell about each other."""
+    hint: Callable[[list[ConversationRow], Options], str | None] | None = None
+    """What a user could do to see more of this protocol's conversations, for the closing line."""
+    login: re.Pattern[bytes] | None = None
+    """Finds a login in the bytes of a client."""
+    forced: tuple[str, ...] = ()
+    """Layout names that `-d tcp.port==N,protocol:LAYOUT` takes."""
+    behaviour: Behaviour | None = None
+    """What of its messages is behaviour, and what is chance."""
+    private: Private | None = None
+    """What of its messages is nobody else's business."""
+    teller: Callable[[], Callable[[Message], str]] | None = None
+    """Makes a `says` for a view that shows the messages of a run in their order: it may remember what it was told."""
+
+    @property
+    def layouts(self) -> tuple[Any, ...]:
+        tables = self.tables
+        return tables() if callable(tables) else tables
+
+    streams: Callable[[], Callable[[Message], str | None]] | None = None
+    """Makes what tells the stream, or whatever messages go to, that a request speaks of; it is asked about each request as it ends."""
+    verb: Callable[[Message], str | None] | None = None
+    """What a request asks for, where its name does not say so."""
+    worked: Callable[[Message], int | None] | None = None
+    """The nanoseconds that a response says the server worked on it."""
