@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.run import count
 from dissect.capture.pick import Pick, Spot, copy
-from dissect.capture.write import Writer, check
+from dissect.capture.write import Writer, check, is_input
 from dissect.errors import UsageError
 from dissect.model import Exchange, Finding, Message
 
@@ -35,8 +34,7 @@ class Selection:
         if path == "-":
             raise UsageError("-w - : packets are written to files only; standard output has the messages")
         check(path)
-        target = Path(path)
-        if any(target.exists() and Path(name).exists() and Path(name).samefile(target) for name in names):
+        if is_input(path, names):
             raise UsageError(f"-w {path}: is an input, which is never overwritten")
         self.path = path
         self._keys = keys

@@ -55,7 +55,7 @@ def diagnose(
     if html is not None:
         from dissect.render.html.page import check_page
 
-        check_page(html)
+        check_page(html, names)
     options = replace(options, bytes_as="omit", findings=True, keylog=key_logs(options.keylog, bool(live.interfaces)))
     asked = None if where is None else Asked(where, options)
     with (
@@ -70,7 +70,7 @@ def diagnose(
             run.leaving = view.leave
         run.each(view.take)
         view.end()
-        if html is not None:
+        if html is not None and run.inspector.counters.packets:
             view.write(html, names or list(live.interfaces or ()))
         code = run.end(table=True)
     if code == ExitCode.DONE and fail_on is not None and view.as_bad_as(fail_on):
@@ -182,7 +182,8 @@ class _View:
 
             write_text(page(self.findings, summaries, columns(), self.palette))
         told = [count(self.shown[name], name) for name in self.shown if self.shown[name]]
-        say(f"found: {', '.join(told) or 'nothing wrong'}")
+        if self.run.inspector.counters.packets:
+            say(f"found: {', '.join(told) or 'nothing wrong'}")
 
     def write(self, path: str, names: list[str]) -> None:
         """Write the page, too."""

@@ -86,7 +86,7 @@ def latency(
     if html is not None:
         from dissect.render.html.page import check_page
 
-        check_page(html)
+        check_page(html, names)
     from dissect.latency.groups import Latencies
 
     found = Latencies(grouped, interval_ns=SHORTEST_NS if html is not None and width_ns is None else width_ns, slowest=number, groups=limit)
@@ -103,7 +103,8 @@ def latency(
         if html is not None:
             if width_ns is None:
                 found.widen_to(INTERVALS)
-            _write(html, found, run, names or list(live.interfaces or ()))
+            if run.inspector.counters.packets:
+                _write(html, found, run, names or list(live.interfaces or ()))
             if width_ns is None:
                 # The course of time was asked for by the page alone
                 found.forget_series()

@@ -180,6 +180,12 @@ def check(path: str) -> None:
         _check_folder(target)
 
 
+def is_input(path: str, names: Iterable[str]) -> bool:
+    """Whether a file that is to be written is one of those that are read, by whatever name."""
+    target = Path(path)
+    return any(target.exists() and Path(name).exists() and Path(name).samefile(target) for name in names)
+
+
 def _check_folder(path: Path) -> None:
     if not os.access(path.parent, os.W_OK | os.X_OK):
         raise UsageError(f"-w {path}: {path.parent} is no directory in which files can be made")

@@ -92,6 +92,15 @@ def test_latencies_have_tables_and_pictures(tmp_path: Path, capsys: pytest.Captu
     assert re.search(r"PeerProperties\s+127\.0\.0\.2:5552", seen.text)
 
 
+@pytest.mark.parametrize("command", ["diagnose", "latency"])
+def test_of_what_cannot_be_read_there_is_neither_page_nor_praise(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text.pcap").write_text("no capture")
+    page = tmp_path / "page.html"
+    assert main([command, str(tmp_path / "text.pcap"), "--html", str(page)]) == ExitCode.UNREADABLE
+    assert "nothing wrong" not in capsys.readouterr()[1]
+    assert not page.exists()
+
+
 def test_captured_text_is_text_only() -> None:
     found, summaries = Findings(), [Summary(3, 0, HOSTILE, HOSTILE, True, None, HOSTILE, HOSTILE, HOSTILE, 1, "error", HOSTILE)]
     found.add([Finding(1, 1, "", 0, 3, HOSTILE, "b", None, None, HOSTILE, "error", HOSTILE, HOSTILE, [1], [2])])
@@ -140,6 +149,12 @@ def test_what_cannot_be_written_is_told_before_a_packet_is_read(tmp_path: Path, 
     assert not (tmp_path / "target").exists()
     page = tmp_path / "page.html"
     page.write_text("before")
+    capture = tmp_path / "capture.pcap"
+    capture.write_bytes(WRONG.read_bytes())
+    for command in ("diagnose", "latency"):
+        assert main([command, str(capture), "--html", str(tmp_path / "." / "capture.pcap")]) == ExitCode.USAGE
+        assert capsys.readouterr()[1].endswith("capture.pcap: is an input, which is never overwritten\n")
+    assert capture.read_bytes() == WRONG.read_bytes()
     check_page(str(page))
     assert page.read_text() == "before"
 

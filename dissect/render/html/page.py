@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
 from hashlib import sha256
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dissect.capture.blocks import explain
+from dissect.capture.write import is_input
 from dissect.errors import UsageError
 from dissect.render.terminal import visible
 
@@ -22,8 +23,8 @@ ROWS = 2_000
 """So many rows of a table are shown; a page says how many it leaves out."""
 
 
-def check_page(path: str, option: str = "--html") -> None:
-    """Raises `UsageError` for a file that could not be written: that should show before the first packet."""
+def check_page(path: str, names: Iterable[str] = (), option: str = "--html") -> None:
+    """Raises `UsageError` for a file that could not be written, or is an input: that should show before the first packet."""
     target = Path(path)
     if path == "-":
         raise UsageError(f"{option} - : a page is written to a file; standard output has the text")
@@ -31,6 +32,8 @@ def check_page(path: str, option: str = "--html") -> None:
         raise UsageError(f"{option} {path}: a symbolic link, which is not followed; name the file itself")
     if target.exists() and not target.is_file():
         raise UsageError(f"{option} {path}: cannot be written: is no regular file")
+    if is_input(path, names):
+        raise UsageError(f"{option} {path}: is an input, which is never overwritten")
     if not os.access(target.parent, os.W_OK | os.X_OK):
         raise UsageError(f"{option} {path}: {target.parent} is no directory in which files can be made")
 
