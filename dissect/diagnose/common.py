@@ -21,6 +21,7 @@ from dissect.diagnose.rules import (
     Rule,
     Talk,
     Told,
+    last_before,
     numbers,
     packets,
     said,
@@ -329,8 +330,7 @@ def _often(talk: Talk, closed: Closed) -> Told | None:
 
 def _since(talk: Talk, closed: Closed) -> tuple[str, Message | None]:
     """ "3.1 ms after Open of the client", and that message."""
-    known = [one for one in talk.last if one is not None]
-    last = max(known, key=lambda one: (one.time_ns, one.number), default=None)
+    last = last_before(talk, closed)
     if last is None or closed.ended_ns is None:
         return "", last
     return f" {span_text(closed.ended_ns - last.time_ns)} after {said(last)}", last

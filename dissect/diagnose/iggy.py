@@ -24,6 +24,7 @@ from dissect.diagnose.rules import (
     Rule,
     Talk,
     Told,
+    last_before,
     numbers,
     packets,
     quoted,
@@ -320,6 +321,8 @@ def _ended(talk: Talk, closed: Closed) -> Told | None:
     if closed.by is None or closed.by == closed.client or last is None or not talk.messages[1] or logged_out:
         return None
     if talk.unanswered or talk.failed or talk.memo.denied is not None or closed.ended_ns is None:
+        return None
+    if last.time_ns > closed.ended_ns and (last := last_before(talk, closed)) is None:
         return None
     quiet = closed.ended_ns - last.time_ns
     verb = "resets" if closed.how == "RST" else "closes"

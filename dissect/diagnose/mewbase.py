@@ -27,6 +27,7 @@ from dissect.diagnose.rules import (
     Step,
     Talk,
     Told,
+    last_before,
     numbers,
     packets,
     quoted,
@@ -251,7 +252,9 @@ def _closes_over(talk: Talk, closed: Closed) -> Told | None:
 def _ended(talk: Talk, closed: Closed) -> Told | None:
     if closed.by is None or closed.by != closed.server or talk.failed or talk.unanswered or not talk.messages[1]:
         return None
-    last = max((one for one in talk.last if one is not None), key=lambda one: one.number)
+    last = last_before(talk, closed)
+    if last is None:
+        return None
     verb = "resets" if closed.how == "RST" else "closes"
     quiet = 0 if closed.ended_ns is None else closed.ended_ns - last.time_ns
     if quiet < IDLE_NS:

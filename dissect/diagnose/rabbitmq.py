@@ -367,7 +367,7 @@ def _out_of_credit(talk: Talk, closed: Closed) -> Told | None:
     end = closed.last[3] if closed.ended_ns is None else closed.ended_ns
     for ident, one in talk.memo.subscriptions.items():
         if one.empty_ns is not None and one.delivered:
-            passed = end - one.empty_ns
+            passed = max(0, end - one.empty_ns)
             return Told(
                 f"subscription {ident} ({quoted(one.stream)}) has had no credit for {span_text(passed)} when the connection ends: "
                 f"{one.asked} chunks were granted and {one.delivered} delivered",

@@ -326,6 +326,16 @@ def packets(*messages: Message | None) -> tuple[int, ...]:
     return tuple(found)
 
 
+def last_before(talk: Talk, closed: Closed) -> Message | None:
+    """The last message before somebody ended the connection: the other one may have gone on behind that."""
+    known = [one for one in (*talk.last, *talk.asked.values()) if one is not None]
+    return max(
+        (one for one in known if closed.ended_ns is None or one.time_ns <= closed.ended_ns),
+        key=lambda one: (one.time_ns, one.number),
+        default=None,
+    )
+
+
 def quoted(text: object, most: int = 80) -> str:
     """Captured text within a sentence."""
     shown = str(text)
@@ -380,6 +390,7 @@ __all__ = [
     "Talk",
     "Told",
     "label_of",
+    "last_before",
     "numbers",
     "packets",
     "quoted",

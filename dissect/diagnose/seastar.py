@@ -27,6 +27,7 @@ from dissect.diagnose.rules import (
     Step,
     Talk,
     Told,
+    last_before,
     numbers,
     packets,
     quoted,
@@ -187,7 +188,8 @@ def _dropped(talk: Talk, closed: Closed) -> Told | None:
     # Others may be calls that expect no reply
     owed = [one for one in calls if one.verb in memo.verbs]
     shown = owed or calls
-    ages = [(closed.last[3] if closed.ended_ns is None else closed.ended_ns) - one.time_ns for one in shown]
+    end = closed.last[3] if closed.ended_ns is None else closed.ended_ns
+    ages = [max(0, end - one.time_ns) for one in shown]
     names = some(dict.fromkeys(one.verb for one in shown))
     count = "a call" if len(shown) == 1 else f"{len(shown)} calls{' or more' if len(calls) == DROPPED else ''}"
     age = " to ".join(dict.fromkeys((span_text(min(ages)), span_text(max(ages)))))
@@ -248,7 +250,7 @@ def _no_end(talk: Talk, closed: Closed) -> Told | None:
     if not all(closed.packets):
         return None
     missing = " and ".join(f"the {name}" for name, ended in zip(("client", "server"), memo.ended, strict=True) if not ended)
-    last = max((one for one in talk.last if one is not None), key=lambda one: one.number, default=None)
+    last = last_before(talk, closed)
     cause = f"the stream ends without an end-of-stream of {missing}: {closed.who(closed.by)} ends the connection"
     return Told(cause, numbers(last), packets(last))
 
@@ -257,7 +259,9 @@ def _closed_by_server(talk: Talk, closed: Closed) -> Told | None:
     memo = talk.memo
     if closed.by is None or closed.by != closed.server or memo.stream or memo.dropped or talk.failed or not talk.messages[1]:
         return None
-    last = max((one for one in talk.last if one is not None), key=lambda one: one.number)
+    last = last_before(talk, closed)
+    if last is None:
+        return None
     verb = "resets" if closed.how == "RST" else "closes"
     since = "" if closed.ended_ns is None else f" {span_text(closed.ended_ns - last.time_ns)} after {said(last)}"
     return Told(f"the server {verb} the connection{since}", numbers(last), packets(last))

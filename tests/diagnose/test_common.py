@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from dissect.protocols.rabbitmq import layouts as rabbit
-from tests.capture.frames import SYN, A
+from tests.capture.frames import ACK, FIN, SYN, A
 from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, rules
 
 HELLO = bytes.fromhex("160301002d010000290303") + bytes(32) + bytes.fromhex("00000213010100")
@@ -192,6 +192,15 @@ def test_the_evidence_is_the_messages_and_their_packets() -> None:
     assert (one.src, one.sender, one.conversation, one.number) == ("192.0.2.2:5552", "server", 0, 1)
     assert '"alice"' in one.cause
     assert one.cause[-1] != "." and one.advice[-1] == "."
+
+
+def test_an_end_is_behind_the_last_message_before_it_whatever_the_other_side_sends_then() -> None:
+    one = Connection().ready().client(rabbit.CREATE, stream="s", arguments=[]).wait(4 * MS).segment(1, flags=FIN | ACK)
+    one.wait(400 * MS).client(rabbit.DELETE, stream="s").reset(1)
+    found, _, _ = diagnosed(capture(one))
+    assert [one.cause for one in found if one.rule == "rabbitmq-stream.open-requests"] == [
+        "the server closes the connection 4 ms after Create of the client, while 2 requests (Create, Delete) have no answer"
+    ]
 
 
 def test_messages_keep_their_numbers() -> None:
