@@ -100,6 +100,8 @@ def _other_protocol(talk: Talk, closed: Closed) -> Told | None:
         if expected is None or verdict.name is None or verdict.name.startswith("TLS"):
             return None
         return Told(f"the port is that of {expected}, but what comes is {verdict.name}", (), key=verdict.name)
+    if closed.troubles:
+        return None
     if not talk.messages[1] and talk.messages[0] and closed.bytes[closed.server] and not closed.lost[closed.server]:
         size = closed.bytes[closed.server]
         return Told(

@@ -17,7 +17,9 @@ SHOWN = 4
 
 
 def troubles(facts: Facts) -> dict[str, str]:
-    """By rule, the cause of each trouble."""
+    """By rule, the cause of each trouble; where only one of the two speaks TLS, all else follows from that."""
+    if (plain := _plain_peer(facts)) is not None:
+        return {"tls.plain-peer": plain}
     return {rule: cause for rule, told in RULES if (cause := told(facts)) is not None}
 
 
@@ -35,7 +37,8 @@ def _no_common_version(facts: Facts) -> str | None:
         return None
     if side == facts.client:
         return f"the client does not take TLS {version_name(facts.version)}, which the server chose" if facts.version is not None else None
-    return f"the server takes none of the versions that the client offers ({_some([version_name(one) for one in facts.offered])})"
+    offered = f" ({_some([version_name(one) for one in facts.offered])})" if facts.offered else ""
+    return f"the server takes none of the versions that the client offers{offered}"
 
 
 def _no_common_cipher(facts: Facts) -> str | None:
@@ -86,7 +89,6 @@ def _no_client_certificate(facts: Facts) -> str | None:
 
 
 RULES: tuple[tuple[str, Callable[[Facts], str | None]], ...] = (
-    ("tls.plain-peer", _plain_peer),
     ("tls.no-common-version", _no_common_version),
     ("tls.no-common-cipher", _no_common_cipher),
     ("tls.unknown-authority", _unknown_authority),

@@ -203,6 +203,13 @@ def test_an_end_is_behind_the_last_message_before_it_whatever_the_other_side_sen
     ]
 
 
+@pytest.mark.parametrize("number", [10, 70])
+def test_an_alert_to_a_client_without_tls_is_one_trouble(number: int) -> None:
+    one = Connection().open().client(rabbit.PEER_PROPERTIES, peer_properties=[]).tell(bytes.fromhex("150303000202") + bytes([number]))
+    found, _, _ = diagnosed(capture(one.fin(1)))
+    assert [(one.rule, one.severity) for one in found if one.severity == "error"] == [("tls.plain-peer", "error")]
+
+
 def test_messages_keep_their_numbers() -> None:
     data = capture(Connection().greeted().server(rabbit.SASL_AUTHENTICATE_RESPONSE, response_code=8).reset(1))
     found, _, records = diagnosed(data)
