@@ -882,8 +882,6 @@ class Inspector:
             return []
         source, target = tcp.endpoints[side], tcp.endpoints[1 - side]
         head = (1, 0, rfc3339(time_ns), time_ns, tcp.index, source, target, SENDERS[client][side], None if empty else protocol)
-        self.counters.by_server += not empty and SENDERS[client][side] == "server"
-        self.counters.unconnected += how in ("refused", "no answer")
         ending = Ending(*head, how, None, tracked.open, tracked.tally.refused)  # type: ignore[arg-type]
         return [(release, tcp.last[0], BEHIND + 1, 0, ending, NONE, None, time_ns)]  # type: ignore[list-item]
 
@@ -988,6 +986,9 @@ class Inspector:
                 last = latest.pop(record.conversation, None)
                 over.pop(record.conversation, None)
                 record.quiet_ns = None if last is None else record.time_ns - last
+                # Here, as rows of what carried nothing are made by ending it once more
+                self.counters.by_server += record.protocol is not None and record.sender == "server"
+                self.counters.unconnected += record.how in ("refused", "no answer")
         return records
 
     def _relieve(self, release: int, time_ns: int) -> list[Emitted]:

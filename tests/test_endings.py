@@ -97,6 +97,18 @@ def test_a_connection_that_was_told_and_goes_on_is_not_told_again() -> None:
             assert read(segments, size, bare=True) == whole
 
 
+def test_what_was_never_connected_is_counted_once() -> None:
+    """However often the rows are asked for."""
+    for size in (1, 2):
+        inspector = Inspector([], READ, bare=True)
+        for at in range(0, 2, size):
+            list(inspector.take_segments(batch(REFUSED[at : at + size], at), at, at + size))
+        inspector.finish()
+        for _ in range(2):
+            assert len(inspector.rows()) == 1
+            assert inspector.counters.unconnected == 1
+
+
 def test_what_is_needed_is_carried_to_another_process() -> None:
     segments = ENDED
     for cut in range(1, len(segments)):
