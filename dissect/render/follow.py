@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from dissect.model import Finding, Message, Record
+from dissect.model import Ending, Finding, Message, Record
 from dissect.render.hexdump import hidden
-from dissect.render.summary import Lines, latency_text
+from dissect.render.summary import Lines, latency_text, wrapped_few
 from dissect.render.terminal import cut, pad, visible, width
 
 WIDE = 100
@@ -89,12 +89,22 @@ class Followed(Lines):
         head = f"{'' if type(record) is Finding else record.number:>{self.number_width}} {self._time(record)} {passed:>10}"
         name = self._name(name)
         text = visible(text)
+        below: list[str] = []
         if self.columns is not None:
-            text = cut(text, max(0, self.columns - len(head) - len(side) - len(name) - len(elapsed) - 7))
+            room = self.columns - len(head) - len(side) - len(name) - len(elapsed) - 7
+            whole = mark == "!" or type(record) is Ending
+            if latency_ns is None and whole and width(text) > room:
+                elapsed, room = " ", room + len(elapsed) - 1
+            if whole and room > 0:
+                text, *below = wrapped_few(text, room)
+                below = [f"{' ' * (self.columns - room)}{line}" for line in below]
+            else:
+                text = cut(text, max(0, room))
         loud = palette.bad if mark == "!" else palette.warn if mark == "*" else ""
         colour = palette.answer if who else palette.ask
         reset, dim = palette.reset, palette.dim
-        return f"{dim}{head}{reset}  {colour}{side}  {name}{reset}{dim}{elapsed}{reset} {loud}{mark} {text}{reset if loud else ''}".rstrip()
+        line = f"{dim}{head}{reset}  {colour}{side}  {name}{reset}{dim}{elapsed}{reset} {loud}{mark} {text}{reset if loud else ''}".rstrip()
+        return "\n".join([line, *(f"{loud}{one}{reset}" for one in below)])
 
 
 class Ladder(Followed):

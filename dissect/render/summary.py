@@ -245,7 +245,7 @@ class Lines:
             if not elapsed and (mark != " " or type(record) is Ending) and width(text) > room:
                 beside, room = "", room + len(beside)
             if mark == "!" and room > 0:
-                text, *more = _wrapped(text, room)
+                text, *more = wrapped_few(text, room)
                 below = " " * (columns - room)
                 more = [f"{below}{line}" for line in more]
             else:
@@ -405,7 +405,7 @@ class Lines:
 _ENDS = {"FIN": "closed (FIN)", "RST": "aborted (RST)"}
 
 
-def _wrapped(text: str, cells: int) -> list[str]:
+def wrapped_few(text: str, cells: int) -> list[str]:
     """`text` in a few lines, of which only the last may be cut."""
     if width(text) <= cells:
         return [text]

@@ -150,6 +150,20 @@ def hostile(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.parametrize("columns", [80, 110])
+@pytest.mark.parametrize("capture", [GOLDEN / "mewbase" / "java-auth-bad.pcap", RABBIT / "versions_unsupported_310.pcap"])
+def test_what_went_wrong_is_told_whole(capture: Path, columns: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """However narrow the terminal is; only what went well is cut."""
+    lines = follow(capsys, 0, capture)[0].splitlines()
+    _, shown = on_terminal(["follow", "0", str(capture)], columns=columns, environment={"NO_COLOR": "1"}, stderr=False)
+    assert all(width(line) <= columns for line in shown.splitlines())
+    words = " ".join(shown.split())
+    told = [line.split(" ! " if " ! " in line else " end ")[1].split() for line in lines if " ! " in line or " end " in line]
+    assert len(told) > 1
+    for one in told:
+        assert " ".join(one) in words
+
+
 @pytest.mark.parametrize("columns", [80, 120, 200])
 @pytest.mark.parametrize("form", [[], ["--ladder"]])
 def test_nothing_is_wider_than_the_terminal_nor_acts_on_it(form: list[str], columns: int, hostile: Path) -> None:
