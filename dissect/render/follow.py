@@ -44,8 +44,12 @@ class Followed(Lines):
             sender = getattr(record, "sender", None)
             if self._client is None and sender is not None:
                 self._client = record.src if sender == "client" else record.dst
-            if self._before is not None:
-                self._since[id(record)] = record.time_ns - self._before
+            passed = None if self._before is None else record.time_ns - self._before
+            if type(record) is Ending and passed is not None and passed < 0:
+                # What became of requests is told before it, with the time at which that was certain
+                passed = record.quiet_ns
+            if passed is not None and (passed >= 0 or type(record) is not Ending):
+                self._since[id(record)] = passed
             self._before = record.time_ns
 
     def opening(self) -> list[str]:

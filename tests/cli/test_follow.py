@@ -16,6 +16,7 @@ from cli.exits import ExitCode
 from dissect.capture.files import open_capture
 from dissect.capture.link import LinkParser
 from dissect.render.follow import _drawn
+from dissect.render.summary import latency_text
 from dissect.render.terminal import width
 from tests.capture.peers import GOLDEN, Pair, capturing, free_port, needs_capture
 from tests.cli.terminal import on_terminal
@@ -61,6 +62,14 @@ def test_a_finding_stands_behind_what_shows_it_at_no_other_time(capsys: pytest.C
     assert [line for line in found if "authentication-refused" not in line] == plain
     (told,) = [line for line in found if line not in plain]
     assert "+0.000 ms" in told
+
+
+@pytest.mark.parametrize("capture", [RABBIT / "sasl_before_peerprops_310.pcap", GOLDEN / "mewbase" / "bad-norid.pcap"])
+def test_an_ending_is_not_before_what_it_tells_of(capture: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Requests that it leaves open end later, with the conversation; it counts from the last message."""
+    end = follow(capsys, 0, capture)[0].splitlines()[-1].split()
+    (ending,) = [one for one in made(capsys, capture) if one["record"] == "ending"]
+    assert end[2:5] == [*f"+{latency_text(ending['quiet_ns'])}".split(), ending["sender"]]
 
 
 def test_a_filter_and_enough_change_no_line(capsys: pytest.CaptureFixture[str]) -> None:
