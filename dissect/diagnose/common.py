@@ -85,7 +85,7 @@ def _reset_in_handshake(talk: Talk, closed: Closed) -> Told | None:
     if closed.by == 0 and not any(closed.bytes):
         return Told(f"{closed.who(closed.by)} opens the connection and resets it unused", (), severity=NOTE, key="unused")
     last = talk.last[0] or talk.last[1]
-    place = f"behind {said(last)}" if last is not None else "at once"
+    place = f"behind {said(talk, last)}" if last is not None else "at once"
     return Told(f"{closed.who(closed.by)} resets the connection {place}, before it could be used", numbers(last), key=(closed.by, place))
 
 
@@ -335,7 +335,7 @@ def _since(talk: Talk, closed: Closed) -> tuple[str, Message | None]:
     last = last_before(talk, closed)
     if last is None or closed.ended_ns is None:
         return "", last
-    return f" {span_text(closed.ended_ns - last.time_ns)} after {said(last)}", last
+    return f" {span_text(closed.ended_ns - last.time_ns)} after {said(talk, last)}", last
 
 
 def _open_requests(talk: Talk, closed: Closed) -> Told | None:
@@ -393,7 +393,7 @@ def _incomplete(talk: Talk, closed: Closed) -> Told | None:
     place = f"the handshake gets as far as {reached}"
     if closed.by is None or closed.how not in ("FIN", "RST"):
         waited = 0 if talk.last_ns is None else closed.last[3] - talk.last_ns
-        silent = "" if last is None else f" after {said(last)}"
+        silent = "" if last is None else f" after {said(talk, last)}"
         return Told(
             f"{place}; nothing more comes{silent} until the capture ends",
             numbers(last),

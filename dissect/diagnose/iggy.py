@@ -327,7 +327,7 @@ def _ended(talk: Talk, closed: Closed) -> Told | None:
     quiet = closed.ended_ns - last.time_ns
     verb = "resets" if closed.how == "RST" else "closes"
     if quiet < STALE_NS:
-        return Told(f"the server {verb} the connection {span_text(quiet)} after {said(last)}", numbers(last))
+        return Told(f"the server {verb} the connection {span_text(quiet)} after {said(talk, last)}", numbers(last))
     severity = NOTE if any(closed.disordered) or closed.lacking else WARNING
     cause = f"the server {verb} the connection after the client was silent for {span_text(quiet)}: likely it takes the client for dead"
     advice = "Let the client ping in time: servers wait 1.2 times their heartbeat interval, 36 s as they are installed."

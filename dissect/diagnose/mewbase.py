@@ -258,7 +258,7 @@ def _ended(talk: Talk, closed: Closed) -> Told | None:
     verb = "resets" if closed.how == "RST" else "closes"
     quiet = 0 if closed.ended_ns is None else closed.ended_ns - last.time_ns
     if quiet < IDLE_NS:
-        return Told(f"the server {verb} the connection {span_text(quiet)} after {said(last)}", numbers(last), packets(last))
+        return Told(f"the server {verb} the connection {span_text(quiet)} after {said(talk, last)}", numbers(last), packets(last))
     severity = NOTE if any(closed.disordered) or closed.lacking else WARNING
     cause = f"the server {verb} the connection after {span_text(quiet)} in which nothing came, not even a PING"
     advice = "Let the client send PING more often than the idle time of the server, which is 30 s as it is installed."
@@ -487,4 +487,5 @@ FAMILY = Family(
     state=Memo,
     follow=follow,
     refusal=refusal,
+    renames=True,
 )

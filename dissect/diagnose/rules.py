@@ -108,6 +108,8 @@ class Family(msgspec.Struct, frozen=True):
     """Requests without an answer that rules of its own tell."""
     repeats: bool = False
     """Requests may have the id of one that is open."""
+    renames: bool = False
+    """Responses are not called what their requests are."""
     reached: Callable[[Talk, Closed], str] | None = None
     """How far a connection got, where its steps have no fixed order."""
 
@@ -171,6 +173,7 @@ class Talk:
     """What is remembered of one conversation: little, however long it gets."""
 
     __slots__ = (
+        "answers",
         "asked",
         "begun",
         "client",
@@ -217,6 +220,8 @@ class Talk:
         self.ids: dict[tuple[str | None, str, int | str], int] = {}
         self.last: list[Message | None] = [None, None]
         """The last message of the client, and of the server (heartbeats and the like included)."""
+        self.answers: list[str | None] = [None, None]
+        """What the request is called that each of them answers, where it is a response."""
         self.last_ns: int | None = None
         self.refused = 0
         self.parted: Message | None = None
@@ -280,6 +285,9 @@ class Talk:
 
     def pass_on(self, message: Message) -> None:
         """Note that a message was looked at; after the rules."""
+        side = 1 if message.sender == "server" else 0
+        request = self.request_of(message)
+        self.answers[side] = None if request is None else request.name
         if message.request is not None:
             self._answered(message.request)
         elif message.kind == "request" and message.size <= ASKED_SIZE:
@@ -288,7 +296,7 @@ class Talk:
                 self.ids[message.sender, message.name, message.id] = message.number
             if len(self.asked) > ASKED_KEPT:
                 self._answered(next(iter(self.asked)))
-        self.last[1 if message.sender == "server" else 0] = message
+        self.last[side] = message
         self.last_ns = message.time_ns if self.last_ns is None else max(self.last_ns, message.time_ns)
 
     def _answered(self, number: int) -> None:
@@ -342,9 +350,13 @@ def quoted(text: object, most: int = 80) -> str:
     return f'"{shown[:most]}{"..." if len(shown) > most else ""}"'
 
 
-def said(message: Message) -> str:
-    """A message within a sentence."""
-    if message.kind == "response" and message.id is not None:
+def said(talk: Talk, message: Message) -> str:
+    """A message within a sentence; a response by what it answers, which may be called otherwise."""
+    side = 1 if message.sender == "server" else 0
+    asked = talk.answers[side] if talk.last[side] is message else None
+    if asked is not None:
+        return f"the answer to {asked}"
+    if message.kind == "response" and message.id is not None and not talk.family.renames:
         return f"the answer to {message.name}"
     return f"{message.name} of the {message.sender or 'other side'}"
 

@@ -263,7 +263,7 @@ def _closed_by_server(talk: Talk, closed: Closed) -> Told | None:
     if last is None:
         return None
     verb = "resets" if closed.how == "RST" else "closes"
-    since = "" if closed.ended_ns is None else f" {span_text(closed.ended_ns - last.time_ns)} after {said(last)}"
+    since = "" if closed.ended_ns is None else f" {span_text(closed.ended_ns - last.time_ns)} after {said(talk, last)}"
     return Told(f"the server {verb} the connection{since}", numbers(last), packets(last))
 
 
@@ -340,5 +340,6 @@ FAMILY = Family(
     state=Memo,
     follow=follow,
     refusal=refusal,
+    renames=True,
     counted=frozenset(("Request",)),
 )

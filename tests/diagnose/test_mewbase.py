@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.diagnose.talks import SECOND, Connection, diagnosed, rules, worst_first
+from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, rules, worst_first
 from tests.protocols.test_mewbase import CONNECT, OK, frame, rest
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "mewbase"
@@ -168,6 +168,11 @@ def test_a_refusal_behind_a_handshake_that_was_not_captured_whole() -> None:
     one = Connection(dport=7451).open().ask(CONNECT).ask(frame("SUBSCRIBE", channel="no", rID=0))
     one.tell(frame("RESPONSE", ok=False, errCode=3, rID=0)).ask(frame("LISTBINDERS", rID=1)).tell(frame("RESPONSE", ok=True, rID=1)).fin(0)
     assert rules(one)["mewbase.refused"] == "note"
+
+
+def test_an_end_behind_a_response_names_what_was_asked() -> None:
+    (one,) = diagnosed(capture(answered(ready(), "LISTBINDERS", 1).wait(5 * MS).fin(1)))[0]
+    assert one.cause == "the server closes the connection 5 ms after the answer to LISTBINDERS"
 
 
 def test_a_refusal_says_what_for_and_why() -> None:
