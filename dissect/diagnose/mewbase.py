@@ -231,6 +231,19 @@ def _deaf(talk: Talk, closed: Closed) -> Told | None:
     return Told(f"the server answers nothing more ({names}) behind {what}", evidence, tuple(dict.fromkeys(marks)))
 
 
+def _old_end(talk: Talk, closed: Closed) -> Told | None:
+    """UNSUBSCRIBE as it was up to November 2016: nobody answers it, and the client has done with the connection."""
+    asked = [talk.asked.get(one.request) for one in talk.unanswered]
+    found = [one for one in asked if one is not None and one.name == "UNSUBSCRIBE" and "SubID" in body_of(one)]
+    if not found:
+        return None
+    ended = {one.number for one in found}
+    talk.unanswered = [one for one in talk.unanswered if one.request not in ended]
+    closes = " and close the connection" if closed.by is not None and closed.by == closed.server else ""
+    cause = f"UNSUBSCRIBE has no answer: servers up to November 2016 do not understand its SubID{closes}"
+    return Told(cause, numbers(*found), packets(*found))
+
+
 def _closes_over(talk: Talk, closed: Closed) -> Told | None:
     if closed.by is None or closed.by != closed.server or closed.lacking:
         return None
@@ -239,8 +252,6 @@ def _closes_over(talk: Talk, closed: Closed) -> Told | None:
         if asked is None:
             continue
         why = next((note for note in asked.notes if note.startswith("mandatory ") or "was not given out" in note), _odd(asked))
-        if why is None and "SubID" in body_of(asked):
-            why = "servers up to November 2016 do not understand its SubID"
         if why is not None:
             return Told(f"the server closes the connection instead of answering {asked.name}: {why}", numbers(asked), packets(asked))
     return None
@@ -447,6 +458,7 @@ _BSON = "Look at the message with -V -x: a frame is a BSON document with type an
 RULES: tuple[Rule, ...] = (
     Rule("no-connect", ERROR, ANY, _no_connect, "Let the client send CONNECT first, and wait for its RESPONSE."),
     Rule("version", WARNING, "CONNECT", _version, f'Let the client state version "{LATEST}".'),
+    Rule("old-unsubscribe", NOTE, CLOSED, _old_end, "Nothing need be done, unless the client goes on to use the connection."),
     Rule("closes-over", ERROR, CLOSED, _closes_over, "Look at the message with -V, and let the client write what the server expects."),
     Rule("deaf", ERROR, CLOSED, _deaf, "Connect anew: a server that could not take a frame apart reads all wrongly from there on."),
     Rule("unknown-type", WARNING, ANY, _dropped_type, "Use the names that servers know: streamdump protocols mewbase lists them."),
