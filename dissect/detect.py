@@ -261,21 +261,21 @@ class Detector:
 
 def foreign(view: View) -> str | None:
     """The name of a neighbour's protocol, where its first bytes tell it cheaply."""
-    for side in view.sides:
-        if not side.runs:
-            continue
-        data = side.runs[0][1]
-        if _tls(data):
-            return "TLS"
-        if data[:4] == b"SSH-":
-            return "SSH"
-        if data[:8] in _AMQP:
-            return _AMQP[data[:8]]
-        if _HTTP.match(data):
-            return "HTTP"
-        if side.from_start and _kafka(data):
-            return "Kafka"
-    return None
+    told = (neighbour(side.runs[0][1], side.from_start) for side in view.sides if side.runs)
+    return next((name for name in told if name is not None), None)
+
+
+def neighbour(data: bytes, from_start: bool) -> str | None:
+    """The same, of one side alone."""
+    if _tls(data):
+        return "TLS"
+    if data[:4] == b"SSH-":
+        return "SSH"
+    if data[:8] in _AMQP:
+        return _AMQP[data[:8]]
+    if _HTTP.match(data):
+        return "HTTP"
+    return "Kafka" if from_start and _kafka(data) else None
 
 
 def _tls(data: bytes) -> bool:

@@ -49,6 +49,9 @@ from dissect.tls.keys import KeyLog
 if TYPE_CHECKING:
     from dissect.diagnose.engine import Diagnoser
 
+BEGIN_KEPT = 64
+"""So many bytes of each side are kept for the diagnosis."""
+
 PART = 256
 """Packets whose records are made and handed on at once: as long as they fit in the processor's cache, all that happens to them is fast."""
 
@@ -122,6 +125,8 @@ class Tracked(msgspec.Struct):
     done: bool = False
     told: bool = False
     """Its ending was handed on already."""
+    begun: tuple[bytes, bytes] = (b"", b"")
+    """The first bytes of each side, where a diagnosis is asked for and the protocol is known."""
     failure: str | None = None
     """An exception came: what it was. Nothing was dissected from there on."""
     missed: Sequence[Range] = ()
@@ -595,7 +600,19 @@ class Inspector:
         if tracked.suspicion is not None:
             self._suspect(tracked, tracked.suspicion, items)
         if tracked.dissector is not None and items:
+            self._keep_begin(tracked, items)
             tracked.dissector.cut(items)
+
+    def _keep_begin(self, tracked: Tracked, items: list[Chunk | Hole]) -> None:
+        """Keep the first bytes of each side, which may tell what they are where they are no frames."""
+        if self.diagnoser is None or min(map(len, tracked.begun)) >= BEGIN_KEPT:
+            return
+        begun = list(tracked.begun)
+        for item in items:
+            have = len(begun[item.side])
+            if isinstance(item, Chunk) and item.position == have < BEGIN_KEPT:
+                begun[item.side] += item.data[: BEGIN_KEPT - have]
+        tracked.begun = begun[0], begun[1]
 
     def _emit(self, delivery: Delivery, order: int) -> list[Emitted]:
         """The records of a conversation that were certain before this packet."""
@@ -781,6 +798,7 @@ class Inspector:
         tracked.limit_hits += detector.limited
         if tracked.dissector is None:
             return []
+        self._keep_begin(tracked, detector.items)
         for item in detector.items:
             if isinstance(item, Chunk):
                 item.releases = [max(one, release) for one in item.releases]
@@ -911,6 +929,7 @@ class Inspector:
             stopped,
             tracked.failure,
             tracked.facts or {},
+            tracked.begun,
         )
 
     def _expected(self, ports: tuple[int, int]) -> str | None:

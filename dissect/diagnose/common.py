@@ -103,10 +103,13 @@ def _other_protocol(talk: Talk, closed: Closed) -> Told | None:
     if closed.troubles:
         return None
     if not talk.messages[1] and talk.messages[0] and closed.bytes[closed.server] and not closed.lost[closed.server]:
-        size = closed.bytes[closed.server]
-        return Told(
-            f"the client speaks {verdict.protocol}, and the {size} bytes that the server answers are something else", numbers(talk.last[0])
-        )
+        size, name = closed.bytes[closed.server], closed.foreign(closed.server)
+        what = "something else" if name is None else name
+        return Told(f"the client speaks {verdict.protocol}, and the {size} bytes that the server answers are {what}", numbers(talk.last[0]))
+    for side in (0, 1) if not any(talk.messages) else ():
+        name = closed.foreign(side)
+        if name is not None:
+            return Told(f"{closed.who(side)} speaks {name}, where {verdict.protocol} is expected", (), key=name)
     if expected is None or expected.partition("-draft")[0] == verdict.protocol.partition("-draft")[0]:
         return None
     if talk.messages[1]:
@@ -116,7 +119,7 @@ def _other_protocol(talk: Talk, closed: Closed) -> Told | None:
 
 def _unknown_bytes(talk: Talk, closed: Closed) -> Told | None:
     verdict, expected = closed.verdict, closed.expected
-    if verdict.name is not None or not any(closed.bytes) or closed.lacking or any(talk.messages):
+    if verdict.name is not None or not any(closed.bytes) or closed.lacking or any(talk.messages) or talk.failed:
         return None
     if expected is None and verdict.protocol is None:
         return None

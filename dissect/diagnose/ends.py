@@ -23,6 +23,7 @@ def closed_of(
     stopped: tuple[tuple[int, int, int] | None, tuple[int, int, int] | None],
     failure: str | None,
     facts: Mapping[str, Any],
+    begun: tuple[bytes, bytes],
 ) -> Closed:
     """The end of a conversation."""
     one, two = tcp.sides
@@ -56,6 +57,7 @@ def closed_of(
         failure,
         tcp.end is not None and tcp.end.how == "refused",
         facts,
+        begun,
     )
 
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from dissect.detect import neighbour
 from dissect.model import Exchange, Finding, Gap, Message, Severity, Verdict
 
 ERROR: Severity = "error"
@@ -28,6 +29,10 @@ UNANSWERED_KEPT = ORPHANS_KEPT = 8
 
 EVIDENCE = 8
 """So many messages, and packets, are named as evidence."""
+
+
+Begun = tuple[bytes, bytes]
+"""The first bytes of both sides."""
 
 
 class Told(NamedTuple):
@@ -149,6 +154,12 @@ class Closed(msgspec.Struct):
     """A SYN was answered with RST."""
     facts: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """What the dissector knows of the whole conversation."""
+    begun: Begun = (b"", b"")
+    """By side the first bytes, where the protocol is known."""
+
+    def foreign(self, side: int) -> str | None:
+        """The protocol of others that a side begins with."""
+        return neighbour(self.begun[side], self.syn)
 
     @property
     def lacking(self) -> bool:

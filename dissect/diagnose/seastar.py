@@ -35,8 +35,11 @@ from dissect.diagnose.rules import (
     some,
     span_text,
 )
-from dissect.protocols.seastar.layouts import COMPRESS, ISOLATION, OVER, STREAM_PARENT, UNKNOWN_VERB, USER
+from dissect.protocols.seastar.layouts import COMPRESS, ISOLATION, MAGIC, OVER, STREAM_PARENT, UNKNOWN_VERB, USER
 from dissect.protocols.seastar.telling import connection_text, worked
+
+NEAR = 4
+"""Who begins with so many bytes of the magic means it."""
 
 CALLS = 4_096
 """So many calls whose reply has not come are remembered with their verbs."""
@@ -100,6 +103,15 @@ def _negotiation_failed(talk: Talk, closed: Closed) -> Told | None:
         size = closed.bytes[1 - closed.server]
         if any(talk.messages) or not size or not closed.syn or closed.bytes[closed.server]:
             return None
+        begun = closed.begun[1 - closed.server][: len(MAGIC)]
+        if closed.foreign(1 - closed.server) is not None:
+            return None
+        if begun != MAGIC[: len(begun)]:
+            # Of bytes that nobody knows none are shown: they may be a password
+            near = begun.startswith(MAGIC[:NEAR])
+            shown = f"with {quoted(begun.decode('latin-1'))}, and not with" if near and begun.isascii() else "without"
+            cause = f"{closed.who(closed.by)} ends the connection: the client begins {shown} the magic {quoted(MAGIC.decode())}"
+            return Told(cause, (), advice="Let the client begin with the negotiation of Seastar RPC, or look what it takes the server for.")
         return Told(f"{closed.who(closed.by)} ends the connection in the middle of the negotiation, behind {size} bytes of the client", ())
     if closed.by != closed.server or talk.messages[1] or closed.bytes[closed.server]:
         return None

@@ -210,6 +210,12 @@ def test_an_alert_to_a_client_without_tls_is_one_trouble(number: int) -> None:
     assert [(one.rule, one.severity) for one in found if one.severity == "error"] == [("tls.plain-peer", "error")]
 
 
+def test_what_a_server_answers_is_named() -> None:
+    one = Connection().open().client(rabbit.PEER_PROPERTIES, peer_properties=[]).tell(b"HTTP/1.1 400 Bad Request\r\n\r\n").fin(1)
+    causes = [one.cause for one in diagnosed(capture(one))[0] if one.rule == "tcp.other-protocol"]
+    assert causes == ["the client speaks rabbitmq-stream, and the 28 bytes that the server answers are HTTP"]
+
+
 def test_messages_keep_their_numbers() -> None:
     data = capture(Connection().greeted().server(rabbit.SASL_AUTHENTICATE_RESPONSE, response_code=8).reset(1))
     found, _, records = diagnosed(data)

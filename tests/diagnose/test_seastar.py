@@ -51,6 +51,18 @@ def test_each_way_to_be_refused_is_told_by_its_cause() -> None:
     assert [[word for word in words if word in cause] for cause in causes] == [[word] for word in words]
 
 
+def test_bytes_of_others_are_named() -> None:
+    found = diagnosed(GOLDEN / "raw_refused.pcap", decode_as=((19000, "seastar-rpc", None),))[0]
+    told = [(one.rule, one.cause) for one in found if one.conversation in (0, 1) and one.severity != "note"]
+    assert told == [
+        (
+            "seastar-rpc.negotiation-failed",
+            'the server ends the connection: the client begins with "SSTARRPX", and not with the magic "SSTARRPC"',
+        ),
+        ("tcp.other-protocol", "the client speaks HTTP, where seastar-rpc is expected"),
+    ]
+
+
 def test_a_passed_deadline_is_told_when_it_passes() -> None:
     (first, *_) = worst_first(diagnosed(GOLDEN / "timeout_expiry.pcap")[0])
     assert (first.rule, first.messages, first.cause.split()[:2]) == ("seastar-rpc.deadline-passed", [7], ["verb", "9"])
