@@ -132,6 +132,10 @@ def _code(message: Message) -> str:
     return label_of(message, "response_code")
 
 
+def _challenged(message: Message) -> bool:
+    return _code(message) == "SASL challenge"
+
+
 def _authentication(talk: Talk, message: Message) -> str | None:
     if message.outcome != "refused" or _code(message) != "authentication failure":
         return None
@@ -873,7 +877,7 @@ FAMILY = Family(
         Step("SASL mechanisms asked for", "SaslHandshake", "request"),
         Step("SASL mechanisms", "SaslHandshake", "response"),
         Step("login", "SaslAuthenticate", "request"),
-        Step("authenticated", "SaslAuthenticate", "response"),
+        Step("authenticated", "SaslAuthenticate", "response", unless=_challenged),
         Step("Tune", "Tune", "request"),
         Step("Tune answered", "Tune", "response"),
         Step("Open", "Open", "request"),

@@ -67,12 +67,14 @@ class Rule(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step of a handshake: how it is called, and the message that takes it. `ready`: with this one the connection can be used."""
+    """A step of a handshake: how it is called, and the message that takes it, `unless` it says otherwise. `ready`: with this one the
+    connection can be used."""
 
     label: str
     name: str
     kind: str
     ready: bool = False
+    unless: Callable[[Message], bool] | None = None
 
 
 class Refusal(NamedTuple):
@@ -266,6 +268,8 @@ class Talk:
         self.messages[side] += 1
         for at, step in enumerate(self.family.steps):
             if step.name == message.name and step.kind == message.kind and message.outcome != "refused":
+                if step.unless is not None and step.unless(message):
+                    continue
                 if first:
                     self.begun = self.whole and message.position == 0
                 if at > self.step and (self.begun or self.step >= 0):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ import pytest
 from dissect.protocols.rabbitmq import layouts as rabbit
 from tests.capture.frames import SYN
 from tests.diagnose.talks import SECOND, Connection, capture, diagnosed, rules
+
+GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream"
 
 NAME = "rabbitmq-stream."
 
@@ -292,6 +295,13 @@ def _with_error() -> Connection:
 
 
 @pytest.mark.parametrize("case", CASES)
+def test_a_login_that_is_only_challenged_is_no_login_yet() -> None:
+    _, (summary,), _ = diagnosed(GOLDEN / "sasl_challenge_405.pcap")
+    assert summary.reached == "login"
+    _, (summary,), _ = diagnosed(GOLDEN / "handshake_close_310.pcap")
+    assert summary.reached == "ready"
+
+
 def test_each_rule_finds_what_it_is_for_and_nothing_else(case: str) -> None:
     make, rule, severity = CASES[case]
     assert rules(make()).get(NAME + rule) == severity
