@@ -295,13 +295,6 @@ def _with_error() -> Connection:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_login_that_is_only_challenged_is_no_login_yet() -> None:
-    _, (summary,), _ = diagnosed(GOLDEN / "sasl_challenge_405.pcap")
-    assert summary.reached == "login"
-    _, (summary,), _ = diagnosed(GOLDEN / "handshake_close_310.pcap")
-    assert summary.reached == "ready"
-
-
 def test_each_rule_finds_what_it_is_for_and_nothing_else(case: str) -> None:
     make, rule, severity = CASES[case]
     assert rules(make()).get(NAME + rule) == severity
@@ -336,3 +329,10 @@ def test_the_command_before_a_close_is_named() -> None:
     found = diagnosed(capture(one))[0]
     assert found[0].severity == "error"
     assert "RabbitMQ 4.0.5 does not know Route (key 0x0018, version 1)" in found[0].cause
+
+
+def test_a_login_that_is_only_challenged_is_no_login_yet() -> None:
+    _, (summary,), _ = diagnosed(GOLDEN / "sasl_challenge_405.pcap")
+    assert summary.reached == "login"
+    _, (summary,), _ = diagnosed(GOLDEN / "handshake_close_310.pcap")
+    assert summary.reached == "ready"
