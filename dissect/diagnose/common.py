@@ -298,8 +298,41 @@ def _missed(talk: Talk, gap: Gap) -> Told | None:
     # Behind bytes that the capture lacks nobody knows where a frame begins, or what answers what
     if not known or gap.reason != "skipped" or not talk.begun or not talk.messages[gap.sender == "server"]:
         return None
+    if gap.size is not None and gap.size < talk.family.header:
+        talk.tail = gap
+        return None
+    return _no_frame(gap)
+
+
+def _no_frame(gap: Gap) -> Told:
     size = "some" if gap.size is None else f"{gap.size:,}"
     return Told(f"{size} bytes of the {gap.sender or 'sender'} are no frame of {gap.protocol}", (), key="skipped")
+
+
+def _missed_before(talk: Talk, message: Message) -> Told | None:
+    """Its sender goes on behind a few bytes that are no frame."""
+    gap = talk.tail
+    if gap is None or message.src != gap.src or message.position <= gap.position:
+        return None
+    talk.tail = None
+    return _no_frame(gap)._replace(packets=())
+
+
+def _tail(talk: Talk, closed: Closed) -> Told | None:
+    gap = talk.tail
+    if gap is None or gap.size is None:
+        return None
+    side = closed.endpoints.index(gap.src)
+    if gap.position + gap.size < closed.bytes[side]:
+        return _no_frame(gap)._replace(rule="skipped", severity=WARNING, advice=_MIXED)
+    who = f"{closed.who(side)}: {gap.size:,} bytes of it came"
+    if closed.by is None or closed.how not in ("FIN", "RST"):
+        return Told(f"the capture ends in the middle of a frame of {who}", (), severity=NOTE, key="tail")
+    verb = "resets" if closed.how == "RST" else "closes"
+    own = closed.by == side
+    whose = f"its own: {gap.size:,} bytes of it came" if own else who
+    cause = f"{closed.who(closed.by)} {verb} the connection in the middle of a frame of {whose}"
+    return Told(cause, (), severity=WARNING if own else NOTE, key="tail")
 
 
 def _id_again(talk: Talk, message: Message) -> Told | None:
@@ -414,6 +447,8 @@ def _incomplete(talk: Talk, closed: Closed) -> Told | None:
     )
 
 
+_MIXED = "Look whether a sender mixes something else into the connection."
+
 COMMON: tuple[Rule, ...] = (
     Rule(
         "tcp.unanswered",
@@ -494,7 +529,9 @@ COMMON: tuple[Rule, ...] = (
         "Look whether the server answers twice, or a proxy in between mixes connections up.",
     ),
     Rule("damaged", WARNING, ANY, _damaged, "Look at the message with -V -x: its sender writes what the protocol does not allow."),
-    Rule("skipped", WARNING, GAP, _missed, "Look whether a sender mixes something else into the connection."),
+    Rule("skipped", WARNING, GAP, _missed, _MIXED),
+    Rule("skipped", WARNING, ANY, _missed_before, _MIXED),
+    Rule("frame-cut-off", NOTE, CLOSED, _tail, "Look at why the connection ended: this frame is lost."),
     Rule("duplicate-id", WARNING, ANY, _id_again, "Let the client give every open request an id of its own."),
     Rule("duplicate-id", WARNING, EXCHANGE, _duplicate, "Let the client give every open request an id of its own."),
     Rule("late", WARNING, EXCHANGE, _late, "Look at what keeps the server busy; streamdump latency shows the others."),

@@ -499,5 +499,6 @@ FAMILY = Family(
     state=Memo,
     follow=follow,
     refusal=refusal,
+    header=5,
     renames=True,
 )

@@ -115,6 +115,8 @@ class Family(msgspec.Struct, frozen=True):
     """Requests without an answer that rules of its own tell."""
     repeats: bool = False
     """Requests may have the id of one that is open."""
+    header: int = 8
+    """Of fewer bytes nobody knows what frame they begin."""
     renames: bool = False
     """Responses are not called what their requests are."""
     reached: Callable[[Talk, Closed], str] | None = None
@@ -206,6 +208,7 @@ class Talk:
         "refused",
         "server",
         "step",
+        "tail",
         "told",
         "unanswered",
         "whole",
@@ -246,6 +249,8 @@ class Talk:
         """Refusals of which the next message tells how bad they are."""
         self.found: dict[tuple[str, Hashable], list[Any]] = {}
         """By rule and key how often it came, and the finding."""
+        self.tail: Gap | None = None
+        """A few bytes that are no frame, unless they are the last ones, and begin one."""
         self.told: set[int] = set()
         """Messages that findings of an error or warning are about: no other rule need speak of them."""
         self.worst: Finding | None = None

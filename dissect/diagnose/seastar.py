@@ -35,6 +35,7 @@ from dissect.diagnose.rules import (
     some,
     span_text,
 )
+from dissect.protocols.seastar.framing import LONGEST_HEADER
 from dissect.protocols.seastar.layouts import COMPRESS, ISOLATION, MAGIC, OVER, STREAM_PARENT, UNKNOWN_VERB, USER
 from dissect.protocols.seastar.telling import connection_text, worked
 
@@ -352,6 +353,7 @@ FAMILY = Family(
     state=Memo,
     follow=follow,
     refusal=refusal,
+    header=LONGEST_HEADER,
     renames=True,
     counted=frozenset(("Request",)),
 )

@@ -216,6 +216,22 @@ def test_what_a_server_answers_is_named() -> None:
     assert causes == ["the client speaks rabbitmq-stream, and the 28 bytes that the server answers are HTTP"]
 
 
+@pytest.mark.parametrize(("side", "severity"), [(0, "warning"), (1, "note")])
+def test_a_frame_that_the_end_cuts_off_is_no_stray_bytes(side: int, severity: str) -> None:
+    told = rules(Connection().ready().ask(bytes.fromhex("000000100009")).reset(side))
+    assert told["rabbitmq-stream.frame-cut-off"] == severity
+    assert "rabbitmq-stream.skipped" not in told
+
+
+def test_a_few_bytes_between_frames_are_stray_bytes() -> None:
+    one = Connection().ready().ask(b"\xff" * 5)
+    for name in "abc":
+        one.client(rabbit.CREATE, stream=name, arguments=[]).server(rabbit.CREATE_RESPONSE)
+    told = rules(one.goodbye())
+    assert told["rabbitmq-stream.skipped"] == "warning"
+    assert "rabbitmq-stream.frame-cut-off" not in told
+
+
 def test_messages_keep_their_numbers() -> None:
     data = capture(Connection().greeted().server(rabbit.SASL_AUTHENTICATE_RESPONSE, response_code=8).reset(1))
     found, _, records = diagnosed(data)
