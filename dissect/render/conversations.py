@@ -38,7 +38,7 @@ def plain(rows: Sequence[ConversationRow], evidence: bool = False) -> str:
                 str(row.retransmissions),
                 str(row.out_of_order),
                 str(row.limit_hits),
-                visible("; ".join([row.ended, *_error(row)])),
+                visible("; ".join([row.ended, *_error(row), *([] if evidence else _tls(row))])),
                 *([visible("; ".join([*row.evidence, *_facts(row)]))] if evidence else []),
             ]
         )
@@ -82,8 +82,8 @@ def table(rows: Sequence[ConversationRow], columns: int, palette: Palette, evide
         if not beside:
             lines.append(cut(below.rstrip(), columns))
         trouble = ", ".join(_trouble(row))
-        rests = "; ".join([*row.evidence, *_facts(row)]) if evidence else ""
-        if rests and row.confidence:
+        rests = "; ".join([*row.evidence, *_facts(row)] if evidence else _tls(row))
+        if evidence and rests and row.confidence:
             rests = f"{row.confidence:.0%} sure: {rests}"
         for text, colour in ((trouble and f"! {trouble}", palette.bad), (went, ""), (rests, palette.dim)):
             lines += [f"{indent}{colour}{line}{palette.reset if colour else ''}" for line in wrapped(visible(text), columns - len(indent))]
@@ -122,6 +122,11 @@ def _protocol(row: ConversationRow) -> str:
 
 def _facts(row: ConversationRow) -> list[str]:
     return [f"{key.replace('_', ' ')}: {_fact(value)}" for key, value in row.facts.items()]
+
+
+def _tls(row: ConversationRow) -> list[str]:
+    """What is known of TLS, which says why a conversation is not read."""
+    return [f"{key.replace('_', ' ')}: {_fact(value)}" for key, value in row.facts.items() if key.startswith("tls")]
 
 
 def _fact(value: object) -> str:

@@ -114,8 +114,10 @@ def test_conversations(carried: tuple[str, str], capsys: pytest.CaptureFixture[s
     out = shown(capsys, "conversations", "--keylog", log, capture)[0]
     assert "; tls: 1.3; tls server name: broker.example; tls alpn: streams; tls cipher: TLS_AES_256_GCM_SHA384" in out[1]
     out = shown(capsys, "conversations", capture)[0]
-    assert "begins like TLS; tls: 1.3; tls server name: broker.example" in out[1]
+    assert "; tls: 1.3; tls server name: broker.example" in out[1]
     assert "tls unread: no keys" in out[1]
+    out = shown(capsys, "conversations", "-V", capture)[0]
+    assert "begins like TLS; tls: 1.3; tls server name: broker.example" in out[1]
 
 
 def test_a_gap_without_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
