@@ -62,9 +62,9 @@ def run(path: Path, rows: int | None = None, **limits: int) -> tuple[list[bytes]
     return told, inspector, most
 
 
-@pytest.mark.parametrize(("say", "total"), [(asks, 2000), (publishes, 500)])
-def test_open_requests_over_all_conversations(tmp_path: Path, say: Any, total: int) -> None:
-    path = capture(tmp_path / "c.pcap", 20, 40, HELLO, 5552, say)
+@pytest.mark.parametrize(("say", "rounds", "total"), [(asks, 24, 2000), (publishes, 40, 500)])
+def test_open_requests_over_all_conversations(tmp_path: Path, say: Any, rounds: int, total: int) -> None:
+    path = capture(tmp_path / "c.pcap", 20, rounds, HELLO, 5552, say)
     told, inspector, most = run(path, open_total=total)
     ended = [one for one in told if b'"limit"' in one]
     assert total < most < total + EPOCH // 8

@@ -58,15 +58,16 @@ def test_a_secret_that_is_shown_is_found(login: Login, bytes_as: str, detail: bo
 
 
 def bits(login: Login) -> Iterator[tuple[int, int]]:
-    """Frames and bits of them: of one login all, of others those that say what a frame is and where it ends, and some of all others."""
+    """Frames and bits of them: of one login all of the frame with the secret, of others those that say what a frame is and where it ends;
+    and some of all others."""
     for index, (_, data) in enumerate(login.sent):
         size = len(data) * 8
-        if LARGE or login is RABBITMQ[0]:
+        if LARGE or (login is RABBITMQ[0] and SECRET in data):
             yield from ((index, bit) for bit in range(size))
             continue
         rabbitmq = login.protocol.startswith("rabbitmq")
         telling = range(24 * 8 if SECRET in data and rabbitmq else 0)
-        step = 11 if login.protocol == "mewbase" else 97
+        step = 29 if login.protocol == "mewbase" else 5 if login is RABBITMQ[0] else 97
         yield from ((index, bit) for bit in sorted({*telling, *range(index % step, size, step)}))
 
 
