@@ -389,10 +389,12 @@ def _open_requests(talk: Talk, closed: Closed) -> Told | None:
     )
     asked = tuple(one.request for one in found)
     if closed.how not in ("FIN", "RST") or closed.by is None:
+        if _stands_still(talk, closed):
+            return None
         waited = max(one.waited_ns or 0 for one in found)
         if waited < PATIENCE_NS or talk.failed or closed.lacking:
-            return Told(f"{what} when the capture ends, {span_text(waited)} later", asked, severity=NOTE, key=names)
-        return Told(f"{what} for {span_text(waited)} when the capture ends", asked, key=names)
+            return Told(f"{what} when the capture ends, {span_text(waited)} later", asked, severity=NOTE, advice=_SILENT, key=names)
+        return Told(f"{what} for {span_text(waited)} when the capture ends", asked, advice=_SILENT, key=names)
     since, _ = _since(talk, closed)
     verb = "resets" if closed.how == "RST" else "closes"
     if talk.failed:
@@ -421,19 +423,26 @@ def _no_goodbye(talk: Talk, closed: Closed) -> Told | None:
     return Told(f"the client leaves without a goodbye ({some(sorted(talk.family.goodbye))})", numbers(last), key="no goodbye")
 
 
+def _stands_still(talk: Talk, closed: Closed) -> bool:
+    """Whether the handshake was begun, and nothing explains why it was not ended."""
+    return talk.missing() is not None and talk.begun and not talk.failed and not closed.lacking
+
+
 def _incomplete(talk: Talk, closed: Closed) -> Told | None:
     missing = talk.missing()
-    if missing is None or not talk.begun or talk.failed or closed.lacking:
+    if not _stands_still(talk, closed):
         return None
     reached, (since, last) = talk.reached(), _since(talk, closed)
     place = f"the handshake gets as far as {reached}"
     if closed.by is None or closed.how not in ("FIN", "RST"):
         waited = 0 if talk.last_ns is None else closed.last[3] - talk.last_ns
         silent = "" if last is None else f" after {said(talk, last)}"
+        open_ = [one.request for one in talk.unanswered]
         return Told(
-            f"{place}; nothing more comes{silent} until the capture ends",
-            numbers(last),
+            f"{place}; nothing more comes{silent} until the capture ends, {span_text(waited)} later",
+            tuple(dict.fromkeys((*open_, *numbers(last)))),
             severity=WARNING if waited >= PATIENCE_NS else NOTE,
+            advice=_SILENT,
             key=reached,
         )
     verb = "resets" if closed.how == "RST" else "closes"
@@ -447,6 +456,7 @@ def _incomplete(talk: Talk, closed: Closed) -> Told | None:
     )
 
 
+_SILENT = "Look in the log of the side that stays silent for the time of the last packet that is named."
 _MIXED = "Look whether a sender mixes something else into the connection."
 
 COMMON: tuple[Rule, ...] = (
@@ -489,7 +499,7 @@ COMMON: tuple[Rule, ...] = (
         ERROR,
         CLOSED,
         _incomplete,
-        "Look in the log of the side that closed, or stays silent, for the time of the last message.",
+        "Look in the log of the side that closed for the time of the last message.",
     ),
     Rule(
         "closed-by-server",

@@ -232,6 +232,20 @@ def test_a_few_bytes_between_frames_are_stray_bytes() -> None:
     assert "rabbitmq-stream.frame-cut-off" not in told
 
 
+def test_a_handshake_that_stands_still_is_told_once() -> None:
+    one = Connection().open().client(rabbit.PEER_PROPERTIES, peer_properties=[]).wait(40 * SECOND).segment(0)
+    (found,) = [one for one in diagnosed(capture(one))[0] if one.severity != "note"]
+    assert (found.rule, found.severity, found.messages) == ("rabbitmq-stream.handshake-incomplete", "warning", [1])
+    assert found.cause.endswith("after PeerProperties of the client until the capture ends, 40 s later")
+    assert "closed" not in found.advice
+
+
+def test_a_request_without_an_answer_in_an_open_connection_blames_nobody_for_closing_it() -> None:
+    one = Connection().ready().client(rabbit.CREATE, stream="s", arguments=[]).wait(40 * SECOND).segment(0)
+    (found,) = [one for one in diagnosed(capture(one))[0] if one.rule == "rabbitmq-stream.open-requests"]
+    assert "closed" not in found.advice
+
+
 def test_messages_keep_their_numbers() -> None:
     data = capture(Connection().greeted().server(rabbit.SASL_AUTHENTICATE_RESPONSE, response_code=8).reset(1))
     found, _, records = diagnosed(data)
