@@ -119,6 +119,8 @@ class Tracked(msgspec.Struct):
     """Requests that had no response at the end."""
     facts: dict[str, Any] | None = None
     """Those of its dissector."""
+    step: str | None = None
+    """How far its handshake had come at the end."""
     client: int | None = None
     whole: bool = False
     """Side 0 is the client, and both byte streams begin where it began."""
@@ -670,7 +672,7 @@ class Inspector:
         pairer, failure = tracked.pairer, dissector.failure
         assert pairer is not None and failure is not None
         tracked.dissector = tracked.pairer = None
-        tracked.client = dissector.client
+        tracked.client, tracked.step = dissector.client, pairer.step
         tracked.missed = dissector.missed()
         tracked.limit_hits += dissector.limit_hits + pairer.limit_hits
         self._paired.pop(tracked.tcp.index, None)
@@ -837,6 +839,7 @@ class Inspector:
             (dissector.tally, self.counters),
             self._large,
             self._pairs,
+            *(() if protocol.behaviour is None else (protocol.behaviour.handshake, protocol.behaviour.ready)),
         )
         if dissector.pairs_at_once():
             dissector.pairer = pairer
@@ -874,6 +877,7 @@ class Inspector:
                 self.counters.unanswered += unanswered
                 emitted += ended
                 tracked.open = pairer.left
+                tracked.step = pairer.step
                 tracked.client = tracked.dissector.client
                 tracked.limit_hits += tracked.dissector.limit_hits + pairer.limit_hits
                 tracked.dissector = tracked.pairer = None
@@ -1137,7 +1141,8 @@ def _place(one: Emitted) -> tuple[int, int]:
 def _row(number: int, tracked: Tracked) -> ConversationRow:
     tcp = tracked.tcp
     verdict = tracked.verdict or Verdict(None, 0.0, ("not enough bytes yet",))
-    facts = {**(tracked.facts or {}), **tracked.carried.row()}
+    step = tracked.step if tracked.pairer is None else tracked.pairer.step
+    facts = {**(tracked.facts or {}), **({} if step is None else {"handshake": step}), **tracked.carried.row()}
     client, tally = tracked.client, tracked.tally
     return ConversationRow(
         1,

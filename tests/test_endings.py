@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import dissect
+from dissect.capture.files import open_capture
 from dissect.inspector import Inspector
 from dissect.model import Ending, Exchange, Message, Options, Record
 from dissect.spark.flows import FlowInspector
@@ -107,6 +108,27 @@ def test_what_was_never_connected_is_counted_once() -> None:
         for _ in range(2):
             assert len(inspector.rows()) == 1
             assert inspector.counters.unconnected == 1
+
+
+@pytest.mark.parametrize(
+    ("capture", "steps"),
+    [
+        ("rabbitmq-stream/two_connections_310", ["ready", "ready"]),
+        ("rabbitmq-stream/vhost_failure_405", ["Open, refused", "Open, refused"]),
+        ("rabbitmq-stream/sasl_before_peerprops_310", ["SaslAuthenticate, without an answer"]),
+        ("mewbase/java-connect", ["ready"]),
+        ("mewbase/java-auth-bad", ["CONNECT, refused"]),
+        ("mewbase/cut-mid-start", [None]),
+        ("iggy/py081-midstream", [None]),
+    ],
+)
+def test_how_far_the_handshake_got(capture: str, steps: list[str | None]) -> None:
+    """As far as the beginning was captured."""
+    with open_capture(GOLDEN / f"{capture}.pcap") as source:
+        inspector = Inspector([source])
+        for _ in inspector.records():
+            pass
+    assert [row.facts.get("handshake") for row in inspector.rows()] == steps
 
 
 def test_what_is_needed_is_carried_to_another_process() -> None:
