@@ -319,6 +319,8 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
         trouble.append(f"{counters.refused:,} refused")
     if counters.unconnected:
         trouble.append(f"{count(counters.unconnected, 'connection')} refused or never answered")
+    if counters.broken_off:
+        trouble.append(f"{count(counters.broken_off, 'handshake')} broken off")
     if limits:
         trouble.append(f"{count(limits, 'limit')} reached")
     if counters.by_server:
@@ -340,7 +342,7 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
             inspector.reports.append(Report(bug(error), "the closing line lacks a hint"))
         if hint is not None:
             said.append(hint)
-    wrong = counters.unanswered or counters.refused or counters.unconnected
+    wrong = counters.unanswered or counters.refused or counters.unconnected or counters.broken_off
     return said, None if not conversations else "diagnose" if wrong else "conversations" if unread or trouble else None
 
 

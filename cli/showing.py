@@ -188,6 +188,7 @@ def text_settings(shown: Shown, options: Options, colours: Palette, width: int |
         "inside": inspector.gate.inside,
         "alarms": {one.name: one.alarms for one in PROTOCOLS},
         "asked": inspector.asked,
+        "broken_off": inspector.broken_off,
         "asks": {one.name: one.says for one in PROTOCOLS},
     }
 

@@ -97,6 +97,8 @@ class Counters(Tally):
     """Conversations that the server ended."""
     unconnected: int = 0
     """Connections that were refused or never answered."""
+    broken_off: int = 0
+    """Handshakes in the middle of which the server ended the conversation."""
     failures: int = 0
     """Bugs of ours that cost something."""
 
@@ -121,6 +123,8 @@ class Tracked(msgspec.Struct):
     """Those of its dissector."""
     step: str | None = None
     """How far its handshake had come at the end."""
+    midway: bool = False
+    """In the middle of it, and nothing that was refused tells why."""
     client: int | None = None
     whole: bool = False
     """Side 0 is the client, and both byte streams begin where it began."""
@@ -174,6 +178,8 @@ class Inspector:
         self.link = SeparateFiles() if self.options.separate else LinkParser()
         self.asked: dict[int, tuple[Message, Ending | None]] = {}
         """By the number of an exchange without a response, of those handed on last: the request, and what ended the conversation."""
+        self.broken_off: dict[int, str] = {}
+        """By conversation, of those that ended last: how far the handshake had come in the middle of which the server left."""
         self.conversations: list[Tracked] = []
         self.past = Past()
         self.suspected: ConversationRow | None = None
@@ -233,6 +239,7 @@ class Inspector:
         """The records that these packets complete, a part of the packets after the other."""
         counters = self.counters
         self.asked.clear()
+        self.broken_off.clear()
         begin = counters.packets
         segments = self.link.segments(batch, begin)
         counters.packets += len(batch)
@@ -425,6 +432,7 @@ class Inspector:
             return []
         self._aged_ns = now_ns
         self.asked.clear()
+        self.broken_off.clear()
         options, order = self.options, self.counters.packets
         emitted: list[Emitted] = []
         if self.keys.poll(order):
@@ -877,7 +885,7 @@ class Inspector:
                 self.counters.unanswered += unanswered
                 emitted += ended
                 tracked.open = pairer.left
-                tracked.step = pairer.step
+                tracked.step, tracked.midway = pairer.step, pairer.midway
                 tracked.client = tracked.dissector.client
                 tracked.limit_hits += tracked.dissector.limit_hits + pairer.limit_hits
                 tracked.dissector = tracked.pairer = None
@@ -904,6 +912,9 @@ class Inspector:
             return []
         source, target = tcp.endpoints[side], tcp.endpoints[1 - side]
         head = (1, 0, rfc3339(time_ns), time_ns, tcp.index, source, target, SENDERS[client][side], None if empty else protocol)
+        if tracked.midway and tracked.step is not None and how in ("FIN", "RST") and SENDERS[client][side] == "server":
+            self.counters.broken_off += 1
+            self.broken_off[tcp.index] = tracked.step
         ending = Ending(*head, how, None, tracked.open, tracked.tally.refused)  # type: ignore[arg-type]
         return [(release, tcp.last[0], BEHIND + 1, 0, ending, NONE, None, time_ns)]  # type: ignore[list-item]
 

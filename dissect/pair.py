@@ -128,6 +128,8 @@ class Pairer:
         """Nothing more is to be learned of its handshake."""
         self.step: str | None = None
         """How far that got, in words; None where nothing of it was seen."""
+        self.midway = False
+        """What was answered last was of the handshake, which is to go on, and none of its requests is open at the end."""
         self._spare = 0
         """Keys in `open` beyond one for each request: the limit counts requests."""
         self._late: dict[int, Emitted] = {}
@@ -318,7 +320,7 @@ class Pairer:
         time = rfc3339(time_ns)
         for at, asked in enumerate(sorted(found.values(), key=lambda one: one[1:4])):
             if not self.opened and asked[4].name in self.handshake:
-                self.step = f"{asked[4].name}, without an answer"
+                self.step, self.midway = f"{asked[4].name}, without an answer", False
             moment = release, order, BEHIND, at, time, time_ns
             if id(asked) in self._late:
                 self.left += 1
@@ -426,9 +428,11 @@ class Pairer:
 
     def _come_to(self, name: str, outcome: str) -> None:
         """A request was answered while the handshake went on."""
+        self.midway = False
         if name in self.handshake:
             self.opened = outcome == "answered" and name in self.ready
             self.step = "ready" if self.opened else f"{name}, {outcome}"
+            self.midway = outcome == "answered" and not self.opened
 
     def _answer(self, one: Emitted, asked: Emitted, append: Callable[[Emitted], None]) -> None:
         self._link(one, asked)

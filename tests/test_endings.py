@@ -12,6 +12,7 @@ import dissect
 from dissect.capture.files import open_capture
 from dissect.inspector import Inspector
 from dissect.model import Ending, Exchange, Message, Options, Record
+from dissect.render.summary import Lines
 from dissect.spark.flows import FlowInspector
 from tests.tcp.segments import ACK, FIN, RST, SYN, Segment, a, b, batch, handshake
 
@@ -129,6 +130,37 @@ def test_how_far_the_handshake_got(capture: str, steps: list[str | None]) -> Non
         for _ in inspector.records():
             pass
     assert [row.facts.get("handshake") for row in inspector.rows()] == steps
+
+
+GREETING = bytes.fromhex("0000000c 0011 0001 00000001 00000000")
+GREETED = bytes.fromhex("0000000e 8011 0001 00000001 0001 00000000")
+MET = [*handshake(), a(1000, GREETING), b(5000, GREETED, ack=1016)]
+
+
+@pytest.mark.parametrize(
+    ("more", "bad"),
+    [
+        ([b(5018, ack=1016, flags=FIN | ACK)], True),
+        ([b(5018, ack=1016, flags=RST | ACK)], True),
+        ([a(1016, ack=5018, flags=FIN | ACK)], False),
+        ([a(1016, OPEN, ack=5018), b(5018, REFUSAL, ack=1031), b(5032, ack=1031, flags=FIN | ACK)], False),
+        ([], False),
+    ],
+)
+def test_a_server_that_leaves_in_the_handshake(more: list[Segment], bad: bool) -> None:
+    """Unless something that was refused tells why."""
+    segments = [*MET, *more]
+    for size in (1, len(segments)):
+        inspector, shown = Inspector([], READ), list[str]()
+        view = Lines({"rabbitmq-stream": lambda _: ""}, broken_off=inspector.broken_off)
+        for at in range(0, len(segments), size):
+            inspector.broken_off.clear()
+            some = segments[at : at + size]
+            for part in inspector.take_segments(batch(some, at), at, at + len(some)):
+                view.add(part, shown)
+        view.add(inspector.finish(), shown)
+        assert ("! server " in shown[-1] and "in the handshake (PeerProperties, answered)" in shown[-1]) == bad
+        assert inspector.counters.broken_off == bad
 
 
 def test_what_is_needed_is_carried_to_another_process() -> None:

@@ -101,11 +101,13 @@ class Lines:
         alarms: Alarms | None = None,
         asked: Mapping[int, tuple[Message, Ending | None]] | None = None,
         asks: Mapping[str, Says] | None = None,
+        broken_off: Mapping[int, str] | None = None,
     ) -> None:
         """`columns`: the width of the terminal, None when there is none. `after`: further whole lines for a message. `longest`: the
         length of each protocol's longest message name, so that columns need not grow on the way. `inside`: by conversation, what its
         messages were carried in (TLS 1.3), which its first line says. `alarms`: by protocol and name, which are a cause of trouble.
-        `asked`: by the number of an exchange without a response, the request and what ended the conversation; `asks` say it."""
+        `asked`: by the number of an exchange without a response, the request and what ended the conversation; `asks` say it.
+        `broken_off`: by conversation, how far the handshake had come in the middle of which the server left."""
         self.says = says
         self.times = times
         self.palette = palette
@@ -117,6 +119,7 @@ class Lines:
         self.alarming = {name for names in self.alarms.values() for name in names}
         self.asked = asked if asked is not None else {}
         self.asks = asks or says
+        self.broken_off = broken_off if broken_off is not None else {}
         self._told: set[int] = set()
         self.number_width = 5
         self.name_width = NAME_WIDTH
@@ -296,7 +299,7 @@ class Lines:
             inside = ", inside a frame" if record.in_frame else ""
             return "!", "gap", None, f"{bytes_text(record.size)} {_REASONS[record.reason]}{inside}"
         if type(record) is Ending:
-            return _ending(record)
+            return _ending(record, self.broken_off.get(record.conversation or 0))
         if type(record) is Finding:
             shown = f", messages {', '.join(map(str, record.messages))}" if record.messages else ""
             mark = {"error": "!", "warning": "*"}.get(record.severity, " ")
@@ -417,8 +420,8 @@ def wrapped_few(text: str, cells: int) -> list[str]:
     return lines if len(lines) <= WRAPPED else [*lines[: WRAPPED - 1], cut(" ".join(lines[WRAPPED - 1 :]), cells)]
 
 
-def _ending(record: Ending) -> tuple[str, str, int | None, str]:
-    """What is said of an ending."""
+def _ending(record: Ending, step: str | None) -> tuple[str, str, int | None, str]:
+    """What is said of an ending; `step`: in the middle of a handshake that had come so far."""
     who = record.sender or record.src
     if record.how == "no answer":
         told = f"no answer from {record.dst}"
@@ -434,7 +437,9 @@ def _ending(record: Ending) -> tuple[str, str, int | None, str]:
         told += f" after {duration_text(record.quiet_ns)} of silence"
     counts = [f"{number:,} {what}" for number, what in ((record.open, "unanswered"), (record.refused, "refused")) if number]
     hung_up = record.sender == "server" and (record.quiet_ns or 0) >= SILENCE_NS
-    mark = " " if record.how in ("FIN", "forgotten") and not record.open and not hung_up else "!"
+    if step is not None:
+        told += f", in the handshake ({step})"
+    mark = " " if record.how in ("FIN", "forgotten") and not record.open and not hung_up and step is None else "!"
     return mark, "end", None, ", ".join([told, *counts])
 
 

@@ -93,7 +93,7 @@ class FlowInspector(Inspector):
     MADE_OF = ("options",)
     TOTALS = ("_fed", "_detecting", "_paired", "_opened", "_counted")
     OWN = ("inputs", "batch_rows", "counters", "errors", "reports", "link", "past", "suspected", "linked", "_number", "_aged_ns", "_told")
-    VIEWS = ("asked", "diagnoser", "_windows")
+    VIEWS = ("asked", "broken_off", "diagnoser", "_windows")
     DERIVED = ("options", "keys", "gate", *OWN, *TOTALS, *VIEWS)
 
     def __init__(self, options: Options) -> None:
@@ -114,6 +114,7 @@ class FlowInspector(Inspector):
     def _hand_out(self, emitted: list[Emitted]) -> list[Record]:
         named: dict[int, tuple[Message, Message | None]] = {id(record): (asked, answer) for record, asked, answer in self._links}
         self._links.clear()
+        self.broken_off.clear()
         records = self._timed(emitted)
         self.linked += [(record, *named.get(id(record), (None, None))) for record in records]
         self._large.clear()
