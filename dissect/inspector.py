@@ -16,7 +16,7 @@ from dissect.capture.files import part
 from dissect.capture.link import LinkParser, SeparateFiles
 from dissect.capture.merge import merge
 from dissect.capture.pick import Flow
-from dissect.detect import BY_NAME, Detector, Suspicion, forced
+from dissect.detect import BY_NAME, Detector, Suspicion, forced, neighbour
 from dissect.diagnose.rules import Closed
 from dissect.diagnose.windows import Windows
 from dissect.errors import CaptureError, Failure, InternalError, Report, bug
@@ -945,6 +945,7 @@ class Inspector:
             tracked.failure,
             tracked.facts or {},
             tracked.begun,
+            (neighbour(tracked.begun[0], tracked.whole), neighbour(tracked.begun[1], tracked.whole)),
         )
 
     def _expected(self, ports: tuple[int, int]) -> str | None:

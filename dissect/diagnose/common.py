@@ -103,11 +103,11 @@ def _other_protocol(talk: Talk, closed: Closed) -> Told | None:
     if closed.troubles:
         return None
     if not talk.messages[1] and talk.messages[0] and closed.bytes[closed.server] and not closed.lost[closed.server]:
-        size, name = closed.bytes[closed.server], closed.foreign(closed.server)
+        size, name = closed.bytes[closed.server], closed.foreign[closed.server]
         what = "something else" if name is None else name
         return Told(f"the client speaks {verdict.protocol}, and the {size} bytes that the server answers are {what}", numbers(talk.last[0]))
     for side in (0, 1) if not any(talk.messages) else ():
-        name = closed.foreign(side)
+        name = closed.foreign[side]
         if name is not None:
             return Told(f"{closed.who(side)} speaks {name}, where {verdict.protocol} is expected", (), key=name)
     if expected is None or expected.partition("-draft")[0] == verdict.protocol.partition("-draft")[0]:

@@ -24,6 +24,7 @@ def closed_of(
     failure: str | None,
     facts: Mapping[str, Any],
     begun: tuple[bytes, bytes],
+    foreign: tuple[str | None, str | None],
 ) -> Closed:
     """The end of a conversation."""
     one, two = tcp.sides
@@ -58,6 +59,7 @@ def closed_of(
         tcp.end is not None and tcp.end.how == "refused",
         facts,
         begun,
+        foreign,
     )
 
 

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dissect.detect import neighbour
 from dissect.model import Exchange, Finding, Gap, Message, Severity, Verdict
 
 ERROR: Severity = "error"
@@ -160,10 +159,8 @@ class Closed(msgspec.Struct):
     """What the dissector knows of the whole conversation."""
     begun: Begun = (b"", b"")
     """By side the first bytes, where the protocol is known."""
-
-    def foreign(self, side: int) -> str | None:
-        """The protocol of others that a side begins with."""
-        return neighbour(self.begun[side], self.syn)
+    foreign: tuple[str | None, str | None] = (None, None)
+    """By side the protocol of others that it begins with."""
 
     @property
     def lacking(self) -> bool:

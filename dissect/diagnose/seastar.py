@@ -105,7 +105,7 @@ def _negotiation_failed(talk: Talk, closed: Closed) -> Told | None:
         if any(talk.messages) or not size or not closed.syn or closed.bytes[closed.server]:
             return None
         begun = closed.begun[1 - closed.server][: len(MAGIC)]
-        if closed.foreign(1 - closed.server) is not None:
+        if closed.foreign[1 - closed.server] is not None:
             return None
         if begun != MAGIC[: len(begun)]:
             # Of bytes that nobody knows none are shown: they may be a password
