@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from dissect.capture.write import Ring, Writer
     from dissect.inspector import Inspector
     from dissect.model import ConversationRow, Options, PacketBatch, Record
+    from dissect.render.summary import Lines
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KILOBYTE = 1000
@@ -108,6 +109,7 @@ class LiveRun:
         """What ended the run if it is the one who shows the records that has enough."""
         self.warn = warner()
         self.asked: Asked | None = None
+        self.view: Lines | None = None
         self.error: CaptureError | None = None
         self.leaving: Callable[[list[ConversationRow]], None] | None = None
         """Is given the rows of conversations that are forgotten."""

@@ -146,6 +146,8 @@ class Run:
         """What ended the run if it is the one who shows the records that has enough."""
         self.warn = warner()
         self.asked: Asked | None = None
+        self.view: Lines | None = None
+        """What shows the records as lines, where these are asked for."""
         """What -Y asks for, whose count the closing line has."""
         self._inputs: list[Twice] = []
         for file in files:
@@ -245,6 +247,8 @@ class Run:
             said, command = [f"{count(self.messages, 'message')}, {STOPPED}"], None
         else:
             said, command = account(self.inspector, self.stopped)
+            if self.view is not None and self.view.marked:
+                command = "diagnose"
             said += [] if self.asked is None else [self.asked.told()]
         if command is not None and not (table and command == "conversations"):
             said.append(f"more: streamdump {command}")

@@ -170,6 +170,7 @@ def _view(shown: Shown, options: Options, colours: Palette, run: Run | LiveRun, 
     view = kind(**text_settings(shown, options, PLAIN if mermaid else colours, None if mermaid else columns(), run.inspector))
     if isinstance(view, Ladder):
         view.plain = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+    run.view = view
     return view
 
 

@@ -23,7 +23,6 @@ from dissect.options import SETTINGS, Options
 
 if TYPE_CHECKING:
     from cli.writing import Selection
-    from dissect.inspector import Inspector
     from dissect.model import Record
     from dissect.render.terminal import Palette
 
@@ -92,7 +91,7 @@ def read(
         elif form.json:
             show = json_view(failed)
         else:
-            show, begin = _text(shown, options, palette(colour), run.inspector, failed)
+            show, begin = _text(shown, options, palette(colour), run, failed)
 
         def one(batch: list[Record]) -> bool:
             nonlocal left, begin
@@ -131,14 +130,14 @@ def _text(
     shown: Shown,
     options: Options,
     colours: Palette,
-    inspector: Inspector,
+    run: Run | LiveRun,
     failed: Callable[[Record, str], None],
 ) -> tuple[Callable[[list[Record]], None], Callable[[Record], None]]:
     """Shows lines; and what is to be told of the first record, which need not be shown."""
     from dissect.render.summary import Lines
 
     width = columns()
-    lines = Lines(**text_settings(shown, options, colours, width, inspector))
+    lines = run.view = Lines(**text_settings(shown, options, colours, width, run.inspector))
     started = False
 
     def show(batch: list[Record]) -> None:

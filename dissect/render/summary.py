@@ -120,6 +120,8 @@ class Lines:
         self.asked = asked if asked is not None else {}
         self.asks = asks or says
         self.broken_off = broken_off if broken_off is not None else {}
+        self.marked = False
+        """Something was shown that went wrong between client and server, not in what was captured of it."""
         self._told: set[int] = set()
         self.number_width = 5
         self.name_width = NAME_WIDTH
@@ -280,6 +282,13 @@ class Lines:
 
     def _content(self, record: Record) -> tuple[str, str, int | None, str]:
         """Mark, name, latency, and what the record says."""
+        content = self._said(record)
+        if content[0] == "!" and type(record) is not Gap and getattr(record, "fault", None) is None:
+            self.marked = True
+        return content
+
+    def _said(self, record: Record) -> tuple[str, str, int | None, str]:
+        """The same."""
         if type(record) is Message:
             text = self.says[record.protocol](record)
             mark = " "

@@ -253,3 +253,18 @@ def test_a_running_conversation() -> None:
         code, out, _ = capture.finish()
         assert code == 0
         assert all(json.loads(line)["conversation"] == 0 for line in out.splitlines())
+
+
+@pytest.mark.parametrize("argv", [[], ["follow", "0"], ["follow", "0", "--ladder"]])
+@pytest.mark.parametrize(
+    ("capture", "hinted"),
+    [
+        (RABBIT / "server_forced_close_405.pcap", True),
+        (RABBIT / "server_close_unknown_frame_310.pcap", True),
+        (GOLDEN / "mewbase" / "py-idle.pcap", True),
+        (RABBIT / "handshake_close_405.pcap", False),
+    ],
+)
+def test_what_is_marked_is_worth_a_diagnosis(capture: Path, hinted: bool, argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*argv, str(capture)]) == ExitCode.DONE
+    assert capsys.readouterr().err.endswith("; more: streamdump diagnose\n") == hinted
