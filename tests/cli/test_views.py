@@ -458,3 +458,17 @@ def test_verbs_are_named_when_asked_for_only(tmp_path: Path, capsys: pytest.Capt
     assert "call_" in out
     _, err = shown(capsys, "--verbs", "sylla", port, code=ExitCode.USAGE)
     assert "scylla" in err
+
+
+def test_what_was_refused_is_marked_without_its_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As a filter that asks for refusals leaves it."""
+    alone = tmp_path / "refused.pcap"
+    capture = GOLDEN / "rabbitmq-stream" / "vhost_failure_405.pcap"
+    assert main(["-w", str(alone), "--only-matching", "-Y", "outcome == refused", str(capture)]) == ExitCode.DONE
+    capsys.readouterr()
+    assert main([str(alone)]) == ExitCode.DONE
+    said = capsys.readouterr()
+    assert [line.partition(" ! ")[2] for line in said.out.splitlines()] == ["#4  virtual host access failure"] * 2
+    assert said.err.endswith("; more: streamdump diagnose\n")
+    assert main([str(capture)]) == ExitCode.DONE
+    assert capsys.readouterr().out.count(" ! ") == 2

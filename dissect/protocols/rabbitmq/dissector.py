@@ -32,7 +32,7 @@ from dissect.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE
 from dissect.protocols.rabbitmq.parts import ADDED, DRAFT_PARTS, PARTS
 from dissect.protocols.rabbitmq.private import PRIVATE
 from dissect.protocols.rabbitmq.probe import probe_current, probe_draft
-from dissect.protocols.rabbitmq.says import ALARMS, says
+from dissect.protocols.rabbitmq.says import alarms, says
 from dissect.protocols.rabbitmq.streams import Streams
 from dissect.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Damage, Handler, Handlers
 
@@ -1070,7 +1070,7 @@ PROTOCOLS = (
         behaviour=BEHAVIOUR,
         private=PRIVATE,
         streams=Streams,
-        alarms=ALARMS,
+        alarms=alarms(layouts.LAYOUTS),
     ),
     Protocol(
         "rabbitmq-stream-draft",
@@ -1087,6 +1087,6 @@ PROTOCOLS = (
         behaviour=BEHAVIOUR,
         private=PRIVATE,
         streams=Streams,
-        alarms=ALARMS,
+        alarms=alarms(layouts_draft.LAYOUTS),
     ),
 )

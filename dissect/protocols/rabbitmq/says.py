@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from dissect.layout import Field, Layout
 from dissect.model import Message
 
 RUNS = 3
@@ -199,6 +200,18 @@ def _closes_in_trouble(message: Message) -> bool:
 def _lacks_a_stream(message: Message) -> bool:
     streams = message.fields.get("stream_metadata", ())
     return any(one.get("response_code", _FINE_CODE) != _FINE_CODE or one.get("leader_reference") == NO_LEADER for one in streams)
+
+
+def _refuses_alone(message: Message) -> bool:
+    """A response without its request has no outcome, and says all the same that something was refused."""
+    fields = message.fields
+    return message.kind == "response" and "response_code" in fields and fields.get("response_code_label") not in _FINE
+
+
+def alarms(layouts: Iterable[Layout]) -> dict[str, Callable[[Message], bool]]:
+    """Of a protocol with these layouts."""
+    coded = [one.name for one in layouts if any(isinstance(field, Field) and field.name == "response_code" for field in one.fields)]
+    return {**dict.fromkeys(coded, _refuses_alone), **ALARMS}
 
 
 ALARMS: dict[str, Callable[[Message], bool]] = {
