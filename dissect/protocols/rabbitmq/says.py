@@ -194,7 +194,8 @@ def _metadata(fields: Fields) -> list[str]:
 
 
 def _closes_in_trouble(message: Message) -> bool:
-    return message.kind == "request" and message.fields.get("closing_code") != _FINE_CODE
+    # JavaScript's client gives none
+    return message.kind == "request" and (message.fields.get("closing_code") or _FINE_CODE) != _FINE_CODE
 
 
 def _lacks_a_stream(message: Message) -> bool:
