@@ -25,6 +25,7 @@ from dissect.diagnose.rules import (
     numbers,
     packets,
     said,
+    since,
     some,
     span_text,
 )
@@ -244,9 +245,8 @@ def _tls_incomplete(talk: Talk, closed: Closed) -> Told | None:
         return None
     if closed.by is None or closed.lacking:
         return None
-    verb = "resets" if closed.how == "RST" else "closes"
     after = f"{tls.last[1]} of the {'client' if tls.last[0] == tls.client else 'server'}"
-    return Told(f"TLS is not agreed on: {closed.who(closed.by)} {verb} the connection after {after}", (), key=(closed.by, after))
+    return Told(f"TLS is not agreed on: {closed.who(closed.by)} {closed.verb} the connection after {after}", (), key=(closed.by, after))
 
 
 def _tls_unread(talk: Talk, closed: Closed) -> Told | None:
@@ -328,10 +328,9 @@ def _tail(talk: Talk, closed: Closed) -> Told | None:
     who = f"{closed.who(side)}: {gap.size:,} bytes of it came"
     if closed.by is None or closed.how not in ("FIN", "RST"):
         return Told(f"the capture ends in the middle of a frame of {who}", (), severity=NOTE, key="tail")
-    verb = "resets" if closed.how == "RST" else "closes"
     own = closed.by == side
     whose = f"its own: {gap.size:,} bytes of it came" if own else who
-    cause = f"{closed.who(closed.by)} {verb} the connection in the middle of a frame of {whose}"
+    cause = f"{closed.who(closed.by)} {closed.verb} the connection in the middle of a frame of {whose}"
     return Told(cause, (), severity=WARNING if own else NOTE, key="tail")
 
 
@@ -366,14 +365,6 @@ def _often(talk: Talk, closed: Closed) -> Told | None:
     return Told(f"the same {count:,} times on this connection: {one.cause}", tuple(one.messages), tuple(one.packets), key="often")
 
 
-def _since(talk: Talk, closed: Closed) -> tuple[str, Message | None]:
-    """ "3.1 ms after Open of the client", and that message."""
-    last = last_before(talk, closed)
-    if last is None or closed.ended_ns is None:
-        return "", last
-    return f" {span_text(closed.ended_ns - last.time_ns)} after {said(talk, last)}", last
-
-
 def _open_requests(talk: Talk, closed: Closed) -> Told | None:
     found = [one for one in talk.unanswered if one.reason in ("closed", "capture ended") and one.name not in talk.family.counted]
     if not found:
@@ -395,13 +386,13 @@ def _open_requests(talk: Talk, closed: Closed) -> Told | None:
         if waited < PATIENCE_NS or talk.failed or closed.lacking:
             return Told(f"{what} when the capture ends, {span_text(waited)} later", asked, severity=NOTE, advice=_SILENT, key=names)
         return Told(f"{what} for {span_text(waited)} when the capture ends", asked, advice=_SILENT, key=names)
-    since, _ = _since(talk, closed)
-    verb = "resets" if closed.how == "RST" else "closes"
+    after, _ = since(talk, closed)
     if talk.failed:
         return None
     owed = any(one.src != closed.endpoints[closed.by] for one in found)
     severity = ERROR if owed and closed.by != closed.client else WARNING if not owed else NOTE
-    return Told(f"{closed.who(closed.by)} {verb} the connection{since}, while {what}", asked, severity=severity, key=(closed.by, names))
+    cause = f"{closed.who(closed.by)} {closed.verb} the connection{after}, while {what}"
+    return Told(cause, asked, severity=severity, key=(closed.by, names))
 
 
 def _closed_by_server(talk: Talk, closed: Closed) -> Told | None:
@@ -409,17 +400,16 @@ def _closed_by_server(talk: Talk, closed: Closed) -> Told | None:
         return None
     if talk.unanswered or talk.failed:
         return None
-    since, last = _since(talk, closed)
-    verb = "resets" if closed.how == "RST" else "closes"
+    after, last = since(talk, closed)
     # Of packets that were captured in another order nobody knows who was first
-    severity = NOTE if any(closed.disordered) or closed.lacking else WARNING
-    return Told(f"the server {verb} the connection{since}, without a goodbye", numbers(last), severity=severity, key=closed.how)
+    severity = NOTE if closed.muddled else WARNING
+    return Told(f"the server {closed.verb} the connection{after}, without a goodbye", numbers(last), severity=severity, key=closed.how)
 
 
 def _no_goodbye(talk: Talk, closed: Closed) -> Told | None:
     if not talk.ready or closed.by is None or closed.by != closed.client or talk.parted is not None or not talk.family.goodbye:
         return None
-    _, last = _since(talk, closed)
+    last = last_before(talk, closed)
     return Told(f"the client leaves without a goodbye ({some(sorted(talk.family.goodbye))})", numbers(last), key="no goodbye")
 
 
@@ -432,7 +422,7 @@ def _incomplete(talk: Talk, closed: Closed) -> Told | None:
     missing = talk.missing()
     if not _stands_still(talk, closed):
         return None
-    reached, (since, last) = talk.reached(), _since(talk, closed)
+    reached, (after, last) = talk.reached(), since(talk, closed)
     place = f"the handshake gets as far as {reached}"
     if closed.by is None or closed.how not in ("FIN", "RST"):
         waited = 0 if talk.last_ns is None else closed.last[3] - talk.last_ns
@@ -445,10 +435,9 @@ def _incomplete(talk: Talk, closed: Closed) -> Told | None:
             advice=_SILENT,
             key=reached,
         )
-    verb = "resets" if closed.how == "RST" else "closes"
     severity = NOTE if closed.by == closed.client and not any(one.src == closed.endpoints[closed.by] for one in talk.unanswered) else ERROR
     return Told(
-        f"{place}: {closed.who(closed.by)} {verb} the connection{since}, before {missing}",
+        f"{place}: {closed.who(closed.by)} {closed.verb} the connection{after}, before {missing}",
         numbers(last),
         packets(last),
         severity,

@@ -244,7 +244,7 @@ class Diagnoser:
             if marks is None and type(record) is not Closed:
                 marks = packets(request, message)
         if type(record) is Closed:
-            time_ns = record.last[3] if record.ended_ns is None else record.ended_ns
+            time_ns = record.until_ns
             if marks is None:
                 shown = {one.number: one for one in (*talk.asked.values(), *talk.last) if one is not None}
                 marks = tuple(dict.fromkeys((*packets(*map(shown.get, messages)), record.last[1])))

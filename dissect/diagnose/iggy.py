@@ -325,11 +325,11 @@ def _ended(talk: Talk, closed: Closed) -> Told | None:
     if last.time_ns > closed.ended_ns and (last := last_before(talk, closed)) is None:
         return None
     quiet = closed.ended_ns - last.time_ns
-    verb = "resets" if closed.how == "RST" else "closes"
     if quiet < STALE_NS:
-        return Told(f"the server {verb} the connection {span_text(quiet)} after {said(talk, last)}", numbers(last))
-    severity = NOTE if any(closed.disordered) or closed.lacking else WARNING
-    cause = f"the server {verb} the connection after the client was silent for {span_text(quiet)}: likely it takes the client for dead"
+        return Told(f"the server {closed.verb} the connection {span_text(quiet)} after {said(talk, last)}", numbers(last))
+    severity = NOTE if closed.muddled else WARNING
+    silent = f"the client was silent for {span_text(quiet)}"
+    cause = f"the server {closed.verb} the connection after {silent}: likely it takes the client for dead"
     advice = "Let the client ping in time: servers wait 1.2 times their heartbeat interval, 36 s as they are installed."
     return Told(cause, numbers(last), packets(last), severity, advice, rule="stale-client")
 

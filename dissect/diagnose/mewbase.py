@@ -197,14 +197,7 @@ def _odd(message: Message) -> str | None:
     if message.name in TRANSACTIONS:
         return "belongs to transactions, which servers do not have"
     for note in message.notes:
-        if note in (
-            "mandatory field type is missing",
-            "type is not a string",
-            "frame is not a document",
-            "mandatory field frame is missing",
-        ):
-            return f"cannot be taken apart: {note}"
-        if note.endswith(" is a frame of the server") or "is not UTF-8" in note:
+        if note in DEAFENING or note.endswith(" is a frame of the server") or "is not UTF-8" in note:
             return f"cannot be taken apart: {note}"
     return None
 
@@ -222,7 +215,7 @@ def _deaf(talk: Talk, closed: Closed) -> Told | None:
         return None
     number, packet, what = broke
     open_ = [one.request for one in talk.unanswered if one.request >= number and one.reason in ("closed", "capture ended")]
-    if not open_ or (closed.by is not None and closed.by == closed.server):
+    if not open_ or (closed.by == closed.server):
         return None
     names = some(dict.fromkeys(one.name for one in talk.unanswered if one.request in open_))
     shown = {one.number: one for one in (*talk.asked.values(), *talk.last) if one is not None}
@@ -239,13 +232,13 @@ def _old_end(talk: Talk, closed: Closed) -> Told | None:
         return None
     ended = {one.number for one in found}
     talk.unanswered = [one for one in talk.unanswered if one.request not in ended]
-    closes = " and close the connection" if closed.by is not None and closed.by == closed.server else ""
+    closes = " and close the connection" if closed.by == closed.server else ""
     cause = f"UNSUBSCRIBE has no answer: servers up to November 2016 do not understand its SubID{closes}"
     return Told(cause, numbers(*found), packets(*found))
 
 
 def _closes_over(talk: Talk, closed: Closed) -> Told | None:
-    if closed.by is None or closed.by != closed.server or closed.lacking:
+    if closed.by != closed.server or closed.lacking:
         return None
     for one in talk.unanswered:
         asked = talk.asked.get(one.request)
@@ -261,17 +254,16 @@ def _closes_over(talk: Talk, closed: Closed) -> Told | None:
 
 
 def _ended(talk: Talk, closed: Closed) -> Told | None:
-    if closed.by is None or closed.by != closed.server or talk.failed or talk.unanswered or not talk.messages[1]:
+    if closed.by != closed.server or talk.failed or talk.unanswered or not talk.messages[1]:
         return None
     last = last_before(talk, closed)
     if last is None:
         return None
-    verb = "resets" if closed.how == "RST" else "closes"
     quiet = 0 if closed.ended_ns is None else closed.ended_ns - last.time_ns
     if quiet < IDLE_NS:
-        return Told(f"the server {verb} the connection {span_text(quiet)} after {said(talk, last)}", numbers(last), packets(last))
-    severity = NOTE if any(closed.disordered) or closed.lacking else WARNING
-    cause = f"the server {verb} the connection after {span_text(quiet)} in which nothing came, not even a PING"
+        return Told(f"the server {closed.verb} the connection {span_text(quiet)} after {said(talk, last)}", numbers(last), packets(last))
+    severity = NOTE if closed.muddled else WARNING
+    cause = f"the server {closed.verb} the connection after {span_text(quiet)} in which nothing came, not even a PING"
     advice = "Let the client send PING more often than the idle time of the server, which is 30 s as it is installed."
     return Told(cause, numbers(last), packets(last), severity, advice, rule="idle")
 
@@ -294,11 +286,10 @@ def _backwards(talk: Talk, message: Message) -> Told | None:
 
 
 def _unacknowledged(talk: Talk, closed: Closed) -> Told | None:
-    ended = closed.last[3] if closed.ended_ns is None else closed.ended_ns
     for ident, one in talk.memo.subscriptions.items():
         if closed.lacking or not all(closed.packets):
             return None
-        end = ended if one.until_ns is None else one.until_ns
+        end = closed.until_ns if one.until_ns is None else one.until_ns
         open_ = one.events - one.acked
         if open_ > 0 and end - one.last_ns >= STALE_NS:
             cause = f"{open_:,} of {one.events:,} events of subscription {ident} are not acknowledged for {span_text(end - one.last_ns)}"
@@ -308,11 +299,10 @@ def _unacknowledged(talk: Talk, closed: Closed) -> Told | None:
 
 def _stopped(talk: Talk, closed: Closed) -> Told | None:
     """Events that the connection itself published, and that did not come to it."""
-    ended = closed.last[3] if closed.ended_ns is None else closed.ended_ns
     for ident, one in talk.memo.subscriptions.items():
         if closed.lacking or not talk.begun or not all(closed.packets):
             return None
-        end = ended if one.until_ns is None else one.until_ns
+        end = closed.until_ns if one.until_ns is None else one.until_ns
         if not one.plain or one.published <= one.events or end - one.published_ns < STOPPED_NS:
             continue
         which = f"the {one.published:,} events that the same connection published to {quoted(one.channel)}"

@@ -201,7 +201,7 @@ def _too_large(talk: Talk, message: Message) -> Told | None:
 
 def _too_large_end(talk: Talk, closed: Closed) -> Told | None:
     last = talk.last[0]
-    if last is None or closed.by is None or closed.by != closed.server or not talk.begun or talk.parted is not None:
+    if last is None or closed.by != closed.server or not talk.begun or talk.parted is not None:
         return None
     # What holds now held when it was sent, but for Tune itself, which is small
     limit, size = talk.memo.frame_max, last.size - 4
@@ -215,7 +215,7 @@ def _too_large_end(talk: Talk, closed: Closed) -> Told | None:
 def _arguments(talk: Talk, closed: Closed) -> Told | None:
     """Servers break down over a number that is none."""
     last = talk.last[0]
-    if last is None or last.name != "Create" or closed.by is None or closed.by != closed.server:
+    if last is None or last.name != "Create" or closed.by != closed.server:
         return None
     if not any(one.request == last.number for one in talk.unanswered):
         return None
@@ -272,7 +272,7 @@ def _silence(talk: Talk, message: Message) -> Told | None:
 
 
 def _silent_end(talk: Talk, closed: Closed) -> Told | None:
-    end = closed.last[3] if closed.ended_ns is None else closed.ended_ns
+    end = closed.until_ns
     for side in (0, 1):
         found = _silent(talk, side, end, " when the connection ended")
         if found is not None:
@@ -368,7 +368,7 @@ def _starved(talk: Talk, message: Message) -> Told | None:
 
 
 def _out_of_credit(talk: Talk, closed: Closed) -> Told | None:
-    end = closed.last[3] if closed.ended_ns is None else closed.ended_ns
+    end = closed.until_ns
     for ident, one in talk.memo.subscriptions.items():
         if one.empty_ns is not None and one.delivered:
             passed = max(0, end - one.empty_ns)
@@ -470,7 +470,7 @@ def _moved(talk: Talk, message: Message) -> Told | None:
 
 def _not_followed(talk: Talk, closed: Closed) -> Told | None:
     gone = talk.memo.gone
-    end = closed.last[3] if closed.ended_ns is None else closed.ended_ns
+    end = closed.until_ns
     if gone is None or end - gone.time_ns < LOST_NS:
         return None
     stream = quoted(gone.fields.get("stream"))

@@ -172,6 +172,21 @@ class Closed(msgspec.Struct):
         """The side that is the server, as far as anything tells."""
         return 1 - (self.client or 0)
 
+    @property
+    def until_ns(self) -> int:
+        """When somebody ended it, else when its last packet came."""
+        return self.last[3] if self.ended_ns is None else self.ended_ns
+
+    @property
+    def verb(self) -> str:
+        """What the one who ended it does with the connection."""
+        return "resets" if self.how == "RST" else "closes"
+
+    @property
+    def muddled(self) -> bool:
+        """Whether nobody knows what came before the end, as packets are missing or were captured in another order."""
+        return any(self.disordered) or self.lacking
+
     def who(self, side: int | None) -> str:
         """What a side is called."""
         if side is None:
@@ -361,6 +376,14 @@ def last_before(talk: Talk, closed: Closed) -> Message | None:
     )
 
 
+def since(talk: Talk, closed: Closed) -> tuple[str, Message | None]:
+    """How long after which message the connection was ended, as " 3.1 ms after Open of the client", and that message."""
+    last = last_before(talk, closed)
+    if last is None or closed.ended_ns is None:
+        return "", last
+    return f" {span_text(closed.ended_ns - last.time_ns)} after {said(talk, last)}", last
+
+
 def quoted(text: object, most: int = 80) -> str:
     """Captured text within a sentence."""
     shown = str(text)
@@ -424,6 +447,7 @@ __all__ = [
     "packets",
     "quoted",
     "said",
+    "since",
     "some",
     "span_text",
 ]

@@ -31,7 +31,7 @@ from dissect.diagnose.rules import (
     numbers,
     packets,
     quoted,
-    said,
+    since,
     some,
     span_text,
 )
@@ -201,7 +201,7 @@ def _dropped(talk: Talk, closed: Closed) -> Told | None:
     # Others may be calls that expect no reply
     owed = [one for one in calls if one.verb in memo.verbs]
     shown = owed or calls
-    end = closed.last[3] if closed.ended_ns is None else closed.ended_ns
+    end = closed.until_ns
     ages = [max(0, end - one.time_ns) for one in shown]
     names = some(dict.fromkeys(one.verb for one in shown))
     count = "a call" if len(shown) == 1 else f"{len(shown)} calls{' or more' if len(calls) == DROPPED else ''}"
@@ -213,9 +213,8 @@ def _dropped(talk: Talk, closed: Closed) -> Told | None:
         return Told(cause, *evidence, NOTE, rule="no-reply", advice="--verbs tells calls that expect no reply, where they are known.")
     if not ended:
         return Told(f"{count} ({names}) without a reply for {age} when the capture ends", *evidence, NOTE, rule="no-reply")
-    verb = "resets" if closed.how == "RST" else "closes"
     severity = ERROR if closed.by == closed.server and not closed.lacking else WARNING
-    return Told(f"{closed.who(closed.by)} {verb} the connection while {count} ({names}) had no reply for {age}", *evidence, severity)
+    return Told(f"{closed.who(closed.by)} {closed.verb} the connection while {count} ({names}) had no reply for {age}", *evidence, severity)
 
 
 def _late(talk: Talk, message: Message) -> Told | None:
@@ -270,14 +269,10 @@ def _no_end(talk: Talk, closed: Closed) -> Told | None:
 
 def _closed_by_server(talk: Talk, closed: Closed) -> Told | None:
     memo = talk.memo
-    if closed.by is None or closed.by != closed.server or memo.stream or memo.dropped or talk.failed or not talk.messages[1]:
+    if closed.by != closed.server or memo.stream or memo.dropped or talk.failed or not talk.messages[1]:
         return None
-    last = last_before(talk, closed)
-    if last is None:
-        return None
-    verb = "resets" if closed.how == "RST" else "closes"
-    since = "" if closed.ended_ns is None else f" {span_text(closed.ended_ns - last.time_ns)} after {said(talk, last)}"
-    return Told(f"the server {verb} the connection{since}", numbers(last), packets(last))
+    after, last = since(talk, closed)
+    return None if last is None else Told(f"the server {closed.verb} the connection{after}", numbers(last), packets(last))
 
 
 # What is remembered
