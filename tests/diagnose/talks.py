@@ -130,10 +130,20 @@ def worst_first(found: Iterable[Finding]) -> list[Finding]:
     return sorted(found, key=rank)
 
 
+def by_rule(findings: Iterable[Finding]) -> dict[str, str]:
+    """The worst severity of each rule."""
+    return {one.rule: one.severity for one in reversed(worst_first(findings))}
+
+
+def found(source: bytes | Path, **options: Any) -> dict[str, str]:
+    """By rule the worst severity of what is found in a capture."""
+    return by_rule(diagnosed(source, **options)[0])
+
+
 def rules(*connections: Connection, **options: Any) -> dict[str, str]:
-    """By rule the worst severity of what is found in connections, which is the same however their packets come in batches."""
+    """The same of connections, however their packets come in batches."""
     data = capture(*connections)
-    found, _, records = diagnosed(data, **options)
+    findings, _, records = diagnosed(data, **options)
     for rows in (1, 7):
         assert diagnosed(data, rows, **options)[2] == records
-    return {one.rule: one.severity for one in reversed(worst_first(found))}
+    return by_rule(findings)

@@ -10,7 +10,7 @@ import pytest
 
 from dissect.diagnose.iggy import IN_VAIN, STORM
 from dissect.protocols.iggy.features import LAYOUTS, in_words
-from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, rules, worst_first
+from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, found, rules, worst_first
 from tests.protocols.test_iggy import (
     LOGGED_IN,
     LOGIN_L6,
@@ -46,19 +46,15 @@ RAISED = {
 }
 
 
-def found(path: Path) -> dict[str, str]:
-    return {one.rule: one.severity for one in reversed(worst_first(diagnosed(path, bytes_as="omit")[0]))}
-
-
 @pytest.mark.parametrize("case", RAISED)
 def test_real_servers_and_clients_raise_what_a_rule_is_for(case: str) -> None:
     file, rule, severity = RAISED[case]
-    assert found(GOLDEN / file).get(rule) == severity
+    assert found(GOLDEN / file, bytes_as="omit").get(rule) == severity
 
 
 @pytest.mark.parametrize("file", ["node080-hb.pcap", "py080-idle.pcap", "py090d5-idle.pcap", "py040-basic.pcap"])
 def test_healthy_connections_have_nothing(file: str) -> None:
-    assert found(GOLDEN / file) == {}
+    assert found(GOLDEN / file, bytes_as="omit") == {}
 
 
 def let_in() -> Connection:

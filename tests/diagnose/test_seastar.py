@@ -9,7 +9,7 @@ from struct import pack
 import pytest
 
 from dissect.protocols.seastar.layouts import COMPRESS, HANDLER_DURATION, ISOLATION, MAGIC, STREAM_PARENT, TIMEOUT
-from tests.diagnose.talks import MS, Connection, capture, diagnosed, rules, worst_first
+from tests.diagnose.talks import MS, Connection, capture, diagnosed, found, rules, worst_first
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "seastar-rpc"
 
@@ -30,19 +30,15 @@ RAISED = {
 }
 
 
-def found(path: Path) -> dict[str, str]:
-    return {one.rule: one.severity for one in reversed(worst_first(diagnosed(path, bytes_as="omit")[0]))}
-
-
 @pytest.mark.parametrize("case", RAISED)
 def test_real_servers_raise_what_a_rule_is_for(case: str) -> None:
     file, rule, severity = RAISED[case]
-    assert found(GOLDEN / file).get(rule) == severity
+    assert found(GOLDEN / file, bytes_as="omit").get(rule) == severity
 
 
 @pytest.mark.parametrize("file", ["basic.pcap", "stream.pcap", "stream_lz4.pcap", "big_mtu1500.pcap", "ipv6.pcap"])
 def test_healthy_connections_have_nothing(file: str) -> None:
-    assert found(GOLDEN / file) == {}
+    assert found(GOLDEN / file, bytes_as="omit") == {}
 
 
 def test_each_way_to_be_refused_is_told_by_its_cause() -> None:
