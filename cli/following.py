@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from cli.exits import ExitCode
 from cli.output import say
+from cli.run import suspicion
 from dissect.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def follow(
     work.cluster = session
     folder = work.settings.sources[0]
     code = ExitCode.DONE
+    warned = False
     try:
         if not quiet and not finish:
             say(f"following {folder} into {work.out}; Ctrl-C ends it, the same command goes on")
@@ -67,6 +69,9 @@ def follow(
                     code = ExitCode.INTERNAL
                 for text in (*map(trouble_text, batch.troubles), *batch.bugs):
                     say(text)
+                if batch.suspected is not None and not warned:
+                    warned = True
+                    say(suspicion(batch.suspected))
                 if not quiet:
                     say(_batch_text(batch, time.monotonic() - begin))
             elif finish:

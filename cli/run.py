@@ -270,16 +270,16 @@ def warner() -> Callable[[Inspector], None]:
         row = inspector.suspected
         if row is not None and not said:
             said = True
-            say(suspicion(row.conversation, f"{row.endpoints[0]} - {row.endpoints[1]}", row.protocol, row.facts["looks_like"]))
+            say(suspicion(row))
 
     return warn
 
 
-def suspicion(conversation: int | str, between: str, protocol: str | None, looks_like: str) -> str:
+def suspicion(row: ConversationRow) -> str:
     """What is wrong with a `-d` that makes secrets of another protocol look like any bytes."""
     return (
-        f"conversation {conversation} ({between}) is read as {protocol} because of -d, but holds {looks_like}: "
-        "what is secret there is not known as such and may be shown; check -d"
+        f"conversation {row.conversation} ({row.endpoints[0]} - {row.endpoints[1]}) is read as {row.protocol} because of -d, "
+        f"but holds {row.facts['looks_like']}: what is secret there is not known as such and may be shown; check -d"
     )
 
 

@@ -244,7 +244,8 @@ class _Calls:
                 self.bar.close()
             assert run.plan is not None
             code = _troubles(run.plan, run.bugs)
-            warn(run)
+            if run.suspected is not None:
+                say(suspicion(run.suspected))
             if not self.quiet:
                 _summary(run)
             if self.sql is not None:
@@ -420,13 +421,6 @@ def _troubles(plan: Plan, bugs: list[str]) -> ExitCode:
 
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
-
-
-def warn(run: Run) -> None:
-    """Say what could show secrets: that `-d` has a conversation read as what it is not."""
-    row = run.suspected
-    if row is not None:
-        say(suspicion(row.conversation, f"{row.endpoints[0]} - {row.endpoints[1]}", row.protocol, row.facts["looks_like"]))
 
 
 def _summary(run: Run) -> None:

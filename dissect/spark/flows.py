@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import gc
 import mmap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
@@ -82,6 +82,8 @@ class Results(msgspec.Struct):
     """What to tell of bugs of ours."""
     twice: dict[tuple[int, int], tuple[int, int]] = msgspec.field(default_factory=dict)
     """Of two files that have conversations in common: how many segments of the second the first has too, of how many."""
+    suspected: ConversationRow | None = None
+    """The first conversation that was read as it was asked for, but holds a login of another protocol."""
 
     def carry_batch(self) -> pa.RecordBatch:
         return batch_of_rows(self.carry)
@@ -311,7 +313,7 @@ class _Opened:
         if self._inspector is not None:
             self._take(self._inspector)
         results = self.results
-        if results.records or results.conversations or results.carry or results.reports or results.twice:
+        if results.records or results.conversations or results.carry or results.reports or results.twice or results.suspected:
             self.results = Results()
             self._held = 0
             yield results
@@ -340,10 +342,17 @@ class _Opened:
         self.results.records += inspector.take_linked()
         self.results.reports += inspector.reports
         inspector.reports.clear()
+        self.results.suspected = earliest((self.results.suspected, inspector.suspected))
+        inspector.suspected = None
 
     def _carry(self, row: dict[str, Any]) -> None:
         self.results.carry.append(row)
         self._held += len(row["payload"])
+
+
+def earliest(rows: Iterable[ConversationRow | None]) -> ConversationRow | None:
+    """Of some conversations the one that began first, by their numbers."""
+    return min((row for row in rows if row is not None), key=lambda row: row.conversation, default=None)
 
 
 def _carry(kind: int, flow_id: int, flow: bytes, time_ns: int, payload: bytes) -> dict[str, Any]:

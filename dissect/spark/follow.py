@@ -29,7 +29,7 @@ from dissect.spark.rotation import PACKED, Ready, Rotation, Seen, Taken, same_fi
 from dissect.spark.session import of_spark
 from dissect.spark.splits import NEVER, Plan, Trouble
 from dissect.spark.tables import TABLES, Input
-from dissect.spark.write import CarryFile, Receipt, Target, Written, files_of, receipts, twice
+from dissect.spark.write import CarryFile, Receipt, Target, Written, files_of, receipts, suspected, twice
 
 if TYPE_CHECKING:
     from dissect.spark.delta import Delta
@@ -118,6 +118,8 @@ class Batch(msgspec.Struct):
     troubles: list[Trouble]
     bugs: list[str]
     """What to tell of bugs of ours."""
+    suspected: ConversationRow | None = None
+    """The first conversation that turned out to hold a login of another protocol than the one that it was asked to be read as."""
 
 
 class Follow(Job):
@@ -219,7 +221,7 @@ class Follow(Job):
             state.written[table].append(file)
         self._commit(state)
         paths = {taken.file: path for path, taken in state.taken.items()}
-        return Batch(state.batch, len(ready), packets, rows, troubles, texts_of(done, paths))
+        return Batch(state.batch, len(ready), packets, rows, troubles, texts_of(done, paths), suspected(done))
 
     def _take(self, state: State, ready: list[Ready], found: Plan) -> list[Trouble]:
         """Give files their index of this run, leave out what was read before, and note what is read now; the troubles to tell."""

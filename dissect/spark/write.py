@@ -24,7 +24,7 @@ from dissect.errors import Report, UsageError
 from dissect.model import ConversationRow
 from dissect.protocols import PROTOCOLS
 from dissect.spark import places
-from dissect.spark.flows import Results
+from dissect.spark.flows import Results, earliest
 from dissect.spark.places import Disk, Folder
 from dissect.spark.rows import SCHEMA
 from dissect.spark.splits import Trouble
@@ -120,9 +120,7 @@ class Writer:
         own = [row for row in results.conversations if row.protocol not in RELATED]
         self.receipt.related += [row for row in results.conversations if row.protocol in RELATED]
         self.put("conversations", own)
-        doubted = [row for row in results.conversations if "looks_like" in row.facts]
-        if doubted:
-            self.receipt.suspected = _first([self.receipt.suspected, *doubted])
+        self.receipt.suspected = earliest((self.receipt.suspected, results.suspected))
         self.receipt.reports += results.reports
         for pair, (found, of) in results.twice.items():
             before = self._twice.get(pair, (0, 0))
@@ -420,11 +418,7 @@ def files_of(done: Sequence[Receipt]) -> Iterator[tuple[str, Written]]:
 
 def suspected(done: Sequence[Receipt]) -> ConversationRow | None:
     """The first conversation that was read as it was asked for, but holds a login of another protocol."""
-    return _first([receipt.suspected for receipt in done])
-
-
-def _first(rows: Sequence[ConversationRow | None]) -> ConversationRow | None:
-    return min((row for row in rows if row is not None), key=lambda row: row.conversation, default=None)
+    return earliest(receipt.suspected for receipt in done)
 
 
 TWICE = 4

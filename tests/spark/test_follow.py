@@ -10,13 +10,18 @@ from typing import Any
 
 import pytest
 
+from cli import following
 from dissect.errors import UsageError
+from dissect.model import Options
 from dissect.spark import follow
 from dissect.spark.follow import Batch, Follow
 from dissect.spark.pipeline import Settings
 from dissect.spark.rotation import Rotation
 from dissect.spark.tables import TABLES
 from tests.capture.frames import Packet, ethernet, ip4, pcap, pcapng, sll, tcp
+from tests.planting import GOLDEN
+from tests.rewrite import capture as capture_of
+from tests.rewrite import packets as packets_of
 from tests.spark.captures import SNAP, fragments, generated, records
 from tests.spark.comparing import plain, tables_of, told
 from tests.spark.here import Here
@@ -357,6 +362,23 @@ def test_what_is_packed_after_it_was_read_is_not_read_twice(begin: Begin, packet
     for name, lines in plain([kept, second]).items():
         assert told(name, table(out, name)) == lines
     assert table(out, "errors") == []
+
+
+def test_a_protocol_that_hides_a_login_of_another_is_warned_of_once(
+    begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(following.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(follow, "BATCH_BYTES", 1)
+    work = begin(options=Options(decode_as=((5552, "iggy", None),)))
+    login = packets_of(GOLDEN / "rabbitmq-stream" / "handshake_close_405.pcap")
+    for at, some in enumerate((login[:-1], login[-1:])):
+        (tmp_path / "captures" / f"{at}.pcap").write_bytes(capture_of(some).getvalue())
+    following.follow(Here(), work, lambda: None, every_s=0, finish=True, quiet=False)  # type: ignore[arg-type]
+    lines = capsys.readouterr().err.splitlines()
+    warned = [at for at, line in enumerate(lines) if "is read as iggy because of -d, but holds a login of rabbitmq-stream: " in line]
+    # As soon as it is known, not when the conversation ends
+    assert warned == [0]
+    assert [" micro-batch " in line for line in lines] == [False, True, True, False]
 
 
 def test_a_packet_with_a_time_to_come_ends_no_conversation(begin: Begin, packets: list[Packet], tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ import pyarrow.parquet
 import pytest
 
 import dissect.spark
-from cli.commands.pipeline import warn
 from dissect.capture.files import open_capture
 from dissect.inspector import Inspector
 from dissect.latency.groups import Latencies
@@ -242,14 +241,11 @@ def test_a_run_goes_on_where_it_was_interrupted(
     assert go(files, out, resume=True, **{**settings, "parts": 3}).resumed == 0
 
 
-@pytest.mark.parametrize("form", ["parquet", "json", "csv"])
-def test_a_protocol_that_hides_a_login_of_another_is_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str], form: str) -> None:
+def test_a_protocol_that_hides_a_login_of_another_is_found(tmp_path: Path) -> None:
     capture = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream" / "handshake_close_405.pcap"
-    for protocol, warnings in (("iggy", 1), ("rabbitmq-stream", 0)):
-        warn(go([capture], tmp_path / protocol, form=form, options=Options(decode_as=((5552, protocol, None),))))
-        said = capsys.readouterr().err
-        assert said.count("\n") == warnings
-        assert said.count("127.0.0.2:5552) is read as iggy because of -d, but holds a login of rabbitmq-stream: ") == warnings
+    for protocol, found in (("iggy", "a login of rabbitmq-stream"), ("rabbitmq-stream", None)):
+        row = go([capture], tmp_path / protocol, options=Options(decode_as=((5552, protocol, None),))).suspected
+        assert (row and row.facts["looks_like"]) == found
 
 
 def killed_once(marks: str) -> int:
