@@ -6,6 +6,7 @@ import bz2
 import contextlib
 import importlib
 import lzma
+import sys
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -23,9 +24,8 @@ SKIPPED = tuple(bytes((low, 0x2A, 0x4D, 0x18)) for low in range(0x50, 0x60))
 
 FIRST_PIECE = 1 << 7
 GZIP_PIECE = 1 << 14
-ZSTD_PIECE = 1 << 10
-"""Input of one call. gzip can make 1,000 times as much of it, zstd 32,000 times, and both give all of it at once. The first piece of a
-member is small, as a file can have a million members of nothing and what was given too much is copied each time."""
+"""Input of one call. gzip can make 1,000 times as much of it, and gives all of it at once. The first piece of a member is small, as a file
+can have a million members of nothing and what was given too much is copied each time."""
 
 OUTPUT = 1 << 12
 """Output of one call of those that can be told. What comes out of a call is lost when the call finds damage, so it is little."""
@@ -34,8 +34,10 @@ TOGETHER = 1 << 20
 """Output is handed on in pieces of about this size, or what one piece of input gave."""
 
 XZ_MEMORY = 256 << 20
-ZSTD_WINDOW = 128 << 20
-"""What a file may ask for; `xz -9` needs 65 MiB, `zstd --long` 128 MiB."""
+ZSTD_WINDOW = 27
+"""What a file may ask for, that of zstd as a power of two; `xz -9` needs 65 MiB, `zstd --long` 128 MiB."""
+
+ZSTD_CODEC = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 
 LZ4_BLOCKS = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
 LZ4_WINDOW = 65_535
@@ -92,27 +94,28 @@ def _members(raw: Raw, what: str, magic: bytes, make: Callable[[], Any]) -> Iter
     """Streams of xz or bzip2, one after the other."""
     more = True
     while more:
-        unpacker = make()
-        parts = _Parts()
-        size = FIRST_PIECE
-        while not unpacker.eof:
-            data = b""
-            if unpacker.needs_input:
-                yield from parts.take()
-                data = raw.take(size)
-                if not data:
-                    raise Damaged(f"the {what} data is cut off")
-                size = PIECE
-            try:
-                parts.add(unpacker.decompress(data, OUTPUT))
-            except (OSError, lzma.LZMAError) as error:
-                yield from parts.take()
-                raise Damaged(f"the {what} data is damaged: {error}") from error
-            if parts.size >= TOGETHER:
-                yield from parts.take()
-        yield from parts.take()
-        raw.back(len(unpacker.unused_data))
+        yield from _member(raw, what, make(), (OSError, lzma.LZMAError))
         more = _another(raw, what, magic)
+
+
+def _member(raw: Raw, what: str, unpacker: Any, wrong: type[Exception] | tuple[type[Exception], ...]) -> Iterator[bytes]:
+    parts = _Parts()
+    size = FIRST_PIECE
+    while not unpacker.eof:
+        data = b""
+        if unpacker.needs_input:
+            yield from parts.take()
+            data = _some(raw, size, what)
+            size = PIECE
+        try:
+            parts.add(unpacker.decompress(data, OUTPUT))
+        except wrong as error:
+            yield from parts.take()
+            raise Damaged(f"the {what} data is damaged: {error}") from error
+        if parts.size >= TOGETHER:
+            yield from parts.take()
+    yield from parts.take()
+    raw.back(len(unpacker.unused_data))
 
 
 def _another(raw: Raw, what: str, magic: bytes) -> bool:
@@ -160,32 +163,15 @@ def _frames(raw: Raw) -> Iterator[bytes]:
                 size -= len(_some(raw, min(size, PIECE), "packed"))
         elif magic == ZSTD:
             if zstd is None:
-                zstd = _codec("zstandard", "zstd").ZstdDecompressor(max_window_size=ZSTD_WINDOW)
-            yield from _zstd(raw, zstd)
+                zstd = _codec(ZSTD_CODEC, "zstd")
+                bounded = {int(zstd.DecompressionParameter.window_log_max): ZSTD_WINDOW}
+            yield from _member(raw, "zstd", zstd.ZstdDecompressor(options=bounded), zstd.ZstdError)
         elif magic == LZ4:
             if room is None:
                 room = bytearray(LZ4_WINDOW + 4 + max(LZ4_BLOCKS.values()))
             yield from _lz4(raw, room)
         else:
             raise Damaged("something else follows the packed data")
-
-
-def _zstd(raw: Raw, zstd: Any) -> Iterator[bytes]:
-    """One frame. `zstd` has what it needs much memory for, which to ask for takes longer than a small frame."""
-    unpacker = zstd.decompressobj()
-    parts = _Parts()
-    size = FIRST_PIECE
-    while not unpacker.eof:
-        try:
-            parts.add(unpacker.decompress(_some(raw, size, "zstd")))
-        except _codec("zstandard", "zstd").ZstdError as error:
-            yield from parts.take()
-            raise Damaged(f"the zstd data is damaged: {error}") from error
-        if parts.size >= TOGETHER or not raw.at_hand:
-            yield from parts.take()
-        size = ZSTD_PIECE
-    raw.back(len(unpacker.unused_data))
-    yield from parts.take()
 
 
 def _lz4(raw: Raw, room: bytearray) -> Iterator[bytes]:
