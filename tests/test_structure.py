@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 ROWS = (
     {"errors", "options"},
     {"model"},
-    {"allowance"},
+    {"allowance", "lz4"},
     {"layout", "bson", "tcp", "capture"},
     {"tls"},
     {"protocols"},

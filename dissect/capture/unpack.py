@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from dissect import lz4
 from dissect.capture.blocks import PIECE, Damaged, Raw
 from dissect.errors import MissingCodec
 
@@ -40,7 +41,6 @@ ZSTD_WINDOW = 27
 ZSTD_CODEC = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 
 LZ4_BLOCKS = {4: 1 << 16, 5: 1 << 18, 6: 1 << 20, 7: 1 << 22}
-LZ4_WINDOW = 65_535
 LZ4_MATCH = 9
 """The smallest block that can refer to what is before it: the format ends every block with five literals."""
 
@@ -168,7 +168,7 @@ def _frames(raw: Raw) -> Iterator[bytes]:
             yield from _member(raw, "zstd", zstd.ZstdDecompressor(options=bounded), zstd.ZstdError)
         elif magic == LZ4:
             if room is None:
-                room = bytearray(LZ4_WINDOW + 4 + max(LZ4_BLOCKS.values()))
+                room = bytearray(lz4.REACH + 4 + max(LZ4_BLOCKS.values()))
             yield from _lz4(raw, room)
         else:
             raise Damaged("something else follows the packed data")
@@ -176,7 +176,8 @@ def _frames(raw: Raw) -> Iterator[bytes]:
 
 def _lz4(raw: Raw, room: bytearray) -> Iterator[bytes]:
     """One frame, block by block, which are unpacked into `room`. What was whole before a wrong checksum has been handed on by then."""
-    cramjam, xxhash = _codec("cramjam", "lz4"), _codec("xxhash", "lz4")
+    _codec("cramjam", "lz4")
+    xxhash = _codec("xxhash", "lz4")
     flags, sizes = descriptor = _exactly(raw, 6, "lz4")[4:]
     largest = LZ4_BLOCKS.get(sizes >> 4 & 7)
     if flags >> 6 != 1 or largest is None or flags & 1:
@@ -196,19 +197,16 @@ def _lz4(raw: Raw, room: bytearray) -> Iterator[bytes]:
         if block_sum:
             _lz4_check(raw, xxhash.xxh32_intdigest(block), "block")
         if not plain:
-            before = _lz4_history(window) if window and size >= LZ4_MATCH else b""
-            start = len(window) + 4 if before else 0
             try:
-                end = cramjam.lz4.decompress_block_into(before + block, room, output_len=start + largest)
-            except cramjam.DecompressionError as error:
+                block = lz4.unpack_block(block, window if size >= LZ4_MATCH else b"", largest, room)
+            except ValueError as error:
                 raise Damaged(f"the lz4 data is damaged: {error}") from error
-            block = bytes(room[start:end])
         if block:
             yield block
         if content_sum:
             content.update(block)
         if linked:
-            window = (window + block)[-LZ4_WINDOW:].rjust(4, b"\0")
+            window = (window + block)[-lz4.REACH :]
     if content_sum:
         _lz4_check(raw, content.intdigest(), "frame")
 
@@ -216,17 +214,6 @@ def _lz4(raw: Raw, room: bytearray) -> Iterator[bytes]:
 def _lz4_check(raw: Raw, checksum: int, what: str) -> None:
     if int.from_bytes(_exactly(raw, 4, "lz4"), "little") != checksum:
         raise Damaged(f"the lz4 data is damaged: the checksum of a {what} is wrong")
-
-
-def _lz4_history(window: bytes) -> bytes:
-    """A sequence that, put before a block, leaves `window` before the block's output; four bytes come before that.
-
-    The block codec takes no history, and a sequence cannot end with literals: so the window's last four bytes come from a match.
-    """
-    literals = len(window) - 15
-    more = b"" if literals < 0 else b"\xff" * (literals // 255) + bytes((literals % 255,))
-    token = bytes((min(len(window), 15) << 4,))
-    return b"".join((token, more, window[-4:], window[:-4], len(window).to_bytes(2, "little")))
 
 
 def _codec(package: str, what: str) -> Any:

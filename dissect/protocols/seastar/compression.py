@@ -9,7 +9,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
-import cramjam
+from dissect.lz4 import REACH, unpack_block
 
 _u32 = Struct("<I").unpack_from
 
@@ -21,9 +21,6 @@ CHUNK = 32_768
 
 LAST_CHUNK = 0x8000_0000
 """The bit of a chunk header that marks the last chunk."""
-
-REACH = 65_535
-"""How far back an LZ4 match can refer."""
 
 SMALLEST_MATCHED = 13
 """LZ4 packs fewer bytes than this as literals only."""
@@ -124,33 +121,18 @@ def _block(block: Chunk, data: bytes, start: int, before: bytes) -> bytes:
     if not size:
         return b""
     _check_ratio(block.header, len(packed), size)
-    skip = 0
-    if before and size >= SMALLEST_MATCHED:
-        # The decoder takes no dictionary, so the block gets a sequence in front that writes it: the last four bytes and all others as
-        # literals, then a match that writes the last four where they belong.
-        skip = len(before) + 4
-        packed = b"".join((_literals(len(before)), before[-4:], before[:-4], len(before).to_bytes(2, "little"), packed))
-    unpacked = bytearray(skip + size)
     try:
-        count = cramjam.lz4.decompress_block_into(packed, unpacked)
-    except (cramjam.DecompressionError, ValueError, OverflowError) as error:
+        unpacked = unpack_block(packed, before if size >= SMALLEST_MATCHED else b"", size)
+    except ValueError as error:
         raise Unpackable(block.start, "not an LZ4 block of this size") from error
-    if count - skip != size:
-        raise Unpackable(block.start, f"unpacks to {count - skip} bytes, not {size}")
-    return bytes(memoryview(unpacked)[skip:])
+    if len(unpacked) != size:
+        raise Unpackable(block.start, f"unpacks to {len(unpacked)} bytes, not {size}")
+    return unpacked
 
 
 def _check_ratio(header: int, packed: int, size: int) -> None:
     if size > RATIO * packed + 64:
         raise Unpackable(header, f"{packed} bytes cannot unpack to {size}")
-
-
-def _literals(count: int) -> bytes:
-    """The token of an LZ4 sequence with so many literals and a match of four bytes."""
-    if count < 15:
-        return bytes((count << 4,))
-    rest = count - 15
-    return b"\xf0" + b"\xff" * (rest // 255) + bytes((rest % 255,))
 
 
 def unpack_head(packed: bytes, want: int) -> bytes:
