@@ -79,14 +79,16 @@ class Whole(NamedTuple):
     """What is read of a capture: its messages, and by number every request with each of its responses."""
 
     messages: list[Message]
-    pairs: set[tuple[int, int | None]]
+    pairs: set[tuple[int | None, int | None]]
 
 
 def read(found: list[Packet]) -> Whole:
     inspector = Inspector([open_capture(capture(found))], Options(exchanges=True))
     records = [record for batch in inspector.batches() for record in batch]
+    messages = [record for record in records if isinstance(record, Message)]
+    # Of a request with several responses the exchange names one; of a response to several requests the message does
     pairs = {(record.request, record.response) for record in records if isinstance(record, Exchange)}
-    return Whole([record for record in records if isinstance(record, Message)], pairs)
+    return Whole(messages, pairs | {(message.request, message.number) for message in messages if message.request is not None})
 
 
 def may_lack(message: Message) -> bool:
