@@ -1039,6 +1039,24 @@ def test_a_malformed_permission_block_stays_in_its_frame() -> None:
     assert said[2].fault is None
 
 
+@pytest.mark.parametrize(
+    ("name", "size", "said"),
+    [
+        # two requests, and not one of them whole
+        ("v04-cli", 96, ["login_user", "login_user", "update_topic", "update_topic"]),
+        # one request of a client whose framing the server does not know
+        ("new-client-old-server", 128, ["unknown"] * 7),
+        # one request, and one answer
+        ("node0100e1-nosession", 128, ["unknown", "eviction"]),
+    ],
+)
+def test_a_snap_length_that_leaves_no_request_whole_leaves_what_tells_it(name: str, size: int, said: list[str]) -> None:
+    inspector = Inspector([open_capture(capture([packet._replace(raw=packet.raw[:size]) for packet in packets(GOLDEN / f"{name}.pcap")]))])
+    records = list(inspector.records())
+    names = [[one.name for one in records if isinstance(one, Message) and one.conversation == row.conversation] for row in inspector.rows()]
+    assert said in names, names
+
+
 # Detection
 
 

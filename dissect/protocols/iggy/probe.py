@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
+from collections.abc import Iterable
 from operator import itemgetter
 from typing import NamedTuple
 
 from dissect.model import Verdict
 from dissect.protocols.effort import STEP, Effort
 from dissect.protocols.iggy import frames
+from dissect.protocols.iggy.candidates import fits as fits_so_far
 from dissect.protocols.iggy.commands import BY_CODE
 from dissect.protocols.iggy.features import CLASSIC, LONG
 from dissect.protocols.iggy.finding import READ, clean, find_long, fits, long_header, may_be_long, request_size, response_size
 from dissect.protocols.iggy.frames import EVICTION, REPLY, REQUEST, U32, U32_U32
 from dissect.protocols.protocol import SideView, View
+from dissect.protocols.records import Damage
 
 PORT = 8090
 
@@ -29,6 +32,11 @@ SHORTEST = 8
 
 CUT = 2
 """So many requests with a hole count, where their lengths lead to the next."""
+
+BEGINNING = 16
+"""Bytes of a request that tell it, where there are no more."""
+
+_CUT_OFF = Damage(0, "cut by the snap length")
 
 LED = 2
 """So many headers of 256 bytes with a hole lead from one to the next."""
@@ -84,7 +92,7 @@ def _long(view: View, client: int) -> Verdict | None:
                 evidence = f"{who} begins like a 256-byte header of which {len(data)} bytes were captured"
                 return Verdict("iggy", 0.6, (evidence,), None, client, None, LONG)
             if side == client:
-                break
+                return _cut_short(view, client, sides)
             continue
         for position, run in one.runs[:RUNS]:
             # Bytes that were ruled out are not looked at again
@@ -95,7 +103,21 @@ def _long(view: View, client: int) -> Verdict | None:
                 return Verdict(
                     "iggy", 0.95, (f"{who} sends a 256-byte header at byte {place} of what was captured",), None, client, None, LONG
                 )
-    return None
+    return _cut_short(view, client, sides)
+
+
+def _cut_short(view: View, client: int, sides: Iterable[tuple[int, tuple[int, ...], str]]) -> Verdict | None:
+    """The same where the snap length left of each header little more than what tells it, and there are too few to lead to each other."""
+    ask, answer = (_led(view.sides[side], kinds, view.effort) for side, kinds, _ in sides)
+    if not ask or not view.ends():
+        return None
+    if answer:
+        other = "and one of the server"
+    elif _responses(view, 1 - client, _NO_REQUESTS, False)[0] >= LED:
+        other = "and responses of the classic framing"
+    else:
+        return None
+    return Verdict("iggy", 0.7, (f"a 256-byte header of the client {other}, of which not all was captured",), None, client, None, LONG)
 
 
 def _led(side: SideView, kinds: tuple[int, ...], effort: Effort) -> int:
@@ -211,6 +233,8 @@ def _chain(side: SideView, at: int, effort: Effort) -> _Requests:
             if len(behind) - offset < 8:
                 break
             weight += count < CUT
+            # Where a snap length leaves nothing whole, those count that are as they should be up to where they are cut
+            good += not good and effort.spend(READ * (end - at)) and _begins(code, layouts, data, at, end)
             codes.append(_meant(code, size))
             count += 1
             start += at + size - offset
@@ -230,6 +254,12 @@ def _chain(side: SideView, at: int, effort: Effort) -> _Requests:
         count += 1
         at += size
     return _Requests(count, good, weight, tuple(codes), layouts)
+
+
+def _begins(code: int, layouts: tuple[str, ...], data: bytes, start: int, end: int) -> bool:
+    """Whether these bytes, some of them behind the header, are the beginning of a request in some layout."""
+    tables = {frames.ask(code, layout) for layout in layouts}
+    return end - start >= BEGINNING and any(table is not None and fits_so_far(table, data, start, end, _CUT_OFF) for table in tables)
 
 
 def _meant(code: int, size: int) -> int:
