@@ -22,9 +22,10 @@ L0 to L9 have the classic framing: a request is length, code and payload, a resp
 the same name and direction.
 
 The classic framing has no correlation id: the n-th response answers the n-th request. Where frames were lost the pairing is
-unsure, and says so, until a client that keeps one request in flight asks again. In the 256-byte framing client, request number and
-operation are checked too; the request number alone is not unique. A response behind a loss waits for the client's next bytes, which
-tell whether a request was lost as well.
+unsure, and says so, until a client that keeps one request in flight asks again; where the beginning was not captured, until it has done
+so a few times, or an answer has a body that fits. In the 256-byte framing client, request number and operation are checked too; the
+request number alone is not unique. A response behind a loss waits for the client's next bytes, which tell whether a request was lost
+as well.
 
 Passwords, tokens and what may be one are hidden: also small bodies and bytes left over of which nothing is known and which may hold text,
 names beside a secret in a frame that does not decode, and what replicas send each other. `--show-secrets` shows them.

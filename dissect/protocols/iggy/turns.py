@@ -10,7 +10,7 @@ from dissect.protocols.iggy import frames
 from dissect.protocols.iggy.candidates import WEIGHED_SIZE, Given, reading_of
 from dissect.protocols.iggy.frames import HEADER
 from dissect.protocols.iggy.framing import Framing
-from dissect.protocols.iggy.waiting import BELIEVED, UNSURE, Waiting
+from dissect.protocols.iggy.waiting import UNSURE, Waiting
 from dissect.protocols.protocol import Context
 from dissect.protocols.records import Cut, Emitted, is_broken, range_of
 
@@ -65,7 +65,7 @@ class Turns(Framing):
         try:
             while at < count and self.failure is None:
                 # Whoever is answered, requests stay what they are
-                if not self.early and not self.doubted and self.waiting.trust != BELIEVED:
+                if not self.early and not self.doubted and not self.waiting.believes:
                     stop = self._plain_until(cuts, at)
                     if stop > at:
                         if self.waiting.unsure:
@@ -277,7 +277,7 @@ class Turns(Framing):
         if cut.side == self.client:
             return False
         bare = cut.end - cut.start <= (HEADER if self.layouts.long[cut.side] else 8)
-        return self.layouts.mismatch or UNSURE in given.notes or (self.waiting.trust == BELIEVED and bare)
+        return self.layouts.mismatch or UNSURE in given.notes or (self.waiting.believes and bare)
 
     def _plain_until(self, cuts: list[Cut], at: int) -> int:
         """Where the frames end that wait for nothing, and that nothing waits for."""

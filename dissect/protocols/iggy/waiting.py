@@ -17,24 +17,32 @@ from dissect.protocols.iggy.commands import NON_REPLICATED, OPERATIONS, REGISTER
 from dissect.protocols.iggy.frames import EVICTION, HEADER, OLD_LOGIN_CODE, OLD_LOGOUT_CODE, REPLY, REQUEST, U32, Table
 from dissect.protocols.records import Cut, Damage
 
-SURE, BELIEVED, SHAKEN = "sure", "believed", "shaken"
+SURE, BELIEVED, SUPPOSED, SHAKEN = "sure", "believed", "supposed", "shaken"
 """How far the order of frames tells who answers whom: it does; it seems to, as the client keeps one request in flight, which the next
-`FIRM` requests have to bear out; frames were missed and it does not."""
+`FIRM` requests have to bear out; the capture begins in the middle, and nothing but that it seems so speaks for it yet; frames were missed
+and it does not."""
 
-LOST, MISFIT, LASTED, ALONE, SINGLE, BODILESS = "lost", "misfit", "lasted", "alone", "single", "bodiless"
+LOST, MISFIT, LASTED, ALONE, FIRST, SINGLE, BODILESS = "lost", "misfit", "lasted", "alone", "first", "single", "bodiless"
 """What happens to that: bytes were lost; a response does not fit its request, or a second request was in flight before it; what was
-believed has lasted; a response found a request alone in flight, behind all that was lost; it can answer no other request; and what was
-lost were exactly answers without a body."""
+believed has lasted; a response found a request alone in flight, behind all that was lost, or behind the beginning of the capture, before
+which more may have been in flight; it can answer no other request; and what was lost were exactly answers without a body."""
 
 TRANSITIONS: Mapping[str, Mapping[str, str]] = {
     SURE: {LOST: SHAKEN},
     BELIEVED: {LOST: SHAKEN, MISFIT: SHAKEN, LASTED: SURE},
-    SHAKEN: {ALONE: BELIEVED, SINGLE: SURE, BODILESS: SURE},
+    SUPPOSED: {LOST: SHAKEN, MISFIT: SHAKEN, ALONE: BELIEVED},
+    SHAKEN: {ALONE: BELIEVED, FIRST: SUPPOSED, SINGLE: SURE, BODILESS: SURE},
 }
 """The state that follows; where there is none, it stays."""
 
 FIRM = 64
 """After so many requests more it is believed that the client keeps one in flight, where the pairing rests on that."""
+
+LIKELY = 4
+"""After so many it is supposed no more but believed, where the capture begins in the middle; or with an answer whose body fits."""
+
+BODY = 16
+"""From this size on an answer of the classic framing holds what fits the answers to some requests and not to others."""
 
 NEVER_LOST = -1
 
@@ -51,6 +59,7 @@ _ASKS, _ANSWERS = bytes([REQUEST]), bytes([REPLY])
 """The command in a frame of the 256-byte framing."""
 
 UNSURE = "the pairing is unsure: frames were missed before"
+MIDDLE = "the pairing is unsure: the beginning was not captured"
 
 
 class Asked(NamedTuple):
@@ -106,6 +115,11 @@ class Waiting:
     def unsure(self) -> bool:
         """Whether the order of frames does not tell who answers whom."""
         return self.trust == SHAKEN
+
+    @property
+    def believes(self) -> bool:
+        """Whether each pair is looked at, as it may show that the order of frames does not tell who answers whom after all."""
+        return self.trust in (BELIEVED, SUPPOSED)
 
     def lose(self) -> None:
         """Bytes of either side were lost."""
@@ -332,20 +346,26 @@ class Waiting:
             if latest is None:
                 return self._guess(data, start, end, order, damage)
             self._take(latest)
-            self._go(ALONE)
+            self._go(ALONE if self.whole else FIRST)
             self.until = latest.number + FIRM
-            return Given(latest.number, latest.code, latest.operation)
+            return Given(latest.number, latest.code, latest.operation, self._supposed(latest, end - start))
         asked = Asked._make(opened[0])
         if len(opened) > 1 and self.orders[opened[1][0]] < order:
             self.pipelined = True
-        if self.trust == BELIEVED:
+        if self.trust != SURE:
             if self.pipelined or not self._can_answer(asked, data, start, end, damage, {}):
                 self._go(MISFIT)
                 return self._guess(data, start, end, order, damage)
             if asked.number > self.until:
                 self._go(LASTED)
         del opened[0]
-        return Given(asked.number, asked.code, asked.operation)
+        return Given(asked.number, asked.code, asked.operation, self._supposed(asked, end - start))
+
+    def _supposed(self, asked: Asked, size: int) -> tuple[str, ...]:
+        """The note that a pair needs which nothing but the order of frames speaks for, behind a beginning that was not captured."""
+        if self.trust == SUPPOSED and (size >= BODY or asked.number > self.until - FIRM + LIKELY):
+            self._go(ALONE)
+        return (MIDDLE,) if self.trust == SUPPOSED else ()
 
     def _guess(self, data: bytes, start: int, end: int, order: int, damage: Damage | None) -> Given:
         """The request that a response may answer, after some may have been missed: the first whose answer it can be."""
@@ -356,7 +376,7 @@ class Waiting:
             self.lost_room += 1
             return Given(None, None, None, (UNSURE,))
         asked = Asked._make(self.open[fitting[0]])
-        sure = len(fitting) == 1 and end - start >= 16 and self._is_behind(asked)
+        sure = len(fitting) == 1 and end - start >= BODY and self._is_behind(asked)
         self._take(asked)
         if sure:
             self._go(SINGLE)
