@@ -185,7 +185,7 @@ class Lines:
                 or record.notes
                 or record.fault is not None
                 or record.outcome == "refused"
-                or record.name in alarming
+                or (record.name in alarming and self._alarms(record))
             ):
                 line = self._odd(record, self._time(record), where, "", "", None, carried)
             else:
