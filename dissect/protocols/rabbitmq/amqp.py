@@ -65,6 +65,9 @@ _SYMBOLS = {
     b"amqp:footer:map": 0x78,
 }
 
+_DATA = b"\x00\x53\x75\xa0"
+"""What stands before the length of a short binary in a section of data."""
+
 _HEADER = (("durable", "boolean"), ("priority", "ubyte"), ("ttl", "uint"), ("first_acquirer", "boolean"), ("delivery_count", "uint"))
 
 _PROPERTIES = (
@@ -103,6 +106,9 @@ def read(
     data: bytes, at: int, end: int, render: Render, values: Values = PLENTY, spans: Spans | None = None, depth: int = 0
 ) -> list[dict[str, Any]]:
     """The sections of the message data[at:end], of no more than the `values` that may be made; `spans` collects their byte ranges."""
+    if spans is None and at + 4 < end and data[at : at + 4] == _DATA and at + 5 + data[at + 4] == end and values.take():
+        # What most bodies are
+        return [{"section": "data", "value": render(data[at + 5 : end])}]
     sections: list[dict[str, Any]] = []
     try:
         while at < end:
