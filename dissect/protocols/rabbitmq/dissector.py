@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from dissect.allowance import PLENTY, Allowance, Spans, Values
 from dissect.capture.columns import gather
 from dissect.errors import Malformed
-from dissect.layout import Layout, Style, decoder, fault_of, walk
+from dissect.layout import UNREADABLE, Layout, Style, decoder, fault_of, walk
 from dissect.layout.types import Field
 from dissect.layout.values import RENDER, redacted
 from dissect.model import Fault, Limited, Span
@@ -329,7 +329,12 @@ class StreamDissector(Dissector):
         if layout in self.language.heads:
             frame.fields, frame.spans, frame.notes, frame.fault = self._read_entries(layout, data, start, end, missing)
         else:
-            frame.fields, frame.spans, frame.notes, frame.fault = walk(layout, data, start, end, self.style, missing)
+            # Where a user's name is put in, and where something is wrong, the places of the fields are needed
+            fields = None if missing or self.options.detail or layout.name == "SaslAuthenticate" else _plainly(layout, self.style, frame)
+            if fields is not None:
+                frame.fields = fields
+            else:
+                frame.fields, frame.spans, frame.notes, frame.fault = walk(layout, data, start, end, self.style, missing)
         if "mechanism" in frame.fields:
             self._read_login(frame)
         if frame.odd is not None:
@@ -475,10 +480,11 @@ class StreamDissector(Dissector):
 
     def choose(self, choices: tuple[Layout, ...], data: bytes, start: int, end: int) -> Layout:
         """Which of several layouts with one key and version this frame has: the first it reads as without a flaw."""
-        if len(choices) > 1:
-            for layout in choices:
-                if is_sound(layout, data, start, end):
-                    return layout
+        if len(choices) == 1:
+            return choices[0]
+        for layout in choices:
+            if is_sound(layout, data, start, end):
+                return layout
         if len({(layout.name, layout.kind) for layout in choices}) < len(choices):
             # One message in two forms, with a flaw, such as a code that nobody knows: the form that fills the frame
             for layout in choices:
@@ -580,6 +586,15 @@ class StreamDissector(Dissector):
         return fields, reader.spans or [], reader.notes(), fault
 
 
+def _plainly(layout: Layout, style: Style, frame: _Frame) -> dict[str, Any] | None:
+    """The fields of a frame of which there is nothing to say, or None."""
+    try:
+        fields = decoder(layout, style)(frame.data, frame.start, frame.end)
+    except UNREADABLE:
+        return None
+    return None if "trailing" in fields else fields
+
+
 # Handlers: what `decode` does, for frames without flaw and without a step more than that takes
 
 
@@ -621,6 +636,18 @@ def _declare(layout: Layout, style: Style, number: int) -> Handler:
         asked = ask(self, side, data, start, end)
         # A null reference is noted
         return None if asked is not None and asked[3].get("publisher_reference", "") is None else asked
+
+    return handle
+
+
+def _keep(layout: Layout, handler: Handler) -> Handler:
+    """`handler` for what changes the state of the connection."""
+
+    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+        decoded = handler(self, side, data, start, end)
+        if decoded is not None:
+            self.follow(layout, side, decoded[3], [])
+        return decoded
 
     return handle
 
@@ -880,6 +907,8 @@ def _handlers(language: Language, by_side: dict[int, tuple[Layout, ...]], style:
             handler = _one_way(layout, style)
         else:
             handler = _answer(layout, style, number, language.accepted)
+        if layout in _PUBLISHER_LAYOUTS:
+            handler = _keep(layout, handler)
         made[word.to_bytes(4, "big")] = handler
     return made
 
@@ -901,11 +930,8 @@ def _current_handlers(style: Style, bodies: bool = True) -> tuple[Handlers, Hand
         layouts.DELIVER: _deliver(style, False, bodies),
         layouts.DELIVER_2: _deliver(style, True, bodies),
     }
-    # What makes publishers come and go is followed.
     language = CURRENT_LANGUAGE
-    client = {word: choices for word, choices in language.client.items() if choices[0] not in _PUBLISHER_LAYOUTS}
-    server = {word: choices for word, choices in language.server.items() if choices[0] not in _PUBLISHER_LAYOUTS}
-    return _handlers(language, client, style, special), _handlers(language, server, style, special)
+    return _handlers(language, language.client, style, special), _handlers(language, language.server, style, special)
 
 
 @cache
