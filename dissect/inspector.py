@@ -39,6 +39,7 @@ from dissect.pair import BEHIND, KEYS_COUNTED, Link, Pairer
 from dissect.protocols import PROTOCOLS
 from dissect.protocols.aligned import cut_aligned
 from dissect.protocols.base import Dissector
+from dissect.protocols.behaviour import Handshake
 from dissect.protocols.flow import END, Range
 from dissect.protocols.protocol import Context, Tally
 from dissect.protocols.records import GAP, LARGE, NONE, SENDERS, Cut, Emitted, count_gap, records_of, rfc3339
@@ -680,7 +681,7 @@ class Inspector:
         pairer, failure = tracked.pairer, dissector.failure
         assert pairer is not None and failure is not None
         tracked.dissector = tracked.pairer = None
-        tracked.client, tracked.step = dissector.client, pairer.step
+        tracked.client, tracked.step = dissector.client, pairer.handshake.step
         tracked.missed = dissector.missed()
         tracked.limit_hits += dissector.limit_hits + pairer.limit_hits
         self._paired.pop(tracked.tcp.index, None)
@@ -847,7 +848,7 @@ class Inspector:
             (dissector.tally, self.counters),
             self._large,
             self._pairs,
-            *(() if protocol.behaviour is None else (protocol.behaviour.handshake, protocol.behaviour.ready)),
+            Handshake(protocol.behaviour, tracked.whole),
         )
         if dissector.pairs_at_once():
             dissector.pairer = pairer
@@ -885,7 +886,7 @@ class Inspector:
                 self.counters.unanswered += unanswered
                 emitted += ended
                 tracked.open = pairer.left
-                tracked.step, tracked.midway = pairer.step, pairer.midway
+                tracked.step, tracked.midway = pairer.handshake.step, pairer.handshake.midway
                 tracked.client = tracked.dissector.client
                 tracked.limit_hits += tracked.dissector.limit_hits + pairer.limit_hits
                 tracked.dissector = tracked.pairer = None
@@ -1153,7 +1154,7 @@ def _place(one: Emitted) -> tuple[int, int]:
 def _row(number: int, tracked: Tracked) -> ConversationRow:
     tcp = tracked.tcp
     verdict = tracked.verdict or Verdict(None, 0.0, ("not enough bytes yet",))
-    step = tracked.step if tracked.pairer is None else tracked.pairer.step
+    step = tracked.step if tracked.pairer is None else tracked.pairer.handshake.step
     facts = {**(tracked.facts or {}), **({} if step is None else {"handshake": step}), **tracked.carried.row()}
     client, tally = tracked.client, tracked.tally
     return ConversationRow(

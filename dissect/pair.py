@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from dissect.model import Exchange, Gap, Message, Pair
+from dissect.protocols.behaviour import Handshake
 from dissect.protocols.protocol import Tally
 from dissect.protocols.records import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, LARGE, NONE, Emitted, rfc3339
 
@@ -71,11 +72,10 @@ class Pairer:
 
     `reuse` says what a key that is still open means: "queue", the oldest waiting request is answered first, or
     "supersede", the older request will not be answered any more. `every`: write an exchange for answered ones too.
-    `whole`: the capture has the conversation's beginning. `tallies` count the requests that a limit ends. `handshake`: the requests that
-    open a connection, of which one that is `ready`, or without these any, has to be answered.
+    `whole`: the capture has the conversation's beginning. `tallies` count the requests that a limit ends. `handshake`: what is known of it.
     """
 
-    MADE_OF = ("reuse", "limit", "every", "links", "paired", "whole", "unanswered", "tallies", "large", "pairs", "handshake", "ready")
+    MADE_OF = ("reuse", "limit", "every", "links", "paired", "whole", "unanswered", "tallies", "large", "pairs", "handshake")
     DERIVED = ("_late", "_halfway")
     """Requests that are reported as late, which live captures do only, are of no concern to another process, and those that an exception
     left halfway were told of at once."""
@@ -92,8 +92,7 @@ class Pairer:
         tallies: tuple[Tally, ...] = (),
         large: list[tuple[Pairer, Emitted]] | None = None,
         pairs: list[Pair] | None = None,
-        handshake: tuple[str, ...] = (),
-        ready: tuple[str, ...] = (),
+        handshake: Handshake | None = None,
     ) -> None:
         self.reuse = reuse
         self.limit = limit
@@ -122,14 +121,7 @@ class Pairer:
         """Gets every exchange with its messages, where these are wanted; some of them may never be handed on."""
         self.left = 0
         """Requests that had no response at the end."""
-        self.handshake = handshake
-        self.ready = ready or handshake
-        self.opened = not (handshake and whole)
-        """Nothing more is to be learned of its handshake."""
-        self.step: str | None = None
-        """How far that got, in words; None where nothing of it was seen."""
-        self.midway = False
-        """What was answered last was of the handshake, which is to go on, and none of its requests is open at the end."""
+        self.handshake = Handshake() if handshake is None else handshake
         self._spare = 0
         """Keys in `open` beyond one for each request: the limit counts requests."""
         self._late: dict[int, Emitted] = {}
@@ -319,8 +311,8 @@ class Pairer:
         out: list[Emitted] = []
         time = rfc3339(time_ns)
         for at, asked in enumerate(sorted(found.values(), key=lambda one: one[1:4])):
-            if not self.opened and asked[4].name in self.handshake:
-                self.step, self.midway = f"{asked[4].name}, without an answer", False
+            if not self.handshake.done:
+                self.handshake.unanswered(asked[4].name)
             moment = release, order, BEHIND, at, time, time_ns
             if id(asked) in self._late:
                 self.left += 1
@@ -342,6 +334,7 @@ class Pairer:
             found += _asked_of(entry)
         found = [*{id(asked): asked for asked in found if id(asked) not in self._late and id(asked[4]) not in without}.values()]
         self._forget()
+        self.handshake.midway = False
         found.sort(key=lambda one: one[1:4])
         self.left = len(found)
         return [
@@ -414,8 +407,8 @@ class Pairer:
 
     def _link(self, one: Emitted, asked: Emitted) -> None:
         response, request = one[4], asked[4]
-        if not self.opened:
-            self._come_to(request.name, response.outcome or "answered")
+        if not self.handshake.done:
+            self.handshake.answered(request.name, response.outcome or "answered")
         latency = one[7] - request.time_ns
         response.latency_ns = latency
         self.links.append((response, request, None))
@@ -425,14 +418,6 @@ class Pairer:
             notes = self.paired(request, response)
             if notes:
                 response.notes = [*response.notes, *notes]
-
-    def _come_to(self, name: str, outcome: str) -> None:
-        """A request was answered while the handshake went on."""
-        self.midway = False
-        if name in self.handshake:
-            self.opened = outcome == "answered" and name in self.ready
-            self.step = "ready" if self.opened else f"{name}, {outcome}"
-            self.midway = outcome == "answered" and not self.opened
 
     def _answer(self, one: Emitted, asked: Emitted, append: Callable[[Emitted], None]) -> None:
         self._link(one, asked)
@@ -600,8 +585,8 @@ class Pairer:
         """The response cannot name its request any more, so the exchange is always written."""
         if outcome == "refused":
             self._refuse(1)
-        if not self.opened:
-            self._come_to(one[4].name, outcome)
+        if not self.handshake.done:
+            self.handshake.answered(one[4].name, outcome)
         append(self._exchange(one, response, outcome, None, _moment(one)))
 
     def _drop_oldest(self, moment: Moment, append: Callable[[Emitted], None]) -> None:

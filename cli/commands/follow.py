@@ -22,6 +22,7 @@ from dissect.options import SETTINGS, Options
 
 if TYPE_CHECKING:
     from dissect.model import Message, Record
+    from dissect.protocols.behaviour import Handshake
     from dissect.render.follow import Followed
     from dissect.render.terminal import Palette
 
@@ -263,10 +264,10 @@ class _Handshake:
 
     def __init__(self) -> None:
         self.ready = False
+        self._handshake: Handshake | None = None
         self._asked: dict[int, str] = {}
         self._first: int | None = None
         self._last: int = 0
-        self._step = ""
         self._messages = 0
 
     def until_ready(self, records: list[Record]) -> list[Record]:
@@ -286,16 +287,16 @@ class _Handshake:
 
     def _take(self, message: Message) -> None:
         from dissect.detect import BY_NAME
+        from dissect.protocols.behaviour import Handshake
 
-        behaviour = BY_NAME[message.protocol].behaviour
-        names = () if behaviour is None else behaviour.handshake
-        if message.kind == "request" and message.name in names:
+        if self._handshake is None:
+            self._handshake = Handshake(BY_NAME[message.protocol].behaviour)
+        if message.kind == "request" and message.name in self._handshake.names:
             self._asked[message.number] = message.name
-            self._step = f"{message.name}, without an answer"
+            self._handshake.unanswered(message.name)
         asked = None if message.request is None else self._asked.pop(message.request, None)
-        if asked is not None:
-            self._step = f"{asked}, {message.outcome}"
-            self.ready = message.outcome == "answered" and behaviour is not None and asked in (behaviour.ready or names)
+        if asked is not None and message.outcome is not None:
+            self.ready = self._handshake.answered(asked, message.outcome)
 
     def told(self) -> str:
         """What became of it."""
@@ -304,6 +305,6 @@ class _Handshake:
 
             took = latency_text(self._last - (self._first or 0))
             return f"ready after {took} and {count(self._messages, 'message')}"
-        if not self._step:
+        if self._handshake is None or self._handshake.step is None:
             return f"no handshake in {count(self._messages, 'message')}; the capture may begin behind it"
-        return f"never ready; its last step was {self._step}"
+        return f"never ready; its last step was {self._handshake.step}"

@@ -54,3 +54,33 @@ class Behaviour(NamedTuple):
     """Messages whose place among the others of their side is chance; among themselves it counts."""
     flows: Mapping[str, tuple[Flow, ...]] = {}
     """By the messages' name."""
+
+
+class Handshake:
+    """How far a conversation gets with opening its connection. `whole`: its beginning is there."""
+
+    __slots__ = ("done", "midway", "names", "opening", "step")
+
+    def __init__(self, behaviour: Behaviour | None = None, whole: bool = True) -> None:
+        self.names = () if behaviour is None else behaviour.handshake
+        self.opening = self.names if behaviour is None else behaviour.ready or self.names
+        self.step: str | None = None
+        """How far that is, in words; None where nothing of it was seen."""
+        self.midway = False
+        """What was answered last is of the handshake, which is to go on, and none of its requests is open."""
+        self.done = not (self.names and whole)
+        """Nothing more is to be learned."""
+
+    def unanswered(self, name: str) -> None:
+        """A request has no answer, or none so far."""
+        if name in self.names:
+            self.step, self.midway = f"{name}, without an answer", False
+
+    def answered(self, name: str, outcome: str) -> bool:
+        """A request was answered; whether that opens the connection."""
+        self.midway = False
+        if name in self.names:
+            self.done = outcome == "answered" and name in self.opening
+            self.step = "ready" if self.done else f"{name}, {outcome}"
+            self.midway = outcome == "answered" and not self.done
+        return self.done
