@@ -267,7 +267,7 @@ def warner() -> Callable[[Inspector], None]:
 
     def warn(inspector: Inspector) -> None:
         nonlocal said
-        row = inspector.suspected
+        row = inspector.reading.suspected
         if row is not None and not said:
             said = True
             say(suspicion(row))

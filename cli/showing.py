@@ -185,10 +185,10 @@ def text_settings(shown: Shown, options: Options, colours: Palette, width: int |
         "columns": width,
         "after": details if shown.tree or shown.dump else None,
         "longest": longest,
-        "inside": inspector.gate.inside,
+        "inside": inspector.reading.gate.inside,
         "alarms": {one.name: one.alarms for one in PROTOCOLS},
         "asked": inspector.asked,
-        "broken_off": inspector.broken_off,
+        "broken_off": inspector.endings.broken_off,
         "asks": {one.name: one.says for one in PROTOCOLS},
     }
 

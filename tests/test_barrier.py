@@ -10,6 +10,7 @@ import pytest
 
 import dissect.detect
 import dissect.inspector
+from dissect.conversation.tracked import Tracked
 from dissect.detect import Detector
 from dissect.errors import BARRIER, CaptureError
 from dissect.inspector import Inspector
@@ -428,7 +429,7 @@ def test_the_end_of_pairing(family: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_row_that_cannot_be_made_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     conversation = target("mewbase").conversation
-    plant(monkeypatch, dissect.inspector, "_row", lambda number, tracked: tracked.tcp.index == conversation)
+    plant(monkeypatch, Tracked, "row", lambda tracked, number: tracked.tcp.index == conversation)
     result = in_all_batches()
     assert encode(result.records) == encode(whole().records)
     assert result.rows == [row for row in whole().rows if row.conversation != conversation]

@@ -152,9 +152,9 @@ def test_a_server_that_leaves_in_the_handshake(more: list[Segment], bad: bool) -
     segments = [*MET, *more]
     for size in (1, len(segments)):
         inspector, shown = Inspector([], READ), list[str]()
-        view = Lines({"rabbitmq-stream": lambda _: ""}, broken_off=inspector.broken_off)
+        view = Lines({"rabbitmq-stream": lambda _: ""}, broken_off=inspector.endings.broken_off)
         for at in range(0, len(segments), size):
-            inspector.broken_off.clear()
+            inspector.endings.broken_off.clear()
             some = segments[at : at + size]
             for part in inspector.take_segments(batch(some, at), at, at + len(some)):
                 view.add(part, shown)

@@ -16,6 +16,7 @@ ROWS = (
     {"tls"},
     {"protocols"},
     {"detect", "pair", "diagnose", "filter"},
+    {"conversation"},
     {"inspector", "latency"},
     {"render", "spark", "golden", "scrub"},
     {"cli"},

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 
 from dissect.capture.files import open_capture
-from dissect.inspector import EPOCH, Inspector
+from dissect.conversation.totals import EPOCH
+from dissect.inspector import Inspector
 from dissect.model import Options
 from tests.capture.frames import ACK, START_NS, SYN, Packet, ethernet, ip4, pcap, tcp
 

@@ -134,7 +134,7 @@ class _Taker:
 
     def take(self, records: list[Record]) -> bool:
         """Count what ended with these records; never enough."""
-        pairs = self.run.inspector.pairs()
+        pairs = self.run.inspector.outbox.told_pairs()
         if self.asked is not None:
             pairs = self._select(records, pairs, self.asked)
         try:

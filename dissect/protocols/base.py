@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dissect.errors import Failure, bug
@@ -15,7 +14,20 @@ from dissect.model import Chunk, Fault, Gap, Hole, Limited, Message, Span
 from dissect.protocols.failing import Failing
 from dissect.protocols.flow import NEVER, Flow, Mark, Range
 from dissect.protocols.protocol import Context, Tally
-from dissect.protocols.records import GAP, SENDERS, UNKNOWN, Broken, Cut, Emitted, Handlers, Postponed, count_gap, records_of, straighten
+from dissect.protocols.records import (
+    GAP,
+    PLACE,
+    SENDERS,
+    UNKNOWN,
+    Broken,
+    Cut,
+    Emitted,
+    Handlers,
+    Postponed,
+    count_gap,
+    records_of,
+    straighten,
+)
 
 if TYPE_CHECKING:
     from dissect.tcp.conversations import Stretch
@@ -180,7 +192,7 @@ class Dissector(Failing):
             if since != (NEVER, NEVER):
                 straighten(cuts, [cut.side for cut in cuts], since)
             # A gap that has no bytes stands before the frame at its place; the other members cannot all be compared
-            cuts.sort(key=itemgetter(0, 1, 2, 3) if self._empty_gaps else None)
+            cuts.sort(key=PLACE if self._empty_gaps else None)
 
     def gap(
         self, release: int, order: int, rank: int, position: int, side: int, time: str, time_ns: int, size: int, told: tuple[Any, bool]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
-from operator import length_hint
+from operator import itemgetter, length_hint
 from time import gmtime, strftime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -114,6 +114,15 @@ class Cut(NamedTuple):
     def alone(self) -> Cut:
         """The same frame with its own bytes only, so that it can be kept."""
         return self._replace(data=self.data[self.start : self.end], start=0, end=self.end - self.start)
+
+
+PLACE = itemgetter(0, 1, 2, 3)
+"""Where a record stands, or a frame."""
+
+
+def by_conversation(one: Emitted) -> tuple[int, int]:
+    """Where a record stands among those of other conversations."""
+    return one[0], one[4].conversation
 
 
 make_emitted = partial(tuple.__new__, Emitted)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dissect.inspector import Inspector, Tracked
+from dissect.conversation.tracked import Tracked
+from dissect.inspector import Inspector
 from dissect.model import Message, Record
 from dissect.render.summary import latency_text
 from dissect.render.terminal import cut, visible

@@ -20,8 +20,9 @@ import numpy as np
 from dissect.capture.blocks import explain
 from dissect.capture.files import open_capture
 from dissect.capture.link import network
+from dissect.conversation.tracked import Tracked
 from dissect.errors import CaptureError, UsageError
-from dissect.inspector import Inspector, Tracked
+from dissect.inspector import Inspector
 from dissect.model import Gap, Message, Options, Span
 from dissect.protocols import PROTOCOLS
 from dissect.protocols.private import Part, Private
@@ -105,7 +106,7 @@ def _scrub(source: str | Path | BinaryIO, file: BinaryIO, path: Path, wanted: Wa
     plan = _Plan(wanted)
     inspector = Inspector([open_capture(path, name=name)], replace(options, **_ALL))
     if wanted.anything:
-        inspector.gate = plan.gate = Listening(inspector.options, inspector.keys, plan.side)
+        inspector.reading.gate = plan.gate = Listening(inspector.options, inspector.keys, plan.side)
     for batch in inspector.batches():
         plan.take(batch)
     if inspector.reports:

@@ -33,10 +33,11 @@ from numpy.typing import NDArray
 from dissect.capture.blocks import UNREADABLE
 from dissect.capture.duplicates import Duplicates
 from dissect.capture.odd import OddPackets
+from dissect.conversation.tracked import Tracked
 from dissect.errors import CaptureError, ForeignState, Report
-from dissect.inspector import PLACE, Inspector, Tracked
+from dissect.inspector import Inspector
 from dissect.model import ConversationRow, Message, Options, Record, SegmentBatch
-from dissect.protocols.records import Emitted
+from dissect.protocols.records import PLACE, Emitted
 from dissect.spark import places, state
 from dissect.spark.keys import UNUSED, flow_ids
 from dissect.spark.rows import (
@@ -50,6 +51,7 @@ from dissect.spark.rows import (
     SEGMENT,
     batch_of_rows,
 )
+from dissect.tcp.conversations import Conversation
 from dissect.tls import stage  # noqa: F401 - whose classes are in what was carried
 from dissect.tls.keys import KeyLog, logged
 
@@ -93,10 +95,10 @@ class FlowInspector(Inspector):
     """An inspector whose records name the messages that belong to them instead of their numbers."""
 
     MADE_OF = ("options",)
-    TOTALS = ("_fed", "_detecting", "_paired", "_opened", "_counted")
-    OWN = ("inputs", "batch_rows", "counters", "errors", "reports", "link", "past", "suspected", "linked", "_number", "_aged_ns", "_told")
-    VIEWS = ("asked", "broken_off", "diagnoser", "_windows")
-    DERIVED = ("options", "keys", "gate", *OWN, *TOTALS, *VIEWS)
+    OWN = ("inputs", "batch_rows", "counters", "errors", "reports", "link", "past", "linked", "_number", "_aged_ns")
+    WIRED = ("endings", "reading", "_unused", "_totals")
+    VIEWS = ("asked", "diagnoser", "_windows")
+    DERIVED = ("options", "keys", *OWN, *WIRED, *VIEWS)
 
     def __init__(self, options: Options) -> None:
         super().__init__([], options, keys=key_log(options.keylog))
@@ -108,18 +110,20 @@ class FlowInspector(Inspector):
         for tracked in self.conversations:
             if tracked.carried.stage is not None:
                 tracked.carried.stage.keys = self.keys
+        self._wire()
 
-    def _begin(self, tracked: Tracked) -> None:
-        tracked.tcp.index = conversation_id(tracked.tcp.first)
-        super()._begin(tracked)
+    def _tracked(self, conversation: Conversation) -> Tracked:
+        if conversation.state is None:
+            conversation.index = conversation_id(conversation.first)
+        return super()._tracked(conversation)
 
     def _hand_out(self, emitted: list[Emitted]) -> list[Record]:
-        named: dict[int, tuple[Message, Message | None]] = {id(record): (asked, answer) for record, asked, answer in self._links}
-        self._links.clear()
-        self.broken_off.clear()
-        records = self._timed(emitted)
+        named: dict[int, tuple[Message, Message | None]] = {id(record): (asked, answer) for record, asked, answer in self.outbox.links}
+        self.outbox.links.clear()
+        self.endings.broken_off.clear()
+        records = self.outbox.timed(emitted, self.counters)
         self.linked += [(record, *named.get(id(record), (None, None))) for record in records]
-        self._large.clear()
+        self.outbox.large.clear()
         return records
 
     def feed(self, segments: SegmentBatch) -> None:
@@ -342,8 +346,8 @@ class _Opened:
         self.results.records += inspector.take_linked()
         self.results.reports += inspector.reports
         inspector.reports.clear()
-        self.results.suspected = earliest((self.results.suspected, inspector.suspected))
-        inspector.suspected = None
+        self.results.suspected = earliest((self.results.suspected, inspector.reading.suspected))
+        inspector.reading.suspected = None
 
     def _carry(self, row: dict[str, Any]) -> None:
         self.results.carry.append(row)

@@ -23,7 +23,8 @@ from tests.planting import BATCHES, GOLDEN, Result, check, run
 
 CAPTURES = [path for path in sorted(GOLDEN.rglob("*.pcap*")) if path.suffix != ".jsonl" and path.stat().st_size < 30_000]
 
-ROOMS = ["dissect.tcp.assembler", "dissect.tcp.conversations", "dissect.detect", "dissect.pair", "dissect.inspector", "dissect.bson"]
+ROOMS = ["dissect.tcp.assembler", "dissect.tcp.conversations", "dissect.detect", "dissect.pair", "dissect.bson"]
+ROOMS += ["dissect.conversation.reading", "dissect.conversation.tracked"]
 ROOMS += [
     info.name for package in (dissect.protocols, dissect.layout) for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
 ]
@@ -45,7 +46,7 @@ PASSED_OVER = {
 }
 """What deals with exceptions itself, and what is not about one conversation."""
 
-LOOKED_AT = {"dissect.inspector": "_begin _decide _detect _row _start"}
+LOOKED_AT = {"dissect.conversation.reading": "_decide _start begin", "dissect.conversation.tracked": "keep_begin learn row"}
 """All but these is of that kind."""
 
 GOES_ON = ("Counting",)

@@ -323,7 +323,7 @@ def test_fields_of_open_requests_are_not_carried(tmp_path: Path) -> None:
     assert isinstance(tracked.pairer, Pairer)
     (request,) = tracked.pairer.kept()
     assert (request.name, request.fields) == ("PeerProperties", {})
-    assert tracked.pairer.links is inspector._links
+    assert tracked.pairer.links is inspector.outbox.links
 
 
 def test_the_options_given_count(tmp_path: Path) -> None:

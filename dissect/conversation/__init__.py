@@ -1,0 +1,1 @@
+"""What is done with each conversation, from its bytes to its records and its end."""
