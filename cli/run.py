@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from difflib import get_close_matches
 from operator import length_hint
 from pathlib import Path
@@ -67,10 +68,10 @@ class Asked:
         for hint in self._filter.hints:
             say(f"-Y: {hint}")
 
-    @property
-    def reads_fields(self) -> bool:
-        """Whether these have to be complete."""
-        return self._filter.reads_fields
+    def needs(self, options: Options) -> Options:
+        """The options with what it takes to tell that; of messages that are certainly not asked for, no more is made."""
+        wanted = None if options.findings else self._filter.wanted
+        return replace(options, bodies=options.bodies or self._filter.reads_fields, wanted=wanted)
 
     def select(self, records: list[Record], failed: Callable[[Record, str], None]) -> list[Record]:
         """The records that are asked for, which are counted; `failed` is told of those of which that cannot be said, and why."""
@@ -109,6 +110,14 @@ class Asked:
         if self._conversations is not None:
             what, number = "conversation", self._forgotten + len(self._conversations)
         return f"{count(number, what)} match{'es' if number == 1 else ''} -Y"
+
+
+def asking(where: str | None, options: Options) -> tuple[Asked | None, Options]:
+    """What -Y asks for, and the options with what that takes."""
+    if where is None:
+        return None, options
+    asked = Asked(where, options)
+    return asked, asked.needs(options)
 
 
 class Run:

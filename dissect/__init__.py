@@ -39,6 +39,8 @@ def read(*sources: str | Path | BinaryIO, where: str | None = None, **options: A
     Raises `dissect.errors.FilterError` at once, `CaptureError` after the last whole packet of a file that is damaged, and `InternalError`
     at the end where a bug of ours cost the rest of a conversation.
     """
+    from dataclasses import replace
+
     from dissect.model import Options
     from dissect.tls.keys import check
 
@@ -48,8 +50,10 @@ def read(*sources: str | Path | BinaryIO, where: str | None = None, **options: A
         return _records(sources, chosen)
     from dissect.filter import compile_filter
 
-    keeps = compile_filter(where, chosen).keeps
-    return (record for record in _records(sources, chosen) if keeps(record))
+    asked = compile_filter(where, chosen)
+    if not chosen.findings:
+        chosen = replace(chosen, wanted=asked.wanted)
+    return (record for record in _records(sources, chosen) if asked.keeps(record))
 
 
 def _records(sources: tuple[str | Path | BinaryIO, ...], options: Options) -> Iterator[Record]:

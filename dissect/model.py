@@ -179,6 +179,17 @@ class Finding(msgspec.Struct, tag_field="record", tag="finding", omit_defaults=T
 Record = Message | Gap | Exchange | Ending | Finding
 
 
+class Head(NamedTuple):
+    """What is known of a message before its fields are decoded; of all messages of a conversation without name and kind."""
+
+    protocol: str
+    conversation: int
+    src: str
+    dst: str
+    name: str | None = None
+    kind: Kind | None = None
+
+
 class Pair(msgspec.Struct, gc=False):
     """A request with the message that answered it last, or without one for a `reason`; `exchange` is the record of it, if there is one."""
 

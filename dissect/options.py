@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple
 
@@ -56,6 +56,9 @@ class Options:
     """Messages have the places of their fields and their bytes."""
     bodies: bool = True
     """What entries and sub-batches hold is decoded; without it, messages have what frames say of these: ids, sizes, counts."""
+
+    wanted: Callable[[Any], bool] | None = None
+    """Whether messages of which that much is known (`Head`) may be asked for; of others bodies and places of fields are left out."""
 
     decode_as: tuple[tuple[int, str, str | None], ...] = _setting(
         (), "-d", "rules", "reading", "read port N as PROTOCOL, or as PROTOCOL:LAYOUT", "tcp.port==N,PROTOCOL"

@@ -13,7 +13,7 @@ from cli.live import LiveRun, Table, Wanted, check_without
 from cli.options import SHOWN, Colour, Files, Json, ReadFiles, Where, packet_limit
 from cli.output import columns, palette, write, write_text
 from cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from cli.run import Asked, Run, about, blocks
+from cli.run import Asked, Run, about, asking, blocks
 from dissect.errors import Report
 from dissect.options import Options
 
@@ -42,9 +42,7 @@ def conversations(
     """Who talked to whom, in which protocol, how sure that is, and how it went."""
     names = [*(read_files or ()), *(files or ())]
     options = replace(options, bodies=False, keylog=key_logs(options.keylog, bool(live.interfaces)))
-    asked = None if where is None else Asked(where, options)
-    if asked is not None and asked.reads_fields:
-        options = replace(options, bodies=True)
+    asked, options = asking(where, options)
     if live.interfaces:
         return _live(live, names, options, _Look(json, evidence, colour), asked)
     check_without(live)

@@ -15,7 +15,7 @@ from cli.live import LiveRun, Wanted, check_without
 from cli.options import READ, SHOWN, Colour, Files, ReadFiles, Where, packet_limit
 from cli.output import columns, palette, say, write, write_text
 from cli.parameters import Members, gathers
-from cli.run import Asked, Run, about, count, lines_of
+from cli.run import Run, about, asking, count, lines_of
 from cli.showing import Form, Shown, field_lines, fields_view, first, form_of, json_view, options_for, text_settings
 from dissect.errors import UsageError
 from dissect.options import SETTINGS, Options
@@ -84,9 +84,7 @@ def follow(
     options = options_for(shown, form, replace(options, keylog=key_logs(options.keylog, bool(live.interfaces))))
     options = replace(options, detail=options.detail or raw is not None)
 
-    asked = None if where is None else Asked(where, options)
-    if asked is not None and asked.reads_fields:
-        options = replace(options, bodies=True)
+    asked, options = asking(where, options)
     limit = packet_limit(live.stop) if not live.interfaces else None
     with LiveRun(live, names, options, colour) if live.interfaces else Run(names, options, limit, colour, form.left) as run:
         run.asked = asked

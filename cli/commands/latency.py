@@ -15,7 +15,7 @@ from cli.options import LIMITS as LIMITS_PANEL
 from cli.options import SHOWN, Colour, Files, Html, Json, ReadFiles, Where, nanoseconds, one_of, packet_limit, whole
 from cli.output import coloured, columns, palette, say, write, write_text
 from cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from cli.run import Asked, Run, about, account, titled
+from cli.run import Asked, Run, about, account, asking, titled
 from dissect.errors import Report, UsageError, bug
 from dissect.options import Options
 
@@ -78,9 +78,7 @@ def latency(
     number = 0 if slowest == "0" else whole("--slowest", slowest)
     limit = whole("--group-limit", group_limit)
     options = replace(options, bodies=False, pairs=True, keylog=key_logs(options.keylog, bool(live.interfaces)))
-    asked = None if where is None else Asked(where, options)
-    if asked is not None and asked.reads_fields:
-        options = replace(options, bodies=True)
+    asked, options = asking(where, options)
     if not live.interfaces:
         check_without(live)
     if html is not None:

@@ -16,7 +16,7 @@ from cli.live import LiveRun, Wanted, check_without, list_interfaces
 from cli.options import LIVE, OTHER, SHOWN, Colour, Files, ListInterfaces, OnlyMatching, ReadFiles, Where, packet_limit
 from cli.output import columns, palette, write_text
 from cli.parameters import Members, gathers
-from cli.run import Asked, Run, about, lines_of
+from cli.run import Run, about, asking, lines_of
 from cli.showing import Shown, field_lines, fields_view, first, form_of, json_view, options_for, text_settings
 from dissect.errors import UsageError
 from dissect.options import SETTINGS, Options
@@ -62,9 +62,7 @@ def read(
     form = form_of(shown)
     left = form.left
     options = options_for(shown, form, replace(options, keylog=key_logs(options.keylog, bool(live.interfaces))), quiet)
-    asked = None if where is None else Asked(where, options)
-    if asked is not None and asked.reads_fields:
-        options = replace(options, bodies=True)
+    asked, options = asking(where, options)
     lines = field_lines(shown, form, options) if form.fields else None
     quiet = quiet or (writes and not form.given)
     selection = None

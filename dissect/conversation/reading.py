@@ -6,6 +6,7 @@ An exception costs one conversation: what was certain before counts, and the res
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from dissect.conversation.run import Counters, Outbox, Reports
 from dissect.conversation.tracked import Tracked
 from dissect.detect import BY_NAME, Detector, Suspicion, forced
 from dissect.errors import Failure, bug
-from dissect.model import Chunk, ConversationRow, Exchange, Hole, Options, Verdict
+from dissect.model import Chunk, ConversationRow, Exchange, Head, Hole, Options, Verdict
 from dissect.pair import Pairer
 from dissect.protocols.base import Dissector
 from dissect.protocols.behaviour import Handshake
@@ -264,6 +265,8 @@ class Reading:
         if tracked.client is None:
             tracked.client = verdict.client
         protocol = BY_NAME[verdict.protocol]
+        if options.wanted is not None and not options.wanted(Head(verdict.protocol, conversation.index, *conversation.endpoints)):
+            options = replace(options, bodies=False, detail=False)
         context = Context(
             conversation.index,
             conversation.endpoints,

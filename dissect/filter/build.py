@@ -15,11 +15,26 @@ from dissect.filter.grammar import All, Any_, Compare, Name, Node, Not, There, V
 from dissect.filter.literals import Misfit, Want
 from dissect.filter.names import ADDRESS, ENDPOINT, FIELDS, RECORDS, TIME, Key, Meaning, Names, Path, names_of, nearest
 from dissect.filter.values import Clients, Test, addresses, ports, present, some
-from dissect.model import Message, Options, Record
+from dissect.model import Head, Message, Options, Record
 from dissect.protocols.declared import INT, OBJECT, OTHER, WORDS
 from dissect.protocols.records import rfc3339
 
 TRUE, FALSE = "True", "False"
+
+
+class May:
+    """Stands for a `Head`: whether the message may be kept."""
+
+
+class Must:
+    """And whether it will be, whatever its fields are."""
+
+
+ON: dict[type, type] = {May: Must, Must: May}
+"""What the opposite of a term that may or must hold does."""
+
+OF_HEADS = frozenset(("record", "protocol", "conversation", "port", "ip", "name", "kind"))
+"""What is known then."""
 
 CHEAP, DERIVED, DEEP = range(3)
 """What a term costs: a key, what is derived from some, fields."""
@@ -36,13 +51,21 @@ class Filter:
     """A compiled filter.
 
     `reads_fields`: whether it looks into `fields`, or at what is wrong with them, so that these have to be complete.
+    `wanted`: whether it may keep a message of which a `Head` is known; None where that tells nothing.
     `hints`: what looks like a slip, though it is none by the rules.
     """
 
     def __init__(
-        self, text: str, tests: dict[type, Callable[[Any], Any]], clients: Clients | None, reads_fields: bool, hints: list[str]
+        self,
+        text: str,
+        tests: dict[type, Callable[[Any], Any]],
+        wanted: Callable[[Head], bool] | None,
+        clients: Clients | None,
+        reads_fields: bool,
+        hints: list[str],
     ) -> None:
         self.text = text
+        self.wanted = wanted
         self.reads_fields = reads_fields
         self.hints = hints
         self._tests = tests
@@ -107,7 +130,9 @@ class _Builder:
         for record in RECORDS:
             tests[record] = self._function(record.__name__, pieces[record].text)
         asks = any("client(r)" in piece.text or "server(r)" in piece.text for piece in pieces.values())
-        return Filter(self.text, tests, self.clients if asks else None, self.reads_fields, self.hints)
+        may = pieces[May].text
+        wanted = None if may == TRUE else self._function(Head.__name__, may)
+        return Filter(self.text, tests, wanted, self.clients if asks else None, self.reads_fields, self.hints)
 
     def _function(self, name: str, body: str) -> Callable[[Any], Any]:
         scope = {"__builtins__": {}, **self.namespace}
@@ -127,7 +152,7 @@ class _Builder:
             case Compare():
                 return self._compare(node)
             case Not(term=term):
-                return {record: _negated(piece) for record, piece in self.pieces(term).items()}
+                return _opposite(self.pieces(term))
             case All(terms=terms):
                 return _joined([self.pieces(one) for one in terms], " and ", TRUE, FALSE)
             case Any_(terms=terms):
@@ -159,7 +184,7 @@ class _Builder:
                 )
             else:
                 pieces[record] = _Piece(FALSE, CHEAP)
-        return pieces
+        return pieces | _of_heads(name, pieces[Message])
 
     def _deep(self, pairs: dict[str, list[tuple[tuple[str, ...], Test]]]) -> _Piece:
         """A term over fields: for each protocol its paths, each with its test."""
@@ -180,17 +205,18 @@ class _Builder:
                 pairs = {protocol: [pair for path in paths for pair in fitting.path(path)] for protocol, paths in meaning.paths.items()}
                 piece = self._deep({protocol: some for protocol, some in pairs.items() if some})
             pieces[record] = piece
+        pieces |= _of_heads(term.name, pieces[Message])
         fitting.end()
         if term.name.parts == ("name",) and term.operator in ("==", "!=", "in"):
             self._hint(term.values)
         if term.operator == "!=":
-            return {record: _negated(piece) for record, piece in pieces.items()}
+            return _opposite(pieces)
         return pieces
 
     def _hint(self, values: Iterable[Value]) -> None:
         """A name that no table has may still be that of a message, but hardly is."""
         for value in values:
-            if value.text not in self.names.messages and not value.text.startswith("unknown"):
+            if not self.names.is_message(value.text) and not value.text.startswith("unknown"):
                 near = nearest(value.text, self.names.messages)
                 self.hints.append(f"no message is known by the name {value.text}" + (f"; did you mean {near}?" if near else ""))
 
@@ -278,6 +304,25 @@ def _cost(key: Key) -> int:
     return DERIVED if key.several or key.kinds & {ENDPOINT, ADDRESS, OBJECT, TIME} else CHEAP
 
 
+def _of_heads(name: Name, piece: _Piece) -> dict[type, _Piece]:
+    """What a term over a message says before its fields are known."""
+    if piece.text in (TRUE, FALSE):
+        return {May: piece, Must: piece}
+    if name.text not in OF_HEADS:
+        return {May: _Piece(TRUE, CHEAP), Must: _Piece(FALSE, CHEAP)}
+    if name.text not in ("name", "kind"):
+        return {May: piece, Must: piece}
+    key = f"r.{name.text}"
+    return {
+        May: _Piece(f"({key} is None or {piece.text})", piece.cost),
+        Must: _Piece(f"({key} is not None and {piece.text})", piece.cost),
+    }
+
+
+def _opposite(pieces: dict[type, _Piece]) -> dict[type, _Piece]:
+    return {kind: _negated(pieces[ON.get(kind, kind)]) for kind in pieces}
+
+
 def _negated(piece: _Piece) -> _Piece:
     if piece.text in (TRUE, FALSE):
         return _Piece(FALSE if piece.text == TRUE else TRUE, CHEAP)
@@ -287,7 +332,7 @@ def _negated(piece: _Piece) -> _Piece:
 def _joined(parts: list[dict[type, _Piece]], word: str, empty: str, decided: str) -> dict[type, _Piece]:
     """Several terms, the cheap ones first; `decided` is what one of them makes of all, `empty` what says nothing."""
     joined = {}
-    for record in RECORDS:
+    for record in parts[0]:
         pieces = sorted((one[record] for one in parts), key=lambda piece: piece.cost)
         left = [piece for piece in pieces if piece.text != empty]
         if any(piece.text == decided for piece in left):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, cached_property
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
@@ -18,6 +18,7 @@ from dissect.filter.grammar import Entry, parts_of
 from dissect.model import Exchange, Gap, Message, Options, Record
 from dissect.protocols import PROTOCOLS
 from dissect.protocols.declared import BOOL, FLOAT, INT, OBJECT, OTHER, WORDS, Found, declared
+from dissect.protocols.protocol import Protocol
 
 RECORDS: tuple[type[Message | Gap | Exchange], ...] = get_args(Record)
 
@@ -147,23 +148,40 @@ class Names:
     def __init__(self, options: Options | None = None) -> None:
         self.keys: dict[type[msgspec.Struct], dict[str, Key]] = {record: _keys(record) for record in RECORDS}
         self._agree()
-        self.trees: dict[str, Found] = {protocol.name: declared(protocol) for protocol in PROTOCOLS}
-        self.messages: dict[str, None] = {
-            layout.name: None
-            for protocol in PROTOCOLS
-            for layout in protocol.layouts
-            if getattr(layout, "kind", "part") != "part" and " " not in layout.name
-        }
-        self._ends: dict[str, dict[str, list[tuple[tuple[str, ...], Found]]]] = {}
+        self._options = options
+
+    # Tables are read once they are asked for: most filters name keys alone
+
+    @cached_property
+    def messages(self) -> dict[str, None]:
+        """The names of all messages."""
+        return {name: None for protocol in PROTOCOLS for name in _messages(protocol)}
+
+    def is_message(self, name: str) -> bool:
+        """Whether a message is known by this name."""
+        return any(name in _messages(protocol) for protocol in PROTOCOLS)
+
+    @cached_property
+    def trees(self) -> dict[str, Found]:
+        """The declared fields of each protocol."""
+        trees = {protocol.name: declared(protocol) for protocol in PROTOCOLS}
         for protocol in PROTOCOLS:
-            tree = self.trees[protocol.name]
+            tree = trees[protocol.name]
             tree.sized = True
-            if protocol.labelled is not None and options is not None:
-                for name, labels in protocol.labelled(options).items():
+            if protocol.labelled is not None and self._options is not None:
+                for name, labels in protocol.labelled(self._options).items():
                     tree.member(f"{name}_label").labels.update(dict.fromkeys(labels))
-            ends = self._ends[protocol.name] = {}
+        return trees
+
+    @cached_property
+    def _ends(self) -> dict[str, dict[str, list[tuple[tuple[str, ...], Found]]]]:
+        """The same by their last step."""
+        every: dict[str, dict[str, list[tuple[tuple[str, ...], Found]]]] = {}
+        for protocol, tree in self.trees.items():
+            ends = every[protocol] = {}
             for steps, found in _walk(tree):
                 ends.setdefault(steps[-1], []).append((steps, found))
+        return every
 
     def _agree(self) -> None:
         """Let a key have the values that all records together say it may have, if each of them says which."""
@@ -256,6 +274,12 @@ class Names:
                     kind = _words(path.kinds, several, path.labels)
                     fields.setdefault((".".join((FIELDS, *steps)), kind), []).append(name)
         return told + [(name, kind, ", ".join(who)) for (name, kind), who in fields.items()]
+
+
+def _messages(protocol: Protocol) -> Iterator[str]:
+    for layout in protocol.layouts:
+        if getattr(layout, "kind", "part") != "part" and " " not in layout.name:
+            yield layout.name
 
 
 def nearest(text: str, known: Iterable[str]) -> str | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dissect.errors import bug
 from dissect.layout import UNREADABLE
-from dissect.model import Fault, Gap, Message, Options, Span
+from dissect.model import Fault, Gap, Message, Span
 from dissect.protocols.flow import Range
 from dissect.protocols.protocol import Tally
 
@@ -140,7 +140,7 @@ def records_of(cuts: list[Cut], failed: list[Dissector] | None = None) -> list[E
     while cuts:
         left = iter(cuts)
         try:
-            _make(left, cuts[0].dissector.options, emitted)
+            _make(left, emitted)
             break
         except Exception as error:
             what = str(error) if type(error) is Postponed else bug(error)
@@ -156,12 +156,11 @@ def records_of(cuts: list[Cut], failed: list[Dissector] | None = None) -> list[E
     return emitted
 
 
-def _make(cuts: Iterator[Cut], options: Options, emitted: list[Emitted]) -> None:
+def _make(cuts: Iterator[Cut], emitted: list[Emitted]) -> None:
     append = emitted.append
     low = high = 0
     second_text = time = ""
     time_of = None
-    detail = options.detail
     for cut in cuts:
         (release, order, rank, position, side, first_number, number, file, first_time, time_ns, data, start, end, damage, dissector,
          began) = cut  # fmt: skip
@@ -218,7 +217,7 @@ def _make(cuts: Iterator[Cut], options: Options, emitted: list[Emitted]) -> None
             notes,
             fault,
         )
-        if detail:
+        if spans is not None and dissector.options.detail:
             dissector.details(message, data[start:end], spans)
         if fault is not None:
             dissector.fault(fault)

@@ -15,10 +15,11 @@ from cli.app import main
 from cli.exits import ExitCode
 from cli.options import field_names, filter_words
 from dissect.errors import CaptureError, FilterError
-from dissect.filter import names_of
+from dissect.filter import compile_filter, names_of
 from dissect.model import Message
 from tests.capture.peers import GOLDEN, Pair, capturing, free_port, needs_capture
 from tests.cli.terminal import on_terminal
+from tests.work import steps
 
 TWO = GOLDEN / "rabbitmq-stream" / "two_connections_310.pcap"
 AMQP = GOLDEN / "rabbitmq-stream" / "publish_amqp_sections_436.pcap"
@@ -58,6 +59,33 @@ def test_fields_that_lines_do_not_show_can_be_asked_for(capsys: pytest.CaptureFi
         lines = shown(capsys, "-Y", expression, LOST)[0].splitlines()
         made = shown(capsys, "--json", "-Y", expression, LOST)[0].splitlines()
         assert [int(line.split()[0]) for line in lines] == [json.loads(line)["number"] for line in made] != []
+
+
+ASKED = (
+    "name == Open",
+    "protocol == rabbitmq-stream and name == Deliver and not size < 0",
+    "name in {Publish, Tune} or latency > 1ms",
+    "not (name == Publish or chunk.epoch)",
+    "port == 8090 and kind == response",
+)
+
+
+@pytest.mark.parametrize("detail", [False, True])
+def test_what_a_filter_leaves_out_changes_nothing_of_what_it_keeps(detail: bool) -> None:
+    for path in (AMQP, LOST, PLAIN, EXPIRED, GOLDEN / "iggy" / "py090-errors.pcap", GOLDEN / "mewbase" / "py-flow.pcap"):
+        whole = list(dissect.read(path, detail=detail))
+        for expression in ASKED:
+            keeps = compile_filter(expression).keeps
+            assert list(dissect.read(path, where=expression, detail=detail)) == [one for one in whole if keeps(one)], (path, expression)
+
+
+@pytest.mark.parametrize(("detail", "most"), [(False, 0.9), (True, 0.5)])
+def test_what_a_filter_on_names_leaves_out_is_not_decoded(detail: bool, most: float) -> None:
+    def work(where: str | None) -> int:
+        return steps(lambda: list(dissect.read(AMQP, where=where, detail=detail)))
+
+    work("protocol == rabbitmq-stream and name == Open")
+    assert work("protocol == rabbitmq-stream and name == Open") < most * work(None)
 
 
 def test_a_wrong_filter_is_told_with_its_place_before_anything_is_read(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dissect.errors import FilterError
 from dissect.filter import Names, compile_filter, names_of
 from dissect.filter.grammar import DEPTH_LIMIT, LENGTH_LIMIT, parts_of
-from dissect.model import Ending, Exchange, Fault, Gap, Message, Options
+from dissect.model import Ending, Exchange, Fault, Gap, Head, Message, Options
 from dissect.protocols import PROTOCOLS
 
 MINUTE = 60_000_000_000
@@ -91,6 +91,30 @@ def holds(expression: str, record: Any = None, **changed: Any) -> bool:
 def test_what_holds(expression: str) -> None:
     assert holds(expression)
     assert not holds(f"not ({expression})")
+
+
+@pytest.mark.parametrize(
+    ("expression", "open_", "publish", "any_"),
+    [
+        ("name == Open", True, False, True),
+        ("name != Open", False, True, True),
+        ("not (name == Open and size > 5)", True, True, True),
+        ("not (name == Open or size > 5)", False, True, True),
+        ("protocol == iggy or size > 5 and protocol == mewbase", False, False, False),
+        ("protocol == iggy or size > 5", True, True, True),
+        ("kind == response and name in {Open, Publish} and response_code == ok", True, False, True),
+        ("port == 5552 and not kind == request", True, False, True),
+        ("port == 1", False, False, False),
+        ("ip == 10.0.0.0/8 or conversation == 4", False, False, False),
+        ("record == gap", False, False, False),
+        ("reason == lost or waited > 1s", False, False, False),
+    ],
+)
+def test_what_may_be_kept_before_fields_are_known(expression: str, open_: bool, publish: bool, any_: bool) -> None:
+    wanted = compile_filter(expression).wanted
+    about = Head("rabbitmq-stream", 3, "192.0.2.1:5552", "[2001:db8::7]:40000")
+    heads = (about._replace(name="Open", kind="response"), about._replace(name="Publish", kind="request"), about)
+    assert tuple(wanted is None or bool(wanted(head)) for head in heads) == (open_, publish, any_)
 
 
 def test_what_is_not_there_equals_nothing_and_differs_from_everything() -> None:

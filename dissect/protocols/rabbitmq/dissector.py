@@ -20,7 +20,7 @@ from dissect.errors import Malformed
 from dissect.layout import UNREADABLE, Layout, Style, decoder, fault_of, walk
 from dissect.layout.types import Field
 from dissect.layout.values import RENDER, redacted
-from dissect.model import Fault, Limited, Span
+from dissect.model import Fault, Head, Limited, Span
 from dissect.protocols.base import Dissector
 from dissect.protocols.protocol import Context, Protocol
 from dissect.protocols.rabbitmq import guard, layouts, layouts_draft
@@ -35,6 +35,9 @@ from dissect.protocols.rabbitmq.probe import probe_current, probe_draft
 from dissect.protocols.rabbitmq.says import alarms, says
 from dissect.protocols.rabbitmq.streams import Streams
 from dissect.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Damage, Handler, Handlers
+
+_BODIED = frozenset(("Publish", "Deliver"))
+"""Messages that hold those of the user."""
 
 UNKNOWN_LIMIT = 1 << 20
 """A frame of a command that is not known is believed up to this size (the default frame_max)."""
@@ -135,7 +138,7 @@ class StreamDissector(Dissector):
     key = (4, 8)
     aligned = True
     reuse = "queue"
-    DERIVED = ("bodies", "style", "render", "small", "tried")
+    DERIVED = ("bodies", "unasked", "style", "render", "small", "tried")
 
     language: ClassVar[Language]
     handshake: ClassVar[Mapping[Phase, Mapping[str, Phase]]]
@@ -150,7 +153,11 @@ class StreamDissector(Dissector):
         """What was answered before it was seen to be asked."""
         self.style = Style(self.options.bytes_as, self.options.show_secrets, self.options.values_limit)
         self.render = RENDER[self.style.bytes_as]
-        self.bodies = self.options.bodies or self.options.detail
+        full = self.options.bodies or self.options.detail
+        self.unasked = self._unasked() if full else frozenset()
+        """The messages that nobody asks for."""
+        self.bodies = _BODIED - self.unasked if full else frozenset()
+        """Those whose bodies are decoded."""
         self.frame_max = _UNLIMITED
         self.allowance = Allowance()
         self.values = Values(self.options.values_limit, self.options.bare_limit)
@@ -164,23 +171,41 @@ class StreamDissector(Dissector):
 
     def _choose_handlers(self) -> None:
         """Without a known client every frame is looked at closely, which finds out; with details wanted it has to be."""
-        if self.client is not None and not self.options.detail:
+        if self.client is not None and (self.unasked or not self.options.detail):
             tables = self.guarded if self.guard.place is not _OUTSIDE else self.tables if self.phase is _OPEN else self.followed
             client, server = tables(self.style, self.bodies)
+            if self.options.detail:
+                client, server = (
+                    {word: made for word, made in side.items() if choices[int.from_bytes(word, "big")][0].name in self.unasked}
+                    for side, choices in ((client, self.language.client), (server, self.language.server))
+                )
             self.handlers = (server, client) if self.client else (client, server)
         self.set_lanes()
 
     def resume(self) -> None:
         self._choose_handlers()
 
+    def _unasked(self) -> frozenset[str]:
+        wanted = self.options.wanted
+        if wanted is None:
+            return frozenset()
+        head = Head(self.protocol, self.context.conversation, *self.context.endpoints)
+        return frozenset(self.language.numbers) - {
+            one.name
+            for side in (self.language.client, self.language.server)
+            for choices in side.values()
+            for one in choices
+            if wanted(head._replace(name=one.name, kind=one.kind))
+        }
+
     @classmethod
-    def tables(cls, style: Style, bodies: bool = True) -> tuple[Handlers, Handlers]:
+    def tables(cls, style: Style, bodies: frozenset[str]) -> tuple[Handlers, Handlers]:
         """The handlers of what a client and what a server sends."""
         raise NotImplementedError
 
     @classmethod
     @cache
-    def followed(cls, style: Style, bodies: bool) -> tuple[Handlers, Handlers]:
+    def followed(cls, style: Style, bodies: frozenset[str]) -> tuple[Handlers, Handlers]:
         """The same until the connection is open: these follow the handshake."""
         client, server = ({word: _follow(handler) for word, handler in side.items()} for side in cls.tables(style, bodies))
         return client, server
@@ -192,7 +217,7 @@ class StreamDissector(Dissector):
 
     @classmethod
     @cache
-    def guarded(cls, style: Style, bodies: bool) -> tuple[Handlers, Handlers]:
+    def guarded(cls, style: Style, bodies: frozenset[str]) -> tuple[Handlers, Handlers]:
         """The same where a frame may hold a password: of these it is certain what may be shown."""
         language = cls.language
         client, server = (
@@ -549,7 +574,7 @@ class StreamDissector(Dissector):
         """Publish and Deliver, whose messages no table can say."""
         language = self.language
         detail = self.options.detail
-        reader = Reader(language.forms[0], start, self.render, Spans() if detail else None, self.values.begin(), self.bodies)
+        reader = Reader(language.forms[0], start, self.render, Spans() if detail else None, self.values.begin(), layout.name in self.bodies)
         budget = reader.budget = min(reader.budget, self.allowance.grow(end - start))
         fields: dict[str, Any] = {}
         fault: Fault | None = None
@@ -924,11 +949,11 @@ _PUBLISHER_LAYOUTS = frozenset(
 
 
 @cache
-def _current_handlers(style: Style, bodies: bool = True) -> tuple[Handlers, Handlers]:
+def _current_handlers(style: Style, bodies: frozenset[str]) -> tuple[Handlers, Handlers]:
     special = {
-        layouts.PUBLISH: _publish(style, bodies),
-        layouts.DELIVER: _deliver(style, False, bodies),
-        layouts.DELIVER_2: _deliver(style, True, bodies),
+        layouts.PUBLISH: _publish(style, "Publish" in bodies),
+        layouts.DELIVER: _deliver(style, False, "Deliver" in bodies),
+        layouts.DELIVER_2: _deliver(style, True, "Deliver" in bodies),
     }
     language = CURRENT_LANGUAGE
     return _handlers(language, language.client, style, special), _handlers(language, language.server, style, special)
@@ -1006,7 +1031,7 @@ class RabbitmqStreamDissector(StreamDissector):
         self.renewed = bool(self.waiting or self.dropped)
 
     @classmethod
-    def tables(cls, style: Style, bodies: bool = True) -> tuple[Handlers, Handlers]:
+    def tables(cls, style: Style, bodies: frozenset[str]) -> tuple[Handlers, Handlers]:
         return _current_handlers(style, bodies)
 
     def name_of(self, key: int) -> tuple[str | None, bool]:
@@ -1027,7 +1052,7 @@ class RabbitmqStreamDraftDissector(StreamDissector):
         self.subscribing: dict[int, int] = {}
 
     @classmethod
-    def tables(cls, style: Style, bodies: bool = True) -> tuple[Handlers, Handlers]:
+    def tables(cls, style: Style, bodies: frozenset[str]) -> tuple[Handlers, Handlers]:
         return _draft_handlers(style)
 
     def choose(self, choices: tuple[Layout, ...], data: bytes, start: int, end: int) -> Layout:
