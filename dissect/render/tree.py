@@ -228,6 +228,9 @@ def _text(value: Any) -> str:
         return bytes(value).hex()
     if value is None:
         return "null"
+    if isinstance(value, dict):
+        # A number cut into parts
+        return ", ".join([f"{visible(str(key))} {_text(item)}" for key, item in value.items()])
     return visible(str(value))
 
 

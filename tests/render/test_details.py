@@ -32,6 +32,11 @@ def test_tree_shows_offset_length_bytes_and_value() -> None:
     ]
 
 
+def test_tree_shows_a_number_cut_into_parts() -> None:
+    made = tree(detailed(spans=[Span("flags", 0, 1, {"version": 2, "mode": 1, "mode_label": "slow"})]), False)
+    assert made.splitlines()[1].endswith("flags  version 2, mode 1, mode_label 'slow'")
+
+
 def test_tree_points_at_the_damage() -> None:
     spans = [Span("size", 0, 4, 20), Span("undecoded", 4, 5, None)]
     made = tree(detailed(spans=spans, fault=Fault("reference", 6, "length says 6 bytes, 3 left")), False)
