@@ -299,7 +299,7 @@ class Diagnoser:
         family, request = talk.family, talk.request_of(message)
         refusal = family.refusal(talk, message, request) if family.refusal is not None else None
         if refusal is None:
-            refusal = Refusal(_reason(message))
+            refusal = Refusal(_reason(message, request))
         if talk.family.steps and not talk.ready:
             self._tell_refusal(talk, message, request, refusal, None, out)
         elif len(talk.pending) < PENDING:
@@ -364,16 +364,18 @@ def _ends_it(talk: Talk, message: Message, closed: Closed) -> bool:
     return closed.by is not None and closed.endpoints[closed.by] == message.src and talk.parted is None
 
 
-def _reason(message: Message) -> str:
-    """What a refused response says in words, whatever its protocol."""
+def _reason(message: Message, request: Message | None) -> str:
+    """What a refused response says in words, whatever its protocol. What its request says too, as the type of a frame, is no reason."""
     fields = message.fields
-    for name, value in fields.items():
-        if name.endswith("_label") and value:
-            return str(value)
+    asked: Any = () if request is None else request.fields
+    labels = [(name, str(value)) for name, value in fields.items() if name.endswith("_label") and value]
+    for name, value in labels:
+        if name not in asked:
+            return value
     for name in ("errMsg", "message", "reason", "error"):
         if fields.get(name):
             return str(fields[name])[:200]
-    return "no reason given"
+    return labels[0][1] if labels else "no reason given"
 
 
 def _by_record(family: Family) -> dict[str, tuple[Rule, ...]]:

@@ -17,7 +17,7 @@ _COMMON = {
     "src": "Endpoint that sent it: address and port, IPv6 addresses in brackets.",
     "dst": "Endpoint that it was sent to.",
     "sender": "Which side sent it; null when the capture cannot tell.",
-    "protocol": "rabbitmq-stream, rabbitmq-stream-draft, iggy, seastar-rpc or mewbase.",
+    "protocol": "A name that `streamdump protocols` lists.",
     "id": "Correlation id, msg_id, rID, queryID...; null where the protocol has none. Wider than 64 bits: a string.",
 }
 
