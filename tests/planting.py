@@ -31,6 +31,14 @@ MIXED = (
     "mewbase/cut-lost.pcap",
 )
 
+OTHERS = tuple(
+    f"{folder.name}/{path.name}"
+    for folder in sorted(GOLDEN.iterdir())
+    if folder.is_dir() and not any(name.startswith(f"{folder.name}/") for name in MIXED)
+    for path in sorted(folder.glob("*.pcap"))[:2]
+)
+"""Some of each protocol that is not among them."""
+
 BATCHES = (1, 7, None)
 """Packets at once; None: as they come, which is all of them."""
 
@@ -60,7 +68,7 @@ class Result(msgspec.Struct):
 def mixed() -> bytes:
     """A capture of several others, all beginning at the same time."""
     found = []
-    for name in MIXED:
+    for name in MIXED + OTHERS:
         own = packets(GOLDEN / name)
         found += [packet._replace(time_ns=packet.time_ns - own[0].time_ns + 1_700_000_000_000_000_000) for packet in own]
     found.sort(key=lambda packet: packet.time_ns)

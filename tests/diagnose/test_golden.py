@@ -21,4 +21,4 @@ def test_golden_captures(family: str) -> None:
             found = worst_first(diagnosed(path, bytes_as="omit")[0])
             if found and found[0].severity != "note":
                 told[path.name] = f"{found[0].severity} {found[0].rule}"
-    assert told == FAILING[family]
+    assert told == FAILING.get(family, {})
