@@ -44,7 +44,10 @@ GENERIC = (
     "tests/golden/test_captures.py",
     "tests/properties/test_dissectors.py",
     "tests/spark/test_state.py",
+    "tests/properties/test_layouts.py",
+    "tests/scrub/test_golden_captures.py",
     "tests/spark/test_tables.py",
+    "tests/test_damage.py",
     "tests/test_structure.py",
 )
 
@@ -93,7 +96,18 @@ def test_it_is_read(copy: Path) -> None:
     details = run(copy, "-m", "cli", "-V", "-x", "captures/golden/lantern/talk.pcap")
     assert "opensesame" not in details
     assert "<redacted 10 bytes>" in details
+    assert "Get is refused: not found" in run(copy, "-m", "cli", "diagnose", "captures/golden/lantern/talk.pcap")
     assert "values[].lit" in run(copy, "-m", "cli", "protocols", "lantern")
+
+
+def test_its_code_is_as_all_code_is(copy: Path) -> None:
+    run(copy, "-m", "ruff", "check", "--no-cache", "dissect/protocols")
+    run(copy, "-m", "ruff", "format", "--no-cache", "--check", "dissect/protocols")
+
+
+@pytest.mark.slow
+def test_its_types_are_told(copy: Path) -> None:
+    run(copy, "-m", "mypy", "--cache-dir", str(copy / ".mypy_cache"), "dissect/protocols/lantern")
 
 
 @pytest.mark.slow
