@@ -512,6 +512,18 @@ def test_a_frame_with_a_hole_is_read_up_to_it() -> None:
     assert [type(record).__name__ for record in records] == ["Message", "Gap", "Message", "Message"] or len(records) == 4
 
 
+def test_a_conversation_that_begins_inside_a_login_hides_it() -> None:
+    """What authInfo holds is a document, and names its fields as it likes."""
+    inside = pymongo.encode({"kind": 1, "pin": "swordfish"})
+    said = messages([(0, inside), (1, OK), (0, frame("PING")), (0, inside)])
+    assert [(one.name, "swordfish" in str(one.fields)) for one in said] == [
+        ("unknown", False),
+        ("RESPONSE", False),
+        ("PING", False),
+        ("unknown", True),
+    ]
+
+
 def test_finding_the_way_back_needs_the_next_frame() -> None:
     """An event may itself look like a frame."""
     inner = {"type": "PING", "frame": {"type": 8, "sequence": Int64(1)}}

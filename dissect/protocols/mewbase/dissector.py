@@ -113,8 +113,8 @@ class MewbaseDissector(Dissector):
         self.since = self.until = ""
         self.small = ELEMENT * self.options.values_limit
         """Frames of so few bytes cannot have too many elements."""
-        self.broken_login = [False, False]
-        """Whether the frame before was a CONNECT that could not be read, or perhaps one: then its rest may pass for a frame."""
+        self.broken_login = [True, True]
+        """Whether no frame of a side was read as a whole since a CONNECT may have begun: then its rest may pass for a frame."""
 
     # Framing
 
@@ -274,7 +274,9 @@ class MewbaseDissector(Dissector):
             if table is _CONNECT:
                 shown = shown_in_connect(dict(walked_as(None).pairs), whole)
                 walked = walked_as(secret_in(table, shown), None if whole else is_strange)
-            elif self.broken_login[side] or (not whole and any(data.find(name, start, end) >= 0 for name in _TELLING)):
+            elif (self.broken_login[side] and not (whole and _is_frame(dict(walked.pairs)))) or (
+                not whole and any(data.find(name, start, end) >= 0 for name in _TELLING)
+            ):
                 # It may be a CONNECT all the same, or the rest of one
                 shown = shown_in_connect(dict(walked.pairs), False) & {"type"}
                 typed = bool(shown)
@@ -343,6 +345,8 @@ class MewbaseDissector(Dissector):
                 notes += found.missing
         if found.since > self.since or (found.until and found.until != self.until):
             self._date(found.since, found.until)
+        if fault is None and table is not _CONNECT:
+            self.broken_login[side] = False
         client = self.client
         ours = side if table.side == CLIENT else 1 - side
         if client != ours:
@@ -539,6 +543,11 @@ _UNKNOWN: Final = {
 def unanswered(request: Message, time_ns: int) -> str | None:
     """That the id of a request could not be read, by which it may have been answered."""
     return "bytes lost" if request.id is None and request.fault is not None and request.name != "CONNECT" else None
+
+
+def _is_frame(document: dict[str, Any]) -> bool:
+    """Whether a document is a frame of a known type, though not in the usual order."""
+    return "frame" in document and type(document.get("type")) is str and document["type"] in BY_NAME
 
 
 def _plain(ident: Any) -> bool:
