@@ -955,6 +955,45 @@ def test_no_cut_shows_a_secret(name: str) -> None:
             assert not any(map(shows_secret, messages(run(dissector, *events))))
 
 
+TOKEN_LOGIN = long_request(2, 44, s8(SECRET.decode()))
+USUAL = long_request(2, 1)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        # bytes lost in front of its code, unnoticed: its end moves into the header, and the next frame seems to be its body
+        TOKEN_LOGIN[:170] + TOKEN_LOGIN[178:] + USUAL,
+        TOKEN_LOGIN[:186] + TOKEN_LOGIN[194:] + USUAL,
+        # a hole in it, and bytes lost at the beginning of the frame behind it: its end seems to be a checksum
+        [TOKEN_LOGIN[:40], TOKEN_LOGIN[80:] + USUAL[8:]],
+    ],
+)
+def test_a_secret_that_moved_into_a_header_is_hidden(sent: bytes | list[bytes]) -> None:
+    first, *rest = [sent] if isinstance(sent, bytes) else sent
+    events: list[Event] = [(CLIENT, USUAL), (SERVER, long_reply(2)), (CLIENT, first)]
+    for piece in rest:
+        events += [(CLIENT, 40), (CLIENT, piece)]
+    events += [(CLIENT, USUAL), (SERVER, long_reply(2))]
+    for layout in (None, "V4"):
+        said = messages(run(iggy(layout, LONG, detail=True), *events))
+        assert len(said) >= 3
+        assert not any(map(shows_secret, said))
+
+
+def test_a_secret_that_moved_into_a_command_code_is_hidden() -> None:
+    """Behind bytes that were lost in a login."""
+    (first, *_) = talk(iggy(detail=True), pack("<I", 11) + SECRET[:4] + b"\0" + SECRET[4:7] + bytes(3), OK)
+    assert (first.name, first.fields["code"], first.fields["body"]) == ("unknown", "<redacted 4 bytes>", "<redacted 7 bytes>")
+
+
+def test_a_name_that_took_in_a_password_is_hidden_in_a_cut_login_too() -> None:
+    broken = pack("<II", 126, 38) + b"\x1b" + b"iggy" + s8(SECRET.decode()) + s32("0.9.0") + s32("rust")
+    assert not any(map(shows_secret, messages(run(iggy("L9", detail=True), (CLIENT, broken), (CLIENT, 130 - len(broken))))))
+    (login,) = messages(run(iggy("L9"), (CLIENT, LOGIN_L6[:16]), (CLIENT, len(LOGIN_L6) - 16)))
+    assert login.fields["username"] == "iggy"
+
+
 def test_what_is_not_known_is_shown_where_it_cannot_be_a_secret() -> None:
     left_over = request(303, ONE + ONE + b"text")
     asked = (request(777, b"\x01\x02\x03"), request(777, b"\x04" + b"text"), left_over, LOGIN_L6, left_over)

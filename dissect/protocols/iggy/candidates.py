@@ -209,7 +209,9 @@ class Candidates:
         if self.long[side]:
             return self._long_table(layout, side, data, start, end, given)
         if side == self.client:
-            found = None if code is None else frames.ask(code, layout)
+            if code is None:
+                return frames.HIDDEN_CODE_ASK
+            found = frames.ask(code, layout)
             return found or (frames.HIDDEN_ASK if self._may_hide(code, data, start + 8, end) else frames.UNKNOWN_ASK)
         if end - start < 8:
             return frames.UNKNOWN_ANSWER

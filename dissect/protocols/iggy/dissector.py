@@ -207,20 +207,20 @@ class IggyDissector(Turns):
             return None
         flawed = walked.fault is not None or over
         # bytes that are missing there have moved the body into it
-        shifted = bool(long and table.secret) and any(
+        shifted = bool(long and (table.secret or table.code is None)) and any(
             data[start + span.offset : start + span.offset + span.length].strip(b"\0") for span in walked.spans if span.name in ZEROS
         )
         if side == self.client:
             unknown = table is frames.UNKNOWN_ASK or (long and table.code is None)
             if unknown:
-                hidden = damage is not None
+                hidden = shifted or damage is not None
             else:
                 hidden = shifted or (flawed and not table.secret and (self.began < self.entered or may_be_login(data, body, end)))
-            if hidden and may_hold_text(data, body, end, True):
+            if hidden and (shifted or may_hold_text(data, body, end, True)):
                 return frames.long_unknown_ask(frames.request_header(layout, data, start, end), True, True) if long else frames.HIDDEN_ASK
             return None
         if table.code is None:
-            hidden = damage is not None and table.name == "unknown" and may_hold_text(data, body, end, True)
+            hidden = table.name == "unknown" and (shifted or (damage is not None and may_hold_text(data, body, end, True)))
         else:
             hidden = shifted or ((flawed or table.name == "get_snapshot") and self.layouts.is_token(side, data, start, end))
         if hidden:

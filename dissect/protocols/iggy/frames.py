@@ -65,7 +65,8 @@ EVICTION_REASONS: Mapping[int, str] = {
 
 OK: Mapping[int, str] = {0: "ok"}
 
-_ASK: Body = (Field("length", u32le, "of the bytes behind it, so with the code", default=following), Field("code", u32le))
+_ASK_CODE = Field("code", u32le)
+_ASK: Body = (Field("length", u32le, "of the bytes behind it, so with the code", default=following), _ASK_CODE)
 _ANSWER: Body = (Field("status", u32le, labels=OK), Field("length", u32le, "of the bytes behind it", default=following))
 _COMMON: Body = (
     Field("checksum", u128le, "0 from clients"),
@@ -210,6 +211,9 @@ _SECRET_BODY = Field("body", Rest(), "hidden: it may be a password or a token", 
 
 UNKNOWN_ASK = Table(None, "unknown", Layout("unknown", *_ASK, _BODY, note="a code that no layout has"))
 HIDDEN_ASK = Table(None, "unknown", Layout("unknown", *_ASK, _SECRET_BODY, note="a code that the layout does not have"))
+HIDDEN_CODE_ASK = Table(
+    None, "unknown", Layout("unknown", _ASK[0], replace(_ASK_CODE, secret=True), _SECRET_BODY, note="a code that is a piece of text")
+)
 UNKNOWN_ANSWER = Table(None, "unknown", Layout("unknown", *_ANSWER, _BODY, kind="response", note="its request is not known"))
 TOKEN_ANSWER = Table(None, "unknown", Layout("unknown", *_ANSWER, _SECRET_BODY, kind="response"))
 

@@ -42,6 +42,11 @@ def may_hold_text(data: bytes, start: int, end: int, several: bool = False) -> b
     return (_TEXT if several or end - start <= SMALL else _FRAME).search(data, start, end) is not None
 
 
+def is_text(code: int) -> bool:
+    """Whether a command's code is so much like text that it may be a piece of a secret."""
+    return _TEXT.search(code.to_bytes(4, "little")) is not None
+
+
 def may_be_token(data: bytes, start: int, end: int) -> bool:
     """Whether these bytes may be the answer that hands out a token, though perhaps a damaged one."""
     return end - start <= 264 and _TOKEN.fullmatch(data, start, end) is not None
@@ -87,7 +92,9 @@ def hide(walked: Walked, data: bytes, start: int, secret: str | None, cut: bool 
             at = start + span.offset
             search = _TEXT if over else _FRAME if cut else None
             return may_hold_text(data, at, at + span.length) if search is None else search.search(data, at, at + span.length) is not None
-        return beside and span.name in NAMES and isinstance(span.value, str) and (every or not span.value.isprintable())
+        if secret is None or span.name not in NAMES or not isinstance(span.value, str):
+            return False
+        return (beside and every) or not span.value.isprintable()
 
     names = {span.name for span in walked.spans if wanted(span)}
     if not names:

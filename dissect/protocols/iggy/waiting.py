@@ -15,6 +15,7 @@ from dissect.protocols.iggy import frames
 from dissect.protocols.iggy.candidates import TEXT_LAYOUTS, WEIGHED_SIZE, Candidates, Given, fits
 from dissect.protocols.iggy.commands import NON_REPLICATED, OPERATIONS, REGISTER
 from dissect.protocols.iggy.frames import EVICTION, HEADER, OLD_LOGIN_CODE, OLD_LOGOUT_CODE, REPLY, REQUEST, U32, Table
+from dissect.protocols.iggy.hiding import is_text
 from dissect.protocols.records import Cut, Damage
 
 SURE, BELIEVED, SUPPOSED, SHAKEN = "sure", "believed", "supposed", "shaken"
@@ -282,7 +283,9 @@ class Waiting:
             asked = Asked(number, code, operation, client, request)
         else:
             code, operation = U32(data, start + 4)[0], None
-            if (code == 32 or code == 33) and ("L0" in self.layouts.candidates or code == 32):
+            if is_text(code):
+                code = None
+            elif (code == 32 or code == 33) and ("L0" in self.layouts.candidates or code == 32):
                 code = _old_code(code, U32(data, start)[0])
             asked = Asked(number, code)
         if self.layouts.long[self.client] and data[start + 60 : start + 61] != _ASKS:
