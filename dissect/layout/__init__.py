@@ -120,8 +120,10 @@ __all__ = [
 ]
 
 
-def read(layout: Layout, buf: bytes, start: int, end: int, style: Style) -> tuple[dict[str, Any], list[str], Fault | None]:
-    """Fields, notes and fault of the frame buf[start:end]."""
+def read(
+    layout: Layout, buf: bytes, start: int, end: int, style: Style, buffer: str = "frame"
+) -> tuple[dict[str, Any], list[str], Fault | None]:
+    """Fields, notes and fault of the frame buf[start:end]; `buffer`: what its fault counts in."""
     try:
         fields = decoder(layout, style)(buf, start, end)
     except UNREADABLE:
@@ -129,5 +131,5 @@ def read(layout: Layout, buf: bytes, start: int, end: int, style: Style) -> tupl
     else:
         if "trailing" not in fields:
             return fields, [], None
-    walked = walk(layout, buf, start, end, style)
+    walked = walk(layout, buf, start, end, style, buffer=buffer)
     return walked.fields, walked.notes, walked.fault

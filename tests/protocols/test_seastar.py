@@ -26,9 +26,9 @@ from dissect.protocols.records import Emitted
 from dissect.protocols.seastar import telling
 from dissect.protocols.seastar.compression import CHUNK, Unpackable, chunks, unpack, unpack_head
 from dissect.protocols.seastar.dissector import PROTOCOLS, SeastarDissector
-from dissect.protocols.seastar.framing import ALGORITHMS_KEPT, FEATURES_KEPT, FORCED, read_offer
 from dissect.protocols.seastar.probe import probe
 from dissect.protocols.seastar.telling import Teller, paired, relate, says, unanswered
+from dissect.protocols.seastar.terms import ALGORITHMS_KEPT, FEATURES_KEPT, FORCED, read_offer
 from dissect.protocols.seastar.verbs import load_verbs, parse_verbs
 from tests.work import peak
 
@@ -662,6 +662,12 @@ def test_negative_request_ids_turn_the_meaning_round() -> None:
     assert (answered.name, answered.id, answered.fields["msg_id"], answered.outcome) == ("Response", 6, -6, "answered")
     assert (failure.name, failure.id, failure.fields["text"], failure.outcome) == ("Exception", 7, "no", "refused")
     assert plain.name == "Response"
+
+
+@pytest.mark.parametrize("detail", [False, True])
+def test_a_later_request_with_the_opposite_id_turns_it_back(detail: bool) -> None:
+    events = opened((0, request(-5)), (0, request(5)), (1, response(5, b"plain")))
+    assert [one.name for one in messages(events, detail=detail)][2:] == ["Request", "Request", "Response"]
 
 
 def test_a_timeout_that_was_over_already() -> None:

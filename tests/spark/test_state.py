@@ -24,8 +24,8 @@ from dissect.pair import Pairer, _Batch
 from dissect.protocols.iggy.bodies import _Versions
 from dissect.protocols.iggy.waiting import Asked
 from dissect.protocols.rabbitmq.dissector import Phase, StreamDissector
-from dissect.protocols.seastar.framing import UNKNOWN, Terms
 from dissect.protocols.seastar.telling import paired
+from dissect.protocols.seastar.terms import UNKNOWN, Terms
 from dissect.spark import state
 from dissect.spark.flows import FlowInspector
 from dissect.tcp.assembler import Pool, Side

@@ -6,6 +6,7 @@ Which header a request or response has was agreed on in the two negotiation fram
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from dissect.layout import Blob, Choice, Field, FixedText, Layout, Repeat, Rest, Sized, Text, following, i64le, u32le, u64le
 
@@ -119,6 +120,17 @@ class Tables:
 
 
 PLAIN = Tables(None)
+
+
+def tables(verbs: Mapping[int, str] | None) -> Tables:
+    """Those for these names, made once: so are their decoders."""
+    return _named(tuple(verbs.items())) if verbs else PLAIN
+
+
+@lru_cache(16)
+def _named(verbs: tuple[tuple[int, str], ...]) -> Tables:
+    return Tables(dict(verbs))
+
 
 LAYOUTS = (
     NEGOTIATION,

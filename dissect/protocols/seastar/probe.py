@@ -6,20 +6,17 @@ from dissect.model import Verdict
 from dissect.protocols.protocol import View
 from dissect.protocols.seastar.framing import (
     FAR,
-    GREETING,
     LIKELY,
     LONGEST_HEADER,
     RULED_OUT,
-    UNKNOWN,
     Ends,
     Fit,
-    Framing,
     fit,
     likely,
-    read_offer,
     within,
 )
 from dissect.protocols.seastar.layouts import CONNECTION_ID, MAGIC, STREAM_PARENT
+from dissect.protocols.seastar.terms import GREETING, UNKNOWN, Framing, read_offer
 
 NAME = "seastar-rpc"
 

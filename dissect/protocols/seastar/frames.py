@@ -1,0 +1,237 @@
+"""What the frames behind the negotiation mean: plain ones, and those inside a compressed one."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any, ClassVar
+
+from dissect.allowance import Allowance
+from dissect.layout import Layout, Style, read, walk
+from dissect.layout.values import RENDER
+from dissect.model import Fault, Options, Span
+from dissect.protocols.records import ANSWER, ASK, ASK_MAYBE, NONE, Damage
+from dissect.protocols.seastar import compression, layouts
+from dissect.protocols.seastar.compression import Unpackable
+from dissect.protocols.seastar.layouts import END_OF_STREAM, OVER
+from dissect.protocols.seastar.terms import OPENED, Framing
+
+_u32 = Struct("<I").unpack_from
+_i64 = Struct("<q").unpack_from
+
+
+class Plain:
+    """The frames of one side whose framing is known. `negative`: what requests with a negative msg_id asked, for both sides."""
+
+    MADE_OF: ClassVar[tuple[str, ...]] = ("options", "framing", "inferred", "negative")
+    DERIVED: ClassVar[tuple[str, ...]] = ("notes", "style", "tables", "buffers")
+
+    def __init__(self, options: Options, framing: Framing, inferred: str | None, negative: set[int]) -> None:
+        self.options = options
+        self.framing = framing
+        self.inferred = inferred
+        self.negative = negative
+        self.notes = () if inferred is None else (f"framing inferred: {inferred}",)
+        self.style = Style(options.bytes_as, options.show_secrets, options.values_limit)
+        self.tables = layouts.tables(options.verbs)
+        self.buffers: dict[str, bytes] = {}
+        """What the spans of the frame just decoded count in besides it, where details are asked for."""
+
+    def decode(self, data: bytes, start: int, end: int, damage: Damage | None) -> tuple[Any, ...]:
+        missing = None if damage is None else damage.reason
+        return self.means(*self.fields(data, start, end, missing))
+
+    def fields(
+        self, data: bytes, start: int, end: int, missing: str | None, buffer: str = "frame"
+    ) -> tuple[Layout, dict[str, Any], list[str], Fault | None, list[Span] | None]:
+        layout = self.layout(data, start, end)
+        detail = self.options.detail
+        if missing is None and not detail:
+            fields, notes, fault = read(layout, data, start, end, self.style, buffer)
+            return layout, fields, [*self.notes, *notes], fault, None
+        fields, spans, notes, fault = walk(layout, data, start, end, self.style, missing, buffer)
+        return layout, fields, [*self.notes, *notes], fault, spans if detail else None
+
+    def layout(self, data: bytes, start: int, end: int) -> Layout:
+        raise NotImplementedError
+
+    def means(
+        self, layout: Layout, fields: dict[str, Any], notes: list[str], fault: Fault | None, spans: list[Span] | None
+    ) -> tuple[Any, ...]:
+        """The message, as `Dissector.decode` gives it."""
+        raise NotImplementedError
+
+
+class Requests(Plain):
+    def layout(self, data: bytes, start: int, end: int) -> Layout:
+        return self.tables.request_timeout if self.framing.extra else self.tables.request
+
+    def means(
+        self, layout: Layout, fields: dict[str, Any], notes: list[str], fault: Fault | None, spans: list[Span] | None
+    ) -> tuple[Any, ...]:
+        if fields.get("timeout", 0) >= OVER:
+            notes.append("the timeout is negative as int64: over already, the server will not answer")
+        ident = fields.get("msg_id")
+        if ident is None:
+            return "Request", "request", None, fields, None, notes, fault, NONE, None, spans
+        if ident < 0:
+            notes.append("the library sends no negative msg_id: here an answer has the same one, an exception its opposite")
+            ident = -ident
+            if len(self.negative) < self.options.open_limit:
+                self.negative.add(ident)
+        elif self.negative:
+            self.negative.discard(ident)
+        verbs = self.options.verbs
+        if verbs and fields.get("verb") in getattr(verbs, "one_way", ()):
+            return "Request", "one_way", ident, fields, None, notes, fault, ASK_MAYBE, ident, spans
+        return "Request", "request", ident, fields, None, notes, fault, ASK, ident, spans
+
+
+class Responses(Plain):
+    def layout(self, data: bytes, start: int, end: int) -> Layout:
+        if end - start >= 8:
+            ident: int = _i64(data, start)[0]
+            # An exception has the opposite msg_id of its request
+            if (ident < 0) != (abs(ident) in self.negative):
+                return self.tables.exception_duration if self.framing.extra else self.tables.exception
+        return layouts.RESPONSE_DURATION if self.framing.extra else layouts.RESPONSE
+
+    def means(
+        self, layout: Layout, fields: dict[str, Any], notes: list[str], fault: Fault | None, spans: list[Span] | None
+    ) -> tuple[Any, ...]:
+        ident = fields.get("msg_id")
+        if ident is None:
+            return layout.name, "response", None, fields, None, notes, fault, NONE, None, spans
+        outcome = "refused" if layout.name == "Exception" else "answered"
+        if outcome == "refused" and fault is None and fields["exception_type_label"] is None:
+            notes.append(f"unknown exception type {fields['exception_type']}")
+        ident = abs(ident)
+        self.negative.discard(ident)
+        return layout.name, "response", ident, fields, outcome, notes, fault, ANSWER, ident, spans
+
+
+class Streams(Plain):
+    def __init__(self, options: Options, framing: Framing, inferred: str | None, negative: set[int]) -> None:
+        super().__init__(options, framing, inferred, negative)
+        self.ended = False
+        """Whether this side said that it sends no more."""
+
+    def layout(self, data: bytes, start: int, end: int) -> Layout:
+        return layouts.END if end - start >= 4 and _u32(data, start)[0] == END_OF_STREAM else layouts.STREAM
+
+    def means(
+        self, layout: Layout, fields: dict[str, Any], notes: list[str], fault: Fault | None, spans: list[Span] | None
+    ) -> tuple[Any, ...]:
+        if self.ended:
+            notes.append("after this side's end-of-stream")
+        if layout is layouts.END:
+            self.ended = True
+        return layout.name, "one_way", None, fields, None, notes, fault, NONE, None, spans
+
+
+class Packed:
+    """The frames of one side that are compressed. `inside`: what is in them; None where the compression is not known."""
+
+    MADE_OF: ClassVar[tuple[str, ...]] = ("options", "codec", "inside", "notes", "allowance")
+    DERIVED: ClassVar[tuple[str, ...]] = ("render", "buffers")
+
+    def __init__(self, options: Options, codec: str, inside: Plain | None, notes: tuple[str, ...], allowance: Allowance) -> None:
+        self.options = options
+        self.codec = codec
+        self.inside = inside
+        self.notes = notes
+        self.allowance = allowance
+        self.render = RENDER[options.bytes_as]
+        self.buffers: dict[str, bytes] = {}
+
+    def decode(self, data: bytes, start: int, end: int, damage: Damage | None) -> tuple[Any, ...]:
+        self.buffers = {}
+        size: int = _u32(data, start)[0]
+        about: dict[str, Any] = {"algorithm": self.codec, "packed_size": size, "unpacked_size": None}
+        if self.inside is not None:
+            if damage is None:
+                return self._opened(self.inside, about, data, start, end)
+            return self._cut_off(self.inside, about, data, start, end, damage)
+        if damage is not None:
+            return self._closed(about, data, start, end, Fault("packed", end - start, damage.reason))
+        return self._closed(about, data, start, end, None, f"compression {self.codec} cannot be opened")
+
+    def _closed(
+        self, about: dict[str, Any], data: bytes, start: int, end: int, fault: Fault | None, *notes: str, spans: list[Span] | None = None
+    ) -> tuple[Any, ...]:
+        """A frame that stays packed."""
+        packed = self.render(data[start + 4 : end])
+        if not self.options.detail:
+            spans = None
+        elif spans is None:
+            spans = [Span("len", 0, 4, about["packed_size"]), Span("packed", 4, end - start - 4, packed)]
+        fields = {"compression": about, "packed": packed}
+        return "Compressed", "one_way", None, fields, None, (*self.notes, *notes), fault, NONE, None, spans
+
+    def _opened(self, inside: Plain, about: dict[str, Any], data: bytes, start: int, end: int) -> tuple[Any, ...]:
+        spans: list[Span] | None = None
+        try:
+            limit = min(self.options.frame_limit, self.allowance.grow(end - start))
+            blocks = compression.chunks(self.codec, data, start, end, limit)
+            about["unpacked_size"] = compression.unpacked_size(blocks)
+            if self.options.detail:
+                spans = self._spans(blocks, data, start, end)
+            if not blocks:
+                fields: dict[str, Any] = {"compression": about}
+                if about["packed_size"]:
+                    fields["trailing"] = self.render(data[start + 4 : end])
+                return "Empty", "one_way", None, fields, None, self.notes, None, NONE, None, spans
+            inner = compression.unpack(blocks, data, start)
+        except Unpackable as error:
+            if isinstance(error, compression.Oversize):
+                about["unpacked_size"] = error.size
+            return self._closed(about, data, start, end, Fault("compression", error.offset, error.reason), spans=spans)
+        self.allowance.left -= len(inner)
+        return self._with(inside, about, inner, None, spans)
+
+    def _with(self, inside: Plain, about: dict[str, Any], inner: bytes, missing: str | None, outer: list[Span] | None) -> tuple[Any, ...]:
+        """The frame inside."""
+        layout, fields, notes, fault, spans = inside.fields(inner, 0, len(inner), missing, "unpacked")
+        if spans is not None and outer is not None:
+            self.buffers = {"unpacked": inner}
+            spans = [*outer, *spans]
+        return inside.means(layout, {"compression": about, **fields}, notes, fault, spans)
+
+    def _cut_off(self, inside: Plain, about: dict[str, Any], data: bytes, start: int, end: int, damage: Damage) -> tuple[Any, ...]:
+        """A frame of which bytes are missing: the header inside it may still unpack."""
+        inner = compression.unpack_head(data[start + 8 : end], 64) if about["packed_size"] >= 4 else b""
+        if self.codec == compression.LZ4 and end - start >= 8:
+            about["unpacked_size"] = _u32(data, start + 4)[0]
+        spans = None
+        if self.options.detail:
+            spans = [Span("len", 0, 4, about["packed_size"])]
+            if end - start > 4:
+                spans.append(Span("packed", 4, end - start - 4, self.render(data[start + 4 : end])))
+        if len(inner) < inside.framing._replace(codec=None).header:
+            return self._closed(about, data, start, end, Fault("compression", end - start, damage.reason), spans=spans)
+        return self._with(inside, about, inner, damage.reason, spans)
+
+    def _spans(self, blocks: list[compression.Chunk], data: bytes, start: int, end: int) -> list[Span]:
+        spans = [Span("len", 0, 4, _u32(data, start)[0])]
+        if not blocks and end - start > 4:
+            spans.append(Span("trailing", 4, end - start - 4, self.render(data[start + 4 : end])))
+        name = "unpacked_size" if self.codec == compression.LZ4 else "chunk"
+        for block in blocks:
+            spans.append(Span(name, block.header, 4, _u32(data, start + block.header)[0]))
+            if block.end > block.start:
+                packed = data[start + block.start : start + block.end]
+                spans.append(Span("block", block.start, len(packed), self.render(packed)))
+        return spans
+
+
+_KINDS = {"request": Requests, "response": Responses, "stream": Streams}
+
+
+def frames_of(options: Options, framing: Framing, inferred: str | None, negative: set[int], allowance: Allowance) -> Plain | Packed:
+    """What decodes the frames of a side."""
+    kind = _KINDS.get(framing.kind)
+    inside = None if kind is None else kind(options, framing, inferred, negative)
+    if framing.codec is None:
+        assert inside is not None
+        return inside
+    notes = () if inferred is None else (f"framing inferred: {inferred}",)
+    return Packed(options, framing.codec, inside if framing.codec in OPENED else None, notes, allowance)
