@@ -189,7 +189,6 @@ def text_settings(shown: Shown, options: Options, colours: Palette, width: int |
         "alarms": {one.name: one.alarms for one in PROTOCOLS},
         "asked": inspector.asked,
         "broken_off": inspector.endings.broken_off,
-        "asks": {one.name: one.says for one in PROTOCOLS},
     }
 
 

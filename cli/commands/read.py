@@ -100,6 +100,8 @@ def read(
                 lines.columns.learn(batch)
             whole = batch
             if asked is not None:
+                if run.view is not None:
+                    run.view.learn(batch)
                 batch = asked.select(batch, failed)
             if left is not None:
                 batch, left = first(batch, left) if left else ([], 0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, runtime_checkable
+from typing import Protocol as Typed
 
 import msgspec
 
@@ -87,6 +88,15 @@ class View(msgspec.Struct):
         return self.final
 
 
+@runtime_checkable
+class Teller(Typed):
+    """Says a message, and is told before of those that are not shown."""
+
+    def learn(self, message: Message) -> None: ...
+
+    def __call__(self, message: Message) -> str: ...
+
+
 class Protocol(msgspec.Struct, frozen=True):
     """One entry of PROTOCOLS: a protocol name with its probe, its dissector and its tables."""
 
@@ -122,8 +132,8 @@ class Protocol(msgspec.Struct, frozen=True):
     """What of its messages is behaviour, and what is chance."""
     private: Private | None = None
     """What of its messages is nobody else's business."""
-    teller: Callable[[], Callable[[Message], str]] | None = None
-    """Makes a `says` for a view that shows the messages of a run in their order: it may remember what it was told."""
+    teller: Callable[[], Teller] | None = None
+    """Makes a `says` for a view that shows the messages of a run in their order: it remembers what it was told."""
 
     @property
     def layouts(self) -> tuple[Any, ...]:

@@ -34,6 +34,7 @@ class Followed(Lines):
 
     def learn(self, records: Sequence[Record]) -> None:
         """Take note of records of the conversation, whether they are shown or not."""
+        super().learn(records)
         self._since: dict[int, int] = {}
         for record in records:
             if self._ends is None:

@@ -6,11 +6,12 @@ terminal's width. Elsewhere every line carries the endpoints and the protocol, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from time import localtime, strftime
 from typing import Literal
 
 from dissect.model import Ending, Exchange, Finding, Gap, Message, Record
+from dissect.protocols.protocol import Teller
 from dissect.render.terminal import PLAIN, Palette, cut, visible, width, wrapped
 
 Times = Literal["r", "ad", "ud", "e"]
@@ -100,15 +101,15 @@ class Lines:
         inside: Mapping[int, str] | None = None,
         alarms: Alarms | None = None,
         asked: Mapping[int, tuple[Message, Ending | None]] | None = None,
-        asks: Mapping[str, Says] | None = None,
         broken_off: Mapping[int, str] | None = None,
     ) -> None:
         """`columns`: the width of the terminal, None when there is none. `after`: further whole lines for a message. `longest`: the
         length of each protocol's longest message name, so that columns need not grow on the way. `inside`: by conversation, what its
         messages were carried in (TLS 1.3), which its first line says. `alarms`: by protocol and name, which are a cause of trouble.
-        `asked`: by the number of an exchange without a response, the request and what ended the conversation; `asks` say it.
+        `asked`: by the number of an exchange without a response, the request and what ended the conversation.
         `broken_off`: by conversation, how far the handshake had come in the middle of which the server left."""
         self.says = says
+        self.learns = {name: one.learn for name, one in says.items() if isinstance(one, Teller)}
         self.times = times
         self.palette = palette
         self.columns = columns
@@ -118,7 +119,6 @@ class Lines:
         self.alarms = alarms or {}
         self.alarming = {name for names in self.alarms.values() for name in names}
         self.asked = asked if asked is not None else {}
-        self.asks = asks or says
         self.broken_off = broken_off if broken_off is not None else {}
         self.marked = False
         """Something was shown that went wrong between client and server, not in what was captured of it."""
@@ -146,6 +146,13 @@ class Lines:
         """Count relative times from this record, whether it is shown or not."""
         if self._base is None:
             self._base = record.time_ns
+
+    def learn(self, records: Sequence[Record]) -> None:
+        """Take note of records of which some are not shown."""
+        learns = self.learns
+        for record in records:
+            if type(record) is Message and record.protocol in learns:
+                learns[record.protocol](record)
 
     def text(self, records: Iterable[Record]) -> str:
         """The lines of these records."""
@@ -273,7 +280,7 @@ class Lines:
         why = f" ({record.reason})" if record.reason else ""
         if ending is not None and ending.how in _ENDS and record.reason in ("closed", "capture ended"):
             why = f", {ending.sender or ending.src} {_ENDS[ending.how]}"
-        said = "" if request is None else self.asks[record.protocol](request)
+        said = "" if request is None else self.says[record.protocol](request)
         if record.id is not None:
             said = said.removeprefix(f"#{record.id}").lstrip()
         asked = f"request {record.request}"

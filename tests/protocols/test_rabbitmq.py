@@ -37,6 +37,7 @@ from dissect.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE
 from dissect.protocols.rabbitmq.parts import PARTS
 from dissect.protocols.rabbitmq.probe import probe_current, probe_draft
 from dissect.protocols.rabbitmq.says import says
+from dissect.protocols.rabbitmq.streams import Teller
 from dissect.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Damage
 from tests.layout_properties import check_agreement, check_tiles, check_truncations
 from tests.protocols.rabbitmq_frames import FRAMES, Frame
@@ -1328,3 +1329,20 @@ def test_a_conversation_cannot_unpack_without_end() -> None:
     notes = [decode(bomb, SERVER, dissector)["notes"] for _ in range(4)]
     assert notes[0] == notes[1] == []
     assert all("bytes that may still be unpacked" in said[0] for said in notes[2:])
+
+
+def test_lines_of_publishers_name_the_stream_that_was_agreed_on_before() -> None:
+    found = [one for one in dissect.read(CAPTURES / "publishers_310.pcap") if isinstance(one, Message)]
+    declared = {
+        one.fields["publisher_id"]: one.fields["stream"] for one in found if one.name == "DeclarePublisher" and one.kind == "request"
+    }
+    in_order, ahead, late = Teller(), Teller(), Teller()
+    for message in found:
+        ahead.learn(message)
+    for message in found:
+        text = in_order(message)
+        assert ahead(message) == text, "what was told ahead changes nothing"
+        if message.name == "Publish":
+            publisher = message.fields["publisher_id"]
+            assert late(message) == says(message), "nothing was told"
+            assert text == says(message).replace(f"publisher {publisher}", f"publisher {publisher}  {declared[publisher]}", 1)

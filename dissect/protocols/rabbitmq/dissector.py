@@ -33,7 +33,7 @@ from dissect.protocols.rabbitmq.parts import ADDED, DRAFT_PARTS, PARTS
 from dissect.protocols.rabbitmq.private import PRIVATE
 from dissect.protocols.rabbitmq.probe import probe_current, probe_draft
 from dissect.protocols.rabbitmq.says import alarms, says
-from dissect.protocols.rabbitmq.streams import Streams
+from dissect.protocols.rabbitmq.streams import Streams, Teller
 from dissect.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Damage, Handler, Handlers
 
 _BODIED = frozenset(("Publish", "Deliver"))
@@ -1122,6 +1122,7 @@ PROTOCOLS = (
         private=PRIVATE,
         streams=Streams,
         alarms=alarms(layouts.LAYOUTS),
+        teller=Teller,
     ),
     Protocol(
         "rabbitmq-stream-draft",

@@ -30,13 +30,18 @@ class Teller:
     def __init__(self) -> None:
         self.verbs: dict[int, str] = {}
 
-    def __call__(self, message: Message) -> str:
+    def learn(self, message: Message) -> None:
+        """Take note of a message, whether it is said or not."""
         if message.kind == "request":
             verb = _verb(message.fields)
             if verb:
                 self.verbs[message.number] = verb
                 if len(self.verbs) > REQUESTS_KEPT:
                     del self.verbs[next(iter(self.verbs))]
+
+    def __call__(self, message: Message) -> str:
+        if message.kind == "request":
+            self.learn(message)
         elif message.request is not None:
             return says(message, self.verbs.get(message.request, ""))
         return says(message)
