@@ -233,6 +233,7 @@ class ConversationRow(msgspec.Struct, tag_field="record", tag="conversation"):
     unanswered: int
     retransmissions: int
     out_of_order: int
+    conflicts: int
     ended: str
     limit_hits: int
     internal_error: str | None

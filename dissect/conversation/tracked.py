@@ -182,6 +182,7 @@ class Tracked(msgspec.Struct):
             tally.unanswered,
             tcp.retransmissions,
             tcp.out_of_order,
+            tcp.conflicts,
             tcp.how(client),
             self.limit_hits + tcp.limit_hits,
             self.failure,

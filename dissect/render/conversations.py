@@ -8,7 +8,9 @@ from dissect.model import ConversationRow
 from dissect.render.summary import bytes_text
 from dissect.render.terminal import Palette, cut, pad, visible, width, wrapped
 
-_HEADINGS = "# from to protocol sure packets bytes messages gaps damaged refused unanswered retransmitted out_of_order limits ended"
+_HEADINGS = (
+    "# from to protocol sure packets bytes messages gaps damaged refused unanswered retransmitted out_of_order conflicts limits ended"
+)
 
 _COLUMNS = ("#", "conversation", "protocol", "messages", "packets", "bytes")
 _SPACE = "  "
@@ -37,6 +39,7 @@ def plain(rows: Sequence[ConversationRow], evidence: bool = False) -> str:
                 str(row.unanswered),
                 str(row.retransmissions),
                 str(row.out_of_order),
+                str(row.conflicts),
                 str(row.limit_hits),
                 visible("; ".join([row.ended, *_error(row), *([] if evidence else _tls(row))])),
                 *([visible("; ".join([*row.evidence, *_facts(row)]))] if evidence else []),
@@ -74,7 +77,11 @@ def table(rows: Sequence[ConversationRow], columns: int, palette: Palette, evide
             _SPACE.join([_aligned(cell[level], span, column) for column, (cell, span) in enumerate(zip(mine, spans, strict=True))])
             for level in (0, 1)
         ]
-        segments = ((row.retransmissions, "retransmitted"), (row.out_of_order, "out of order"))
+        segments = (
+            (row.retransmissions, "retransmitted"),
+            (row.out_of_order, "out of order"),
+            (row.conflicts, "sent again with other bytes"),
+        )
         went = visible(", ".join([row.ended, *(f"{number:,} {what}" for number, what in segments if number)]))
         if width(head) + len(_SPACE) + width(went) <= columns:
             head, went = f"{head}{_SPACE}{went}", ""

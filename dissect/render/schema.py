@@ -119,6 +119,7 @@ _CONVERSATION = {
     "unanswered": "Requests without a response.",
     "retransmissions": "Segments whose bytes had come before.",
     "out_of_order": "Segments that came later than bytes behind theirs.",
+    "conflicts": "Segments that brought other bytes where some had come before.",
     "ended": "How it ended, and who did that first.",
     "limit_hits": "How often a limit on what is held was reached.",
     "internal_error": "A bug of streamdump ended its dissection: where in the code, and at which packet; null if there was none.",

@@ -317,6 +317,7 @@ CONVERSATIONS: tuple[Column, ...] = (
     _plain("unanswered", LONG, "requests without a response"),
     _plain("retransmissions", LONG, "segments whose bytes had come before"),
     _plain("out_of_order", LONG, "segments that came later than bytes behind theirs"),
+    _plain("conflicts", LONG, "segments that brought other bytes where some had come before"),
     _plain("ended", TEXT, "how it ended, and who did that first"),
     _plain("limit_hits", LONG, "how often a limit was reached"),
     _plain("internal_error", TEXT, "the bug of streamdump that ended its dissection, and at which packet"),

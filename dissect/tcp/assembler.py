@@ -94,18 +94,10 @@ class Side(msgspec.Struct, gc=False):
     cut: int = 0
     retransmitted: int = 0
     """Segments with nothing new."""
-    overlapping: int = 0
-    """Segments that begin with, or contain, bytes that were there already."""
     out_of_order: int = 0
     """Segments with something new below what was seen before."""
-    keep_alives: int = 0
-    """Segments without bytes just below the next, or with a single one that was there already."""
     conflicts: int = 0
     """Segments that bring other bytes where there are some already."""
-    early: int = 0
-    """Segments with bytes from before position 0, which were dropped."""
-    strays: int = 0
-    """Segments that cannot belong to the byte stream, whose bytes were dropped."""
 
 
 class Conversation(msgspec.Struct, eq=False):
@@ -154,6 +146,10 @@ class Conversation(msgspec.Struct, eq=False):
     @property
     def out_of_order(self) -> int:
         return self.sides[0].out_of_order + self.sides[1].out_of_order
+
+    @property
+    def conflicts(self) -> int:
+        return self.sides[0].conflicts + self.sides[1].conflicts
 
     def how(self, client: int | None) -> str:
         """How it ended and who did that first: "FIN by server", "refused by server", "no answer", "open at end of capture"."""
@@ -641,7 +637,7 @@ class Assembler:
             at = own.next + ((seq - own.base - own.next + 0x8000_0000) & MASK) - 0x8000_0000
             if not wire:
                 if not flags & (SYN | FIN):
-                    self._witness(own, at, True)
+                    self._witness(own, at)
             elif at == own.next and wire == length and own.waiting is None and own.fin is None and own.known == FIXED:
                 if own.sent > at:
                     count.out_of_order += 1
@@ -649,9 +645,9 @@ class Assembler:
                 if own.next > own.sent:
                     own.sent = own.next
             else:
-                odd = own.count.conflicts + own.count.strays
-                self._bring(own, at, buffer[offset : offset + length], wire, mark, bool(flags & FIN))
-                if file != self.conversation.first[2] and own.count.conflicts + own.count.strays > odd:
+                conflicts = count.conflicts
+                fits = self._bring(own, at, buffer[offset : offset + length], wire, mark, bool(flags & FIN))
+                if file != self.conversation.first[2] and (not fits or count.conflicts > conflicts):
                     self.conversation.foreign = file
             if flags & FIN and own.fin is None:
                 self._end(own, own.next + ((seq + wire - own.base - own.next + 0x8000_0000) & MASK) - 0x8000_0000, mark)
@@ -810,7 +806,7 @@ class Assembler:
 
     def _reset(self, own: ByteStream, seq: int, mark: Mark) -> None:
         if own.known:
-            self._witness(own, own.next + ((seq - own.base - own.next + 0x8000_0000) & MASK) - 0x8000_0000, False)
+            self._witness(own, own.next + ((seq - own.base - own.next + 0x8000_0000) & MASK) - 0x8000_0000)
         self.conversation.over |= 1 << own.side
         if not self.reset:
             self.reset = True
@@ -825,14 +821,11 @@ class Assembler:
             refused = how == "RST" and own.syn is None and other.syn is not None and own.count.packets == 1 and not other.count.bytes
             self.conversation.end = End(own.side, "refused" if refused else how, mark[0], mark[3])
 
-    def _witness(self, own: ByteStream, at: int, may_keep_alive: bool) -> None:
+    def _witness(self, own: ByteStream, at: int) -> None:
         """A segment without bytes shows that those before `at` were sent."""
-        if at <= own.sent:
-            if may_keep_alive and at == own.sent - 1:
-                own.count.keep_alives += 1
-        elif own.fin is not None:
-            pass
-        elif own.known == TENTATIVE and at == own.next + 1 and own.waiting is None:
+        if at <= own.sent or own.fin is not None:
+            return
+        if own.known == TENTATIVE and at == own.next + 1 and own.waiting is None:
             own.shift(at)
         elif _plausible(own, at):
             own.sent = at
@@ -840,7 +833,6 @@ class Assembler:
     def _end(self, own: ByteStream, end: int, mark: Mark) -> None:
         """Take the position of a FIN, unless it contradicts what was seen."""
         if end < own.sent or not _plausible(own, end):
-            own.count.strays += 1
             return
         if own.known == TENTATIVE and end == own.next + 1 and own.waiting is None:
             own.shift(end)
@@ -852,24 +844,22 @@ class Assembler:
         if own.pending:
             own.pending = deque((min(one[0], end), *one[1:]) for one in own.pending)
 
-    def _bring(self, own: ByteStream, at: int, data: bytes, wire: int, mark: Mark, fin: bool) -> None:
-        """Take the bytes of a segment that is not simply the next one."""
+    def _bring(self, own: ByteStream, at: int, data: bytes, wire: int, mark: Mark, fin: bool) -> bool:
+        """Take the bytes of a segment that is not simply the next one; returns whether all of them can belong to the byte stream."""
         count = own.count
         if own.known < FIXED:
             at = self._begin(own, at)
         end = at + wire
         if wire == 1 and not fin and (own.holds(at) or (end == own.top and end <= own.certain)):
             # Its byte may be anything. In the second case the true one was acknowledged but never captured.
-            count.keep_alives += 1
-            return
+            return True
         if not -NEAR <= at - own.next <= FAR:
-            count.strays += 1
-            return
+            return False
+        fits = own.fin is None or end <= own.fin
         if own.fin is not None and end > own.fin:
-            count.strays += 1
             wire = own.fin - at
             if wire <= 0:
-                return
+                return False
             data, end = data[:wire], own.fin
         before = own.sent
         if end > before:
@@ -879,15 +869,13 @@ class Assembler:
                 # Nobody sends what the other side has: it was captured late
                 own.reach = PASSED
             if at < own.origin:
-                count.early += 1
                 own.note(own.next, mark[0], "early", min(end, own.origin) - at, 0)
                 if end <= own.origin:
-                    return
+                    return fits
             self._compare(own, at, data, mark[0])
             if end <= own.next:
                 count.retransmitted += 1
-                return
-            count.overlapping += 1
+                return fits
             cut = own.next - at
             at, data, wire = own.next, data[cut:], wire - cut
         elif at > own.next and own.waiting is None:
@@ -900,8 +888,9 @@ class Assembler:
                 own.emit(data, mark[0], mark[0], mark[1], mark[2], mark[3])
             if len(data) < wire:
                 own.hole(end, "cut", mark[0], mark)
-            return
+            return fits
         self._wait(own, own.waiting, at, data, end, mark, before)
+        return fits
 
     def _begin(self, own: ByteStream, at: int) -> int:
         """Settle where a byte stream without a SYN begins, as far as its first bytes tell; returns their position."""
@@ -935,8 +924,6 @@ class Assembler:
         if not new:
             count.retransmitted += 1
         else:
-            if new < end - at:
-                count.overlapping += 1
             if lowest < before:
                 count.out_of_order += 1
                 own.reach = max(own.reach, behind)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -67,12 +68,17 @@ def test_a_pipe_has_a_line_for_each_conversation() -> None:
     assert len(plain(rows()).splitlines()) == 1 + len(rows())
     for evidence in (False, True):
         heading, *lines = [line.split() for line in plain(rows(), evidence).splitlines()]
-        places = [heading.index(name) + 1 for name in ("refused", "unanswered", "retransmitted", "out_of_order")]
+        places = [heading.index(name) + 1 for name in ("refused", "unanswered", "retransmitted", "out_of_order", "conflicts")]
         assert [[int(line[place]) for place in places] for line in lines] == [
-            [one.refused, one.unanswered, one.retransmissions, one.out_of_order] for one in rows()
+            [one.refused, one.unanswered, one.retransmissions, one.out_of_order, one.conflicts] for one in rows()
         ]
         assert all(("; ".join(one.evidence) in " ".join(line)) == evidence for one, line in zip(rows(), lines, strict=True))
     assert sum(one.refused for one in rows()) > 2
+
+
+def test_bytes_that_were_sent_again_and_differ_are_told() -> None:
+    row = msgspec.structs.replace(rows()[0], conflicts=3)
+    assert "3 sent again with other bytes" in table([row], 120, PLAIN)
 
 
 def test_how_each_ended_and_by_whom() -> None:

@@ -82,7 +82,6 @@ def test_retransmitted_while_it_waits() -> None:
 def test_overlap_keeps_the_first_bytes_and_their_packet() -> None:
     story = one([*handshake(), a(1000, b"hello "), a(1003, b"lo world")])
     assert [item[1:4] for item in story.items[0]] == [(0, b"hello ", 3), (6, b"world", 4)]
-    assert counts(story).overlapping == 1
     assert story.notes[0] == []
 
 
@@ -135,35 +134,30 @@ def test_keep_alives_bring_nothing() -> None:
     segments = [*handshake(), a(1000, b"hello "), b(5000, ack=1006), a(1005), b(5000, ack=1006), a(1005, b"\0"), b(5000, ack=1006)]
     story = one([*segments, a(1006, b"world")])
     assert story.bytes(0) == b"hello world"
-    assert counts(story).keep_alives == 2
-    assert counts(story).conflicts == 0
-    assert counts(story).retransmitted == 0
+    assert (counts(story).conflicts, counts(story).retransmitted) == (0, 0)
 
 
 def test_keep_alive_before_the_first_byte() -> None:
     story = one([*handshake(), a(999), b(5000, ack=1000), a(999, b"\0"), b(5000, ack=1000), a(1000, b"hello")])
     assert story.bytes(0) == b"hello"
-    assert counts(story).keep_alives == 2
-    assert counts(story).early == 0
+    assert story.notes[0] == []
 
 
 def test_keep_alive_does_not_stand_in_for_a_byte_never_captured() -> None:
     segments = [*handshake(), a(1000, b"hello ", time_ns=0), b(5000, ack=1011, time_ns=0), a(1010, b"\0", time_ns=9 * SECOND)]
     story = one([*segments, a(1011, b"!", time_ns=9 * SECOND)])
     assert story.bytes(0) == b"hello .....!"
-    assert counts(story).keep_alives == 1
 
 
 def test_probe_far_behind_is_no_conflict() -> None:
     story = one([*handshake(), a(1000, b"hello "), a(1006, b"world"), a(1005, b"\0"), a(1011, b"!")])
     assert story.bytes(0) == b"hello world!"
-    assert (counts(story).keep_alives, counts(story).conflicts) == (1, 0)
+    assert (counts(story).conflicts, counts(story).retransmitted) == (0, 0)
 
 
 def test_single_byte_right_after_its_acknowledgement() -> None:
     story = one([*handshake(), b(5000, ack=1001), a(1000, b"h"), a(1001, b"ello")])
-    assert story.bytes(0) == b"hello"
-    assert counts(story).keep_alives == 0
+    assert [item[1:4] for item in story.items[0]] == [(0, b"h", 4), (1, b"ello", 5)]
 
 
 def test_zero_window_probe_is_sent_again() -> None:
@@ -219,7 +213,6 @@ def test_one_fin_only() -> None:
 def test_bytes_behind_a_fin_are_dropped() -> None:
     story = one([*handshake(), a(1000, b"hello", flags=FIN | ACK), a(1005, b" world"), a(1003, b"lo!")])
     assert story.bytes(0) == b"hello"
-    assert counts(story).strays == 2
 
 
 def test_fin_below_what_was_sent_is_none() -> None:
@@ -289,7 +282,6 @@ def test_bytes_from_before_the_first_one_released() -> None:
         (6, "5 bytes sent again differ, the first at position 0; those that came first were kept"),
         (6, "5 bytes from before the first byte released came late and were dropped"),
     ]
-    assert counts(story).early == 2
 
 
 def test_segment_without_bytes_tells_the_start() -> None:
@@ -300,7 +292,7 @@ def test_segment_without_bytes_tells_the_start() -> None:
 def test_start_moves_down_while_nothing_is_released() -> None:
     story = one([a(1003), a(1006, b"world"), a(1000, b"hello ")])
     assert story.bytes(0) == b"hello world"
-    assert counts(story).early == 0
+    assert story.notes[0] == []
 
 
 def test_start_after_a_keep_alive() -> None:
@@ -565,7 +557,6 @@ def test_stray_segment() -> None:
     segments = [*handshake(), a(1000, b"hello "), a(3_000_000_000, b"stray"), a(1006, b"world")]
     story = one(segments)
     assert story.bytes(0) == b"hello world"
-    assert counts(story).strays == 1
     # A second one that continues it shows that it belongs to another conversation.
     first, second = tell([*segments, a(3_000_000_005, b"stays"), a(3_000_000_010, b" on")])
     assert first.bytes(0) == b"hello world"
