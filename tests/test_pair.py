@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dissect.model import Exchange, Message
-from dissect.pair import EARLY_KEPT, STALE, UNSURE, Link, Pairer
+from dissect.pair import EARLY_KEPT, STALE, TEXT_KEPT, UNSURE, Link, Pairer
 from dissect.protocols.flow import END
 from dissect.protocols.records import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, NONE, Emitted
 
@@ -338,3 +338,21 @@ def test_messages_that_need_no_answer_leave_nothing() -> None:
     talk.put(NONE, None, 100)
     assert talk.close() == []
     assert not talk.pairer.open
+
+
+def test_what_names_a_record_that_is_not_handed_on_is_taken_back() -> None:
+    talk = Talk()
+    first = talk.put(ASK, 1, 100)
+    second = talk.put(ASK, 2, 200)
+    ended = talk.pairer.close(END, "closed")
+    (left,) = talk.pairer.take_back(first, ended)
+    assert talk.request_of(left[4]) is second  # type: ignore[arg-type]
+
+
+def test_a_large_request_that_waits_keeps_its_numbers_and_short_texts() -> None:
+    talk = Talk()
+    request = talk.put(ASK, 1, 100)
+    request.fields = {"count": 3, "share": 0.5, "none": None, "name": "orders", "text": "x" * (TEXT_KEPT + 1), "items": [1, 2]}
+    talk.pairer.lighten(talk.pairer.open[1])
+    (kept,) = talk.pairer.kept()
+    assert kept.fields == {"count": 3, "share": 0.5, "none": None, "name": "orders"}
