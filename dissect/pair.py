@@ -108,6 +108,8 @@ class Pairer:
         """Of requests that are answered in parts the part that came last; the one that ends them may never come."""
         self.whole = whole
         self.gaps = [-1, -1]
+        """By side where the last one lies, and in `lost` the last that is no bytes which were only passed over."""
+        self.lost = [-1, -1]
         self.doubtful: set[Hashable] = set()
         """Keys of several open requests that may be one off, as an answer was lost."""
         self.stale: set[Hashable] = set()
@@ -218,6 +220,8 @@ class Pairer:
                 self._drop_oldest(_moment(one), append)
         elif role == GAP:
             self.gaps[one[2]] = one[1]
+            if one[4].reason != "skipped":
+                self.lost[one[2]] = one[1]
             if self.reuse == "queue" and min(self.gaps) > self._looked:
                 self._suspect()
         elif role == ASK_MANY:
@@ -305,8 +309,8 @@ class Pairer:
         return out
 
     def close(self, release: int, reason: str, time_ns: int = 0, order: int = 0) -> list[Emitted]:
-        """Every request that is still open ends as unanswered: `reason` "closed" or "capture ended", or bytes were lost, or what the
-        request itself tells at `time_ns`, the end, the time of the packet `order`. One that was answered in part counts as answered."""
+        """Every request that is still open ends as unanswered: `reason` "closed" or "capture ended", or bytes were lost or skipped, or what
+        the request itself tells at `time_ns`, the end, the time of the packet `order`. One that was answered in part counts as answered."""
         found = {id(asked): asked for entry in self.open.values() for asked in _asked_of(entry)}
         out: list[Emitted] = []
         time = rfc3339(time_ns)
@@ -318,7 +322,7 @@ class Pairer:
                 self.left += 1
             elif not self._answered_partly(asked, moment, out.append):
                 if self.gaps[1 - asked[2]] >= asked[1]:
-                    why = "bytes lost"
+                    why = "bytes lost" if self.lost[1 - asked[2]] >= asked[1] else "bytes skipped"
                 else:
                     why = (self.unanswered(asked[4], time_ns) if self.unanswered is not None else None) or reason
                 out.append(self._exchange(asked, None, "unanswered", why, moment))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dissect.model import Exchange, Message
+from dissect.model import Exchange, Gap, Message
 from dissect.pair import EARLY_KEPT, STALE, TEXT_KEPT, UNSURE, Link, Pairer
 from dissect.protocols.flow import END
 from dissect.protocols.records import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, NONE, Emitted
@@ -28,9 +28,16 @@ class Talk:
         message = Message(
             1, 0, "", time_ns, 0, "a", "b", None, "toy", "Do", kind, None, 0, (1, 1), 0, 1, {}, None, outcome, None, (), None
         )  # fmt: skip
-        one: Any = (self.order, self.order, side, self.order, message, role, key, time_ns)
-        self.keep(self.pairer.run([one]))
+        self._take(side, message, role, key, time_ns)
         return message
+
+    def gap(self, reason: Any, side: int, time_ns: int) -> None:
+        self.order += 1
+        self._take(side, Gap(1, 0, "", time_ns, 0, "a", "b", None, "toy", 0, 1, reason, False), GAP, None, time_ns)
+
+    def _take(self, side: int, record: Message | Gap, role: int, key: Any, time_ns: int) -> None:
+        one: Any = (self.order, self.order, side, self.order, record, role, key, time_ns)
+        self.keep(self.pairer.run([one]))
 
     def keep(self, emitted: list[Emitted]) -> None:
         self.said += [one[4] for one in emitted if isinstance(one[4], Exchange)]
@@ -75,11 +82,21 @@ def test_requests_left_at_the_end_are_unanswered() -> None:
 def test_lost_bytes_of_the_answering_side_are_the_reason() -> None:
     talk = Talk()
     talk.put(ASK, 1, 100)
-    talk.put(GAP, None, 110, side=0)
+    talk.gap("lost", 0, 110)
     talk.put(ASK, 2, 120)
-    talk.put(GAP, None, 130, side=1)
+    talk.gap("lost", 1, 130)
     talk.put(ASK, 3, 140)
     assert talk.close() == [("unanswered", "bytes lost", None), ("unanswered", "bytes lost", None), ("unanswered", "closed", None)]
+
+
+def test_bytes_that_were_only_passed_over_are_not_called_lost() -> None:
+    talk = Talk()
+    talk.put(ASK, 1, 100)
+    talk.gap("cut", 1, 110)
+    talk.put(ASK, 2, 120)
+    talk.gap("skipped", 1, 130)
+    talk.put(ASK, 3, 140)
+    assert [reason for _, reason, _ in talk.close()] == ["bytes lost", "bytes skipped", "closed"]
 
 
 def test_a_key_used_again_supersedes_the_older_request() -> None:
@@ -107,7 +124,7 @@ def test_which_request_is_answered_is_unsure_where_ids_repeat_and_bytes_were_los
     first = talk.put(ask, key, 100)
     talk.put(ask, key, 200)
     if lost is not None:
-        talk.put(GAP, None, 250, side=lost)
+        talk.gap("lost", lost, 250)
     response = talk.put(answer, key, 300, "answered")
     assert talk.request_of(response) is first
     assert (UNSURE in response.notes) == (lost is not None)
@@ -123,7 +140,7 @@ def test_which_request_is_answered_is_unsure_where_ids_repeat_and_bytes_were_los
 def test_after_a_lost_answer_all_answers_to_an_id_are_unsure() -> None:
     talk = Talk("queue")
     talk.put(ASK_MANY, [1], 100)
-    talk.put(GAP, None, 150, side=1)
+    talk.gap("lost", 1, 150)
     for time in range(200, 900, 100):
         talk.put(ASK_MANY, [1], time)
         assert UNSURE in talk.put(ANSWER_MANY, [1], time + 50, "answered").notes
@@ -132,7 +149,7 @@ def test_after_a_lost_answer_all_answers_to_an_id_are_unsure() -> None:
 def test_a_request_that_follows_the_answer_leaves_no_doubt() -> None:
     talk = Talk("queue")
     first = talk.put(ASK, 1, 100)
-    talk.put(GAP, None, 150, side=1)
+    talk.gap("lost", 1, 150)
     talk.order += 10
     talk.put(ASK, 1, 400)
     talk.order -= 10
@@ -147,7 +164,7 @@ def test_an_answer_and_a_later_request_of_its_id_may_both_be_lost(ask: int, answ
     talk = Talk("queue")
     request = talk.put(ask, key, 100)
     for side in lost:
-        talk.put(GAP, None, 150, side=side)
+        talk.gap("lost", side, 150)
     later = talk.put(ask, [2] if answer == ANSWER_MANY else 2, 200)
     response = talk.put(answer, key, 300, "answered")
     assert talk.request_of(response) is request
@@ -161,16 +178,16 @@ def test_an_answer_and_a_later_request_of_its_id_may_both_be_lost(ask: int, answ
 def test_ids_that_never_repeat_leave_no_doubt() -> None:
     talk = Talk()
     talk.put(ASK, 1, 100)
-    talk.put(GAP, None, 150, side=0)
-    talk.put(GAP, None, 150, side=1)
+    talk.gap("lost", 0, 150)
+    talk.gap("lost", 1, 150)
     assert not talk.put(ANSWER, 1, 300, "answered").notes
 
 
 def test_requests_under_suspicion_go_at_the_limit_like_others() -> None:
     talk = Talk("queue", limit=2)
     talk.put(ASK_MANY, [1, 2, 3], 100)
-    talk.put(GAP, None, 150, side=0)
-    talk.put(GAP, None, 150, side=1)
+    talk.gap("lost", 0, 150)
+    talk.gap("lost", 1, 150)
     for key in range(4, 7):
         talk.put(ASK_MANY, [key], 200)
     assert [(one.outcome, one.reason) for one in talk.said] == [("unanswered", "limit"), ("unanswered", "limit")]
@@ -181,10 +198,10 @@ def test_requests_under_suspicion_go_at_the_limit_like_others() -> None:
 @pytest.mark.parametrize("lost", [None, 0, 1])
 def test_what_may_be_answered_is_unsure_where_bytes_were_lost(lost: int | None) -> None:
     talk = Talk("queue")
-    talk.put(GAP, None, 50, side=0)
+    talk.gap("lost", 0, 50)
     talk.put(ASK_MAYBE, 1, 100)
     if lost is not None:
-        talk.put(GAP, None, 150, side=lost)
+        talk.gap("lost", lost, 150)
     response = talk.put(ANSWER, 1, 300, "refused")
     assert (UNSURE in response.notes) == (lost is not None)
 
@@ -311,7 +328,7 @@ def test_a_swapped_pair_is_a_pair_where_nothing_is_missing() -> None:
     talk = Talk("queue", whole=True)
     talk.put(ANSWER, 1, 100, "answered")
     talk.put(ASK, 1, 130)
-    talk.put(GAP, None, 140, side=0)
+    talk.gap("lost", 0, 140)
     talk.put(ANSWER, 1, 150, "answered")
     talk.put(ASK, 1, 160)
     assert talk.close() == [("answered", None, -30), ("unanswered", "closed", None)]

@@ -59,7 +59,7 @@ _EXCHANGE = {
     "request": "Number of the request.",
     "response": "Number of the response; null if there is none.",
     "outcome": "How the request ended.",
-    "reason": "Why there is no response: closed, capture ended, bytes lost, limit, timeout, internal error, deadline passed (its own).",
+    "reason": "Why there is no response: closed, capture ended, bytes lost or skipped, limit, timeout, internal error, deadline passed.",
     "latency_ns": "From the last byte of the request to the first byte of the response.",
     "waited_ns": "From the last byte of the request to time; null where there is a response.",
 }
