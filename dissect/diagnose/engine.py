@@ -338,7 +338,7 @@ class Diagnoser:
         elif isinstance(ended, Closed) and refusal.needed and ended.by is not None and talk.parted is None:
             severity, behind = WARNING, ", and the client leaves"
         about = f" for {refusal.about}" if refusal.about else ""
-        name = message.name if request is None else request.name
+        name = request.name if request is not None else "a request" if talk.family.renames else message.name
         told = Told(
             f"{name}{about} is refused: {refusal.why}{behind}",
             numbers(request, message),

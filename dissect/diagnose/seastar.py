@@ -142,8 +142,8 @@ def _declined(talk: Talk, message: Message) -> Told | None:
         packed = None if talk.memo.offer is None else _feature(talk.memo.offer, COMPRESS)
         offered = f" ({packed['algorithms']})" if packed is not None and "algorithms" in packed else ""
         cause = f"the server declines {some(names)}: nothing is compressed, though the client offers it{offered}"
-        return Told(cause, severity=WARNING, advice="Configure the same compression at both.")
-    return Told(f"the server declines {some(names)}, which the client offers")
+        return Told(cause, advice="Configure the same compression at both.")
+    return Told(f"the server declines {some(names)}, which the client offers: it is older, or not set up for it")
 
 
 # Calls
@@ -317,7 +317,7 @@ RULES: tuple[Rule, ...] = (
         _negotiation_failed,
         "Look at what the client sends first: servers close without a word over it.",
     ),
-    Rule("declined", NOTE, "Negotiation", _declined, "Nothing need be done, unless the feature is wanted: older servers lack it."),
+    Rule("declined", WARNING, "Negotiation", _declined, "Nothing need be done, unless the feature is wanted: older servers lack it."),
     Rule("deadline-passed", WARNING, ANY, _overdue, _TIME),
     Rule("deadline-passed", WARNING, EXCHANGE, _unanswered, _TIME),
     Rule("late-reply", WARNING, ("Response", "Exception"), _late, "Look at what keeps the server busy, or let the client wait longer."),

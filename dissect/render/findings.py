@@ -19,11 +19,13 @@ SHOWN = 8
 """So many packets and messages are named."""
 
 
-def rank(one: Finding) -> tuple[int, bool, bool]:
+def rank(one: Finding) -> tuple[int, bool, bool, bool]:
     """Where a finding stands: the most severe first, of these what several conversations tell, then what lies below the protocol and may
-    explain the rest, which where it is only noted explains nothing; those that came first before others."""
+    explain the rest, which where it is only noted explains nothing; what single calls threw, and that something came often, stands behind
+    what went wrong between both sides; those that came first before others."""
     below = one.rule.startswith(("tcp.", "tls."))
-    return SEVERITIES.index(one.severity), one.conversation is not None, below == (one.severity == "note")
+    thrown = one.rule.endswith((".exception", ".unknown-verb", ".again-and-again"))
+    return SEVERITIES.index(one.severity), one.conversation is not None, below == (one.severity == "note"), thrown
 
 
 def _worth(summaries: Sequence[Summary]) -> Sequence[Summary]:

@@ -15,7 +15,7 @@ GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "seastar-rpc"
 
 RAISED = {
     "compression declined": ("compress_declined.pcap", "seastar-rpc.declined", "warning"),
-    "an older server": ("new_client_old_server.pcap", "seastar-rpc.declined", "note"),
+    "an older server": ("new_client_old_server.pcap", "seastar-rpc.declined", "warning"),
     "a verb that is not known": ("no_wait.pcap", "seastar-rpc.unknown-verb", "warning"),
     "exceptions": ("exceptions.pcap", "seastar-rpc.exception", "warning"),
     "no reply in time": ("timeout_expiry.pcap", "seastar-rpc.deadline-passed", "warning"),
