@@ -207,7 +207,9 @@ class Flow:
 
     def raise_releases(self, release: int) -> None:
         """No byte held so far, nor any that waits behind it, counts as certain before `release`."""
-        self.floor = max(self.floor, release)
+        if release <= self.floor:
+            return
+        self.floor = release
         releases = self.releases
         index = self.segment(self.position)
         while index < len(releases) and releases[index] < release:

@@ -73,9 +73,10 @@ class SeastarDissector(Resuming):
         finally:
             # even if an exception came
             self.ready = emitted
-            since = (self.flows[0].jumbled, self.flows[1].jumbled)
-            straighten(emitted, [int(one[4].src != self.context.endpoints[0]) for one in emitted], since)
-            emitted.sort(key=itemgetter(0, 1, 2, 3))
+            if len(emitted) > 1:
+                since = (self.flows[0].jumbled, self.flows[1].jumbled)
+                straighten(emitted, [int(one[4].src != self.context.endpoints[0]) for one in emitted], since)
+                emitted.sort(key=itemgetter(0, 1, 2, 3))
 
     def _at_once(self, items: Iterable[Chunk | Hole]) -> list[Emitted]:
         super().cut(items)
@@ -129,7 +130,7 @@ class SeastarDissector(Resuming):
             return 0
         if one.held:
             flow.raise_releases(self.now)
-        self._learn(side, data[at:end])
+        self._learn(side)
         one.begins = flow.base + end
         return end
 
@@ -184,7 +185,7 @@ class SeastarDissector(Resuming):
             self.sides[side].offer = read_offer(data)
             if self.client is None and not self._learns_client(side, len(data)):
                 self.client = self.first
-            self._learn(side, data)
+            self._learn(side)
 
     def give_up(self, side: int) -> None:
         if self.sides[side].greeting == EXPECTED and self.client is None:
@@ -229,12 +230,15 @@ class _Segments:
         self.at = [[0, 0], [0, 0]]
 
     def __iter__(self) -> Iterator[tuple[Chunk | Hole, int]]:
+        heads = [self._head(0), self._head(1)]
         while True:
-            heads = [(head, side) for side in (0, 1) if (head := self._head(side)) is not None]
-            if not heads:
+            one, other = heads
+            side = int(one is None or (other is not None and other < one))
+            head = heads[side]
+            if head is None:
                 return
-            (release, _), side = min(heads)
-            yield self._take(side), release
+            yield self._take(side), head[0]
+            heads[side] = self._head(side)
 
     def _head(self, side: int) -> tuple[int, int] | None:
         """Release and order of the next segment of `side`."""

@@ -116,6 +116,7 @@ class Negotiating(Dissector):
                     self._adopt(side, found[0])
                     settled = True
         if settled:
+            self._describe()
             for flow in self.flows:
                 flow.raise_releases(self.now)
 
@@ -125,7 +126,6 @@ class Negotiating(Dissector):
         if framing.kind in ("request", "response") and self.client is None:
             self.client = side if framing.kind == "request" else 1 - side
         one.inferred = None if self.forced is not None else self._doubt(side)
-        self._describe()
 
     def _doubt(self, side: int) -> str | None:
         """Why the framing of `side` is a guess, if it is one."""
@@ -152,10 +152,10 @@ class Negotiating(Dissector):
         if reasons:
             self.facts["inferred"] = reasons[0]
 
-    def _learn(self, side: int, data: bytes) -> None:
-        """Take in the negotiation frame of `side`, or what there is of it."""
+    def _learn(self, side: int) -> None:
+        """Take in the negotiation frame of `side`, or what there is of it, whose records are known."""
         one = self.sides[side]
-        one.offer = read_offer(data)
+        assert one.offer is not None
         one.greeting = SEEN
         one.greets = True
         self.news = True

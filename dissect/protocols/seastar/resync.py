@@ -100,6 +100,7 @@ class Resuming(Negotiating):
                 one.possible[flow.base + start] = [known for known in ruled if known not in gone]
             if found is not None:
                 self._adopt(side, found)
+                self._describe()
                 self._settle()
                 return start, True
         return None, going

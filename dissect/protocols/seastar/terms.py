@@ -13,6 +13,7 @@ from dissect.protocols.seastar.compression import LZ4, LZ4_FRAGMENTED
 from dissect.protocols.seastar.layouts import (
     COMPRESS,
     CONNECTION_ID,
+    FEATURES,
     HANDLER_DURATION,
     ISOLATION,
     MAGIC,
@@ -34,6 +35,9 @@ GREETING = len(MAGIC) + 4
 
 FEATURES_KEPT, ALGORITHMS_KEPT = 256, 64
 """So many records of a negotiation frame are remembered, and so many names of compressions. There are six and a handful."""
+
+REMEMBERED = 64
+"""What was agreed on is remembered for names of compressions of so many bytes at most."""
 
 
 class Framing(NamedTuple):
@@ -182,6 +186,25 @@ def agree(client: Offer | None, server: Offer | None) -> Terms:
     """What the negotiation frames leave possible. The server's says what is in force, except that only the client's tells a stream."""
     if client is None and server is None:
         return UNKNOWN
+    if all(one is None or (not one.rest and len(one.features.get(COMPRESS, b"")) <= REMEMBERED) for one in (client, server)):
+        return _agree_again(_gist(client), _gist(server))
+    return _agree(client, server)
+
+
+def _gist(offer: Offer | None) -> tuple[tuple[int, bytes], ...] | None:
+    """What of a whole offer says what is in force: which features, and the names of compressions."""
+    if offer is None:
+        return None
+    return tuple((number, data if number == COMPRESS else b"") for number, data in offer.features.items() if number in FEATURES)
+
+
+@lru_cache(256)
+def _agree_again(client: tuple[tuple[int, bytes], ...] | None, server: tuple[tuple[int, bytes], ...] | None) -> Terms:
+    """Connections differ in their ids and cookies, hardly in what is in force."""
+    return _agree(None if client is None else Offer(dict(client), 0), None if server is None else Offer(dict(server), 0))
+
+
+def _agree(client: Offer | None, server: Offer | None) -> Terms:
     connections = _connections(client, server)
     if connections == ("stream",):
         timeouts: set[bool] = {False}
