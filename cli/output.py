@@ -13,6 +13,9 @@ from dissect.errors import UsageError
 if TYPE_CHECKING:
     from dissect.render.terminal import Palette
 
+AT_ONCE = 1 << 20
+"""Characters that are encoded at a time: a frame alone may have many millions."""
+
 
 class PipeClosed(Exception):
     """Whoever read standard output has seen enough (`| head`). No `OSError`, because typer ends the process on that one."""
@@ -37,7 +40,8 @@ def write(block: bytes) -> None:
 
 def write_text(text: str) -> None:
     """Put `text` on standard output at once; what its encoding lacks is escaped."""
-    write(text.encode(sys.stdout.encoding or "utf-8", "backslashreplace"))
+    for at in range(0, len(text), AT_ONCE):
+        write(text[at : at + AT_ONCE].encode(sys.stdout.encoding or "utf-8", "backslashreplace"))
 
 
 def say(text: str) -> None:

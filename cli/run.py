@@ -377,7 +377,7 @@ def lines_of(view: Lines, records: list[Record], failed: Callable[[Record, str],
             at += 1
         failed(records[at - 1], what)
         before = at
-    return "".join([f"{line}\n" for line in lines])
+    return "\n".join([*lines, ""])
 
 
 def blocks(make: Callable[[list[Any]], Any], records: list[Any], failed: Callable[[Any, str], None]) -> Iterator[Any]:

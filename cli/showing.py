@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from dissect.model import Message, Record
     from dissect.render.fields import FieldLines
     from dissect.render.terminal import Palette
+
+AT_ONCE = 4_096
+"""Lines of a message that are put together at a time."""
 
 
 def _forms() -> list[str]:
@@ -169,10 +173,12 @@ def text_settings(shown: Shown, options: Options, colours: Palette, width: int |
     from dissect.render.tree import tree as fields
 
     def details(message: Message) -> str:
-        lines = [*fields(message, options.show_secrets, colours, width)] if shown.tree else []
-        if shown.dump:
-            lines += hexdump(message, options.show_secrets, colours, width)
-        return "\n".join([*lines, ""])
+        lines = chain(
+            fields(message, options.show_secrets, colours, width) if shown.tree else (),
+            hexdump(message, options.show_secrets, colours, width) if shown.dump else (),
+        )
+        # A line on its own takes as much again as its text, and there may be a million
+        return "".join("\n".join([*some, ""]) for some in iter(lambda: [*islice(lines, AT_ONCE)], []))
 
     @cache
     def longest(name: str) -> int:

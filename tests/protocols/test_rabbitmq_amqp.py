@@ -357,6 +357,30 @@ def test_what_is_in_others_counts_for_the_same_frame() -> None:
     assert at == 3 + 9 + 8 + 3 + 4
 
 
+def test_values_without_bytes_are_one_object_and_one_span() -> None:
+    """A frame of a few bytes may have a million."""
+    section = bytes.fromhex("005377" + array("43", 1_000))
+    for limit, bare, made in ((10_000, 1_000, 1_000), (10_000, 999, 999), (999, 5_000, 998)):
+        values, spans = Values(limit, bare), Spans()
+        sections, _, why = stopped(section, 0, len(section), values, spans)
+        assert bool(why) == (made < 1_000)
+        assert values.bare == (0 if bare < 1_000 else bare - 1_000 if not why else bare - 999)
+        items = sections[0]["value"]["value"]
+        assert items == [{"type": "uint", "value": 0}] * made
+        assert len({id(one) for one in items}) == 1
+        assert [span.name for span in spans if span.depth == 2] == ["array", f"[0-{made - 1}]"]
+    few = Spans()
+    amqp.read(bytes.fromhex("005377" + array("40", amqp.BARE_SHOWN)), 0, 13, bytes.hex, Values(100, 100), few)
+    assert [span.name for span in few][-1] == f"[{amqp.BARE_SHOWN - 1}]"
+
+
+def test_small_numbers_with_their_types_are_made_once() -> None:
+    one, two, three, least, most = value("c013 05 5207 5207 5407 61ffff 80ffffffffffffffff")
+    assert one is two
+    assert three == {"type": "int", "value": 7}
+    assert (least["value"], most["value"]) == (-1, 2**64 - 1)
+
+
 def test_what_was_made_in_vain_counts() -> None:
     """Else a body of a few bytes that is none after all could be tried again and again."""
     section = bytes.fromhex("005377" + array("40", 400) + "99")

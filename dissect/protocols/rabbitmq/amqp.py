@@ -23,6 +23,9 @@ PAIR, DESCRIBED = 3, 2
 DEPTH_LIMIT = 48
 """Levels of nesting that are followed. Real messages have fewer than ten."""
 
+BARE_SHOWN = 16
+"""Items of an array that take no bytes are shown one by one up to so many."""
+
 Render = Callable[[bytes], Any]
 """How bytes are shown."""
 
@@ -85,6 +88,12 @@ _PROPERTIES = (
     ("group_sequence", "uint"),
     ("reply_to_group_id", "string"),
 )
+
+_TYPED = {
+    kind: tuple({"type": kind, "value": value} for value in range(256))
+    for kind in ("ubyte", "byte", "ushort", "short", "uint", "int", "ulong", "long")
+}
+"""Small numbers with their types, each made once: a frame may hold a million of them."""
 
 _NATURAL = frozenset(("null", "boolean", "string", "list", "map"))
 """Types whose JSON form tells them apart."""
@@ -457,17 +466,28 @@ class _Reader:
             raise NotAmqp(f"an array of {count} items in {stop - at} bytes")
         each = 1 + DESCRIBED * len(descriptor)
         values: list[Any] = []
+        if bare and count > BARE_SHOWN:
+            return self.alike(code, at, stop, count, descriptor, depth, level)
         for index in range(count):
             if not self.goes_on(count, each, bare):
                 break
             kind, value, at = self.coded(code, at, at, stop, f"[{index}]", depth + 1, level)
-            value = _shown(kind, value)
-            for one in reversed(descriptor):
-                value = {"type": "described", "value": {"descriptor": one, "value": value}}
-            values.append(value)
+            values.append(_described(descriptor, _shown(kind, value)))
             if self.stopped is not None:
                 break
         return at, values
+
+    def alike(self, code: int, at: int, stop: int, count: int, descriptor: list[Any], depth: int, level: int) -> tuple[int, list[Any]]:
+        """The items of an array that take no bytes: all are one value, with one span."""
+        each = 1 + DESCRIBED * len(descriptor)
+        made = min(count, self.values.bare // each, self.values.left // each)
+        self.values.take_bare(made * each)
+        if made < count:
+            self.goes_on(count, each, True)
+        if not made:
+            return at, []
+        kind, value, at = self.coded(code, at, at, stop, f"[0-{made - 1}]" if made > 1 else "[0]", depth + 1, level)
+        return at, [_described(descriptor, _shown(kind, value))] * made
 
     def constructor(self, at: int, stop: int, level: int) -> tuple[int, int, list[Any]]:
         """The type code of an array's items, where the first begins, and the descriptors that hold for all."""
@@ -489,7 +509,17 @@ class _Reader:
 
 def _shown(kind: str, value: Any) -> Any:
     """The value as it is where its JSON form tells its type; an empty map would look like an empty list."""
-    return value if kind in _NATURAL and (value or kind != "map") else {"type": kind, "value": value}
+    if kind in _NATURAL and (value or kind != "map"):
+        return value
+    small = _TYPED.get(kind)
+    return small[value] if small is not None and 0 <= value < len(small) else {"type": kind, "value": value}
+
+
+def _described(descriptors: list[Any], value: Any) -> Any:
+    """An item of an array with the descriptors that hold for all."""
+    for one in reversed(descriptors):
+        value = {"type": "described", "value": {"descriptor": one, "value": value}}
+    return value
 
 
 def _declared(declared: str | None, kind: str, value: Any) -> Any:
