@@ -356,3 +356,51 @@ def test_an_answer_that_takes_in_what_follows_it_is_hidden() -> None:
     packets = conversation([(side, bytes(data)) for side, data in sent], login.port)
     assert found(SECRET, texts(packets, full=True)) == []
     assert "SaslHandshake" in texts(packets)["details"]
+
+
+# Damage that looks like the end of a handshake
+
+
+def renamed(data: bytes | int, key: int) -> bytes:
+    assert isinstance(data, bytes)
+    return data[:4] + key.to_bytes(2, "big") + data[6:]
+
+
+def test_a_tune_that_comes_too_early_does_not_end_the_protection() -> None:
+    """Of the server: it has answered what comes before SaslAuthenticate, and that was damaged."""
+    tune = stream_frame("Tune", struct.pack(">II", 1, 1))
+    opened = (SERVER, renamed(PLAIN.sent[3][1], 0x8015))
+    login = changed(list(PLAIN.sent), AUTHENTICATE, 4, "H", 0x0002)[AUTHENTICATE:]
+    for early in ([*PLAIN.sent[:3], (SERVER, tune)], [*PLAIN.sent[:3], opened], [*PLAIN.sent[:2], (SERVER, tune), PLAIN.sent[2]]):
+        assert found(SECRET, texts(conversation([*early, *login], 5552))) == []
+        assert messages([*early, *login])[-2]["fields"]["stream"] == "orders"
+
+
+def test_a_tune_of_the_client_after_a_challenge_does_not_end_the_protection() -> None:
+    login = rabbitmq("SCRAM-SHA-256")
+    # The second round says that it is Publish, of a body that fills the frame
+    publish = stream_frame("Create", b"\x01" + struct.pack(">iQI", 1, 1, len(SECRET)), SECRET)
+    sent = [*login.sent[:6], (CLIENT, stream_frame("Tune", bytes(8))), (CLIENT, renamed(publish, 2)), *login.sent[7:]]
+    assert found(SECRET, texts(conversation(sent, login.port))) == []
+    assert messages(sent)[-2]["fields"]["stream"] == "orders"
+
+
+def test_a_handshake_that_was_captured_is_believed_where_the_beginning_was_not() -> None:
+    """What only an open connection sends shows that it is open, but not behind a SaslHandshake."""
+    create = stream_frame("Create", struct.pack(">I", 3), text("PLAIN"), struct.pack(">i", 1), text(b""), text(SECRET))
+    for begin in (2, 3):
+        sent = [*PLAIN.sent[begin:AUTHENTICATE], (CLIENT, create), *PLAIN.sent[AUTHENTICATE + 1 :]]
+        leaks = found(SECRET, texts(conversation(sent, 5552, syn=False)))
+        assert bool(leaks) == (begin == 3), "without the SaslHandshake nobody could tell"
+        assert messages(sent, syn=False)[-2]["fields"]["stream"] == "orders"
+
+
+def test_a_challenge_under_another_name_is_hidden() -> None:
+    """It belongs to the login, and Close has a code and a text where it has its code and data."""
+    login = rabbitmq("SCRAM-SHA-256")
+    for key in (0x0016, 0x8013 ^ 0x10, 0x8015):
+        sent = [*login.sent[:5], (SERVER, renamed(login.sent[5][1], key)), *login.sent[6:]]
+        assert found(SECRET, texts(conversation(sent, login.port))) == []
+    close = (SERVER, struct.pack(">IHHIH", 18, 0x16, 1, 1, 13) + text("reason"))
+    shown = [one for one in messages([*login.sent[:5], close]) if one["name"] == "Close"]
+    assert shown[0]["fields"]["closing_reason"] == "reason"

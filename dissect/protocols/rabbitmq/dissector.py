@@ -429,6 +429,9 @@ class StreamDissector(Dissector):
         of_server = self.client is not None and side != self.client
         certain = frame.whole and not astray
         certain = certain or (of_server and layout in self.language.delivered and self._is_chunk(frame))
+        inside = self.guard.place is not _OUTSIDE
+        if of_server and inside and name != "SaslAuthenticate" and guard.is_challenge(data, start, end, max(self.language.accepted)):
+            login, certain = True, False
         seen = Seen(name, certain, self.guard.trusted[side], login, self.began, self.spread, self.release)
         self.guard.trusted[side] = frame.sound
         if of_server:
@@ -632,6 +635,8 @@ def _follow(handler: Handler) -> Handler:
             return None
         if self.guard.place is not _OUTSIDE:
             self.guard.trusted[side] = True
+            if side != self.client:
+                self.guard.listen(decoded[0])
         if self.phase is _OPEN:
             return decoded
         note = self._advance(decoded[0], decoded[1])
@@ -696,8 +701,7 @@ def _handshake(layout: Layout, style: Style, number: int) -> Handler:
         # On an open connection it changes what may be shown
         asked = None if self.guard.place is _OUTSIDE else ask(self, side, data, start, end)
         if asked is not None:
-            self.guard.lead()
-            self.guard.enter()
+            self.guard.begin()
         return asked
 
     return handle

@@ -59,6 +59,15 @@ def is_login(data: bytes, start: int, end: int) -> bool:
     return start + MECHANISM_AT < at < end - 4 and int.from_bytes(data[at : at + 4], "big") == end - at - 4
 
 
+def is_challenge(data: bytes, start: int, end: int, code: int) -> bool:
+    """Whether the code of a challenge stands where SaslAuthenticate has it, and data behind it that fill the frame."""
+    at = start + MECHANISM_AT
+    sizes = ((at + 2, 2), (at + 2, 4))
+    return data[at : at + 2] == code.to_bytes(2, "big") and any(
+        end > begin + size and int.from_bytes(data[begin : begin + size], "big") == end - begin - size for begin, size in sizes
+    )
+
+
 class Place(Enum):
     """Where the client is."""
 
@@ -90,7 +99,7 @@ class Seen(NamedTuple):
 class Guard:
     """Follows one connection's handshake; `place` is where the client's next frame stands."""
 
-    __slots__ = ("ahead", "asked", "loose", "place", "renewal", "told", "trusted", "until")
+    __slots__ = ("ahead", "asked", "heard", "least", "loose", "place", "renewal", "told", "trusted", "until")
 
     def __init__(self, syn: bool, ahead: int, show_secrets: bool) -> None:
         """`ahead`: so many frames the client sends before SaslAuthenticate."""
@@ -100,12 +109,22 @@ class Guard:
         self.renewal = False
         """Whether this handshake renews the credentials of a connection that goes on meanwhile."""
         self.ahead = ahead if syn else 0
+        self.least = ahead + 1
+        """So many frames a server sends before Tune: one for each of these, and the answer to SaslAuthenticate."""
+        self.heard = 0
+        """Frames of the server, but for heartbeats, as long as a password may come."""
         self.asked = self.told = 0
         """Frames that may have been SaslAuthenticate, and answers to such."""
         self.until = 0
         """The packet that made certain that the client is let in."""
         self.trusted = [True, True]
         """By side, whether the next frame begins where the one before it, read without a flaw, ends."""
+
+    def begin(self) -> None:
+        """The client sends SaslHandshake: where it stands is certain from here on, until frames may be missed again."""
+        self.lead()
+        self.enter()
+        self.loose = False
 
     def enter(self) -> None:
         """The client sends SaslHandshake, or what follows it."""
@@ -135,6 +154,7 @@ class Guard:
 
     def hear(self, seen: Seen, accepts: bool) -> bool:
         """Whether a frame of the server is shown as what it says it is; `accepts`: it lets the client in."""
+        self.listen(seen.name)
         if not seen.sound:
             inside = self.place in (Place.BEFORE, Place.INSIDE) or seen.began < self.until
             shown = seen.name in HANDSHAKE or not inside
@@ -144,11 +164,20 @@ class Guard:
             return not seen.login and shown
         if self.place is not Place.OUTSIDE:
             self.told += seen.name == "SaslAuthenticate"
-            if accepts:
+            if accepts and (seen.name == "SaslAuthenticate" or self._opens()):
                 self._leave(Place.LEAVING, seen.release)
             elif self.loose and not self.renewal and seen.name not in HANDSHAKE:
                 self._leave(Place.OUTSIDE, seen.release)
         return True
+
+    def listen(self, name: str) -> None:
+        """The server sends a frame."""
+        if self.place is not Place.OUTSIDE and name != "Heartbeat":
+            self.heard += 1
+
+    def _opens(self) -> bool:
+        """Whether Tune or Open may come now, from the server, by what it said before: damage makes either of other frames."""
+        return not self.renewal and (self.loose or self.heard > self.least)
 
     def shows(self, seen: Seen, first: bool, doubtful: bool) -> bool:
         """Whether a frame of the client is shown as what it says it is, SaslAuthenticate of which only the data is hidden included.
@@ -164,8 +193,7 @@ class Guard:
                 self.lead()
             return True
         if name == "SaslHandshake" and sound:
-            self.lead()
-            self.enter()
+            self.begin()
             return True
         if name == "SaslAuthenticate":
             self.ask(sound)
@@ -180,7 +208,9 @@ class Guard:
             self.lead()
             return True
         if sound and name in _LAST and not doubtful:
-            self._leave(Place.OUTSIDE, seen.release)
+            # Not where the server has but challenged the client so far
+            if self.loose or self.asked > self.told:
+                self._leave(Place.OUTSIDE, seen.release)
             return True
         if sound and (self.loose or self.renewal):
             if not (doubtful or self.renewal or name in HANDSHAKE):
