@@ -934,6 +934,39 @@ def test_a_publisher_that_does_not_wait_for_the_answer_to_its_declaration() -> N
     assert key_of_confirm(dissector) == published
 
 
+@pytest.mark.parametrize("code", [1, 0x11])
+def test_a_dropped_publisher_that_publishes_before_the_answer_to_its_declaration_is_captured(code: int) -> None:
+    """A capture may have neighbours in the other order."""
+    dissector = current(syn=True)
+    dissector.phase = Phase.OPEN
+    asked_and_answered(dissector, 1, 1, 1)
+    before = key_of_publish(dissector)
+    decode(frame(1, struct.pack(">IB", 2, 1), string(""), string("orders")), CLIENT, dissector)
+    published = key_of_publish(dissector)
+    assert published != before == key_of_confirm(dissector), "the server answers in its own order"
+    decode(frame(0x8001, struct.pack(">IH", 2, code)), SERVER, dissector)
+    assert key_of_confirm(dissector) == published
+    assert not dissector.hasty
+    decode(frame(1, struct.pack(">IB", 3, 1), string(""), string("orders")), CLIENT, dissector)
+    published = key_of_publish(dissector)
+    dissector.lost(SERVER)
+    assert key_of_confirm(dissector) == published
+
+
+def test_a_publisher_that_is_deleted_and_declared_at_once() -> None:
+    """It was not dropped, so what it published is still confirmed."""
+    dissector = current(syn=True)
+    dissector.phase = Phase.OPEN
+    asked_and_answered(dissector, 1, 1, 1)
+    first = key_of_publish(dissector)
+    decode(frame(6, struct.pack(">IB", 2, 1)), CLIENT, dissector)
+    decode(frame(1, struct.pack(">IB", 3, 1), string(""), string("orders")), CLIENT, dissector)
+    assert key_of_publish(dissector) == first
+    decode(frame(0x8006, struct.pack(">IH", 2, 1)), SERVER, dissector)
+    decode(frame(0x8001, struct.pack(">IH", 3, 1)), SERVER, dissector)
+    assert key_of_confirm(dissector) == first
+
+
 def test_a_publisher_in_a_capture_that_began_later() -> None:
     dissector = current()
     before = key_of_publish(dissector)

@@ -994,8 +994,12 @@ class RabbitmqStreamDissector(StreamDissector):
         super().__init__(context)
         self.waiting: dict[tuple[str, int], int] = {}
         """Publishers whose DeclarePublisher or DeletePublisher has no answer yet, by name and correlation id."""
+        self.deleting: set[int] = set()
+        """Those that are deleted."""
+        self.declaring: set[int] = set()
+        """Those that are declared though they exist, as far as is known: they will be taken anew if they were dropped."""
         self.hasty: set[int] = set()
-        """Publishers that did not wait for that answer."""
+        """Those of them that published before the answer was captured, as the new ones they will be."""
         self.alive = frozenset() if context.syn else _ANY
         """Publishers that may exist: a server that takes one of these anew has dropped it with its stream, and all it published."""
         self.dropped: dict[int, int] = {}
@@ -1005,11 +1009,21 @@ class RabbitmqStreamDissector(StreamDissector):
     def lost(self, side: int) -> None:
         super().lost(side)
         self.waiting.clear()
+        self.deleting.clear()
+        self.declaring.clear()
+        for publisher in self.hasty:
+            self._drop(publisher)
+        self.hasty.clear()
 
     def publisher_key(self, publisher: int, asks: bool) -> int:
-        if asks:
+        dropped = self.dropped.get(publisher, 0)
+        if asks and publisher in self.declaring:
             self.hasty.add(publisher)
-        return (self.dropped.get(publisher, 0) << 8 | publisher) << 64
+            dropped += 1
+        return (dropped << 8 | publisher) << 64
+
+    def _drop(self, publisher: int) -> None:
+        self.dropped[publisher] = self.dropped.get(publisher, 0) + 1
 
     def follow(self, layout: Layout, side: int, fields: dict[str, Any], notes: list[str]) -> None:
         super().follow(layout, side, fields, notes)
@@ -1019,19 +1033,24 @@ class RabbitmqStreamDissector(StreamDissector):
         if layout.kind == "request":
             if "publisher_id" in fields:
                 self.waiting[asked] = fields["publisher_id"]
-                self.hasty.discard(fields["publisher_id"])
+                if layout is layouts.DELETE_PUBLISHER:
+                    self.deleting.add(fields["publisher_id"])
+                elif fields["publisher_id"] in self.alive and fields["publisher_id"] not in self.deleting:
+                    self.declaring.add(fields["publisher_id"])
                 if len(self.waiting) > self.options.open_limit:
                     del self.waiting[next(iter(self.waiting))]
         elif asked in self.waiting:
             publisher = self.waiting.pop(asked)
-            if fields.get("response_code") != 1:
-                pass
-            elif layout is layouts.DELETE_PUBLISHER_RESPONSE:
-                self.alive -= {publisher}
+            accepted = fields.get("response_code") == 1
+            if layout is layouts.DELETE_PUBLISHER_RESPONSE:
+                self.deleting.discard(publisher)
+                self.alive -= {publisher} if accepted else set()
             else:
-                if publisher in self.alive and publisher not in self.hasty:
-                    self.dropped[publisher] = self.dropped.get(publisher, 0) + 1
-                self.alive |= {publisher}
+                if publisher in self.hasty or (accepted and publisher in self.alive):
+                    self._drop(publisher)
+                self.hasty.discard(publisher)
+                self.declaring.discard(publisher)
+                self.alive |= {publisher} if accepted else set()
         self.renewed = bool(self.waiting or self.dropped)
 
     @classmethod
