@@ -11,7 +11,7 @@ import pytest
 
 from dissect.model import Chunk, Options
 from dissect.tcp.conversations import END, Conversations
-from tests.tcp.segments import ACK, FIN, RST, SYN, Segment, a, b, batch, handshake, one, tell
+from tests.tcp.segments import ACK, FIN, RST, SYN, Segment, a, b, batch, handshake, one, run, tell
 
 SECOND = 1_000_000_000
 
@@ -205,6 +205,10 @@ def test_payload_of_rst_is_no_part_of_the_byte_stream() -> None:
     assert story.conversation.stream_bytes == [5, 0]
 
 
+def test_rst_shows_what_was_sent_before_it() -> None:
+    assert one([*handshake(), a(1000, b"hello"), a(1010, flags=RST)]).holes(0) == [(5, 5, "lost")]
+
+
 def test_one_fin_only() -> None:
     story = one([*handshake(), a(1000, b"hello", flags=FIN | ACK)])
     assert story.conversation.ended == "FIN by 192.0.2.1:40000, open at end of capture"
@@ -249,6 +253,18 @@ def test_syn_captured_after_its_answer() -> None:
     assert story.conversation.endpoints == ("192.0.2.1:40000", "192.0.2.2:5552")
     assert story.conversation.syn
     assert story.conversation.stream_bytes == [1, 1]
+
+
+def test_syn_captured_after_an_acknowledgement_of_it() -> None:
+    late = [b(5000, ack=1000), a(999, ack=None, flags=SYN), a(1000, b"x")]
+    assert [story.conversation.stream_bytes for story in tell(late)] == [[0, 1]]
+    other = [b(5000, ack=1000), a(77_000_000, ack=None, flags=SYN), a(77_000_001, b"x", ack=None)]
+    assert len(tell(other)) == 2
+
+
+def test_answer_to_a_syn_of_an_earlier_connection_is_none() -> None:
+    old = [a(999, ack=None, flags=SYN), b(4999, ack=555, flags=SYN | ACK), b(4999, ack=1000, flags=SYN | ACK), a(1000, b"x")]
+    assert one(old).conversation.stream_bytes == [1, 0]
 
 
 def test_syn_captured_after_the_first_byte() -> None:
@@ -299,6 +315,7 @@ def test_start_after_a_keep_alive() -> None:
     assert one([a(999), b(5000, ack=1000), a(1000, b"hello")]).bytes(0) == b"hello"
     assert one([a(999), a(1000), a(1000, b"hello")]).bytes(0) == b"hello"
     assert one([a(999), b(5000, ack=1000)]).conversation.stream_bytes == [0, 0]
+    assert one([a(999), a(1000, flags=FIN | ACK)]).conversation.stream_bytes == [0, 0]
 
 
 def test_answer_to_the_syn_is_missing() -> None:
@@ -492,6 +509,23 @@ def test_bytes_that_wait_in_all_conversations_are_limited() -> None:
     # The one that waits longest gives way.
     assert [story.items[0][0][4] for story in stories] == [11, 15, END, END]
     assert [story.conversation.limit_hits for story in stories] == [1, 1, 0, 0]
+    # One of which nothing else is missing ends with that.
+    ended = [
+        *conversation(1),
+        *[a(3000, flags=FIN | ACK)._replace(src=("192.0.2.9", 1)), b(5000, flags=FIN | ACK)._replace(dst=("192.0.2.9", 1))],
+    ]
+    assert tell([*ended, *conversation(2), *conversation(3)], options)[0].closed == [13]
+
+
+@pytest.mark.parametrize(
+    ("segment", "differs"),
+    [(a(1000, b"hello"), False), (a(1005, b" world"), False), (a(1000, b"hullo"), True), (a(3_000_000_000, b"stray"), True)],
+)
+def test_bytes_of_another_file_that_do_not_fit_are_told(segment: Segment, differs: bool) -> None:
+    later = batch([segment], 4)
+    later.file[:] = 1
+    (story,) = run([batch([*handshake(), a(1000, b"hello")]), later])
+    assert story.conversation.foreign == (1 if differs else None)
 
 
 # Several conversations between the same ports
