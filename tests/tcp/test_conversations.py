@@ -112,6 +112,15 @@ def test_what_waits_is_bounded() -> None:
         assert len(pool._queue) < 2 * pool.count + 2000
 
 
+def test_what_waited_where_an_exception_came_counts_no_more() -> None:
+    tcp = Conversations(Options())
+    tcp.feed(batch([*handshake(), a(1006, b"world")]))
+    (assembler,) = tcp._table.values()
+    assert tcp._pool.total > 0
+    assembler.fail("planted", 3, assembler.conversation.last)
+    assert (tcp._pool.total, tcp._pool.count) == (0, 0)
+
+
 def test_a_conversation_that_carried_nothing_takes_a_few_hundred_bytes() -> None:
     """Connections that were never answered, refused, and closed unused."""
     many = 3000
