@@ -157,6 +157,17 @@ Where = Annotated[
         autocompletion=filter_words,
     ),
 ]
+TimeForm = Annotated[
+    str,
+    typer.Option(
+        "-t",
+        metavar="FORM",
+        help="times: r relative, ad local, ud UTC, e epoch",
+        rich_help_panel=SHOWN,
+        autocompletion=lambda: list(CLOCKS),
+    ),
+]
+Enough = Annotated[str | None, typer.Option("-c", metavar="N", help="stop after N messages", rich_help_panel=READ, show_default=False)]
 Html = Annotated[
     str | None,
     typer.Option("--html", metavar="FILE", help="a report, too: one page that loads nothing", rich_help_panel=WRITTEN, show_default=False),
@@ -220,6 +231,11 @@ def whole(option: str, text: str) -> int:
     if not (text.isascii() and text.isdigit()) or not int(text):
         raise UsageError(f"{option} {text}: must be a whole number, 1 or more")
     return int(text)
+
+
+def enough_of(text: str | None) -> int | None:
+    """How many messages are enough."""
+    return None if text is None else whole("-c", text)
 
 
 def packet_limit(conditions: list[str] | None) -> int | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from cli.options import CLOCKS, FORMS, READ, SHOWN, Json, Looks, field_names, looks_of, one_of, whole
+from cli.options import CLOCKS, FORMS, SHOWN, Enough, Json, Looks, TimeForm, enough_of, field_names, looks_of, one_of
 from cli.output import write, write_text
 from cli.run import blocks
 from dissect.errors import UsageError
@@ -28,10 +28,6 @@ AT_ONCE = 4_096
 
 def _forms() -> list[str]:
     return list(FORMS)
-
-
-def _clocks() -> list[str]:
-    return list(CLOCKS)
 
 
 def _manners() -> list[str]:
@@ -77,19 +73,8 @@ class Shown(NamedTuple):
             autocompletion=_manners,
         ),
     ] = None
-    clock: Annotated[
-        str,
-        typer.Option(
-            "-t",
-            metavar="FORM",
-            help="times: r relative, ad local, ud UTC, e epoch",
-            rich_help_panel=SHOWN,
-            autocompletion=_clocks,
-        ),
-    ] = "r"
-    enough: Annotated[
-        str | None, typer.Option("-c", metavar="N", help="stop after N messages", rich_help_panel=READ, show_default=False)
-    ] = None
+    clock: TimeForm = "r"
+    enough: Enough = None
 
 
 class Form(NamedTuple):
@@ -118,8 +103,7 @@ def form_of(shown: Shown) -> Form:
         raise UsageError("-T fields shows nothing without -e NAME, such as -e number -e name -e latency")
     if (shown.names or shown.manner) and not fields:
         raise UsageError(f"{'-e' if shown.names else '-E'} belongs to -T fields")
-    left = None if shown.enough is None else whole("-c", shown.enough)
-    return Form(json, fields, bool(forms or shown.tree or shown.dump), looks_of(shown.manner or ()), left)
+    return Form(json, fields, bool(forms or shown.tree or shown.dump), looks_of(shown.manner or ()), enough_of(shown.enough))
 
 
 def options_for(shown: Shown, form: Form, options: Options, quiet: bool = False) -> Options:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.exits import ExitCode
 from cli.keys import key_logs
 from cli.live import LiveRun, Wanted, check_without
-from cli.options import SHOWN, Colour, Files, Html, Json, ReadFiles, Where, one_of, packet_limit
+from cli.options import CLOCKS, SHOWN, Colour, Enough, Files, Html, Json, ReadFiles, TimeForm, Where, enough_of, one_of, packet_limit
 from cli.output import columns, palette, say, write, write_text
 from cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from cli.run import Asked, Run, about, account, blocks, count, titled
+from cli.run import STOPPED, Asked, Run, about, account, blocks, count, titled
+from cli.showing import first
 from dissect.options import Options
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ def diagnose(
             autocompletion=lambda: list(FAIL_ON),
         ),
     ] = None,
+    clock: TimeForm = "r",
+    enough: Enough = None,
     html: Html = None,
     live: Wanted,
     options: Annotated[Options, Members(*READING, *FILES, *TIMES, *LIMITS)],
@@ -49,6 +52,8 @@ def diagnose(
     """Why it does not work: what went wrong, and how far each connection got."""
     if fail_on is not None:
         one_of("--fail-on", fail_on, FAIL_ON)
+    one_of("-t", clock, CLOCKS)
+    left = enough_of(enough)
     names = [*(read_files or ()), *(files or ())]
     if not live.interfaces:
         check_without(live)
@@ -61,11 +66,11 @@ def diagnose(
     with (
         LiveRun(live, names, options, colour)
         if live.interfaces
-        else Run(names, options, packet_limit(live.stop), colour, prints=json) as run
+        else Run(names, options, packet_limit(live.stop), colour, left, prints=json) as run
     ):
         diagnoser = run.inspector.diagnoser
         assert diagnoser is not None
-        view = _View(run, diagnoser, asked, json, colour, bool(live.interfaces), None if html is None else _Report())
+        view = _View(run, diagnoser, asked, json, colour, bool(live.interfaces), None if html is None else _Report(), clock, left)
         if isinstance(run, LiveRun):
             run.leaving = view.leave
         run.each(view.take)
@@ -107,7 +112,10 @@ class _View:
         colour: str,
         live: bool,
         report: _Report | None,
+        clock: Any,
+        left: int | None,
     ) -> None:
+        from dissect.render.clock import Clock
         from dissect.render.findings import Findings
 
         self.run = run
@@ -119,13 +127,20 @@ class _View:
         self.palette = palette(colour)
         self.findings = Findings()
         self.report = report
+        self.clock = Clock(clock)
+        self.left = left
+        """So many messages are enough."""
         self.shown = {"error": 0, "warning": 0, "note": 0}
         self.conversations: set[int] = set()
 
     def take(self, records: list[Record]) -> bool:
-        """Note, or show, the findings among these; never enough."""
+        """Note, or show, the findings among these; whether that is enough."""
         from dissect.model import Finding
 
+        if records:
+            self.clock.begin(records[0].time_ns)
+        if self.left is not None:
+            records, self.left = first(records, self.left)
         found: list[Record] = [one for one in records if type(one) is Finding]
         if self.report is not None:
             self.report.ladders.take(records)
@@ -141,7 +156,7 @@ class _View:
             self._show(found)  # type: ignore[arg-type]
             if self.report is not None:
                 self.report.findings.add(found)  # type: ignore[arg-type]
-        return False
+        return self.left == 0
 
     def _show(self, found: list[Finding]) -> None:
         if self.json:
@@ -153,7 +168,7 @@ class _View:
             from dissect.render.findings import COLUMNS, finding_lines
 
             for one in found:
-                write_text("".join(f"{line}\n" for line in [*finding_lines(one, columns() or COLUMNS, self.palette), ""]))
+                write_text("".join(f"{line}\n" for line in [*finding_lines(one, columns() or COLUMNS, self.palette, self.clock), ""]))
         else:
             self.findings.add(found)
 
@@ -180,7 +195,7 @@ class _View:
         else:
             from dissect.render.findings import page
 
-            write_text(page(self.findings, summaries, columns(), self.palette))
+            write_text(page(self.findings, summaries, columns(), self.palette, self.clock))
         told = [count(self.shown[name], name) for name in self.shown if self.shown[name]]
         if self.run.inspector.counters.packets:
             say(f"found: {', '.join(told) or 'nothing wrong'}")
@@ -196,6 +211,9 @@ class _View:
         say(f"--html {path}: written")
 
     def _summaries(self) -> list[Summary]:
+        """How the conversations went; not where they were not read to their ends."""
+        if self.run.stopped == STOPPED:
+            return []
         return [one for one in self.diagnoser.so_far() if self.asked is None or one.conversation in self.conversations]
 
     def as_bad_as(self, severity: str) -> bool:

@@ -11,17 +11,35 @@ import typer
 
 from cli.keys import key_logs
 from cli.live import REFRESH, LiveRun, Wanted, check_without
+from cli.options import (
+    CLOCKS,
+    SHOWN,
+    Colour,
+    Enough,
+    Files,
+    Html,
+    Json,
+    ReadFiles,
+    TimeForm,
+    Where,
+    enough_of,
+    nanoseconds,
+    one_of,
+    packet_limit,
+    whole,
+)
 from cli.options import LIMITS as LIMITS_PANEL
-from cli.options import SHOWN, Colour, Files, Html, Json, ReadFiles, Where, nanoseconds, one_of, packet_limit, whole
 from cli.output import coloured, columns, palette, say, write, write_text
 from cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
 from cli.run import Asked, Run, about, account, asking, titled
+from cli.showing import first
 from dissect.errors import Report, UsageError, bug
 from dissect.options import Options
 
 if TYPE_CHECKING:
     from dissect.latency.groups import Latencies
     from dissect.model import Pair, Record
+    from dissect.render.clock import Clock
 
 GROUPED = ("command", "conversation", "server", "client", "stream", "verb")
 SHORTEST_NS, INTERVALS = 1_000_000, 120
@@ -55,6 +73,8 @@ def latency(
         ),
     ] = None,
     where: Where = None,
+    clock: TimeForm = "ud",
+    enough: Enough = None,
     json: Json = False,
     csv: Annotated[
         bool, typer.Option("--csv", help="comma-separated: the groups, with --interval the groups by interval", rich_help_panel=SHOWN)
@@ -77,6 +97,8 @@ def latency(
         raise UsageError(f"--interval {interval}: must be longer than nothing")
     number = 0 if slowest == "0" else whole("--slowest", slowest)
     limit = whole("--group-limit", group_limit)
+    one_of("-t", clock, CLOCKS)
+    left = enough_of(enough)
     options = replace(options, bodies=False, pairs=True, keylog=key_logs(options.keylog, bool(live.interfaces)))
     asked, options = asking(where, options)
     if not live.interfaces:
@@ -89,10 +111,12 @@ def latency(
 
     found = Latencies(grouped, interval_ns=SHORTEST_NS if html is not None and width_ns is None else width_ns, slowest=number, groups=limit)
     with (
-        LiveRun(live, names, options, colour) if live.interfaces else Run(names, options, packet_limit(live.stop), colour, prints=False)
+        LiveRun(live, names, options, colour)
+        if live.interfaces
+        else Run(names, options, packet_limit(live.stop), colour, left, prints=False)
     ) as run:
         run.asked = asked
-        taker = _Taker(run, found, asked)
+        taker = _Taker(run, found, asked, clock, left)
         if isinstance(run, LiveRun):
             with _Screen(run, taker):
                 run.each(taker.take)
@@ -106,7 +130,7 @@ def latency(
             if width_ns is None:
                 # The course of time was asked for by the page alone
                 found.forget_series()
-        _show(found, json, csv, colour)
+        _show(found, json, csv, colour, taker.clock)
         code = _end(run, found)
         if taker.matched and not found.groups:
             say("-Y: what matches is no response; latencies are chosen by what their responses say, as `name == PublishConfirm`")
@@ -122,7 +146,12 @@ def _grouped(by: list[str] | None) -> list[str]:
 class _Taker:
     """Counts the exchanges of a run, or with -Y those whose response is asked for, or whose record where there is no response."""
 
-    def __init__(self, run: Run | LiveRun, found: Latencies, asked: Asked | None) -> None:
+    def __init__(self, run: Run | LiveRun, found: Latencies, asked: Asked | None, clock: Any, left: int | None) -> None:
+        from dissect.render.clock import Clock
+
+        self.clock = Clock(clock)
+        self.left = left
+        """So many messages, of those that are asked for, are enough."""
         self.run = run
         self.found = found
         self.asked = asked
@@ -131,17 +160,23 @@ class _Taker:
         self._matched: dict[int, None] = {}
 
     def take(self, records: list[Record]) -> bool:
-        """Count what ended with these records; never enough."""
+        """Count what ended with these records; whether that is enough."""
         pairs = self.run.inspector.outbox.told_pairs()
+        if records:
+            self.clock.begin(records[0].time_ns)
         if self.asked is not None:
-            pairs = self._select(records, pairs, self.asked)
+            records, pairs = self._select(records, pairs, self.asked)
+        if self.left is not None:
+            records, self.left = first(records, self.left)
+            if not self.left:
+                pairs = [one for one in pairs if (_number(one) or records[-1].number) <= records[-1].number]
         try:
             self.found.take(pairs)
         except Exception as error:
             self.run.tell(Report(bug(error), "some exchanges are not counted"))
-        return False
+        return self.left == 0
 
-    def _select(self, records: list[Record], pairs: list[Pair], asked: Asked) -> list[Pair]:
+    def _select(self, records: list[Record], pairs: list[Pair], asked: Asked) -> tuple[list[Record], list[Pair]]:
         matched = self._matched
         chosen = asked.select(records, lambda one, what: self.run.tell(about(one, what)))
         self.matched += len(chosen)
@@ -149,7 +184,7 @@ class _Taker:
         kept = [one for one in pairs if _number(one) in matched]
         for number in list(matched)[: max(0, len(matched) - MATCHED)]:
             del matched[number]
-        return kept
+        return chosen, kept
 
 
 def _number(pair: Pair) -> int | None:
@@ -158,7 +193,7 @@ def _number(pair: Pair) -> int | None:
     return None if told is None else told.number
 
 
-def _show(found: Latencies, json: bool, csv: bool, colour: str) -> None:
+def _show(found: Latencies, json: bool, csv: bool, colour: str, clock: Clock) -> None:
     """Print what was found."""
     if json:
         from dissect.latency.rows import interval_rows, rows, slow_rows
@@ -169,7 +204,7 @@ def _show(found: Latencies, json: bool, csv: bool, colour: str) -> None:
         return
     from dissect.render.latency import comma_separated, text
 
-    write_text(comma_separated(found) if csv else text(found, columns(), palette(colour)))
+    write_text(comma_separated(found) if csv else text(found, columns(), palette(colour), clock))
 
 
 def _write(path: str, found: Latencies, run: Run | LiveRun, names: list[str]) -> None:
@@ -226,7 +261,7 @@ class _Screen:
 
         size = self._screen.console.size
         try:
-            lines = text(self._taker.found, size.width, palette(self._run.colour)).splitlines()
+            lines = text(self._taker.found, size.width, palette(self._run.colour), self._taker.clock).splitlines()
         except Exception as error:
             self._run.tell(Report(bug(error), "the table lacks something"))
             return

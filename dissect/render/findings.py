@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dissect.diagnose.engine import Summary
 from dissect.diagnose.rules import SEVERITIES
 from dissect.model import Finding
+from dissect.render.clock import Clock
 from dissect.render.terminal import Palette, cut, pad, visible, width, wrapped
 
 COLUMNS = 80
@@ -74,8 +75,8 @@ class Findings:
         return sorted(self._same.values(), key=lambda one: rank(one.finding))
 
 
-def place_of(one: Finding, conversations: Sequence[int] = ()) -> str:
-    """Where a finding is: its conversation, or all those of which the same is said, messages and packets."""
+def place_of(one: Finding, conversations: Sequence[int] = (), clock: Clock | None = None) -> str:
+    """Where a finding is: its conversation, or all those of which the same is said, messages and packets; and when it was certain."""
     where = [] if one.conversation is None else [f"conversation {one.conversation}"]
     if len(conversations) > 1:
         where = [f"conversations {', '.join(map(str, conversations[:SHOWN]))}{', ...' if len(conversations) > SHOWN else ''}"]
@@ -83,14 +84,18 @@ def place_of(one: Finding, conversations: Sequence[int] = ()) -> str:
         if numbers:
             more = ", ..." if len(numbers) > SHOWN else ""
             where.append(f"{name}{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers[:SHOWN]))}{more}")
+    if clock is not None and one.conversation is not None:
+        where.append(f"at {clock.text(one.time_ns, one.time)}")
     return "; ".join(where)
 
 
-def finding_lines(one: Finding, columns: int, palette: Palette, conversations: Sequence[int] = (), advised: bool = False) -> list[str]:
+def finding_lines(
+    one: Finding, columns: int, palette: Palette, clock: Clock, conversations: Sequence[int] = (), advised: bool = False
+) -> list[str]:
     """A finding in lines of so many columns: severity and rule, where, cause, and advice unless it was given already (`advised`)."""
     colour = {"error": palette.bad, "warning": palette.warn}.get(one.severity, palette.dim)
     head = f"{one.severity:<7}  {visible(one.rule)}"
-    place = place_of(one, conversations)
+    place = place_of(one, conversations, clock)
     if width(head) + 2 + width(place) <= columns:
         lines = [f"{colour}{head}{palette.reset}  {palette.dim}{place}{palette.reset}"]
         place = ""
@@ -128,14 +133,14 @@ def conversation_lines(summaries: Sequence[Summary], columns: int, palette: Pale
     return lines
 
 
-def page(findings: Findings, summaries: Sequence[Summary], columns: int | None, palette: Palette) -> str:
+def page(findings: Findings, summaries: Sequence[Summary], columns: int | None, palette: Palette, clock: Clock) -> str:
     """All of it: findings first, then the conversations."""
     room = COLUMNS if columns is None else columns
     lines: list[str] = []
     advised: set[tuple[str, str]] = set()
     for same in findings.ordered():
         given = (same.finding.rule, same.finding.advice)
-        lines += [*finding_lines(same.finding, room, palette, same.conversations, given in advised), ""]
+        lines += [*finding_lines(same.finding, room, palette, clock, same.conversations, given in advised), ""]
         advised.add(given)
     if findings.passed:
         lines += [f"and {findings.passed:,} more", ""]

@@ -10,6 +10,7 @@ from dissect.latency.groups import Group, Latencies
 from dissect.latency.records import Bucket, IntervalRow, LatencyRow, SlowRow, Times
 from dissect.latency.rows import interval_rows, rows, slow_rows
 from dissect.latency.sketch import Sketch
+from dissect.render.clock import Clock
 from dissect.render.terminal import Palette, cut, pad, visible, width
 
 _TIMES = ("min", "p50", "p90", "p95", "p99", "p99.9", "max")
@@ -74,14 +75,14 @@ def _harmless(value: object) -> object:
     return value if isinstance(value, int) else f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
 
 
-def text(found: Latencies, columns: int | None, palette: Palette) -> str:
+def text(found: Latencies, columns: int | None, palette: Palette, clock: Clock) -> str:
     """All of it for people, on a terminal of so many columns; None: in a pipe, where nothing is cut or drawn."""
     groups = rows(found)
     if not groups:
         return ""
     blocks = [_groups(found, groups, columns, palette)]
     if found.interval_ns is not None:
-        blocks.append(_series(found, interval_rows(found), columns, palette))
+        blocks.append(_series(found, interval_rows(found), columns, palette, clock))
     slow = [*slow_rows(found)]
     if slow:
         blocks.append(_slowest(slow, columns, palette))
@@ -166,24 +167,30 @@ class _Line:
 _COUNTS = ("count", "refused", "unanswered")
 
 
-def _series(found: Latencies, cells: Sequence[IntervalRow], columns: int | None, palette: Palette) -> str:
-    days = {row.time[:10] for row in cells}
-    decimals = 0 if (found.interval_ns or 0) % 1_000_000_000 == 0 else 4
+ZONES = {"ud": ", UTC", "ad": ", local time", "e": ", since 1970", "r": ""}
+
+
+def _series(found: Latencies, cells: Sequence[IntervalRow], columns: int | None, palette: Palette, clock: Clock) -> str:
+    times = [clock.text(row.time_ns, row.time) for row in cells]
+    if (found.interval_ns or 0) % 1_000_000_000 == 0:
+        times = [one.partition(".")[0] for one in times]
+    else:
+        times = [f"{second}.{rest[:3]}" for second, _, rest in (one.partition(".") for one in times)]
+    days = {day for day, _, clocked in (one.partition(" ") for one in times) if clocked}
+    day = f" of {min(days)}" if len(days) == 1 else ""
+    if columns is not None and day:
+        times = [one.partition(" ")[2] for one in times]
     body = []
-    for row in cells:
-        times = row.latency
-        some = ["-"] * 3 if times is None else [duration_text(one) for one in (times.p50_ns, times.p99_ns, times.max_ns)]
-        when = row.time[11 : 19 + decimals]
+    for row, when in zip(cells, times, strict=True):
+        took = row.latency
+        some = ["-"] * 3 if took is None else [duration_text(one) for one in (took.p50_ns, took.p99_ns, took.max_ns)]
         name = _label(found, row)
-        if columns is None or len(days) > 1:
-            when = f"{row.time[:10]} {when}"
         if columns is not None:
             # Narrow as it is: what the table above tells of a group is not said again
             name = [part.partition(_SPACE)[0] for part in name[1:]]
         body.append([when, *name, f"{row.count:,}", f"{row.refused:,}", f"{row.unanswered:,}", *some])
     names = ["protocol", *found.by] if columns is None else ["#" if one == "conversation" else one for one in found.by]
-    day = f" of {min(days)}" if len(days) == 1 else ""
-    title = f"every {(found.interval_ns or 0) / 1e9:g} s{day}, UTC"
+    title = f"every {(found.interval_ns or 0) / 1e9:g} s{day}{ZONES[clock.form]}"
     most = max((row.latency.p99_ns for row in cells if row.latency is not None), default=0)
     bars = [_bar(max(0, row.latency.p99_ns) / most if row.latency is not None and most > 0 else 0.0, _SPARK) for row in cells]
     return _table(title, ["time", *names, *_COUNTS, "p50", "p99", "max"], body, 1 + len(names), columns, palette, ("p99", bars))

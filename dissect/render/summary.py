@@ -7,14 +7,12 @@ terminal's width. Elsewhere every line carries the endpoints and the protocol, a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from time import localtime, strftime
-from typing import Literal
 
 from dissect.model import Ending, Exchange, Finding, Gap, Message, Record
 from dissect.protocols.protocol import Teller
+from dissect.render.clock import Clock, Times
 from dissect.render.terminal import PLAIN, Palette, cut, visible, width, wrapped
 
-Times = Literal["r", "ad", "ud", "e"]
 Says = Callable[[Message], str]
 Alarms = Mapping[str, Mapping[str, Callable[[Message], bool]]]
 
@@ -110,7 +108,7 @@ class Lines:
         `broken_off`: by conversation, how far the handshake had come in the middle of which the server left."""
         self.says = says
         self.learns = {name: one.learn for name, one in says.items() if isinstance(one, Teller)}
-        self.times = times
+        self.clock = Clock(times)
         self.palette = palette
         self.columns = columns
         self.after = after
@@ -130,9 +128,6 @@ class Lines:
         self.time_width = {"r": 10, "ad": 26, "ud": 26, "e": 20}[times]
         self._places: dict[int | None, _Place] = {}
         self._names: dict[str, str] = {}
-        self._base: int | None = None
-        self._second = -1
-        self._second_text = ""
 
     def header(self) -> str:
         """The heading over the columns of a terminal."""
@@ -144,8 +139,7 @@ class Lines:
 
     def begin(self, record: Record) -> None:
         """Count relative times from this record, whether it is shown or not."""
-        if self._base is None:
-            self._base = record.time_ns
+        self.clock.begin(record.time_ns)
 
     def learn(self, records: Sequence[Record]) -> None:
         """Take note of records of which some are not shown."""
@@ -171,8 +165,8 @@ class Lines:
     def _for_pipe(self, records: Iterable[Record], lines: list[str]) -> None:
         """Every nanosecond counts here: numbers come from tables, and only what the capture says is looked at for active characters."""
         append, says, places, after, names = lines.append, self.says, self._places, self.after, self._names
-        alarming = self.alarming
-        quick = self.palette is PLAIN and self.times == "r"
+        alarming, base = self.alarming, self.clock.base
+        quick = self.palette is PLAIN and self.clock.form == "r"
         floor, second = -1000, -1
         low = _THREE
         prefix = second_text = ""
@@ -183,7 +177,7 @@ class Lines:
                 place = self._place(record)
                 carried = self._carried(record.conversation)
             where = place.asked if record.src == place.client else place.told
-            passed = -1 if self._base is None else record.time_ns - self._base
+            passed = -1 if base is None else record.time_ns - base
             if (
                 not quick
                 or carried
@@ -195,6 +189,7 @@ class Lines:
                 or (record.name in alarming and self._alarms(record))
             ):
                 line = self._odd(record, self._time(record), where, "", "", None, carried)
+                base = self.clock.base
             else:
                 index = record.number - floor
                 if not 0 <= index < 1000:
@@ -336,25 +331,7 @@ class Lines:
         return alarm is not None and alarm(message)
 
     def _time(self, record: Record) -> str:
-        times = self.times
-        if times == "r":
-            if self._base is None:
-                self._base = record.time_ns
-            passed = record.time_ns - self._base
-            second, rest = divmod(abs(passed), 1_000_000_000)
-            return f"{'-' if passed < 0 else ''}{second}.{rest // 1000:06d}".rjust(10)
-        if times == "ud":
-            return f"{record.time[:10]} {record.time[11:26]}"
-        second, rest = divmod(record.time_ns, 1_000_000_000)
-        if times == "e":
-            return f"{second}.{rest:09d}"
-        if second != self._second:
-            self._second = second
-            try:
-                self._second_text = strftime("%Y-%m-%d %H:%M:%S", localtime(second))
-            except (OverflowError, OSError, ValueError):
-                self._second_text = record.time[:19].replace("T", " ")
-        return f"{self._second_text}.{rest // 1000:06d}"
+        return self.clock.text(record.time_ns, record.time).rjust(10)
 
     def _place(self, record: Record) -> _Place:
         """The conversation of `record`, its client first as far as that is known."""

@@ -117,3 +117,18 @@ def test_a_wrong_password_is_told_while_it_happens(form: str) -> None:
     else:
         assert any(line.startswith("! 0  127.0.0.1:") for line in out.splitlines())
     assert "found: 1 error" in err
+
+
+@pytest.mark.parametrize("enough", ["4", "12", "28"])
+def test_what_is_found_up_to_so_many_messages(enough: str, capsys: pytest.CaptureFixture[str]) -> None:
+    every = [json.loads(line) for line in said(capsys, "--json", "--findings", WARNS).splitlines()]
+    number = [one for one in every if one["record"] == "message"][int(enough) - 1]
+    found = [one for one in every[: every.index(number)] if one["record"] == "finding"]
+    assert [json.loads(line) for line in said(capsys, "diagnose", "--json", "-c", enough, WARNS).splitlines()] == found
+
+
+def test_findings_say_when_in_the_form_that_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    finding = json.loads(said(capsys, "diagnose", "--json", "-Y", "severity == error", FAILS).splitlines()[0])
+    assert f"at {finding['time_ns'] / 1e9:.6f}" in said(capsys, "diagnose", "-t", "e", FAILS)
+    assert f"at {finding['time'][:10]} {finding['time'][11:26]}" in " ".join(said(capsys, "diagnose", "-t", "ud", FAILS).split())
+    assert main(["diagnose", "-t", "x", FAILS]) == ExitCode.USAGE

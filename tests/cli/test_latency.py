@@ -274,3 +274,22 @@ def test_wrong_calls_say_what_to_write(capsys: pytest.CaptureFixture[str]) -> No
         (["-w", "x"], "-i"),
     ):
         assert said in shown(capsys, "latency", *argv, AMQP, code=ExitCode.USAGE)[1]
+
+
+@pytest.mark.parametrize("enough", [1, 9, 20, 26])
+def test_so_many_messages_are_enough(enough: int, capsys: pytest.CaptureFixture[str]) -> None:
+    told = records(capsys, "--json", "-c", str(enough), EXPIRED)
+    ended = [one for one in told if one["record"] == "exchange" or one["request"] is not None]
+    found = [one for one in records(capsys, "latency", "--json", "-c", str(enough), EXPIRED) if one["record"] == "latency"]
+    assert sum(one["answered"] + one["refused"] + one["unanswered"] for one in found) == len(ended)
+
+
+def test_times_of_intervals_have_the_form_that_was_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    times = {}
+    for form in ((), ("-t", "r"), ("-t", "e"), ("-t", "ud")):
+        lines = shown(capsys, "latency", "--interval", "0.02", *form, EXPIRED)[0].splitlines()
+        times[form] = [line.rpartition("  seastar")[0].strip() for line in lines]
+    assert "0.211" in times["-t", "r"]
+    assert "1795241119.560" in times["-t", "e"]
+    assert "2026-11-21 06:05:19.560" in times["-t", "ud"]
+    assert times[()] == times["-t", "ud"]
