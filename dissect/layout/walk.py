@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 
-from dissect.allowance import Spans, Values
 from dissect.errors import Malformed, OverLimit
+from dissect.layout.account import Account
 from dissect.layout.types import (
     Array,
     Bits,
@@ -35,8 +35,8 @@ from dissect.layout.types import (
     boolean,
     minimum,
 )
-from dissect.layout.values import RENDER, UNREADABLE, lossy, not_finite, redacted, sized
-from dissect.model import VALUES, Fault, Limited, Span, make_span
+from dissect.layout.values import UNREADABLE, lossy, not_finite, redacted, sized
+from dissect.model import Fault, Limited, Span
 
 
 class Walked(NamedTuple):
@@ -49,9 +49,6 @@ class Walked(NamedTuple):
 
 
 PLAIN = Style()
-
-NOTES_KEPT = 64
-"""Notes on one frame; further ones are counted."""
 
 _NOT_WHOLE = frozenset(("f", "d", "16s"))
 
@@ -93,119 +90,15 @@ Read = tuple[Any, int, Any]
 """A value, the position behind it, and what choices, counts and labels refer to: the bare integer or text, or None."""
 
 
-class Walker:
-    """The state of one walk, and what parts written by hand call.
+class Walker(Account):
+    """A walk through a table, and what parts written by hand call.
 
     Such a part gets `buf`, its position `at` and the `end` of what it may take, both in `buf`, as all positions here; spans and faults are
     given in the same positions and come out counted from the start of the frame. It adds leaf spans that tile what it took,
     raises `malformed(...)` at damage after `keep(...)` of what it has read so far, and hides its own secrets by `style`.
     """
 
-    __slots__ = (
-        "buf",
-        "buffer",
-        "end",
-        "missing",
-        "more_notes",
-        "notes",
-        "opened",
-        "partial",
-        "path",
-        "render",
-        "scopes",
-        "secret",
-        "spans",
-        "start",
-        "style",
-        "values",
-    )
-
-    def __init__(
-        self, buf: bytes, start: int, end: int, style: Style, missing: str | None = None, buffer: str = "frame", secret: bool = False
-    ) -> None:
-        self.buf = buf
-        self.start = start
-        self.end = end
-        self.style = style
-        self.missing = missing
-        self.buffer = buffer
-        self.secret = secret
-        """Whether there is a secret anywhere in the frame: then a wrong length may have moved it to where no field is."""
-        self.render = RENDER[style.bytes_as]
-        self.values = Values(style.values, VALUES)
-        self.spans = Spans()
-        self.notes: list[str] = []
-        self.more_notes = 0
-        self.path: list[str] = []
-        self.opened: list[int] = []
-        """Indexes of the spans whose end is not known yet."""
-        self.partial: Any = None
-        """What is there of the value in which the damage is."""
-        self.scopes: list[dict[str, Any]] = []
-
-    # For parts written by hand
-
-    def span(
-        self, name: str, at: int, stop: int, value: Any, depth: int, label: str | None = None, secret: bool = False, leaf: bool = True
-    ) -> None:
-        self.spans.append(make_span(Span, (name, at - self.start, stop - at, value, depth, leaf, label, secret, self.buffer)))
-
-    def open(self, name: str, at: int, depth: int) -> None:
-        """Begin the span of an object or array; what follows with a greater depth lies in it until `close`."""
-        self.opened.append(len(self.spans))
-        self.span(name, at, at, None, depth, leaf=False)
-
-    def close(self, stop: int) -> None:
-        """End the span opened last."""
-        index = self.opened.pop()
-        if index < len(self.spans):
-            name, offset, _, value, depth, leaf, label, secret, buffer = self.spans[index]
-            self.spans[index] = make_span(Span, (name, offset, stop - self.start - offset, value, depth, leaf, label, secret, buffer))
-
-    def malformed(self, at: int, reason: str, *names: str) -> Malformed:
-        """To be raised: the field named by `names` below the present one, such as "entries[2]", "body", is damaged at `at`."""
-        return Malformed(".".join([*self.path, *names]).replace(".[", "["), at - self.start, reason, self.buffer)
-
-    def short(self, at: int, end: int, reason: str, *names: str) -> Malformed:
-        """As `malformed`, for bytes that end too soon: where bytes are missing from the frame, that is the reason."""
-        return self.malformed(at, self.missing if self.missing is not None and end == self.end else reason, *names)
-
-    def over(self, at: int, declared: str, *names: str) -> OverLimit:
-        """To be raised before an element of a list is made that `values` do not allow."""
-        damage = self.malformed(at, self.values.reason(declared), *names)
-        return OverLimit(damage.field, damage.offset, damage.reason, damage.buffer)
-
-    def keep(self, value: Any) -> None:
-        """What a part has read so far, to be kept if `malformed` is raised next."""
-        self.partial = value
-
-    def note(self, text: str) -> None:
-        if len(self.notes) < NOTES_KEPT:
-            self.notes.append(text)
-        else:
-            self.more_notes += 1
-
-    def mark(self) -> tuple[Any, int, int, int, int]:
-        """For `back`, to try another reading."""
-        return self.spans.mark(), len(self.notes), len(self.path), len(self.opened), len(self.scopes)
-
-    def back(self, mark: tuple[Any, int, int, int, int]) -> None:
-        """Forget what was added since `mark`."""
-        self.spans.back(mark[0])
-        held: tuple[list[Any], ...] = (self.notes, self.path, self.opened, self.scopes)
-        for one, size in zip(held, mark[1:], strict=True):
-            del one[size:]
-        self.partial = None
-
-    def said(self) -> list[str]:
-        """The notes, the first ones if there are very many."""
-        return [*self.notes, f"and {self.more_notes} notes more"] if self.more_notes else self.notes
-
-    def where(self) -> str:
-        """The path of the present field, for notes."""
-        return ".".join(self.path)
-
-    # The table
+    __slots__ = ()
 
     def fields(self, entries: Sequence[Entry], at: int, end: int, depth: int, into: dict[str, Any]) -> int:
         """Read the fields of an object into `into`."""
@@ -509,32 +402,6 @@ class Walker:
             raise self.malformed(at, f"takes {sized(stop - at)}, {end - at} left")
         del self.path[mark:]
         return value, stop, None
-
-    # The end
-
-    def left_over(self, at: int, end: int, depth: int, into: dict[str, Any]) -> None:
-        value = redacted(end - at) if self.secret and not self.style.show_secrets else self.render(self.buf[at:end])
-        into["trailing"] = value
-        self.span("trailing", at, end, value, depth, secret=self.secret)
-        if self.missing is None or end != self.end:
-            inside = f" in {self.where()}" if self.path else ""
-            self.note(f"{sized(end - at)} left over{inside}")
-
-    def damaged(self) -> None:
-        """Cover what could not be read."""
-        covered = self.spans.reach(self.buffer)
-        for index in reversed(self.opened):
-            if index >= len(self.spans):
-                continue
-            if index == len(self.spans) - 1:
-                self.spans.pop()
-            else:
-                span = self.spans[index]
-                self.spans[index] = span._replace(length=covered - span.offset)
-        at = self.start + covered
-        if at < self.end:
-            value = redacted(self.end - at) if self.secret and not self.style.show_secrets else self.render(self.buf[at : self.end])
-            self.spans.end(covered, self.buf[at : self.end], value, self.buffer, self.secret)
 
 
 _UNPACK: dict[Number, Callable[[bytes, int], tuple[Any, ...]]] = {}

@@ -8,8 +8,8 @@ from struct import Struct
 from typing import Any
 
 from dissect.layout import Style, read, walk
+from dissect.layout.account import NOTES_KEPT
 from dissect.layout.values import lossy
-from dissect.layout.walk import NOTES_KEPT
 from dissect.model import Chunk, Span
 from dissect.protocols.base import Dissector
 from dissect.protocols.effort import STEP
