@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from itertools import count
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dissect.layout.types import (
     Array,
@@ -153,27 +153,30 @@ class _Object:
         return "{" + ", ".join(f"{key!r}: {value}" for key, value in self.pending) + "}"
 
 
-class _Maker:
-    """Writes one function."""
+class _Fixed(NamedTuple):
+    """A field of fixed size: the variable of its value, its letter of `struct`, and its byte order if it has one."""
 
-    def __init__(self, style: Style) -> None:
-        self.style = style
+    variable: str
+    code: str
+    size: int
+    order: str
+
+
+class _Function:
+    """The lines of a function that are written so far, and where reading has come to in them."""
+
+    def __init__(self) -> None:
         self.names: dict[str, Any] = {"BOOL": (False, True), "NOT_FINITE": not_finite, "LOSSY": lossy, "BASE64": RENDER["base64"]}
         self.lines: list[str] = []
         self.indent = 1
         self.serial = count()
-        self.end = "end"
         self.ahead = 0
         """Bytes between `at` and where reading has come to."""
-        self.run: list[tuple[str, str, int, str]] = []
-        """Adjacent fixed fields not yet read: variable, struct code, size, byte order."""
-        self.scopes: list[dict[str, str]] = []
-        """Field name to the variable of its bare value, for objects around each other."""
+        self.run: list[_Fixed] = []
+        """Adjacent fixed fields not yet read."""
 
     def source(self) -> str:
         return "\n".join(["def decode(buf, at, end):", *self.lines, ""])
-
-    # Lines and positions
 
     def emit(self, line: str) -> None:
         self.flush()
@@ -184,13 +187,12 @@ class _Maker:
         if not self.run:
             return
         run, self.run = self.run, []
-        size = sum(one[2] for one in run)
+        size = sum(one.size for one in run)
         where = self.where(-size)
-        if len(run) == 1 and run[0][1] == "B":
-            self.emit(f"{run[0][0]} = buf[{where}]")
+        if len(run) == 1 and run[0].code == "B":
+            self.emit(f"{run[0].variable} = buf[{where}]")
         else:
-            targets = ", ".join(one[0] for one in run) + ("," if len(run) == 1 else "")
-            self.emit(f"{targets} = {self.name('UNPACK', Struct(_format(run)).unpack_from)}(buf, {where})")
+            self.emit(f"{_targets(run)} = {self.name('UNPACK', Struct(_format(run)).unpack_from)}(buf, {where})")
 
     def where(self, more: int = 0) -> str:
         ahead = self.ahead + more
@@ -227,6 +229,28 @@ class _Maker:
         if len(self.lines) == before:
             self.emit("pass")
         self.indent -= 1
+
+    def fixed(self, code: str, size: int, order: str) -> str:
+        """Add to the run of fixed fields; bytes and byte strings have no order."""
+        if size == 1 or code.endswith("s"):
+            order = ""
+        if order and any(one.order not in ("", order) for one in self.run):
+            self.flush()
+        bare = self.variable()
+        self.run.append(_Fixed(bare, code, size, order))
+        self.ahead += size
+        return bare
+
+
+class _Maker(_Function):
+    """Writes what reads the fields of a layout."""
+
+    def __init__(self, style: Style) -> None:
+        super().__init__()
+        self.style = style
+        self.end = "end"
+        self.scopes: list[dict[str, str]] = []
+        """Field name to the variable of its bare value, for objects around each other."""
 
     # Objects
 
@@ -363,17 +387,6 @@ class _Maker:
             case Choice():
                 raise ValueError("a choice is a field of its own")
 
-    def fixed(self, code: str, size: int, order: str) -> str:
-        """Add to the run of fixed fields; bytes and byte strings have no order."""
-        if size == 1 or code.endswith("s"):
-            order = ""
-        if order and any(one[3] not in ("", order) for one in self.run):
-            self.flush()
-        bare = self.variable()
-        self.run.append((bare, code, size, order))
-        self.ahead += size
-        return bare
-
     def rendered(self, data: str) -> str:
         match self.style.bytes_as:
             case "hex":
@@ -448,7 +461,7 @@ class _Maker:
         self.emit(f"at = {self.end}")
         self.ahead = 0
 
-    def flat(self, item: Type) -> tuple[str, list[tuple[str, str, int, str]], int] | None:
+    def flat(self, item: Type) -> tuple[str, list[_Fixed], int] | None:
         """For an item of fixed size and one byte order: expression, run and size."""
         orders: set[str] = set()
         if not _is_flat(item, orders) or len(orders) > 1:
@@ -459,15 +472,14 @@ class _Maker:
         run, self.run, self.ahead = self.run, [], ahead
         return value, run, minimum(item)
 
-    def flat_items(self, flat: tuple[str, list[tuple[str, str, int, str]], int], stop: str) -> str:
+    def flat_items(self, flat: tuple[str, list[_Fixed], int], stop: str) -> str:
         """An expression for the items between `at` and `stop`."""
         value, run, _ = flat
-        if [one[1] for one in run] == ["B"] and value == run[0][0]:
+        if [one.code for one in run] == ["B"] and value == run[0].variable:
             return f"list(buf[at:{stop}])"
-        if len(run) == 1 and run[0][1] == "B":
-            return f"[{value} for {run[0][0]} in buf[at:{stop}]]"
-        targets = ", ".join(one[0] for one in run) + ("," if len(run) == 1 else "")
-        return f"[{value} for {targets} in {self.name('ITER', Struct(_format(run)).iter_unpack)}(buf[at:{stop}])]"
+        if len(run) == 1 and run[0].code == "B":
+            return f"[{value} for {run[0].variable} in buf[at:{stop}]]"
+        return f"[{value} for {_targets(run)} in {self.name('ITER', Struct(_format(run)).iter_unpack)}(buf[at:{stop}])]"
 
     def array(self, kind: Array) -> str:
         size, signed = self.length(kind.count)
@@ -487,8 +499,8 @@ class _Maker:
         self.emit(f"if not at <= {stop} <= {self.end}:" if signed else f"if {stop} > {self.end}:")
         self.emit("    raise ValueError")
         value, run, _ = flat
-        if len(run) == 1 and value == run[0][0] and run[0][1] in "bHhIiQq":
-            counted = self.name("COUNTED", _Counted(run[0][3], run[0][1]))
+        if len(run) == 1 and value == run[0].variable and run[0].code in "bHhIiQq":
+            counted = self.name("COUNTED", _Counted(run[0].order, run[0].code))
             self.emit(f"{items} = [*{counted}[{size}](buf, at)]")
         else:
             self.emit(f"{items} = {self.flat_items(flat, stop)}")
@@ -557,9 +569,13 @@ class _Maker:
         return value
 
 
-def _format(run: list[tuple[str, str, int, str]]) -> str:
-    order = next((one[3] for one in run if one[3]), ">")
-    return order + "".join(one[1] for one in run)
+def _format(run: list[_Fixed]) -> str:
+    order = next((one.order for one in run if one.order), ">")
+    return order + "".join(one.code for one in run)
+
+
+def _targets(run: list[_Fixed]) -> str:
+    return ", ".join(one.variable for one in run) + ("," if len(run) == 1 else "")
 
 
 def _is_branched(kind: Group) -> bool:
