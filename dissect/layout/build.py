@@ -23,6 +23,7 @@ from dissect.layout.types import (
     Repeat,
     Rest,
     RestText,
+    Since,
     Sized,
     Text,
     Type,
@@ -197,7 +198,7 @@ def _fields(entries: Sequence[Entry]) -> list[Field]:
     """All fields an object can have; a choice of types appears with each of them."""
     found: list[Field] = []
     for entry in entries:
-        if isinstance(entry, Optional):
+        if isinstance(entry, Optional | Since):
             found += _fields(entry.fields)
             continue
         choice = entry if isinstance(entry, Choice) else entry.type

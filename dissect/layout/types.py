@@ -256,7 +256,18 @@ class Field:
         _require(self.labels is None or _whole(labelled) or isinstance(labelled, Choice), f"{self.name} cannot have labels")
 
 
-Entry = Field | Optional | Choice
+class Since:
+    """Entries that are there from version `first` on and not any more from `until` on; `versions.at` chooses, before a layout is made."""
+
+    __slots__ = ("fields", "first", "until")
+
+    def __init__(self, first: int, until: int, *fields: Entry) -> None:
+        self.first = first
+        self.until = until
+        self.fields = fields
+
+
+Entry = Field | Optional | Choice | Since
 
 
 def following(count: int) -> int:
@@ -308,7 +319,7 @@ def minimum(part: Type | Entry | Sequence[Entry]) -> int:
             return prefix.size if isinstance(prefix, Number) else 0
         case Custom(minimum=least):
             return least
-        case Group(fields=fields):
+        case Group(fields=fields) | Since(fields=fields):
             return minimum(fields)
         case Field(type=kind):
             return minimum(kind)
@@ -356,7 +367,7 @@ def parts_of(part: Type | Entry | Sequence[Entry]) -> Iterator[Type | Entry]:
     match part:
         case Field(type=inner) | Array(item=inner) | Repeat(item=inner) | Sized(content=inner):
             yield from parts_of(inner)
-        case Group(fields=fields) | Optional(fields=fields):
+        case Group(fields=fields) | Optional(fields=fields) | Since(fields=fields):
             yield from parts_of(fields)
         case Choice():
             for branch in part.branches():

@@ -1,7 +1,7 @@
 """What stands behind the header of Apache Iggy's frames: field tables of identifiers, objects, messages and options.
 
 Follows the public source history of apache/iggy from commit 670a8baba (2023-08-31, server 0.0.1) to server 0.9.0-edge.5. All integers
-are little-endian. Where a layout is named, it is the first one with that form.
+are little-endian. What is not in all layouts stands in `since` and `until`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dissect.layout import (
     Group,
     PartTable,
     Repeat,
+    Since,
     Sized,
     Style,
     Text,
@@ -40,8 +41,20 @@ from dissect.layout import (
 )
 from dissect.layout.generate import reader
 from dissect.layout.walk import Walker
+from dissect.protocols.iggy.features import LAYOUTS, RANK
 
 Body = tuple[Entry, ...]
+
+
+def since(first: str, *fields: Entry, until: str | None = None) -> Since:
+    """What is there from a layout on, up to another."""
+    return Since(RANK[first], len(LAYOUTS) if until is None else RANK[until], *fields)
+
+
+def until(first: str, *fields: Entry) -> Since:
+    """What is not there any more from a layout on."""
+    return Since(0, RANK[first], *fields)
+
 
 NUMERIC, STRING = 1, 2
 
@@ -157,13 +170,15 @@ TOPIC_ID = Field("topic_id", IDENTIFIER)
 GROUP_ID = Field("group_id", IDENTIFIER)
 USER_ID = Field("user_id", IDENTIFIER)
 
-CONSUMER_L0 = Field("consumer", Group(Field("kind", u8, labels=CONSUMER_KINDS), Field("id", u32le)))
-CONSUMER = Field("consumer", Group(Field("kind", u8, labels=CONSUMER_KINDS), Field("id", IDENTIFIER)))
+CONSUMER = Field(
+    "consumer",
+    Group(Field("kind", u8, labels=CONSUMER_KINDS), until("L3", Field("id", u32le)), since("L3", Field("id", IDENTIFIER))),
+)
 
 PARTITION_ID = Field("partition_id", u32le, "0 means none given up to L7; partitions count from 1 until then, from 0 later")
-PARTITION_L8: Body = (
-    Field("partition_given", boolean, "whether the partition id counts"),
-    Field("partition_id", u32le),
+PARTITION: Body = (
+    until("L8", PARTITION_ID),
+    since("L8", Field("partition_given", boolean, "whether the partition id counts"), Field("partition_id", u32le)),
 )
 
 PARTITIONING = Field(
@@ -200,23 +215,27 @@ def typed() -> Mapping[int, Type]:
     return made
 
 
-HEADER_L0: Body = (
-    Field("key", S32),
-    Field("kind", u8, labels=HEADER_KINDS),
-    Field("value", Choice("kind", typed(), Blob(u32le))),
-)
-HEADER_L9: Body = (
-    Field("key_kind", u8, labels=HEADER_KINDS),
-    Field("key", Choice("key_kind", typed(), Blob(u32le))),
-    Field("value_kind", u8, labels=HEADER_KINDS),
-    Field("value", Choice("value_kind", typed(), Blob(u32le))),
+HEADER: Body = (
+    until(
+        "L9",
+        Field("key", S32),
+        Field("kind", u8, labels=HEADER_KINDS),
+        Field("value", Choice("kind", typed(), Blob(u32le))),
+    ),
+    since(
+        "L9",
+        Field("key_kind", u8, labels=HEADER_KINDS),
+        Field("key", Choice("key_kind", typed(), Blob(u32le))),
+        Field("value_kind", u8, labels=HEADER_KINDS),
+        Field("value", Choice("value_kind", typed(), Blob(u32le))),
+    ),
 )
 
 # Messages
 
 SENT_L0: Body = (
     Field("id", u128le, "0 asks the server to choose"),
-    Field("headers", Sized(u32le, Repeat(HEADER_L0))),
+    Field("headers", Sized(u32le, Repeat(HEADER))),
     Field("payload", Blob(u32le)),
 )
 POLLED_L0: Body = (
@@ -225,29 +244,24 @@ POLLED_L0: Body = (
     Field("timestamp", u64le, "microseconds"),
     Field("id", u128le),
     Field("checksum", u32le, "CRC-32 of the payload"),
-    Field("headers", Sized(u32le, Repeat(HEADER_L0))),
+    Field("headers", Sized(u32le, Repeat(HEADER))),
     Field("payload", Blob(u32le)),
 )
 
 
-def message(header: Body, *reserved: Entry) -> Body:
-    """A message from L7 on, sent and polled alike: the payload comes before the headers although its length comes second."""
-    return (
-        Field("checksum", u64le, "of the bytes from the id on: CRC-32 in L7, XXH3-64 from L8; 0 from producers"),
-        Field("id", u128le),
-        Field("offset", u64le),
-        Field("timestamp", u64le, "microseconds"),
-        Field("origin_timestamp", u64le, "microseconds, of the producer"),
-        Field("headers_length", u32le),
-        Field("payload_length", u32le),
-        *reserved,
-        Field("payload", Blob("payload_length")),
-        Field("headers", Sized("headers_length", Repeat(header))),
-    )
-
-
-MESSAGE_L7 = message(HEADER_L0)
-MESSAGE_L9 = message(HEADER_L9, Field("reserved", u64le, "0"))
+MESSAGE: Body = (
+    Field("checksum", u64le, "of the bytes from the id on: CRC-32 in L7, XXH3-64 from L8; 0 from producers"),
+    Field("id", u128le),
+    Field("offset", u64le),
+    Field("timestamp", u64le, "microseconds"),
+    Field("origin_timestamp", u64le, "microseconds, of the producer"),
+    Field("headers_length", u32le),
+    Field("payload_length", u32le),
+    since("L9", Field("reserved", u64le, "0")),
+    Field("payload", Blob("payload_length")),
+    Field("headers", Sized("headers_length", Repeat(HEADER))),
+)
+"""A message from L7 on, sent and polled alike: the payload comes before the headers although its length comes second."""
 
 BATCH_V4: Body = (
     Field("partition_id", u64le),
@@ -270,19 +284,13 @@ BATCH_V4: Body = (
                 Field("payload_length", u32le),
                 Field("reserved", u64le, "0"),
                 Field("payload", Blob("payload_length")),
-                Field("headers", Sized("headers_length", Repeat(HEADER_L9))),
+                Field("headers", Sized("headers_length", Repeat(HEADER))),
             ),
             "message_count",
         ),
     ),
 )
 
-SEND_HEAD: Body = (
-    Field("metadata_length", u32le, "bytes from the stream id to the count"),
-    STREAM_ID,
-    TOPIC_ID,
-    PARTITIONING,
-)
 INDEXES = Field(
     "indexes",
     Array(
@@ -290,145 +298,137 @@ INDEXES = Field(
         u32le,
     ),
 )
-
-
-def send(item: Body) -> Body:
-    return (*SEND_HEAD, INDEXES, Field("messages", Repeat(item)))
-
-
-SEND_L0: Body = (STREAM_ID, TOPIC_ID, PARTITIONING, Field("messages", Repeat(SENT_L0)))
-SEND_L7 = send(MESSAGE_L7)
-SEND_L9 = send(MESSAGE_L9)
-SEND_V4: Body = (*SEND_HEAD, Field("count", u32le), Field("batches", Repeat(BATCH_V4)))
-
-POLLED_HEAD: Body = (Field("partition_id", u32le), Field("current_offset", u64le), Field("count", u32le, "messages"))
-
-
-def polled(item: Body) -> Body:
-    return (*POLLED_HEAD, Field("messages", Array(item, "count")))
-
-
-POLLED_V4: Body = (
-    *POLLED_HEAD,
-    # nothing polled is read as in the layouts before
-    Choice("count", {0: (Field("messages", Repeat(MESSAGE_L9)),)}, (Field("batches", Repeat(BATCH_V4)),)),
+SEND: Body = (
+    since("L7", Field("metadata_length", u32le, "bytes from the stream id to the count")),
+    STREAM_ID,
+    TOPIC_ID,
+    PARTITIONING,
+    until("L7", Field("messages", Repeat(SENT_L0))),
+    since("L7", INDEXES, Field("messages", Repeat(MESSAGE)), until="V4"),
+    since("V4", Field("count", u32le), Field("batches", Repeat(BATCH_V4))),
 )
-
-
-def poll(consumer: Field, partition: Body) -> Body:
-    return (
-        consumer,
-        STREAM_ID,
-        TOPIC_ID,
-        *partition,
-        Field("strategy", u8, labels=POLLING_KINDS),
-        Field("strategy_value", u64le, "an offset, or microseconds"),
-        Field("count", u32le),
-        Field("auto_commit", boolean),
-    )
+POLLED: Body = (
+    Field("partition_id", u32le),
+    Field("current_offset", u64le),
+    Field("count", u32le, "messages"),
+    until("L7", Field("messages", Array(POLLED_L0, "count"))),
+    since("L7", Field("messages", Array(MESSAGE, "count")), until="V4"),
+    # nothing polled is read as in the layouts before
+    since("V4", Choice("count", {0: (Field("messages", Repeat(MESSAGE)),)}, (Field("batches", Repeat(BATCH_V4)),))),
+)
+POLL: Body = (
+    CONSUMER,
+    STREAM_ID,
+    TOPIC_ID,
+    *PARTITION,
+    Field("strategy", u8, labels=POLLING_KINDS),
+    Field("strategy_value", u64le, "an offset, or microseconds"),
+    Field("count", u32le),
+    Field("auto_commit", boolean),
+)
 
 
 # Streams and topics
 
 
-def stream(*options: Entry) -> Body:
-    return (
-        Field("id", u32le),
-        Field("created_at", u64le, "microseconds; seconds in 0.2.x"),
-        Field("topics_count", u32le),
-        Field("size_bytes", u64le),
-        Field("messages_count", u64le),
-        Field("name", S8),
-        *options,
-    )
+OPTIONS = Field("options", Repeat(HEADER))
+"""Options at the end of a request, without a length."""
 
+SIZED_OPTIONS = Field("options", Sized(u32le, Repeat(HEADER)))
 
-EXPIRY_U32 = Field("message_expiry", u32le, "seconds, 0 is never")
-EXPIRY_U64 = Field("message_expiry", u64le, "microseconds, 0 is the server's default, 2^64 - 1 never")
-COMPRESSION = Field("compression_algorithm", u8, labels=COMPRESSIONS)
-MAX_SIZE = Field("max_topic_size", u64le, "0 is the server's default, 2^64 - 1 unlimited")
-REPLICATION = Field("replication_factor", u8)
-
-SETTINGS: Mapping[str, Body] = {
-    "L0": (EXPIRY_U32,),
-    "L4": (EXPIRY_U32, MAX_SIZE, REPLICATION),
-    "L5": (COMPRESSION, EXPIRY_U32, MAX_SIZE, REPLICATION),
-    "L6": (COMPRESSION, EXPIRY_U64, MAX_SIZE, REPLICATION),
-}
-"""Of a topic in requests; in replies the compression comes behind the expiry."""
-
-REPLY_SETTINGS: Mapping[str, Body] = {
-    "L0": (EXPIRY_U32,),
-    "L4": (EXPIRY_U32, MAX_SIZE, REPLICATION),
-    "L5": (EXPIRY_U32, COMPRESSION, MAX_SIZE, REPLICATION),
-    "L6": (EXPIRY_U64, COMPRESSION, MAX_SIZE, REPLICATION),
-    "V3": (EXPIRY_U64, COMPRESSION, MAX_SIZE),
-}
-
-
-def topic(layout: str, *options: Entry) -> Body:
-    return (
-        Field("id", u32le),
-        Field("created_at", u64le, "microseconds"),
-        Field("partitions_count", u32le),
-        *REPLY_SETTINGS[layout],
-        Field("size_bytes", u64le),
-        Field("messages_count", u64le),
-        Field("name", S8),
-        *options,
-    )
-
-
-PARTITION: Body = (
+STREAM: Body = (
     Field("id", u32le),
-    Field("created_at", u64le, "microseconds"),
-    Field("segments_count", u32le),
-    Field("current_offset", u64le),
+    Field("created_at", u64le, "microseconds; seconds in 0.2.x"),
+    Field("topics_count", u32le),
     Field("size_bytes", u64le),
     Field("messages_count", u64le),
+    Field("name", S8),
+    since("V3", SIZED_OPTIONS),
 )
-PARTITIONS = Field("partitions", Array(PARTITION, "partitions_count"))
+
+EXPIRY: Body = (
+    until("L6", Field("message_expiry", u32le, "seconds, 0 is never")),
+    since("L6", Field("message_expiry", u64le, "microseconds, 0 is the server's default, 2^64 - 1 never")),
+)
+COMPRESSION = since("L5", Field("compression_algorithm", u8, labels=COMPRESSIONS))
+MAX_SIZE = since("L4", Field("max_topic_size", u64le, "0 is the server's default, 2^64 - 1 unlimited"))
+REPLICATION = since("L4", Field("replication_factor", u8), until="V3")
+SETTINGS = until("V3", COMPRESSION, *EXPIRY, MAX_SIZE, REPLICATION)
+"""Of a topic in requests; in replies the compression comes behind the expiry."""
+
+TOPIC: Body = (
+    Field("id", u32le),
+    Field("created_at", u64le, "microseconds"),
+    Field("partitions_count", u32le),
+    *EXPIRY,
+    COMPRESSION,
+    MAX_SIZE,
+    REPLICATION,
+    Field("size_bytes", u64le),
+    Field("messages_count", u64le),
+    Field("name", S8),
+    since("V3", SIZED_OPTIONS, Field("derived_options", Sized(u32le, Repeat(HEADER)))),
+)
+
+PARTITIONS = Field(
+    "partitions",
+    Array(
+        (
+            Field("id", u32le),
+            Field("created_at", u64le, "microseconds"),
+            Field("segments_count", u32le),
+            Field("current_offset", u64le),
+            Field("size_bytes", u64le),
+            Field("messages_count", u64le),
+        ),
+        "partitions_count",
+    ),
+)
 PARTITIONS_COUNT = Field("partitions_count", u32le)
 NAME = Field("name", S8)
 
 # Consumer groups
 
 
-def group(*name: Entry) -> Body:
-    return (Field("id", u32le), Field("partitions_count", u32le), Field("members_count", u32le), *name)
-
-
+GROUP: Body = (Field("id", u32le), Field("partitions_count", u32le), Field("members_count", u32le), since("L1", NAME))
 MEMBERS = Field("members", Array((Field("id", u32le), Field("partitions", Array(u32le, u32le))), "members_count"))
 
 # Clients
 
 
-def client(user: bool) -> Body:
+def client(*user: Field) -> Body:
     return (
         Field("id", u32le),
-        *((Field("user_id", u32le, "not logged in: 0, from L8 2^32 - 1"),) if user else ()),
+        *user,
         Field("transport", u8, labels=TRANSPORTS),
         Field("address", S32),
         Field("groups_count", u32le),
     )
 
 
+CLIENT = client(Field("user_id", u32le, "not logged in: 0, from L8 2^32 - 1"))
+ANONYMOUS = client()
+"""As the first releases have it."""
+
+
 def memberships(*order: str) -> Field:
     return Field("groups", Array(tuple(Field(f"{what}_id", u32le) for what in order), "groups_count"))
+
+
+MEMBERSHIPS: Body = (until("L1", memberships("group", "topic", "stream")), since("L1", memberships("stream", "topic", "group")))
 
 
 # Users
 
 
-def user(created_at: Type, *options: Entry) -> Body:
-    return (
-        Field("id", u32le),
-        Field("created_at", created_at, "microseconds"),
-        Field("user_status", u8, labels=USER_STATUSES),
-        Field("username", S8),
-        *options,
-    )
-
+USER: Body = (
+    Field("id", u32le),
+    until("L4", Field("created_at", CREATED_AT, "microseconds")),
+    since("L4", Field("created_at", u64le, "microseconds")),
+    Field("user_status", u8, labels=USER_STATUSES),
+    Field("username", S8),
+    since("V3", SIZED_OPTIONS),
+)
 
 GLOBAL_PERMISSIONS = (
     "manage_servers",
@@ -473,7 +473,6 @@ STATS: Body = (
     Field("os_version", S32),
     Field("kernel_version", S32),
 )
-STATS_L4: Body = (*STATS_HEAD, Field("total_cpu_usage", f32le), *STATS)
 STATS_VERSION: Body = (Field("server_version", S32), Field("server_semver", u32le))
 STATS_CACHE = Field(
     "cache_metrics",
@@ -650,10 +649,3 @@ REPLY_PERMISSIONS: Body = (
     Choice("has_permissions", {1: (Field("permissions", Sized(u32le, PERMISSIONS)),), 0: (Field("padding", Fixed(3), "zero"),)}),
 )
 """In replies: four zero bytes when there are none."""
-
-OPTIONS = Field("options", Repeat(HEADER_L9))
-"""Options at the end of a request, without a length."""
-
-
-def sized_options(name: str = "options") -> Field:
-    return Field(name, Sized(u32le, Repeat(HEADER_L9)))

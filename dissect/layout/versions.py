@@ -1,0 +1,62 @@
+"""Tables of a protocol that changed: entries that are there from a version on, up to another, as rows among the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from dissect.layout.types import Array, Choice, Entry, Field, Group, Optional, Repeat, Since, Sized, Type
+
+
+def at(entries: Sequence[Entry], version: int, marks: set[int]) -> tuple[Entry, ...]:
+    """The entries that a version has; `marks` gets the versions with which that changes. What has no rows of this kind stays the same
+    object."""
+    found: list[Entry] = []
+    for entry in entries:
+        match entry:
+            case Since(first=first, until=until, fields=fields):
+                marks |= {first, until}
+                if first <= version < until:
+                    found += at(fields, version, marks)
+            case Field(type=kind):
+                chosen = _type_at(kind, version, marks)
+                found.append(entry if chosen is kind else replace(entry, type=chosen))
+            case Optional(fields=fields):
+                inner = at(fields, version, marks)
+                found.append(entry if inner == tuple(fields) else Optional(*inner))
+            case Choice():
+                choice = _type_at(entry, version, marks)
+                assert isinstance(choice, Choice)
+                found.append(choice)
+    return tuple(found)
+
+
+def _type_at(kind: Type, version: int, marks: set[int]) -> Type:
+    """The same for a type, with all that is inside of it."""
+    match kind:
+        case Group(fields=fields):
+            inner = at(fields, version, marks)
+            return kind if inner == tuple(fields) else Group(*inner)
+        case Array(item=item) | Repeat(item=item) | Sized(content=item):
+            chosen = _type_at(item, version, marks)
+            if chosen is item:
+                return kind
+            match kind:
+                case Array(count=count):
+                    return Array(chosen, count)
+                case Sized(length=length):
+                    return Sized(length, chosen)
+            return Repeat(chosen)
+        case Choice(discriminator=asked, alternatives=alternatives, otherwise=otherwise):
+            branches = {key: _branch_at(one, version, marks) for key, one in alternatives.items()}
+            last = None if otherwise is None else _branch_at(otherwise, version, marks)
+            same = last is otherwise and all(one is alternatives[key] for key, one in branches.items())
+            return kind if same else Choice(asked, branches, last)  # type: ignore[arg-type]
+    return kind
+
+
+def _branch_at(branch: Type | tuple[Entry, ...], version: int, marks: set[int]) -> Type | tuple[Entry, ...]:
+    if not isinstance(branch, tuple):
+        return _type_at(branch, version, marks)
+    inner = at(branch, version, marks)
+    return branch if inner == branch else inner
