@@ -9,10 +9,8 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from cli.live import Wanted
 from cli.options import LIMITS as LIMITS_PANEL
 from cli.options import LIVE, READ, SHOWN, decode_rules, nanoseconds, one_of, size, whole
-from cli.showing import Shown
 from dissect.options import DEFAULTS, SETTINGS, Group, Options, Setting, members
 
 PANELS: dict[Group, str] = {
@@ -48,8 +46,7 @@ def gathers(command: Callable[..., int]) -> Callable[..., int]:
         if wanted:
             found += [_parameter(name, SETTINGS[name]) for name in wanted[0].names]
             made[parameter.name] = partial(_options, wanted[0].names)
-        elif parameter.annotation in (Wanted, Shown):
-            kind = parameter.annotation
+        elif hasattr(kind := parameter.annotation, "_field_defaults"):
             hints = get_type_hints(kind, include_extras=True)
             found += [_keyword(name, hints[name], kind._field_defaults[name]) for name in kind._fields]
             made[parameter.name] = partial(_gathered, kind)
@@ -131,5 +128,5 @@ def _value(setting: Setting, given: Any) -> Any:
             return given
 
 
-def _gathered(kind: type[Wanted] | type[Shown], given: Mapping[str, Any]) -> Wanted | Shown:
+def _gathered(kind: Any, given: Mapping[str, Any]) -> Any:
     return kind(**{name: given[name] for name in kind._fields})

@@ -21,7 +21,7 @@ from dissect.errors import UsageError
 from dissect.options import SETTINGS, Options
 
 if TYPE_CHECKING:
-    from dissect.model import Message, Record
+    from dissect.model import ConversationRow, Message, Record
     from dissect.protocols.behaviour import Handshake
     from dissect.render.follow import Followed
     from dissect.render.terminal import Palette
@@ -135,9 +135,11 @@ def follow(
         run.each(one)
         told = [] if handshake is None or not met else [f"conversation {wanted}: {handshake.told()}"]
         told += [] if bytes_of is None else bytes_of.told()
-        wrong = None if met else _nothing(run, wanted)
-        code = ExitCode(_end(run, told if wrong is None else [wrong]))
-        return ExitCode.USAGE if wrong is not None and code == ExitCode.DONE and not _is_there(run, wanted) else code
+        if met:
+            return _end(run, told)
+        row = next((row for rows in run.inspector.each_rows() for row in rows if row.conversation == wanted), None)
+        code = _end(run, [_none(run, wanted) if row is None else _nothing(row)])
+        return ExitCode.USAGE if row is None and code == ExitCode.DONE else code
 
 
 def _number(text: str) -> int:
@@ -201,17 +203,16 @@ def _end(run: Run | LiveRun, told: list[str]) -> ExitCode:
     return run.end(quiet=run.stopped == READY, more=told)
 
 
-def _is_there(run: Run | LiveRun, wanted: int) -> bool:
-    return any(row.conversation == wanted for rows in run.inspector.each_rows() for row in rows)
+def _nothing(row: ConversationRow) -> str:
+    """Why nothing is shown of a conversation."""
+    if row.protocol:
+        return f"conversation {row.conversation} has no messages"
+    what = row.name or ("it carried nothing" if not any(row.bytes) else "its protocol is not known; -d decides")
+    return f"conversation {row.conversation} is not read: {what}"
 
 
-def _nothing(run: Run | LiveRun, wanted: int) -> str:
-    """Why nothing is shown."""
-    for rows in run.inspector.each_rows():
-        for row in rows:
-            if row.conversation == wanted:
-                what = row.name or ("it carried nothing" if not any(row.bytes) else "its protocol is not known; -d decides")
-                return f"conversation {wanted} has no messages" if row.protocol else f"conversation {wanted} is not read: {what}"
+def _none(run: Run | LiveRun, wanted: int) -> str:
+    """That there is no such conversation."""
     known = run.inspector.count()
     if not known:
         return f"there is no conversation {wanted}, nor any other"
