@@ -114,7 +114,7 @@ def test_bodies_are_left_alone(monkeypatch: pytest.MonkeyPatch, name: str) -> No
     def touched(*_: object) -> None:
         raise AssertionError
 
-    for place in ("dissector.read_amqp", "chunk.amqp.read", "chunk.unpack"):
+    for place in ("handlers.read_amqp", "chunk.amqp.read", "chunk.unpack"):
         monkeypatch.setattr(f"dissect.protocols.rabbitmq.{place}", touched)
     path = CAPTURES[0].with_name(f"{name}.pcap")
     records = list(Inspector([open_capture(path)], Options(bodies=False)).records())

@@ -25,7 +25,6 @@ from dissect.protocols.rabbitmq import chunk as chunks
 from dissect.protocols.rabbitmq import compression, layouts, layouts_draft
 from dissect.protocols.rabbitmq import says as words
 from dissect.protocols.rabbitmq.dissector import (
-    HIDDEN,
     NULL_REFERENCE,
     Phase,
     RabbitmqStreamDissector,
@@ -33,6 +32,7 @@ from dissect.protocols.rabbitmq.dissector import (
     StreamDissector,
 )
 from dissect.protocols.rabbitmq.guard import Place
+from dissect.protocols.rabbitmq.hiding import HIDDEN
 from dissect.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, word_of
 from dissect.protocols.rabbitmq.parts import PARTS
 from dissect.protocols.rabbitmq.probe import probe_current, probe_draft
@@ -946,11 +946,23 @@ def test_a_dropped_publisher_that_publishes_before_the_answer_to_its_declaration
     assert published != before == key_of_confirm(dissector), "the server answers in its own order"
     decode(frame(0x8001, struct.pack(">IH", 2, code)), SERVER, dissector)
     assert key_of_confirm(dissector) == published
-    assert not dissector.hasty
+    assert not dissector.publishers.hasty
     decode(frame(1, struct.pack(">IB", 3, 1), string(""), string("orders")), CLIENT, dissector)
     published = key_of_publish(dissector)
     dissector.lost(SERVER)
     assert key_of_confirm(dissector) == published
+
+
+def test_a_declaration_that_was_captured_behind_its_answer() -> None:
+    """A hole may hold the client's side back."""
+    dissector = current(syn=True)
+    dissector.phase = Phase.OPEN
+    asked_and_answered(dissector, 1, 1, 1)
+    before = key_of_publish(dissector)
+    decode(frame(0x8001, struct.pack(">IH", 2, 1)), SERVER, dissector)
+    decode(frame(1, struct.pack(">IB", 2, 1), string(""), string("orders")), CLIENT, dissector)
+    published = key_of_publish(dissector)
+    assert key_of_confirm(dissector) == published != before
 
 
 def test_a_publisher_that_is_deleted_and_declared_at_once() -> None:
@@ -978,9 +990,9 @@ def test_requests_that_are_never_answered_do_not_add_up() -> None:
     dissector = current(open_limit=8)
     for ident in range(100):
         decode(frame(1, struct.pack(">IB", ident, 1), string(""), string("orders")), CLIENT, dissector)
-    assert len(dissector.waiting) == 8
+    assert len(dissector.publishers.waiting) == 8
     dissector.lost(CLIENT)
-    assert not dissector.waiting
+    assert not dissector.publishers.waiting
 
 
 # Framing

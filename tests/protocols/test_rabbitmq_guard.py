@@ -15,8 +15,9 @@ from dissect.inspector import Inspector
 from dissect.layout import rows
 from dissect.model import Options
 from dissect.protocols.rabbitmq import layouts, layouts_draft
-from dissect.protocols.rabbitmq.dissector import HIDDEN, PROTOCOLS
+from dissect.protocols.rabbitmq.dissector import PROTOCOLS
 from dissect.protocols.rabbitmq.guard import is_mechanism, username
+from dissect.protocols.rabbitmq.hiding import HIDDEN
 from dissect.render.jsonl import encode
 from dissect.render.summary import Lines
 from dissect.render.tree import tree

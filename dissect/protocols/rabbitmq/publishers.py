@@ -1,0 +1,100 @@
+"""Publishers come and go: which of those that had one id a confirm is for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+_ANY: frozenset[int] = frozenset(range(256))
+"""All the publishers that there can be: one object, as most of many conversations never know better."""
+
+Asked = tuple[str, int]
+"""A DeclarePublisher or DeletePublisher, by name and correlation id."""
+
+
+class Publishers(msgspec.Struct):
+    """The publishers of a connection.
+
+    A server drops them with their stream, and all that they published is not answered any more. Often it is published again under the
+    same publishing ids, by a publisher that is declared under the same id: so what is counted is how often one was dropped.
+    """
+
+    limit: int
+    """So many requests may wait for an answer."""
+    whole: bool
+    """The capture has the beginning of the conversation."""
+    alive: frozenset[int] = _ANY
+    """Publishers that may exist: a server that takes one of these anew has dropped it."""
+    waiting: dict[Asked, int] = {}
+    """What has no answer yet, with the publisher."""
+    early: dict[Asked, bool] = {}
+    """Answers whose requests were not captured, or later, and whether they accept."""
+    deleting: set[int] = set()
+    """Those that are deleted."""
+    declaring: set[int] = set()
+    """Those that are declared though they exist, as far as is known: they will be taken anew if they were dropped."""
+    hasty: set[int] = set()
+    """Those of them that published before the answer was captured, as the new ones they will be."""
+    dropped: dict[int, int] = {}
+    """How often one was dropped."""
+
+    def __post_init__(self) -> None:
+        if self.whole and self.alive is _ANY:
+            self.alive = frozenset()
+
+    @property
+    def renewed(self) -> bool:
+        """Whether keys tell more than the publisher's id."""
+        return bool(self.waiting or self.dropped)
+
+    def key(self, publisher: int, asks: bool) -> int:
+        """What its messages and answers to them have in common; `asks`: it publishes."""
+        dropped = self.dropped.get(publisher, 0)
+        if asks and publisher in self.declaring:
+            self.hasty.add(publisher)
+            dropped += 1
+        return dropped << 8 | publisher
+
+    def ask(self, name: str, ident: int, publisher: int) -> None:
+        """The client declares or deletes one."""
+        self.waiting[name, ident] = publisher
+        if name == "DeletePublisher":
+            self.deleting.add(publisher)
+        elif publisher in self.alive and publisher not in self.deleting:
+            self.declaring.add(publisher)
+        if (name, ident) in self.early:
+            self.answer(name, ident, self.early.pop((name, ident)))
+        self._forget(self.waiting)
+
+    def answer(self, name: str, ident: int, accepted: bool) -> None:
+        """The server answers."""
+        publisher = self.waiting.pop((name, ident), None)
+        if publisher is None:
+            self.early[name, ident] = accepted
+            self._forget(self.early)
+        elif name == "DeletePublisher":
+            self.deleting.discard(publisher)
+            if accepted:
+                self.alive -= {publisher}
+        else:
+            if publisher in self.hasty or (accepted and publisher in self.alive):
+                self._drop(publisher)
+            self.hasty.discard(publisher)
+            self.declaring.discard(publisher)
+            if accepted:
+                self.alive |= {publisher}
+
+    def lose(self) -> None:
+        """Answers may have been missed."""
+        for publisher in self.hasty:
+            self._drop(publisher)
+        for held in (self.hasty, self.waiting, self.deleting, self.declaring):
+            held.clear()
+
+    def _drop(self, publisher: int) -> None:
+        self.dropped[publisher] = self.dropped.get(publisher, 0) + 1
+
+    def _forget(self, held: dict[Asked, Any]) -> None:
+        if len(held) > self.limit:
+            del held[next(iter(held))]
