@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from dissect.capture.files import open_capture
-from dissect.detect import Detector
+from dissect.detect import Detector, neighbour
 from dissect.inspector import Inspector
 from dissect.model import Chunk, ConversationRow, Message, Options, Verdict
 from dissect.protocols import PROTOCOLS
@@ -192,3 +192,47 @@ def test_a_conversation_of_one_byte_takes_little() -> None:
     finally:
         tracemalloc.stop()
     assert held < 3_000 * one.conversations
+
+
+RECORD = b"\x17\x03\x03"
+BEGINNINGS: list[tuple[bytes, bool, str | None]] = [
+    (b"SSH-2.0-OpenSSH_9.2p1\r\n", True, "SSH"),
+    (b"AMQP\x00\x00\x09\x01", True, "AMQP 0-9-1"),
+    (b"AMQP\x03\x01\x00\x00", True, "AMQP 1.0 (SASL)"),
+    (b"AMQP\x00\x00\x09\x02", True, None),
+    (b"POST /apis HTTP/1.1\r\n", True, "HTTP"),
+    (b"HTTP/1.1 400 Bad Request\r\n", True, "HTTP"),
+    (b"GET me a beer\r\n", True, None),
+    (b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00", True, "TLS"),
+    (b"\x16\x03\x05\x00\x05\x01\x00\x00\x01\x00", True, None),
+    (RECORD + b"\x00\x02ab" + RECORD + b"\x00\x05", False, "TLS"),
+    (RECORD + b"\x00\x02ab" + b"\x18\x03\x03\x00\x05", False, None),
+    (RECORD + b"\x48\x00" + bytes(18_432) + RECORD, False, "TLS"),
+    (RECORD + b"\x48\x01" + bytes(18_433) + RECORD, False, None),
+    (RECORD + b"\x00\x00" + RECORD, False, None),
+    (b"\x00\x00\x00\x0e\x00\x12\x00\x03\x00\x00\x00\x01\x00\x04java", True, "Kafka"),
+    (b"\x00\x00\x00\x0e\x00\x12\x00\x03\x00\x00\x00\x01\x00\x04java", False, None),
+    (b"\x00\x00\x00\x0e\x00\x13\x00\x03\x00\x00\x00\x01\x00\x04java", True, None),
+]
+
+
+@pytest.mark.parametrize(("data", "from_start", "told"), BEGINNINGS)
+def test_a_neighbour_is_told_by_its_first_bytes(data: bytes, from_start: bool, told: str | None) -> None:
+    assert neighbour(data, from_start) == told
+
+
+@pytest.mark.parametrize(("ports", "told"), [((40_000, 7_001), "one"), ((7_002, 40_000), "other"), ((40_000, 50_000), None)])
+def test_the_port_decides_between_equal_candidates(ports: tuple[int, int], told: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    def equal(name: str, port: int) -> Protocol:
+        return msgspec.structs.replace(PROTOCOLS[0], name=name, ports=(port,), probe=lambda _: Verdict(name, 0.95, ("looks like it",)))
+
+    monkeypatch.setattr("dissect.detect.PROTOCOLS", (equal("one", 7_001), equal("other", 7_002)))
+    detector = Detector(ports, True, 1 << 20)
+    detector.add([Chunk(0, 0, bytes(64), [0], [1], [1], [1], [0], [1])])
+    verdict = detector.finish()
+    assert verdict.protocol == told
+    assert verdict.evidence[-1].startswith("the port decides" if told else "not enough to tell")
+
+
+def test_a_conversation_without_bytes_says_so() -> None:
+    assert Detector((40_000, 5552), True, 1 << 20).finish().evidence == ("no bytes",)
