@@ -9,25 +9,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from cli.commands.check import check
-from cli.commands.conversations import conversations
-from cli.commands.diagnose import diagnose
-from cli.commands.follow import follow
-from cli.commands.latency import latency
-from cli.commands.pipeline import pipeline
-from cli.commands.protocols import protocols
-from cli.commands.read import read
-from cli.commands.schema import schema
-from cli.commands.scrub import scrub
 from cli.exits import ExitCode
 from cli.help import page
 from cli.live import ways_out
 from cli.output import PipeClosed, fill_in, say, write_text
+from cli.run import COMMANDS
 from dissect.errors import FilterError, InterfaceError, InternalError, Report, StreamdumpError, UsageError, bug
 
 READ = "read"
@@ -107,24 +99,23 @@ class _Group(TyperGroup):
         return [*super().shell_complete(ctx, incomplete), *reading.shell_complete(ctx, incomplete)]
 
 
-app = typer.Typer(cls=_Group, add_completion=True, rich_markup_mode=None, pretty_exceptions_enable=False)
 HELP = {"help_option_names": ["--help", "-h"]}
-app.command(READ, cls=_Command, hidden=True, context_settings=HELP)(read)
-app.command(cls=_Command, context_settings=HELP)(check)
-app.command(cls=_Command, context_settings=HELP)(conversations)
-app.command(cls=_Command, context_settings=HELP)(diagnose)
-app.command(cls=_Command, context_settings=HELP)(follow)
-app.command(cls=_Command, context_settings=HELP)(latency)
-app.command(cls=_Command, context_settings=HELP)(pipeline)
-app.command(cls=_Command, context_settings=HELP)(protocols)
-app.command(cls=_Command, context_settings=HELP)(schema)
-app.command(cls=_Command, context_settings=HELP)(scrub)
 
 
 @cache
-def _command() -> Any:
-    """The commands as typer builds them, once per process."""
+def command_of(names: tuple[str, ...]) -> Any:
+    """These commands as typer builds them, once per process: it takes its time for each."""
+    app = typer.Typer(cls=_Group, add_completion=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+    for name in names:
+        function = getattr(import_module(f"cli.commands.{name}"), name)
+        app.command(name, cls=_Command, hidden=name == READ, context_settings=HELP)(function)
     return typer.main.get_command(app)
+
+
+def _needed(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The commands that a call takes: all to tell of them, else the one that it names."""
+    telling = not {"-h", "--help", *_OF_THE_GROUP}.isdisjoint(arguments) or any(one.endswith("_COMPLETE") for one in os.environ)
+    return (READ, *(COMMANDS if telling else [one for one in arguments[:1] if one in COMMANDS]))
 
 
 @contextmanager
@@ -148,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Nothing here multiplies matrices: numpy need not start a thread for each processor.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         with few_collections():
-            return int(_command().main(args=arguments, prog_name="streamdump", standalone_mode=False) or 0)
+            return int(command_of(_needed(arguments)).main(args=arguments, prog_name="streamdump", standalone_mode=False) or 0)
     except PipeClosed:
         return ExitCode.DONE
     except KeyboardInterrupt:

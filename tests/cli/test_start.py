@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import dissect
-from cli.app import app, main
+from cli.app import command_of, main
 from cli.exits import ExitCode
 from cli.options import decode_rule, decode_rules, packet_limit, size
 from dissect.errors import UsageError
@@ -83,15 +83,23 @@ def test_an_unknown_option_comes_with_a_hint(option: str, hint: str, capsys: pyt
 
 
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
-    import typer.main
-
     main(["--help"])
     text = capsys.readouterr().out
-    group: Any = typer.main.get_command(app)
-    for parameter in group.commands["read"].params:
+    reading = command_of(("read", "check")).commands["read"]
+    for parameter in reading.params:
         if parameter.param_type_name == "option":
             assert all(f"{option} " in text or f"{option}\n" in text for option in parameter.opts), parameter.opts
             assert parameter.help
+
+
+def test_a_call_makes_no_commands_that_it_does_not_take() -> None:
+    code = (
+        "import sys; from cli.app import main; main(sys.argv[1:]); print(*[one for one in sys.modules if one.startswith('cli.commands.')])"
+    )
+    plain = str(GOLDEN / "rabbitmq-stream" / "handshake_close_405.pcap")
+    for argv, made in (([plain], "read"), (["schema"], "read schema"), (["-q", "-r", plain], "read")):
+        done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=True)
+        assert done.stdout.splitlines()[-1].split() == [f"cli.commands.{one}" for one in made.split()]
 
 
 def test_an_interruption_while_it_is_loaded_is_silent() -> None:
