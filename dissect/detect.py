@@ -47,6 +47,9 @@ LOGIN_WINDOW = 4_096
 LOGIN_REACH = 160
 """So many bytes at the most tell a login."""
 
+NO_BYTES, NOTHING_FITS = Verdict(None, 0.0, ("no bytes",)), Verdict(None, 0.0, ("nothing fits",))
+"""What is said of very many conversations, perhaps: one object for all of them."""
+
 BY_NAME: dict[str, Protocol] = {protocol.name: protocol for protocol in PROTOCOLS}
 
 _HTTP = re.compile(rb"(?:(?:GET|PUT|POST|HEAD|DELETE|OPTIONS|PATCH|CONNECT|TRACE) [!-~]+ HTTP/1\.|HTTP/1\.[01] \d{3}|PRI \* HTTP/2\.0)")
@@ -128,7 +131,7 @@ class _Seen(msgspec.Struct):
 class Detector:
     """Collects one conversation's bytes until a protocol is certain, or certainly none of ours."""
 
-    MADE_OF = ("ports", "syn", "limit")
+    __slots__ = ("_seen", "at", "cost", "items", "limit", "limited", "ports", "size", "syn")
 
     SEGMENT_COST, OWN_COST, SEEN_COST = 256, 512, 2_048
     """What a segment takes besides its bytes, which are there twice; what this does, and more once bytes were put together."""
@@ -252,11 +255,11 @@ class Detector:
         if not final:
             return None
         if not self.size:
-            return Verdict(None, 0.0, ("no bytes",))
+            return NO_BYTES
         if found:
             tried = ", ".join(f"{one[2].protocol} {one[0]:.2f}" for one in found)
             return Verdict(None, 0.0, (f"not enough to tell: {tried}",))
-        return Verdict(None, 0.0, ("nothing fits",))
+        return NOTHING_FITS
 
 
 def foreign(view: View) -> str | None:

@@ -315,7 +315,7 @@ class SegmentBatch(msgspec.Struct):
         return SegmentBatch(self.buffer, *columns)
 
 
-class Chunk(msgspec.Struct):
+class Chunk(msgspec.Struct, gc=False):
     """Bytes of one side in order, without a hole, as handed on by the reassembler.
 
     The lists run parallel, one entry a segment (or the part of one that was new): `starts` offset in `data` where it starts
@@ -337,7 +337,7 @@ class Chunk(msgspec.Struct):
     """(position in the byte stream, text): what the reassembler has to say of these bytes."""
 
 
-class Hole(msgspec.Struct):
+class Hole(msgspec.Struct, gc=False):
     """Bytes of one side that the capture lacks: `reason` "lost" (never captured) or "cut" (snap length); or that are there and tell nothing
     ("skipped": TLS that does not authenticate). `size` is None where nobody knows how many there were; positions then go on as if none.
 

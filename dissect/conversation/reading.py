@@ -251,10 +251,10 @@ class Reading:
         if self._diagnoser is not None:
             tracked.keep_begin(detector.items)
         for item in detector.items:
-            if isinstance(item, Chunk):
-                item.releases = [max(one, release) for one in item.releases]
-            else:
+            if isinstance(item, Hole):
                 item.release = max(item.release, release)
+            elif item.releases and item.releases[0] < release:
+                item.releases = [max(one, release) for one in item.releases]
         return detector.items
 
     def _decide(self, tracked: Tracked, verdict: Verdict) -> None:

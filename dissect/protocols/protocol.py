@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dissect.protocols.base import Dissector
 
 
-class Tally(msgspec.Struct):
+class Tally(msgspec.Struct, gc=False):
     """How many messages and gaps were made, how many of them are gaps, the bytes that these lack, the messages with a fault, the
     requests that ended without a response, and those that were refused."""
 
@@ -34,7 +34,7 @@ class Tally(msgspec.Struct):
         return self.records - self.gaps
 
 
-class Context(msgspec.Struct):
+class Context(msgspec.Struct, gc=False):
     """The conversation a dissector works for. `client` is the side (0 or 1) that is the client, None if unknown.
 
     `syn`: the beginning of the conversation was captured, so both byte streams start at their true first byte. `total` counts over

@@ -68,6 +68,9 @@ Piece = tuple[int, bytes | None, int, int, int, int, int]
 """Waiting bytes: (end, data or None where the snap length cut them, order, number, file, time_ns, clock when they came)."""
 
 
+FIRST = [0]
+"""Where the only segment of a chunk starts, and mostly its file: nothing changes what was handed on, so that all may share it."""
+
 REUSED = "ports reused"
 """How a conversation ends that another one takes the ports of."""
 
@@ -440,7 +443,7 @@ class ByteStream:
         releases: list[int]
         if len(run) == 1:
             data, order, release, number, file, time_ns = run[0]
-            starts, orders, numbers, files, times = [0], [order], [number], [file], [time_ns]
+            starts, orders, numbers, files, times = FIRST, [order], [number], [file] if file else FIRST, [time_ns]
             releases = orders if release == order else [release]
         else:
             parts, orders, releases, numbers, files, times = map(list, zip(*run, strict=True))
@@ -612,7 +615,7 @@ class Assembler:
         count.packets += 1
         count.bytes += wire
         self.packets += 1
-        mark = (order, number, file, time_ns)
+        mark = (order, number, file, time_ns) if self.packets > 1 else self.conversation.first
         self.conversation.latest = mark
         if self.closed is not None:
             return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 from itertools import pairwise
 from operator import itemgetter
 from socket import AF_INET, AF_INET6, inet_ntop
@@ -269,7 +270,9 @@ class Conversations:
             if assembler.closed is None:
                 self._finish(assembler, END)
                 self._touched[assembler] = None
-        return self._deliver()
+        deliveries = self._deliver()
+        self._table.clear()
+        return deliveries
 
     def evict(self, now_ns: int, idle_ns: int, closed_ns: int, most: int, order: int) -> list[Delivery]:
         """What conversations end with that are forgotten to keep memory bounded (live only): without a packet for `idle_ns`, ended
@@ -575,10 +578,16 @@ def _columns(batch: SegmentBatch, rows: NDArray[np.int64] | None) -> NDArray[np.
 
 def endpoint(key: bytes, at: int) -> tuple[str, int]:
     """One of the two endpoints of a key as text, and its port."""
-    port = int.from_bytes(key[at + 16 : at + 18], "big")
-    if key[36] == 4:
-        return f"{inet_ntop(AF_INET, key[at : at + 4])}:{port}", port
-    return f"[{inet_ntop(AF_INET6, key[at : at + 16])}]:{port}", port
+    return _endpoint(key[at : at + 18], key[36])
+
+
+@lru_cache(1_024)
+def _endpoint(end: bytes, version: int) -> tuple[str, int]:
+    """The same; a server's is one text for all of its conversations."""
+    port = int.from_bytes(end[16:], "big")
+    if version == 4:
+        return f"{inet_ntop(AF_INET, end[:4])}:{port}", port
+    return f"[{inet_ntop(AF_INET6, end[:16])}]:{port}", port
 
 
 def _around(trouble: NDArray[np.int64], flow: NDArray[np.int64], begin: NDArray[np.int64]) -> NDArray[np.bool_]:

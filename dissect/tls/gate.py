@@ -26,7 +26,7 @@ BOTH = 3
 """Both sides, a bit for each."""
 
 
-class Carried(msgspec.Struct):
+class Carried(msgspec.Struct, gc=False):
     """What is known of one conversation's TLS. `heard`: the sides whose first bytes were looked at, a bit for each. `ending`: the packet
     that ended a conversation which still waits for keys."""
 
