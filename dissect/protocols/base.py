@@ -36,6 +36,31 @@ if TYPE_CHECKING:
 class Dissector(Failing):
     """Turns the two byte streams of one conversation into records."""
 
+    # With the members that a protocol adds there would be more than the thirty that objects of a class keep without a dictionary each
+    __slots__ = (
+        "_cuts",
+        "_emitted",
+        "_empty_gaps",
+        "began",
+        "buffers",
+        "client",
+        "context",
+        "facts",
+        "failure",
+        "flows",
+        "handlers",
+        "lanes",
+        "limit_hits",
+        "options",
+        "over",
+        "pairer",
+        "ready",
+        "release",
+        "spread",
+        "tally",
+        "unsent",
+        "untold",
+    )
     reuse: ClassVar[str] = "supersede"
     """What a request with a key that is still open does: "supersede" the older, or "queue" behind it."""
     key: ClassVar[tuple[int, int]] = (0, 0)

@@ -140,12 +140,12 @@ def _look(kind: type) -> _Class:
         return _Class(_NAMED_TUPLE, kind._fields, (), frozenset(), constants)
     if issubclass(kind, dict):
         return _Class(_MAPPING, (), (), frozenset(), constants)
+    slots = tuple(sorted(one for base in kind.__mro__ for one in vars(base).get("__slots__", ())))
     if hasattr(kind, "MADE_OF"):
         derived = frozenset(one for base in kind.__mro__ for one in vars(base).get("DERIVED", ()))
-        return _Class(_MADE, (), kind.MADE_OF, derived, constants)
+        return _Class(_MADE, slots, kind.MADE_OF, derived, constants)
     if not kind.__dictoffset__ and kind.__mro__[-1] is object:
-        members = tuple(sorted(one for base in kind.__mro__ for one in vars(base).get("__slots__", ())))
-        return _Class(_SLOTS, members, (), frozenset(), constants)
+        return _Class(_SLOTS, slots, (), frozenset(), constants)
     raise TypeError(f"{kind.__module__}.{name} does not say what it is made of")
 
 
@@ -219,7 +219,7 @@ class _Writer:
             values = [part for pair in one.items() for part in pair]
         else:
             if sort == _MADE:
-                members = tuple([name for name in vars(one) if name not in derived])
+                members = tuple([name for name in (*members, *vars(one)) if name not in derived])
             values = [getattr(one, name) for name in members]
         index = self._class_index.get((kind, members))
         if index is None:
@@ -346,9 +346,10 @@ class _Reader:
         cls, known, members = self._classes[node[1]]
         values = dict(zip(members, self._values(node[2:]), strict=True))
         one.__init__(*[self._options if name == "options" else values[name] for name in known.made_of])
-        if vars(one).keys() - known.derived != values.keys():
+        if {*known.members, *vars(one)} - known.derived != values.keys():
             raise ForeignState(f"{cls.__qualname__} has other members now")
-        vars(one).update(values)
+        for name, value in values.items():
+            setattr(one, name, value)
 
     def _values(self, written: list[Any]) -> list[Any]:
         objects = self._objects
