@@ -54,6 +54,61 @@ class _Batch(msgspec.Struct):
     refused: bool = False
 
 
+class Doubt:
+    """Since bytes were lost: the keys of open requests that do not tell for certain any more which request is answered."""
+
+    __slots__ = ("doubtful", "looked", "stale")
+
+    def __init__(self) -> None:
+        self.doubtful: set[Hashable] = set()
+        """Of several open requests that may be one off, as an answer was lost."""
+        self.stale: set[Hashable] = set()
+        """Of open requests whose answer may have been lost together with a later request of the same id."""
+        self.looked = -1
+
+    def suspect(self, opened: dict[Hashable, Any], since: int) -> None:
+        """Bytes of both sides were lost: what has been open since before has a queue of its own from now on, so that `note` sees it."""
+        found = []
+        for key in reversed(opened):
+            entry = opened[key]
+            first = entry[0] if type(entry) is deque else entry
+            order = (first.asked if type(first) is _Batch else first)[1]
+            if order <= self.looked:
+                break
+            if order <= since:
+                found.append(key)
+        for key in found:
+            if type(opened[key]) is not deque:
+                opened[key] = deque((opened[key],))
+        self.stale.update(found)
+        self.looked = since
+
+    def note(self, one: Emitted, key: Hashable, asked: Emitted, others: deque[Any], since: int) -> None:
+        """Note where the key does not tell which request is answered, as an answer or one of them may be among lost bytes, of which the
+        last came with the packet `since`.
+
+        From then on all are one off, until none is open.
+        """
+        if not others:
+            self.doubtful.discard(key)
+            if key in self.stale:
+                self.stale.discard(key)
+                if STALE not in one[4].notes:
+                    one[4].notes = [*one[4].notes, STALE]
+        elif key not in self.doubtful:
+            following = others[0].asked if type(others[0]) is _Batch else others[0]
+            if following[1] < one[1] and since >= asked[1]:
+                self.doubtful.add(key)
+        response: Message = one[4]
+        if key in self.doubtful and UNSURE not in response.notes:
+            response.notes = [*response.notes, UNSURE]
+
+    def forget(self, key: Hashable) -> None:
+        """Nothing is open with this key."""
+        self.doubtful.discard(key)
+        self.stale.discard(key)
+
+
 def _light(one: Emitted) -> Emitted:
     message = copy(one[4])
     message.fields = {name: value for name, value in message.fields.items() if _small(value)}
@@ -110,11 +165,8 @@ class Pairer:
         self.gaps = [-1, -1]
         """By side where the last one lies, and in `lost` the last that is no bytes which were only passed over."""
         self.lost = [-1, -1]
-        self.doubtful: set[Hashable] = set()
-        """Keys of several open requests that may be one off, as an answer was lost."""
-        self.stale: set[Hashable] = set()
-        """Keys of open requests whose answer may have been lost together with a later request of the same id."""
-        self._looked = -1
+        self.doubt: Doubt | None = None
+        """Where bytes were lost."""
         self.limit_hits = 0
         self.tallies = tallies
         self.large: list[tuple[Pairer, Emitted]] = [] if large is None else large
@@ -185,11 +237,12 @@ class Pairer:
             entry = opened.get(one[6])
             if type(entry) is deque:
                 asked = entry.popleft()
-                try:
-                    self._doubt(one, one[6], asked, entry)
-                except Exception:
-                    self._halfway.append(asked)
-                    raise
+                if self.doubt is not None:
+                    try:
+                        self.doubt.note(one, one[6], asked, entry, max(self.gaps))
+                    except Exception:
+                        self._halfway.append(asked)
+                        raise
                 if not entry:
                     del opened[one[6]]
             elif entry is None:
@@ -222,8 +275,10 @@ class Pairer:
             self.gaps[one[2]] = one[1]
             if one[4].reason != "skipped":
                 self.lost[one[2]] = one[1]
-            if self.reuse == "queue" and min(self.gaps) > self._looked:
-                self._suspect()
+            if self.doubt is None:
+                self.doubt = Doubt()
+            if self.reuse == "queue" and min(self.gaps) > self.doubt.looked:
+                self.doubt.suspect(opened, min(self.gaps))
         elif role == ASK_MANY:
             self._ask_many(one, append)
         elif role == ANSWER_MANY:
@@ -356,47 +411,8 @@ class Pairer:
         self._late.clear()
         self.perhaps.clear()
         self.partly.clear()
-        self.doubtful.clear()
-        self.stale.clear()
+        self.doubt = None
         self._halfway.clear()
-
-    def _suspect(self) -> None:
-        """Bytes of both sides were lost: what has been open since before has a queue of its own from now on, so that `_doubt` sees it."""
-        since = min(self.gaps)
-        opened = self.open
-        found = []
-        for key in reversed(opened):
-            entry = opened[key]
-            first = entry[0] if type(entry) is deque else entry
-            order = (first.asked if type(first) is _Batch else first)[1]
-            if order <= self._looked:
-                break
-            if order <= since:
-                found.append(key)
-        for key in found:
-            if type(opened[key]) is not deque:
-                opened[key] = deque((opened[key],))
-        self.stale.update(found)
-        self._looked = since
-
-    def _doubt(self, one: Emitted, key: Hashable, asked: Emitted, others: deque[Any]) -> None:
-        """Note where the key does not tell which request is answered, as an answer or one of them may be among lost bytes.
-
-        From then on all are one off, until none is open.
-        """
-        if not others:
-            self.doubtful.discard(key)
-            if key in self.stale:
-                self.stale.discard(key)
-                if STALE not in one[4].notes:
-                    one[4].notes = [*one[4].notes, STALE]
-        elif key not in self.doubtful:
-            following = others[0].asked if type(others[0]) is _Batch else others[0]
-            if following[1] < one[1] and max(self.gaps) >= asked[1]:
-                self.doubtful.add(key)
-        response: Message = one[4]
-        if key in self.doubtful and UNSURE not in response.notes:
-            response.notes = [*response.notes, UNSURE]
 
     def _answered_partly(self, asked: Emitted, moment: Moment, append: Callable[[Emitted], None]) -> bool:
         """Whether a request that ends had answers in part, of which the last one then is its answer."""
@@ -528,11 +544,12 @@ class Pairer:
             entry = opened.get(key)
             if type(entry) is deque:
                 batch = entry.popleft()
-                try:
-                    self._doubt(one, key, batch.asked, entry)
-                except Exception:
-                    done.append(batch)
-                    raise
+                if self.doubt is not None:
+                    try:
+                        self.doubt.note(one, key, batch.asked, entry, max(self.gaps))
+                    except Exception:
+                        done.append(batch)
+                        raise
                 if not entry:
                     del opened[key]
             elif entry is None:
@@ -596,8 +613,8 @@ class Pairer:
     def _drop_oldest(self, moment: Moment, append: Callable[[Emitted], None]) -> None:
         key = next(iter(self.open))
         entry = self.open.pop(key)
-        self.doubtful.discard(key)
-        self.stale.discard(key)
+        if self.doubt is not None:
+            self.doubt.forget(key)
         for older in entry if type(entry) is deque else (entry,):
             self._limit(older, moment, append)
 
@@ -613,7 +630,8 @@ class Pairer:
                 entry = self.open.get(key)
                 if entry is older or (type(entry) is deque and len(entry) == 1 and entry[0] is older):
                     del self.open[key]
-                    self.stale.discard(key)
+                    if self.doubt is not None:
+                        self.doubt.stale.discard(key)
             older = older.asked
         self.limit_hits += 1
         if not self._answered_partly(older, moment, append) and not self._told(older):
