@@ -15,13 +15,14 @@ import msgspec
 
 from dissect.layout import Style
 from dissect.layout.values import UNREADABLE
+from dissect.layout.walk import Walked
 from dissect.protocols.iggy import frames
 from dissect.protocols.iggy.checks import Check, checks
 from dissect.protocols.iggy.commands import LISTED, NON_REPLICATED, OPERATIONS, REGISTER
 from dissect.protocols.iggy.features import CLASSIC, FRAMINGS, LAYOUTS, LONG, hinted
 from dissect.protocols.iggy.finding import clean, long_header
 from dissect.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32, Table
-from dissect.protocols.iggy.hiding import may_be_token, may_hold_text, may_hold_token
+from dissect.protocols.iggy.hiding import may_be_login, may_be_token, may_hold_text, may_hold_token
 from dissect.protocols.protocol import Context
 from dissect.protocols.records import Cut, Damage
 
@@ -61,6 +62,18 @@ class Given(NamedTuple):
     code: int | None
     operation: int | None = None
     notes: tuple[str, ...] = ()
+
+
+class Frame(NamedTuple):
+    """A frame with what is known of it before it is decoded."""
+
+    side: int
+    data: bytes
+    start: int
+    end: int
+    given: Given
+    layout: str
+    damage: Damage | None
 
 
 Quick = tuple[str, Callable[[bytes, int, int], dict[str, Any]], Check | None]
@@ -275,6 +288,42 @@ class Candidates:
     def is_token(self, side: int, data: bytes, start: int, end: int) -> bool:
         """Whether the body of a response may be a token, behind a list of results perhaps."""
         return any(may_be_token(data, start + at, end) for at in ((HEADER, HEADER + 4) if self.long[side] else (8,)))
+
+    def hiding(self, frame: Frame, table: Table, walked: Walked, login: bool) -> Table | None:
+        """The table that hides the whole body of a frame which is not as its own says, where that may be a secret altogether;
+        `login`: the client may not have been let in yet."""
+        side, data, start, end, _, _, damage = frame
+        long = self.long[side]
+        body = start + (HEADER if long else 8)
+        over = "trailing" in walked.fields
+        if table in frames.OTHERS or body > end or (damage is not None and table.code is not None and not over):
+            # It is hidden as a whole, or what there is of it is as it should be
+            return None
+        flawed = walked.fault is not None or over
+        # bytes that are missing there have moved the body into it
+        shifted = bool(long and (table.secret or table.code is None)) and any(
+            data[start + span.offset : start + span.offset + span.length].strip(b"\0") for span in walked.spans if span.name in frames.ZEROS
+        )
+        if side == self.client:
+            unknown = table is frames.UNKNOWN_ASK or (long and table.code is None)
+            if unknown:
+                hidden = shifted or damage is not None
+            else:
+                hidden = shifted or (flawed and not table.secret and (login or may_be_login(data, body, end)))
+            if hidden and (shifted or may_hold_text(data, body, end, True)):
+                return (
+                    frames.long_unknown_ask(frames.request_header(frame.layout, data, start, end), True, True)
+                    if long
+                    else frames.HIDDEN_ASK
+                )
+            return None
+        if table.code is None:
+            hidden = table.name == "unknown" and (shifted or (damage is not None and may_hold_text(data, body, end, True)))
+        else:
+            hidden = shifted or ((flawed or table.name == "get_snapshot") and self.is_token(side, data, start, end))
+        if hidden:
+            return frames.long_unknown_answer(frame.layout, True, shifted) if long else frames.TOKEN_ANSWER
+        return None
 
     def quick_of(self, key: int, asks: bool) -> Quick | None:
         known = self.asks if asks else self.answers

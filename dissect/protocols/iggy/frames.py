@@ -431,6 +431,13 @@ OTHER = Table(None, "unknown", Layout("unknown", *_COMMON, _SECRET_BODY, kind="o
 HIDDEN_OTHER = Table(None, "unknown", Layout("unknown", *_hidden(_COMMON), _SECRET_BODY, kind="one_way", note="perhaps no frame at all"))
 
 
+OTHERS = (OTHER, HIDDEN_OTHER)
+"""Frames that are neither requests nor answers."""
+
+ZEROS = frozenset(("reserved", "reserved_end", "operation_padding"))
+"""Fields of the header that hold nothing."""
+
+
 def header_layouts(data: bytes, start: int, end: int, asks: bool) -> tuple[str, ...]:
     """The layouts of the 256-byte framing that this header can have."""
     every = ("V1", "V2", "V3", "V4")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -73,6 +74,10 @@ class Asked(NamedTuple):
     request: int = 0
 
 
+make_asked = partial(tuple.__new__, Asked)
+"""One of a tuple of its members, for less than the constructor costs."""
+
+
 class Waiting:
     """The requests of one conversation that wait for their answers, the oldest first."""
 
@@ -86,7 +91,6 @@ class Waiting:
         self.until = 0
         """What is believed has lasted with a request of a higher running number than this."""
         self.open: deque[Asked] = deque()
-        """The requests; plain tuples where the fast path put them."""
         self.number = 0
         self.orders: dict[int, int] = {}
         """By the running number of a request: the packet that completed it. Holes keep frames back, so they are not taken in order."""
@@ -144,7 +148,7 @@ class Waiting:
         if size % 8 or layouts.long[1 - self.client] or set(layouts.candidates) & set(TEXT_LAYOUTS) or size > 8 * len(self.open):
             return False
         count = size // 8
-        missed = [Asked._make(self.open[index]) for index in range(count)]
+        missed = list(islice(self.open, count))
         if not all(asked.code is not None and frames.always_empty(asked.code, layout) for asked in missed for layout in layouts.candidates):
             return False
         for _ in range(count):
@@ -182,7 +186,7 @@ class Waiting:
         long = self.layouts.long[client]
         self.forget()
         last, unsure = self.number, self.unsure
-        oldest = opened[0][0] if opened else last + 1
+        oldest = opened[0].number if opened else last + 1
         for index in range(at, len(cuts)):
             cut = cuts[index]
             data = cut.data
@@ -262,7 +266,7 @@ class Waiting:
         while len(opened) > self.layouts.options.open_limit:
             opened.popleft()
         if len(orders) > 2 * len(opened) + ORDERS_KEPT:
-            oldest = opened[0][0] if opened else self.number + 1
+            oldest = opened[0].number if opened else self.number + 1
             for number in [number for number in orders if number < oldest]:
                 del orders[number]
 
@@ -300,7 +304,7 @@ class Waiting:
         """How many of the open requests were sent before this packet."""
         count = 0
         for asked in self.open:
-            if self.orders[asked[0]] >= order:
+            if self.orders[asked.number] >= order:
                 break
             count += 1
         return count
@@ -314,15 +318,15 @@ class Waiting:
         count = self._asked_before(order)
         if self.pipelined or not count:
             return None
-        orders = [self.orders[self.open[index][0]] for index in range(count)]
-        if not self._is_behind(Asked._make(self.open[count - 1])) or orders[-1] < answered:
+        orders = [self.orders[self.open[index].number] for index in range(count)]
+        if not self._is_behind(self.open[count - 1]) or orders[-1] < answered:
             # behind a response comes the next request first: if it is not here it was lost
             return None
         if count > 1 and (orders[-2] >= max(self.lost_answers, answered) or count - 1 > self.lost_room or len(set(orders)) < count):
             # more than one waits, and not because an answer was lost
             self.pipelined = True
             return None
-        asked = Asked._make(self.open[count - 1])
+        asked = self.open[count - 1]
         return asked if self.layouts.long[1 - self.client] or self._can_answer(asked, data, start, end, damage, {}) else None
 
     def _is_behind(self, asked: Asked) -> bool:
@@ -331,7 +335,7 @@ class Waiting:
 
     def _take(self, asked: Asked) -> None:
         """Remove a request, and those before it, which are not answered any more."""
-        while self.open.popleft()[0] != asked.number:
+        while self.open.popleft().number != asked.number:
             pass
 
     def answer(self, data: bytes, start: int, end: int, order: int, damage: Damage | None) -> Given:
@@ -352,8 +356,8 @@ class Waiting:
             self._go(ALONE if self.whole else FIRST)
             self.until = latest.number + FIRM
             return Given(latest.number, latest.code, latest.operation, self._supposed(latest, end - start))
-        asked = Asked._make(opened[0])
-        if len(opened) > 1 and self.orders[opened[1][0]] < order:
+        asked = opened[0]
+        if len(opened) > 1 and self.orders[opened[1].number] < order:
             self.pipelined = True
         if self.trust != SURE:
             if self.pipelined or not self._can_answer(asked, data, start, end, damage, {}):
@@ -374,11 +378,11 @@ class Waiting:
         """The request that a response may answer, after some may have been missed: the first whose answer it can be."""
         count = min(TRIED, self._asked_before(order))
         known: dict[Table, bool] = {}
-        fitting = [index for index in range(count) if self._can_answer(Asked._make(self.open[index]), data, start, end, damage, known)]
+        fitting = [index for index in range(count) if self._can_answer(self.open[index], data, start, end, damage, known)]
         if not fitting:
             self.lost_room += 1
             return Given(None, None, None, (UNSURE,))
-        asked = Asked._make(self.open[fitting[0]])
+        asked = self.open[fitting[0]]
         sure = len(fitting) == 1 and end - start >= BODY and self._is_behind(asked)
         self._take(asked)
         if sure:
@@ -424,19 +428,19 @@ class Waiting:
                 self._go(ALONE)
                 self.until = latest.number + FIRM
                 return Given(latest.number, latest.code, latest.operation)
-        elif len(opened) > 1 and self.orders[opened[1][0]] < order:
+        elif len(opened) > 1 and self.orders[opened[1].number] < order:
             self.pipelined = True
             self._go(MISFIT)
-        if opened[0][0] > self.until:
+        if opened[0].number > self.until:
             self._go(LASTED)
         before = min(TRIED, self._asked_before(order)) if self.unsure else TRIED
-        echoing = [asked for asked in map(Asked._make, islice(opened, before)) if _echoes(asked, client, request, operation)]
-        if echoing and (self.unsure or echoing[0].number == opened[0][0] or len(echoing) == 1):
+        echoing = [asked for asked in islice(opened, before) if _echoes(asked, client, request, operation)]
+        if echoing and (self.unsure or echoing[0].number == opened[0].number or len(echoing) == 1):
             if self.unsure and len(echoing) == 1 and any(client[4:]) and self._is_behind(echoing[0]):
                 self._go(SINGLE)
             self._take(echoing[0])
             return Given(echoing[0].number, echoing[0].code, echoing[0].operation, (UNSURE,) if self.unsure else ())
-        asked = Asked._make(opened[0])
+        asked = opened[0]
         if self.unsure:
             return Given(None, None if operation is None else OPERATIONS.get(operation), operation, (UNSURE,))
         if kind == EVICTION:
@@ -449,7 +453,7 @@ class Waiting:
         """The request that has waited longest is answered."""
         if not self.open:
             return Given(None, None, None, notes)
-        asked = Asked._make(self.open.popleft())
+        asked = self.open.popleft()
         return Given(asked.number, asked.code, asked.operation, (*notes, UNSURE) if self.unsure else notes)
 
 
