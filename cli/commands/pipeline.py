@@ -156,18 +156,9 @@ def pipeline(
     one_of("--format", form, FORMATS)
     one_of("--payload", payload, PAYLOADS)
     heap = size("--memory", memory) >> 20
-    if follow is not None and (sources or resume or sql is not None):
-        raise UsageError("--follow takes its captures from one folder; it goes with no other capture, --resume or --sql")
-    if follow is None and finish:
-        raise UsageError("--finish ends what --follow FOLDER began; name the folder")
-    if not sources and not sql and follow is None:
-        raise UsageError("no capture given; streamdump pipeline CAPTURE... --out FOLDER writes its tables")
+    _refuse(sources, follow, form, append=append, resume=resume, finish=finish, sql=sql)
     if out is None:
         raise UsageError("--out FOLDER is missing: where the tables go, or with --sql alone where they are")
-    if append and form != "delta":
-        raise UsageError("--append adds to Delta tables; it goes with --format delta")
-    if append and (follow is not None or not sources):
-        raise UsageError("--append adds captures that are given; --follow always adds")
     from dissect.spark import places
 
     every_ns, settle_ns = nanoseconds("--every", every), nanoseconds("--settle", settle)
@@ -187,6 +178,20 @@ def pipeline(
         settings.sources = [follow]
         return calls.follow(settings, every_ns / 1e9, settle_ns, finish)
     return calls.run(settings, resume) if sources else calls.ask()
+
+
+def _refuse(sources: list[str] | None, follow: str | None, form: str, *, append: bool, resume: bool, finish: bool, sql: str | None) -> None:
+    """Raises `UsageError` for options that do not go together."""
+    if follow is not None and (sources or resume or sql is not None):
+        raise UsageError("--follow takes its captures from one folder; it goes with no other capture, --resume or --sql")
+    if follow is None and finish:
+        raise UsageError("--finish ends what --follow FOLDER began; name the folder")
+    if not sources and not sql and follow is None:
+        raise UsageError("no capture given; streamdump pipeline CAPTURE... --out FOLDER writes its tables")
+    if append and form != "delta":
+        raise UsageError("--append adds to Delta tables; it goes with --format delta")
+    if append and (follow is not None or not sources):
+        raise UsageError("--append adds captures that are given; --follow always adds")
 
 
 class _Calls:

@@ -16,52 +16,62 @@ from dissect.spark.splits import TARGET, Split, expand, grouped, plan
 NAME = "streamdump.packets"
 
 
+class _Given:
+    """Options that were checked."""
+
+    def __init__(self, options: Any) -> None:
+        self.target = _number(options, "split", TARGET, 1)
+        self.damaged = options.get("damaged", "fail")
+        self.settle_s = _number(options, "settle", 10, 0)
+        self.most = _number(options, "maxFilesPerTrigger", 0, 0)
+        # Spark gives several as a list in JSON.
+        paths = options.get("paths")
+        self.paths = msgspec.json.decode(paths, type=list[str]) if paths is not None else [one for one in (options.get("path"),) if one]
+        if self.damaged not in ("fail", "skip"):
+            raise UsageError(f"option damaged: {self.damaged} must be fail or skip")
+
+    def splits(self) -> list[Split]:
+        """The ranges of all captures."""
+        if not self.paths:
+            raise UsageError("no capture given; load(PATH) takes captures, folders and patterns")
+        found = plan(expand(self.paths), self.target)
+        bad = [trouble for trouble in found.troubles if trouble.fatal]
+        if bad and self.damaged == "fail":
+            one = CaptureError(bad[0].reason, bad[0].path, bad[0].offset)
+            more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
+            raise UsageError(f"{one}{more}; .option('damaged', 'skip') reads what can be read")
+        return found.splits
+
+    def arrivals(self) -> Arrivals:
+        """What comes into the folder."""
+        if len(self.paths) != 1:
+            raise UsageError("a stream reads the captures of one folder; load(FOLDER) takes it")
+        return Arrivals(self.paths[0], self.settle_s * 1_000_000_000, self.target, self.damaged == "skip")
+
+
 @cache
 def source() -> Any:
     """The class to register. Made in a function, since PySpark is imported only where Spark is used."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles, SupportsTriggerAvailableNow
 
-    class Given:
-        """Options that were checked."""
-
-        def __init__(self, options: Any) -> None:
-            self.target = _number(options, "split", TARGET, 1)
-            self.damaged = options.get("damaged", "fail")
-            self.settle_s = _number(options, "settle", 10, 0)
-            self.most = _number(options, "maxFilesPerTrigger", 0, 0)
-            # Spark gives several as a list in JSON.
-            paths = options.get("paths")
-            self.paths = msgspec.json.decode(paths, type=list[str]) if paths is not None else [one for one in (options.get("path"),) if one]
-            if self.damaged not in ("fail", "skip"):
-                raise UsageError(f"option damaged: {self.damaged} must be fail or skip")
+    def partitions(splits: Sequence[Split], target: int) -> Sequence[Any]:
+        return [InputPartition(msgspec.json.encode(group)) for group in grouped(splits, target)]
 
     class Reader(DataSourceReader):  # type: ignore[misc]
         def __init__(self, options: Any) -> None:
-            given = Given(options)
-            self.target, self.damaged, self.paths = given.target, given.damaged, given.paths
+            self.given = _Given(options)
 
         def partitions(self) -> Sequence[InputPartition]:
-            if not self.paths:
-                raise UsageError("no capture given; load(PATH) takes captures, folders and patterns")
-            found = plan(expand(self.paths), self.target)
-            bad = [trouble for trouble in found.troubles if trouble.fatal]
-            if bad and self.damaged == "fail":
-                one = CaptureError(bad[0].reason, bad[0].path, bad[0].offset)
-                more = f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-                raise UsageError(f"{one}{more}; .option('damaged', 'skip') reads what can be read")
-            return [InputPartition(msgspec.json.encode(group)) for group in grouped(found.splits, self.target)]
+            return partitions(self.given.splits(), self.given.target)
 
         def read(self, partition: InputPartition) -> Iterator[Any]:
             return _read(partition)
 
     class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
         def __init__(self, options: Any) -> None:
-            given = Given(options)
-            if len(given.paths) != 1:
-                raise UsageError("a stream reads the captures of one folder; load(FOLDER) takes it")
-            self.target, self.most = given.target, given.most
-            self.arrivals = Arrivals(given.paths[0], given.settle_s * 1_000_000_000, given.target, given.damaged == "skip")
+            given = _Given(options)
+            self.target, self.most, self.arrivals = given.target, given.most, given.arrivals()
             self.end = False
 
         def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - as Spark calls it
@@ -78,7 +88,7 @@ def source() -> Any:
             return self.arrivals.latest(start, limit.max_files if isinstance(limit, ReadMaxFiles) else None, self.end)
 
         def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-            return [InputPartition(msgspec.json.encode(group)) for group in grouped(self.arrivals.splits(start, end), self.target)]
+            return partitions(self.arrivals.splits(start, end), self.target)
 
         def read(self, partition: InputPartition) -> Iterator[Any]:
             return _read(partition)
