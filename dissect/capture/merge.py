@@ -26,7 +26,8 @@ class _Input:
         self.index = index
         self.batch: PacketBatch | None = None
         self.keys: NDArray[np.int64] = np.empty(0, np.int64)
-        self._latest = -(1 << 62)
+        # One that does not begin at the beginning of its file tells what came before.
+        self._latest = getattr(source, "latest_ns", -(1 << 62))
         self._batches = source.batches()
         self._errors = errors
         self.load()

@@ -1,14 +1,15 @@
-"""Dissects rows of packets that were sorted by conversation, with the very same engine as a plain run.
+"""Dissects packets of some conversations, with the very same engine as a plain run.
 
-A plain run is given all packets in merged order, a task here those of some conversations, one after the other. The engine makes every
+A plain run is given all packets in merged order. So is a task here that reads all packets of its conversations itself (`Straight`);
+what is sent to one are rows sorted by conversation (`dissect`), which are looked at one after the other. The engine makes every
 message depend on the packets of its own conversation only, so both say the same; what depends on others is seen to like this:
 
 - *order of packets*: by capture time (the latest so far of their file, as files are merged), file and number; inside a task their index in
   that order stands for the index in the whole run, since only packets of one conversation are ever compared;
 - *packets of cooked captures that come twice* and *IP fragments*: one task looks at all of those in merged order (`in_order`);
 - *bytes that wait, or of no known protocol yet, and open requests, over all conversations* (`waiting_total`, `undecided_total`,
-  `open_total`): a task has one conversation open at a time, so there is no such limit; a plain run that never reaches one, which its
-  `limit_hits` tell, says the same;
+  `open_total`): a task has one conversation open at a time, so there is no such limit, or fewer of them than a plain run; one that never
+  reaches these limits, which its `limit_hits` tell, says the same;
 - *what conversations tell of each other* (parents, an Iggy server's layout) is added when all rows are there (`relate`).
 
 Packets may also come in several lots, each later than the one before: what is known of open conversations is then carried in rows of
@@ -50,6 +51,7 @@ from dissect.spark.rows import (
     ROWS,
     SEGMENT,
     batch_of_rows,
+    some_of,
 )
 from dissect.tcp.conversations import Conversation
 from dissect.tls import stage  # noqa: F401 - whose classes are in what was carried
@@ -68,6 +70,9 @@ FILE_BITS = 40
 
 HELD_RECORDS, HELD_BYTES = 10_000, 16 << 20
 """So many records, or bytes of rows to be carried, of several conversations are handed on together."""
+
+PILED = 256
+"""Counts of so many batches are kept until they are added up."""
 
 Linked = tuple[Record, Message | None, Message | None]
 """A record with the request and the response that it names."""
@@ -218,14 +223,11 @@ def dissect(
     `paths`: the files by index, for payload that was left out. `until`: more packets will come later; this is the latest capture time of
     those given so far. Nothing ends then because the rows do, and `Results.carry` has what has to be given with the next packets.
     """
-    gc.set_threshold(200_000, 50, 50)
-    _of_store.cache_clear()
-    # Not when the first key is wanted, since a store that fails is no reason to go on without
-    key_log(options.keylog)
-    options = replace(options, exchanges=True, waiting_total=NO_TOTAL, undecided_total=NO_TOTAL, open_total=NO_TOTAL)
+    _begin(options)
+    options = replace(options, waiting_total=NO_TOTAL, undecided_total=NO_TOTAL, open_total=NO_TOTAL)
     reader = _Reader(paths or {})
     mark = (-1, -1)
-    opened = _Opened(options, until)
+    opened = _Opened(options, until, len(paths or {}) != 1)
     for batch in batches:
         carried: list[dict[str, Any]] = []
         kind = _column(batch, "kind")
@@ -239,7 +241,7 @@ def dissect(
             yield from opened.made()
             continue
         segments, flow_id, mark = _segments(batch, mark, reader)
-        _count_twice(segments, flow_id, opened.results.twice)
+        opened.twice.add(segments, flow_id)
         low = 0
         for row in carried:
             # What is carried sorts before the packets of its conversations
@@ -249,18 +251,45 @@ def dissect(
             low = high
         yield from opened.packets(segments, flow_id, low, len(segments))
         yield from opened.made()
-    yield from opened.close()
-    yield from opened.made()
+    yield from opened.end()
+
+
+def _begin(options: Options) -> None:
+    gc.set_threshold(200_000, 50, 50)
+    _of_store.cache_clear()
+    # Not when the first key is wanted, since a store that fails is no reason to go on without
+    key_log(options.keylog)
+
+
+class Straight:
+    """Dissects segments that are in the order of a plain run, and hold all packets of their conversations."""
+
+    def __init__(self, options: Options, several: bool) -> None:
+        """`several`: they are of more than one file."""
+        _begin(options)
+        self._opened = _Opened(options, None, several)
+
+    def take(self, segments: SegmentBatch) -> Iterator[Results]:
+        """What some more of them make certain."""
+        if len(segments):
+            self._opened.twice.add(segments)
+            self._opened.feed(segments)
+            yield from self._opened.made()
+
+    def close(self) -> Iterator[Results]:
+        """What is left at the end."""
+        yield from self._opened.end()
 
 
 class _Opened:
     """The conversations of the `flow_id` at hand, and what was made of them and those before."""
 
-    def __init__(self, options: Options, until: int | None) -> None:
+    def __init__(self, options: Options, until: int | None, several: bool) -> None:
         self.results = Results()
+        self.twice = _Twice(several)
         self._held = 0
         """Bytes in rows to be carried."""
-        self._options = options
+        self._options = replace(options, exchanges=True)
         self._until = until
         self._flow_id: int | None = None
         self._flow = b""
@@ -298,14 +327,19 @@ class _Opened:
             self._feed(segments, following, low, end)
             low = end
 
+    def feed(self, segments: SegmentBatch) -> None:
+        """Take packets of the conversations at hand."""
+        if self._inspector is None:
+            self._inspector = FlowInspector(self._options)
+        self._inspector.feed(segments)
+
     def _feed(self, segments: SegmentBatch, flow_id: int, low: int, high: int) -> None:
         if self._row is not None:
             self._restore()
         if self._inspector is None:
-            self._inspector = FlowInspector(self._options)
             self._flow_id, self._flow = flow_id, segments.flow[low].tobytes()
         whole = not low and high == len(segments)
-        self._inspector.feed(segments if whole else _part(segments, slice(low, high)))
+        self.feed(segments if whole else some_of(segments, slice(low, high)))
 
     def _restore(self) -> None:
         assert self._row is not None
@@ -341,6 +375,12 @@ class _Opened:
         self._inspector = self._row = None
         if len(results.records) >= HELD_RECORDS or self._held >= HELD_BYTES:
             yield from self.made()
+
+    def end(self) -> Iterator[Results]:
+        """No more rows will come."""
+        yield from self.close()
+        self.results.twice = self.twice.found()
+        yield from self.made()
 
     def _take(self, inspector: FlowInspector) -> None:
         self.results.records += inspector.take_linked()
@@ -449,27 +489,49 @@ def _segments(batch: pa.RecordBatch, mark: tuple[int, int], reader: _Reader) -> 
     return segments, _column(batch, "flow_id"), mark
 
 
-def _count_twice(segments: SegmentBatch, flow_id: NDArray[np.int64], twice: dict[tuple[int, int], tuple[int, int]]) -> None:
-    """Count the segments that are alike and come from different files."""
-    if not len(segments) or (segments.file == segments.file[0]).all():
-        return
-    rows = np.flatnonzero(segments.length > 0)
-    columns = (segments.file, segments.length, segments.seq, segments.reverse, flow_id)
-    keys: list[NDArray[np.int64]] = [column[rows].astype(np.int64) for column in columns]
-    order = np.lexsort(keys)
-    file, length, seq, reverse, flow = (key[order] for key in keys)
-    alike = (flow[1:] == flow[:-1]) & (reverse[1:] == reverse[:-1]) & (seq[1:] == seq[:-1]) & (length[1:] == length[:-1])
-    at = np.flatnonzero(alike & (file[1:] != file[:-1]))
-    pairs, counts = np.unique(np.stack([file[at], file[at + 1]]), axis=1, return_counts=True)
-    for (first, second), count in zip(pairs.T.tolist(), counts.tolist(), strict=True):
-        of = int(((file == second) & np.isin(flow, flow[file == first])).sum())
-        before = twice.get((first, second), (0, 0))
-        twice[first, second] = before[0] + count, before[1] + of
+class _Twice:
+    """Counts the segments that are alike and come from different files."""
+
+    def __init__(self, several: bool) -> None:
+        self._several = several
+        self._alike: dict[tuple[int, int], int] = {}
+        self._seen: list[NDArray[np.int64]] = []
+        """Flows, files, and how many segments with data there were."""
+
+    def add(self, segments: SegmentBatch, flow_id: NDArray[np.int64] | None = None) -> None:
+        """Take some segments: those that are alike come near each other."""
+        if not self._several:
+            return
+        flow_id = flow_ids(segments.flow) if flow_id is None else flow_id
+        rows = np.flatnonzero(segments.length > 0)
+        columns = (segments.file, segments.length, segments.seq, segments.reverse, flow_id)
+        file, length, seq, reverse, flow = (column[rows].astype(np.int64) for column in columns)
+        self._seen.append(_summed(np.stack([flow, file, np.ones_like(flow)])))
+        if len(self._seen) >= PILED:
+            self._seen = [_summed(np.concatenate(self._seen, axis=1))]
+        if not len(file) or (file == file[0]).all():
+            return
+        order = np.lexsort((file, length, seq, reverse, flow))
+        file, length, seq, reverse, flow = (key[order] for key in (file, length, seq, reverse, flow))
+        alike = (flow[1:] == flow[:-1]) & (reverse[1:] == reverse[:-1]) & (seq[1:] == seq[:-1]) & (length[1:] == length[:-1])
+        at = np.flatnonzero(alike & (file[1:] != file[:-1]))
+        for pair in zip(file[at].tolist(), file[at + 1].tolist(), strict=True):
+            self._alike[pair] = self._alike.get(pair, 0) + 1
+
+    def found(self) -> dict[tuple[int, int], tuple[int, int]]:
+        """Of two files that have flows in common how many segments of the second the first has too, of how many."""
+        flow, file, count = np.concatenate([*self._seen, np.empty((3, 0), np.int64)], axis=1)
+        return {
+            (first, second): (found, int(count[(file == second) & np.isin(flow, flow[file == first])].sum()))
+            for (first, second), found in self._alike.items()
+        }
 
 
-def _part(segments: SegmentBatch, rows: slice) -> SegmentBatch:
-    buffer, *columns = (getattr(segments, name) for name in segments.__struct_fields__)
-    return SegmentBatch(buffer, *(column[rows] for column in columns))
+def _summed(seen: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Rows of flow, file and a number: one for each flow and file."""
+    flow, file, count = seen[:, np.lexsort(seen[1::-1])]
+    begin = np.flatnonzero(np.append(True, (flow[1:] != flow[:-1]) | (file[1:] != file[:-1]))[: len(flow)])
+    return np.stack([flow[begin], file[begin], np.add.reduceat(count, begin)]) if len(begin) else seen
 
 
 class Seen(msgspec.Struct):

@@ -205,10 +205,12 @@ class Job:
         """The tasks that read the captures of a plan, and the number of parts for what they do not dissect themselves."""
         from dissect.spark.tasks import sources
 
-        made = sources(found, self._range(found.bytes), carry)
-        away = any(source.away is None or source.away for source in made)
+        settings = self.settings
+        here = settings.parts is None and settings.payload == "shuffle" and all(places.local(one.path) is not None for one in found.splits)
+        readers = self.cluster.cores if here and carry is None and not found.dependent else 0
+        made, sending = sources(found, self._range(found.bytes), carry, readers)
         payload = sum(split.payload for split in found.splits)
-        return made, self.parts(found, payload) if away else 0
+        return made, self.parts(found, payload) if sending else 0
 
     def options(self, found: Plan) -> Options:
         """What tasks dissect by. Keys of TLS are read where they are needed, from the captures too: none goes through Spark."""

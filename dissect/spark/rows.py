@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from dissect.capture.link import LinkParser
+from dissect.capture.merge import merge
 from dissect.errors import CaptureError
 from dissect.model import PacketBatch, SegmentBatch
 from dissect.spark.keys import flow_ids, of_network
@@ -55,33 +56,98 @@ ROWS = 10_000
 def read(split: Split, payload: bool = True, ordered: bool = False) -> Iterator[pa.RecordBatch]:
     """The rows of a range in the order of its packets. `payload` False: leave out what can be read again; `ordered`: only the rows
     that depend on each other across conversations."""
+    parser = LinkParser(stateless=True)
+    for batch, base, segments, merge_ns in _parsed(split, parser):
+        if not ordered or parser.sightings is not None:
+            yield from _segments(segments, np.arange(len(segments)), merge_ns, parser, base, payload)
+        if parser.fragments or parser.sightings is not None:
+            yield from _others(batch, segments, merge_ns, parser, split.network)
+
+
+Choice = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
+"""Which of some conversations, by `flow_id`."""
+
+
+def segments_and_rows(split: Split, home: Choice, payload: bool) -> Iterator[tuple[SegmentBatch, Iterator[pa.RecordBatch]]]:
+    """The segments of a range that are at home here, and the rows of the others."""
+    parser = LinkParser(stateless=True)
+    for _, base, segments, merge_ns in _parsed(split, parser):
+        here = home(flow_ids(segments.flow))
+        others = _segments(segments, np.flatnonzero(~here), merge_ns, parser, base, payload)
+        yield segments if here.all() else some_of(segments, here), others
+
+
+def merged_segments(splits: Sequence[Split], home: Choice | None) -> Iterator[SegmentBatch]:
+    """The segments of these ranges that are at home here (None: all), in the order of a plain run."""
+    files = {split.file: [one for one in splits if one.file == split.file] for split in sorted(splits, key=lambda one: one.file)}
+    numbers = np.array([*files], np.int32)
+    networks = np.array([some[0].network for some in files.values()])
+    inputs = [_Input(some) for some in files.values()]
+    parser = LinkParser(stateless=True)
+    for batch in inputs[0].batches() if len(inputs) == 1 else merge(inputs):
+        segments = parser.segments(batch, 0)
+        network = networks[segments.file]
+        for one in np.unique(network[network > 0]).tolist():
+            segments.flow = np.where((network == one)[:, None], of_network(segments.flow, one), segments.flow)
+        segments.file = numbers[segments.file]
+        if home is not None:
+            here = home(flow_ids(segments.flow))
+            segments = segments if here.all() else some_of(segments, here)
+        yield segments
+
+
+class _Input:
+    """Ranges of one file, as they are merged with those of others."""
+
+    def __init__(self, splits: Sequence[Split]) -> None:
+        self.splits = splits
+        self.latest_ns = splits[0].latest_ns
+
+    def batches(self, rows: int | None = None) -> Iterator[PacketBatch]:
+        for split in self.splits:
+            for batch, _ in _packets(split):
+                yield batch
+
+
+def _packets(split: Split) -> Iterator[tuple[PacketBatch, int | None]]:
+    """The packets of a range up to the damage that was found in it."""
     try:
-        yield from _read(split, payload, ordered)
+        yield from batches(split)
     except CaptureError as error:
         if not split.damaged:
             raise CaptureError(f"has changed since it was first looked at: {error.reason}", split.path, error.offset) from error
 
 
-def _read(split: Split, payload: bool, ordered: bool) -> Iterator[pa.RecordBatch]:
-    parser = LinkParser(stateless=True)
+Parsed = tuple[PacketBatch, int | None, SegmentBatch, NDArray[np.int64]]
+"""Packets, where in the file their buffer begins, their segments, and their `merge_ns`."""
+
+
+def _parsed(split: Split, parser: LinkParser) -> Iterator[Parsed]:
     latest = split.latest_ns
-    for batch, base in batches(split):
+    for batch, base in _packets(split):
         merge_ns = np.maximum(np.maximum.accumulate(batch.time_ns), latest)
         latest = int(merge_ns[-1])
         batch.file = np.full(len(batch), split.file, np.int32)
         segments = parser.segments(batch, 0)
         segments.flow = of_network(segments.flow, split.network)
-        if not ordered or parser.sightings is not None:
-            for start in range(0, len(segments), ROWS):
-                yield _segments(batch, segments, slice(start, start + ROWS), merge_ns, parser, base, payload)
-        if parser.fragments or parser.sightings is not None:
-            yield from _others(batch, segments, merge_ns, parser, split.network)
+        yield batch, base, segments, merge_ns
 
 
 def _segments(
-    batch: PacketBatch,
     segments: SegmentBatch,
-    rows: slice,
+    rows: NDArray[np.int64],
+    merge_ns: NDArray[np.int64],
+    parser: LinkParser,
+    base: int | None,
+    payload: bool,
+) -> Iterator[pa.RecordBatch]:
+    for start in range(0, len(rows), ROWS):
+        yield _rows(segments, rows[start : start + ROWS], merge_ns, parser, base, payload)
+
+
+def _rows(
+    segments: SegmentBatch,
+    rows: NDArray[np.int64],
     merge_ns: NDArray[np.int64],
     parser: LinkParser,
     base: int | None,
@@ -161,6 +227,12 @@ def _others(
     table = batch_of(columns, count)
     for start in range(0, count, ROWS):
         yield table.slice(start, ROWS)
+
+
+def some_of(segments: SegmentBatch, rows: slice | NDArray[Any]) -> SegmentBatch:
+    """These rows of a batch."""
+    buffer, *columns = (getattr(segments, name) for name in segments.__struct_fields__)
+    return SegmentBatch(buffer, *(column[rows] for column in columns))
 
 
 def batch_of(columns: dict[str, Any], count: int) -> pa.RecordBatch:

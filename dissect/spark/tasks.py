@@ -7,7 +7,8 @@ shuffle at all then, and small ones are one task.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 import msgspec
@@ -17,11 +18,11 @@ import pyarrow.compute
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from dissect.model import Options
+from dissect.model import Options, SegmentBatch
 from dissect.spark import places
 from dissect.spark.blocks import Order, Runs, Sorter
-from dissect.spark.flows import IN_ORDER, SORTED_BY, dissect, in_order
-from dissect.spark.rows import CARRY, CARRY_IN_ORDER, SCHEMA, SEGMENT, read
+from dissect.spark.flows import IN_ORDER, SORTED_BY, Results, Straight, dissect, in_order
+from dissect.spark.rows import CARRY, CARRY_IN_ORDER, SCHEMA, SEGMENT, Choice, merged_segments, read, segments_and_rows
 from dissect.spark.splits import Plan, Split, grouped
 from dissect.spark.tables import PointOf
 from dissect.spark.write import CarryFile, Target, Writer
@@ -58,17 +59,20 @@ class Source(msgspec.Struct):
     splits: list[Split] = msgspec.field(default_factory=list)
     carry: list[str] = msgspec.field(default_factory=list)
     """Files with conversations that were left open by what was read before."""
-    away: bytes | None = b""
-    """The `flow_id` of conversations that others read too, sorted; None: all of them."""
+    home: bytes | None = None
+    """The `flow_id` of the conversations that are dissected here, sorted; None: all of them."""
     alone: bool = False
     """It is the only one, so it also sees to what depends on other conversations."""
     done: bool = False
     """What is at home here was dissected before."""
 
 
-def sources(found: Plan, target: int, carry: Mapping[str, NDArray[np.int64]] | None = None) -> list[Source]:
-    """The tasks that read these ranges, small ones together up to `target` bytes. `carry`: files with conversations that were left open,
-    and their `flow_id`."""
+def sources(found: Plan, target: int, carry: Mapping[str, NDArray[np.int64]] | None = None, readers: int = 0) -> tuple[list[Source], bool]:
+    """The tasks that read these ranges, small ones together up to `target` bytes; and whether they send anything.
+
+    `carry`: files with conversations that were left open, and their `flow_id`; `readers`: so many tasks may read what others read too,
+    where that costs less than to send it to them.
+    """
     made = [Source(part, splits) for part, splits in enumerate(grouped(found.splits, target))]
     flows = [_flows(source) for source in made]
     if carry:
@@ -78,13 +82,25 @@ def sources(found: Plan, target: int, carry: Mapping[str, NDArray[np.int64]] | N
         made[-1].carry = list(carry)
         own = flows[-1]
         flows[-1] = None if own is None else np.unique(np.concatenate([own, *carry.values()]))
+    sending = False
     if len(made) == 1:
         made[0].alone = True
     elif made:
-        _part(made, flows, [source for source in made if any(split.fragments or split.sightings for split in source.splits)])
+        known = [own for own in flows if own is not None]
+        dependent = [source for source in made if any(split.fragments or split.sightings for split in source.splits)]
+        if len(known) < len(flows) or any(split.fragments for source in dependent for split in source.splits):
+            # Whose conversation a fragment is of is known only when all are there.
+            again: list[Source] = []
+            for source in made:
+                source.home = b""
+        else:
+            _part(made, known, dependent)
+            again = _again(made, known, readers)
+            made = again or made
+        sending = not again and any(source.home is not None for source in made)
     for source in made:
         source.splits = [msgspec.structs.replace(split, flows=b"") for split in source.splits]
-    return made
+    return made, sending
 
 
 def _flows(source: Source) -> NDArray[np.int64] | None:
@@ -95,26 +111,84 @@ def _flows(source: Source) -> NDArray[np.int64] | None:
     return np.unique(np.concatenate([np.frombuffer(one or b"", np.int64) for one in found]))
 
 
-def _part(made: list[Source], flows: list[NDArray[np.int64] | None], dependent: list[Source]) -> None:
+def _part(made: list[Source], flows: list[NDArray[np.int64]], dependent: list[Source]) -> None:
     """Say which conversations are at home nowhere."""
-    known = [one for one in flows if one is not None]
-    if len(known) < len(flows) or any(split.fragments for source in dependent for split in source.splits):
-        # Whose conversation a fragment is of is known only when all are there.
-        for source in made:
-            source.away = None
-        return
-    every, times = np.unique(np.concatenate(known), return_counts=True)
-    shared = [every[times > 1], *(own for source, own in zip(made, known, strict=True) if source in dependent)]
-    for source, own in zip(made, known, strict=True):
-        away = np.intersect1d(own, np.concatenate(shared))
-        source.away = None if len(away) == len(own) > 0 else away.tobytes()
+    every, times = np.unique(np.concatenate(flows), return_counts=True)
+    shared = np.concatenate([every[times > 1], *(own for source, own in zip(made, flows, strict=True) if source in dependent)])
+    for source, own in zip(made, flows, strict=True):
+        home = np.setdiff1d(own, shared, assume_unique=True)
+        source.home = None if len(home) == len(own) else home.tobytes()
+
+
+FILES = 16
+"""So many files are merged as they are read, all of them open; of more, packets are sorted."""
+
+SENDING = 4
+"""Sending a byte to the part of its conversation costs about as much as reading so many: sorting it, and Spark's handling of it."""
+
+
+def _again(made: list[Source], flows: list[NDArray[np.int64]], readers: int) -> list[Source]:
+    """The tasks if conversations that several of them read are at home in tasks of their own, which read all those ranges again; none
+    where sending costs less."""
+    away = [own[:0] if one.home is None else np.setdiff1d(own, _ids(one.home), True) for one, own in zip(made, flows, strict=True)]
+    sizes = [sum(split.size for split in source.splits) for source in made]
+    sent = sum(size * len(theirs) / max(len(own), 1) for size, theirs, own in zip(sizes, away, flows, strict=True))
+    every = np.unique(np.concatenate(away))
+    found: list[Source] = []
+    for at in range(min(readers, len(every))):
+        mine = every[at::readers]
+        whose = [place for place, theirs in enumerate(away) if np.isin(theirs, mine).any()]
+        found.append(Source(0, [split for place in whose for split in made[place].splits], home=mine.tobytes()))
+        sent -= sum(sizes[place] for place in whose) / SENDING
+    if not found or sent < 0 or len({split.file for source in made for split in source.splits}) > FILES:
+        return []
+    found += [source for source in made if source.home != b""]
+    for part, source in enumerate(found):
+        source.part = part
+    return found
 
 
 def at_home(work: Work, source: Source) -> Iterator[Block]:
     """Reads captures: gives the blocks of conversations that others read too, and dissects all others."""
-    own, sent, alone = Sorter(BY_CONVERSATION), sorter(max(work.count, 1)), sorter(0)
+    files = len({split.file for split in source.splits})
+    depends = any(split.fragments or split.sightings for split in source.splits)
+    sent = sorter(max(work.count, 1))
+    home = None if source.home is None else partial(_among, _ids(source.home))
+    if source.carry or work.until is not None or depends or files > FILES:
+        yield from _in_order(work, source, home, sent)
+    elif home is None or not work.count:
+        if not source.done:
+            _write(work, source.part, _dissected(work, merged_segments(source.splits, home)))
+    elif source.home and not source.done and files == 1:
+        yield from _at_once(work, source, home, sent)
+    else:
+        yield from _in_order(work, source, home, sent)
+
+
+def _dissected(work: Work, segments: Iterable[SegmentBatch]) -> Iterator[Results]:
+    straight = Straight(work.options, len(work.paths) > 1)
+    for some in segments:
+        yield from straight.take(some)
+    yield from straight.close()
+
+
+def _at_once(work: Work, source: Source, home: Choice, sent: Sorter) -> Iterator[Block]:
+    """The ranges of one file: what is at home is dissected as it is read."""
+    straight = Straight(work.options, several=False)
+    with _writing(work, source.part) as put:
+        for split in source.splits:
+            for segments, others in segments_and_rows(split, home, work.payload):
+                for rows in others:
+                    yield from sent.add(simple(rows, work.payload))
+                put(straight.take(segments))
+        put(straight.close())
+        yield from sent.close()
+
+
+def _in_order(work: Work, source: Source, home: Choice | None, sent: Sorter) -> Iterator[Block]:
+    """What is at home is dissected in the order of its conversations, with what was carried of them."""
+    own, alone = Sorter(BY_CONVERSATION), sorter(0)
     runs, ordered = Runs(BY_CONVERSATION), Runs(BY_TIME)
-    away = None if source.away is None else np.frombuffer(source.away, np.int64)
 
     def keep(rows: pa.RecordBatch) -> None:
         for _, block in own.add(rows):
@@ -125,18 +199,13 @@ def at_home(work: Work, source: Source) -> Iterator[Block]:
             for _, block in alone.add(dependent(batch)):
                 ordered.add(block)
         rows = simple(batch, work.payload)
-        if away is None:
+        if home is not None:
+            here = home(rows.column("flow_id").to_numpy())
             if work.count:
-                yield from sent.add(rows)
-        elif not len(away):
-            if not source.done:
-                keep(rows)
-        else:
-            theirs = _among(away, rows.column("flow_id").to_numpy())
-            if work.count:
-                yield from sent.add(rows.filter(pa.array(theirs)))
-            if not source.done:
-                keep(rows.filter(pa.array(~theirs)))
+                yield from sent.add(rows.filter(pa.array(~here)) if here.any() else rows)
+            rows = rows.filter(pa.array(here))
+        if not source.done:
+            keep(rows)
     yield from sent.close()
     if source.done:
         return
@@ -147,7 +216,7 @@ def at_home(work: Work, source: Source) -> Iterator[Block]:
             keep(simple(rows, work.payload, every=True))
     for _, block in own.close():
         runs.add(block)
-    _write(work, source.part, runs.merged())
+    _write(work, source.part, dissect(runs.merged(), work.options, work.paths, work.until))
 
 
 def in_time(work: Work, source: Source) -> Iterator[bytes]:
@@ -191,19 +260,30 @@ def merged(blocks: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
 
 def together(work: Work, part: int, blocks: Iterable[bytes]) -> int:
     """Dissects the conversations of a part, all packets of which are in these blocks."""
-    _write(work, part, merged(blocks))
+    _write(work, part, dissect(merged(blocks), work.options, work.paths, work.until))
     return part
 
 
-def _write(work: Work, part: int, rows: Iterator[pa.RecordBatch]) -> None:
+def _write(work: Work, part: int, results: Iterable[Results]) -> None:
+    with _writing(work, part) as put:
+        put(results)
+
+
+@contextmanager
+def _writing(work: Work, part: int) -> Iterator[Callable[[Iterable[Results]], None]]:
+    """Writes what a part is told of, whose receipt it has at the end."""
     # Of what was read and sorted before.
     pa.default_memory_pool().release_unused()
     writer = Writer(work.target, part, work.points)
     left = CarryFile(writer)
-    try:
-        for results in dissect(rows, work.options, work.paths, work.until):
+
+    def put(some: Iterable[Results]) -> None:
+        for results in some:
             writer.add(results)
             left.add(results)
+
+    try:
+        yield put
         left.close()
         writer.close()
     except BaseException:
@@ -260,11 +340,15 @@ def _part_of(count: int, batch: pa.RecordBatch) -> NDArray[np.int64]:
     return np.asarray(batch.column("flow_id").to_numpy() % max(count, 1))
 
 
+def _ids(data: bytes) -> NDArray[np.int64]:
+    return np.frombuffer(data, np.int64)
+
+
 def _among(sorted_ids: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which of these numbers are there."""
     at = np.searchsorted(sorted_ids, ids)
     at[at == len(sorted_ids)] = 0
-    return np.asarray(sorted_ids[at] == ids)
+    return np.asarray(sorted_ids[at] == ids) if len(sorted_ids) else np.zeros(len(ids), np.bool_)
 
 
 def flows_carried(paths: Sequence[str]) -> tuple[dict[str, NDArray[np.int64]], bool]:
