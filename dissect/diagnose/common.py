@@ -90,6 +90,13 @@ def _reset_in_handshake(talk: Talk, closed: Closed) -> Told | None:
     return Told(f"{closed.who(closed.by)} resets the connection {place}, before it could be used", numbers(last), key=(closed.by, place))
 
 
+def _closed_unused(talk: Talk, closed: Closed) -> Told | None:
+    if not _concerns(closed) or closed.how != "FIN" or closed.by != closed.server or not closed.syn or any(closed.bytes):
+        return None
+    passed = span_text(closed.until_ns - closed.first[3])
+    return Told(f"the server closes the connection after {passed} in which nobody said anything", (), key="silent")
+
+
 def _shaking_hands(closed: Closed) -> bool:
     """Whether TLS was begun, and not agreed on."""
     return closed.tls is not None and not closed.tls.complete and not closed.tls.sealed
@@ -481,6 +488,13 @@ COMMON: tuple[Rule, ...] = (
         CLOSED,
         _open_requests,
         "Look in the log of the side that closed for the time of the last packet that is named.",
+    ),
+    Rule(
+        "tcp.closed-unused",
+        WARNING,
+        CLOSED,
+        _closed_unused,
+        "Clients speak first here: look at what this one waits for, or whether a proxy in front of the server has none behind it.",
     ),
     Rule("tcp.reset-in-handshake", ERROR, CLOSED, _reset_in_handshake, "Look in the log of the side that resets for the reason."),
     Rule(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from dissect.protocols.rabbitmq import layouts as rabbit
+from dissect.render.clock import Clock
 from tests.capture.frames import ACK, FIN, SYN, A
 from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, rules
 
@@ -62,6 +63,7 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str]] = {
         "error",
     ),
     "TLS not agreed on": (lambda: Connection().open().ask(HELLO).tell(SERVER_HELLO).reset(0), "tls.incomplete", "error"),
+    "nobody says anything": (lambda: Connection().open().wait(5 * SECOND).fin(1), "tcp.closed-unused", "warning"),
     "bytes that nobody knows": (lambda: Connection().open().ask(b"what is this? " * 9).reset(1), "tcp.unknown-bytes", "warning"),
     "refused again and again": (lambda: begging(12), "rabbitmq-stream.again-and-again", "warning"),
     "HTTP on our port": (
@@ -309,7 +311,7 @@ def test_captured_text_is_nothing_but_text() -> None:
 
     findings = Findings()
     findings.add(found)
-    shown = page(findings, (), 80, PLAIN)
+    shown = page(findings, (), 80, PLAIN, Clock())
     assert shown.replace("\n", "").isprintable()
     assert max(map(len, shown.splitlines())) <= 80
 
@@ -321,7 +323,7 @@ def test_of_very_many_conversations_the_worst_are_listed() -> None:
     many = [Connection(turn * MS, 30000 + turn).open().fin(0) for turn in range(LISTED + 5)]
     many.append(refused(SECOND, 29000))
     _, summaries, _ = diagnosed(capture(*many))
-    lines = page(Findings(), summaries, 80, PLAIN).splitlines()
+    lines = page(Findings(), summaries, 80, PLAIN, Clock()).splitlines()
     assert len(lines) == LISTED + 1
     assert "192.0.2.1:29000" in lines[-2]
     assert lines[-1] == "  and 6 more; streamdump conversations has them all"
