@@ -291,7 +291,8 @@ class StreamDissector(Dissector):
             frame.fields, frame.spans, frame.notes, frame.fault = self._read_entries(layout, data, start, end, missing)
         else:
             # Where a user's name is put in, and where something is wrong, the places of the fields are needed
-            fields = None if missing or self.options.detail or layout.name == "SaslAuthenticate" else _plainly(layout, self.style, frame)
+            login = layout.name == "SaslAuthenticate" and layout.kind == "request"
+            fields = None if missing or login or self.options.detail else _plainly(layout, self.style, frame)
             if fields is not None:
                 frame.fields = fields
             else:

@@ -28,6 +28,9 @@ SERVER_PORTS = frozenset((5551, 5552, 5555))
 
 _PLAIN = Style()
 
+_UNSOUND: dict[str, Any] = {"": None}
+"""In the place of the fields of a frame that has a flaw."""
+
 _CUT = "cut"
 
 
@@ -162,14 +165,15 @@ def _follow(side: SideView, position: int, language: Language, client: bool, eff
             if not effort.spend(2 * STEP):
                 break
             if length <= end - at:
-                sound = [_is_sound(language, layout, data, at, stop, effort) for layout in layouts]
-                if None in sound:
+                read = [_read(language, layout, data, at, stop, effort) for layout in layouts]
+                if None in read:
                     break
-                layouts = [
-                    layout
-                    for layout, good in zip(layouts, sound, strict=True)
-                    if good and _is_readable(language, layout, data, at, stop, effort)
+                found = [
+                    (layout, fields)
+                    for layout, fields in zip(layouts, read, strict=True)
+                    if fields is not None and fields is not _UNSOUND and _is_readable(language, layout, fields, stop - at, effort)
                 ]
+                layouts = [layout for layout, _ in found]
             elif not effort.spend(2 * READ * (stop - at)):
                 break
             else:
@@ -181,7 +185,7 @@ def _follow(side: SideView, position: int, language: Language, client: bool, eff
                 return Seen(min(1.0, doubt * 3), len(names), weak, _evidence(names, first, False), False)
             layout = layouts[0]
             if length <= end - at:
-                first = first or _first(layout, data, at, stop)
+                first = first or _first(layout, found[0][1], length)
                 doubt *= 1.0 - _weight(layout, length)
                 weak += layout.name in _WEAK
             elif language.tells(layouts, data, at, end):
@@ -202,21 +206,26 @@ def _follow(side: SideView, position: int, language: Language, client: bool, eff
     return Seen(doubt, len(names), weak, _evidence(names, first, ended), False)
 
 
-def _is_sound(language: Language, layout: Layout, data: bytes, at: int, end: int, effort: Effort) -> bool | None:
-    """Whether a frame reads as `layout`, as `Language.is_sound`; text that is not UTF-8 is no flaw in a handshake."""
-    sound = language.is_sound(layout, data, at, end, effort)
-    if sound is not False or layout.name not in _HANDSHAKE:
-        return sound
+def _read(language: Language, layout: Layout, data: bytes, at: int, end: int, effort: Effort) -> dict[str, Any] | None:
+    """The fields of a frame that reads as `layout`, as `Language.is_sound` finds, none of Publish and Deliver; text that is not UTF-8 is no
+    flaw in a handshake. `_UNSOUND` if it does not; None if that takes too much effort."""
+    if layout in language.heads:
+        sound = language.is_sound(layout, data, at, end, effort)
+        return None if sound is None else {} if sound else _UNSOUND
+    if not effort.spend(language.costs[layout] * (end - at)):
+        return None
     try:
-        decoder(layout, _PLAIN)(data, at, end)
+        fields = decoder(layout, _PLAIN)(data, at, end)
     except UnicodeDecodeError:
+        if layout.name not in _HANDSHAKE:
+            return _UNSOUND
         if not effort.spend(4 * READ * (end - at)):
             return None
         fields, _, _, fault = walk(layout, data, at, end, _PLAIN, None)
-        return fault is None and "trailing" not in fields
+        return fields if fault is None and "trailing" not in fields else _UNSOUND
     except UNREADABLE:
-        pass
-    return False
+        return _UNSOUND
+    return _UNSOUND if "trailing" in fields else fields
 
 
 def _begins(layout: Layout, data: bytes, at: int, end: int) -> bool:
@@ -236,16 +245,15 @@ def _weight(layout: Layout, length: int) -> float:
     return _STRICT.get(layout.name, 0.6 if length <= 16 else 0.75)
 
 
-def _is_readable(language: Language, layout: Layout, data: bytes, start: int, end: int, effort: Effort) -> bool:
+def _is_readable(language: Language, layout: Layout, fields: dict[str, Any], size: int, effort: Effort) -> bool:
     """Names are printable in practice; bytes of other protocols that happen to fit are not.
 
     Properties of a peer that fill their frame do not happen, whatever an application calls itself.
     """
     if layout.name in ("Publish", "Deliver", "PeerProperties"):
         return True
-    effort.spend(language.costs[layout] * (end - start))
-    fields: Any = _fields(layout, data, start, end)
-    stack = [fields]
+    effort.spend(language.costs[layout] * size)
+    stack: list[Any] = [fields]
     while stack:
         value = stack.pop()
         if isinstance(value, dict):
@@ -257,27 +265,16 @@ def _is_readable(language: Language, layout: Layout, data: bytes, start: int, en
     return True
 
 
-def _first(layout: Layout, data: bytes, start: int, end: int) -> str:
+def _first(layout: Layout, fields: dict[str, Any], size: int) -> str:
     """The strongest thing to say of the first frame."""
     what = f"{layout.name} {layout.kind}" if layout.kind != "one_way" else layout.name
     if layout.name == "Deliver":
         return f"{what}, the checksum of its chunk is right"
-    if layout.name == "Publish":
-        return f"{what} of exactly {end - start} bytes"
-    fields = _fields(layout, data, start, end)
     if "peer_properties" in fields:
         return f"{what}, {_fills(len(fields['peer_properties']), 'property', 'properties')}"
     if "mechanisms" in fields:
         return f"{what}, {_fills(len(fields['mechanisms']), 'mechanism', 'mechanisms')}"
-    return f"{what} of exactly {end - start} bytes"
-
-
-def _fields(layout: Layout, data: bytes, start: int, end: int) -> dict[str, Any]:
-    """The fields of a frame that is sound, whose text may not be UTF-8."""
-    try:
-        return decoder(layout, _PLAIN)(data, start, end)
-    except UnicodeDecodeError:
-        return walk(layout, data, start, end, _PLAIN, None).fields
+    return f"{what} of exactly {size} bytes"
 
 
 def _fills(count: int, one: str, many: str) -> str:
