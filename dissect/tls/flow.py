@@ -249,9 +249,17 @@ class Flow:
         self.held = self.weighed = 0
         self.crossed = None
 
-    def emit(self, parts: list[bytes], picks: list[int], firsts: list[int], ends: list[int]) -> None:
-        """Hand on what was in records: of each the segment that completed it and, where segments came in another order than they follow
-        each other, the first; `ends`: where the records end, looked at where there are notes."""
+    def went(self, at: int, seq: int, index: int, opened: int) -> None:
+        """Sealed records up to `at`, so many, were opened."""
+        self.opened += opened
+        self.opened_bytes += at - self.at
+        self.seq = seq
+        self.index = index
+        self.consume(at)
+
+    def emit(self, said: list[tuple[bytes, int, int, int]]) -> None:
+        """Hand on what was in records: of each the content, its first segment, the one that completed it, and where it ends."""
+        parts, firsts, picks, ends = ([*column] for column in zip(*said, strict=True))
         starts = list(accumulate(map(len, parts), initial=0))
         size = starts.pop()
         lasts: list[int] = []
