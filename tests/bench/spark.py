@@ -149,11 +149,11 @@ class Watch:
         while left:
             one = left.pop(0)
             found.append(one)
-            for children in Path(f"/proc/{one}/task").glob("*/children"):
-                try:
+            try:
+                for children in Path(f"/proc/{one}/task").glob("*/children"):
                     left += [int(child) for child in children.read_text().split()]
-                except OSError:
-                    continue
+            except OSError:
+                continue
         return found
 
     def stop(self) -> Cost:
