@@ -21,9 +21,9 @@ from dissect.errors import Malformed, OverLimit
 from dissect.layout.types import Custom, Style
 from dissect.layout.values import RENDER, lossy
 from dissect.layout.walk import Walker
-from dissect.model import Span, make_span
 from dissect.protocols.rabbitmq import amqp
 from dissect.protocols.rabbitmq.compression import COMPRESSIONS, UNPACKED_LIMIT, NotUnpacked, unpack
+from dissect.protocols.rabbitmq.recorder import Recorder
 
 CHUNK_TYPES = {0: "user", 1: "tracking delta", 2: "tracking snapshot"}
 TRACKING_TYPES = {0: "sequence", 1: "offset", 2: "timestamp"}
@@ -32,9 +32,6 @@ SUB_BATCH = 0x8000_0000
 """The bit of an entry's first word that makes it a sub-batch; without it the word is the size of one message."""
 
 MAGIC = 0x50
-
-NOTES_KEPT = 64
-"""Different notes on one frame; further ones are counted."""
 
 TRIED_UNPACKED, TRIED_BARE = 1 << 16, 1 << 10
 """Bytes that are unpacked, besides a hundred for each byte, and values without bytes, where a frame is only tried as a layout."""
@@ -97,89 +94,20 @@ DRAFT = _form((*_START, *_COUNTS, *_DATA), _DRAFT_SUB_BATCH)
 DRAFT_TIMED = _form((*_START, *_COUNTS, *_TIMESTAMP, *_DATA), _DRAFT_SUB_BATCH)
 
 
-class Reader:
-    """Reads the entries of one frame.
+class Reader(Recorder):
+    """Reads the entries of one frame."""
 
-    `start` is where the frame begins in the buffer: offsets in spans and faults count from there. `buffers` collects what was
-    unpacked, by the name that spans and faults give it.
-    """
-
-    __slots__ = ("bodies", "budget", "buffer", "buffers", "counted", "form", "opened", "render", "spans", "start", "values")
+    __slots__ = ("bodies", "budget", "form", "values")
 
     def __init__(
         self, form: Form, start: int, render: Callable[[bytes], Any], spans: Spans | None, values: Values, bodies: bool = True
     ) -> None:
         """Without `bodies`, what entries hold is left alone."""
+        super().__init__(start, render, spans)
         self.bodies = bodies
         self.form = form
         self.values = values
-        self.start = start
-        self.render = render
-        self.spans = spans
-        self.counted: dict[str, int] = {}
         self.budget = UNPACKED_LIMIT
-        self.buffer = "frame"
-        self.buffers: dict[str, bytes] = {}
-        self.opened: list[tuple[int, int]] = []
-        """Of the spans that are not closed the index, and where they begin."""
-
-    def note(self, text: str) -> None:
-        counted = self.counted
-        if text not in counted and len(counted) >= NOTES_KEPT:
-            text = "further notes"
-        counted[text] = counted.get(text, 0) + 1
-
-    def notes(self) -> list[str]:
-        """What there is to say; the same of many entries is said once."""
-        return [text if count == 1 else f"{text} ({count} times)" for text, count in self.counted.items()]
-
-    def span(self, name: str, at: int, length: int, value: Any, depth: int, label: str | None = None) -> None:
-        if self.spans is not None:
-            self.spans.append(make_span(Span, (name, at - self.start, length, value, depth, True, label, False, self.buffer)))
-
-    def open(self, name: str, at: int, depth: int) -> None:
-        """A span around those that follow, until `close` says where it ends."""
-        if self.spans is not None:
-            self.opened.append((len(self.spans), at))
-            self.spans.append(make_span(Span, (name, at - self.start, 0, None, depth, False, None, False, self.buffer)))
-
-    def close(self, end: int, label: str | None = None) -> None:
-        if self.spans is not None:
-            index, at = self.opened.pop()
-            self.spans.end_at(index, end - at, label)
-
-    def undo(self, mark: tuple[Any, int]) -> None:
-        """Forget the spans since `mark`, to read the same bytes in another way."""
-        if self.spans is not None:
-            self.spans.back(mark[0])
-            del self.opened[mark[1] :]
-
-    def mark(self) -> tuple[Any, int]:
-        return (None if self.spans is None else self.spans.mark(), len(self.opened))
-
-    def abandon(self) -> int:
-        """After damage: end the spans that are open with the last byte that was read; returns where that is in the frame."""
-        spans = self.spans
-        if spans is None:
-            return 0
-        covered = {name: spans.reach(name) for name in ("frame", *self.buffers)}
-        for index, _ in self.opened:
-            if index < len(spans):
-                span = spans[index]
-                spans[index] = span._replace(length=max(0, covered[span.buffer] - span.offset))
-        self.opened.clear()
-        for name, data in self.buffers.items():
-            end = covered[name]
-            if end < len(data):
-                spans.end(end, data[end:], self.render(data[end:]), name)
-        return covered["frame"]
-
-    def fail(self, field: str, at: int, reason: str) -> Malformed:
-        return Malformed(field, at - self.start, reason, self.buffer)
-
-    def over(self, field: str, at: int, reason: str) -> OverLimit:
-        """To be raised before a value is made that `values` do not allow."""
-        return OverLimit(field, at - self.start, reason, self.buffer)
 
     def parts(self, parts: tuple[Part, ...], data: bytes, at: int, end: int, into: dict[str, Any], path: str, depth: int) -> int:
         """Fixed fields one by one: says which one the damage hit."""
@@ -509,14 +437,6 @@ class Reader:
         into[name] = value
         self.span(name, at, stop - at, value, depth)
         return stop
-
-    def tile(self, data: bytes, end: int) -> None:
-        """After damage: end what is open, and cover what was not read by a last span."""
-        if self.spans is not None:
-            covered = self.abandon()
-            left = end - self.start - covered
-            if left > 0:
-                self.spans.end(covered, data[end - left : end], self.render(data[end - left : end]))
 
 
 # What is worth to know where frames are looked for: sizes that tile a frame, and the checksum, but nothing of what is inside
