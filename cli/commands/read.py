@@ -99,9 +99,9 @@ def read(
             if lines is not None:
                 lines.columns.learn(batch)
             whole = batch
+            if run.view is not None:
+                run.view.learn(batch)
             if asked is not None:
-                if run.view is not None:
-                    run.view.learn(batch)
                 batch = asked.select(batch, failed)
             if left is not None:
                 batch, left = first(batch, left) if left else ([], 0)

@@ -90,7 +90,7 @@ class View(msgspec.Struct):
 
 @runtime_checkable
 class Teller(Typed):
-    """Says a message, and is told before of those that are not shown."""
+    """Says messages, of which it is told before, whether they are shown or not."""
 
     def learn(self, message: Message) -> None: ...
 

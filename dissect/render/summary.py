@@ -142,7 +142,7 @@ class Lines:
         self.clock.begin(record.time_ns)
 
     def learn(self, records: Sequence[Record]) -> None:
-        """Take note of records of which some are not shown."""
+        """Take note of records, whether they are shown or not, before some of them are."""
         learns = self.learns
         for record in records:
             if type(record) is Message and record.protocol in learns:

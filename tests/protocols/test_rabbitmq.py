@@ -1385,6 +1385,7 @@ def test_lines_of_publishers_name_the_stream_that_was_agreed_on_before() -> None
     for message in found:
         ahead.learn(message)
     for message in found:
+        in_order.learn(message)
         text = in_order(message)
         assert ahead(message) == text, "what was told ahead changes nothing"
         if message.name == "Publish":

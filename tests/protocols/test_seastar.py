@@ -625,7 +625,7 @@ def test_lines_of_responses_name_the_verb_of_their_request() -> None:
         message = copy(asked)
         message.number = number
         message.fields = {**message.fields, "verb": ident} if ident is not None else {"msg_id": 1}
-        teller(message)
+        teller.learn(message)
     for named in (1, 2, 3, None, 99):
         answer = copy(asked)
         answer.name, answer.kind, answer.request, answer.fields = "Response", "response", named, {"msg_id": 1, "len": 3, "payload": "x"}
@@ -641,7 +641,7 @@ def test_as_many_verbs_are_remembered_as_may_be(monkeypatch: pytest.MonkeyPatch)
     for number in range(10):
         message = copy(asked)
         message.number = number
-        teller(message)
+        teller.learn(message)
     assert list(teller.verbs) == [7, 8, 9]
 
 

@@ -64,7 +64,6 @@ class Teller:
     def __call__(self, message: Message) -> str:
         text = says(message)
         if message.name not in _OF_PUBLISHERS:
-            self.learn(message)
             return text
         publisher = message.fields.get("publisher_id", -1)
         agreed = self._agreed.get((message.conversation, publisher))

@@ -40,11 +40,7 @@ class Teller:
                     del self.verbs[next(iter(self.verbs))]
 
     def __call__(self, message: Message) -> str:
-        if message.kind == "request":
-            self.learn(message)
-        elif message.request is not None:
-            return says(message, self.verbs.get(message.request, ""))
-        return says(message)
+        return says(message, "" if message.request is None else self.verbs.get(message.request, ""))
 
 
 def says(message: Message, verb: str = "") -> str:
