@@ -65,6 +65,9 @@ EVICTION_REASONS: Mapping[int, str] = {
 
 OK: Mapping[int, str] = {0: "ok"}
 
+WALKED, WALKED_SIZE = 4, 512
+"""So many frames of so many bytes at the most are walked before a decoder is made."""
+
 _ASK_CODE = Field("code", u32le)
 _ASK: Body = (Field("length", u32le, "of the bytes behind it, so with the code", default=following), _ASK_CODE)
 _ANSWER: Body = (Field("status", u32le, labels=OK), Field("length", u32le, "of the bytes behind it", default=following))
@@ -142,9 +145,31 @@ class Table:
         """`read(data, start, end)`: fields, or one of UNREADABLE; of several forms, those that leave nothing over."""
         made = self.readers.get(style)
         if made is None:
+            made = self.readers[style] = self._first_reader(style)
+        return made
+
+    def _first_reader(self, style: Style) -> Callable[[bytes, int, int], dict[str, Any]]:
+        """A reader that walks the first few frames: to make decoders takes longer, and most of the tables that are tried to tell layouts
+        apart are soon dropped."""
+        left = WALKED
+        made: Callable[[bytes, int, int], dict[str, Any]] | None = None
+
+        def read(data: bytes, start: int, end: int) -> dict[str, Any]:
+            nonlocal left, made
+            if made is not None:
+                return made(data, start, end)
+            if left and end - start <= WALKED_SIZE:
+                left -= 1
+                _, walked = self.walk(data, start, end, style)
+                if walked.fault is not None:
+                    raise ValueError(walked.fault.reason)
+                if not walked.notes and "trailing" not in walked.fields:
+                    return walked.fields
             decoders = [decoder(layout, style) for layout in self.layouts]
             made = self.readers[style] = decoders[0] if len(decoders) == 1 else _first_whole(decoders)
-        return made
+            return made(data, start, end)
+
+        return read
 
     def walk(self, data: bytes, start: int, end: int, style: Style, missing: str | None = None) -> tuple[Layout, Walked]:
         """The walk of the form that fits best."""
