@@ -213,6 +213,7 @@ class MewbaseDissector(Dissector):
     # Decoding
 
     def decode(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> tuple[Any, ...]:
+        # Without this way for whole frames a run over real traffic takes twice as long
         if damage is None and not self.options.detail and self.small >= _INT32(data, start)[0] == end - start >= SHORTEST:
             inner = start + 21 + data[start + 10]
             table = HEADS.get(data[start + 4 : inner])
@@ -270,18 +271,7 @@ class MewbaseDissector(Dissector):
             walked = walked_as(secret_in(table))
         typed = True
         if careful and not options.show_secrets:
-            whole = walked.fault is None and walked.trailing is None
-            if table is _CONNECT:
-                shown = shown_in_connect(dict(walked_as(None).pairs), whole)
-                walked = walked_as(secret_in(table, shown), None if whole else is_strange)
-            elif (self.broken_login[side] and not (whole and _is_frame(dict(walked.pairs)))) or (
-                not whole and any(data.find(name, start, end) >= 0 for name in _TELLING)
-            ):
-                # It may be a CONNECT all the same, or the rest of one
-                shown = shown_in_connect(dict(walked.pairs), False) & {"type"}
-                typed = bool(shown)
-                walked = walked_as(lambda path, nested: path not in shown and not (nested and path == "frame"), is_strange)
-            self.broken_login[side] = not whole or (table is None and self.broken_login[side])
+            walked, typed = self._hidden(side, table, walked, walked_as, any(data.find(name, start, end) >= 0 for name in _TELLING))
         self.limit_hits += walked.stopped and type(walked.fault) is not Limited
         hide = careful and not options.show_secrets
         notes = walked.notes
@@ -290,27 +280,29 @@ class MewbaseDissector(Dissector):
         fields, texts, frames = _fields(walked, options.bytes_as, hide)
         spans = _spans(walked, hide) if options.detail else None
         name = texts[-1] if typed and texts and type(texts[-1]) is str else None
-        body = frames[-1] if frames else None
-        if walked.fault is None:
-            if name is None:
-                notes.append("type is not a string" if texts else "mandatory field type is missing")
-            if not frames:
-                notes.append("mandatory field frame is missing")
-            if len(texts) > 1 or len(frames) > 1:
-                notes.append("repeated field: servers take the last one")
         if name is None and damage is not None:
             self.lost(side)
-        if type(body) is list and walked.nested["frame"] == DOCUMENT:
-            body = {item["key"]: item["value"] for item in body}
-            notes.append("frame repeats a field: servers take the last one")
-        if body is not None and type(body) is not dict:
-            notes.append("frame is not a document")
-        if type(body) is not dict:
-            body = {}
+        body = _envelope(walked, texts, frames, name)
         table = BY_NAME.get(name or "")
         if table is None:
             return self._unknown(side, name, fields, body, notes, walked.fault, spans)
         return self._meaning(side, table, fields, body, _shape(table, body), notes, walked.fault, spans)
+
+    def _hidden(
+        self, side: int, table: FrameTable | None, walked: Walked, walked_as: Callable[..., Walked], telling: bool
+    ) -> tuple[Walked, bool]:
+        """A CONNECT, or what may be one or its rest, with its secrets hidden, and whether its type is shown; `telling`: it names some."""
+        typed = True
+        whole = walked.fault is None and walked.trailing is None
+        if table is _CONNECT:
+            shown = shown_in_connect(dict(walked_as(None).pairs), whole)
+            walked = walked_as(secret_in(table, shown), None if whole else is_strange)
+        elif (self.broken_login[side] and not (whole and _is_frame(dict(walked.pairs)))) or (not whole and telling):
+            shown = shown_in_connect(dict(walked.pairs), False) & {"type"}
+            typed = bool(shown)
+            walked = walked_as(lambda path, nested: path not in shown and not (nested and path == "frame"), is_strange)
+        self.broken_login[side] = not whole or (table is None and self.broken_login[side])
+        return walked, typed
 
     def _unknown(
         self, side: int, name: str | None, fields: dict[str, Any], body: dict[str, Any], notes: list[str], fault: Fault | None, spans: Any
@@ -362,45 +354,21 @@ class MewbaseDissector(Dissector):
                 if not _plain(rid):
                     rid = None
             self._number()
-        outcome = None
+        outcome: str | None = None
         role = NONE
         key: tuple[Any, ...] | None = None
         if kind == "response":
             failed = not body.get("ok", True)
-            outcome = "refused" if failed else "answered"
             if failed and "errCode" in body and type(fields.get("frame")) is dict:
                 fields["frame"] = labelled(body)
                 spans = _label(spans, body)
-            if name == "QUERYRESULT" or name == "QUERYRESPONSE":
-                query = body.get("queryID")
-                ident = _ident(query)
-                if _plain(query):
-                    key = (1 - side, query, 0)
-                    role = self._result(name, body, key)
-                    if role == NONE:
-                        outcome = None
-                else:
-                    outcome = None
-                if found.later and "last" in found.later and self.numbered and fault is None:
-                    notes.append("mandatory field last is missing")
-            else:
-                if name == "SUBRESPONSE" and self.subscriptions is not None and not failed:
-                    self._subscribed(body.get("subID"))
-                if rid is not None:
-                    role, key = ANSWER, (1 - side, rid)
-                else:
-                    role, key, notes = self._in_order(name, found, fault, notes)
-                    if key is None:
-                        outcome = None
+            ident, role, key, notes = self._response(side, name, body, found, rid, fault, notes)
+            if role != NONE:
+                outcome = "refused" if failed else "answered"
             self.heard = True
         elif kind == "request":
             if name == "QUERY":
-                query = body.get("queryID")
-                ident = _ident(query)
-                if _plain(query):
-                    role, key = ASK, (side, query, 0)
-                if rid is None and "rID" not in body and self.numbered and fault is None:
-                    notes = [*notes, "mandatory field rID is missing"]
+                ident, role, key, notes = self._query(side, body, rid, fault, notes)
             elif rid is not None:
                 role, key = ASK, (side, rid)
             elif "rID" not in body:
@@ -410,24 +378,55 @@ class MewbaseDissector(Dissector):
                 role, key, notes = self._ask(name, side, table, found, fault, notes)
             if self.subscriptions is not None and "subID" in body:
                 notes = self._unsubscribed(body["subID"], notes)
-        elif name == "RECEV":
-            ident = _ident(body.get("subID"))
-        elif name == "ACKEV":
-            subscription = body.get("subID", body.get("SubID"))
-            ident = _ident(subscription)
-            if self.subscriptions is not None:
-                notes = self._unsubscribed(subscription, notes)
-        elif name == "QUERYACK":
-            ident = _ident(body.get("queryID"))
-        elif body:
-            # PING with a sequence number, of March 2017
-            ident = _ident(body.get("sequence"))
-            if type(ident) is int:
-                if body.get("type") == 8:
-                    kind, role, key = "request", ASK, (side, ident + 1, 0, 0)
-                elif body.get("type") == 0:
-                    kind, role, key, outcome = "response", ANSWER, (1 - side, ident, 0, 0), "answered"
+        else:
+            return self._one_way(side, name, fields, body, notes, fault, spans)
         return (name, kind, ident, fields, outcome, notes, fault, role, key, spans)
+
+    def _response(
+        self, side: int, name: str, body: dict[str, Any], found: Shape, rid: Any, fault: Fault | None, notes: Any
+    ) -> tuple[int | str | None, int, tuple[Any, ...] | None, Any]:
+        """Id, role, key and notes of what answers a request."""
+        if name == "QUERYRESULT" or name == "QUERYRESPONSE":
+            query = body.get("queryID")
+            if found.later and "last" in found.later and self.numbered and fault is None:
+                notes.append("mandatory field last is missing")
+            if not _plain(query):
+                return _ident(query), NONE, None, notes
+            key = (1 - side, query, 0)
+            return _ident(query), self._result(name, body, key), key, notes
+        if name == "SUBRESPONSE" and self.subscriptions is not None and body.get("ok", True):
+            self._subscribed(body.get("subID"))
+        ident = _ident(body.get("rID"))
+        return (ident, ANSWER, (1 - side, rid), notes) if rid is not None else (ident, *self._in_order(name, found, fault, notes))
+
+    def _query(
+        self, side: int, body: dict[str, Any], rid: Any, fault: Fault | None, notes: Any
+    ) -> tuple[int | str | None, int, tuple[Any, ...] | None, Any]:
+        """A query is answered by its own id."""
+        query = body.get("queryID")
+        if rid is None and "rID" not in body and self.numbered and fault is None:
+            notes = [*notes, "mandatory field rID is missing"]
+        role, key = (ASK, (side, query, 0)) if _plain(query) else (NONE, None)
+        return _ident(query), role, key, notes
+
+    def _one_way(
+        self, side: int, name: str, fields: dict[str, Any], body: dict[str, Any], notes: Any, fault: Fault | None, spans: list[Span] | None
+    ) -> tuple[Any, ...]:
+        if name == "QUERYACK":
+            ident = _ident(body.get("queryID"))
+        elif name != "PING":
+            subscription = body.get("subID", body.get("SubID") if name == "ACKEV" else None)
+            ident = _ident(subscription)
+            if name == "ACKEV":
+                notes = self._unsubscribed(subscription, notes)
+        else:
+            # empty, but with a sequence number in March 2017
+            ident = _ident(body.get("sequence"))
+            if type(ident) is int and body.get("type") == 8:
+                return (name, "request", ident, fields, None, notes, fault, ASK, (side, ident + 1, 0, 0), spans)
+            if type(ident) is int and body.get("type") == 0:
+                return (name, "response", ident, fields, "answered", notes, fault, ANSWER, (1 - side, ident, 0, 0), spans)
+        return (name, "one_way", ident, fields, None, notes, fault, NONE, None, spans)
 
     def _ask(
         self, name: str, side: int, table: FrameTable, found: Shape, fault: Fault | None, notes: Any
@@ -576,6 +575,25 @@ def _fields(walked: Walked, bytes_as: Any, hide: bool) -> tuple[dict[str, Any], 
     if trailing is not None:
         fields["trailing"] = redacted(len(trailing)) if hide else RENDER[bytes_as](trailing)
     return fields, [value for name, value in pairs if name == "type"], [value for name, value in pairs if name == "frame"]
+
+
+def _envelope(walked: Walked, texts: list[Any], frames: list[Any], name: str | None) -> dict[str, Any]:
+    """The inner document of a frame, empty where there is none; with notes on what is odd about it and its type."""
+    notes = walked.notes
+    body = frames[-1] if frames else None
+    if walked.fault is None:
+        if name is None:
+            notes.append("type is not a string" if texts else "mandatory field type is missing")
+        if not frames:
+            notes.append("mandatory field frame is missing")
+        if len(texts) > 1 or len(frames) > 1:
+            notes.append("repeated field: servers take the last one")
+    if type(body) is list and walked.nested["frame"] == DOCUMENT:
+        body = {item["key"]: item["value"] for item in body}
+        notes.append("frame repeats a field: servers take the last one")
+    if body is not None and type(body) is not dict:
+        notes.append("frame is not a document")
+    return body if type(body) is dict else {}
 
 
 def _spans(walked: Walked, hide: bool) -> list[Span]:
