@@ -62,6 +62,12 @@ def test_acknowledged_before_it_was_captured() -> None:
     assert story.holes(0) == []
 
 
+def test_bytes_below_what_a_segment_without_any_has_shown() -> None:
+    story = one([*handshake(), a(1000, b"hello"), a(1010), a(1005, b"world"), a(1010, b"!")])
+    assert story.bytes(0) == b"helloworld!"
+    assert counts(story).out_of_order == 1
+
+
 # Again
 
 
