@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import struct
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,10 @@ import pytest
 from dissect.capture.files import open_capture
 from dissect.conversation.totals import EPOCH
 from dissect.inspector import Inspector
-from dissect.model import Options
+from dissect.model import Options, Verdict
+from dissect.pair import Pairer
+from dissect.protocols import PROTOCOLS
+from dissect.protocols.protocol import Context, Protocol
 from tests.capture.frames import ACK, START_NS, SYN, Packet, ethernet, ip4, pcap, tcp
 
 HELLO = struct.pack(">IHHII", 12, 0x11, 1, 1, 0)
@@ -91,3 +96,37 @@ def test_undecided_bytes_over_all_conversations(tmp_path: Path) -> None:
     for size in (1, 7):
         other = run(path, size, undecided_total=total)[1].rows()
         assert [msgspec.json.encode(row) for row in other] == [msgspec.json.encode(row) for row in rows]
+
+
+def test_a_conversation_of_one_byte_takes_little(tmp_path: Path) -> None:
+    """Of such a capture may have hundreds of thousands, all open until it ends."""
+    many = 400
+    packets = [tcp(b"x", seq=1000, sport=1024 + number, dport=5552, flags=ACK) for number in range(many)]
+    path = tmp_path / "c.pcap"
+    path.write_bytes(pcap([Packet(ethernet(ip4(one)), START_NS + number * 1000) for number, one in enumerate(packets)]))
+    sizes = []
+    for _ in range(2):
+        inspector = Inspector([open_capture(path)], Options())
+        batches = inspector.batches(many)
+        tracemalloc.start()
+        next(batches)
+        gc.collect()
+        sizes.append(tracemalloc.get_traced_memory()[0])
+        for _ in batches:
+            pass
+        gc.collect()
+        sizes.append(tracemalloc.get_traced_memory()[0])
+        tracemalloc.stop()
+    # The second time nothing is counted that is there once for all
+    _, _, opened, ended = sizes
+    assert len(inspector.conversations) == many
+    assert opened < 2_850 * many
+    assert ended < 1_600 * many
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda one: one.name)
+def test_what_reads_a_conversation_has_no_dictionary_of_its_own(protocol: Protocol) -> None:
+    """Where its members are called is kept once for a class, up to thirty of them."""
+    context = Context(0, ("a:1", "b:2"), (1, 2), 0, True, Verdict(protocol.name, 1.0, ()), Options())
+    assert len(vars(protocol.dissector(context))) <= 30
+    assert len(vars(Pairer("queue", 1, True, []))) <= 30
