@@ -126,8 +126,7 @@ class Tracked(msgspec.Struct):
 
     def gaps(self, release: int, total: Tally) -> list[Emitted]:
         """What was not dissected, where the conversation has ended and its protocol is known."""
-        protocol = self.protocol
-        if not self.missed or protocol is None:
+        if not self.missed or (protocol := self.protocol) is None:
             return []
         emitted: list[Emitted] = []
         missed: list[list[tuple[int, int]]] = [[], []]

@@ -106,19 +106,10 @@ class Dissector(Failing):
 
     def set_lanes(self) -> None:
         """Put together what all records of a side share: again when `client` or `handlers` change."""
-        one, two = self.context.endpoints
-        self.lanes = tuple(
-            (
-                self.context.conversation,
-                source,
-                target,
-                SENDERS[self.client][side],
-                self.protocol,
-                self.flows[side],
-                self.handlers[side],
-                *self.key,
-            )
-            for side, source, target in ((0, one, two), (1, two, one))
+        index, (one, two), (sender, other) = self.context.conversation, self.context.endpoints, SENDERS[self.client]
+        self.lanes = (
+            (index, one, two, sender, self.protocol, self.flows[0], self.handlers[0], *self.key),
+            (index, two, one, other, self.protocol, self.flows[1], self.handlers[1], *self.key),
         )
 
     def resume(self) -> None:
