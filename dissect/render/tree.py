@@ -10,6 +10,7 @@ long values go on in further lines.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 from dissect.allowance import FURTHER, UNDECODED
@@ -34,6 +35,7 @@ REMEMBERED = 4096
 _NO_FIELDS = (FURTHER, UNDECODED)
 _NO_OCTETS = " " * 27
 _OCTETS = [f"{one:02x}" for one in range(256)]
+_LENGTHS = [f"{one}]".ljust(5) for one in range(1000)]
 _LAST_DIGIT = "0123456789abcdef" * 16
 """By byte, the second of its hex digits."""
 
@@ -113,43 +115,53 @@ class _Widths(dict[str, int]):
         return found
 
 
-class _Padded(dict[tuple[str, int, int], str]):
-    """Names of fields as they stand in their column, by name, depth, and size of the column."""
+class _Padded(dict[str, str]):
+    """Names of fields as they stand in a column of a size, moved in by their depth."""
 
-    def __missing__(self, key: tuple[str, int, int]) -> str:
+    def __init__(self, depth: int, size: int) -> None:
+        self._depth = depth
+        self._size = size
+
+    def __missing__(self, name: str) -> str:
         if len(self) >= REMEMBERED:
             self.clear()
-        name, depth, size = key
-        found = self[key] = pad("  " * depth + visible(name), size)
+        found = self[name] = pad("  " * self._depth + visible(name), self._size)
         return found
 
 
-_widths, _padded = _Widths(), _Padded()
+_widths = _Widths()
+_padded = lru_cache(1_024)(_Padded)
 
 
 def _piped(message: Message, spans: list[Span], show_secrets: bool) -> list[str]:
     """What `_rows` yields without colours, width and damage: a fourth of the time, which is most of what this view takes in a pipe."""
     raw = message.raw or {}
-    widths, padded, octet = _widths, _padded, _OCTETS
+    widths, octet, lengths = _widths, _OCTETS, _LENGTHS
     lines: list[str] = []
     add = lines.append
     size = min(NAME_LIMIT, max([2 * span[4] + widths[span[0]] for span in spans], default=0))
     last = _LAST_DIGIT
     shown = "frame"
     data = raw.get(shown, b"")
+    deep = -1
     for name, offset, length, value, depth, leaf, label, secret, buffer in spans:
         if buffer != shown:
             shown, data = buffer, raw.get(buffer, b"")
             add(f"    {visible(buffer)}  {len(data):,} bytes")
-        if offset < 0x10000:
+        if offset < 0x10000 and length < 1000:
             # Strings put together cost a third of numbers put in a form
-            where = f"    [{octet[offset >> 8]}{octet[offset & 255]}+{length}]".ljust(15)
+            where = f"    [{octet[offset >> 8]}{octet[offset & 255]}+{lengths[length]}"
         else:
-            where = f"    [{offset:x}+{length}]".ljust(15)
+            where = f"    [{offset:04x}+{length}]".ljust(15)
+        if depth != deep:
+            deep, padded = depth, _padded(depth, size)
         if not leaf:
-            add(f"{where} {_NO_OCTETS}{padded[name, depth, size]}".rstrip())
+            add(f"{where} {_NO_OCTETS}{padded[name]}".rstrip())
             continue
-        taken = data[offset : offset + length if length < RAW else offset + RAW]
+        if length < RAW:
+            taken, more = data[offset : offset + length], " "
+        else:
+            taken, more = data[offset : offset + RAW], " " if length == RAW else "+"
         kind = type(value)
         if secret and not show_secrets:
             octets = " ".join(["**"] * len(taken))
@@ -171,8 +183,11 @@ def _piped(message: Message, spans: list[Span], show_secrets: bool) -> list[str]
                 text = _text(value)
             if label:
                 text = f"{text}  {visible(label)}"
-        more = "+" if length > len(taken) else " "
-        line = f"{where} {octets.ljust(23)} {more}  {padded[name, depth, size]}  {text}"
+        if len(taken) < RAW:
+            octets = octets.ljust(23)
+            if length > len(taken):
+                more = "+"
+        line = f"{where} {octets} {more}  {padded[name]}  {text}"
         # What is quoted or a number ends in no blank
         add(line if kind is int and not label else line.rstrip())
     return lines
