@@ -21,7 +21,7 @@ from dissect.errors import UsageError
 from dissect.options import SETTINGS, Options
 
 if TYPE_CHECKING:
-    from dissect.model import ConversationRow, Message, Record
+    from dissect.model import ConversationRow, Head, Message, Record
     from dissect.protocols.behaviour import Handshake
     from dissect.render.follow import Followed
     from dissect.render.terminal import Palette
@@ -85,6 +85,8 @@ def follow(
     options = replace(options, detail=options.detail or raw is not None)
 
     asked, options = asking(where, options)
+    if not options.findings:
+        options = replace(options, wanted=_only(wanted, options.wanted))
     limit = packet_limit(live.stop) if not live.interfaces else None
     with LiveRun(live, names, options, colour) if live.interfaces else Run(names, options, limit, colour, form.left) as run:
         run.asked = asked
@@ -146,6 +148,11 @@ def _number(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise UsageError(f"follow {text}: is no number of a conversation; streamdump conversations FILE lists them, the first one is 0")
     return int(text)
+
+
+def _only(number: int, wanted: Callable[[Head], bool] | None) -> Callable[[Head], bool]:
+    """What is wanted of one conversation alone."""
+    return lambda head: head.conversation == number and (wanted is None or wanted(head))
 
 
 def _choose(shown: Shown, form: Form, ladder: bool, mermaid: bool, raw: str | None) -> None:

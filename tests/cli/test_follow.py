@@ -20,6 +20,7 @@ from dissect.render.summary import latency_text
 from dissect.render.terminal import width
 from tests.capture.peers import GOLDEN, Pair, capturing, free_port, needs_capture
 from tests.cli.terminal import on_terminal
+from tests.work import steps
 
 RABBIT = GOLDEN / "rabbitmq-stream"
 TWO, WRONG, LOST = RABBIT / "two_connections_310.pcap", RABBIT / "wrong_password_405.pcap", RABBIT / "lost_segments_405.pcap"
@@ -268,3 +269,11 @@ def test_a_running_conversation() -> None:
 def test_what_is_marked_is_worth_a_diagnosis(capture: Path, hinted: bool, argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*argv, str(capture)]) == ExitCode.DONE
     assert capsys.readouterr().err.endswith("; more: streamdump diagnose\n") == hinted
+
+
+def test_of_other_conversations_no_fields_are_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    capture = str(GOLDEN / "seastar-rpc" / "five_connections.pcap")
+    main(["follow", "-V", "1", capture])
+    whole = steps(lambda: main(["-V", "-Y", "conversation >= 0", capture]))
+    assert steps(lambda: main(["follow", "-V", "1", capture])) < 0.3 * whole
+    capsys.readouterr()
