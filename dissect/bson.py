@@ -473,6 +473,7 @@ class _Walker:
         """Read elements up to the final 00, which stands at `last` at the latest; returns where it is, or where reading failed."""
         data, have = self.data, self.have
         take = self.values.take
+        edge = min(last, have)
         while True:
             if at > last:
                 self.fail(path or "frame", at, "no final 00")
@@ -486,7 +487,7 @@ class _Walker:
             if not take(2 if kind in DOUBLE else 1):
                 self.stop(path or "frame", at, last)
                 return at
-            stop = data.find(0, at + 1, min(last, have))
+            stop = data.find(0, at + 1, edge)
             if stop < 0:
                 self.fail(path or "frame", at, "name without final 00" if have >= last else self.missing)
                 return at
@@ -497,7 +498,10 @@ class _Walker:
                 field = f"{path}{name}"
             else:
                 raw = data[at + 1 : stop]
-                name = self.text(raw, f"name of element {number} of {path}" if path else f"name of element {number}")
+                try:
+                    name = raw.decode()
+                except UnicodeDecodeError:
+                    name = self.text(raw, f"name of element {number} of {path}" if path else f"name of element {number}")
                 mask = self.masked is not None and self.masked(name)
                 if mask:
                     name = f"<redacted {len(raw)} bytes>"
@@ -523,9 +527,14 @@ class _Walker:
                     self.enclose(index, name, at, following, depth)
                     pairs.append((name, value))
             else:
-                value, following = self.scalar(kind, at, stop + 1, last, field)
-                if self.failed:
-                    return at
+                size, read = _FIXED.get(kind, _NONE_FIXED)
+                following = stop + 1 + size
+                if following <= edge:
+                    value = read(data, stop + 1)
+                else:
+                    value, following = self.scalar(kind, at, stop + 1, last, field)
+                    if self.failed:
+                        return at
                 if secret and kind != 0x0A:
                     value = f"<redacted {self.secret_size(kind, stop + 1, following)} bytes>"
                 self.add(name, at, following, value, depth, mask or (secret and kind != 0x0A))
@@ -728,3 +737,6 @@ _FIXED: Final[dict[int, tuple[int, Callable[[bytes, int], Any]]]] = {
     0xFF: (0, lambda _data, _at: Special(_VALUELESS[0xFF])),
 }
 """Size and reader of the values whose size the type tells."""
+
+_NONE_FIXED: Final[tuple[int, Callable[[bytes, int], Any]]] = (1 << 62, _read_double)
+"""For the others: no document has room for it."""
