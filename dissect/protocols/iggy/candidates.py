@@ -337,8 +337,8 @@ class Candidates:
     def differs(self, cut: Cut, given: Given) -> bool:
         """Whether the layouts that are left read this frame differently."""
         tables = self.by_table(cut.side, cut.data, cut.start, cut.end, given)
-        told = [reading_of(table, cut.data, cut.start, cut.end, cut.damage).told for table in tables] if len(tables) > 1 else []
-        return any(one != told[0] for one in told[1:])
+        readings = {table: reading_of(table, cut.data, cut.start, cut.end, cut.damage) for table in tables} if len(tables) > 1 else {}
+        return unlike(readings, cut.data, cut.start, cut.end, cut.damage)
 
     def narrow(self, cut: Cut, given: Given, tables: dict[Table, list[str]], readings: dict[Table, Reading]) -> bool:
         """Keep the layouts in which this frame decodes with nothing left over; whether that told anything."""
@@ -422,28 +422,39 @@ def _plausible(value: Any) -> bool:
 
 
 class Reading(NamedTuple):
-    """What a table makes of a frame: what it told, for comparison; whether that is the whole frame without a flaw, and plausible."""
+    """What a table makes of a frame: its fields, None where it does not read the frame plainly; whether that is the whole frame without
+    a flaw, and plausible."""
 
-    told: Any
+    fields: dict[str, Any] | None
     whole: bool
     plausible: bool
 
 
 def reading_of(table: Table, data: bytes, start: int, end: int, damage: Damage | None) -> Reading:
-    """The fields that a table makes of a frame, and with them what is wrong where it is not read plainly; of a large frame a digest of
-    that, as there are several to compare."""
-    told: Any = None
+    fields = None
     if damage is None:
         with suppress(*UNREADABLE):
-            told = table.reader(PLAIN)(data, start, end)
-    whole = told is not None and "trailing" not in told
-    if told is None:
-        _, walked = table.walk(data, start, end, PLAIN, None if damage is None else damage.reason)
-        told = (walked.fields, walked.notes, walked.fault)
-    plausible = whole and _plausible(told)
-    if end - start > DIGESTED:
-        told = blake2b(_SORTED.encode(told)).digest()
-    return Reading(told, whole, plausible)
+            fields = table.reader(PLAIN)(data, start, end)
+    whole = fields is not None and "trailing" not in fields
+    return Reading(fields, whole, whole and _plausible(fields))
+
+
+def unlike(readings: dict[Table, Reading], data: bytes, start: int, end: int, damage: Damage | None) -> bool:
+    """Whether tables make different things of a frame; where one does not read it plainly, what is wrong counts too. Of a large frame
+    digests are compared, as there are several."""
+    first: Any = None
+    for table, reading in readings.items() if len(readings) > 1 else ():
+        told: Any = reading.fields
+        if told is None:
+            _, walked = table.walk(data, start, end, PLAIN, None if damage is None else damage.reason)
+            told = (walked.fields, walked.notes, walked.fault)
+        if end - start > DIGESTED:
+            told = blake2b(_SORTED.encode(told)).digest()
+        if first is None:
+            first = told
+        elif told != first:
+            return True
+    return False
 
 
 def fits(table: Table, data: bytes, start: int, end: int, damage: Damage | None) -> bool:

@@ -7,7 +7,7 @@ from collections import deque
 from dissect.errors import Failure, bug
 from dissect.protocols.flow import END, Mark, Range
 from dissect.protocols.iggy import frames
-from dissect.protocols.iggy.candidates import WEIGHED_SIZE, Given, reading_of
+from dissect.protocols.iggy.candidates import WEIGHED_SIZE, Given, reading_of, unlike
 from dissect.protocols.iggy.frames import HEADER
 from dissect.protocols.iggy.framing import Framing
 from dissect.protocols.iggy.waiting import UNSURE, Waiting
@@ -237,8 +237,8 @@ class Turns(Framing):
                 if cut.damage is None and not self._misleads(cut, given) and self.layouts.narrow(cut, given, tables, readings):
                     self._release(cut.release)
                     self.at = cut
-                kept = [reading.told for table, reading in readings.items() if tables[table][0] in self.layouts.candidates]
-                differ = any(told != kept[0] for told in kept[1:])
+                kept = {table: reading for table, reading in readings.items() if tables[table][0] in self.layouts.candidates}
+                differ = unlike(kept, data, start, end, cut.damage)
                 if not differ and cut.side != self.client and cut.damage is None and end - start <= WEIGHED_SIZE:
                     self.layouts.remember(given.code, data[start:end])
             if not self.assumed and (differ or self._asked_by_held(given)):
