@@ -16,7 +16,7 @@ from dissect.layout import rows
 from dissect.model import Options
 from dissect.protocols.rabbitmq import layouts, layouts_draft
 from dissect.protocols.rabbitmq.dissector import PROTOCOLS
-from dissect.protocols.rabbitmq.guard import is_mechanism, username
+from dissect.protocols.rabbitmq.guard import Guard, Place, Seen, is_mechanism, may_be_login, username
 from dissect.protocols.rabbitmq.hiding import HIDDEN
 from dissect.render.jsonl import encode
 from dissect.render.summary import Lines
@@ -405,3 +405,19 @@ def test_a_challenge_under_another_name_is_hidden() -> None:
     close = (SERVER, struct.pack(">IHHIH", 18, 0x16, 1, 1, 13) + text("reason"))
     shown = [one for one in messages([*login.sent[:5], close]) if one["name"] == "Close"]
     assert shown[0]["fields"]["closing_reason"] == "reason"
+
+
+@pytest.mark.parametrize(("frame", "may"), [("0005 50", True), ("0005", False), ("0105 50", False), ("0015 50", False), ("0014 50", True)])
+def test_one_character_of_a_mechanism_may_be_a_login(frame: str, may: bool) -> None:
+    data = bytes(12) + bytes.fromhex(frame)
+    assert may_be_login(data + b"PLAIN", 0, len(data)) == may
+
+
+@pytest.mark.parametrize(("began", "place"), [(6, Place.LEAVING), (7, Place.OUTSIDE)])
+def test_what_begins_with_the_packet_that_lets_a_client_in_stands_outside(began: int, place: Place) -> None:
+    guard = Guard(True, 2, False)
+    guard.begin()
+    guard.ask(True)
+    assert guard.hear(Seen("SaslAuthenticate", True, True, False, 5, False, 7), True)
+    guard.shows(Seen("Create", True, True, False, began, False, 8), False, False)
+    assert guard.place is place

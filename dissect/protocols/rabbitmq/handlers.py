@@ -1,7 +1,7 @@
 """The short ways: what a dissector's `decode` does, for frames without flaw and without a step more than that takes.
 
-`_publish` and `_deliver` do it for plain entries beside `Reader`. On 60,000 packets of RabbitMQ Streams as servers and clients send them
-that takes 14 % off `-q`, 11 % off the text view and 7 % off `--json`; the others are half of all that takes.
+`_publish` and `_deliver` do it for plain entries beside `Reader`: a third of `--json` and of the text view where messages are small and
+opaque, 5 % where they are what all golden captures hold.
 """
 
 from __future__ import annotations
