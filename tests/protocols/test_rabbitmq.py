@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 import dissect
 from dissect.layout import Layout
 from dissect.model import Chunk, Gap, Hole, Message, Options, Verdict
+from dissect.protocols.effort import Effort
 from dissect.protocols.flow import END
 from dissect.protocols.protocol import Context, SideView, View
 from dissect.protocols.rabbitmq import chunk as chunks
@@ -601,6 +602,19 @@ def test_an_unexpected_order_is_noted() -> None:
     assert heard[0] == ["SaslHandshake while the connection is fresh"]
     assert heard[4] == [HIDDEN, "Delete while the connection is greeted"]
     assert [notes for notes in heard if notes] == [heard[0], heard[4]]
+
+
+def test_three_properties_are_all_that_a_line_shows() -> None:
+    three = [{"key": name, "value": "1"} for name in "abc"]
+    assert words._pairs(three) == "a=1 b=1 c=1"
+    assert words._pairs([*three, {"key": "d", "value": "1"}]) == "a=1 b=1 c=1 ..."
+
+
+def test_what_is_asked_again_is_noted_though_it_was_answered() -> None:
+    dissector = current(syn=True)
+    ask, answer = "0000000c 0011 0001 00000001 00000000", "0000000e 8011 0001 00000001 0001 00000000"
+    heard = [decode(data, side, dissector)["notes"] for side, data in ((CLIENT, ask), (SERVER, answer), (CLIENT, ask))]
+    assert heard == [[], [], ["PeerProperties while the connection is greeted"]]
 
 
 @pytest.mark.parametrize("captured_side", [CLIENT, SERVER])
@@ -1392,3 +1406,17 @@ def test_lines_of_publishers_name_the_stream_that_was_agreed_on_before() -> None
             publisher = message.fields["publisher_id"]
             assert late(message) == says(message), "nothing was told"
             assert text == says(message).replace(f"publisher {publisher}", f"publisher {publisher}  {declared[publisher]}", 1)
+
+
+@pytest.mark.parametrize(("frames", "found"), [(2, False), (3, True)])
+def test_three_sound_frames_are_certain_whatever_follows(frames: int, found: bool) -> None:
+    data = ANSWER_OK * frames + b"\xff" * 20
+    effort = Effort()
+    effort.pay(len(data))
+    assert CURRENT_LANGUAGE.search(False, data, 0, len(data), True, effort)[0] == found
+
+
+def test_a_published_message_of_no_bytes_tiles_its_frame() -> None:
+    data = struct.pack(">iQIQI", 2, 1, 0, 2, 0)
+    assert chunks.tiles_published(chunks.CURRENT, False, data, 0, len(data)) == 2
+    assert chunks.tiles_published(chunks.CURRENT, False, data, 0, len(data) - 1) == -1

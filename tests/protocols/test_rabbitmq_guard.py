@@ -372,7 +372,12 @@ def test_a_tune_that_comes_too_early_does_not_end_the_protection() -> None:
     tune = stream_frame("Tune", struct.pack(">II", 1, 1))
     opened = (SERVER, renamed(PLAIN.sent[3][1], 0x8015))
     login = changed(list(PLAIN.sent), AUTHENTICATE, 4, "H", 0x0002)[AUTHENTICATE:]
-    for early in ([*PLAIN.sent[:3], (SERVER, tune)], [*PLAIN.sent[:3], opened], [*PLAIN.sent[:2], (SERVER, tune), PLAIN.sent[2]]):
+    for early in (
+        [*PLAIN.sent[:3], (SERVER, tune)],
+        [*PLAIN.sent[:4], (SERVER, tune)],
+        [*PLAIN.sent[:3], opened],
+        [*PLAIN.sent[:2], (SERVER, tune), PLAIN.sent[2]],
+    ):
         assert found(SECRET, texts(conversation([*early, *login], 5552))) == []
         assert messages([*early, *login])[-2]["fields"]["stream"] == "orders"
 
