@@ -134,9 +134,12 @@ def in_short_handlers(patch: pytest.MonkeyPatch, found: Target) -> None:
 
         return handle
 
-    for name in ("_current_handlers", "_draft_handlers"):
-        made = getattr(rabbitmq, name)
-        patch.setattr(rabbitmq, name, lambda *given, made=made: planted(made(*given)))
+    def ways(*given: Any) -> Any:
+        found = made(*given)
+        return found._replace(opened=planted(found.opened), followed=planted(found.followed), guarded=planted(found.guarded))
+
+    made = rabbitmq.ways
+    patch.setattr(rabbitmq, "ways", ways)
     for name in ("_quick_ask", "_quick_answer"):
         plant(patch, IggyDissector, name, lambda self, side, data, start, end: frame_at(found, self, side, data, start, end))
 
