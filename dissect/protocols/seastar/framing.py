@@ -122,51 +122,37 @@ def fit(
 ) -> Fit | None:
     """Follow frames from `at` in data[:bound] to the first of `ends` that enough of them (its value) reach, or that a proof reaches.
 
-    `known`: the framing is certain and only the place is not; `previous` is the msg_id that this side sent last.
-    A hole of `missing` bytes follows `bound`: a frame may also end right behind it.
-    `limit` bounds what is unpacked, `effort` all of it: where none is left, no frames are found. RULED_OUT where bytes that are there
-    are no frames, whatever follows.
+    `known`: the framing is certain and only the place is not; `previous`: the msg_id that this side sent last. A hole of `missing` bytes
+    follows `bound`: a frame may also end right behind it. `limit` bounds what is unpacked, `effort` all of it: with none left nothing is
+    found. RULED_OUT where bytes that are there are no frames, whatever follows.
     """
-    frames = 0
-    proof = False
-    first = 0
-    last = previous
+    frames, proof, first, last = 0, False, 0, previous
     seen: set[int] = set()
     kind, extra, codec = framing
-    while at < bound:
-        if not effort.spend(STEP):
-            return None
-        inner, begin, stop = data, at, bound
-        if codec is not None:
-            if bound - at < 4:
-                return None
-            after = at + 4 + _u32(data, at)[0]
-            if after > bound and after != bound + missing:
-                return None
-            if kind == "sealed" or after - at < 8:
-                frames += after - at >= 8
-                at = after
-                if frames >= ends.get(at, NEVER):
-                    return Fit(at, frames, proof, first, first)
-                continue
-            inner = _opened(codec, data, at, min(after, bound), after, limit)
-            if not inner:
-                return RULED_OUT if after <= bound else None
-            begin, stop = 0, len(inner)
-            effort.spend(min(after, bound) - at + (stop >> 2))
-        head = _head(kind, extra, inner, begin, stop, last, seen, known)
-        if head is None:
-            whole = stop - begin >= LONGEST_HEADER if codec is None else after <= bound
-            return RULED_OUT if whole else None
-        size, ident, proved = head
+    while at < bound and effort.spend(STEP):
+        head: tuple[int, int, bool] | Fit | None
         if codec is None:
-            after = at + size
-            if after > bound and after != bound + missing:
-                return None
-        elif after <= bound:
-            if size != stop:
-                return RULED_OUT
-            proved = True
+            head = _head(kind, extra, data, at, bound, last, seen, known)
+            if head is None:
+                return RULED_OUT if bound - at >= LONGEST_HEADER else None
+            after = at + head[0]
+        elif bound - at < 4:
+            return None
+        else:
+            after = at + 4 + _u32(data, at)[0]
+        if after > bound and after != bound + missing:
+            return None
+        if kind == "sealed" or (codec is not None and after - at < 8):
+            frames += after - at >= 8
+            at = after
+            if frames >= ends.get(at, NEVER):
+                return Fit(at, frames, proof, first, first)
+            continue
+        if codec is not None:
+            head = _packed_head(framing, data, at, after, bound, last, seen, known, limit, effort)
+        if head is None or isinstance(head, Fit):
+            return head
+        size, ident, proved = head
         proof = proof or proved
         if ident:
             last = ident
@@ -180,6 +166,33 @@ def fit(
             return Fit(after, frames, proof, first, last or 0)
         at = after
     return None
+
+
+def _packed_head(
+    framing: Framing,
+    data: bytes,
+    at: int,
+    after: int,
+    bound: int,
+    last: int | None,
+    seen: Set[int],
+    known: bool,
+    limit: int,
+    effort: Effort,
+) -> tuple[int, int, bool] | Fit | None:
+    """As `_head`, of what is in the compressed frame data[at:after], of which there is what lies before `bound`."""
+    kind, extra, codec = framing
+    assert codec is not None
+    whole = after <= bound
+    inner = _opened(codec, data, at, min(after, bound), after, limit)
+    if inner:
+        effort.spend(min(after, bound) - at + (len(inner) >> 2))
+        head = _head(kind, extra, inner, 0, len(inner), last, seen, known)
+        if head is not None and not whole:
+            return head
+        if head is not None and head[0] == len(inner):
+            return head[0], head[1], True
+    return RULED_OUT if whole else None
 
 
 def inside(framing: Framing, data: bytes, at: int, end: int, previous: int | None, effort: Effort) -> int | None:
