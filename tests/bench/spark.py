@@ -237,10 +237,10 @@ def written(out: Path) -> Totals:
     import pyarrow.parquet
 
     found: Totals = {}
-    for table, record in (("messages", "message"), ("exchanges", "exchange"), ("gaps", "gap")):
+    for table, record in (("messages", "message"), ("exchanges", "exchange"), ("gaps", "gap"), ("endings", "ending")):
         for path in (out / table).iterdir():
             file = pyarrow.parquet.ParquetFile(path)
-            columns = [name for name in ("name", "size", "latency_ns") if name in file.schema_arrow.names]
+            columns = [name for name in ("time_ns", "name", "size", "latency_ns") if name in file.schema_arrow.names]
             for batch in file.iter_batches(columns=columns):
                 values = {name: batch.column(name).to_pylist() for name in columns}
                 nothing = [None] * batch.num_rows
@@ -283,7 +283,8 @@ def main() -> None:
             cost = timed("driver", call, stderr=subprocess.DEVNULL)
             found = written(tables)
             if found != totals:
-                raise SystemExit(f"{row}: {found} instead of {totals}")
+                wrong = {one: pair for one in found.keys() | totals.keys() if len(set(pair := (found.get(one), totals.get(one)))) > 1}
+                raise SystemExit(f"{row}: tables and plain engine differ in {wrong}")
             show(f"{row}, pipeline", size, number(totals), cost)
             beyond = sum(cost.cpu.values()) - START_S
             print(f"{'':<38}{beyond / sum(plain.cpu.values()):>16.2f} times the plain engine, beyond {START_S} s")
