@@ -36,7 +36,7 @@ PASSED_OVER = {
     "dissect.protocols.base": "emit is_plain pairs_at_once pass_over set_lanes take_cuts",
     "dissect.protocols.failing": "_discount break_off count drop drop_made fail fail_made missed take_back",
     "dissect.protocols.framing": "_break _bytes_again _cut_again _left _put_broken _restart _uncut rank",
-    "dissect.protocols.records": "_make _second _second_text count_gap is_broken range_of records_of rfc3339",
+    "dissect.protocols.records": "_make _second _second_text by_conversation count_gap is_broken range_of records_of rfc3339",
     "dissect.protocols.iggy.turns": "_save emit missed",
     "dissect.pair": "_forget fail take_back",
     "dissect.tcp.assembler": "__init__ _end_at _is_no_byte _position _reach fail flush_singly relieve",
