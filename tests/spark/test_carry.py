@@ -333,9 +333,9 @@ def test_the_options_given_count(tmp_path: Path) -> None:
     inspector = flows.FlowInspector.restore(carried(lots)[0]["payload"], Options(bytes_as="base64"))
     dissector: Any = inspector.conversations[0].dissector
     assert (dissector.style.show_secrets, dissector.style.bytes_as) == (False, "base64")
-    assert dissector.handlers == dissector.followed(dissector.style, dissector.bodies)
+    assert dissector.handlers == dissector.ways.followed
     dissector.lost(0)
-    assert dissector.handlers[0] is dissector.tables(dissector.style, dissector.bodies)[0]
+    assert dissector.handlers[0] is dissector.ways.opened[0]
 
 
 def test_handlers_are_chosen_again_where_frames_told_the_client(tmp_path: Path) -> None:
@@ -347,7 +347,7 @@ def test_handlers_are_chosen_again_where_frames_told_the_client(tmp_path: Path) 
     inspector = flows.FlowInspector.restore(carried(lots)[0]["payload"], options)
     dissector: Any = inspector.conversations[0].dissector
     assert (dissector.context.client, dissector.client) == (None, 0)
-    assert dissector.handlers == dissector.guarded(dissector.style, dissector.bodies), "a password may still come"
+    assert dissector.handlers == dissector.ways.guarded, "a password may still come"
 
 
 @pytest.mark.parametrize("hold", [1, 1 << 30])
