@@ -1420,3 +1420,16 @@ def test_a_published_message_of_no_bytes_tiles_its_frame() -> None:
     data = struct.pack(">iQIQI", 2, 1, 0, 2, 0)
     assert chunks.tiles_published(chunks.CURRENT, False, data, 0, len(data)) == 2
     assert chunks.tiles_published(chunks.CURRENT, False, data, 0, len(data) - 1) == -1
+
+
+@pytest.mark.parametrize(("limit", "short"), [(176, True), (175, False)])
+def test_the_short_way_counts_entries_with_what_is_in_them(limit: int, short: bool) -> None:
+    """8 of them with a section and a list of 20 values each; what is too much is left to `decode`, which says so."""
+    body = bytes.fromhex("005377 c015 14" + "40" * 20)
+    published = frame(2, struct.pack(">Bi", 1, 8), *(struct.pack(">Q", number) + plain(body) for number in range(8)))
+    delivered = deliver(*[plain(body)] * 8)
+    for side, data in ((CLIENT, published), (SERVER, delivered)):
+        dissector = current(values_limit=limit)
+        handler = dissector.handlers[side][data[4:8]]
+        assert (handler(dissector, side, data, 0, len(data)) is not None) == short
+        assert (decode(data, side, dissector)["fault"] is None) == short
