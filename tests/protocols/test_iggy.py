@@ -981,6 +981,16 @@ def test_a_secret_that_moved_into_a_header_is_hidden(sent: bytes | list[bytes]) 
         assert not any(map(shows_secret, said))
 
 
+def test_a_token_that_moved_into_a_list_of_results_is_hidden() -> None:
+    """Bytes of its header were lost unnoticed, others are missing behind it."""
+    reply = long_reply(146, bytes(4) + s8(SECRET.decode() * 2))
+    moved = reply[:222] + reply[229:]
+    events: list[Event] = [(CLIENT, long_request(146, 0, s8("t") + bytes(8))), (SERVER, moved), (SERVER, len(reply) - len(moved))]
+    _, shown = messages(run(iggy("V4"), *events))
+    assert shown.name == "create_personal_access_token"
+    assert (shown.fields["reserved_end"], "results" in shown.fields) == ("<redacted 36 bytes>", False)
+
+
 def test_a_secret_that_moved_into_a_command_code_is_hidden() -> None:
     """Behind bytes that were lost in a login."""
     (first, *_) = talk(iggy(detail=True), pack("<I", 11) + SECRET[:4] + b"\0" + SECRET[4:7] + bytes(3), OK)

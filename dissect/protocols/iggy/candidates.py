@@ -318,7 +318,7 @@ class Candidates:
                 )
             return None
         if table.code is None:
-            hidden = table.name == "unknown" and (shifted or (damage is not None and may_hold_text(data, body, end, True)))
+            hidden = shifted or (table.name == "unknown" and damage is not None and may_hold_text(data, body, end, True))
         else:
             hidden = shifted or ((flawed or table.name == "get_snapshot") and self.is_token(side, data, start, end))
         if hidden:
