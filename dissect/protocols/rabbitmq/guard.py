@@ -208,8 +208,8 @@ class Guard:
             self.lead()
             return True
         if sound and name in _LAST and not doubtful:
-            # Not where the server has but challenged the client so far
-            if self.loose or self.asked > self.told:
+            # Not where the server has but challenged the client so far; all may be certain at once, when keys come late
+            if self.loose or self.asked > self.told or (place is Place.LEAVING and seen.release == self.until):
                 self._leave(Place.OUTSIDE, seen.release)
             return True
         if sound and (self.loose or self.renewal):
