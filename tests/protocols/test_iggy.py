@@ -19,7 +19,8 @@ from dissect.capture.files import open_capture
 from dissect.inspector import Inspector
 from dissect.model import Chunk, ConversationRow, Gap, Hole, Message, Options, Record, Verdict
 from dissect.protocols.flow import END
-from dissect.protocols.iggy import turns
+from dissect.protocols.iggy import frames, turns
+from dissect.protocols.iggy.candidates import TABLES_KEPT
 from dissect.protocols.iggy.dissector import PROTOCOLS, IggyDissector
 from dissect.protocols.iggy.features import CLASSIC, LAYOUTS, LONG
 from dissect.protocols.iggy.frames import ask, long_ask
@@ -1419,3 +1420,15 @@ def test_a_snap_length_that_cuts_what_tells_it_leaves_what_is_whole(name: str, s
         assert set(cut) <= set(whole)
         assert len(cut) > 0.95 * len(whole)
         assert told <= {*layouts, None}
+
+
+def test_codes_that_no_layout_has_are_not_remembered_without_end() -> None:
+    dissector = iggy("L7")
+    asked = b"".join(request(code) for code in range(100_000, 100_000 + frames.CODES_KEPT + 500))
+    said = messages(run(dissector, (0, asked)))
+    assert len(said) == frames.CODES_KEPT + 500
+    layouts = dissector.layouts
+    assert max(len(layouts.asks), len(layouts.answers), len(layouts.tables)) <= TABLES_KEPT
+    assert all(
+        one.cache_info().currsize <= frames.CODES_KEPT for one in (frames.exists, frames.hides, frames.always_empty, frames._readers)
+    )

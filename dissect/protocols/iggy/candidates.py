@@ -178,6 +178,8 @@ class Candidates:
                 if len(_known_tables) >= TABLES_KEPT:
                     _known_tables.clear()
                 _known_tables[key] = tables
+            if len(self.tables) >= TABLES_KEPT:
+                self.tables.clear()
             self.tables[kind] = tables
         return tables
 
@@ -328,6 +330,8 @@ class Candidates:
     def quick_of(self, key: int, asks: bool) -> Quick | None:
         known = self.asks if asks else self.answers
         if key not in known:
+            if len(known) >= TABLES_KEPT:
+                known.clear()
             known[key] = self.quick(key, asks)
         return known[key]
 

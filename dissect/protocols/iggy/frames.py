@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, lru_cache
 from struct import Struct
 from typing import Any
 
@@ -37,6 +37,9 @@ from dissect.protocols.iggy.statuses import statuses
 
 OLD_LOGIN_CODE, OLD_LOGOUT_CODE = -OLD_LOGIN.code, -OLD_LOGOUT.code
 """How the code 32 that is a login and the code 33 that is a logout are told from the later ones."""
+
+CODES_KEPT = 4_096
+"""What is known of so many commands is remembered: a frame may have any code."""
 
 HEADER = 256
 REQUEST, REPLY, EVICTION = 5, 8, 13
@@ -220,7 +223,7 @@ def name_of(code: int | None) -> str:
     return command.name if command is not None else f"unknown {code}"
 
 
-@cache
+@lru_cache(CODES_KEPT)
 def exists(code: int, layout: str) -> bool:
     """Whether a layout has a command."""
     command = command_of(code)
@@ -254,7 +257,7 @@ def _short(code: int, first: str, asks: bool) -> Table:
     return Table(code, command.name, *layouts)
 
 
-@cache
+@lru_cache(CODES_KEPT)
 def hides(code: int) -> bool:
     """Whether a command's request or response holds a secret in any layout."""
     command = command_of(code)
@@ -263,7 +266,7 @@ def hides(code: int) -> bool:
     )
 
 
-@cache
+@lru_cache(CODES_KEPT)
 def _readers(code: int) -> tuple[Callable[[bytes, int, int], dict[str, Any]], ...]:
     command = command_of(code)
     found = {} if command is None else command.request
@@ -304,7 +307,7 @@ def answer(code: int | None, layout: str) -> Table:
     return _short(code, forms(command.response, layout)[0], False)
 
 
-@cache
+@lru_cache(CODES_KEPT)
 def always_empty(code: int, layout: str) -> bool:
     """Whether all answers to this command, in the classic framing, are a status only."""
     command = command_of(code)
