@@ -229,6 +229,7 @@ class Pairer:
 
     def take(self, one: Emitted, append: Callable[[Emitted], None]) -> None:
         """Pair one record, whose role is not NONE; `append` gets the exchanges that became certain."""
+        # Long, as every message comes here: the usual roles are answered in place
         role = one[5]
         opened = self.open
         if role == ANSWER:

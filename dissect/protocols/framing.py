@@ -531,6 +531,7 @@ class Framing(Hooks):
 
     def _put_frames(self, side: int, flow: Flow, data: bytes, ends: list[int], at: int) -> None:
         """Attribute the frames data[at:ends[0]], data[ends[0]:ends[1]], ... to the packets that brought them."""
+        # Long, as it is done for each frame, and a call costs as much as what it would hold
         starts, orders, releases = flow.starts, flow.orders, flow.releases
         numbers, files, times = flow.numbers, flow.files, flow.times
         rank = self.rank(side)

@@ -157,6 +157,7 @@ def records_of(cuts: list[Cut], failed: list[Dissector] | None = None) -> list[E
 
 
 def _make(cuts: Iterator[Cut], emitted: list[Emitted]) -> None:
+    # Long, as it is done for each frame, which calls nothing here that most frames do not need
     append = emitted.append
     low = high = 0
     second_text = time = ""

@@ -610,6 +610,7 @@ class Assembler:
         buffer: bytes,
     ) -> None:
         """Take one segment that belongs to this conversation."""
+        # Long, as every segment that is not taken by column comes here: each call would be one more for all of them
         own, other = self.streams[side], self.streams[1 - side]
         count = own.count
         count.packets += 1
