@@ -244,7 +244,7 @@ def _text(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, dict):
-        # A number cut into parts
+        # A number cut into parts, or a value of BSON that JSON has no type for
         return ", ".join([f"{visible(str(key))} {_text(item)}" for key, item in value.items()])
     return visible(str(value))
 
