@@ -978,6 +978,13 @@ def test_after_a_hole_over_a_header_reading_goes_on_at_a_segment() -> None:
     ]
 
 
+def test_after_a_hole_a_request_that_may_wait_for_millions_of_years_is_chance() -> None:
+    text = request(12, b"\0\0", 7_000, int.from_bytes(b" segment", "little"))
+    for piece, told in ((text, []), (request(12, b"\0\0", 7_000, 5), [12])):
+        records = read(opened((0, request(3)[:9]), (0, 30), (0, piece), (0, 30)))
+        assert [record.id for record in records if isinstance(record, Message)][2:] == told
+
+
 def test_after_a_hole_reading_goes_on_in_the_middle_of_a_segment() -> None:
     lost = request(2, b"lost")
     frames = [request(number, b"x" * number) for number in range(3, 10)]

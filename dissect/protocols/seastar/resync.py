@@ -126,8 +126,10 @@ class Resuming(Negotiating):
         found = fit(framing, look.data, start, look.end, ends, effort, known=True, previous=previous, missing=look.missing, limit=limit)
         if found is None or found is RULED_OUT:
             return False
-        # Without an id to compare with, one frame with a large one is chance.
-        return previous is not None or found.frames > 1 or found.proof or abs(found.first_id) <= SPREAD
+        if previous is not None or found.frames > 1 or found.proof:
+            return True
+        # Without an id to compare with, one frame with a large one is chance, or with a timeout of millions of years.
+        return abs(found.first_id) <= SPREAD and bool(likely((framing,), look.data, start, look.end))
 
     def _guess(
         self, side: int, candidates: list[Framing], look: Look, start: int, need: int, segments: int
