@@ -3,8 +3,9 @@
 python -m tests.bench.sweep [NAME...] [--seed 1] [--kinds cut,late,lost,swapped] [--each]
 
 A message is matched by the packet of its first byte. `invented` has no message there with the same name and id (of a damaged one either
-may be missing); `wrong` is a response paired with another request than in the whole capture, without a note; `read` the share of the
-messages of the whole capture that are there; `equal` the share of these whose fields are the same, as far as there are any.
+may be missing), and nothing damaged or odd, which other damage may turn into something else; `wrong` is a response paired with another
+request than in the whole capture, without a note; `read` the share of the messages of the whole capture that are there; `equal` the share
+of these whose fields are the same, as far as there are any.
 """
 
 from __future__ import annotations
@@ -99,6 +100,7 @@ def may_lack(message: Message) -> bool:
 def score(whole: Whole, variant: Variant) -> Score:
     """Hold what is read of a variant against the whole capture."""
     starts: dict[tuple[str, str], list[Message]] = defaultdict(list)
+    odd = {message.number for message in whole.messages if message.fault is not None or message.notes}
     for message in whole.messages:
         starts[message.src, message.dst].append(message)
     taken: set[int] = set()
@@ -125,7 +127,11 @@ def score(whole: Whole, variant: Variant) -> Score:
         )
         one = next(here, None) or next(again, None) or next(unsure, None)
         if one is None:
-            invented.append(f"{message.name} {message.id} of {message.src} in packet {first}")
+            if not any(
+                (one.number in odd or one.request in odd) and (one.packets[0] or 1) <= first <= one.packets[1]
+                for one in starts[message.src, message.dst]
+            ):
+                invented.append(f"{message.name} {message.id} of {message.src} in packet {first}")
             continue
         taken.add(one.number)
         matched[message.number] = one
