@@ -241,7 +241,7 @@ def test_repeated_fields() -> None:
     assert message.notes == ["frame repeats a field: servers take the last one"]
     outer = b"\x02type\0\x02\0\0\0X\0\x02type\0\x05\0\0\0PING\0\x03frame\0\x05\0\0\0\0\0"
     message = messages([(0, CONNECT), (0, (len(outer) + 4).to_bytes(4, "little") + outer)])[1]
-    assert message.name == "PING"
+    assert (message.name, message.notes) == ("PING", ["repeated field: servers take the last one"])
     assert [pair["key"] for pair in message.fields["document"]] == ["type", "type", "frame"]
 
 
@@ -444,6 +444,9 @@ def test_a_subscription_that_was_not_given_out() -> None:
     found = messages(packets)
     assert found[4].notes == ()
     assert found[5].notes == ["subscription 7 was not given out on this connection"]
+    odd = {"a": [1]}
+    packets += [(1, frame("SUBRESPONSE", ok=True, subID=odd, rID=1)), (0, frame("UNSUBSCRIBE", subID=odd, rID=2))]
+    assert not [note for message in messages(packets)[6:] for note in message.notes if "given out" in note]
 
 
 @pytest.mark.parametrize(
