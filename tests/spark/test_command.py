@@ -494,12 +494,12 @@ def test_a_cluster_that_loses_a_worker_says_the_same(tmp_path: Path, java_home: 
         killed: list[str] = []
 
         def lose_one(progress: Progress) -> None:
-            if progress.what == "dissecting" and progress.tasks >= 12 and not killed:
+            if progress.what == "dissecting" and progress.tasks >= 6 and not killed:
                 killed.append(f"{progress.tasks} of {progress.total}")
                 os.killpg(started[1].pid, signal.SIGKILL)
 
         try:
-            run = Run(Settings([str(path) for path in files], split=50_000, parts=24), str(tmp_path / "out"), lose_one)
+            run = Run(Settings([str(path) for path in files], split=50_000, parts=12), str(tmp_path / "out"), lose_one)
             assert run.prepare()
             run.go(session)
             run.close()
