@@ -155,9 +155,9 @@ class Run:
         """What ended the run if it is the one who shows the records that has enough."""
         self.warn = warner()
         self.asked: Asked | None = None
+        """What -Y asks for, whose count the closing line has."""
         self.view: Lines | None = None
         """What shows the records as lines, where these are asked for."""
-        """What -Y asks for, whose count the closing line has."""
         self._inputs: list[Twice] = []
         for file in files:
             try:
