@@ -9,7 +9,7 @@ record once it has been handed on.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
@@ -311,8 +311,15 @@ class SegmentBatch(msgspec.Struct):
         """The segments [low, high)."""
         if high - low == len(self):
             return self
-        columns = [getattr(self, name)[low:high] for name in self.__struct_fields__[1:]]
-        return SegmentBatch(self.buffer, *columns)
+        return chosen(self, slice(low, high))
+
+
+Batch = TypeVar("Batch", PacketBatch, SegmentBatch)
+
+
+def chosen(batch: Batch, rows: slice | NDArray[Any]) -> Batch:
+    """These rows of a batch, over the same buffer."""
+    return type(batch)(batch.buffer, *[getattr(batch, name)[rows] for name in batch.__struct_fields__[1:]])
 
 
 class Chunk(msgspec.Struct, gc=False):

@@ -13,7 +13,7 @@ from dissect.capture import pcap, pcapng
 from dissect.capture.blocks import Blocks, Raw, explain
 from dissect.capture.unpack import packing
 from dissect.errors import CaptureError
-from dissect.model import PacketBatch
+from dissect.model import PacketBatch, chosen
 
 
 class Reader:
@@ -98,16 +98,7 @@ class Reader:
 
 def part(batch: PacketBatch, start: int, stop: int) -> PacketBatch:
     """The rows [start, stop) of a batch, over the same buffer."""
-    return PacketBatch(
-        batch.buffer,
-        batch.time_ns[start:stop],
-        batch.number[start:stop],
-        batch.file[start:stop],
-        batch.offset[start:stop],
-        batch.captured[start:stop],
-        batch.wire[start:stop],
-        batch.link[start:stop],
-    )
+    return chosen(batch, slice(start, stop))
 
 
 def open_capture(source: str | Path | BinaryIO, *, name: str | None = None) -> Reader:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dissect.capture.columns import gather
 from dissect.capture.duplicates import Duplicates, Sightings, places, sightings
-from dissect.model import PacketBatch, SegmentBatch
+from dissect.model import PacketBatch, SegmentBatch, chosen
 
 if TYPE_CHECKING:
     from dissect.capture.odd import OddPackets, Segment
@@ -294,11 +294,6 @@ class SeparateFiles(LinkParser):
         order = np.argsort(np.concatenate([one.order for one in found]), kind="stable")
         names = SegmentBatch.__struct_fields__[1:]
         return SegmentBatch(buffer, *(np.concatenate([getattr(one, name) for one in found])[order] for name in names))
-
-
-def chosen(batch: PacketBatch, rows: Ints) -> PacketBatch:
-    """These rows of a batch, over the same buffer."""
-    return PacketBatch(batch.buffer, *(getattr(batch, name)[rows] for name in batch.__struct_fields__[1:]))
 
 
 def of_network(flow: NDArray[np.uint8], network: int) -> NDArray[np.uint8]:

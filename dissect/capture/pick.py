@@ -12,10 +12,10 @@ import msgspec
 import numpy as np
 
 from dissect.capture.files import Reader, part
-from dissect.capture.link import LinkParser, Piece, chosen
+from dissect.capture.link import LinkParser, Piece
 from dissect.capture.merge import merge
 from dissect.capture.write import Writer
-from dissect.model import PacketBatch, SegmentBatch
+from dissect.model import PacketBatch, SegmentBatch, chosen
 
 
 class Flow(msgspec.Struct):

@@ -51,7 +51,6 @@ from dissect.spark.rows import (
     ROWS,
     SEGMENT,
     batch_of_rows,
-    some_of,
 )
 from dissect.tcp.conversations import Conversation
 from dissect.tls import stage  # noqa: F401 - whose classes are in what was carried
@@ -338,8 +337,7 @@ class _Opened:
             self._restore()
         if self._inspector is None:
             self._flow_id, self._flow = flow_id, segments.flow[low].tobytes()
-        whole = not low and high == len(segments)
-        self.feed(segments if whole else some_of(segments, slice(low, high)))
+        self.feed(segments.rows(low, high))
 
     def _restore(self) -> None:
         assert self._row is not None
