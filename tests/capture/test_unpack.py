@@ -52,7 +52,7 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
     "xz": lzma.compress,
     "bzip2": bz2.compress,
 }
-MEMBERS = {"gzip", "zstd", "lz4", "xz", "bzip2"}
+MEMBERS = ("gzip", "zstd", "lz4", "xz", "bzip2")
 SKIPPED_FRAME = bytes.fromhex("5a2a4d18 05000000") + b"notes"
 
 
