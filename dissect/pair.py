@@ -235,16 +235,10 @@ class Pairer:
         if role == ANSWER:
             if self.partly:
                 self.partly.pop(one[6], None)
-            entry = opened.get(one[6])
+            entry, others = opened.get(one[6]), None
             if type(entry) is deque:
-                asked = entry.popleft()
-                if self.doubt is not None:
-                    try:
-                        self.doubt.note(one, one[6], asked, entry, max(self.gaps))
-                    except Exception:
-                        self._halfway.append(asked)
-                        raise
-                if not entry:
+                others, asked = entry, entry.popleft()
+                if not others:
                     del opened[one[6]]
             elif entry is None:
                 asked = self.perhaps.pop(one[6], None) if self.perhaps else None
@@ -258,6 +252,8 @@ class Pairer:
                 one[4].outcome = None
             else:
                 try:
+                    if others is not None and self.doubt is not None:
+                        self.doubt.note(one, one[6], asked, others, max(self.gaps))
                     self._answer(one, asked, append)
                 except Exception:
                     self._halfway.append(asked)
