@@ -23,7 +23,7 @@ def at(entries: Sequence[Entry], version: int, marks: set[int]) -> tuple[Entry, 
                 found.append(entry if chosen is kind else replace(entry, type=chosen))
             case Optional(fields=fields):
                 inner = at(fields, version, marks)
-                found.append(entry if inner == tuple(fields) else Optional(*inner))
+                found.append(entry if _same(inner, fields) else Optional(*inner))
             case Choice():
                 choice = _type_at(entry, version, marks)
                 assert isinstance(choice, Choice)
@@ -36,7 +36,7 @@ def _type_at(kind: Type, version: int, marks: set[int]) -> Type:
     match kind:
         case Group(fields=fields):
             inner = at(fields, version, marks)
-            return kind if inner == tuple(fields) else Group(*inner)
+            return kind if _same(inner, fields) else Group(*inner)
         case Array(item=item) | Repeat(item=item) | Sized(content=item):
             chosen = _type_at(item, version, marks)
             if chosen is item:
@@ -59,4 +59,9 @@ def _branch_at(branch: Type | tuple[Entry, ...], version: int, marks: set[int]) 
     if not isinstance(branch, tuple):
         return _type_at(branch, version, marks)
     inner = at(branch, version, marks)
-    return branch if inner == branch else inner
+    return branch if _same(inner, branch) else inner
+
+
+def _same(found: tuple[Entry, ...], entries: Sequence[Entry]) -> bool:
+    """Whether these entries are those of the table themselves."""
+    return len(found) == len(entries) and all(one is entry for one, entry in zip(found, entries, strict=True))
