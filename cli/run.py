@@ -70,8 +70,7 @@ class Asked:
 
     def needs(self, options: Options) -> Options:
         """The options with what it takes to tell that; of messages that are certainly not asked for, no more is made."""
-        wanted = None if options.findings else self._filter.wanted
-        return replace(options, bodies=options.bodies or self._filter.reads_fields, wanted=wanted)
+        return replace(options, bodies=options.bodies or self._filter.reads_fields, wanted=self._filter.wanted)
 
     def select(self, records: list[Record], failed: Callable[[Record, str], None]) -> list[Record]:
         """The records that are asked for, which are counted; `failed` is told of those of which that cannot be said, and why."""

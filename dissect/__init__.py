@@ -51,8 +51,7 @@ def read(*sources: str | Path | BinaryIO, where: str | None = None, **options: A
     from dissect.filter import compile_filter
 
     asked = compile_filter(where, chosen)
-    if not chosen.findings:
-        chosen = replace(chosen, wanted=asked.wanted)
+    chosen = replace(chosen, wanted=asked.wanted)
     return (record for record in _records(sources, chosen) if asked.keeps(record))
 
 

@@ -58,7 +58,8 @@ class Options:
     """What entries and sub-batches hold is decoded; without it, messages have what frames say of these: ids, sizes, counts."""
 
     wanted: Callable[[Any], bool] | None = None
-    """Whether messages of which that much is known (`Head`) may be asked for; of others bodies and places of fields are left out."""
+    """Whether messages of which that much is known (`Head`) may be asked for; of others bodies and places of fields are left out,
+    unless there are `findings`, whose rules look at all."""
 
     decode_as: tuple[tuple[int, str, str | None], ...] = _setting(
         (), "-d", "rules", "reading", "read port N as PROTOCOL, or as PROTOCOL:LAYOUT", "tcp.port==N,PROTOCOL"

@@ -85,8 +85,7 @@ def follow(
     options = replace(options, detail=options.detail or raw is not None)
 
     asked, options = asking(where, options)
-    if not options.findings:
-        options = replace(options, wanted=_only(wanted, options.wanted))
+    options = replace(options, wanted=_only(wanted, options.wanted))
     limit = packet_limit(live.stop) if not live.interfaces else None
     with LiveRun(live, names, options, colour) if live.interfaces else Run(names, options, limit, colour, form.left) as run:
         run.asked = asked

@@ -50,7 +50,8 @@ class Reading:
         """Those whose protocol is not known yet."""
         self.paired: dict[int, Tracked] = {}
         """Those with requests."""
-        self._options = options
+        # A rule may look at what nobody asked for
+        self._options = replace(options, wanted=None) if options.findings else options
         self._counters = counters
         self._reports = reports
         self._outbox = outbox
