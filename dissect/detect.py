@@ -47,7 +47,7 @@ LOGIN_WINDOW = 4_096
 LOGIN_REACH = 160
 """So many bytes at the most tell a login."""
 
-NO_BYTES, NOTHING_FITS = Verdict(None, 0.0, ("no bytes",)), Verdict(None, 0.0, ("nothing fits",))
+NO_BYTES, TOO_FEW, NOTHING_FITS = (Verdict(None, 0.0, (reason,)) for reason in ("no bytes", "not enough bytes yet", "nothing fits"))
 """What is said of very many conversations, perhaps: one object for all of them."""
 
 BY_NAME: dict[str, Protocol] = {protocol.name: protocol for protocol in PROTOCOLS}

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dissect.conversation.run import Counters
 from dissect.conversation.tracked import Tracked
-from dissect.detect import neighbour
+from dissect.detect import TOO_FEW, neighbour
 from dissect.diagnose.windows import Windows
-from dissect.model import Ending, Options, Verdict
+from dissect.model import Ending, Options
 from dissect.pair import BEHIND
 from dissect.protocols import PROTOCOLS
 from dissect.protocols.records import NONE, SENDERS, Emitted, rfc3339
@@ -44,7 +44,7 @@ class Endings:
         tcp, told = tracked.tcp, tracked.carried.told()
         closed = closed_of(
             tcp,
-            tracked.verdict or Verdict(None, 0.0, ("not enough bytes yet",)),
+            tracked.verdict or TOO_FEW,
             tracked.client,
             self._expected(tcp.ports),
             told,

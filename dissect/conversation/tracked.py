@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from dissect.detect import Detector, Suspicion
+from dissect.detect import TOO_FEW, Detector, Suspicion
 from dissect.errors import Failure, Report
 from dissect.model import Chunk, ConversationRow, Gap, Hole, Verdict
 from dissect.pair import Pairer
@@ -151,7 +151,7 @@ class Tracked(msgspec.Struct):
     def row(self, number: int) -> ConversationRow:
         """What the `conversations` view says of it."""
         tcp = self.tcp
-        verdict = self.verdict or Verdict(None, 0.0, ("not enough bytes yet",))
+        verdict = self.verdict or TOO_FEW
         step = self.step if self.pairer is None else self.pairer.handshake.step
         facts = {**(self.facts or {}), **({} if step is None else {"handshake": step}), **self.carried.row()}
         client, tally = self.client, self.tally

@@ -41,7 +41,7 @@ def plain(rows: Sequence[ConversationRow], evidence: bool = False) -> str:
                 str(row.out_of_order),
                 str(row.conflicts),
                 str(row.limit_hits),
-                visible("; ".join([row.ended, *_error(row), *([] if evidence else _tls(row))])),
+                visible("; ".join([row.ended, *_error(row), *([] if evidence else _facts(row, "tls"))])),
                 *([visible("; ".join([*row.evidence, *_facts(row)]))] if evidence else []),
             ]
         )
@@ -89,7 +89,7 @@ def table(rows: Sequence[ConversationRow], columns: int, palette: Palette, evide
         if not beside:
             lines.append(cut(below.rstrip(), columns))
         trouble = ", ".join(_trouble(row))
-        rests = "; ".join([*row.evidence, *_facts(row)] if evidence else _tls(row))
+        rests = "; ".join([*row.evidence, *_facts(row)] if evidence else _facts(row, "tls"))
         if evidence and rests and row.confidence:
             rests = f"{row.confidence:.0%} sure: {rests}"
         for text, colour in ((trouble and f"! {trouble}", palette.bad), (went, ""), (rests, palette.dim)):
@@ -127,13 +127,9 @@ def _protocol(row: ConversationRow) -> str:
     return f"{row.protocol}:{layout}" if layout else row.protocol
 
 
-def _facts(row: ConversationRow) -> list[str]:
-    return [f"{key.replace('_', ' ')}: {_fact(value)}" for key, value in row.facts.items()]
-
-
-def _tls(row: ConversationRow) -> list[str]:
-    """What is known of TLS, which says why a conversation is not read."""
-    return [f"{key.replace('_', ' ')}: {_fact(value)}" for key, value in row.facts.items() if key.startswith("tls")]
+def _facts(row: ConversationRow, about: str = "") -> list[str]:
+    """What is known of a conversation; `about`: what the names of the facts begin with."""
+    return [f"{key.replace('_', ' ')}: {_fact(value)}" for key, value in row.facts.items() if key.startswith(about)]
 
 
 def _fact(value: object) -> str:
