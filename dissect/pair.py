@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from copy import copy
 from typing import Any
 
@@ -55,37 +55,51 @@ class _Batch(msgspec.Struct):
 
 
 class Doubt:
-    """Since bytes were lost: the keys of open requests that do not tell for certain any more which request is answered."""
+    """Where bytes are missing, and the keys of open requests that therefore do not tell for certain any more which request is answered."""
 
-    __slots__ = ("doubtful", "looked", "stale")
+    __slots__ = ("doubtful", "gaps", "looked", "lost", "stale")
 
     def __init__(self) -> None:
+        self.gaps = [-1, -1]
+        """By side where the last gap lies, and in `lost` the last that is no bytes which were only passed over."""
+        self.lost = [-1, -1]
         self.doubtful: set[Hashable] = set()
         """Of several open requests that may be one off, as an answer was lost."""
         self.stale: set[Hashable] = set()
         """Of open requests whose answer may have been lost together with a later request of the same id."""
         self.looked = -1
 
-    def suspect(self, opened: dict[Hashable, Any], since: int) -> None:
-        """Bytes of both sides were lost: what has been open since before has a queue of its own from now on, so that `note` sees it."""
+    def lose(self, one: Emitted, queues: dict[Hashable, Any] | None) -> None:
+        """A gap. Where bytes of both sides were lost, what has been open since before has a queue of its own in `queues` from now on, so
+        that `note` sees it."""
+        self.gaps[one[2]] = one[1]
+        if one[4].reason != "skipped":
+            self.lost[one[2]] = one[1]
+        since = min(self.gaps)
+        if queues is None or since <= self.looked:
+            return
         found = []
-        for key in reversed(opened):
-            entry = opened[key]
-            first = entry[0] if type(entry) is deque else entry
-            order = (first.asked if type(first) is _Batch else first)[1]
+        for key in reversed(queues):
+            order = _oldest(queues[key])[1]
             if order <= self.looked:
                 break
             if order <= since:
                 found.append(key)
         for key in found:
-            if type(opened[key]) is not deque:
-                opened[key] = deque((opened[key],))
+            if type(queues[key]) is not deque:
+                queues[key] = deque((queues[key],))
         self.stale.update(found)
         self.looked = since
 
-    def note(self, one: Emitted, key: Hashable, asked: Emitted, others: deque[Any], since: int) -> None:
-        """Note where the key does not tell which request is answered, as an answer or one of them may be among lost bytes, of which the
-        last came with the packet `since`.
+    def reason(self, asked: Emitted) -> str | None:
+        """Why this request may have an answer that is not here."""
+        answering = 1 - asked[2]
+        if self.gaps[answering] < asked[1]:
+            return None
+        return "bytes lost" if self.lost[answering] >= asked[1] else "bytes skipped"
+
+    def note(self, one: Emitted, key: Hashable, asked: Emitted, others: deque[Any]) -> None:
+        """Note where the key does not tell which request is answered, as an answer or one of them may be among lost bytes.
 
         From then on all are one off, until none is open.
         """
@@ -93,20 +107,36 @@ class Doubt:
             self.doubtful.discard(key)
             if key in self.stale:
                 self.stale.discard(key)
-                if STALE not in one[4].notes:
-                    one[4].notes = [*one[4].notes, STALE]
-        elif key not in self.doubtful:
-            following = others[0].asked if type(others[0]) is _Batch else others[0]
-            if following[1] < one[1] and since >= asked[1]:
-                self.doubtful.add(key)
-        response: Message = one[4]
-        if key in self.doubtful and UNSURE not in response.notes:
-            response.notes = [*response.notes, UNSURE]
+                _note(one, STALE)
+        elif key not in self.doubtful and _asked(others[0])[1] < one[1] and max(self.gaps) >= asked[1]:
+            self.doubtful.add(key)
+        if key in self.doubtful:
+            _note(one, UNSURE)
 
     def forget(self, key: Hashable) -> None:
         """Nothing is open with this key."""
         self.doubtful.discard(key)
         self.stale.discard(key)
+
+
+def _note(one: Emitted, note: str) -> None:
+    message: Message = one[4]
+    if note not in message.notes:
+        message.notes = [*message.notes, note]
+
+
+def _each(entry: Any) -> Iterable[Any]:
+    """The requests that are open with one key, the oldest first."""
+    return entry if type(entry) is deque else (entry,)
+
+
+def _asked(one: Any) -> Emitted:
+    asked: Emitted = one.asked if type(one) is _Batch else one
+    return asked
+
+
+def _oldest(entry: Any) -> Emitted:
+    return _asked(entry[0] if type(entry) is deque else entry)
 
 
 def _light(one: Emitted) -> Emitted:
@@ -122,305 +152,34 @@ def _small(value: Any) -> bool:
     return value is None or isinstance(value, int | float) or (isinstance(value, str) and len(value) <= TEXT_KEPT)
 
 
-class Pairer:
-    """The open requests of one conversation.
+class Exchanges:
+    """What is told of how the requests of one conversation end: links to what answers them, exchanges, pairs, and counts.
 
-    `reuse` says what a key that is still open means: "queue", the oldest waiting request is answered first, or
-    "supersede", the older request will not be answered any more. `every`: write an exchange for answered ones too.
-    `whole`: the capture has the conversation's beginning. `tallies` count the requests that a limit ends. `handshake`: what is known of it.
+    `every`: write an exchange for answered ones too. `tallies` count those that were refused and that a limit ends. `handshake`: what is
+    known of it.
     """
 
-    MADE_OF = ("reuse", "limit", "every", "links", "paired", "whole", "unanswered", "tallies", "large", "pairs", "handshake")
-    DERIVED = ("_late", "_halfway")
-    """Requests that are reported as late, which live captures do only, are of no concern to another process, and those that an exception
-    left halfway were told of at once."""
+    DERIVED = ("_late",)
+    """Requests that are reported as late, which live captures do only, are of no concern to another process."""
 
     def __init__(
         self,
-        reuse: str,
-        limit: int,
         every: bool,
         links: list[Link],
-        paired: Callable[[Message, Message], list[str]] | None = None,
-        whole: bool = False,
-        unanswered: Callable[[Message, int], str | None] | None = None,
-        tallies: tuple[Tally, ...] = (),
-        large: list[tuple[Pairer, Emitted]] | None = None,
-        pairs: list[Pair] | None = None,
-        handshake: Handshake | None = None,
+        paired: Callable[[Message, Message], list[str]] | None,
+        tallies: tuple[Tally, ...],
+        pairs: list[Pair] | None,
+        handshake: Handshake | None,
     ) -> None:
-        self.reuse = reuse
-        self.limit = limit
         self.every = every
         self.links = links
         self.paired = paired
-        self.unanswered = unanswered
-        self.open: dict[Hashable, Any] = {}
-        self.perhaps: dict[Hashable, Emitted] = {}
-        self.early: dict[Hashable, tuple[Emitted, str | None]] = {}
-        """Responses that came before any request of theirs, with their outcome: they have been handed on unpaired."""
-        self.partly: dict[Hashable, Emitted] = {}
-        """Of requests that are answered in parts the part that came last; the one that ends them may never come."""
-        self.whole = whole
-        self.gaps = [-1, -1]
-        """By side where the last one lies, and in `lost` the last that is no bytes which were only passed over."""
-        self.lost = [-1, -1]
-        self.doubt: Doubt | None = None
-        """Where bytes were lost."""
-        self.limit_hits = 0
         self.tallies = tallies
-        self.large: list[tuple[Pairer, Emitted]] = [] if large is None else large
-        """Large messages, of any conversation, that may be remembered: for whoever hands them on, to call `lighten` then."""
         self.pairs = pairs
         """Gets every exchange with its messages, where these are wanted; some of them may never be handed on."""
-        self.left = 0
-        """Requests that had no response at the end."""
         self.handshake = Handshake() if handshake is None else handshake
-        self._spare = 0
-        """Keys in `open` beyond one for each request: the limit counts requests."""
         self._late: dict[int, Emitted] = {}
         """Requests reported as not answered in time, by identity. They stay open: a late response must not answer the next one."""
-        self._halfway: list[Emitted] = []
-        """Requests that a response had taken off when an exception came: they were not answered."""
-
-    def run(self, emitted: list[Emitted], out: list[Emitted] | None = None) -> list[Emitted]:
-        """Pair these records, in their order; returns them with the exchanges that became certain, in `out` if there is one."""
-        out = [] if out is None else out
-        append = out.append
-        for one in emitted:
-            append(one)
-            if one[5]:
-                self.take(one, append)
-                if one[5] != GAP and one[4].size >= LARGE:
-                    self.large.append((self, one))
-        return out
-
-    def lighten(self, one: Emitted) -> None:
-        """Keep of a message that was handed on, if it is remembered, only what may be needed again."""
-        role, keys = one[5], one[6]
-        if role == ASK:
-            entry = self.open.get(keys)
-            if entry is one:
-                self.open[keys] = _light(one)
-            elif type(entry) is deque:
-                # It came last, if it is there
-                for index in range(len(entry) - 1, -1, -1):
-                    if entry[index] is one:
-                        entry[index] = _light(one)
-                        break
-        elif role == ASK_MANY:
-            for key in keys:  # type: ignore[attr-defined]
-                entry = self.open.get(key)
-                for batch in entry if type(entry) is deque else (entry,) if entry is not None else ():
-                    if batch.asked is one:
-                        batch.asked = _light(one)
-                        return
-        elif role == ASK_MAYBE:
-            if self.perhaps.get(keys) is one:
-                self.perhaps[keys] = _light(one)
-        elif role == ANSWER_PART:
-            if self.partly.get(keys) is one:
-                self.partly[keys] = _light(one)
-        elif self.early:
-            for key in keys if role == ANSWER_MANY else (keys,):  # type: ignore[attr-defined]
-                found = self.early.get(key)
-                if found is not None and found[0] is one:
-                    self.early[key] = _light(one), found[1]
-
-    def take(self, one: Emitted, append: Callable[[Emitted], None]) -> None:
-        """Pair one record, whose role is not NONE; `append` gets the exchanges that became certain."""
-        # Long, as every message comes here: the usual roles are answered in place
-        role = one[5]
-        opened = self.open
-        if role == ANSWER:
-            if self.partly:
-                self.partly.pop(one[6], None)
-            entry, others = opened.get(one[6]), None
-            if type(entry) is deque:
-                others, asked = entry, entry.popleft()
-                if not others:
-                    del opened[one[6]]
-            elif entry is None:
-                asked = self.perhaps.pop(one[6], None) if self.perhaps else None
-                if asked is not None and max(self.gaps) >= asked[1]:
-                    one[4].notes = [*one[4].notes, UNSURE]
-            else:
-                asked = entry
-                del opened[one[6]]
-            if asked is None:
-                self._remember(one[6], one, one[4].outcome)
-                one[4].outcome = None
-            else:
-                try:
-                    if others is not None and self.doubt is not None:
-                        self.doubt.note(one, one[6], asked, others, max(self.gaps))
-                    self._answer(one, asked, append)
-                except Exception:
-                    self._halfway.append(asked)
-                    raise
-        elif role == ASK:
-            key = one[6]
-            if self.early and self._answered_early(key, one, append):
-                return
-            if key in opened:
-                self._ask_again(one, key, append)
-            else:
-                opened[key] = one
-            if len(opened) - self._spare > self.limit:
-                self._drop_oldest(_moment(one), append)
-        elif role == GAP:
-            self.gaps[one[2]] = one[1]
-            if one[4].reason != "skipped":
-                self.lost[one[2]] = one[1]
-            if self.doubt is None:
-                self.doubt = Doubt()
-            if self.reuse == "queue" and min(self.gaps) > self.doubt.looked:
-                self.doubt.suspect(opened, min(self.gaps))
-        elif role == ASK_MANY:
-            self._ask_many(one, append)
-        elif role == ANSWER_MANY:
-            done: list[_Batch] = []
-            try:
-                self._answer_many(one, append, done)
-            except Exception:
-                self._halfway += [batch.asked for batch in done]
-                raise
-        elif role == ANSWER_PART:
-            entry = opened.get(one[6])
-            if entry is None:
-                one[4].outcome = None
-            else:
-                self._link(one, entry[0] if type(entry) is deque else entry)
-                self.partly[one[6]] = one
-        elif role == ASK_MAYBE:
-            self.perhaps[one[6]] = one
-            if len(self.perhaps) > self.limit:
-                del self.perhaps[next(iter(self.perhaps))]
-
-    @property
-    def reads(self) -> bool:
-        """Whether the fields of open requests are looked at again."""
-        return self.paired is not None or self.unanswered is not None
-
-    def kept(self) -> Iterator[Message]:
-        """The messages that are remembered, which have been handed on."""
-        for entry in self.open.values():
-            for one in entry if type(entry) is deque else (entry,):
-                yield one.asked[4] if type(one) is _Batch else one[4]
-        for asked in self.perhaps.values():
-            yield asked[4]
-        for answer, _ in self.early.values():
-            yield answer[4]
-        for part in self.partly.values():
-            yield part[4]
-
-    def weight(self) -> int:
-        """The requests that are open and the messages that may yet be one's other half, a few keys of a request counting as another."""
-        entries = sum([len(entry) if type(entry) is deque else 1 for entry in self.open.values()])
-        return entries - self._spare + entries // KEYS_COUNTED + len(self.perhaps) + len(self.early) + len(self.partly)
-
-    def orders(self) -> list[int]:
-        """When each of them was certain."""
-        first = [entry[0] if type(entry) is deque else entry for entry in self.open.values()]
-        found = [one.asked[0] if type(one) is _Batch else one[0] for one in first]
-        return found + [one[0] for one in self.perhaps.values()] + [one[0] for one, _ in self.early.values()]
-
-    def drop(self, until: int, release: int, time_ns: int) -> list[Emitted]:
-        """Forget those that were certain with the packet `until` or before; as there are too many, which the packet `release` tells, at
-        this time."""
-        out: list[Emitted] = []
-        while self.open:
-            entry = next(iter(self.open.values()))
-            first = entry[0] if type(entry) is deque else entry
-            asked = first.asked if type(first) is _Batch else first
-            if asked[0] > until:
-                break
-            self._drop_oldest((release, *asked[1:4], rfc3339(time_ns), time_ns), out.append)
-        for key in [key for key, one in self.perhaps.items() if one[0] <= until]:
-            del self.perhaps[key]
-        for key in [key for key, (one, _) in self.early.items() if one[0] <= until]:
-            del self.early[key]
-        return out
-
-    def expire(self, now_ns: int, patience_ns: int, release: int) -> list[Emitted]:
-        """Requests made longer than `patience_ns` ago are reported, once each, as unanswered for now; live only."""
-        out: list[Emitted] = []
-        late = self._late
-        before_ns = now_ns - patience_ns
-        for entry in self.open.values():
-            for one in entry if type(entry) is deque else (entry,):
-                asked = one.asked if type(one) is _Batch else one
-                if asked[4].time_ns > before_ns:
-                    break
-                if id(asked) not in late and not (type(one) is _Batch and one.left < 0):
-                    if asked[5] == ASK and asked[6] in self.partly:
-                        continue
-                    late[id(asked)] = asked
-                    time_ns = asked[4].time_ns + patience_ns
-                    out.append(self._exchange(asked, None, "unanswered", "timeout", (release, *asked[1:4], rfc3339(time_ns), time_ns)))
-        return out
-
-    def close(self, release: int, reason: str, time_ns: int = 0, order: int = 0) -> list[Emitted]:
-        """Every request that is still open ends as unanswered: `reason` "closed" or "capture ended", or bytes were lost or skipped, or what
-        the request itself tells at `time_ns`, the end, the time of the packet `order`. One that was answered in part counts as answered."""
-        found = {id(asked): asked for entry in self.open.values() for asked in _asked_of(entry)}
-        out: list[Emitted] = []
-        time = rfc3339(time_ns)
-        for at, asked in enumerate(sorted(found.values(), key=lambda one: one[1:4])):
-            if not self.handshake.done:
-                self.handshake.unanswered(asked[4].name)
-            moment = release, order, BEHIND, at, time, time_ns
-            if id(asked) in self._late:
-                self.left += 1
-            elif not self._answered_partly(asked, moment, out.append):
-                if self.gaps[1 - asked[2]] >= asked[1]:
-                    why = "bytes lost" if self.lost[1 - asked[2]] >= asked[1] else "bytes skipped"
-                else:
-                    why = (self.unanswered(asked[4], time_ns) if self.unanswered is not None else None) or reason
-                out.append(self._exchange(asked, None, "unanswered", why, moment))
-                self.left += 1
-        self._forget()
-        return out
-
-    def fail(self, release: int, untold: list[Message | Gap]) -> list[Emitted]:
-        """An exception ended this conversation: every request that is still open ends with it, but for those that are not handed on."""
-        without = {id(record) for record in untold}
-        found = [*self._halfway]
-        for entry in self.open.values():
-            found += _asked_of(entry)
-        found = [*{id(asked): asked for asked in found if id(asked) not in self._late and id(asked[4]) not in without}.values()]
-        self._forget()
-        self.handshake.midway = False
-        found.sort(key=lambda one: one[1:4])
-        self.left = len(found)
-        return [
-            self._exchange(asked, None, "unanswered", FAILED, (release, *asked[1:4], asked[4].time, asked[4].time_ns)) for asked in found
-        ]
-
-    def take_back(self, record: Message | Gap, exchanges: list[Emitted]) -> list[Emitted]:
-        """Those of these exchanges that do not name a record, which is not handed on."""
-        naming = {id(link[0]) for link in self.links if link[1] is record or link[2] is record}
-        return [one for one in exchanges if id(one[4]) not in naming]
-
-    def _forget(self) -> None:
-        self.open.clear()
-        self.early.clear()
-        self._late.clear()
-        self.perhaps.clear()
-        self.partly.clear()
-        self.doubt = None
-        self._halfway.clear()
-
-    def _answered_partly(self, asked: Emitted, moment: Moment, append: Callable[[Emitted], None]) -> bool:
-        """Whether a request that ends had answers in part, of which the last one then is its answer."""
-        part = self.partly.pop(asked[6], None) if self.partly and asked[5] == ASK else None
-        if part is not None and not self._told(asked):
-            self._ended(asked, part, part[4].outcome or "answered", append, moment)
-        return part is not None
-
-    def _told(self, asked: Emitted) -> bool:
-        """Whether a request that ends now was reported before."""
-        return self._late.pop(id(asked), None) is not None
 
     def _link(self, one: Emitted, asked: Emitted) -> None:
         response, request = one[4], asked[4]
@@ -485,6 +244,284 @@ class Pairer:
             self.pairs.append(Pair(request, answer, outcome, reason, exchange.latency_ns, exchange))
         return (*moment[:4], exchange, NONE, None, 0)  # type: ignore[return-value]
 
+    def _told(self, asked: Emitted) -> bool:
+        """Whether a request that ends now was reported before."""
+        return self._late.pop(id(asked), None) is not None
+
+    def take_back(self, record: Message | Gap, exchanges: list[Emitted]) -> list[Emitted]:
+        """Those of these exchanges that do not name a record, which is not handed on."""
+        naming = {id(link[0]) for link in self.links if link[1] is record or link[2] is record}
+        return [one for one in exchanges if id(one[4]) not in naming]
+
+
+class Pairer(Exchanges):
+    """The open requests of one conversation.
+
+    `reuse` says what a key that is still open means: "queue", the oldest waiting request is answered first, or
+    "supersede", the older request will not be answered any more. `whole`: the capture has the conversation's beginning.
+    """
+
+    MADE_OF = ("reuse", "limit", "every", "links", "paired", "whole", "unanswered", "tallies", "large", "pairs", "handshake")
+    DERIVED = ("_halfway",)
+    """Of those that an exception left halfway it is told at once."""
+
+    def __init__(
+        self,
+        reuse: str,
+        limit: int,
+        every: bool,
+        links: list[Link],
+        paired: Callable[[Message, Message], list[str]] | None = None,
+        whole: bool = False,
+        unanswered: Callable[[Message, int], str | None] | None = None,
+        tallies: tuple[Tally, ...] = (),
+        large: list[tuple[Pairer, Emitted]] | None = None,
+        pairs: list[Pair] | None = None,
+        handshake: Handshake | None = None,
+    ) -> None:
+        super().__init__(every, links, paired, tallies, pairs, handshake)
+        self.reuse = reuse
+        self.limit = limit
+        self.unanswered = unanswered
+        self.open: dict[Hashable, Any] = {}
+        """By key a request, a `_Batch`, or the queue of several."""
+        self.perhaps: dict[Hashable, Emitted] = {}
+        self.early: dict[Hashable, tuple[Emitted, str | None]] = {}
+        """Responses that came before any request of theirs, with their outcome: they have been handed on unpaired."""
+        self.partly: dict[Hashable, Emitted] = {}
+        """Of requests that are answered in parts the part that came last; the one that ends them may never come."""
+        self.whole = whole
+        self.doubt: Doubt | None = None
+        """Where bytes were lost."""
+        self.limit_hits = 0
+        self.large: list[tuple[Pairer, Emitted]] = [] if large is None else large
+        """Large messages, of any conversation, that may be remembered: for whoever hands them on, to call `lighten` then."""
+        self.left = 0
+        """Requests that had no response at the end."""
+        self._spare = 0
+        """Keys in `open` beyond one for each request: the limit counts requests."""
+        self._halfway: deque[Any] = deque()
+        """Requests that a response has taken off; if an exception comes before it is told what that means, they were not answered."""
+
+    def run(self, emitted: list[Emitted], out: list[Emitted] | None = None) -> list[Emitted]:
+        """Pair these records, in their order; returns them with the exchanges that became certain, in `out` if there is one."""
+        out = [] if out is None else out
+        append = out.append
+        for one in emitted:
+            append(one)
+            if one[5]:
+                self.take(one, append)
+                if one[5] != GAP and one[4].size >= LARGE:
+                    self.large.append((self, one))
+        return out
+
+    def lighten(self, one: Emitted) -> None:
+        """Keep of a message that was handed on, if it is remembered, only what may be needed again."""
+        role, keys = one[5], one[6]
+        if role == ASK:
+            entry = self.open.get(keys)
+            if entry is one:
+                self.open[keys] = _light(one)
+            elif type(entry) is deque:
+                # It came last, if it is there
+                for index in range(len(entry) - 1, -1, -1):
+                    if entry[index] is one:
+                        entry[index] = _light(one)
+                        break
+        elif role == ASK_MANY:
+            for key in keys:  # type: ignore[attr-defined]
+                entry = self.open.get(key)
+                for batch in () if entry is None else _each(entry):
+                    if batch.asked is one:
+                        batch.asked = _light(one)
+                        return
+        elif role == ASK_MAYBE:
+            if self.perhaps.get(keys) is one:
+                self.perhaps[keys] = _light(one)
+        elif role == ANSWER_PART:
+            if self.partly.get(keys) is one:
+                self.partly[keys] = _light(one)
+        elif self.early:
+            for key in keys if role == ANSWER_MANY else (keys,):  # type: ignore[attr-defined]
+                found = self.early.get(key)
+                if found is not None and found[0] is one:
+                    self.early[key] = _light(one), found[1]
+
+    def take(self, one: Emitted, append: Callable[[Emitted], None]) -> None:
+        """Pair one record, whose role is not NONE; `append` gets the exchanges that became certain."""
+        # Long, as every message comes here: the usual roles are answered in place
+        role = one[5]
+        opened = self.open
+        if role == ANSWER:
+            key = one[6]
+            if self.partly:
+                self.partly.pop(key, None)
+            entry = asked = opened.get(key)
+            try:
+                if type(entry) is deque:
+                    asked = entry.popleft()
+                    if not entry:
+                        del opened[key]
+                    if self.doubt is not None:
+                        self.doubt.note(one, key, asked, entry)
+                elif entry is not None:
+                    del opened[key]
+                elif self.perhaps:
+                    asked = self.perhaps.pop(key, None)
+                    if asked is not None and self.doubt is not None and max(self.doubt.gaps) >= asked[1]:
+                        one[4].notes = [*one[4].notes, UNSURE]
+                if asked is None:
+                    self._remember(key, one)
+                    one[4].outcome = None
+                else:
+                    self._answer(one, asked, append)
+            except Exception:
+                if asked is not None:
+                    self._halfway.append(asked)
+                raise
+        elif role == ASK:
+            key = one[6]
+            if self.early:
+                found = self._early(key, one)
+                if found is not None:
+                    self._append_early(one, found[0], found[1] or "answered", append)
+                    return
+            if key in opened:
+                self._ask_again(one, key, append)
+            else:
+                opened[key] = one
+            if len(opened) - self._spare > self.limit:
+                self._drop_oldest(_moment(one), append)
+        elif role == GAP:
+            if self.doubt is None:
+                self.doubt = Doubt()
+            self.doubt.lose(one, opened if self.reuse == "queue" else None)
+        elif role == ASK_MANY:
+            self._ask_many(one, append)
+        elif role == ANSWER_MANY:
+            self._answer_many(one, append)
+        elif role == ANSWER_PART:
+            entry = opened.get(one[6])
+            if entry is None:
+                one[4].outcome = None
+            else:
+                self._link(one, _oldest(entry))
+                self.partly[one[6]] = one
+        elif role == ASK_MAYBE:
+            self.perhaps[one[6]] = one
+            if len(self.perhaps) > self.limit:
+                del self.perhaps[next(iter(self.perhaps))]
+
+    @property
+    def reads(self) -> bool:
+        """Whether the fields of open requests are looked at again."""
+        return self.paired is not None or self.unanswered is not None
+
+    def kept(self) -> Iterator[Message]:
+        """The messages that are remembered, which have been handed on."""
+        for entry in self.open.values():
+            for one in _each(entry):
+                yield _asked(one)[4]
+        for asked in self.perhaps.values():
+            yield asked[4]
+        for answer, _ in self.early.values():
+            yield answer[4]
+        for part in self.partly.values():
+            yield part[4]
+
+    def weight(self) -> int:
+        """The requests that are open and the messages that may yet be one's other half, a few keys of a request counting as another."""
+        entries = sum([len(entry) if type(entry) is deque else 1 for entry in self.open.values()])
+        return entries - self._spare + entries // KEYS_COUNTED + len(self.perhaps) + len(self.early) + len(self.partly)
+
+    def orders(self) -> list[int]:
+        """When each of them was certain."""
+        found = [_oldest(entry)[0] for entry in self.open.values()]
+        return found + [one[0] for one in self.perhaps.values()] + [one[0] for one, _ in self.early.values()]
+
+    def drop(self, until: int, release: int, time_ns: int) -> list[Emitted]:
+        """Forget those that were certain with the packet `until` or before; as there are too many, which the packet `release` tells, at
+        this time."""
+        out: list[Emitted] = []
+        while self.open:
+            asked = _oldest(next(iter(self.open.values())))
+            if asked[0] > until:
+                break
+            self._drop_oldest((release, *asked[1:4], rfc3339(time_ns), time_ns), out.append)
+        for key in [key for key, one in self.perhaps.items() if one[0] <= until]:
+            del self.perhaps[key]
+        for key in [key for key, (one, _) in self.early.items() if one[0] <= until]:
+            del self.early[key]
+        return out
+
+    def expire(self, now_ns: int, patience_ns: int, release: int) -> list[Emitted]:
+        """Requests made longer than `patience_ns` ago are reported, once each, as unanswered for now; live only."""
+        out: list[Emitted] = []
+        late = self._late
+        before_ns = now_ns - patience_ns
+        for entry in self.open.values():
+            for one in _each(entry):
+                asked = _asked(one)
+                if asked[4].time_ns > before_ns:
+                    break
+                if id(asked) not in late and not (type(one) is _Batch and one.left < 0):
+                    if asked[5] == ASK and asked[6] in self.partly:
+                        continue
+                    late[id(asked)] = asked
+                    time_ns = asked[4].time_ns + patience_ns
+                    out.append(self._exchange(asked, None, "unanswered", "timeout", (release, *asked[1:4], rfc3339(time_ns), time_ns)))
+        return out
+
+    def close(self, release: int, reason: str, time_ns: int = 0, order: int = 0) -> list[Emitted]:
+        """Every request that is still open ends as unanswered: `reason` "closed" or "capture ended", or bytes were lost or skipped, or what
+        the request itself tells at `time_ns`, the end, the time of the packet `order`. One that was answered in part counts as answered."""
+        found = {id(asked): asked for entry in self.open.values() for asked in _asked_of(entry)}
+        out: list[Emitted] = []
+        time = rfc3339(time_ns)
+        for at, asked in enumerate(sorted(found.values(), key=lambda one: one[1:4])):
+            if not self.handshake.done:
+                self.handshake.unanswered(asked[4].name)
+            moment = release, order, BEHIND, at, time, time_ns
+            if id(asked) in self._late:
+                self.left += 1
+            elif not self._answered_partly(asked, moment, out.append):
+                why = None if self.doubt is None else self.doubt.reason(asked)
+                if why is None and self.unanswered is not None:
+                    why = self.unanswered(asked[4], time_ns)
+                out.append(self._exchange(asked, None, "unanswered", why or reason, moment))
+                self.left += 1
+        self._forget()
+        return out
+
+    def fail(self, release: int, untold: list[Message | Gap]) -> list[Emitted]:
+        """An exception ended this conversation: every request that is still open ends with it, but for those that are not handed on."""
+        without = {id(record) for record in untold}
+        every = [asked for entry in (self._halfway, *self.open.values()) for asked in _asked_of(entry)]
+        found = [*{id(asked): asked for asked in every if id(asked) not in self._late and id(asked[4]) not in without}.values()]
+        self._forget()
+        self.handshake.midway = False
+        found.sort(key=lambda one: one[1:4])
+        self.left = len(found)
+        return [
+            self._exchange(asked, None, "unanswered", FAILED, (release, *asked[1:4], asked[4].time, asked[4].time_ns)) for asked in found
+        ]
+
+    def _forget(self) -> None:
+        self.open.clear()
+        self.early.clear()
+        self._late.clear()
+        self.perhaps.clear()
+        self.partly.clear()
+        self.doubt = None
+        self._halfway.clear()
+
+    def _answered_partly(self, asked: Emitted, moment: Moment, append: Callable[[Emitted], None]) -> bool:
+        """Whether a request that ends had answers in part, of which the last one then is its answer."""
+        part = self.partly.pop(asked[6], None) if self.partly and asked[5] == ASK else None
+        if part is not None and not self._told(asked):
+            self._ended(asked, part, part[4].outcome or "answered", append, moment)
+        return part is not None
+
     def _ask_again(self, one: Emitted, key: Hashable, append: Callable[[Emitted], None]) -> None:
         older = self.open[key]
         if self.reuse == "queue":
@@ -497,7 +534,7 @@ class Pairer:
             return
         del self.open[key]
         self.open[key] = one
-        asked = older.asked if type(older) is _Batch else older
+        asked = _asked(older)
         if not self._answered_partly(asked, _moment(one), append) and not self._told(asked):
             append(self._exchange(asked, None, "superseded", None, _moment(one)))
 
@@ -530,9 +567,9 @@ class Pairer:
         while len(opened) - self._spare > self.limit or len(opened) > KEYS_PER_REQUEST * self.limit:
             self._drop_oldest(_moment(one), append)
 
-    def _answer_many(self, one: Emitted, append: Callable[[Emitted], None], done: list[_Batch]) -> None:
-        """`done` gets the requests to which nothing is open any more."""
+    def _answer_many(self, one: Emitted, append: Callable[[Emitted], None]) -> None:
         opened = self.open
+        done = self._halfway
         keys: Any = one[6]
         response = one[4]
         refused = response.outcome == "refused"
@@ -543,14 +580,14 @@ class Pairer:
                 batch = entry.popleft()
                 if self.doubt is not None:
                     try:
-                        self.doubt.note(one, key, batch.asked, entry, max(self.gaps))
+                        self.doubt.note(one, key, batch.asked, entry)
                     except Exception:
                         done.append(batch)
                         raise
                 if not entry:
                     del opened[key]
             elif entry is None:
-                self._remember(key, one, response.outcome)
+                self._remember(key, one)
                 continue
             else:
                 batch = entry
@@ -573,10 +610,11 @@ class Pairer:
         for batch in done:
             if not (self._late and self._told(batch.asked)):
                 self._ended(batch.asked, one, "refused" if batch.refused else "answered", append)
+        done.clear()
 
-    def _remember(self, key: Hashable, one: Emitted, outcome: str | None) -> None:
+    def _remember(self, key: Hashable, one: Emitted) -> None:
         early = self.early
-        early[key] = one, outcome
+        early[key] = one, one[4].outcome
         if len(early) > EARLY_KEPT:
             del early[next(iter(early))]
 
@@ -589,15 +627,8 @@ class Pairer:
         found = self.early.pop(key, None)
         if found is None:
             return None
-        complete = self.whole and self.gaps[one[2]] < 0
+        complete = self.whole and (self.doubt is None or self.doubt.gaps[one[2]] < 0)
         return found if complete or self.reuse != "queue" or found[0][7] >= one[4].time_ns else None
-
-    def _answered_early(self, key: Hashable, one: Emitted, append: Callable[[Emitted], None]) -> bool:
-        found = self._early(key, one)
-        if found is None:
-            return False
-        self._append_early(one, found[0], found[1] or "answered", append)
-        return True
 
     def _append_early(self, one: Emitted, response: Emitted, outcome: str, append: Callable[[Emitted], None]) -> None:
         """The response cannot name its request any more, so the exchange is always written."""
@@ -612,7 +643,7 @@ class Pairer:
         entry = self.open.pop(key)
         if self.doubt is not None:
             self.doubt.forget(key)
-        for older in entry if type(entry) is deque else (entry,):
+        for older in _each(entry):
             self._limit(older, moment, append)
 
     def _limit(self, older: Any, moment: Moment, append: Callable[[Emitted], None]) -> None:
@@ -645,7 +676,7 @@ def _moment(one: Emitted) -> Moment:
 
 def _asked_of(entry: Any) -> Iterator[Emitted]:
     """The open requests that stand for a key."""
-    for one in entry if type(entry) is deque else (entry,):
+    for one in _each(entry):
         if type(one) is not _Batch:
             yield one
         elif one.left >= 0:
