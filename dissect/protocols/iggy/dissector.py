@@ -124,7 +124,7 @@ class IggyDissector(Turns):
     def _quick_answer(self, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
         """A whole, well-formed answer without an error to the oldest request; None leaves it, untouched, to the exact way."""
         opened = self.waiting.open
-        if not opened or self.waiting.trust == SHAKEN:
+        if not opened or self.waiting.trust.state == SHAKEN:
             return None
         number, code, operation, client, request = opened[0]
         layouts = self.layouts

@@ -57,7 +57,7 @@ class Turns(Framing):
         self.differ = False
 
     def lost(self, side: int) -> None:
-        self.waiting.lose()
+        self.waiting.trust.lose()
 
     def emit(self, cuts: list[Cut]) -> list[Emitted]:
         made = self.made = []
@@ -65,12 +65,12 @@ class Turns(Framing):
         try:
             while at < count and self.failure is None:
                 # Whoever is answered, requests stay what they are
-                if not self.early and not self.doubted and not self.waiting.believes:
+                if not self.early and not self.doubted and not self.waiting.trust.believes:
                     stop = self._plain_until(cuts, at)
                     if stop > at:
-                        if self.waiting.unsure:
+                        if self.waiting.trust.unsure:
                             self.hasty = False
-                            self.waiting.hear(max(cut.order for cut in cuts[at:stop]))
+                            self.waiting.trust.hear(max(cut.order for cut in cuts[at:stop]))
                         made += super().emit(cuts[at:stop] if stop - at < count else cuts)
                         at = stop
                         continue
@@ -137,20 +137,20 @@ class Turns(Framing):
         self.hasty = False
         if data is None:
             # answers that wait for their requests go on waiting: those behind the hole come now
-            self.waiting.lose_asks(cut.order)
+            self.waiting.trust.lose_asks(cut.order)
             self._stop_doubting(cut.release, cut.order)
             self._put(cut)
             return
         self.layouts.hear_framing(side)
         self._stop_doubting(cut.release, cut.order)
-        while self.waiting.unsure and self.early and self.early[0].order < cut.order:
+        while self.waiting.trust.unsure and self.early and self.early[0].order < cut.order:
             self._place_early(cut.release)
         self.at = cut
         self._place(cut, self.waiting.ask(data, start, end, cut.order, cut.damage))
-        self.waiting.hear(cut.order)
+        self.waiting.trust.hear(cut.order)
         self._stop_doubting(cut.release)
         # after a loss they go on waiting until every request that was sent before them is here
-        while self.early and self.waiting.open and not self.waiting.unsure:
+        while self.early and self.waiting.open and not self.waiting.trust.unsure:
             self._place_early(cut.release)
 
     def _emit_answer(self, cut: Cut) -> None:
@@ -158,7 +158,7 @@ class Turns(Framing):
         self.at = cut
         if self.hasty:
             # one that is missing may follow any of the requests seen so far
-            self.waiting.lose_asks(cut.order)
+            self.waiting.trust.lose_asks(cut.order)
         if data is None:
             if cut.damage[1]:
                 self._put(cut)
@@ -167,14 +167,14 @@ class Turns(Framing):
             certain = self.waiting.lose_answers(start, cut.order, self.layouts.long[side])
             self._put(cut)
             if certain:
-                self.waiting.regain()
+                self.waiting.trust.regain()
             return
         self.layouts.hear_framing(side)
-        if self.early and self.waiting.unsure:
+        if self.early and self.waiting.trust.unsure:
             self._give_up_early(cut.release)
             self._emit_answer(cut)
             return
-        if not self.waiting.open and self.patient and not self.waiting.unsure and self.waiting.expects(data, start, end):
+        if not self.waiting.open and self.patient and not self.waiting.trust.unsure and self.waiting.expects(data, start, end):
             self.early.append(cut.alone())
             if len(self.early) > EARLY_FRAMES:
                 self.patient = False
@@ -183,7 +183,7 @@ class Turns(Framing):
         self._place(cut, self.waiting.answer(data, start, end, cut.order, cut.damage))
 
     def _doubts(self, cut: Cut) -> bool:
-        return not self.hasty and self.waiting.doubts(cut.order)
+        return not self.hasty and self.waiting.trust.doubts(cut.order)
 
     def _doubt(self, cut: Cut) -> None:
         """Let what the server sent wait for the next bytes of the client."""
@@ -215,7 +215,7 @@ class Turns(Framing):
 
     def _stop_waiting(self, release: int) -> None:
         """Decode what is held with the likeliest layout."""
-        self.waiting.hear(END)
+        self.waiting.trust.hear(END)
         self._stop_doubting(release)
         self._give_up_early(release)
         self.assumed = True
@@ -277,7 +277,7 @@ class Turns(Framing):
         if cut.side == self.client:
             return False
         bare = cut.end - cut.start <= (HEADER if self.layouts.long[cut.side] else 8)
-        return self.layouts.mismatch or UNSURE in given.notes or (self.waiting.believes and bare)
+        return self.layouts.mismatch or UNSURE in given.notes or (self.waiting.trust.believes and bare)
 
     def _plain_until(self, cuts: list[Cut], at: int) -> int:
         """Where the frames end that wait for nothing, and that nothing waits for."""

@@ -46,7 +46,7 @@ LIKELY = 4
 BODY = 16
 """From this size on an answer of the classic framing holds what fits the answers to some requests and not to others."""
 
-NEVER_LOST = -1
+NEVER = -1
 
 ORDERS_KEPT = 1_024
 """So many packets of requests that were answered are remembered before they are forgotten at once."""
@@ -78,6 +78,75 @@ make_asked = partial(tuple.__new__, Asked)
 """One of a tuple of its members, for less than the constructor costs."""
 
 
+class Trust:
+    """How far the order of frames tells who answers whom, and where bytes are missing, because of which it may not."""
+
+    __slots__ = ("answered", "heard", "lost_answers", "lost_asks", "room", "state", "until")
+
+    def __init__(self, whole: bool) -> None:
+        self.state = SURE if whole else SHAKEN
+        self.until = 0
+        """What is believed has lasted with a request of a higher running number than this."""
+        self.heard = NEVER
+        """The latest packet with bytes of the client that were looked at one by one, or the one behind a hole of it."""
+        self.lost_asks = self.lost_answers = NEVER
+        """The packet behind the last bytes that each side's byte stream lacks."""
+        self.answered = NEVER
+        """The latest packet with a response that came while the pairing was unsure."""
+        self.room = 0
+        """So many answers may have been in what the server's lacks."""
+
+    def go(self, event: str, number: int | None = None) -> None:
+        """Something happened; `number`: with the answer to this request something is believed that has to last."""
+        following = TRANSITIONS[self.state].get(event)
+        if number is not None:
+            self.until = number + FIRM
+        if following is None:
+            return
+        if self.state == SHAKEN:
+            self.room = 0
+        self.state = following
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the order of frames does not tell who answers whom."""
+        return self.state == SHAKEN
+
+    @property
+    def believes(self) -> bool:
+        """Whether each pair is looked at, as it may show that the order of frames does not tell who answers whom after all."""
+        return self.state in (BELIEVED, SUPPOSED)
+
+    def supposed(self, asked: Asked, size: int) -> tuple[str, ...]:
+        """The note that a pair needs which nothing but the order of frames speaks for, behind a beginning that was not captured."""
+        if self.state == SUPPOSED and (size >= BODY or asked.number > self.until - FIRM + LIKELY):
+            self.go(ALONE)
+        return (MIDDLE,) if self.state == SUPPOSED else ()
+
+    def lose(self) -> None:
+        """Bytes of either side were lost."""
+        self.go(LOST)
+
+    def regain(self) -> None:
+        """What was lost were the next answers, and no others."""
+        self.go(BODILESS)
+
+    def lose_asks(self, order: int) -> None:
+        """Requests may be missing that were sent before this packet."""
+        self.lost_asks = max(self.lost_asks, order)
+
+    def hear(self, order: int) -> None:
+        """Bytes of the client came with this packet, or no more come before it."""
+        self.heard = max(self.heard, order)
+
+    def doubts(self, order: int) -> bool:
+        """Whether what the server sends with this packet may answer a request that is not here: the client's next bytes tell."""
+        if self.state != SHAKEN or order <= self.heard:
+            return False
+        # else the client asked since, and this must be the answer to that
+        return self.heard == NEVER or self.lost_answers > self.heard or self.answered > self.heard
+
+
 class Waiting:
     """The requests of one conversation that wait for their answers, the oldest first."""
 
@@ -87,59 +156,22 @@ class Waiting:
         self.layouts = layouts
         self.client = client
         self.whole = whole
-        self.trust = SURE if whole else SHAKEN
-        self.until = 0
-        """What is believed has lasted with a request of a higher running number than this."""
+        self.trust = Trust(whole)
         self.open: deque[Asked] = deque()
         self.number = 0
         self.orders: dict[int, int] = {}
         """By the running number of a request: the packet that completed it. Holes keep frames back, so they are not taken in order."""
         self.pipelined = False
-        self.heard = NEVER_LOST
-        """The latest packet with bytes of the client that were looked at one by one, or the one behind a hole of it."""
-        self.lost_asks = self.lost_answers = NEVER_LOST
-        """The packet behind the last bytes that each side's byte stream lacks."""
-        self.unmatched = NEVER_LOST
+        self.unmatched = NEVER
         """The latest packet with a response that nothing had asked for when it was handed on."""
-        self.answered = NEVER_LOST
-        """The latest packet with a response that came while the pairing was unsure."""
-        self.lost_room = 0
-        """So many answers may have been in what the server's lacks."""
-
-    # What changes the state
-
-    def _go(self, event: str) -> None:
-        following = TRANSITIONS[self.trust].get(event)
-        if following is None:
-            return
-        if self.trust == SHAKEN:
-            self.lost_room = 0
-        self.trust = following
-
-    @property
-    def unsure(self) -> bool:
-        """Whether the order of frames does not tell who answers whom."""
-        return self.trust == SHAKEN
-
-    @property
-    def believes(self) -> bool:
-        """Whether each pair is looked at, as it may show that the order of frames does not tell who answers whom after all."""
-        return self.trust in (BELIEVED, SUPPOSED)
-
-    def lose(self) -> None:
-        """Bytes of either side were lost."""
-        self._go(LOST)
-
-    def lose_asks(self, order: int) -> None:
-        """Requests may be missing that were sent before this packet."""
-        self.lost_asks = max(self.lost_asks, order)
 
     def lose_answers(self, size: int, order: int, long: bool | None) -> bool:
-        """So many bytes of the server were lost before this packet; whether `regain` may be called when that is told."""
-        certain = not self.unsure and self._skip_answers(size)
-        self.lost_answers = max(self.lost_answers, order)
-        self.heard = max(self.heard, self.orders.get(self.number, NEVER_LOST))
-        self.lost_room += 1 + size // (HEADER if long else 8)
+        """So many bytes of the server were lost before this packet; whether trust is regained when that is told."""
+        trust = self.trust
+        certain = not trust.unsure and self._skip_answers(size)
+        trust.lost_answers = max(trust.lost_answers, order)
+        trust.hear(self.orders.get(self.number, NEVER))
+        trust.room += 1 + size // (HEADER if long else 8)
         return certain
 
     def _skip_answers(self, size: int) -> bool:
@@ -155,23 +187,6 @@ class Waiting:
             self.open.popleft()
         return True
 
-    def regain(self) -> None:
-        """What was lost were the next answers, and no others."""
-        self._go(BODILESS)
-
-    def hear(self, order: int) -> None:
-        """Bytes of the client came with this packet, or no more come before it."""
-        self.heard = max(self.heard, order)
-
-    # Responses that come before their requests
-
-    def doubts(self, order: int) -> bool:
-        """Whether what the server sends with this packet may answer a request that is not here: the client's next bytes tell."""
-        if not self.unsure or order <= self.heard:
-            return False
-        # else the client asked since, and this must be the answer to that
-        return self.heard == NEVER_LOST or self.lost_answers > self.heard or self.answered > self.heard
-
     def expects(self, data: bytes, start: int, end: int) -> bool:
         """Whether a response that nothing asked for will find its request later in the capture."""
         if self.layouts.mismatch or not self.layouts.long[1 - self.client] or end - start <= 60:
@@ -185,7 +200,7 @@ class Waiting:
         opened, client, orders = self.open, self.client, self.orders
         long = self.layouts.long[client]
         self.forget()
-        last, unsure = self.number, self.unsure
+        last, unsure = self.number, self.trust.unsure
         oldest = opened[0].number if opened else last + 1
         for index in range(at, len(cuts)):
             cut = cuts[index]
@@ -221,7 +236,7 @@ class Waiting:
         long = layouts.long[client]
         candidates = set(layouts.candidates)
         self.forget()
-        last, unsure = self.number, self.unsure
+        last, unsure = self.number, self.trust.unsure
         asked: list[tuple[int, int | None, int | None]] = []
         waiting: Iterator[Any] = chain(self.open, asked)
         for index in range(at, len(cuts)):
@@ -314,24 +329,21 @@ class Waiting:
 
         None: it may keep more in flight, or a request of which nothing is known may be the one that is answered.
         """
-        answered, self.answered = self.answered, max(self.answered, order)
+        trust = self.trust
+        answered, trust.answered = trust.answered, max(trust.answered, order)
         count = self._asked_before(order)
         if self.pipelined or not count:
             return None
         orders = [self.orders[self.open[index].number] for index in range(count)]
-        if not self._is_behind(self.open[count - 1]) or orders[-1] < answered:
+        if orders[-1] < max(trust.lost_asks, answered):
             # behind a response comes the next request first: if it is not here it was lost
             return None
-        if count > 1 and (orders[-2] >= max(self.lost_answers, answered) or count - 1 > self.lost_room or len(set(orders)) < count):
+        if count > 1 and (orders[-2] >= max(trust.lost_answers, answered) or count - 1 > trust.room or len(set(orders)) < count):
             # more than one waits, and not because an answer was lost
             self.pipelined = True
             return None
         asked = self.open[count - 1]
         return asked if self.layouts.long[1 - self.client] or self._can_answer(asked, data, start, end, damage, {}) else None
-
-    def _is_behind(self, asked: Asked) -> bool:
-        """Whether this request was sent behind all bytes of its side that are known to be lost."""
-        return self.orders[asked.number] >= self.lost_asks
 
     def _take(self, asked: Asked) -> None:
         """Remove a request, and those before it, which are not answered any more."""
@@ -348,31 +360,25 @@ class Waiting:
         if not opened:
             self.unmatched = max(self.unmatched, order)
             return Given(None, None, None, ("no request for this response was seen",))
-        if self.unsure:
+        trust = self.trust
+        if trust.unsure:
             latest = self._latest(data, start, end, order, damage)
             if latest is None:
                 return self._guess(data, start, end, order, damage)
             self._take(latest)
-            self._go(ALONE if self.whole else FIRST)
-            self.until = latest.number + FIRM
-            return Given(latest.number, latest.code, latest.operation, self._supposed(latest, end - start))
+            trust.go(ALONE if self.whole else FIRST, latest.number)
+            return Given(latest.number, latest.code, latest.operation, trust.supposed(latest, end - start))
         asked = opened[0]
         if len(opened) > 1 and self.orders[opened[1].number] < order:
             self.pipelined = True
-        if self.trust != SURE:
+        if trust.believes:
             if self.pipelined or not self._can_answer(asked, data, start, end, damage, {}):
-                self._go(MISFIT)
+                trust.go(MISFIT)
                 return self._guess(data, start, end, order, damage)
-            if asked.number > self.until:
-                self._go(LASTED)
+            if asked.number > trust.until:
+                trust.go(LASTED)
         del opened[0]
-        return Given(asked.number, asked.code, asked.operation, self._supposed(asked, end - start))
-
-    def _supposed(self, asked: Asked, size: int) -> tuple[str, ...]:
-        """The note that a pair needs which nothing but the order of frames speaks for, behind a beginning that was not captured."""
-        if self.trust == SUPPOSED and (size >= BODY or asked.number > self.until - FIRM + LIKELY):
-            self._go(ALONE)
-        return (MIDDLE,) if self.trust == SUPPOSED else ()
+        return Given(asked.number, asked.code, asked.operation, trust.supposed(asked, end - start))
 
     def _guess(self, data: bytes, start: int, end: int, order: int, damage: Damage | None) -> Given:
         """The request that a response may answer, after some may have been missed: the first whose answer it can be."""
@@ -380,13 +386,13 @@ class Waiting:
         known: dict[Table, bool] = {}
         fitting = [index for index in range(count) if self._can_answer(self.open[index], data, start, end, damage, known)]
         if not fitting:
-            self.lost_room += 1
+            self.trust.room += 1
             return Given(None, None, None, (UNSURE,))
         asked = self.open[fitting[0]]
-        sure = len(fitting) == 1 and end - start >= BODY and self._is_behind(asked)
+        sure = len(fitting) == 1 and end - start >= BODY and self.orders[asked.number] >= self.trust.lost_asks
         self._take(asked)
         if sure:
-            self._go(SINGLE)
+            self.trust.go(SINGLE)
         return Given(asked.number, asked.code, asked.operation, () if sure else (UNSURE,))
 
     def _can_answer(self, asked: Asked, data: bytes, start: int, end: int, damage: Damage | None, known: dict[Table, bool]) -> bool:
@@ -402,7 +408,7 @@ class Waiting:
         return False
 
     def _long_answer(self, data: bytes, start: int, end: int, order: int, damage: Damage | None) -> Given:
-        opened = self.open
+        opened, trust = self.open, self.trust
         if end - start < 209:
             return self._oldest(())
         kind = data[start + 60]
@@ -417,31 +423,30 @@ class Waiting:
         if not opened:
             if _may_come_unasked(data, start, end):
                 # or its request is captured later
-                self._go(LOST)
+                trust.lose()
                 return Given(None, None)
             self.unmatched = max(self.unmatched, order)
             return Given(None, None, operation, ("no request for this response was seen",))
-        if self.unsure:
+        if trust.unsure:
             latest = self._latest(data, start, end, order, damage)
             if latest is not None and _echoes(latest, client, request, operation):
                 self._take(latest)
-                self._go(ALONE)
-                self.until = latest.number + FIRM
+                trust.go(ALONE, latest.number)
                 return Given(latest.number, latest.code, latest.operation)
         elif len(opened) > 1 and self.orders[opened[1].number] < order:
             self.pipelined = True
-            self._go(MISFIT)
-        if opened[0].number > self.until:
-            self._go(LASTED)
-        before = min(TRIED, self._asked_before(order)) if self.unsure else TRIED
+            trust.go(MISFIT)
+        if opened[0].number > trust.until:
+            trust.go(LASTED)
+        before = min(TRIED, self._asked_before(order)) if trust.unsure else TRIED
         echoing = [asked for asked in islice(opened, before) if _echoes(asked, client, request, operation)]
-        if echoing and (self.unsure or echoing[0].number == opened[0].number or len(echoing) == 1):
-            if self.unsure and len(echoing) == 1 and any(client[4:]) and self._is_behind(echoing[0]):
-                self._go(SINGLE)
+        if echoing and (trust.unsure or echoing[0].number == opened[0].number or len(echoing) == 1):
+            if trust.unsure and len(echoing) == 1 and any(client[4:]) and self.orders[echoing[0].number] >= trust.lost_asks:
+                trust.go(SINGLE)
             self._take(echoing[0])
-            return Given(echoing[0].number, echoing[0].code, echoing[0].operation, (UNSURE,) if self.unsure else ())
+            return Given(echoing[0].number, echoing[0].code, echoing[0].operation, (UNSURE,) if trust.unsure else ())
         asked = opened[0]
-        if self.unsure:
+        if trust.unsure:
             return Given(None, None if operation is None else OPERATIONS.get(operation), operation, (UNSURE,))
         if kind == EVICTION:
             return self._oldest(("evicts another client than the one that waits",))
@@ -454,7 +459,7 @@ class Waiting:
         if not self.open:
             return Given(None, None, None, notes)
         asked = self.open.popleft()
-        return Given(asked.number, asked.code, asked.operation, (*notes, UNSURE) if self.unsure else notes)
+        return Given(asked.number, asked.code, asked.operation, (*notes, UNSURE) if self.trust.unsure else notes)
 
 
 def _old_code(code: int, length: int) -> int:
