@@ -339,6 +339,12 @@ SENT["pings and errors of Iggy"] = lambda size, side: repeated(struct.pack("<II"
 SENT["pings and answers of Iggy"] = lambda size, side: repeated(struct.pack("<II", 0 if side else 4, 0 if side else 1), size)
 
 
+@sent
+def pings_and_errors_of_all_kinds_of_iggy(size: int, side: int) -> bytes:
+    """No two are alike."""
+    return joined((struct.pack("<II", number + 3, 0) for number in count()), size) if side else repeated(struct.pack("<II", 4, 1), size)
+
+
 def publish(number: int, body: bytes = b"0123456789") -> bytes:
     return frame(2, struct.pack(">Bi", 1, 1) + struct.pack(">QI", number, len(body)) + body)
 

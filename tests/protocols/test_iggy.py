@@ -399,10 +399,11 @@ def weighed(monkeypatch: pytest.MonkeyPatch, dissector: IggyDissector, *frames: 
 def test_frames_that_can_tell_nothing_are_not_weighed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert weighed(monkeypatch, iggy(), *[PING, OK] * 5) == []
     assert weighed(monkeypatch, iggy(candidates=LONG[1:]), *[long_request(2, 1), long_reply(2)] * 5) == []
-    # an answer that has several tables is weighed once, an error has several names, and what tells something is never passed over
+    # an answer that has several tables is weighed once, but not an error of several names, and what tells something is never passed over
     assert weighed(monkeypatch, iggy(candidates=("L8", "L9")), *[POLL_L8, NOTHING_POLLED] * 5) == [NOTHING_POLLED]
-    refused = response(status=1011)
-    assert weighed(monkeypatch, iggy(), *[PING, refused] * 2) == [refused] * 2
+    refused, named = response(status=3), response(status=1011)
+    assert weighed(monkeypatch, iggy(), *[PING, refused] * 5) == [refused]
+    assert weighed(monkeypatch, iggy(), *[PING, named] * 2) == [named] * 2
     dissector = iggy()
     assert weighed(monkeypatch, dissector, *[PING, OK] * 2, LOGIN_L6, LOGGED_IN, *[PING, OK] * 2) == [LOGIN_L6, LOGGED_IN]
     assert dissector.facts["candidates"] == CLASSIC[6:]
@@ -428,6 +429,7 @@ def test_frames_that_are_not_weighed_say_the_same(monkeypatch: pytest.MonkeyPatc
         OK,
         late,
         OK,
+        *[PING, response(status=3)] * 3,
     ]
     quick = msgspec.json.encode(talk(iggy(detail=detail), *frames))
     monkeypatch.setattr(Waiting, "alike", lambda self, cuts, at, held: at)

@@ -6,7 +6,6 @@ No frame states its layout: those are kept in which every frame so far decodes w
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -347,7 +346,7 @@ class Candidates:
     def narrow(self, cut: Cut, given: Given, tables: dict[Table, list[str]], readings: dict[Table, Reading]) -> bool:
         """Keep the layouts in which this frame decodes with nothing left over; whether that told anything."""
         fitting = [table for table, reading in readings.items() if reading.whole and (table.code is not None or table.name == "error")]
-        likely = [table for table in fitting if table.name == "error" or readings[table].plausible] or fitting
+        likely = [table for table in fitting if table.name == "error" or _plausible(readings[table].fields)] or fitting
         kept = {layout for table in likely for layout in tables[table]}
         return self.keep(cut, given, tuple(layout for layout in self.candidates if layout in kept))
 
@@ -426,21 +425,24 @@ def _plausible(value: Any) -> bool:
 
 
 class Reading(NamedTuple):
-    """What a table makes of a frame: its fields, None where it does not read the frame plainly; whether that is the whole frame without
-    a flaw, and plausible."""
+    """What a table makes of a frame: its fields, None where it does not read the frame plainly; and whether that is the whole frame
+    without a flaw."""
 
     fields: dict[str, Any] | None
     whole: bool
-    plausible: bool
+
+
+_UNREAD = Reading(None, False)
 
 
 def reading_of(table: Table, data: bytes, start: int, end: int, damage: Damage | None) -> Reading:
-    fields = None
-    if damage is None:
-        with suppress(*UNREADABLE):
-            fields = table.reader(PLAIN)(data, start, end)
-    whole = fields is not None and "trailing" not in fields
-    return Reading(fields, whole, whole and _plausible(fields))
+    if damage is not None:
+        return _UNREAD
+    try:
+        fields = table.reader(PLAIN)(data, start, end)
+    except UNREADABLE:
+        return _UNREAD
+    return Reading(fields, "trailing" not in fields)
 
 
 def unlike(readings: dict[Table, Reading], data: bytes, start: int, end: int, damage: Damage | None) -> bool:

@@ -69,7 +69,8 @@ class IggyDissector(Turns):
             self.given = None
         frame = Frame(side, data, start, end, given, self.layouts.layout, damage)
         table = self.layouts.table(frame.layout, side, data, start, end, given)
-        if damage is None and self.plain and table.code is not None and not table.mixed:
+        refuses = table.name == "error" and not self.layouts.long[side]
+        if damage is None and self.plain and (refuses or (table.code is not None and not table.mixed)):
             try:
                 fields = table.reader(self.style)(data, start, end)
             except UNREADABLE:

@@ -263,13 +263,14 @@ class Waiting:
             if unsure:
                 return index
             number, code, operation = next(waiting, (0, None, None))[:3]
-            if code is None or number in held or U32(data, start + (216 if long else 0))[0]:
+            if code is None or number in held:
                 return index
-            if long and (
-                data[start + 60] != REPLY or operation != NON_REPLICATED or data[start + 208] != operation or U32(data, start + 224)[0]
+            if long and (data[start + 60] != REPLY or operation != NON_REPLICATED or data[start + 208] != operation):
+                return index
+            refused = U32(data, start + 216)[0] or U32(data, start + 224)[0] if long else U32(data, start)[0]
+            if (refused or layouts.quick_of(code, False) is None) and (
+                end - start > WEIGHED_SIZE or (code, data[start:end]) not in layouts.weighed
             ):
-                return index
-            if layouts.quick_of(code, False) is None and (end - start > WEIGHED_SIZE or (code, data[start:end]) not in layouts.weighed):
                 return index
             if number < last and not self.pipelined:
                 self.pipelined = orders[number + 1] < cut.order
