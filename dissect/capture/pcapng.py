@@ -216,8 +216,6 @@ class Sections:
                 if len(self._interfaces) >= MOST_INTERFACES:
                     return Walked(parts, at, 0, f"a section describes more than {MOST_INTERFACES} interfaces")
                 self._links[self._describe(buffer, at)] = None
-            elif kind == SECRETS and size >= LEAST_SECRETS:
-                self._unlock(buffer, at, self._walked)
             at += size
         return Walked(parts, at, 12 - (end - at))
 

@@ -9,7 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from dissect.capture.link import LinkParser
+from dissect.capture.link import LinkParser, SeparateFiles
+from dissect.capture.merge import merge
 from dissect.capture.odd import PIECES, UNDECODED, WAITS, OddPackets, Segment
 from tests.capture.frames import A, B, Packet, ethernet, ip4, ip6, parse, pcap, reader, segments, table, tcp
 from tests.work import peak, steps
@@ -254,6 +255,14 @@ def test_fragments_in_datagrams_that_came_in_fragments_are_not_put_together() ->
 def test_packets_that_are_none() -> None:
     odd = OddPackets()
     assert send(odd, b"", b"\x45", b"\x60", b"\0" * 40, b"\x41" + bytes(60)) == [UNDECODED] * 5
+
+
+@pytest.mark.parametrize("rows", [1, None])
+def test_files_kept_separate_put_their_own_datagrams_together(rows: int | None) -> None:
+    files = [pcap([Packet(ethernet(one), 1000 * n) for n, one in enumerate(cut4(tcp(bytes([fill]) * 700), 400))]) for fill in (1, 2, 3)]
+    parser = SeparateFiles()
+    found = [row for at, batch in enumerate(merge([*map(reader, files)], rows=rows)) for row in table(parser.segments(batch, at))]
+    assert [(one.file, one.flow[37:], one.payload) for one in found] == [(n, bytes((0, 0, n)), bytes([n + 1]) * 700) for n in range(3)]
 
 
 def test_reassembled_datagrams_follow_the_buffer_of_their_batch() -> None:

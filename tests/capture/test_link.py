@@ -341,6 +341,7 @@ def test_what_is_not_tcp_is_counted() -> None:
         ethernet(bytes(28), kind=0x0806),
         ethernet(bytes(46), kind=0x0026),
         ethernet(bytes(46), 0x8100, kind=0x88CC),
+        ethernet(bytes.fromhex("110000010006 c021 01010004").ljust(46, b"\0"), kind=0x8864),
     ]
     found, parser = parse([*packets, ethernet(ip4(tcp()))])
     assert len(found) == 1

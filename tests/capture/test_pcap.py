@@ -9,6 +9,7 @@ import dpkt
 import pytest
 
 from dissect.capture import blocks as blocks_module
+from dissect.capture.pcap import size_limit
 from dissect.errors import CaptureError
 from tests.capture.frames import START_NS, Packet, ethernet, ip4, pcap, reader, segments, tcp
 
@@ -123,6 +124,11 @@ def test_length_beyond_the_largest_packet_is_damage_even_when_so_much_follows(mo
 def test_packet_longer_than_the_snap_length_of_the_header_is_read() -> None:
     frame = ethernet(ip4(tcp(bytes(60_000))))
     assert [len(one.payload) for one in segments(pcap([Packet(frame)], snap=1500))] == [60_000]
+
+
+@pytest.mark.parametrize(("snap", "limit"), [(0, 256 << 20), (96, 16 << 20), (20 << 20, 20 << 20), (0xFFFF_FFFF, 256 << 20)])
+def test_how_long_a_record_may_be(snap: int, limit: int) -> None:
+    assert size_limit(snap) == limit
 
 
 def test_wire_length_below_the_captured_one_is_corrected() -> None:

@@ -149,6 +149,7 @@ def test_simple_packets_have_the_time_before_them() -> None:
         0,
         *[PACKETS[1].time_ns] * 3,
     ]
+    assert times(section(), interface(), simple(Packet(b""))) == [0]
 
 
 def test_simple_packets_are_as_long_as_the_snap_length() -> None:

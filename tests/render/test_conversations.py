@@ -37,6 +37,7 @@ def test_nothing_is_wider_than_the_terminal_or_left_out(columns: int) -> None:
     for row in rows():
         assert all(evidence in words for evidence in row.evidence)
         assert row.ended in words
+        assert not row.confidence or f" {row.confidence:.0%} sure: {row.evidence[0]}" in words
     assert "! 2 gaps (67 bytes), 2 refused, 2 unanswered" in words
     without = table(rows(), columns, PLAIN)
     # What is known of TLS stands behind the evidence, if that is shown, and lines end elsewhere then
@@ -54,6 +55,18 @@ def test_sides_stand_below_each_other_where_there_is_little_room() -> None:
     assert table(rows()[:1], 120, PLAIN).splitlines()[1] == (
         "0  127.0.0.1:35540  > 127.0.0.2:5552  rabbitmq-stream        82  > 55  < 46  > 1,304  < 4,248  FIN by server"
     )
+
+    one = rows()[1:2]
+    beside = [columns for columns in range(60, 120) if "> [::1]:19000" in table(one, columns, PLAIN).splitlines()[1]]
+    assert beside == [*range(98, 120)]
+
+
+def test_columns_are_as_wide_as_what_is_widest_in_them() -> None:
+    for columns in (88, 140):
+        heading, *lines = table(rows(), columns, PLAIN).splitlines()
+        some = [line for line in lines if line[0].isdigit()]
+        assert {line.index("FIN") for line in some} == {heading.index("ended")}
+        assert len({line.index("  > ") for line in some}) == 1
 
 
 def test_colour_changes_no_letter() -> None:
