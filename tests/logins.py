@@ -311,7 +311,8 @@ def damaged(random: Random, login: Login, times: int) -> list[Packet]:
         side, data = login.sent[index] if isinstance(sent[index], Lost) else sent[index]
         assert isinstance(data, bytes)
         raw = bytearray(data)
-        random.choice(every)(random, raw)
+        if raw:
+            random.choice(every)(random, raw)
         sent[index] = side, bytes(raw)
     if random.random() < 0.25:
         index = random.randrange(len(sent))
