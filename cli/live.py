@@ -6,14 +6,15 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from cli.exits import ExitCode
+from cli.keys import key_logs
 from cli.options import (
-    WHEN,
     AutoStop,
     Buffer,
     CaptureFilter,
@@ -23,19 +24,17 @@ from cli.options import (
     RingBuffer,
     Snap,
     WriteTo,
-    one_of,
+    packet_limit,
     size,
     whole,
 )
 from cli.output import PipeClosed, abandon, coloured, columns, say, write_text
-from cli.run import STOPPED, Asked, Bugs, account, warner
+from cli.run import Asked, Run, Told, account
 from dissect.errors import CaptureError, InterfaceError, Report, UsageError, bug
 
 if TYPE_CHECKING:
     from dissect.capture.write import Ring, Writer
-    from dissect.inspector import Inspector
     from dissect.model import ConversationRow, Options, PacketBatch, Record
-    from dissect.render.summary import Lines
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KILOBYTE = 1000
@@ -84,7 +83,30 @@ def check_without(wanted: Wanted, writes: bool = False) -> None:
             raise UsageError(f"{option} belongs to live capture; name an interface with -i, or see streamdump -D")
 
 
-class LiveRun:
+def run_of(
+    live: Wanted,
+    names: Sequence[str],
+    options: Options,
+    colour: str,
+    asked: Asked | None = None,
+    messages: int | None = None,
+    prints: bool = True,
+    twice: bool = False,
+) -> Run | LiveRun:
+    """What captures from the interfaces that were asked for, else what reads captures (see `Run`)."""
+    options = replace(options, keylog=key_logs(options.keylog, bool(live.interfaces)))
+    if not live.interfaces:
+        check_without(live, twice)
+    run: Run | LiveRun
+    if live.interfaces:
+        run = LiveRun(live, names, options, colour)
+    else:
+        run = Run(names, options, packet_limit(live.stop), colour, messages, prints, twice)
+    run.asked = asked
+    return run
+
+
+class LiveRun(Told):
     """Captures with one inspector; the counterpart of `Run`."""
 
     def __init__(self, wanted: Wanted, files: Sequence[str], options: Options, colour: str) -> None:
@@ -102,14 +124,8 @@ class LiveRun:
         interfaces = wanted.interfaces or []
         if "any" in interfaces and len(set(interfaces)) > 1:
             raise UsageError("-i any stands for all interfaces; leave the others out")
-        self.colour = one_of("--color", colour, WHEN)
+        super().__init__(colour)
         self.stops = stops(wanted)
-        self.stopped: str | None = None
-        self.enough = STOPPED
-        """What ended the run if it is the one who shows the records that has enough."""
-        self.warn = warner()
-        self.asked: Asked | None = None
-        self.view: Lines | None = None
         self.error: CaptureError | None = None
         self.leaving: Callable[[list[ConversationRow]], None] | None = None
         """Is given the rows of conversations that are forgotten."""
@@ -129,8 +145,8 @@ class LiveRun:
             promiscuous=wanted.promiscuous,
         )
         self.keys = KeyLog(options.keylog, follow=bool(options.keylog))
-        self.inspector: Inspector = Inspector([self.live], options, keys=self.keys)
-        self.bugs = Bugs()
+        self.names.append(self.live.name)
+        self.inspector = Inspector([self.live], options, keys=self.keys)
         self.embed = wanted.embed
         if self.embed:
             self.keys.asked = b""
@@ -212,11 +228,6 @@ class LiveRun:
                 abandon(sys.stdout)
                 raise PipeClosed
         show(inspector.finish())
-
-    def tell(self, *more: Report) -> None:
-        """Say what there is to report of bugs of ours."""
-        self.inspector.reports += more
-        self.bugs.tell(self.inspector.reports, [self.live.name])
 
     def _limited(self, batch: PacketBatch) -> tuple[PacketBatch, bool]:
         """The packets that -a still allows, and whether it allows no more."""

@@ -119,7 +119,36 @@ def asking(where: str | None, options: Options) -> tuple[Asked | None, Options]:
     return asked, asked.needs(options)
 
 
-class Run:
+class Told:
+    """What a run over captures and one over interfaces both tell of."""
+
+    inspector: Inspector
+    stopped: str | None = None
+
+    def __init__(self, colour: str, names: Sequence[str] = ()) -> None:
+        """`names` are those of the inputs."""
+        self.colour = one_of("--color", colour, WHEN)
+        self.names = list(names)
+        self.enough = STOPPED
+        """What ended the run if it is the one who shows the records that has enough."""
+        self.warn = warner()
+        self.bugs = Bugs()
+        self.asked: Asked | None = None
+        """What -Y asks for, whose count the closing line has."""
+        self.view: Lines | None = None
+        """What shows the records as lines, where these are asked for."""
+
+    def tell(self, *more: Report) -> None:
+        """Say what there is to report of bugs of ours."""
+        self.inspector.reports += more
+        self.bugs.tell(self.inspector.reports, self.names)
+
+    def failed(self, record: Record, what: str) -> None:
+        """Say that a record cannot be shown."""
+        self.tell(about(record, what))
+
+
+class Run(Told):
     """Reads captures with one inspector and keeps what went wrong."""
 
     def __init__(
@@ -143,20 +172,12 @@ class Run:
             files = ["-"]
         if files.count("-") > 1:
             raise UsageError("- stands for standard input and can be given once only")
+        super().__init__(colour)
         self.errors: list[CaptureError] = []
         self.readers: list[Reader] = []
         self.packets = packets
         self.messages = messages
         self.prints = prints
-        self.colour = one_of("--color", colour, WHEN)
-        self.stopped: str | None = None
-        self.enough = STOPPED
-        """What ended the run if it is the one who shows the records that has enough."""
-        self.warn = warner()
-        self.asked: Asked | None = None
-        """What -Y asks for, whose count the closing line has."""
-        self.view: Lines | None = None
-        """What shows the records as lines, where these are asked for."""
         self._inputs: list[Twice] = []
         for file in files:
             try:
@@ -170,8 +191,8 @@ class Run:
                     self.readers.append(open_capture(file))
             except CaptureError as error:
                 self.errors.append(error)
-        self.inspector: Inspector = Inspector(self.readers, options, bare=True)
-        self.bugs = Bugs()
+        self.names += [reader.name for reader in self.readers]
+        self.inspector = Inspector(self.readers, options, bare=True)
 
     def __enter__(self) -> Self:
         return self
@@ -211,11 +232,6 @@ class Run:
                 found.append(None)
                 self.errors.append(error)
         return found
-
-    def tell(self, *more: Report) -> None:
-        """Say what there is to report of bugs of ours."""
-        self.inspector.reports += more
-        self.bugs.tell(self.inspector.reports, [reader.name for reader in self.readers])
 
     def end(self, quiet: bool = False, table: bool = False, more: Sequence[str] = ()) -> ExitCode:
         """Say what there is to say on standard error, `more` of it besides what was read; the exit code. `table`: the conversations

@@ -17,9 +17,9 @@ from dissect.errors import UsageError
 from dissect.options import Options
 
 if TYPE_CHECKING:
+    from cli.run import Told
     from dissect.inspector import Inspector
     from dissect.model import Message, Record
-    from dissect.render.fields import FieldLines
     from dissect.render.terminal import Palette
 
 AT_ONCE = 4_096
@@ -119,35 +119,85 @@ def options_for(shown: Shown, form: Form, options: Options, quiet: bool = False)
     )
 
 
-def json_view(failed: Callable[[Record, str], None]) -> Callable[[list[Record]], None]:
-    """Shows JSON Lines; `failed` is told of records that cannot be shown, and why."""
+Failed = Callable[[Any, str], None]
+"""Is told of a record that cannot be shown, and why."""
+
+
+class View(NamedTuple):
+    """Shows records; `begin` is told the first one of all, `learn` every batch, whether it is shown or not; `header` comes before all."""
+
+    show: Callable[[list[Record], Failed], None]
+    begin: Callable[[Record], None] = lambda record: None
+    learn: Callable[[list[Record]], None] = lambda batch: None
+    header: str = ""
+
+
+QUIET = View(lambda batch, failed: None)
+
+
+class Showing:
+    """Shows of each batch of records what is asked for; `left`: so many messages of it are enough."""
+
+    def __init__(self, run: Told, view: View, left: int | None) -> None:
+        self._run = run
+        self._view = view
+        self._left = left
+        self._begun = False
+        if view.header:
+            write_text(view.header)
+
+    @property
+    def enough(self) -> bool:
+        """Whether no more is to be shown."""
+        return self._left == 0
+
+    def begin(self, batch: list[Record]) -> None:
+        """Let relative times begin with the first record, whoever it is of."""
+        if batch and not self._begun:
+            self._begun = True
+            self._view.begin(batch[0])
+
+    def chosen(self, batch: list[Record]) -> list[Record]:
+        """What is asked for of a batch."""
+        self._view.learn(batch)
+        if self._run.asked is not None:
+            batch = self._run.asked.select(batch, self._run.failed)
+        if self._left is not None:
+            batch, self._left = first(batch, self._left)
+        return batch
+
+    def show(self, batch: list[Record]) -> None:
+        """Show what was chosen."""
+        if batch:
+            self._view.show(batch, self._run.failed)
+
+
+def view_of_values(shown: Shown, form: Form, options: Options) -> View | None:
+    """The view that was asked for, if it is one of values: JSON Lines, or chosen fields."""
+    return _json_view() if form.json else _fields_view(shown, form, options) if form.fields else None
+
+
+def _json_view() -> View:
     from dissect.render.jsonl import encode
 
-    def show(batch: list[Record]) -> None:
+    def show(batch: list[Record], failed: Failed) -> None:
         for block in blocks(encode, batch, failed):
             write(block)
 
-    return show
+    return View(show)
 
 
-def field_lines(shown: Shown, form: Form, options: Options) -> FieldLines:
-    """What makes lines of the fields that were named."""
+def _fields_view(shown: Shown, form: Form, options: Options) -> View:
     from dissect.filter import compile_columns
     from dissect.render.fields import FieldLines
 
-    return FieldLines(compile_columns(shown.names or (), options), form.looks.separator, form.looks.quote)  # type: ignore[arg-type]
+    lines = FieldLines(compile_columns(shown.names or (), options), form.looks.separator, form.looks.quote)  # type: ignore[arg-type]
 
-
-def fields_view(lines: FieldLines, form: Form, failed: Callable[[Record, str], None]) -> Callable[[list[Record]], None]:
-    """Shows chosen fields, with their names first if these were asked for."""
-    if form.looks.header:
-        write_text(lines.header())
-
-    def show(batch: list[Record]) -> None:
+    def show(batch: list[Record], failed: Failed) -> None:
         for block in blocks(lines.lines, batch, failed):
             write_text(block)
 
-    return show
+    return View(show, learn=lines.columns.learn, header=lines.header() if form.looks.header else "")
 
 
 def text_settings(shown: Shown, options: Options, colours: Palette, width: int | None, inspector: Inspector) -> dict[str, Any]:
@@ -184,6 +234,8 @@ def text_settings(shown: Shown, options: Options, colours: Palette, width: int |
 
 def first(batch: list[Record], count: int) -> tuple[list[Record], int]:
     """The records up to the message number `count`, and how many messages are still to come."""
+    if not count:
+        return [], 0
     from dissect.model import Message
 
     for index, record in enumerate(batch):

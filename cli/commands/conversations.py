@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from cli.keys import key_logs
-from cli.live import LiveRun, Table, Wanted, check_without
-from cli.options import SHOWN, Colour, Files, Json, ReadFiles, Where, packet_limit
+from cli.live import LiveRun, Table, Wanted, run_of
+from cli.options import SHOWN, Colour, Files, Json, ReadFiles, Where
 from cli.output import columns, palette, write, write_text
 from cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from cli.run import Asked, Run, about, asking, blocks
+from cli.run import Run, asking, blocks
 from dissect.errors import Report
 from dissect.options import Options
 
@@ -41,20 +40,17 @@ def conversations(
 ) -> int:
     """Who talked to whom, in which protocol, how sure that is, and how it went."""
     names = [*(read_files or ()), *(files or ())]
-    options = replace(options, bodies=False, keylog=key_logs(options.keylog, bool(live.interfaces)))
-    asked, options = asking(where, options)
-    if live.interfaces:
-        return _live(live, names, options, _Look(json, evidence, colour), asked)
-    check_without(live)
-    with Run(names, options, packet_limit(live.stop), colour, prints=False) as run:
-        run.asked = asked
-        run.each(_noting(run, asked))
-        if json:
-            each = (row for rows in run.inspector.each_rows() for row in rows)
-            while rows := list(islice(each, AT_ONCE)):
-                _show(run, rows, _Look(json, evidence, colour))
+    asked, options = asking(where, replace(options, bodies=False))
+    look = _Look(json, evidence, colour)
+    with run_of(live, names, options, colour, asked, prints=False) as run:
+        if isinstance(run, LiveRun):
+            _live(run, look)
         else:
-            _show(run, run.inspector.rows(), _Look(json, evidence, colour))
+            run.each(_noting(run))
+        each = (row for rows in run.inspector.each_rows() for row in rows)
+        # A table is made of all rows together
+        while rows := list(islice(each, AT_ONCE if json else None)):
+            _show(run, rows, look)
         return run.end(table=True)
 
 
@@ -66,40 +62,36 @@ class _Look(NamedTuple):
     colour: str
 
 
-def _live(wanted: Wanted, names: list[str], options: Options, look: _Look, asked: Asked | None) -> int:
-    """While it goes on a table on a terminal; in JSON each conversation when it is forgotten, and all others at the end."""
-    with LiveRun(wanted, names, options, look.colour) as run:
-        run.asked = asked
-        note = _noting(run, asked)
-        gone: list[ConversationRow] = []
-        if look.json or asked is not None:
-            run.leaving = gone.extend
+def _live(run: LiveRun, look: _Look) -> None:
+    """While it goes on a table on a terminal; in JSON each conversation when it is forgotten."""
+    note = _noting(run)
+    gone: list[ConversationRow] = []
+    if look.json or run.asked is not None:
+        run.leaving = gone.extend
 
-        def leave() -> None:
-            # Not before the last records of those that leave were looked at
-            if look.json and gone:
-                _show(run, gone, look)
-            if asked is not None:
-                asked.forget(gone)
-            gone.clear()
+    def leave() -> None:
+        # Not before the last records of those that leave were looked at
+        if look.json and gone:
+            _show(run, gone, look)
+        if run.asked is not None:
+            run.asked.forget(gone)
+        gone.clear()
 
-        if look.json:
-            run.tick = leave
-            run.each(note)
-            leave()
-        else:
-            with Table(run, leave) as table:
-                run.each(lambda records: note(records) or table.take(records))
-        _show(run, run.inspector.rows(), look)
-        return run.end(table=True)
+    if look.json:
+        run.tick = leave
+        run.each(note)
+        leave()
+    else:
+        with Table(run, leave) as table:
+            run.each(lambda records: note(records) or table.take(records))
 
 
-def _noting(run: Run | LiveRun, asked: Asked | None) -> Callable[[list[Record]], bool]:
+def _noting(run: Run | LiveRun) -> Callable[[list[Record]], bool]:
     """Remembers which conversations have a record that is asked for; never enough."""
 
     def note(records: list[Record]) -> bool:
-        if asked is not None:
-            asked.note(records, lambda record, what: run.tell(about(record, what)))
+        if run.asked is not None:
+            run.asked.note(records, run.failed)
         return False
 
     return note

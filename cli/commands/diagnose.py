@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.exits import ExitCode
-from cli.keys import key_logs
-from cli.live import LiveRun, Wanted, check_without
-from cli.options import CLOCKS, SHOWN, Colour, Enough, Files, Html, Json, ReadFiles, TimeForm, Where, enough_of, one_of, packet_limit
+from cli.live import LiveRun, Wanted, run_of
+from cli.options import CLOCKS, SHOWN, Colour, Enough, Files, Html, Json, ReadFiles, TimeForm, Where, enough_of, one_of
 from cli.output import columns, palette, say, write, write_text
 from cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from cli.run import STOPPED, Asked, Run, about, account, blocks, count, titled
+from cli.run import STOPPED, Asked, Run, account, blocks, count, titled
 from cli.showing import first
 from dissect.options import Options
 
@@ -55,19 +54,13 @@ def diagnose(
     one_of("-t", clock, CLOCKS)
     left = enough_of(enough)
     names = [*(read_files or ()), *(files or ())]
-    if not live.interfaces:
-        check_without(live)
     if html is not None:
         from dissect.render.html.page import check_page
 
         check_page(html, names)
-    options = replace(options, bytes_as="omit", findings=True, keylog=key_logs(options.keylog, bool(live.interfaces)))
+    options = replace(options, bytes_as="omit", findings=True)
     asked = None if where is None else Asked(where, options)
-    with (
-        LiveRun(live, names, options, colour)
-        if live.interfaces
-        else Run(names, options, packet_limit(live.stop), colour, left, prints=json) as run
-    ):
+    with run_of(live, names, options, colour, messages=left, prints=json) as run:
         diagnoser = run.inspector.diagnoser
         assert diagnoser is not None
         view = _View(run, diagnoser, asked, json, colour, bool(live.interfaces), None if html is None else _Report(), clock, left)
@@ -147,7 +140,7 @@ class _View:
             self.report.drop(self.diagnoser)
         if self.asked is not None:
             self.asked.watch(records)
-            found = self.asked.select(found, self._failed)
+            found = self.asked.select(found, self.run.failed)
         for one in found:
             self.shown[one.severity] += 1  # type: ignore[union-attr]
             if one.conversation is not None and self.asked is not None:
@@ -162,7 +155,7 @@ class _View:
         if self.json:
             from dissect.render.jsonl import encode
 
-            for block in blocks(encode, found, self._failed):
+            for block in blocks(encode, found, self.run.failed):
                 write(block)
         elif self.live:
             from dissect.render.findings import COLUMNS, finding_lines
@@ -190,7 +183,7 @@ class _View:
                 for row in mine:
                     one = rows[row.conversation]
                     row.facts = {**row.facts, "reached": one.reached, "went": one.ended, "worst": one.worst}
-                for block in blocks(encode, mine, self._failed):
+                for block in blocks(encode, mine, self.run.failed):
                     write(block)
         else:
             from dissect.render.findings import page
@@ -219,6 +212,3 @@ class _View:
     def as_bad_as(self, severity: str) -> bool:
         """Whether something that was shown is an error, or at least a warning."""
         return bool(self.shown["error"] or (severity == "warning" and self.shown["warning"]))
-
-    def _failed(self, record: Record, what: str) -> None:
-        self.run.tell(about(record, what))

@@ -10,20 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.exits import ExitCode
-from cli.keys import key_logs
-from cli.live import LiveRun, Wanted, check_without
-from cli.options import READ, SHOWN, Colour, Files, ReadFiles, Where, packet_limit
+from cli.live import LiveRun, Wanted, run_of
+from cli.options import READ, SHOWN, Colour, Files, ReadFiles, Where
 from cli.output import columns, palette, say, write, write_text
 from cli.parameters import Members, gathers
-from cli.run import Run, about, asking, count, lines_of
-from cli.showing import Form, Shown, field_lines, fields_view, first, form_of, json_view, options_for, text_settings
+from cli.run import Run, asking, count, lines_of
+from cli.showing import Failed, Form, Showing, Shown, View, form_of, options_for, text_settings, view_of_values
 from dissect.errors import UsageError
 from dissect.options import SETTINGS, Options
 
 if TYPE_CHECKING:
     from dissect.model import ConversationRow, Head, Message, Record
     from dissect.protocols.behaviour import Handshake
-    from dissect.render.follow import Followed
     from dissect.render.terminal import Palette
 
 READY = "stopped by --until ready"
@@ -78,60 +76,31 @@ def follow(
     _choose(shown, form, ladder, mermaid, raw)
     if until not in (None, "ready"):
         raise UsageError(f"--until {until}: must be ready")
-    if not live.interfaces:
-        check_without(live)
     names = [*(read_files or ()), *(files or ())]
-    options = options_for(shown, form, replace(options, keylog=key_logs(options.keylog, bool(live.interfaces))))
-    options = replace(options, detail=options.detail or raw is not None)
-
-    asked, options = asking(where, options)
+    options = options_for(shown, form, options)
+    asked, options = asking(where, replace(options, detail=options.detail or raw is not None))
     options = replace(options, wanted=_only(wanted, options.wanted))
-    limit = packet_limit(live.stop) if not live.interfaces else None
-    with LiveRun(live, names, options, colour) if live.interfaces else Run(names, options, limit, colour, form.left) as run:
-        run.asked = asked
-
-        def failed(record: Record, what: str) -> None:
-            run.tell(about(record, what))
-
-        bytes_of = None if raw is None else _Raw(raw, options.show_secrets)
-        lines = field_lines(shown, form, options) if form.fields else None
-        view: Followed | None = None
-        if bytes_of is not None:
-            show: Callable[[list[Record]], None] = bytes_of.show
-        elif lines is not None:
-            show = fields_view(lines, form, failed)
-        elif form.json:
-            show = json_view(failed)
-        else:
-            view = _view(shown, options, palette(colour), run, ladder, mermaid)
-            show = _text(view, failed)
-        handshake = None if until is None else _Handshake()
-        left = form.left
-        met = begun = False
+    view = view_of_values(shown, form, options)
+    bytes_of = None if raw is None else _Raw(raw, options.show_secrets)
+    if bytes_of is not None:
+        view = View(bytes_of.show)
+    handshake = None if until is None else _Handshake()
+    with run_of(live, names, options, colour, asked, form.left) as run:
+        showing = Showing(run, view or _text(shown, options, palette(colour), run, ladder, mermaid), form.left)
+        met = False
 
         def one(batch: list[Record]) -> bool:
-            nonlocal left, met, begun
-            if batch and view is not None and not begun:
-                view.begin(batch[0])
-            begun = begun or bool(batch)
-            if lines is not None:
-                lines.columns.learn(batch)
+            nonlocal met
+            showing.begin(batch)
             batch = [record for record in batch if record.conversation == wanted]
             met = met or bool(batch)
             if handshake is not None:
                 batch = handshake.until_ready(batch)
-            if view is not None:
-                view.learn(batch)
-            if asked is not None:
-                batch = asked.select(batch, failed)
-            if left is not None:
-                batch, left = first(batch, left)
-            if batch:
-                show(batch)
+            showing.show(showing.chosen(batch))
             if handshake is not None and handshake.ready:
                 run.enough = READY
                 return True
-            return left == 0
+            return showing.enough
 
         run.each(one)
         told = [] if handshake is None or not met else [f"conversation {wanted}: {handshake.told()}"]
@@ -169,8 +138,9 @@ def _choose(shown: Shown, form: Form, ladder: bool, mermaid: bool, raw: str | No
             raise UsageError("--raw writes bytes as they are, which would act on this terminal; write them to a file, or | xxd")
 
 
-def _view(shown: Shown, options: Options, colours: Palette, run: Run | LiveRun, ladder: bool, mermaid: bool) -> Followed:
-    from dissect.render.follow import Followed, Ladder, Mermaid
+def _text(shown: Shown, options: Options, colours: Palette, run: Run | LiveRun, ladder: bool, mermaid: bool) -> View:
+    """Shows lines, or a sequence diagram."""
+    from dissect.render.follow import DRAWN, Followed, Ladder, Mermaid
     from dissect.render.terminal import PLAIN
 
     kind = Mermaid if mermaid else Ladder if ladder else Followed
@@ -178,15 +148,9 @@ def _view(shown: Shown, options: Options, colours: Palette, run: Run | LiveRun, 
     if isinstance(view, Ladder):
         view.plain = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     run.view = view
-    return view
-
-
-def _text(view: Followed, failed: Callable[[Record, str], None]) -> Callable[[list[Record]], None]:
-    from dissect.render.follow import DRAWN, Mermaid
-
     drawn = 0
 
-    def show(batch: list[Record]) -> None:
+    def show(batch: list[Record], failed: Failed) -> None:
         nonlocal drawn
         text = lines_of(view, batch, failed)
         if not drawn:
@@ -196,7 +160,7 @@ def _text(view: Followed, failed: Callable[[Record, str], None]) -> Callable[[li
             say(f"Mermaid draws {DRAWN:,} characters unless maxTextSize says otherwise; -c, -Y and --until ready make it shorter")
         drawn += len(text)
 
-    return show
+    return View(show, view.begin, view.learn)
 
 
 def _end(run: Run | LiveRun, told: list[str]) -> ExitCode:
@@ -235,7 +199,8 @@ class _Raw:
         self._missing = 0
         self._hidden = False
 
-    def show(self, batch: list[Record]) -> None:
+    def show(self, batch: list[Record], failed: Failed) -> None:
+        """Write those of its messages that are among these records."""
         from dissect.model import Gap, Message
         from dissect.render.follow import raw
 

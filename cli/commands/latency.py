@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.keys import key_logs
-from cli.live import REFRESH, LiveRun, Wanted, check_without
+from cli.live import REFRESH, LiveRun, Wanted, run_of
 from cli.options import (
     CLOCKS,
     SHOWN,
@@ -25,13 +24,12 @@ from cli.options import (
     enough_of,
     nanoseconds,
     one_of,
-    packet_limit,
     whole,
 )
 from cli.options import LIMITS as LIMITS_PANEL
 from cli.output import coloured, columns, palette, say, write, write_text
 from cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from cli.run import Asked, Run, about, account, asking, titled
+from cli.run import Asked, Run, account, asking, titled
 from cli.showing import first
 from dissect.errors import Report, UsageError, bug
 from dissect.options import Options
@@ -99,10 +97,7 @@ def latency(
     limit = whole("--group-limit", group_limit)
     one_of("-t", clock, CLOCKS)
     left = enough_of(enough)
-    options = replace(options, bodies=False, pairs=True, keylog=key_logs(options.keylog, bool(live.interfaces)))
-    asked, options = asking(where, options)
-    if not live.interfaces:
-        check_without(live)
+    asked, options = asking(where, replace(options, bodies=False, pairs=True))
     if html is not None:
         from dissect.render.html.page import check_page
 
@@ -110,12 +105,7 @@ def latency(
     from dissect.latency.groups import Latencies
 
     found = Latencies(grouped, interval_ns=SHORTEST_NS if html is not None and width_ns is None else width_ns, slowest=number, groups=limit)
-    with (
-        LiveRun(live, names, options, colour)
-        if live.interfaces
-        else Run(names, options, packet_limit(live.stop), colour, left, prints=False)
-    ) as run:
-        run.asked = asked
+    with run_of(live, names, options, colour, asked, left, prints=False) as run:
         taker = _Taker(run, found, asked, clock, left)
         if isinstance(run, LiveRun):
             with _Screen(run, taker):
@@ -123,13 +113,7 @@ def latency(
         else:
             run.each(taker.take)
         if html is not None:
-            if width_ns is None:
-                found.widen_to(INTERVALS)
-            if run.inspector.counters.packets:
-                _write(html, found, run, names or list(live.interfaces or ()))
-            if width_ns is None:
-                # The course of time was asked for by the page alone
-                found.forget_series()
+            _write(html, found, run, names or list(live.interfaces or ()), width_ns is None)
         _show(found, json, csv, colour, taker.clock)
         code = _end(run, found)
         if taker.matched and not found.groups:
@@ -178,7 +162,7 @@ class _Taker:
 
     def _select(self, records: list[Record], pairs: list[Pair], asked: Asked) -> tuple[list[Record], list[Pair]]:
         matched = self._matched
-        chosen = asked.select(records, lambda one, what: self.run.tell(about(one, what)))
+        chosen = asked.select(records, self.run.failed)
         self.matched += len(chosen)
         matched.update(dict.fromkeys([one.number for one in chosen]))
         kept = [one for one in pairs if _number(one) in matched]
@@ -207,14 +191,19 @@ def _show(found: Latencies, json: bool, csv: bool, colour: str, clock: Clock) ->
     write_text(comma_separated(found) if csv else text(found, columns(), palette(colour), clock))
 
 
-def _write(path: str, found: Latencies, run: Run | LiveRun, names: list[str]) -> None:
-    """Write the page, too."""
+def _write(path: str, found: Latencies, run: Run | LiveRun, names: list[str], alone: bool) -> None:
+    """Write the page, too; `alone`: nobody but it asked for the course of time."""
     from dissect.render.html.page import write_page
     from dissect.render.html.reports import latencies
 
-    about_ = "; ".join(account(run.inspector, run.stopped)[0])
-    write_page(path, latencies(titled("latency", names), about_, found))
-    say(f"--html {path}: written")
+    if alone:
+        found.widen_to(INTERVALS)
+    if run.inspector.counters.packets:
+        about = "; ".join(account(run.inspector, run.stopped)[0])
+        write_page(path, latencies(titled("latency", names), about, found))
+        say(f"--html {path}: written")
+    if alone:
+        found.forget_series()
 
 
 def _end(run: Run | LiveRun, found: Latencies) -> int:
