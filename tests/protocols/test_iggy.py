@@ -20,7 +20,7 @@ from dissect.inspector import Inspector
 from dissect.model import Chunk, ConversationRow, Gap, Hole, Message, Options, Record, Verdict
 from dissect.protocols.flow import END
 from dissect.protocols.iggy import frames, turns
-from dissect.protocols.iggy.candidates import TABLES_KEPT
+from dissect.protocols.iggy.candidates import TABLES_KEPT, Given
 from dissect.protocols.iggy.dissector import PROTOCOLS, IggyDissector
 from dissect.protocols.iggy.features import CLASSIC, LAYOUTS, LONG
 from dissect.protocols.iggy.frames import ask, long_ask
@@ -407,6 +407,16 @@ def test_frames_that_can_tell_nothing_are_not_weighed(monkeypatch: pytest.Monkey
     dissector = iggy()
     assert weighed(monkeypatch, dissector, *[PING, OK] * 2, LOGIN_L6, LOGGED_IN, *[PING, OK] * 2) == [LOGIN_L6, LOGGED_IN]
     assert dissector.facts["candidates"] == CLASSIC[6:]
+
+
+def test_an_error_is_not_taken_for_an_answer_of_which_nothing_is_known() -> None:
+    layouts = iggy().layouts
+    layouts.speaks(0, False)
+    layouts.speaks(1, False)
+    (unknown,) = layouts.by_table(1, OK, 0, len(OK), Given(None, None))
+    assert unknown.name == "unknown"
+    refused = response(status=1011)
+    assert {table.name for table in layouts.by_table(1, refused, 0, len(refused), Given(0, 1))} == {"error"}
 
 
 @pytest.mark.parametrize("detail", [False, True])

@@ -214,7 +214,7 @@ class Candidates:
             return (side,)
         status, length = U32_U32(data, start)
         if status:
-            return side, None, length > 0
+            return side, "error", length > 0
         return side, given.code, self._hides_answer(given.code, data, start + 8, end)
 
     def table(self, layout: str, side: int, data: bytes, start: int, end: int, given: Given) -> Table:
