@@ -111,6 +111,8 @@ def test_fragments_cut_by_the_snap_length_leave_the_wire_length() -> None:
     frames = [ethernet(one) for one in cut4(tcp(DATA), 400)]
     found, _ = parse([Packet(frame[:134], wire=len(frame)) for frame in frames])
     assert [(one.payload, one.wire) for one in found] == [(DATA[:80], len(DATA))]
+    found, _ = parse([frames[0], Packet(frames[1][:34], wire=len(frames[1]))])
+    assert [(one.payload, one.wire) for one in found] == [(DATA[:380], len(DATA))]
 
 
 def test_fragments_that_cannot_be_are_undecoded() -> None:

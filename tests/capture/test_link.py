@@ -209,9 +209,10 @@ def test_ipv6_payload_length_zero_is_taken_from_the_captured_length() -> None:
 
 def test_ipv6_jumbo_payload_option_tells_the_length() -> None:
     segment = tcp(b"x" * 70_000)
-    option = bytes.fromhex("0600c204") + (8 + len(segment)).to_bytes(4, "big")
-    found, _ = parse([ethernet(ip6(option + segment, length=0, following=0)) + b"padding"])
-    assert [(one.payload, one.wire) for one in found] == [(b"x" * 70_000, 70_000)]
+    option = bytes.fromhex("0601c204") + (16 + len(segment)).to_bytes(4, "big") + bytes.fromhex("1e04") + (99).to_bytes(4, "big") + bytes(2)
+    for options in (option, option[:2] + option[8:14] + option[2:8] + option[14:]):
+        found, _ = parse([ethernet(ip6(options + segment, length=0, following=0)) + b"padding"])
+        assert [(one.payload, one.wire) for one in found] == [(b"x" * 70_000, 70_000)]
 
 
 def test_frames_over_64_kib() -> None:

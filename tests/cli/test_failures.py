@@ -111,6 +111,8 @@ def test_several_files(capsys: pytest.CaptureFixture[str]) -> None:
     told = REPORT.fullmatch(err[0])
     assert told is not None
     assert (told[2], len(err)) == (str(SOME), 2)
+    with pytest.raises(InternalError, match=f" of {re.escape(str(SOME))}, "):
+        list(dissect.read(OTHER, SOME))
     alone = records(shown(capsys, "--json", OTHER)[1])
     assert [(one.get("name"), one.get("position")) for one in records(out) if one["protocol"] == "mewbase"] == [
         (one.get("name"), one.get("position")) for one in alone
