@@ -1,5 +1,6 @@
 """What `streamdump` and `python -m cli` start."""
 
+import gc
 import sys
 
 
@@ -8,10 +9,13 @@ def main() -> int:
 
     Who interrupts it before it is even loaded sees no traceback either.
     """
+    # Modules and records are many objects and few cycles; nothing of it is put back, as this process ends with the run
+    gc.set_threshold(200_000, 50, 50)
     try:
         from cli.app import main as run
     except KeyboardInterrupt:
         return 130
+    gc.freeze()
     status = run()
     _leave(status)
     return status

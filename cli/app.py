@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
@@ -118,19 +116,6 @@ def _needed(arguments: Sequence[str]) -> tuple[str, ...]:
     return (READ, *(COMMANDS if telling else [one for one in arguments[:1] if one in COMMANDS]))
 
 
-@contextmanager
-def few_collections() -> Iterator[None]:
-    """Collect garbage rarely: modules and records make many objects and few cycles."""
-    before = gc.get_threshold()
-    gc.freeze()
-    gc.set_threshold(200_000, 50, 50)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `streamdump` with these arguments; the exit code."""
     arguments = list(sys.argv[1:] if argv is None else argv)
@@ -138,8 +123,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         fill_in()
         # Nothing here multiplies matrices: numpy need not start a thread for each processor.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        with few_collections():
-            return int(command_of(_needed(arguments)).main(args=arguments, prog_name="streamdump", standalone_mode=False) or 0)
+        return int(command_of(_needed(arguments)).main(args=arguments, prog_name="streamdump", standalone_mode=False) or 0)
     except PipeClosed:
         return ExitCode.DONE
     except KeyboardInterrupt:
