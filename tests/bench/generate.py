@@ -155,8 +155,10 @@ class Peer:
 class Wire:
     """Ethernet, IPv4 and TCP around the segments of many conversations."""
 
-    def __init__(self, out: BinaryIO, seed: int, port: int = SERVER_PORT) -> None:
+    def __init__(self, out: BinaryIO, seed: int, port: int = SERVER_PORT, first: int = 0) -> None:
+        """`first`: the number of the first conversation, by which its addresses differ from those of others."""
         self.out = out
+        self.first = first
         self.port = port
         self.random = random.Random(seed)
         self.time_ns = START_NS
@@ -177,8 +179,9 @@ class Wire:
     def packet(self, conversation: int, side: int, flags: int, payload: bytes = b"") -> None:
         self.time_ns += self.random.randint(2_000, 40_000)
         sequence = self.sequence.setdefault(conversation, [self.random.getrandbits(32), self.random.getrandbits(32)])
-        client, server = bytes([10, 1, conversation >> 8, conversation & 255]), bytes([10, 0, 0, 1])
-        port = CLIENT_PORT + conversation % 20_000
+        number = self.first + conversation
+        client, server = bytes([10, 1, number >> 8, number & 255]), bytes([10, 0, 0, 1])
+        port = CLIENT_PORT + number % 20_000
         ends = (server, client, self.port, port) if side else (client, server, port, self.port)
         tcp = (
             struct.pack(">HHIIBBHHH", ends[2], ends[3], sequence[side], sequence[1 - side], 0x80, flags, 512, 0, 0)
@@ -201,10 +204,10 @@ class Wire:
             unacked[side] = 0
 
 
-def write(path: Path, packets: int, conversations: int, entries: int, amqp: bool, seed: int = 1) -> None:
+def write(path: Path, packets: int, conversations: int, entries: int, amqp: bool, seed: int = 1, first: int = 0) -> None:
     """A capture of about `packets` packets (exactly that many or up to two more)."""
     with path.open("wb") as out:
-        wire = Wire(out, seed)
+        wire = Wire(out, seed, first=first)
         wire.header()
         peers = [Peer(seed * 1000 + one, entries, amqp).traffic() for one in range(conversations)]
         wire.open(conversations)

@@ -106,7 +106,7 @@ def make(row: str, folder: Path) -> list[Path]:
         write(path, many * 12, many, 2, amqp=False)
     elif kind == "files":
         for at in range(many):
-            write(folder / f"{at:05}.pcap", 150, 1, 2, amqp=False, seed=at)
+            write(folder / f"{at:05}.pcap", 150, 1, 2, amqp=False, seed=at, first=at)
         return sorted(folder.glob("0*.pcap"))
     else:
         raise SystemExit(f"{row}: there is no such row")
