@@ -73,6 +73,11 @@ class Rows:
         return np.array([one.time_ns for one in self.records], np.int64)
 
     @cached_property
+    def packets(self) -> Columns:
+        """The first and the last packet of each message."""
+        return list(zip(*[one.packets for one in self.records], strict=True)) or [(), ()]
+
+    @cached_property
     def fields(self) -> list[dict[str, Any]]:
         return [one.fields for one in self.records]
 
@@ -92,22 +97,34 @@ class Rows:
         places = self._places.get(protocol, NOWHERE)
         return self.fields if places is None else [self.fields[place] for place in places.tolist()], places
 
-    def others(self, at: int) -> tuple[list[Message], NDArray[np.int64]]:
-        """The requests (1) or responses (2) that records name, and the rows that name them."""
+    def others(self, at: int) -> tuple[Columns, NDArray[np.int64]]:
+        """Where the requests (1) or responses (2) are that records name (`WHERE`), and the rows that name them."""
         return self._requests if at == 1 else self._responses
 
     @cached_property
-    def _requests(self) -> tuple[list[Message], NDArray[np.int64]]:
+    def _requests(self) -> tuple[Columns, NDArray[np.int64]]:
         return _present([one[1] for one in self.rows])
 
     @cached_property
-    def _responses(self) -> tuple[list[Message], NDArray[np.int64]]:
+    def _responses(self) -> tuple[Columns, NDArray[np.int64]]:
         return _present([one[2] for one in self.rows])
 
 
-def _present(found: list[Message | None]) -> tuple[list[Message], NDArray[np.int64]]:
+Columns = Sequence[Sequence[int | None]]
+
+WHERE = ("file", "first_packet", "last_packet", "position")
+"""What is told of another message."""
+
+_where = attrgetter("file", "packets", "position")
+
+
+def _present(found: list[Message | None]) -> tuple[Columns, NDArray[np.int64]]:
     places = np.array([place for place, one in enumerate(found) if one is not None], np.int64)
-    return [one for one in found if one is not None], places
+    if not len(places):
+        return [()] * len(WHERE), places
+    # Once through: these messages may be long out of the processor's cache
+    files, packets, positions = zip(*[_where(one) for one in found if one is not None], strict=True)
+    return [files, *zip(*packets, strict=True), positions], places
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -177,18 +194,18 @@ class TooMuch(Exception):
 def _other(prefix: str, at: int, what: str) -> tuple[Column, ...]:
     """Where the request or response is that a record names."""
 
-    def column(name: str, kind: Any, says: str, get: Callable[[Message], int | None]) -> Column:
+    def column(name: str, kind: Any, says: str) -> Column:
         def made(rows: Rows) -> Any:
             present, places = rows.others(at)
-            return spread(pa.array(list(map(get, present)), kind), places, len(rows))
+            return spread(pa.array(present[WHERE.index(name)], kind), places, len(rows))
 
         return Column(f"{prefix}_{name}", kind, f"{says} {what}", made)
 
     return (
-        column("file", INT, "index of the input, of", attrgetter("file")),
-        column("first_packet", LONG, "first packet of", lambda one: one.packets[0]),
-        column("last_packet", LONG, "last packet of", lambda one: one.packets[1]),
-        column("position", LONG, "position in its byte stream of", attrgetter("position")),
+        column("file", INT, "index of the input, of"),
+        column("first_packet", LONG, "first packet of"),
+        column("last_packet", LONG, "last packet of"),
+        column("position", LONG, "position in its byte stream of"),
     )
 
 
@@ -230,10 +247,8 @@ MESSAGES: tuple[Column, ...] = (
     SENDER,
     Column("kind", TEXT, "request, response or one_way", lambda rows: [one.kind for one in rows.records]),
     Column("file", INT, "index of the input, in table files", lambda rows: [one.file for one in rows.records]),
-    Column(
-        "first_packet", LONG, "first packet in that file, null if in an earlier one", lambda rows: [one.packets[0] for one in rows.records]
-    ),
-    Column("last_packet", LONG, "packet that completed it", lambda rows: [one.packets[1] for one in rows.records]),
+    Column("first_packet", LONG, "first packet in that file, null if in an earlier one", lambda rows: rows.packets[0]),
+    Column("last_packet", LONG, "packet that completed it", lambda rows: rows.packets[1]),
     Column("position", LONG, "byte position in its sender's byte stream", lambda rows: [one.position for one in rows.records]),
     Column("size", LONG, "bytes of the frame", lambda rows: [one.size for one in rows.records]),
     Column("fields", TEXT, "every field, as JSON", lambda rows: _json(rows.fields)),
