@@ -328,7 +328,7 @@ def damaged(random: Random, login: Login, times: int) -> list[Packet]:
     if not syn and random.random() < 0.8:
         sent = sent[random.randrange(len(sent)) :]
     packets = conversation(sent, random.choice((login.port, 9999)), syn=syn)
-    if random.random() < 0.15:
+    if random.random() < 0.15 and packets:
         index = random.randrange(len(packets))
         moved = packets.pop(index)
         packets.insert(max(0, index + random.choice((-3, -2, -1, 1, 2, 3))), moved)
