@@ -243,7 +243,7 @@ class LiveRun(Told):
                 rows, enough = fitting, True
         return (batch if rows == len(batch) else part(batch, 0, rows)), enough
 
-    def end(self, table: bool = False) -> ExitCode:
+    def end(self) -> ExitCode:
         """Say on standard error what was captured, then what went wrong; the exit code."""
         live = self.live
         live.close()

@@ -137,6 +137,8 @@ class Told:
         """What -Y asks for, whose count the closing line has."""
         self.view: Lines | None = None
         """What shows the records as lines, where these are asked for."""
+        self.tells: Sequence[str] = ()
+        """Commands of which this is the output, so that nobody is sent to them."""
 
     def tell(self, *more: Report) -> None:
         """Say what there is to report of bugs of ours."""
@@ -233,11 +235,10 @@ class Run(Told):
                 self.errors.append(error)
         return found
 
-    def end(self, quiet: bool = False, table: bool = False, more: Sequence[str] = ()) -> ExitCode:
-        """Say what there is to say on standard error, `more` of it besides what was read; the exit code. `table`: the conversations
-        themselves are the output."""
+    def end(self, quiet: bool = False, more: Sequence[str] = ()) -> ExitCode:
+        """Say what there is to say on standard error, `more` of it besides what was read; the exit code."""
         if self.readers and not quiet:
-            said = self._summary(table)
+            said = self._summary()
             self.tell()
             say(said)
         for text in (*self._foreign(), *more):
@@ -264,7 +265,7 @@ class Run(Told):
             "those that came first were kept; --separate reads each file as of a network of its own"
         ]
 
-    def _summary(self, table: bool) -> str:
+    def _summary(self) -> str:
         names = [reader.name for reader in self.readers]
         if self.stopped == STOPPED and self.messages is not None:
             # What is behind the last message was read as far as a batch happened to reach.
@@ -274,7 +275,7 @@ class Run(Told):
             if self.view is not None and self.view.marked:
                 command = "diagnose"
             said += [] if self.asked is None else [self.asked.told()]
-        if command is not None and not (table and command == "conversations"):
+        if command is not None and command not in self.tells:
             said.append(f"more: streamdump {command}")
         return f"{names[0] if len(names) == 1 else count(len(names), 'file')}: {'; '.join(said)}"
 

@@ -43,6 +43,7 @@ def conversations(
     asked, options = asking(where, replace(options, bodies=False))
     look = _Look(json, evidence, colour)
     with run_of(live, names, options, colour, asked, prints=False) as run:
+        run.tells = ("conversations",)
         if isinstance(run, LiveRun):
             _live(run, look)
         else:
@@ -51,7 +52,7 @@ def conversations(
         # A table is made of all rows together
         while rows := list(islice(each, AT_ONCE if json else None)):
             _show(run, rows, look)
-        return run.end(table=True)
+        return run.end()
 
 
 class _Look(NamedTuple):

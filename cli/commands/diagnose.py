@@ -61,6 +61,7 @@ def diagnose(
     options = replace(options, bytes_as="omit", findings=True)
     asked = None if where is None else Asked(where, options)
     with run_of(live, names, options, colour, messages=left, prints=json) as run:
+        run.tells = ("diagnose", "conversations")
         diagnoser = run.inspector.diagnoser
         assert diagnoser is not None
         view = _View(run, diagnoser, asked, json, colour, bool(live.interfaces), None if html is None else _Report(), clock, left)
@@ -70,7 +71,7 @@ def diagnose(
         view.end()
         if html is not None and run.inspector.counters.packets:
             view.write(html, names or list(live.interfaces or ()))
-        code = run.end(table=True)
+        code = run.end()
     if code == ExitCode.DONE and fail_on is not None and view.as_bad_as(fail_on):
         return ExitCode.FOUND
     return code

@@ -271,6 +271,11 @@ def test_what_is_marked_is_worth_a_diagnosis(capture: Path, hinted: bool, argv: 
     assert capsys.readouterr().err.endswith("; more: streamdump diagnose\n") == hinted
 
 
+def test_nobody_is_sent_to_where_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["diagnose", str(RABBIT / "vhost_failure_405.pcap")])
+    assert "more:" not in capsys.readouterr().err
+
+
 def test_of_other_conversations_no_fields_are_looked_for(capsys: pytest.CaptureFixture[str]) -> None:
     capture = str(GOLDEN / "seastar-rpc" / "five_connections.pcap")
     calls = (["-V", "-Y", "conversation >= 0", capture], ["follow", "-V", "1", capture])
