@@ -251,6 +251,15 @@ def test_an_acceptance_that_is_captured_first_leaves_the_login_hidden(answers: l
     assert messages(early)[-2]["fields"]["stream"] == "orders"
 
 
+def test_an_acceptance_that_is_captured_first_hides_a_frame_that_ends_when_the_connection_is_open() -> None:
+    """The frame has the wrong size, key and mechanism, and of the server a frame is lost behind that."""
+    sent = changed(changed(list(PLAIN.sent), AUTHENTICATE, 0, "I", 290_000), AUTHENTICATE, 4, "H", 0x0002)
+    sent = changed(sent, AUTHENTICATE, 16, "B", 0x5C)
+    sent[9] = Lost(SERVER, len(PLAIN.sent[9][1]))
+    early = [*sent[:AUTHENTICATE], sent[5], sent[AUTHENTICATE], *sent[6:]]
+    assert found(SECRET, texts(conversation(early, 5552))) == []
+
+
 @pytest.mark.parametrize("lost", [[5], [6], [5, 6], [5, 6, 7], [5, 6, 7, 8], [2, 3], [0, 1, 2], [3, 5, 6, 9]])
 def test_an_acceptance_that_is_lost_does_not_hide_the_rest(lost: list[int]) -> None:
     sent: list[Sent | Lost] = changed(list(PLAIN.sent), AUTHENTICATE, 4, "H", 0x0813)
