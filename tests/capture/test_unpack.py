@@ -110,6 +110,14 @@ def test_lz4_blocks_that_refer_to_those_before() -> None:
     assert unpacked(linked(data, far, near, far.replace(b"A", b"B"))) == output
 
 
+@pytest.mark.parametrize(("code", "most"), [(4, 1 << 16), (5, 1 << 18), (6, 1 << 20), (7, 1 << 22)])
+def test_lz4_blocks_are_no_larger_than_their_frame_says(code: int, most: int) -> None:
+    head = lz4_head(bytes((0x60, code << 4)))
+    assert len(unpacked(head + struct.pack("<I", most | 1 << 31) + bytes(most) + bytes(4))) == most
+    with pytest.raises(blocks_module.Damaged, match=f"a block of {most + 1} bytes"):
+        unpacked(head + struct.pack("<I", (most + 1) | 1 << 31) + bytes(most + 1) + bytes(4))
+
+
 def test_lz4_block_of_a_few_literals_after_others() -> None:
     assert unpacked(linked(b"some data before", b"\x30abc", b"\x10d")) == b"some data beforeabcd"
 
