@@ -241,13 +241,13 @@ class Diagnoser:
         if messages is None:
             request = None if message is None else talk.request_of(message)
             messages = numbers(request, message) if message is not None else (record.request,) if type(record) is Exchange else ()
-            if marks is None and type(record) is not Closed:
-                marks = packets(request, message)
+        if marks is None:
+            shown = {one.number: one for one in (*talk.asked.values(), *talk.last, message) if one is not None}
+            marks = packets(*map(shown.get, messages))
+            if type(record) is Closed:
+                marks = tuple(dict.fromkeys((*marks, record.last[1])))
         if type(record) is Closed:
             time_ns = record.until_ns
-            if marks is None:
-                shown = {one.number: one for one in (*talk.asked.values(), *talk.last) if one is not None}
-                marks = tuple(dict.fromkeys((*packets(*map(shown.get, messages)), record.last[1])))
             src, dst, sender = talk.client or "", talk.server or "", None
         else:
             time_ns, src, dst, sender = record.time_ns, record.src, record.dst, getattr(record, "sender", None)
@@ -266,7 +266,7 @@ class Diagnoser:
             told.cause,
             told.advice or rule.advice,
             list(messages[:EVIDENCE]),
-            list((marks or ())[:EVIDENCE]),
+            list(marks[:EVIDENCE]),
         )
         talk.found[key] = [1, finding]
         self._add(out, finding)

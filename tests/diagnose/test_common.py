@@ -148,7 +148,12 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_each_rule_finds_what_it_is_for(case: str) -> None:
     make, rule, severity = CASES[case]
-    assert rules(make()).get(rule) == severity
+    one = make()
+    assert rules(one).get(rule) == severity
+    ends = {f"{address}:{port}" for address, port in zip(("192.0.2.1", "192.0.2.2"), one.ports, strict=True)}
+    for finding in diagnosed(capture(one))[0]:
+        assert {finding.src, finding.dst} == ends
+        assert finding.packets == sorted({*finding.packets}) and 1 <= finding.packets[0] <= finding.packets[-1] <= len(one.packets)
 
 
 def test_a_healthy_connection_has_nothing() -> None:
@@ -168,6 +173,8 @@ def test_how_far_each_connection_got_and_what_ended_it() -> None:
         Connection(sport=40003).tuned().reset(1),
         Connection(sport=40004).ready().goodbye(),
         Connection(sport=40005).open().ask(b"GET / HTTP/1.1\r\n\r\n").reset(1),
+        Connection(sport=40006).open().reset(1),
+        Connection(sport=40007).open(),
     ]
     _, summaries, _ = diagnosed(capture(*steps))
     assert [(one.reached, one.ended, one.worst) for one in sorted(summaries, key=lambda one: one.client)] == [
@@ -177,6 +184,8 @@ def test_how_far_each_connection_got_and_what_ended_it() -> None:
         ("Tune answered", "server resets", "error"),
         ("ready", "Close by client", None),
         ("HTTP", "server resets", "error"),
+        ("TCP", "server resets", "error"),
+        ("TCP", "open at end of capture", None),
     ]
 
 

@@ -244,6 +244,7 @@ def test_no_secret_of_a_capture_is_shown(path: Path) -> None:
 def test_a_login_is_hidden_in_hex_dumps_too() -> None:
     dissector = iggy("L9", detail=True)
     (login,) = talk(dissector, LOGIN_L6)
+    assert dissector.facts["client_version"] == "0.9.0"
     assert login.fields["password"] == "<redacted 9 bytes>"
     assert login.spans is not None
     assert [span.name for span in login.spans if span.secret] == ["password"]
@@ -772,6 +773,8 @@ def test_the_middle_of_a_conversation() -> None:
 def test_an_answer_that_may_be_a_token_is_hidden() -> None:
     (unknown,) = messages(run(iggy(syn=False), (SERVER, response(s8("verysecrettoken")))))
     assert unknown.fields["body"] == "<redacted 16 bytes>"
+    (_, behind) = talk(iggy("L9"), request(777), response(bytes(4) + s8("verysecrettoken")))
+    assert behind.fields["body"] == "<redacted 20 bytes>"
 
 
 # The 256-byte framing
@@ -815,7 +818,9 @@ def test_register_tells_password_and_token_by_what_decodes() -> None:
         assert "sesame" not in text
         assert bytes(range(200, 232)).hex() not in text
         assert said[0].fields["protocol_version_label"] in ("0.11.0", "0.12.0")
-        assert dissector.facts["server_version"] == "0.9.0-edge.5"
+        facts = dissector.facts
+        stated = "rust-sdk 0.11.1" if body is with_secret else "rust-sdk 0.11.0-edge.5"
+        assert (facts["client_version"], facts["server_version"]) == (stated, "0.9.0-edge.5")
 
 
 def test_evictions_and_echoes() -> None:

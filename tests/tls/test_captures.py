@@ -218,6 +218,13 @@ def test_a_conversation_that_begins_with_the_answer() -> None:
     assert found.rows[0].client == "192.0.2.1:40000"
 
 
+def test_a_conversation_without_syn_that_begins_with_the_hello_is_whole() -> None:
+    what = said(GOLDEN / FAMILIES[0])
+    one = talk(what)
+    found = read(Wire(syn=False).send(one.sent).end().capture(), one.keys)
+    assert found.rows[0].facts.items() >= plainly(what).rows[0].facts.items()
+
+
 # Really sent
 
 
