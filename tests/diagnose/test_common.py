@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 
 import pytest
 
+from dissect.capture.files import open_capture
+from dissect.diagnose.rules import ASKED_KEPT
+from dissect.inspector import Inspector
+from dissect.model import Options
 from dissect.protocols.rabbitmq import layouts as rabbit
 from dissect.render.clock import Clock
 from tests.capture.frames import ACK, FIN, SYN, A
@@ -162,7 +167,9 @@ def test_a_healthy_connection_has_nothing() -> None:
 
 
 def test_a_connection_of_others_is_nobodys_business() -> None:
-    assert rules(Connection(dport=443).segment(0, flags=SYN).reset(1), Connection(sport=40001, dport=443).open().ask(HELLO).reset(1)) == {}
+    refused, left = Connection(dport=443).segment(0, flags=SYN).reset(1), Connection(sport=40001, dport=443).open().ask(HELLO).reset(1)
+    from_the_middle_on = Connection(sport=40002, dport=443).ask(b"what is this? " * 9).fin(0)
+    assert rules(refused, left, from_the_middle_on) == {}
 
 
 def test_how_far_each_connection_got_and_what_ended_it() -> None:
@@ -187,6 +194,25 @@ def test_how_far_each_connection_got_and_what_ended_it() -> None:
         ("TCP", "server resets", "error"),
         ("TCP", "open at end of capture", None),
     ]
+
+
+def test_what_is_captured_from_the_middle_on_may_have_been_open_before() -> None:
+    one = Connection().greeted().server(rabbit.SASL_AUTHENTICATE_RESPONSE).reset(1)
+    del one.packets[:3]
+    assert rules(one) == {"tcp.mid-stream": "note", "rabbitmq-stream.closed-by-server": "warning"}
+    assert [summary.reached for summary in diagnosed(capture(one))[1]] == ["open"]
+
+
+def test_requests_that_are_remembered_are_bounded() -> None:
+    one = Connection().ready()
+    for _ in range(ASKED_KEPT + 9):
+        one.client(rabbit.CREATE, stream="s", arguments=[])
+    inspector = Inspector([open_capture(io.BytesIO(capture(one)))], Options(findings=True))
+    batches = inspector.batches()
+    next(batches)
+    assert inspector.diagnoser is not None
+    (talk,) = inspector.diagnoser._talks.values()
+    assert len(talk.asked) == len(talk.ids) == ASKED_KEPT
 
 
 def test_a_port_of_ours_is_one_on_which_somebody_speaks_a_protocol_of_ours() -> None:
