@@ -251,11 +251,19 @@ def test_an_acceptance_that_is_captured_first_leaves_the_login_hidden(answers: l
     assert messages(early)[-2]["fields"]["stream"] == "orders"
 
 
-def test_an_acceptance_that_is_captured_first_hides_a_frame_that_ends_when_the_connection_is_open() -> None:
-    """The frame has the wrong size, key and mechanism, and of the server a frame is lost behind that."""
-    sent = changed(changed(list(PLAIN.sent), AUTHENTICATE, 0, "I", 290_000), AUTHENTICATE, 4, "H", 0x0002)
-    sent = changed(sent, AUTHENTICATE, 16, "B", 0x5C)
-    sent[9] = Lost(SERVER, len(PLAIN.sent[9][1]))
+WRONG = {
+    "size, key and mechanism": [(0, "I", 290_000), (4, "H", 0x0002), (16, "B", 0x5C)],
+    "a size that ends in the data": [(0, "I", 30)],
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_an_acceptance_that_is_captured_first_hides_what_ends_when_the_connection_is_open(wrong: list[tuple[int, str, int]]) -> None:
+    """Of the server a frame is lost behind it."""
+    sent: list[Sent | Lost] = list(rabbitmq("AMQPLAIN").sent)
+    sent[9] = Lost(SERVER, len(sent[9][1]))  # type: ignore[arg-type]
+    for change in wrong:
+        sent = changed(sent, AUTHENTICATE, *change)
     early = [*sent[:AUTHENTICATE], sent[5], sent[AUTHENTICATE], *sent[6:]]
     assert found(SECRET, texts(conversation(early, 5552))) == []
 

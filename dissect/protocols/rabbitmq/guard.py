@@ -220,8 +220,9 @@ class Guard:
         return False
 
     def _leave(self, place: Place, release: int) -> None:
-        """No password is expected in what begins from this packet on, or from the one that let a client in whose login was seen."""
-        if self.place is not Place.LEAVING or self.asked < self.told:
+        """No password is expected in what begins from this packet on, or from the one that let a client in whose login was seen, if it is
+        known where that ends."""
+        if self.place is not Place.LEAVING or self.asked < self.told or not all(self.trusted):
             self.until = release
         self.place = place
 
