@@ -1,4 +1,4 @@
-"""A Spark session for the tests of a file that can share it, on the Java of the `java` extra as in CI; and an object store on loopback."""
+"""A Spark session for the tests that can share it, on the Java of the `java` extra as in CI; and an object store on loopback."""
 
 from __future__ import annotations
 
@@ -23,20 +23,47 @@ def java_home() -> str:
     return str(JAVA_HOME)
 
 
-@pytest.fixture(scope="module")
-def session(java_home: str, store: str) -> Iterator[Any]:
-    """Its workers know the object store. A process has one at a time, so it goes before a test of other files starts its own."""
-    from dissect.spark.session import Session
+class Shared:
+    """A session that the tests of all files have together, as a process has one at a time."""
 
-    before = os.environ.get("JAVA_HOME")
-    os.environ["JAVA_HOME"] = java_home
-    made = Session("local[2]", memory="1g", brief=True)
+    def __init__(self, java_home: str) -> None:
+        self._java_home = java_home
+        self._session: Any = None
+
+    def get(self) -> Any:
+        """It, started when it is not there."""
+        from dissect.spark.session import Session
+
+        if self._session is None:
+            with pytest.MonkeyPatch.context() as patched:
+                patched.setenv("JAVA_HOME", self._java_home)
+                self._session = Session("local[2]", memory="1g", brief=True, settings={"spark.sql.shuffle.partitions": "2"})
+        return self._session
+
+    def close(self) -> None:
+        """Let others have one."""
+        if self._session is not None:
+            self._session.close()
+        self._session = None
+
+
+@pytest.fixture(scope="session")
+def shared(java_home: str, store: str) -> Iterator[Shared]:
+    """Its workers know the object store."""
+    made = Shared(java_home)
     yield made
     made.close()
-    if before is None:
-        del os.environ["JAVA_HOME"]
-    else:
-        os.environ["JAVA_HOME"] = before
+
+
+@pytest.fixture
+def session(shared: Shared) -> Any:
+    return shared.get()
+
+
+@pytest.fixture
+def no_session(shared: Shared) -> None:
+    """For a test that starts one of its own."""
+    shared.close()
 
 
 SERVER = """

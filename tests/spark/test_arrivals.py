@@ -13,13 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import dissect.spark
 from dissect.errors import UsageError
 from dissect.spark import arrivals, rows
 from dissect.spark.arrivals import Arrivals
 from tests.capture.frames import START_NS, Packet, pcap
 from tests.spark.captures import SNAP, generated, records
-from tests.spark.comparing import plain, told
 
 SECOND = 1_000_000_000
 SETTLE_NS = 10 * SECOND
@@ -129,39 +127,3 @@ def test_damage_is_told_or_skipped(packets: list[Packet], tmp_path: Path) -> Non
     query.restart()
     assert query.poll(end=True) == 0
     assert query.offset["files"] == 2
-
-
-def test_a_streaming_query_of_ones_own(session: Any, packets: list[Packet], tmp_path: Path) -> None:
-    spark = session.spark
-    dissect.spark.register(spark)
-    folder = tmp_path / "captures"
-    folder.mkdir()
-    files: list[Path] = []
-
-    def put(some: list[Packet]) -> None:
-        files.append(folder / f"c-{len(files)}.pcap")
-        files[-1].write_bytes(pcap(some, nano=True, snap=SNAP))
-
-    found: list[dict[str, Any]] = []
-
-    def run() -> None:
-        stream = spark.readStream.format("streamdump.packets").option("maxFilesPerTrigger", "1").load(str(folder))
-        assert stream.isStreaming
-
-        def each(batch: Any, _: int) -> None:
-            found.append(batch.selectExpr("count(*) as packets", "count(distinct file) as files").collect()[0].asDict())
-            rows = dissect.spark.messages(batch, parts=1).collect()
-            messages.extend(row.asDict(recursive=True) for row in rows)
-
-        query = stream.writeStream.foreachBatch(each).option("checkpointLocation", str(tmp_path / "checkpoint"))
-        query.trigger(availableNow=True).start().awaitTermination()
-
-    messages: list[dict[str, Any]] = []
-    put(packets[:300])
-    put(packets[300:400])
-    run()
-    assert found == [{"packets": 300, "files": 1}, {"packets": 100, "files": 1}]
-    put(packets[400:])
-    run()
-    assert found[2:] == [{"packets": len(packets) - 400, "files": 1}]
-    assert told("messages", [row for row in messages if row["file"] == 0]) == plain(files[:1])["messages"]

@@ -31,7 +31,8 @@ from dissect.spark.rows import SCHEMA
 from dissect.spark.tables import TABLES, schema
 from dissect.spark.views import form_of, views
 from dissect.spark.write import FORMATS, receipts
-from tests.spark.captures import generated, records, rotated
+from tests.capture.frames import Packet, pcap
+from tests.spark.captures import SNAP, generated, records, rotated
 from tests.spark.comparing import plain, same, told
 from tests.spark.here import go, is_lean
 from tests.waiting import PATIENCE
@@ -74,7 +75,7 @@ def test_tables_equal_a_plain_run(
 
 def test_the_data_source_in_a_notebook(session: Any, files: list[Path], expected: dict[str, list[str]]) -> None:
     dissect.spark.register(session.spark)
-    packets = session.spark.read.format("streamdump.packets").option("split", "50000").load(str(files[0].parent))
+    packets = session.spark.read.format("streamdump.packets").option("split", "100000").load(str(files[0].parent))
     assert packets.columns == SCHEMA.names
     messages = dissect.spark.messages(packets, parts=3)
     plan = messages._jdf.queryExecution().toString()
@@ -85,7 +86,7 @@ def test_the_data_source_in_a_notebook(session: Any, files: list[Path], expected
 
 def test_latencies_are_those_of_the_command(session: Any, files: list[Path]) -> None:
     dissect.spark.register(session.spark)
-    packets = session.spark.read.format("streamdump.packets").option("split", "50000").load(str(files[0]))
+    packets = session.spark.read.format("streamdump.packets").option("split", "100000").load(str(files[0]))
     made = dissect.spark.latency(dissect.spark.exchanges(packets, parts=2), ["protocol", "name", "outcome"]).collect()
     found = Latencies()
     inspector = Inspector([open_capture(files[0])], Options(pairs=True))
@@ -121,6 +122,45 @@ def test_the_data_source_takes_several_paths_and_is_never_quiet(session: Any, fi
     with pytest.raises(AnalysisException, match="no capture given"):
         reader.load().count()
     assert reader.option("damaged", "skip").load(str(cut)).count() == first - 1
+
+
+def test_a_streaming_query_of_ones_own(session: Any, tmp_path: Path) -> None:
+    spark = session.spark
+    packets = records(generated(tmp_path, 600, 3))
+    dissect.spark.register(spark)
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    files: list[Path] = []
+
+    def put(some: list[Packet]) -> None:
+        files.append(folder / f"c-{len(files)}.pcap")
+        files[-1].write_bytes(pcap(some, nano=True, snap=SNAP))
+
+    found: list[tuple[int, int]] = []
+
+    def run() -> None:
+        stream = spark.readStream.format("streamdump.packets").option("maxFilesPerTrigger", "1").load(str(folder))
+        assert stream.isStreaming
+
+        def each(batch: Any, _: int) -> None:
+            numbers = [row.file for row in batch.select("file").collect()]
+            found.append((len(numbers), len(set(numbers))))
+            if not messages:
+                rows = dissect.spark.messages(batch, parts=1).collect()
+                messages.extend(row.asDict(recursive=True) for row in rows)
+
+        query = stream.writeStream.foreachBatch(each).option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    messages: list[dict[str, Any]] = []
+    put(packets[:300])
+    put(packets[300:400])
+    run()
+    assert found == [(300, 1), (100, 1)]
+    put(packets[400:])
+    run()
+    assert found[2:] == [(len(packets) - 400, 1)]
+    assert told("messages", messages) == plain(files[:1])["messages"]
 
 
 def test_bad_files_are_rows_and_cost_only_themselves(files: list[Path], tmp_path: Path) -> None:
