@@ -104,6 +104,15 @@ def test_golden_files_of_no_use_are_told(login: pytest.Pytester) -> None:
     login.runpytest_inprocess("test_a_golden_files_of_no_use_are_told.py::test_login").stdout.no_fnmatch_line(told)
 
 
+def test_what_processes_of_xdist_used_is_known_at_the_end(login: pytest.Pytester) -> None:
+    (login.path / "test_other.py").write_text(TEST.replace("test_login", "test_other").replace("golden/login", "golden/other"))
+    login.runpytest_subprocess("--streamdump-update")
+    (login.path / "golden" / "old.golden").write_text("streamdump golden 1\n")
+    result = login.runpytest_subprocess("-n", "2")
+    result.assert_outcomes(passed=2)
+    assert [line.rpartition("/")[2] for line in result.outlines if "no test compared" in line] == ["old.golden"]
+
+
 def test_settings_of_the_folder_and_of_the_call(login: pytest.Pytester) -> None:
     login.runpytest_inprocess("--streamdump-update")
     golden = login.path / "golden" / "login.golden"
