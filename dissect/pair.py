@@ -300,7 +300,7 @@ class Pairer(Exchanges):
         """Requests that had no response at the end."""
         self._spare = 0
         """Keys in `open` beyond one for each request: the limit counts requests."""
-        self._halfway: deque[Any] = deque()
+        self._halfway: list[Any] = []
         """Requests that a response has taken off; if an exception comes before it is told what that means, they were not answered."""
 
     def run(self, emitted: list[Emitted], out: list[Emitted] | None = None) -> list[Emitted]:
@@ -496,7 +496,7 @@ class Pairer(Exchanges):
     def fail(self, release: int, untold: list[Message | Gap]) -> list[Emitted]:
         """An exception ended this conversation: every request that is still open ends with it, but for those that are not handed on."""
         without = {id(record) for record in untold}
-        every = [asked for entry in (self._halfway, *self.open.values()) for asked in _asked_of(entry)]
+        every = [asked for entry in (deque(self._halfway), *self.open.values()) for asked in _asked_of(entry)]
         found = [*{id(asked): asked for asked in every if id(asked) not in self._late and id(asked[4]) not in without}.values()]
         self._forget()
         self.handshake.midway = False

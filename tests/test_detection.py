@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import tracemalloc
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from dissect.inspector import Inspector
 from dissect.model import Chunk, ConversationRow, Message, Options, Verdict
 from dissect.protocols import PROTOCOLS
 from dissect.protocols.protocol import Protocol, View
-from tests.bench.hostile import MADE, MANY
+from tests.bench.hostile import MANY
 from tests.rewrite import Packet, capture, packets, random_ports, server_port, tcp_offset, with_ports
 
 ROOT = Path(__file__).parents[1] / "captures"
@@ -179,19 +177,6 @@ def test_at_the_end_only_what_hinges_on_it_is_looked_for_again(monkeypatch: pyte
         assert found[:1] == found[1:]
     assert again > 500
     assert weighed < again / 2
-
-
-def test_a_conversation_of_one_byte_takes_little() -> None:
-    one = MADE["many conversations of one byte"](41 * 2_000)
-    inspector = Inspector([open_capture(BytesIO(one.file), name="made")], bare=True)
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
-        assert inspector.take(next(open_capture(BytesIO(one.file), name="made").batches())) == []
-        held = tracemalloc.get_traced_memory()[0] - before
-    finally:
-        tracemalloc.stop()
-    assert held < 3_000 * one.conversations
 
 
 RECORD = b"\x17\x03\x03"

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from dissect.tcp.conversations import Stretch
 
 
+NO_HANDLERS: tuple[Handlers, Handlers] = ({}, {})
+"""One object for very many conversations."""
+
+
 class Dissector(Failing):
     """Turns the two byte streams of one conversation into records."""
 
@@ -79,7 +83,7 @@ class Dissector(Failing):
         """What the protocol's state adds to the row of `conversations`: layout, candidates, ids."""
         self.buffers: dict[str, bytes] = {}
         """What the spans of the message just decoded count in besides its frame; filled by `decode` where details are asked for."""
-        self.handlers: tuple[Handlers, Handlers] = ({}, {})
+        self.handlers = NO_HANDLERS
         """By side, the short way for frames without flaw."""
         self.flows = (Flow(not context.syn), Flow(not context.syn))
         self.ready: list[Emitted] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from dissect.model import Chunk, Hole
@@ -103,7 +105,7 @@ class Flow:
         """What waits behind the bytes at hand, `queued` bytes."""
         self.queued = 0
         self.waiting = False
-        self.notes: list[tuple[int, str]] = []
+        self.notes: Sequence[tuple[int, str]] = ()
         self.told = 0
         """How far the byte stream was cut: up to here every byte is in a frame or gap that was handed on, or will be."""
         self.broken = False
@@ -125,7 +127,7 @@ class Flow:
         self.files.extend(chunk.files)
         self.times.extend(chunk.times)
         if chunk.notes:
-            self.notes.extend(chunk.notes)
+            self.notes = (*self.notes, *chunk.notes)
 
     def forget(self) -> None:
         """Drop the segments that lie wholly before `position` when they are half of all, but always keep the last one."""

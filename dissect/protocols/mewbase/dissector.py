@@ -93,8 +93,8 @@ class MewbaseDissector(Dissector):
         super().__init__(context)
         self.shifts: list[Shift | None] = [None, None]
         """How each side counts its lengths, once a frame told."""
-        self.broken_shifts: tuple[deque[Shift | None], ...] = (deque(), deque())
-        """What was known of that when frames that are not whole were cut: frames behind them may have told since."""
+        self.broken_shifts: dict[int, deque[Shift | None]] = {}
+        """By side, what was known of that when frames that are not whole were cut: frames behind them may have told since."""
         self.numbered = False
         """A frame with rID was seen: both programs are of December 2016 or later."""
         self.read = [(-1, False), (-1, False)]
@@ -208,7 +208,7 @@ class MewbaseDissector(Dissector):
             self.waiting.clear()
 
     def broken(self, side: int, data: bytes) -> None:
-        self.broken_shifts[side].append(self.shifts[side])
+        self.broken_shifts.setdefault(side, deque()).append(self.shifts[side])
 
     # Decoding
 
@@ -236,7 +236,7 @@ class MewbaseDissector(Dissector):
         size = end - start
         shift = COUNTED
         if damage is not None:
-            broken = self.broken_shifts[side]
+            broken = self.broken_shifts.get(side)
             shift = (broken.popleft() if broken else self.shifts[side]) or COUNTED
             size = max(damage.size, claimed + shift[0])
         elif claimed != size:

@@ -36,6 +36,9 @@ from dissect.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MA
 _BODIED = frozenset(("Publish", "Deliver"))
 """Messages that hold those of the user."""
 
+_NONE: frozenset[str] = frozenset()
+"""No messages: one object for very many conversations."""
+
 UNKNOWN_LIMIT = 1 << 20
 """A frame of a command that is not known is believed up to this size (the default frame_max)."""
 
@@ -108,12 +111,12 @@ class StreamDissector(Dissector):
         super().__init__(context)
         self.phase = Phase.FRESH if context.syn else Phase.OPEN
         self.guard = Guard(context.syn, self.lead, self.options.show_secrets)
-        self.ahead: set[str] = set()
+        self.ahead = _NONE
         """What was answered before it was seen to be asked."""
         full = self.options.bodies or self.options.detail
-        self.unasked = self._unasked() if full else frozenset()
+        self.unasked = self._unasked() if full else _NONE
         """The messages that nobody asks for."""
-        self.bodies = _BODIED - self.unasked if full else frozenset()
+        self.bodies = (_BODIED - self.unasked if self.unasked else _BODIED) if full else _NONE
         """Those whose bodies are decoded."""
         values = self.options.values_limit
         self.ways = ways(self.language, self.options.bytes_as, self.options.show_secrets, values, self.bodies)
@@ -154,7 +157,7 @@ class StreamDissector(Dissector):
     def _unasked(self) -> frozenset[str]:
         wanted = self.options.wanted
         if wanted is None:
-            return frozenset()
+            return _NONE
         head = Head(self.protocol, self.context.conversation, *self.context.endpoints)
         return frozenset(self.language.numbers) - {
             one.name
@@ -237,13 +240,13 @@ class StreamDissector(Dissector):
             reached = ANSWERED.get(name, self.phase)
             if _ORDER[reached] > _ORDER[self.phase]:
                 self._reach(reached)
-                self.ahead.add(name)
+                self.ahead |= {name}
             return None
         following = self.handshake[self.phase].get(name)
         if following is None:
             if name in self.ahead:
                 # Captured after its answer
-                self.ahead.remove(name)
+                self.ahead -= {name}
                 return None
             return f"{name} while the connection is {self.phase.value}"
         self._reach(following)

@@ -9,6 +9,9 @@ import msgspec
 _ANY: frozenset[int] = frozenset(range(256))
 """All the publishers that there can be: one object, as most of many conversations never know better."""
 
+_NONE: frozenset[int] = frozenset()
+"""In the same way, none."""
+
 Asked = tuple[str, int]
 """A DeclarePublisher or DeletePublisher, by name and correlation id."""
 
@@ -30,18 +33,18 @@ class Publishers(msgspec.Struct):
     """What has no answer yet, with the publisher."""
     early: dict[Asked, bool] = {}
     """Answers whose requests were not captured, or later, and whether they accept."""
-    deleting: set[int] = set()
+    deleting: frozenset[int] = _NONE
     """Those that are deleted."""
-    declaring: set[int] = set()
+    declaring: frozenset[int] = _NONE
     """Those that are declared though they exist, as far as is known: they will be taken anew if they were dropped."""
-    hasty: set[int] = set()
+    hasty: frozenset[int] = _NONE
     """Those of them that published before the answer was captured, as the new ones they will be."""
     dropped: dict[int, int] = {}
     """How often one was dropped."""
 
     def __post_init__(self) -> None:
         if self.whole and self.alive is _ANY:
-            self.alive = frozenset()
+            self.alive = _NONE
 
     @property
     def renewed(self) -> bool:
@@ -52,7 +55,7 @@ class Publishers(msgspec.Struct):
         """What its messages and answers to them have in common; `asks`: it publishes."""
         dropped = self.dropped.get(publisher, 0)
         if asks and publisher in self.declaring:
-            self.hasty.add(publisher)
+            self.hasty |= {publisher}
             dropped += 1
         return dropped << 8 | publisher
 
@@ -60,9 +63,9 @@ class Publishers(msgspec.Struct):
         """The client declares or deletes one."""
         self.waiting[name, ident] = publisher
         if name == "DeletePublisher":
-            self.deleting.add(publisher)
+            self.deleting |= {publisher}
         elif publisher in self.alive and publisher not in self.deleting:
-            self.declaring.add(publisher)
+            self.declaring |= {publisher}
         if (name, ident) in self.early:
             self.answer(name, ident, self.early.pop((name, ident)))
         self._forget(self.waiting)
@@ -74,14 +77,14 @@ class Publishers(msgspec.Struct):
             self.early[name, ident] = accepted
             self._forget(self.early)
         elif name == "DeletePublisher":
-            self.deleting.discard(publisher)
+            self.deleting -= {publisher}
             if accepted:
                 self.alive -= {publisher}
         else:
             if publisher in self.hasty or (accepted and publisher in self.alive):
                 self._drop(publisher)
-            self.hasty.discard(publisher)
-            self.declaring.discard(publisher)
+            self.hasty -= {publisher}
+            self.declaring -= {publisher}
             if accepted:
                 self.alive |= {publisher}
 
@@ -89,8 +92,8 @@ class Publishers(msgspec.Struct):
         """Answers may have been missed."""
         for publisher in self.hasty:
             self._drop(publisher)
-        for held in (self.hasty, self.waiting, self.deleting, self.declaring):
-            held.clear()
+        self.hasty = self.deleting = self.declaring = _NONE
+        self.waiting.clear()
 
     def _drop(self, publisher: int) -> None:
         self.dropped[publisher] = self.dropped.get(publisher, 0) + 1
