@@ -98,6 +98,16 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str]] = {
         "rabbitmq-stream.slow",
         "warning",
     ),
+    "open as the capture ends": (
+        lambda: Connection().ready().client(rabbit.CREATE, stream="s", arguments=[]).segment(1),
+        "rabbitmq-stream.open-requests",
+        "note",
+    ),
+    "open for long as the capture ends": (
+        lambda: Connection().ready().client(rabbit.CREATE, stream="s", arguments=[]).wait(20 * SECOND).segment(1),
+        "rabbitmq-stream.open-requests",
+        "warning",
+    ),
     "a response to nothing": (
         lambda: Connection().ready().server(rabbit.CREATE_RESPONSE, correlation_id=99).goodbye(),
         "rabbitmq-stream.answer-without-request",
@@ -213,6 +223,22 @@ def test_requests_that_are_remembered_are_bounded() -> None:
     assert inspector.diagnoser is not None
     (talk,) = inspector.diagnoser._talks.values()
     assert len(talk.asked) == len(talk.ids) == ASKED_KEPT
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_of_two_sides_without_room_the_one_that_was_so_for_longer_is_told(side: int) -> None:
+    one = Connection().ready().segment(side, window=0).segment(1 - side, window=0).wait(3 * SECOND)
+    one.segment(1 - side, window=500).wait(SECOND).segment(side, window=500).goodbye()
+    (found,) = diagnosed(capture(one))[0]
+    assert found.cause == f"the {('client', 'server')[side]} has no room for more (window 0) for 4 s: it does not read what comes"
+
+
+def test_a_few_bytes_that_are_no_frame_with_frames_behind_them() -> None:
+    for junk in (b"\xff\xff\xff", bytes(3)):
+        one = Connection().ready().ask(junk).client(rabbit.CREATE, stream="s", arguments=[]).server(rabbit.CREATE_RESPONSE).goodbye()
+        assert rules(one) == {"rabbitmq-stream.skipped": "warning"}
+        names = [getattr(record, "name", type(record).__name__) for record in diagnosed(capture(one))[2]]
+        assert names[names.index("Gap") :][:4] == ["Gap", "Create", "Finding", "Create"]
 
 
 def test_a_port_of_ours_is_one_on_which_somebody_speaks_a_protocol_of_ours() -> None:
