@@ -201,3 +201,11 @@ def test_every_capture_agrees_with_its_records() -> None:
             assert mine[-1] is ending
             hows.add((ending.how, ending.sender))
     assert {("FIN", "client"), ("FIN", "server")} <= hows
+
+
+@pytest.mark.parametrize(("options", "told"), [(READ, "decode as rabbitmq-stream on port 5552 was asked for"), (Options(), "no bytes")])
+def test_a_connection_that_carried_nothing_has_the_row_that_was_asked_for(options: Options, told: str) -> None:
+    inspector = Inspector([], options, bare=True)
+    assert [one for one in inspector.take_segments(batch(UNUSED), 0, len(UNUSED)) if isinstance(one, Message)] == []
+    (row,) = inspector.rows()
+    assert (row.evidence, row.ended, row.packets) == ((told,), "FIN by client", (4, 2))

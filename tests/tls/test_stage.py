@@ -341,6 +341,18 @@ def test_a_changed_record_is_a_gap_and_a_note(version: str, suite: str, place: s
     assert found.facts["tls_records_skipped"] == 1
 
 
+def test_what_was_sent_again_with_other_bytes_is_noted_on_its_message() -> None:
+    one = talk(said(GOLDEN / RABBIT))
+    wire = Wire().send(one.sent).end()
+    numbers = data_packets(wire, CLIENT)[10:12]
+    for number in reversed(numbers):
+        packet = wire.packets[number - 1]
+        wire.packets.insert(number, changed(packet, len(packet.data) - 1))
+    found = read(wire.capture(), one.keys)
+    noted = [note.partition(", ")[0] for message in found.messages for note in message.notes]
+    assert noted == ["1 bytes sent again differ"] * 2
+
+
 def test_the_wrong_keys_open_nothing() -> None:
     one = talk(said(GOLDEN / RABBIT))
     wrong = re.sub(rb"(?m)([0-9a-f])$", lambda match: b"%x" % (int(match[1], 16) ^ 1), one.keys)
