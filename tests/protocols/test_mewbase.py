@@ -17,9 +17,9 @@ from dissect.inspector import Inspector
 from dissect.model import Chunk, Exchange, Gap, Hole, Message, Options, Verdict
 from dissect.pair import Link, Pairer
 from dissect.protocols.flow import END
-from dissect.protocols.mewbase.detect import probe
 from dissect.protocols.mewbase.dissector import CUT, MIDDLE, PROTOCOLS, REST_NOTE, MewbaseDissector, says, unanswered
 from dissect.protocols.mewbase.layouts import FRAMES
+from dissect.protocols.mewbase.probe import probe
 from dissect.protocols.protocol import Context, SideView, View
 from dissect.protocols.records import Emitted
 

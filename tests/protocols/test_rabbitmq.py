@@ -24,7 +24,7 @@ from dissect.protocols.flow import END
 from dissect.protocols.protocol import Context, SideView, View
 from dissect.protocols.rabbitmq import chunk as chunks
 from dissect.protocols.rabbitmq import compression, layouts, layouts_draft
-from dissect.protocols.rabbitmq import says as words
+from dissect.protocols.rabbitmq import telling as words
 from dissect.protocols.rabbitmq.dissector import (
     NULL_REFERENCE,
     Phase,
@@ -37,8 +37,8 @@ from dissect.protocols.rabbitmq.hiding import HIDDEN
 from dissect.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, word_of
 from dissect.protocols.rabbitmq.parts import PARTS
 from dissect.protocols.rabbitmq.probe import probe_current, probe_draft
-from dissect.protocols.rabbitmq.says import says
 from dissect.protocols.rabbitmq.streams import Teller
+from dissect.protocols.rabbitmq.telling import says
 from dissect.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Damage
 from tests.layout_properties import check_agreement, check_tiles, check_truncations
 from tests.protocols.rabbitmq_frames import FRAMES, Frame

@@ -19,9 +19,9 @@ from dissect.protocols.iggy import frames
 from dissect.protocols.iggy.checks import Check, checks
 from dissect.protocols.iggy.commands import LISTED, NON_REPLICATED, OPERATIONS, REGISTER
 from dissect.protocols.iggy.features import CLASSIC, FRAMINGS, LAYOUTS, LONG, hinted
-from dissect.protocols.iggy.finding import clean, long_header
 from dissect.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32, Table
 from dissect.protocols.iggy.hiding import may_be_login, may_be_token, may_hold_text, may_hold_token
+from dissect.protocols.iggy.resync import clean, long_header
 from dissect.protocols.protocol import Context
 from dissect.protocols.records import Cut, Damage
 

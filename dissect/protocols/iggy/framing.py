@@ -10,8 +10,8 @@ from dissect.protocols.framing import SEARCH_WINDOW, WAIT
 from dissect.protocols.iggy.candidates import Candidates
 from dissect.protocols.iggy.commands import BY_CODE
 from dissect.protocols.iggy.features import CLASSIC
-from dissect.protocols.iggy.finding import LONG_TOLD, find_long, find_request, may_be_long, responses_to
 from dissect.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32
+from dissect.protocols.iggy.resync import LONG_TOLD, find_long, find_request, may_be_long, responses_to
 from dissect.protocols.protocol import Context
 
 PORTS = (8090,)

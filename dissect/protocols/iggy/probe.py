@@ -14,8 +14,8 @@ from dissect.protocols.iggy import frames
 from dissect.protocols.iggy.candidates import fits as fits_so_far
 from dissect.protocols.iggy.commands import BY_CODE
 from dissect.protocols.iggy.features import CLASSIC, LONG
-from dissect.protocols.iggy.finding import READ, clean, find_long, fits, long_header, may_be_long, request_size, response_size
 from dissect.protocols.iggy.frames import EVICTION, REPLY, REQUEST, U32, U32_U32
+from dissect.protocols.iggy.resync import READ, clean, find_long, fits, long_header, may_be_long, request_size, response_size
 from dissect.protocols.protocol import SideView, View
 from dissect.protocols.records import Damage
 

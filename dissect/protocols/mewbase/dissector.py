@@ -14,7 +14,6 @@ from dissect.layout.values import RENDER, redacted
 from dissect.model import Fault, Limited, Message, Span
 from dissect.protocols.base import Dissector
 from dissect.protocols.mewbase.behaviour import BEHAVIOUR
-from dissect.protocols.mewbase.detect import probe
 from dissect.protocols.mewbase.framing import (
     COUNTED,
     HEADS,
@@ -44,6 +43,7 @@ from dissect.protocols.mewbase.layouts import (
     shown_in_connect,
 )
 from dissect.protocols.mewbase.private import PRIVATE
+from dissect.protocols.mewbase.probe import probe
 from dissect.protocols.protocol import Context, Protocol
 from dissect.protocols.records import ANSWER, ANSWER_PART, ASK, NONE, Damage
 

@@ -29,8 +29,8 @@ from dissect.protocols.rabbitmq.parts import ADDED, DRAFT_PARTS, PARTS
 from dissect.protocols.rabbitmq.private import PRIVATE
 from dissect.protocols.rabbitmq.probe import probe_current, probe_draft
 from dissect.protocols.rabbitmq.publishers import Publishers
-from dissect.protocols.rabbitmq.says import alarms, says
 from dissect.protocols.rabbitmq.streams import Streams, Teller
+from dissect.protocols.rabbitmq.telling import alarms, says
 from dissect.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Damage
 
 _BODIED = frozenset(("Publish", "Deliver"))

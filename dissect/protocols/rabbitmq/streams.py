@@ -7,7 +7,7 @@ from operator import itemgetter
 from typing import Any
 
 from dissect.model import Message
-from dissect.protocols.rabbitmq.says import says
+from dissect.protocols.rabbitmq.telling import says
 
 DECLARED = {"DeclarePublisher": "publisher_id", "Subscribe": "subscription_id"}
 KEPT = 65_536
