@@ -367,17 +367,7 @@ class MewbaseDissector(Dissector):
                 outcome = "refused" if failed else "answered"
             self.heard = True
         elif kind == "request":
-            if name == "QUERY":
-                ident, role, key, notes = self._query(side, body, rid, fault, notes)
-            elif rid is not None:
-                role, key = ASK, (side, rid)
-            elif "rID" not in body:
-                # authInfo came three days before rID
-                if "authInfo" in body:
-                    self._number()
-                role, key, notes = self._ask(name, side, table, found, fault, notes)
-            if self.subscriptions is not None and "subID" in body:
-                notes = self._unsubscribed(body["subID"], notes)
+            ident, role, key, notes = self._request(side, table, body, rid, fault, notes)
         else:
             return self._one_way(side, name, fields, body, notes, fault, spans)
         return (name, kind, ident, fields, outcome, notes, fault, role, key, spans)
@@ -399,15 +389,32 @@ class MewbaseDissector(Dissector):
         ident = _ident(body.get("rID"))
         return (ident, ANSWER, (1 - side, rid), notes) if rid is not None else (ident, *self._in_order(name, found, fault, notes))
 
-    def _query(
-        self, side: int, body: dict[str, Any], rid: Any, fault: Fault | None, notes: Any
+    def _request(
+        self, side: int, table: FrameTable, body: dict[str, Any], rid: Any, fault: Fault | None, notes: Any
     ) -> tuple[int | str | None, int, tuple[Any, ...] | None, Any]:
-        """A query is answered by its own id."""
-        query = body.get("queryID")
-        if rid is None and "rID" not in body and self.numbered and fault is None:
-            notes = [*notes, "mandatory field rID is missing"]
-        role, key = (ASK, (side, query, 0)) if _plain(query) else (NONE, None)
-        return _ident(query), role, key, notes
+        """The same of a request."""
+        role = NONE
+        key: tuple[Any, ...] | None = None
+        if table.name == "QUERY":
+            # Answered by an id of its own
+            query = body.get("queryID")
+            if rid is None and "rID" not in body and self.numbered and fault is None:
+                notes = [*notes, "mandatory field rID is missing"]
+            if _plain(query):
+                role, key = ASK, (side, query, 0)
+            ident = _ident(query)
+        else:
+            ident = rid if type(rid) is int else _ident(body.get("rID"))
+            if rid is not None:
+                role, key = ASK, (side, rid)
+            elif "rID" not in body:
+                # authInfo came three days before rID
+                if "authInfo" in body:
+                    self._number()
+                role, key, notes = self._ask(side, table, fault, notes)
+        if self.subscriptions is not None and "subID" in body:
+            notes = self._unsubscribed(body["subID"], notes)
+        return ident, role, key, notes
 
     def _one_way(
         self, side: int, name: str, fields: dict[str, Any], body: dict[str, Any], notes: Any, fault: Fault | None, spans: list[Span] | None
@@ -428,11 +435,9 @@ class MewbaseDissector(Dissector):
                 return (name, "response", ident, fields, "answered", notes, fault, ANSWER, (1 - side, ident, 0, 0), spans)
         return (name, "one_way", ident, fields, None, notes, fault, NONE, None, spans)
 
-    def _ask(
-        self, name: str, side: int, table: FrameTable, found: Shape, fault: Fault | None, notes: Any
-    ) -> tuple[int, tuple[Any, ...] | None, Any]:
+    def _ask(self, side: int, table: FrameTable, fault: Fault | None, notes: Any) -> tuple[int, tuple[Any, ...] | None, Any]:
         """A request without rID: CONNECT, or one of a time when answers came in the order of the requests."""
-        if name != "CONNECT":
+        if table is not _CONNECT:
             if fault is not None and self.numbered:
                 return NONE, None, notes
             if self.numbered or table.since > NUMBERED:
@@ -445,7 +450,7 @@ class MewbaseDissector(Dissector):
             self.unsure = ""
         self.asked += 1
         key = (side, "in order", self.asked)
-        self.waiting.append((name, key, fault is not None))
+        self.waiting.append((table.name, key, fault is not None))
         if len(self.waiting) > self.options.open_limit:
             self.waiting.popleft()
         return ASK, key, notes

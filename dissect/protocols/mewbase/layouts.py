@@ -2,7 +2,8 @@
 
 A frame is a BSON document {type, frame}; BSON names its own fields, so these tables do not say where bytes are but which
 fields a frame has, which of them must be there, and from when to when. Where client and server were seen to differ from the
-protocol's own document, the note says so.
+protocol's own document, the note says so. They are no rows of the table language: in that the order of the rows is the order
+of the bytes, and from a version the fields follow; here names may stand anywhere, and from the fields the date follows.
 """
 
 from __future__ import annotations
