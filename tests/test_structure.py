@@ -69,3 +69,11 @@ def test_heavy_packages_are_imported_where_they_are_used(path: Path) -> None:
     for node in top:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
         assert not {name.split(".")[0] for name in names} & LATE
+
+
+def test_no_class_has_more_methods_than_can_be_kept_in_mind() -> None:
+    for path in modules():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef):
+                methods = [one.name for one in node.body if isinstance(one, ast.FunctionDef)]
+                assert len(methods) <= 25, f"{path.name}: {node.name}"
