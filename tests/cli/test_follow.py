@@ -172,6 +172,10 @@ def test_what_went_wrong_is_told_whole(capture: Path, columns: int, capsys: pyte
     assert len(told) > 1
     for one in told:
         assert " ".join(one) in words
+    marked = False
+    for line in shown.splitlines()[1:]:
+        marked = " ! " in line or " end " in line if re.match(r" *\d+ +[\d.]+ ", line) else marked
+        assert marked or line[4:5].isdigit()
 
 
 @pytest.mark.parametrize("columns", [80, 120, 200])
