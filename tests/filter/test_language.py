@@ -219,6 +219,7 @@ def test_labels_that_options_bring() -> None:
         ("size == big", " " * 8 + "^^^", "size is a number, big is none"),
         ("size == '5'", " " * 8 + "^^^", "size is a number, a text in quotes is none"),
         ("name < 5", " " * 7 + "^", "name is text, which has no order"),
+        ("in_frame < 5", " " * 11 + "^", "in_frame is true or false, which has no order"),
         ("src > 10.0.0.0", " " * 6 + "^" * 8, "an address, which has no order"),
         ("src == localhost", " " * 7 + "^" * 9, "src is an address, localhost is none"),
         ("size contains 5", " " * 14 + "^", "size is a number, contains is for text"),
