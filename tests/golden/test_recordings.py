@@ -15,6 +15,8 @@ from dissect.golden.compare import Difference, differences
 from dissect.golden.normalise import BEHAVIOURS
 from dissect.golden.settings import Settings
 from dissect.golden.text import parsed, written
+from dissect.protocols.rabbitmq import layouts
+from tests.diagnose.talks import MS, Connection, capture
 from tests.golden.rebuild import GOLDEN, Frame, compared, disguised, frames, frames_of, rebuilt, said
 
 # The keys of TLS are in no packet, so they do not stay when packets are written anew
@@ -32,6 +34,15 @@ def test_other_endpoints_numbers_and_times_make_no_difference(path: Path) -> Non
     golden = parsed(text, "golden")
     assert written(golden) == text
     assert [one.text for one in differences(golden, said(disguised(path)), Settings())] == []
+
+
+def test_servers_that_are_named_in_texts_of_any_conversation_are_called_by_their_role() -> None:
+    for named, told in (("192.0.2.2:5552", ["<server 1>"] * 2), ("at 192.0.2.2:5553.", ['"at <server 2>."', '"at <server>."'])):
+        both = [Connection(), Connection(5 * MS, sport=40001, dport=5553)]
+        for one in both:
+            one.open().client(layouts.PEER_PROPERTIES, peer_properties=[{"key": "via", "value": named}])
+        lines = written(said(io.BytesIO(capture(*both)))).splitlines()
+        assert [line.partition('["via"]=')[2] for line in lines if "via" in line] == told
 
 
 def test_a_scenario_recorded_twice_with_a_real_broker_is_equal() -> None:
