@@ -212,6 +212,7 @@ def test_labels_that_options_bring() -> None:
         ("strem == x", "^^^^^", "no field is called strem; did you mean stream?"),
         ("name == x and fields.chunk.num_entris > 3", " " * 14 + "^" * 23, "did you mean fields.chunk.num_entries?"),
         ("name.x == 1", "^^^^^^", "no field is called name.x"),
+        ("fields.trailing.x == 1", "^" * 17, "no field is called fields.trailing.x; did you mean fields.trailing?"),
         ("response_code == acces_refused", " " * 17 + "^" * 13, "has no label acces_refused; did you mean access refused?"),
         ("latency > soon", " " * 10 + "^^^^", "latency is a time, soon is none; write 20ms"),
         ("latency > 20k", " " * 10 + "^^^", "latency has no unit k; there are ns, us"),
