@@ -122,11 +122,12 @@ class FlowInspector(Inspector):
         return super()._tracked(conversation)
 
     def _hand_out(self, emitted: list[Emitted]) -> list[Record]:
-        named: dict[int, tuple[Message, Message | None]] = {id(record): (asked, answer) for record, asked, answer in self.outbox.links}
+        named: dict[int, Linked] = {id(link[0]): link for link in self.outbox.links}
         self.outbox.links.clear()
         self.endings.broken_off.clear()
         records = self.outbox.timed(emitted, self.counters)
-        self.linked += [(record, *named.get(id(record), (None, None))) for record in records]
+        find = named.get
+        self.linked += [find(id(record)) or (record, None, None) for record in records]
         self.outbox.large.clear()
         return records
 

@@ -66,6 +66,9 @@ class Rows:
 
     def points(self, files: Sequence[int]) -> Any:
         """Where these files were captured."""
+        one, *others = set(files) or {0}
+        if not others:
+            return pa.repeat(pa.scalar(self._points.get(one), TEXT), len(self))
         return pa.array([self._points.get(file) for file in files], TEXT)
 
     @cached_property
