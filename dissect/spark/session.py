@@ -66,6 +66,9 @@ Watch = Callable[[int, int, float], None]
 VARIABLES = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP")
 """What is set in the environment while a session lives."""
 
+POOL = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
+"""Of the workers on this machine: what columns took is used again by all else, which spares the kernel half of its work for them."""
+
 NETTY = (
     "-Dio.netty.tryReflectionSetAccessible=true",
     "-Dio.netty.allocator.type=pooled",
@@ -221,7 +224,7 @@ class Session:
             "org.apache.spark.deploy.SparkSubmit",
             "pyspark-shell",
         ]
-        environment = {**os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / "connection"), "SPARK_HOME": str(home)}
+        environment = {**POOL, **os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / "connection"), "SPARK_HOME": str(home)}
         # A session of its own: Ctrl-C is for us, who then stop the job. It ends when its standard input closes.
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment, start_new_session=True)
 

@@ -86,3 +86,10 @@ def brings_pandas(_: int) -> bool:
 def is_lean(_: int) -> bool:
     """A task that looks at whether it was told to do without pandas."""
     return bool(without_pandas.cache_info().currsize)
+
+
+def takes_memory_from(_: int) -> str:
+    """A task that tells where Arrow's memory comes from."""
+    import pyarrow as pa
+
+    return str(pa.default_memory_pool().backend_name)

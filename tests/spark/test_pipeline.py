@@ -34,7 +34,7 @@ from dissect.spark.write import FORMATS, receipts
 from tests.capture.frames import Packet, pcap
 from tests.spark.captures import SNAP, generated, records, rotated
 from tests.spark.comparing import plain, same, told
-from tests.spark.here import go, is_lean
+from tests.spark.here import go, is_lean, takes_memory_from
 from tests.waiting import PATIENCE
 
 
@@ -311,3 +311,7 @@ def test_tasks_do_without_pandas(session: Any) -> None:
     # Workers that others used before have it all the same.
     assert session.each(is_lean, [1, 2], lambda *_: None) == [True, True]
     assert session.sent(lambda item: [(item, b"")], [0, 1], None, 2, lambda part, _: is_lean(part), lambda *_: None) == [True, True]
+
+
+def test_arrow_takes_its_memory_from_where_python_does(session: Any) -> None:
+    assert session.each(takes_memory_from, [1], lambda *_: None) == ["system"]
