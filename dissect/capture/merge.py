@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heappush
+from operator import attrgetter
 from typing import Protocol
 
 import numpy as np
@@ -11,6 +13,9 @@ from numpy.typing import NDArray
 from dissect.capture.files import part
 from dissect.errors import CaptureError
 from dissect.model import PacketBatch
+
+_NEVER = 1 << 63
+"""Behind all times."""
 
 
 class Source(Protocol):
@@ -70,11 +75,23 @@ def merge(inputs: Sequence[Source | None], errors: list[CaptureError] | None = N
     """
     found: list[CaptureError] = []
     errors, alone = found if errors is None else errors, errors is None
-    left = [_Input(index, source, errors) for index, source in enumerate(inputs) if source is not None]
-    while left := [one for one in left if one.batch is not None]:
-        # All packets up to here are at hand: the input whose batch ends first has no earlier ones to come.
-        key, index = min((int(one.keys[-1]), one.index) for one in left)
-        batch = _join([taken for one in left if (taken := one.take(key, one.index <= index)) is not None])
+    opened = [_Input(index, source, errors) for index, source in enumerate(inputs) if source is not None]
+    begins = [(int(one.keys[0]), one.index, one) for one in opened if one.batch is not None]
+    heapify(begins)
+    while begins:
+        # All packets up to here are at hand: the input whose batch ends first has no earlier ones to come. One that begins behind that
+        # need not be looked at, and of many captures that follow each other most do.
+        near: list[_Input] = []
+        key, index = _NEVER, 0
+        while begins and begins[0][0] <= key:
+            one = heappop(begins)[2]
+            near.append(one)
+            key, index = min((key, index), (int(one.keys[-1]), one.index))
+        near.sort(key=attrgetter("index"))
+        batch = _join([taken for one in near if (taken := one.take(key, one.index <= index)) is not None])
+        for one in near:
+            if one.batch is not None:
+                heappush(begins, (int(one.keys[0]), one.index, one))
         for start in range(0, len(batch), rows or len(batch)):
             yield part(batch, start, start + rows) if rows else batch
     if alone and found:
