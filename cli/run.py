@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from operator import length_hint
@@ -37,6 +38,10 @@ LINKS_NAMED = 8
 
 PATIENCE = 1.0
 """Seconds after which a run is long enough for a progress bar."""
+
+
+OTHERS = 64
+"""Files that are open besides the captures."""
 
 
 class Bugs:
@@ -181,6 +186,7 @@ class Run(Told):
         self.messages = messages
         self.prints = prints
         self._inputs: list[Twice] = []
+        _let_open(len(files))
         for file in files:
             try:
                 if twice:
@@ -466,6 +472,20 @@ def _passed_over(counters: Counters) -> list[str]:
     if damaged:
         told.append(f"{count(damaged, 'packet')} cut or malformed before the end of the headers")
     return told + [f"{count(packets, 'packet')} in {tunnel} not looked into" for tunnel, packets in sorted(counters.tunnels.items())]
+
+
+def _let_open(files: int) -> None:
+    """Let so many files be open at once, as they are merged by time, where the system lets us: shells begin with 1,024."""
+    try:
+        import resource
+    except ImportError:
+        # Windows, which counts otherwise
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = files + OTHERS
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
 
 
 def _advice(error: CaptureError) -> str:

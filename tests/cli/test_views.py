@@ -460,6 +460,13 @@ def test_verbs_are_named_when_asked_for_only(tmp_path: Path, capsys: pytest.Capt
     assert "scylla" in err
 
 
+def test_more_captures_than_a_shell_lets_be_open(tmp_path: Path) -> None:
+    capture = str(GOLDEN / "rabbitmq-stream" / "handshake_close_405.pcap")
+    limited = ["sh", "-c", 'ulimit -S -n 64; exec "$0" -m cli -q "$@"', sys.executable, *[capture] * 80]
+    said = subprocess.run(limited, capture_output=True, text=True, check=True)
+    assert said.stderr.startswith("streamdump: 80 files: 1,760 packets, ")
+
+
 def test_what_was_refused_is_marked_without_its_request(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As a filter that asks for refusals leaves it."""
     alone = tmp_path / "refused.pcap"
