@@ -69,8 +69,9 @@ class IggyDissector(Turns):
             self.given = None
         frame = Frame(side, data, start, end, given, self.layouts.layout, damage)
         table = self.layouts.table(frame.layout, side, data, start, end, given)
-        refuses = table.name == "error" and not self.layouts.long[side]
-        if damage is None and self.plain and (refuses or (table.code is not None and not table.mixed)):
+        # An error, or the answer to a request that was not seen, of which nothing is hidden where it is whole
+        unasked = table.code is None and not asks and not self.layouts.long[side]
+        if damage is None and self.plain and (unasked or (table.code is not None and not table.mixed)):
             try:
                 fields = table.reader(self.style)(data, start, end)
             except UNREADABLE:
