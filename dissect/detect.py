@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dissect.model import Chunk, Hole, Options, Verdict
+from dissect.model import Chunk, Options, StreamGap, Verdict
 from dissect.protocols import PROTOCOLS
 from dissect.protocols.effort import STEP, Effort
 from dissect.protocols.protocol import Protocol, SideView, View
@@ -75,11 +75,11 @@ class Suspicion(msgspec.Struct):
     begun: list[bytes] = msgspec.field(default_factory=lambda: [b"", b""])
     """What was seen of each side."""
 
-    def idle(self, items: Iterable[Chunk | Hole | Stretch]) -> bool:
+    def idle(self, items: Iterable[Chunk | StreamGap | Stretch]) -> bool:
         """Whether none of these bytes is looked at."""
-        return all(isinstance(item, Hole) or len(self.begun[item.side]) >= LOGIN_WINDOW for item in items)
+        return all(isinstance(item, StreamGap) or len(self.begun[item.side]) >= LOGIN_WINDOW for item in items)
 
-    def add(self, items: list[Chunk | Hole]) -> tuple[str | None, bool]:
+    def add(self, items: list[Chunk | StreamGap]) -> tuple[str | None, bool]:
         """The protocol that these bytes log in to, and whether more of them will tell nothing."""
         for item in items:
             if self.idle((item,)) or not isinstance(item, Chunk):
@@ -106,7 +106,7 @@ class _Seen(msgspec.Struct):
     runs: tuple[list[tuple[int, bytearray]], list[tuple[int, bytearray]]] = msgspec.field(default_factory=lambda: ([], []))
     segments: tuple[list[int], list[int]] = msgspec.field(default_factory=lambda: ([], []))
     breaks: list[tuple[int, int]] = []
-    """Side and position of holes of which nobody knows how many bytes they have: what is behind them does not continue."""
+    """Side and position of gaps of which nobody knows how many bytes they have: what is behind them does not continue."""
     packets: int = 0
     next: int = 0
     effort: Effort = msgspec.field(default_factory=Effort)
@@ -140,7 +140,7 @@ class Detector:
         self.ports = ports
         self.syn = syn
         self.limit = limit
-        self.items: list[Chunk | Hole] = []
+        self.items: list[Chunk | StreamGap] = []
         self.size = 0
         self.cost = 0
         """About what all this takes."""
@@ -149,7 +149,7 @@ class Detector:
         """The packet with which the bytes so far were weighed last."""
         self._seen: _Seen | None = None
 
-    def add(self, items: list[Chunk | Hole]) -> tuple[Verdict, int] | None:
+    def add(self, items: list[Chunk | StreamGap]) -> tuple[Verdict, int] | None:
         """Take these bytes in packet by packet; the verdict and the packet that made it certain, or None."""
         self.items.extend(items)
         if items and not self.cost:
@@ -192,11 +192,11 @@ class Detector:
         self.cost += self.SEEN_COST
         return seen
 
-    def _take(self, seen: _Seen, items: list[Chunk | Hole]) -> Iterator[int]:
+    def _take(self, seen: _Seen, items: list[Chunk | StreamGap]) -> Iterator[int]:
         """Put these bytes where they belong, with a stop at the end of each packet."""
         pieces: list[tuple[int, int, int, int, bytes]] = []
         for item in items:
-            if isinstance(item, Hole):
+            if isinstance(item, StreamGap):
                 if item.size is None:
                     seen.breaks.append((item.side, item.position))
             else:

@@ -43,7 +43,7 @@ class Limited(Fault, gc=False):
 class Span(NamedTuple):
     """One field and the byte range it came from.
 
-    Leaf spans (those with `length` and no children) tile their buffer without hole or overlap. A span of a group
+    Leaf spans (those with `length` and no children) tile their buffer without gap or overlap. A span of a group
     or array has `value` None and `leaf` False and encloses the spans that follow it with a greater `depth`.
     """
 
@@ -323,7 +323,7 @@ def chosen(batch: Batch, rows: slice | NDArray[Any]) -> Batch:
 
 
 class Chunk(msgspec.Struct, gc=False):
-    """Bytes of one side in order, without a hole, as handed on by the reassembler.
+    """Bytes of one side in order, without a gap, as handed on by the reassembler.
 
     The lists run parallel, one entry a segment (or the part of one that was new): `starts` offset in `data` where it starts
     (starts[0] == 0), `orders` the packet that first brought it, `numbers` its number in its file, `files`, `times` in ns.
@@ -344,9 +344,10 @@ class Chunk(msgspec.Struct, gc=False):
     """(position in the byte stream, text): what the reassembler has to say of these bytes."""
 
 
-class Hole(msgspec.Struct, gc=False):
-    """Bytes of one side that the capture lacks: `reason` "lost" (never captured) or "cut" (snap length); or that are there and tell nothing
-    ("skipped": TLS that does not authenticate). `size` is None where nobody knows how many there were; positions then go on as if none.
+class StreamGap(msgspec.Struct, gc=False):
+    """A gap as the reassembler hands it on: bytes of one side that the capture lacks, by `reason` "lost" (never captured) or "cut" (snap
+    length), or that are there and tell nothing ("skipped": TLS that does not authenticate). `size` is None where nobody knows how many
+    there were; positions then go on as if none.
 
     `release` is the order of the packet that made it certain; `order`, `number`, `file` and `time_ns` are those of the packet
     that brought the first byte after it, or else of the conversation's last packet; of a "cut" one, of the packet that was cut.

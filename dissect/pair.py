@@ -34,7 +34,7 @@ KEYS_COUNTED = 16
 """So many keys take as much as a request."""
 
 EARLY_KEPT = 1_024
-"""Unmatched responses remembered for a request that is still held back by a hole, or was captured late."""
+"""Unmatched responses remembered for a request that is still held back by a gap, or was captured late."""
 
 TEXT_KEPT = 64
 """Of such a message numbers are kept, and texts up to this length: what notes may need."""

@@ -239,7 +239,7 @@ def check_agreement(layout: Layout, buf: bytes, start: int, end: int, styles: Se
 
 
 def check_tiles(walked: Walked, size: int) -> None:
-    """Leaf spans cover the frame without hole or overlap, in order; the others enclose the deeper spans behind them."""
+    """Leaf spans cover the frame without gap or overlap, in order; the others enclose the deeper spans behind them."""
     at = 0
     for span in walked.spans:
         if span.leaf and span.buffer == "frame":

@@ -32,7 +32,7 @@ def name(text: str) -> str:
 
 
 def tiled(data: bytes, spans: list[Any]) -> None:
-    """The leaves cover the bytes without hole or overlap, groups their leaves."""
+    """The leaves cover the bytes without gap or overlap, groups their leaves."""
     leaves = [span for span in spans if span.leaf]
     at = 0
     for span in leaves:

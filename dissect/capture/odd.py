@@ -68,7 +68,7 @@ class Covered(msgspec.Struct):
 
     @property
     def reach(self) -> int:
-        """How far the bytes go from 0 without a hole."""
+        """How far the bytes go from 0 without a gap."""
         return self.ends[0] if self.starts and not self.starts[0] else 0
 
 

@@ -15,7 +15,7 @@ from dissect.conversation.run import Counters, Outbox, Reports
 from dissect.conversation.tracked import Tracked
 from dissect.detect import BY_NAME, Detector, Suspicion, forced
 from dissect.errors import Failure, bug
-from dissect.model import Chunk, ConversationRow, Exchange, Head, Hole, Options, Verdict
+from dissect.model import Chunk, ConversationRow, Exchange, Head, Options, StreamGap, Verdict
 from dissect.pair import Pairer
 from dissect.protocols.base import Dissector
 from dissect.protocols.behaviour import Handshake
@@ -79,7 +79,7 @@ class Reading:
         if delivery.conversation.end is not None and tracked.dissector is not None:
             self._outbox.over[delivery.conversation.index] = delivery.conversation.end.order
 
-    def _cut(self, tracked: Tracked, items: list[Chunk | Hole], failure: Failure | None) -> None:
+    def _cut(self, tracked: Tracked, items: list[Chunk | StreamGap], failure: Failure | None) -> None:
         detector = tracked.detector
         if detector is not None:
             # None of the bytes to dissect is certain before the packet that told the protocol
@@ -133,7 +133,7 @@ class Reading:
 
     def _decided(self, tracked: Tracked, detector: Detector, release: int, order: int) -> list[Emitted]:
         """The records of the bytes that came, though more of them may tell another protocol."""
-        items: list[Chunk | Hole] = []
+        items: list[Chunk | StreamGap] = []
         try:
             items = self._start(tracked, detector, detector.finish(), release)
         except Exception as error:
@@ -231,7 +231,7 @@ class Reading:
             tracked.detector = Detector(conversation.ports, conversation.syn, self._options.undecided_limit)
             self.detecting[conversation.index] = tracked
 
-    def _suspect(self, tracked: Tracked, suspicion: Suspicion, items: list[Chunk | Hole]) -> None:
+    def _suspect(self, tracked: Tracked, suspicion: Suspicion, items: list[Chunk | StreamGap]) -> None:
         """Look whether a conversation speaks what was asked for."""
         protocol, done = suspicion.add(items)
         if protocol is not None:
@@ -242,7 +242,7 @@ class Reading:
         if done:
             tracked.suspicion = None
 
-    def _start(self, tracked: Tracked, detector: Detector, verdict: Verdict, release: int) -> list[Chunk | Hole]:
+    def _start(self, tracked: Tracked, detector: Detector, verdict: Verdict, release: int) -> list[Chunk | StreamGap]:
         self._decide(tracked, verdict)
         tracked.detector = None
         self.detecting.pop(tracked.tcp.index, None)
@@ -252,7 +252,7 @@ class Reading:
         if self._diagnoser is not None:
             tracked.keep_begin(detector.items)
         for item in detector.items:
-            if isinstance(item, Hole):
+            if isinstance(item, StreamGap):
                 item.release = max(item.release, release)
             elif item.releases and item.releases[0] < release:
                 item.releases = [max(one, release) for one in item.releases]
@@ -301,9 +301,9 @@ class Reading:
             self._diagnoser.begin(conversation.index, verdict.protocol, tracked.whole)
 
 
-def _joined(items: list[Chunk | Hole | Stretch], failure: Failure | None) -> tuple[list[Chunk | Hole], Failure | None]:
+def _joined(items: list[Chunk | StreamGap | Stretch], failure: Failure | None) -> tuple[list[Chunk | StreamGap], Failure | None]:
     """What was delivered with all bytes joined, up to the first exception; there may be one already."""
-    found: list[Chunk | Hole] = []
+    found: list[Chunk | StreamGap] = []
     broken = set()
     for item in items:
         if item.side in broken:

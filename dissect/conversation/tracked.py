@@ -9,7 +9,7 @@ import msgspec
 
 from dissect.detect import TOO_FEW, Detector, Suspicion
 from dissect.errors import Failure, Report
-from dissect.model import Chunk, ConversationRow, Gap, Hole, Verdict
+from dissect.model import Chunk, ConversationRow, Gap, StreamGap, Verdict
 from dissect.pair import Pairer
 from dissect.protocols.base import Dissector
 from dissect.protocols.flow import Range
@@ -83,7 +83,7 @@ class Tracked(msgspec.Struct):
             self.verdict = None
             self.detector.syn = self.whole = self.whole or carried.whole
 
-    def keep_begin(self, items: list[Chunk | Hole]) -> None:
+    def keep_begin(self, items: list[Chunk | StreamGap]) -> None:
         """Keep the first bytes of each side, which may tell what they are where they are no frames."""
         if min(map(len, self.begun)) >= BEGIN_KEPT:
             return
@@ -103,7 +103,7 @@ class Tracked(msgspec.Struct):
         self.limit_hits += dissector.limit_hits + pairer.limit_hits
         self.dissector = self.pairer = None
 
-    def where(self, items: Iterable[Chunk | Hole] = ()) -> tuple[int, int, int]:
+    def where(self, items: Iterable[Chunk | StreamGap] = ()) -> tuple[int, int, int]:
         """When an exception came, as order, number and file of a packet: that with which it is looked for a protocol, or, where no single
         one can be blamed, the first of these, or else the last."""
         if self.detector is not None:
@@ -113,7 +113,7 @@ class Tracked(msgspec.Struct):
                     index = item.releases.index(at)
                     return at, item.numbers[index], item.files[index]
         first = [
-            (item.release, item.number, item.file) if isinstance(item, Hole) else (item.releases[0], item.numbers[0], item.files[0])
+            (item.release, item.number, item.file) if isinstance(item, StreamGap) else (item.releases[0], item.numbers[0], item.files[0])
             for item in items
         ]
         return min(first, default=self.tcp.last[:3])

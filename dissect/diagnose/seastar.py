@@ -171,7 +171,7 @@ def _overdue(talk: Talk, message: Message) -> Told | None:
     while memo.deadlines and memo.deadlines[0][0] < message.time_ns:
         _, number = heappop(memo.deadlines)
         call = memo.calls.get(number)
-        # Behind a hole a reply may have been there
+        # Behind a gap a reply may have been there
         if call is not None and talk.orphans is not None and number != message.request:
             return _passed(call)
     return None

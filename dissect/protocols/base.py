@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dissect.errors import Failure, bug
-from dissect.model import Chunk, Fault, Gap, Hole, Limited, Message, Span
+from dissect.model import Chunk, Fault, Gap, Limited, Message, Span, StreamGap
 from dissect.protocols.failing import Failing
 from dissect.protocols.flow import NEVER, Flow, Mark, Range
 from dissect.protocols.protocol import Context, Tally
@@ -120,12 +120,12 @@ class Dissector(Failing):
         """Told when the client, among other things, is known from before."""
         self.set_lanes()
 
-    def feed(self, items: Iterable[Chunk | Hole]) -> list[Emitted]:
+    def feed(self, items: Iterable[Chunk | StreamGap]) -> list[Emitted]:
         """The records that these bytes complete, in release order."""
         self.cut(items)
         return self.emit_before(NEVER)
 
-    def cut(self, items: Iterable[Chunk | Hole]) -> None:
+    def cut(self, items: Iterable[Chunk | StreamGap]) -> None:
         """Cut these bytes into frames, which `emit_before` decodes; overridden where one cannot be done without the other."""
         flows = self.flows
         for item in items:

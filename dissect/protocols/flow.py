@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from dissect.model import Chunk, Hole
+from dissect.model import Chunk, StreamGap
 from dissect.protocols.effort import Effort
 
 END = 1 << 62
@@ -23,7 +23,7 @@ Range = tuple[int, int, int]
 
 
 class Partial(msgspec.Struct):
-    """A frame with a hole in it, or one too long to keep, while its bytes go by.
+    """A frame with a gap in it, or one too long to keep, while its bytes go by.
 
     `prefix` is what there is of it from its first byte on, of which up to `want` bytes are kept; `first` and `last` are the
     earliest and latest packet that brought bytes of it.
@@ -84,7 +84,7 @@ class Flow:
         self.need = 0
         # bytes taken in from now on are not certain before this packet
         self.floor = 0
-        # while the end of the bytes at hand is dealt with: the size of the hole that follows
+        # while the end of the bytes at hand is dealt with: the size of the gap that follows
         self.missing = 0
         # one entry a segment, absolute positions
         self.starts: list[int] = []
@@ -101,7 +101,7 @@ class Flow:
         self.tried = 0
         self.skip_from: int | None = None
         self.partial: Partial | None = None
-        self.queue: list[Chunk | Hole] = []
+        self.queue: list[Chunk | StreamGap] = []
         """What waits behind the bytes at hand, `queued` bytes."""
         self.queued = 0
         self.waiting = False

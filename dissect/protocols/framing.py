@@ -1,4 +1,4 @@
-"""Byte streams become frames: cutting, holes, finding the way back.
+"""Byte streams become frames: cutting, gaps, finding the way back.
 
 Frames are cut per side in bulk. Nothing here depends on how the byte streams came in pieces: only positions, and the segment starts
 that chunks carry, are looked at.
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dissect.errors import bug
-from dissect.model import Chunk, Hole, Options
+from dissect.model import Chunk, Options, StreamGap
 from dissect.protocols.effort import STEP
 from dissect.protocols.flow import Flow, Mark, Partial, Range
 from dissect.protocols.protocol import Context
@@ -87,7 +87,7 @@ class Hooks:
         """Look for a frame in data[at:end], where `end` is the end of a segment: (True, p) frames certainly begin at p; (False, p)
         none begins before p.
 
-        `final`: no byte will follow directly (a hole of `flows[side].missing` bytes, or the end).
+        `final`: no byte will follow directly (a gap of `flows[side].missing` bytes, or the end).
         """
         raise NotImplementedError
 
@@ -160,9 +160,9 @@ class Framing(Hooks):
                 continue
             item = queue[index]
             index += 1
-            if isinstance(item, Hole):
+            if isinstance(item, StreamGap):
                 try:
-                    self._hole(side, item)
+                    self._gap(side, item)
                 except Exception as error:
                     self._break(side, bug(error), item.release, (item.order, item.number, item.file, item.time_ns))
             else:
@@ -351,47 +351,47 @@ class Framing(Hooks):
             self._put_gap(side, flow.skip_from, flow.position - flow.skip_from, "skipped", False, release, mark)
         flow.skip_from = None
 
-    def _hole(self, side: int, hole: Hole) -> None:
+    def _gap(self, side: int, gap: StreamGap) -> None:
         flow = self.flows[side]
         if flow.waiting:
-            self._give_up(side, hole.release)
-        hole.release = max(hole.release, flow.floor)
-        mark = (hole.order, hole.number, hole.file, hole.time_ns)
-        if hole.size is None:
-            self._unknown_hole(side, hole, mark)
+            self._give_up(side, gap.release)
+        gap.release = max(gap.release, flow.floor)
+        mark = (gap.order, gap.number, gap.file, gap.time_ns)
+        if gap.size is None:
+            self._unknown_gap(side, gap, mark)
             return
-        size = hole.size
+        size = gap.size
         flow.missing = size
-        self._stop(side, hole.release, mark, f"{size} bytes {_MISSING[hole.reason]}")
+        self._stop(side, gap.release, mark, f"{size} bytes {_MISSING[gap.reason]}")
         flow.missing = 0
         partial = flow.partial
-        position = hole.position
+        position = gap.position
         if partial is not None:
             inside = min(size, partial.position + partial.length - position)
-            partial.why = hole.reason if not partial.lost or partial.why == hole.reason else "both"
+            partial.why = gap.reason if not partial.lost or partial.why == gap.reason else "both"
             partial.lost += inside
             partial.want = min(partial.want, len(partial.prefix))
-            self._put_gap(side, position, inside, hole.reason, True, hole.release, mark)
+            self._put_gap(side, position, inside, gap.reason, True, gap.release, mark)
             position += inside
             size -= inside
             flow.position = position
             if position == partial.position + partial.length:
-                self._put_partial(side, hole.release, partial.length)
+                self._put_partial(side, gap.release, partial.length)
         if size:
-            self._put_gap(side, position, size, hole.reason, False, hole.release, mark)
+            self._put_gap(side, position, size, gap.reason, False, gap.release, mark)
             flow.position = flow.base = position + size
             flow.searching = True
             flow.scan = flow.position
 
-    def _unknown_hole(self, side: int, hole: Hole, mark: Mark) -> None:
-        """A hole of which nobody knows how many bytes it has: what was begun ends here, and frames are looked for behind it."""
+    def _unknown_gap(self, side: int, gap: StreamGap, mark: Mark) -> None:
+        """A gap of which nobody knows how many bytes it has: what was begun ends here, and frames are looked for behind it."""
         flow = self.flows[side]
-        self._stop(side, hole.release, mark, f"bytes {_MISSING[hole.reason]}")
+        self._stop(side, gap.release, mark, f"bytes {_MISSING[gap.reason]}")
         if flow.partial is not None:
-            self._put_partial(side, hole.release, hole.position - flow.partial.position)
-        self._put_gap(side, hole.position, UNKNOWN, hole.reason, False, hole.release, mark)
+            self._put_partial(side, gap.release, gap.position - flow.partial.position)
+        self._put_gap(side, gap.position, UNKNOWN, gap.reason, False, gap.release, mark)
         self._empty_gaps = True
-        flow.position = flow.scan = hole.position
+        flow.position = flow.scan = gap.position
         flow.searching = True
 
     def _stop(self, side: int, release: int, mark: Mark, reason: str) -> None:

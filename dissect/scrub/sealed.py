@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dissect.errors import Failure
-from dissect.model import Chunk, Hole, Options
+from dissect.model import Chunk, Options, StreamGap
 from dissect.scrub.packets import Edits
 from dissect.scrub.replace import FILL
 from dissect.tcp.conversations import Delivery
@@ -46,11 +46,11 @@ class Side:
         """Nothing was sealed yet."""
         self._lost = False
 
-    def take(self, item: Chunk | Hole) -> None:
+    def take(self, item: Chunk | StreamGap) -> None:
         """Take what comes next."""
         if self._lost:
             return
-        if isinstance(item, Hole):
+        if isinstance(item, StreamGap):
             self._lose()
             return
         left = self._data[self._at :]
@@ -157,8 +157,8 @@ class Listening(Gate):
         self._side = side
 
     def take(
-        self, carried: Carried, delivery: Delivery, items: list[Chunk | Hole], end: int, final: bool
-    ) -> tuple[list[Chunk | Hole], Failure | None]:
+        self, carried: Carried, delivery: Delivery, items: list[Chunk | StreamGap], end: int, final: bool
+    ) -> tuple[list[Chunk | StreamGap], Failure | None]:
         """The same, after a look at it."""
         index = delivery.conversation.index
         sides = self.sides.get(index)

@@ -31,7 +31,7 @@ import msgspec
 import numpy as np
 
 from dissect.errors import Failure, bug
-from dissect.model import Chunk, Hole, Options
+from dissect.model import Chunk, Options, StreamGap
 from dissect.tcp.sequence import FAR, MASK, NEAR
 
 FIN, SYN, RST, ACK = 1, 2, 4, 16
@@ -45,7 +45,7 @@ ACKED_TIME_NS = 1_000_000_000
 acknowledgement."""
 
 PASSED = 3
-"""So many segments captured behind a hole, and after an acknowledgement of what is in it, are enough where no segment of that side was
+"""So many segments captured behind a gap, and after an acknowledgement of what is in it, are enough where no segment of that side was
 ever captured behind so many that follow it: as a sender takes three acknowledgements for a loss."""
 
 PIECE_COST = 256
@@ -139,7 +139,7 @@ class Conversation(msgspec.Struct, eq=False):
 
     @property
     def stream_bytes(self) -> list[int]:
-        """Bytes of each byte stream: when all is delivered, those of its chunks and holes."""
+        """Bytes of each byte stream: when all is delivered, those of its chunks and gaps."""
         return [side.stream for side in self.sides]
 
     @property
@@ -166,7 +166,7 @@ class Conversation(msgspec.Struct, eq=False):
 
 
 class Waiting:
-    """Pieces of one byte stream that wait for a hole before them: sorted by position, not overlapping, in order of arrival too."""
+    """Pieces of one byte stream that wait for a gap before them: sorted by position, not overlapping, in order of arrival too."""
 
     __slots__ = ("begun", "cost", "head", "pieces", "since", "starts")
 
@@ -365,7 +365,7 @@ class ByteStream:
         self.fin: int | None = None
         # Acknowledgements of missing bytes that are not old enough: (position, packets, clock, `later`)
         self.pending: deque[tuple[int, int, int, int]] | None = None
-        # Segments that came behind holes; behind how many of them a late one came at most; and the hole given up last for as few.
+        # Segments that came behind gaps; behind how many of them a late one came at most; and the gap given up last for as few.
         self.later = 0
         self.reach = 0
         self.hasty: tuple[int, int] | None = None
@@ -379,7 +379,7 @@ class ByteStream:
         self.notes: list[tuple[int, int, str, int, int]] | None = None
         # Bytes released but not yet joined: (data, order, release, number, file, time_ns)
         self.run: list[tuple[bytes, int, int, int, int, int]] | None = None
-        # Chunks and holes that were released and not yet handed on. (None where there are none: most conversations are at rest.)
+        # Chunks and gaps that were released and not yet handed on. (None where there are none: most conversations are at rest.)
         self.items: list[Any] | None = None
 
     @property
@@ -419,14 +419,14 @@ class ByteStream:
         else:
             self.items.append(item)
 
-    def hole(self, end: int, reason: Literal["lost", "cut"], release: int, mark: Mark) -> None:
-        """Release a hole up to `end`."""
+    def gap(self, end: int, reason: Literal["lost", "cut"], release: int, mark: Mark) -> None:
+        """Release a gap up to `end`."""
         if self.known < FIXED:
             self.known = FIXED
             self.origin = self.next
         self.flush()
         size = end - self.next
-        self.put(Hole(self.side, self.next - self.origin, size, reason, release, *mark))
+        self.put(StreamGap(self.side, self.next - self.origin, size, reason, release, *mark))
         if reason == "lost":
             self.count.lost += size
         else:
@@ -484,7 +484,7 @@ class ByteStream:
         return data[-keep:] if len(data) >= keep else (self.recent + data)[-keep:]
 
     def parted_notes(self, start: int, end: int) -> tuple[tuple[tuple[int, str], ...], list[tuple[int, int, str, int, int]] | None]:
-        """The notes for a chunk that reaches from `start` to `end`, and those that are left; those on a hole before it move to its first
+        """The notes for a chunk that reaches from `start` to `end`, and those that are left; those on a gap before it move to its first
         byte."""
         assert self.notes is not None
         taken = [note for note in self.notes if note[0] < end]
@@ -663,11 +663,11 @@ class Assembler:
             self.check_closed(order)
 
     def give_up(self, stream: ByteStream, release: int) -> None:
-        """Release the first hole, and what waited for it."""
+        """Release the first gap, and what waited for it."""
         waiting = stream.waiting
         assert waiting is not None
         first = waiting.starts[waiting.head]
-        stream.hole(first, "lost", release, waiting.pieces[first][2:6])
+        stream.gap(first, "lost", release, waiting.pieces[first][2:6])
         self._drain(stream, release)
 
     def check_closed(self, release: int) -> None:
@@ -679,7 +679,7 @@ class Assembler:
             self.conversation.open = False
 
     def finish(self, release: int) -> None:
-        """Release everything, with holes between and behind: no more segments will come."""
+        """Release everything, with gaps between and behind: no more segments will come."""
         conversation = self.conversation
         for stream, other in (self.streams, self.streams[::-1]):
             while stream.waiting is not None:
@@ -688,7 +688,7 @@ class Assembler:
             if self._is_no_byte(stream, other, stream.next):
                 top = stream.next
             if top > stream.next:
-                stream.hole(top, "lost", release, conversation.last)
+                stream.gap(top, "lost", release, conversation.last)
         self._end_at(release)
 
     def _is_no_byte(self, stream: ByteStream, other: ByteStream, end: int) -> bool:
@@ -891,7 +891,7 @@ class Assembler:
             if data:
                 own.emit(data, mark[0], mark[0], mark[1], mark[2], mark[3])
             if len(data) < wire:
-                own.hole(end, "cut", mark[0], mark)
+                own.gap(end, "cut", mark[0], mark)
             return fits
         self._wait(own, own.waiting, at, data, end, mark, before)
         return fits
@@ -963,14 +963,14 @@ class Assembler:
             end, data, order, number, file, time_ns, _ = piece
             self.pool.total -= cost(data)
             if data is None:
-                stream.hole(end, "cut", release, (order, number, file, time_ns))
+                stream.gap(end, "cut", release, (order, number, file, time_ns))
             else:
                 stream.emit(data, order, release, number, file, time_ns)
         if waiting.head == len(starts):
             stream.waiting = None
             self.pool.count -= 1
         elif stream.next > position:
-            # Of those that wait nobody knows which came behind the next hole
+            # Of those that wait nobody knows which came behind the next gap
             waiting.begun = stream.later
 
     def _settle(self, stream: ByteStream, release: int) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dissect.errors import Failure, bug
-from dissect.model import Chunk, Hole, Options, SegmentBatch
+from dissect.model import Chunk, Options, SegmentBatch, StreamGap
 from dissect.tcp.assembler import ACK, END, FIN, FIXED, PIECE_COST, REUSED, RST, SYN, Assembler, ByteStream, Conversation, Counting, Pool
 from dissect.tcp.sequence import FAR, MASK
 
@@ -99,9 +99,9 @@ def _joined(buffer: bytes, offsets: list[int], ends: list[int]) -> bytes:
     return b"".join([buffer[start:end] for start, end in zip(offsets, ends, strict=True)])
 
 
-def until(item: Chunk | Hole, release: int) -> Chunk | Hole | None:
+def until(item: Chunk | StreamGap, release: int) -> Chunk | StreamGap | None:
     """What was certain of this with the packet `release`."""
-    if isinstance(item, Hole):
+    if isinstance(item, StreamGap):
         return item if item.release <= release else None
     count = bisect_right(item.releases, release)
     if count == len(item.starts):
@@ -201,7 +201,7 @@ class Delivery(msgspec.Struct):
     `failure`: an exception came, and of what was certain later nothing will be delivered."""
 
     conversation: Conversation
-    items: list[Chunk | Hole | Stretch]
+    items: list[Chunk | StreamGap | Stretch]
     closed: int | None
     failure: Failure | None = None
 
@@ -405,7 +405,7 @@ class Conversations:
 
     def _collect(self, assembler: Assembler, deliveries: list[Delivery]) -> None:
         try:
-            items: list[Chunk | Hole | Stretch] = assembler.collect()
+            items: list[Chunk | StreamGap | Stretch] = assembler.collect()
         except Exception as error:
             items = _collect_singly(assembler, bug(error))
         closed, failure = assembler.closed, assembler.failure

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from dissect.model import Chunk, Hole
+from dissect.model import Chunk, StreamGap
 from dissect.tcp.conversations import until
 from dissect.tls.ciphers import Opener
 from dissect.tls.facts import Alert, Mark
@@ -85,7 +85,7 @@ class Flow:
         self.index = 0
         self.jumbled = False
         self.notes: list[tuple[int, str]] = []
-        self.queue: deque[Chunk | Hole] = deque()
+        self.queue: deque[Chunk | StreamGap] = deque()
         """What comes behind the bytes at hand."""
         self.floor = 0
         """Nothing is certain before this packet."""
@@ -129,7 +129,7 @@ class Flow:
         self.plain = 0
         self.told: list[str] = []
         """Notes for the next byte that comes out."""
-        self.out: list[Chunk | Hole] = []
+        self.out: list[Chunk | StreamGap] = []
 
     @property
     def position(self) -> int:
@@ -231,7 +231,7 @@ class Flow:
         while self.weighed <= len(self.queue):
             item = self.queue[self.weighed - 1]
             self.weighed += 1
-            if isinstance(item, Hole):
+            if isinstance(item, StreamGap):
                 self._weigh(0, [item.release], limit)
                 continue
             ends = [*item.starts[1:], len(item.data)]
@@ -303,10 +303,10 @@ class Flow:
     def gap(self, size: int | None, reason: Any, release: int, mark: Mark) -> None:
         """Hand on that bytes are missing here."""
         order, number, file, time_ns = mark
-        self.out.append(Hole(self.side, self.plain, size, reason, release, order, number, file, time_ns))
+        self.out.append(StreamGap(self.side, self.plain, size, reason, release, order, number, file, time_ns))
         self.plain += size or 0
 
-    def take_until(self, release: int) -> list[Chunk | Hole]:
+    def take_until(self, release: int) -> list[Chunk | StreamGap]:
         """What came out and was certain with the packet `release`; the rest was never said."""
         kept = []
         for item in self.take():
@@ -318,7 +318,7 @@ class Flow:
                 break
         return kept
 
-    def take(self) -> list[Chunk | Hole]:
+    def take(self) -> list[Chunk | StreamGap]:
         """What came out since the last call."""
         out, self.out = self.out, []
         return out

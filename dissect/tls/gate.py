@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from dissect.errors import Failure, bug
-from dissect.model import Chunk, Hole, Options, PacketBatch, SegmentBatch, Verdict
+from dissect.model import Chunk, Options, PacketBatch, SegmentBatch, StreamGap, Verdict
 from dissect.tcp.assembler import PIECE_COST
 from dissect.tcp.conversations import END, Conversation, Delivery
 from dissect.tls.keys import KeyLog
@@ -81,8 +81,8 @@ class Gate:
         self._known = 0
 
     def take(
-        self, carried: Carried, delivery: Delivery, items: list[Chunk | Hole], end: int, final: bool
-    ) -> tuple[list[Chunk | Hole], Failure | None]:
+        self, carried: Carried, delivery: Delivery, items: list[Chunk | StreamGap], end: int, final: bool
+    ) -> tuple[list[Chunk | StreamGap], Failure | None]:
         """What goes on to detection, and where an exception came; packets below `end` have been seen. The end of a conversation that waits
         for keys is put off, unless this is `final`."""
         try:
@@ -93,7 +93,7 @@ class Gate:
                 raise
         return self._torn(carried, carried.stage, delivery, what)
 
-    def _take(self, carried: Carried, delivery: Delivery, items: list[Chunk | Hole], end: int, final: bool) -> list[Chunk | Hole]:
+    def _take(self, carried: Carried, delivery: Delivery, items: list[Chunk | StreamGap], end: int, final: bool) -> list[Chunk | StreamGap]:
         if carried.heard != BOTH and items:
             self._hear(carried, items, delivery.conversation.syn)
         stage = carried.stage
@@ -132,7 +132,7 @@ class Gate:
             carried.whole = carried.client == 0 and not stage.middle
             self.inside[conversation.index] = stage.name
 
-    def _torn(self, carried: Carried, stage: Stage, delivery: Delivery, what: str) -> tuple[list[Chunk | Hole], Failure | None]:
+    def _torn(self, carried: Carried, stage: Stage, delivery: Delivery, what: str) -> tuple[list[Chunk | StreamGap], Failure | None]:
         """What was said before an exception came, which ends the reading of TLS in this conversation."""
         conversation = delivery.conversation
         items, failure = stage.rescue(what, conversation.last)
@@ -201,7 +201,7 @@ class Gate:
     def _held(self) -> int:
         return sum([carried.stage.held for _, carried in self._waiting.values() if carried.stage is not None])
 
-    def _hear(self, carried: Carried, items: list[Chunk | Hole], syn: bool) -> None:
+    def _hear(self, carried: Carried, items: list[Chunk | StreamGap], syn: bool) -> None:
         """Look at the first bytes of each side: TLS, or what a server of TLS says to others?"""
         chunks = [item for item in items if isinstance(item, Chunk)]
         if len(chunks) > 1:

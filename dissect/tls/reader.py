@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dissect.model import Hole
+from dissect.model import StreamGap
 from dissect.tls import hello
 from dissect.tls.ciphers import HEADER
 from dissect.tls.flow import Epoch, Flow
@@ -198,22 +198,22 @@ class Reader(Needs):
             at = end
         flow.consume(len(data) if flow.deaf else at)
 
-    def _hole(self, flow: Flow, hole: Hole) -> None:
+    def _gap(self, flow: Flow, gap: StreamGap) -> None:
         """Sealed bytes are missing."""
-        behind = hole.position + (hole.size or 0)
+        behind = gap.position + (gap.size or 0)
         if flow.stopped is not None:
             flow.deaf = True
         elif flow.lost is not None:
             if flow.lost.anywhere:
                 flow.lost.seq = flow.lost.passed = 0
             elif flow.lost.reason in (None, "skipped"):
-                flow.lost.reason = hole.reason
+                flow.lost.reason = gap.reason
             flow.lost.framed = flow.lost.tried = False
             flow.lost.scan = behind
         elif flow.epoch is None and flow.round < 0:
-            flow.stop(BEGINNING, hole.release)
+            flow.stop(BEGINNING, gap.release)
             flow.deaf = True
         else:
-            flow.lose(flow.position, flow.seq, behind, hole.reason)
+            flow.lose(flow.position, flow.seq, behind, gap.reason)
         flow.handshake, flow.passing = b"", 0
         flow.drop(behind)

@@ -5,7 +5,7 @@ data, a key) is known from some packet on; a side that needs it waits, whatever 
 then is certain before that packet. So it makes no difference in which pieces the bytes come.
 
 A record is a segment of what comes out: certain with, and dated by, the packet that completed it. What cannot be opened gives nothing but
-holes (see `back`).
+gaps (see `back`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from dissect.errors import Failure, bug
-from dissect.model import Chunk, Hole, Options, Verdict
+from dissect.model import Chunk, Options, StreamGap, Verdict
 from dissect.tls import back, hello
 from dissect.tls.ciphers import HEADER
 from dissect.tls.facts import Facts, Mark
@@ -44,7 +44,7 @@ class Stage(Reader):
         """None as long as it is not certain that this is TLS."""
         self.plain = False
         """It is not TLS after all: whatever comes goes on as it is."""
-        self.opening: list[Chunk | Hole] = []
+        self.opening: list[Chunk | StreamGap] = []
         self.first = -1
         self.middle = middle
         if middle:
@@ -59,7 +59,7 @@ class Stage(Reader):
 
     # What the inspector calls
 
-    def feed(self, items: list[Chunk | Hole], end: int) -> list[Chunk | Hole]:
+    def feed(self, items: list[Chunk | StreamGap], end: int) -> list[Chunk | StreamGap]:
         """What these bytes say, and what keys that came meanwhile make of those before; all packets below `end` have been seen."""
         self.end = end
         if self.handshake is None:
@@ -76,7 +76,7 @@ class Stage(Reader):
             if flow.blocked:
                 self._too_much(flow, release)
 
-    def close(self, release: int, last: Mark) -> list[Chunk | Hole]:
+    def close(self, release: int, last: Mark) -> list[Chunk | StreamGap]:
         """What is left when no byte, and no key, will follow."""
         if self.handshake is None:
             return self._settle(release)
@@ -100,7 +100,7 @@ class Stage(Reader):
             out += flow.take()
         return out
 
-    def rescue(self, what: str, last: Mark) -> tuple[list[Chunk | Hole], Failure]:
+    def rescue(self, what: str, last: Mark) -> tuple[list[Chunk | StreamGap], Failure]:
         """What could be read when an exception came, and where that was: record by record, up to the one that raises it, and of the other
         side what was certain by then. `last`: the packet to blame where none does."""
         failure: Failure | None = None
@@ -170,7 +170,7 @@ class Stage(Reader):
 
     # The first bytes
 
-    def _open(self, items: list[Chunk | Hole]) -> list[Chunk | Hole]:
+    def _open(self, items: list[Chunk | StreamGap]) -> list[Chunk | StreamGap]:
         """Tell by the bytes that were certain first; what goes on if this is not TLS."""
         self.opening += items
         if self.first < 0:
@@ -198,7 +198,7 @@ class Stage(Reader):
                     return opening
         return []
 
-    def _settle(self, release: int) -> list[Chunk | Hole]:
+    def _settle(self, release: int) -> list[Chunk | StreamGap]:
         """This is not TLS, which the packet `release` told."""
         self.plain = True
         opening, self.opening = self.opening, []
@@ -211,7 +211,7 @@ class Stage(Reader):
 
     # Both sides
 
-    def _drain(self) -> list[Chunk | Hole]:
+    def _drain(self) -> list[Chunk | StreamGap]:
         """Read both sides until neither gets further: what one tells may free the other."""
         progress = True
         while progress:
@@ -241,8 +241,8 @@ class Stage(Reader):
                 if flow.blocked or not flow.queue:
                     return moved
                 item = flow.queue.popleft()
-                if isinstance(item, Hole):
-                    self._hole(flow, item)
+                if isinstance(item, StreamGap):
+                    self._gap(flow, item)
                 else:
                     flow.add(item)
             moved = True

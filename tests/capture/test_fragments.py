@@ -93,7 +93,7 @@ def test_where_fragments_overlap_the_first_that_came_counts() -> None:
     assert [one.payload for one in parse(map(ethernet, [overlapping, first]))[0]] == [b"a" * 60 + b"b" * 100]
 
 
-def test_overlaps_do_not_hide_a_hole() -> None:
+def test_overlaps_do_not_hide_a_gap() -> None:
     packets = [ip4(tcp() + bytes(4), more=True), ip4(bytes(32), offset=96), ip4(bytes(80), offset=40, more=True)]
     assert parse(map(ethernet, packets))[0] == []
     whole = [*packets, ip4(bytes(16), offset=24, more=True)]

@@ -52,7 +52,7 @@ def test_messages_and_gaps_are_the_byte_stream(path: Path) -> None:
         side = (record.conversation, record.src)
         if isinstance(record, Gap) and record.in_frame:
             continue
-        assert record.position == reach[side], f"hole or overlap before {record.position} of {side}"
+        assert record.position == reach[side], f"gap or overlap before {record.position} of {side}"
         sizes[side] += record.size
         reach[side] += record.size
     for row in inspector.rows():

@@ -1,6 +1,6 @@
 """The two properties of every dissector: any bytes in any pieces give records, and the pieces do not matter.
 
-The bytes are noise, and conversations of the captures with bytes changed, cut into other segments, mixed and with holes.
+The bytes are noise, and conversations of the captures with bytes changed, cut into other segments, mixed and with gaps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from dissect.capture.files import open_capture
 from dissect.inspector import Inspector
-from dissect.model import Chunk, Gap, Hole, Message, Options, Verdict
+from dissect.model import Chunk, Gap, Message, Options, StreamGap, Verdict
 from dissect.protocols import PROTOCOLS
 from dissect.protocols.base import Dissector
 from dissect.protocols.flow import END
@@ -33,7 +33,7 @@ EACH = 12
 
 
 class Piece(NamedTuple):
-    """A segment of one side, or (`data` None) a hole of `size` bytes before its next one."""
+    """A segment of one side, or (`data` None) a gap of `size` bytes before its next one."""
 
     side: int
     data: bytes | None
@@ -122,7 +122,7 @@ def dissect_pieces(protocol: Protocol, pieces: list[Piece], verdict: Verdict, cl
     waiting = [0, 0]
     start = 0
     for stop in [*cuts, len(pieces)]:
-        items: tuple[list[Chunk | Hole], list[Chunk | Hole]] = ([], [])
+        items: tuple[list[Chunk | StreamGap], list[Chunk | StreamGap]] = ([], [])
         for order in range(start, stop):
             side, data, size = pieces[order]
             mine = items[side]
@@ -130,7 +130,7 @@ def dissect_pieces(protocol: Protocol, pieces: list[Piece], verdict: Verdict, cl
                 waiting[side] += size
                 continue
             if waiting[side]:
-                mine.append(Hole(side, positions[side], waiting[side], "lost", order, order, order + 1, 0, order * 1000))
+                mine.append(StreamGap(side, positions[side], waiting[side], "lost", order, order, order + 1, 0, order * 1000))
                 positions[side] += waiting[side]
                 waiting[side] = 0
             last = mine[-1] if mine else None
@@ -148,7 +148,7 @@ def dissect_pieces(protocol: Protocol, pieces: list[Piece], verdict: Verdict, cl
     end = len(pieces)
     for side in (0, 1):
         if waiting[side]:
-            emitted += dissector.feed([Hole(side, positions[side], waiting[side], "lost", END, end, end, 0, end * 1000)])
+            emitted += dissector.feed([StreamGap(side, positions[side], waiting[side], "lost", END, end, end, 0, end * 1000)])
     emitted += dissector.close(END, (end, end, 0, end * 1000))
     sizes = [0, 0]
     records = []

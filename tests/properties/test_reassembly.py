@@ -111,15 +111,15 @@ def test_nothing_is_lost_or_invented_while_there_is_time(case: tuple[list[Segmen
 
 
 def held(story: Story, side: int) -> tuple[dict[int, tuple[int, int]], dict[int, str]]:
-    """Positions with (byte, packet that first brought it), and those in holes with their reason."""
+    """Positions with (byte, packet that first brought it), and those in gaps with their reason."""
     known: dict[int, tuple[int, int]] = {}
-    holes: dict[int, str] = {}
+    gaps: dict[int, str] = {}
     for item in story.items[side]:
         if item[0] == "bytes":
             known.update((item[1] + index, (value, item[3])) for index, value in enumerate(item[2]))
         else:
-            holes.update((at, item[3]) for at in range(item[1], item[1] + item[2]))
-    return known, holes
+            gaps.update((at, item[3]) for at in range(item[1], item[1] + item[2]))
+    return known, gaps
 
 
 @given(traffic(cut=True, ahead=True))
@@ -128,12 +128,12 @@ def test_each_byte_knows_the_packet_that_brought_it(case: tuple[list[Segment], l
     (story,) = feed(segments)
     model = Model(segments, firsts(segments))
     for side in (0, 1):
-        known, holes = held(story, side)
-        assert sorted([*known, *holes]) == list(range(model.length(side)))
+        known, gaps = held(story, side)
+        assert sorted([*known, *gaps]) == list(range(model.length(side)))
         assert story.conversation.stream_bytes[side] == model.length(side)
         for position, byte in known.items():
             assert byte == model.known[side][position]
-        for position, reason in holes.items():
+        for position, reason in gaps.items():
             assert position not in model.known[side] or reason == "lost" or position in model.cut[side]
             if reason == "cut":
                 assert position in model.cut[side]

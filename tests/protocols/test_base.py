@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dissect.model import Chunk, Gap, Hole, Message, Options, Record, Verdict
+from dissect.model import Chunk, Gap, Message, Options, Record, StreamGap, Verdict
 from dissect.protocols.base import Dissector
 from dissect.protocols.flow import END
 from dissect.protocols.protocol import Context
@@ -67,11 +67,11 @@ def chunk(position: int, segments: list[bytes], first: int, side: int = 0) -> Ch
     )
 
 
-def hole(position: int, size: int, order: int, reason: Any = "lost", side: int = 0) -> Hole:
-    return Hole(side, position, size, reason, order, order, order + 1, 0, order * 1000)
+def gap(position: int, size: int, order: int, reason: Any = "lost", side: int = 0) -> StreamGap:
+    return StreamGap(side, position, size, reason, order, order, order + 1, 0, order * 1000)
 
 
-def run(dissector: Toy, *feeds: list[Chunk | Hole]) -> list[Record]:
+def run(dissector: Toy, *feeds: list[Chunk | StreamGap]) -> list[Record]:
     emitted: list[Emitted] = []
     for items in feeds:
         emitted += dissector.feed(items)
@@ -100,26 +100,26 @@ def test_two_frames_in_a_segment_and_one_over_two() -> None:
     ]
 
 
-def test_a_hole_inside_a_frame_is_part_of_it() -> None:
-    said = run(toy(), [chunk(0, [frame(b"abcdef")[:4]], 0), hole(4, 2, 1), chunk(6, [b"ef" + frame(b"g")], 1)])
+def test_a_gap_inside_a_frame_is_part_of_it() -> None:
+    said = run(toy(), [chunk(0, [frame(b"abcdef")[:4]], 0), gap(4, 2, 1), chunk(6, [b"ef" + frame(b"g")], 1)])
     assert brief(said) == [("message", 0, 8, (1, 2), "a5066162"), ("lost", 4, 2, True), ("message", 8, 3, (2, 2), "a50167")]
     assert isinstance(said[0], Message)
     assert said[0].notes == ["2 bytes lost"]
 
 
-def test_a_hole_of_the_snap_length_is_called_so() -> None:
-    said = run(toy(), [chunk(0, [frame(b"abcdef")[:4]], 0), hole(4, 2, 1, "cut"), chunk(6, [b"ef"], 1)])
+def test_a_gap_of_the_snap_length_is_called_so() -> None:
+    said = run(toy(), [chunk(0, [frame(b"abcdef")[:4]], 0), gap(4, 2, 1, "cut"), chunk(6, [b"ef"], 1)])
     assert isinstance(said[0], Message)
     assert said[0].notes == ["2 bytes cut by the snap length"]
 
 
-def test_a_hole_that_ends_with_the_frame_keeps_the_border() -> None:
-    said = brief(run(toy(), [chunk(0, [frame(b"abcd")[:3]], 0), hole(3, 3, 1), chunk(6, [frame(b"")], 1)]))
+def test_a_gap_that_ends_with_the_frame_keeps_the_border() -> None:
+    said = brief(run(toy(), [chunk(0, [frame(b"abcd")[:3]], 0), gap(3, 3, 1), chunk(6, [frame(b"")], 1)]))
     assert said == [("message", 0, 6, (1, 1), "a50461"), ("lost", 3, 3, True), ("message", 6, 2, (2, 2), "a500")]
 
 
 def test_a_lost_header_is_searched_for() -> None:
-    said = brief(run(toy(), [chunk(0, [frame(b"a")], 0), hole(3, 2, 1), chunk(5, [b"zz" + frame(b"q") + frame(b"r")], 1)]))
+    said = brief(run(toy(), [chunk(0, [frame(b"a")], 0), gap(3, 2, 1), chunk(5, [b"zz" + frame(b"q") + frame(b"r")], 1)]))
     assert said == [
         ("message", 0, 3, (1, 1), "a50161"),
         ("lost", 3, 2, False),
@@ -167,7 +167,7 @@ def test_what_the_other_side_does_is_merged_in_packet_order() -> None:
 
 @st.composite
 def conversations(draw: st.DrawFn) -> list[tuple[int, int, bytes | int]]:
-    """Segments and holes of both sides: (side, position, bytes or size of the hole), in packet order."""
+    """Segments and gaps of both sides: (side, position, bytes or size of the gap), in packet order."""
     out: list[tuple[int, int, bytes | int]] = []
     positions = [0, 0]
     streams = [draw(st.lists(st.one_of(st.binary(max_size=6).map(frame), st.binary(max_size=5)), max_size=12)) for _ in (0, 1)]
@@ -182,9 +182,9 @@ def conversations(draw: st.DrawFn) -> list[tuple[int, int, bytes | int]]:
     return out
 
 
-def items_of(conversation: list[tuple[int, int, bytes | int]], cuts: set[int]) -> list[list[Chunk | Hole]]:
+def items_of(conversation: list[tuple[int, int, bytes | int]], cuts: set[int]) -> list[list[Chunk | StreamGap]]:
     """The same packets in batches that end after the packets in `cuts`; neighbours of one side in a batch are one chunk."""
-    feeds: list[list[Chunk | Hole]] = [[]]
+    feeds: list[list[Chunk | StreamGap]] = [[]]
     runs: dict[int, tuple[int, list[bytes], list[int]]] = {}
 
     def flush(side: int) -> None:
@@ -199,7 +199,7 @@ def items_of(conversation: list[tuple[int, int, bytes | int]], cuts: set[int]) -
         if isinstance(content, int):
             flush(side)
             following = next((at for at in range(order, len(conversation)) if conversation[at][0] == side and at > order), order)
-            feeds[-1].append(hole(position, content, max(order, following), side=side))
+            feeds[-1].append(gap(position, content, max(order, following), side=side))
         else:
             _, segments, orders = runs.setdefault(side, (position, [], []))
             segments.append(content)

@@ -17,7 +17,7 @@ from xxhash import xxh3_64_intdigest
 
 from dissect.capture.files import open_capture
 from dissect.inspector import Inspector
-from dissect.model import Chunk, ConversationRow, Gap, Hole, Message, Options, Record, Verdict
+from dissect.model import Chunk, ConversationRow, Gap, Message, Options, Record, StreamGap, Verdict
 from dissect.protocols.flow import END
 from dissect.protocols.iggy import frames, turns
 from dissect.protocols.iggy.candidates import TABLES_KEPT, Given
@@ -121,13 +121,13 @@ def iggy(layout: str | None = None, candidates: tuple[str, ...] = CLASSIC, syn: 
     return IggyDissector(Context(0, ends, (40_000, 8090), 0 if syn else None, syn, verdict, Options(**options)))
 
 
-def items_of(events: list[Event]) -> list[Chunk | Hole]:
+def items_of(events: list[Event]) -> list[Chunk | StreamGap]:
     position = [0, 0]
-    items: list[Chunk | Hole] = []
+    items: list[Chunk | StreamGap] = []
     for order, (side, what) in enumerate(events):
         at = position[side]
         if isinstance(what, int):
-            items.append(Hole(side, at, what, "lost", order, order, order + 1, 0, order * 1000))
+            items.append(StreamGap(side, at, what, "lost", order, order, order + 1, 0, order * 1000))
             position[side] += what
         elif what:
             items.append(Chunk(side, at, what, [0], [order], [order], [order + 1], [0], [order * 1000]))
@@ -135,16 +135,16 @@ def items_of(events: list[Event]) -> list[Chunk | Hole]:
     return items
 
 
-def joined(items: list[Chunk | Hole]) -> list[Chunk | Hole]:
+def joined(items: list[Chunk | StreamGap]) -> list[Chunk | StreamGap]:
     """The same bytes in as few chunks as a reassembler makes of them, side by side."""
-    made: list[Chunk | Hole] = []
+    made: list[Chunk | StreamGap] = []
     for side in (0, 1):
         last: Chunk | None = None
         for item in items:
             if item.side != side:
                 continue
-            if isinstance(item, Hole) or last is None:
-                last = None if isinstance(item, Hole) else msgspec.structs.replace(item)
+            if isinstance(item, StreamGap) or last is None:
+                last = None if isinstance(item, StreamGap) else msgspec.structs.replace(item)
                 made.append(item if last is None else last)
                 continue
             last.starts = [*last.starts, len(last.data)]
@@ -638,10 +638,10 @@ def test_a_request_in_the_packet_that_shows_a_loss_is_behind_it() -> None:
     asked = request(120, b"\x01" + ONE + ONE + ONE + b"\x01" + bytes(4))
     answer = response(pack("<IQQ", 1, 2, 3))
     items = items_of([(CLIENT, PING), (SERVER, OK), (CLIENT, 12), (CLIENT, asked), (SERVER, answer), (CLIENT, PING), (SERVER, OK)])
-    hole = items[2]
-    assert isinstance(hole, Hole)
-    hole.release = hole.order = 3
-    hole.number, hole.time_ns = 4, 3000
+    gap = items[2]
+    assert isinstance(gap, StreamGap)
+    gap.release = gap.order = 3
+    gap.number, gap.time_ns = 4, 3000
     one = iggy("L9")
     emitted = [record for item in items for record in one.feed([item])]
     said = [(record[4].name, list(record[4].notes)) for record in emitted if isinstance(record[4], Message) and record[2] == SERVER]
@@ -664,7 +664,7 @@ def pairs_of(found: list[Packet]) -> dict[tuple[int, str, int], tuple[int | None
 
 @pytest.mark.parametrize("name", ["py080-basic", "py081-admin", "py090d5-basic", "node0100e4-all", "seed-pipelined"])
 def test_whichever_packet_is_lost_no_pair_is_wrong_that_does_not_say_so(name: str) -> None:
-    """Holes keep one side's frames back while the other's are handed on: the packets tell what was sent before what."""
+    """Gaps keep one side's frames back while the other's are handed on: the packets tell what was sent before what."""
     found = packets(GOLDEN / f"{name}.pcap")
     whole = pairs_of(found)
     assert not any(unsure for _, unsure in whole.values())
@@ -903,7 +903,7 @@ def test_a_send_request_whose_counts_disagree() -> None:
 # Damage
 
 
-def test_a_frame_with_a_hole_hides_what_may_be_a_password() -> None:
+def test_a_frame_with_a_gap_hides_what_may_be_a_password() -> None:
     records = run(iggy("L9"), (CLIENT, LOGIN_L6[:12]), (CLIENT, 4), (CLIENT, LOGIN_L6[16:] + PING))
     said = messages(records)
     assert said[0].fault is not None
@@ -983,7 +983,7 @@ USUAL = long_request(2, 1)
         # bytes lost in front of its code, unnoticed: its end moves into the header, and the next frame seems to be its body
         TOKEN_LOGIN[:170] + TOKEN_LOGIN[178:] + USUAL,
         TOKEN_LOGIN[:186] + TOKEN_LOGIN[194:] + USUAL,
-        # a hole in it, and bytes lost at the beginning of the frame behind it: its end seems to be a checksum
+        # a gap in it, and bytes lost at the beginning of the frame behind it: its end seems to be a checksum
         [TOKEN_LOGIN[:40], TOKEN_LOGIN[80:] + USUAL[8:]],
     ],
 )

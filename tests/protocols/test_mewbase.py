@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dissect.capture.files import open_capture
 from dissect.inspector import Inspector
-from dissect.model import Chunk, Exchange, Gap, Hole, Message, Options, Verdict
+from dissect.model import Chunk, Exchange, Gap, Message, Options, StreamGap, Verdict
 from dissect.pair import Link, Pairer
 from dissect.protocols.flow import END
 from dissect.protocols.mewbase.dissector import CUT, MIDDLE, PROTOCOLS, REST_NOTE, MewbaseDissector, says, unanswered
@@ -332,9 +332,9 @@ def test_pairing_by_order_says_when_it_is_unsure() -> None:
     one = dissector()
     made = chunks([(0, frame("CONNECT", version="0.1")), (1, OK), (0, frame("EMIT", channel="c", event={}))])
     position = len(frame("CONNECT", version="0.1")) + len(frame("EMIT", channel="c", event={}))
-    hole = Hole(0, position, 100, "lost", 3, 3, 4, 0, 3 * 10**9)
+    gap = StreamGap(0, position, 100, "lost", 3, 3, 4, 0, 3 * 10**9)
     later = frame("EMIT", channel="d", event={})
-    made += [hole, Chunk(0, position + 100, later, [0], [3], [3], [4], [0], [3 * 10**9])]  # type: ignore[list-item]
+    made += [gap, Chunk(0, position + 100, later, [0], [3], [3], [4], [0], [3 * 10**9])]  # type: ignore[list-item]
     made.append(Chunk(1, len(OK), OK, [0], [4], [4], [5], [0], [4 * 10**9]))
     links: list[Link] = []
     out = Pairer("supersede", 100, False, links).run(run(made, one))
@@ -352,7 +352,7 @@ def snapped(packets: list[tuple[int, bytes, int | None]], one: MewbaseDissector 
         at, time_ns = position[side], order * 10**9
         items.append(Chunk(side, at, kept, [0], [order], [order], [order + 1], [0], [time_ns]))
         if len(kept) < len(data):
-            items.append(Hole(side, at + len(kept), len(data) - len(kept), "cut", order, order, order + 1, 0, time_ns))
+            items.append(StreamGap(side, at + len(kept), len(data) - len(kept), "cut", order, order, order + 1, 0, time_ns))
         position[side] += len(data)
     links: list[Link] = []
     pairer = Pairer("supersede", 65536, True, links, unanswered=unanswered)
@@ -500,11 +500,11 @@ def test_a_length_without_end_takes_everything() -> None:
     assert found[1].size == len(endless) + len(frame("LISTBINDERS", rID=2))
 
 
-def test_a_frame_with_a_hole_is_read_up_to_it() -> None:
+def test_a_frame_with_a_gap_is_read_up_to_it() -> None:
     data = frame("PUB", channel="c", rID=3, event={"text": "x" * 100})
     one = dissector()
     made: list[Any] = list(chunks([(0, CONNECT), (0, data[:80])]))
-    made.append(Hole(0, len(CONNECT) + 80, 20, "lost", 2, 2, 3, 0, 2 * 10**9))
+    made.append(StreamGap(0, len(CONNECT) + 80, 20, "lost", 2, 2, 3, 0, 2 * 10**9))
     made.append(Chunk(0, len(CONNECT) + 100, data[100:] + CONNECT, [0], [2], [2], [3], [0], [2 * 10**9]))
     records = [emitted[4] for emitted in run(made, one)]
     damaged = next(record for record in records if isinstance(record, Message) and record.name == "PUB")

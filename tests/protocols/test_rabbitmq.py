@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import dissect
 from dissect.layout import Layout
-from dissect.model import Chunk, Gap, Hole, Message, Options, Verdict
+from dissect.model import Chunk, Gap, Message, Options, StreamGap, Verdict
 from dissect.protocols.effort import Effort
 from dissect.protocols.flow import END
 from dissect.protocols.protocol import Context, SideView, View
@@ -968,7 +968,7 @@ def test_a_dropped_publisher_that_publishes_before_the_answer_to_its_declaration
 
 
 def test_a_declaration_that_was_captured_behind_its_answer() -> None:
-    """A hole may hold the client's side back."""
+    """A gap may hold the client's side back."""
     dissector = current(syn=True)
     dissector.phase = Phase.OPEN
     asked_and_answered(dissector, 1, 1, 1)
@@ -1012,7 +1012,7 @@ def test_requests_that_are_never_answered_do_not_add_up() -> None:
 # Framing
 
 
-def feed(dissector: StreamDissector, *items: Chunk | Hole) -> list[Any]:
+def feed(dissector: StreamDissector, *items: Chunk | StreamGap) -> list[Any]:
     emitted = dissector.feed(items)
     emitted += dissector.close(END, (99, 99, 0, 99))
     emitted.sort(key=lambda one: one[:4])
@@ -1067,12 +1067,12 @@ def test_nothing_is_invented_in_noise() -> None:
     assert brief(feed(draft(), segments(SERVER, 0, [zeros]))) == [("gap", 0, 3000, "skipped")]
 
 
-def test_after_a_hole_that_hides_a_header_it_begins_again() -> None:
+def test_after_a_gap_that_hides_a_header_it_begins_again() -> None:
     dissector = current(syn=True)
     records = feed(
         dissector,
         segments(SERVER, 0, [CONFIRM + ANSWER_OK[:5]]),
-        Hole(SERVER, 26, 9, "lost", 5, 5, 5, 0, 5),
+        StreamGap(SERVER, 26, 9, "lost", 5, 5, 5, 0, 5),
         segments(SERVER, 35, [CONFIRM + CONFIRM], 6),
     )
     assert brief(records) == [

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from dissect.capture.files import open_capture
 from dissect.errors import CaptureError, UsageError
 from dissect.inspector import Inspector
-from dissect.model import Chunk, ConversationRow, Exchange, Gap, Hole, Message, Options, Record, Verdict
+from dissect.model import Chunk, ConversationRow, Exchange, Gap, Message, Options, Record, StreamGap, Verdict
 from dissect.protocols.flow import END
 from dissect.protocols.protocol import Context, SideView, View
 from dissect.protocols.records import Emitted
@@ -78,17 +78,17 @@ END_OF_STREAM = b"\xff\xff\xff\xff"
 # Conversations
 
 Event = tuple[int, bytes | int]
-"""A segment: its side and its bytes, or the size of a hole."""
+"""A segment: its side and its bytes, or the size of a gap."""
 
 
-def items(events: Iterable[Event]) -> list[Chunk | Hole]:
+def items(events: Iterable[Event]) -> list[Chunk | StreamGap]:
     """One chunk a segment, in packet order."""
-    made: list[Chunk | Hole] = []
+    made: list[Chunk | StreamGap] = []
     positions = [0, 0]
     for order, (side, data) in enumerate(events):
         at = positions[side]
         if isinstance(data, int):
-            made.append(Hole(side, at, data, "lost", order, order, order + 1, 0, order * 1000))
+            made.append(StreamGap(side, at, data, "lost", order, order, order + 1, 0, order * 1000))
             positions[side] += data
         elif data:
             made.append(Chunk(side, at, data, [0], [order], [order], [order + 1], [0], [order * 1000]))
@@ -96,15 +96,15 @@ def items(events: Iterable[Event]) -> list[Chunk | Hole]:
     return made
 
 
-def joined(one: Sequence[Chunk | Hole]) -> list[Chunk | Hole]:
+def joined(one: Sequence[Chunk | StreamGap]) -> list[Chunk | StreamGap]:
     """The same segments in as few chunks as possible, each side by itself, as a large batch gives them."""
-    made: list[Chunk | Hole] = []
+    made: list[Chunk | StreamGap] = []
     for side in (0, 1):
         for item in one:
             if item.side != side:
                 continue
             last = made[-1] if made and made[-1].side == side else None
-            if isinstance(item, Hole) or not isinstance(last, Chunk):
+            if isinstance(item, StreamGap) or not isinstance(last, Chunk):
                 made.append(item)
                 continue
             made[-1] = Chunk(
@@ -555,7 +555,7 @@ def test_what_follows_tells_who_is_the_client(events: list[Event]) -> None:
         assert not any(one.fault for one in told)
 
 
-def test_a_hole_ends_the_wait_for_what_tells_the_client() -> None:
+def test_a_gap_ends_the_wait_for_what_tells_the_client() -> None:
     events: list[Event] = [(0, negotiation(*DEFAULT)), (1, negotiation(*DEFAULT)), (0, request(1, b"a" * 40)[:50]), (0, 18)]
     told = messages([*events, (1, response(1, b"d"))], syn=False)
     assert [(one.name, one.sender) for one in told] == [
@@ -848,7 +848,7 @@ def test_faults_inside_a_compressed_frame_count_in_the_unpacked_bytes() -> None:
     assert surplus.fault is None
 
 
-def test_of_a_compressed_frame_with_a_hole_the_header_is_read() -> None:
+def test_of_a_compressed_frame_with_a_gap_the_header_is_read() -> None:
     frame = lz4(request(3, bytes(range(200))))
     events = opened((0, frame[:60]), (0, len(frame) - 60), (0, lz4(request(4))), client=LZ4_TERMS, server=LZ4_TERMS)
     damaged, following = messages(events)[2:]
@@ -967,7 +967,7 @@ def test_a_frame_that_unpacks_in_two_framings_waits_for_the_next() -> None:
     assert [one.name for one in messages([*answers, (0, first)], syn=False)] == ["Response", "Response"]
 
 
-def test_after_a_hole_over_a_header_reading_goes_on_at_a_segment() -> None:
+def test_after_a_gap_over_a_header_reading_goes_on_at_a_segment() -> None:
     lost = request(2, b"lost")
     events = opened((0, request(1)), (0, lost[:9]), (0, len(lost) - 9), (0, request(3, b"abc")), (0, request(4)))
     records = read(events)
@@ -978,14 +978,14 @@ def test_after_a_hole_over_a_header_reading_goes_on_at_a_segment() -> None:
     ]
 
 
-def test_after_a_hole_a_request_that_may_wait_for_millions_of_years_is_chance() -> None:
+def test_after_a_gap_a_request_that_may_wait_for_millions_of_years_is_chance() -> None:
     text = request(12, b"\0\0", 7_000, int.from_bytes(b" segment", "little"))
     for piece, told in ((text, []), (request(12, b"\0\0", 7_000, 5), [12])):
         records = read(opened((0, request(3)[:9]), (0, 30), (0, piece), (0, 30)))
         assert [record.id for record in records if isinstance(record, Message)][2:] == told
 
 
-def test_after_a_hole_reading_goes_on_in_the_middle_of_a_segment() -> None:
+def test_after_a_gap_reading_goes_on_in_the_middle_of_a_segment() -> None:
     lost = request(2, b"lost")
     frames = [request(number, b"x" * number) for number in range(3, 10)]
     rest = b"".join(frames)
@@ -994,7 +994,7 @@ def test_after_a_hole_reading_goes_on_in_the_middle_of_a_segment() -> None:
         (len(b"".join(frames[:5])) + 30, range(3, 10)),
         (len(b"".join(frames[:5])) + 9, range(3, 10)),
     ):
-        # what is behind the hole is whole at the end of a segment, or enough of it to be no chance
+        # what is behind the gap is whole at the end of a segment, or enough of it to be no chance
         pieces: list[Event] = [(0, lost[-3:] + rest[:cut]), *([(0, rest[cut:])] if rest[cut:] else [])]
         events = opened((0, request(1)), (0, lost[:9]), (0, len(lost) - 12), *pieces)
         records = read(events)
@@ -1011,7 +1011,7 @@ def test_after_a_hole_reading_goes_on_in_the_middle_of_a_segment() -> None:
     assert [one.id for one in found][1:] == [4, 2, 3]
 
 
-def test_what_happens_to_look_like_a_frame_behind_a_hole_is_none() -> None:
+def test_what_happens_to_look_like_a_frame_behind_a_gap_is_none() -> None:
     lost = request(2, b"lost")
     inner = request(5, b"inner") + request(6, b"and another")
     for body in (request(5, b"once"), inner + b"more", bytes(400), pack("<Q", 3) * 50, inner + bytes(31)):

@@ -1,4 +1,4 @@
-"""Scrubbing packet by packet: formats, repeated bytes, holes, fragments, checksums, addresses, and what stops it."""
+"""Scrubbing packet by packet: formats, repeated bytes, gaps, fragments, checksums, addresses, and what stops it."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def test_repeated_and_overlapping_copies(tmp_path: Path) -> None:
 def test_in_a_frame_that_lacks_bytes(tmp_path: Path) -> None:
     talk = Talk().greet().say(HANDSHAKE[:4])
     talk.send(0, AUTHENTICATE[:15])
-    hole = talk.segment(0, AUTHENTICATE[15:30])
+    gap = talk.segment(0, AUTHENTICATE[15:30])
     talk.numbers[0] += 15
     talk.send(0, AUTHENTICATE[30:])
     talk.say(HANDSHAKE[5:])
@@ -292,7 +292,7 @@ def test_in_a_frame_that_lacks_bytes(tmp_path: Path) -> None:
     assert names(out) == names(data)
     # what was lost comes too late to be read
     late = Talk()
-    late.packets = [*talk.packets, *(talk.segment(1, b"", ACK) for _ in range(80)), hole]
+    late.packets = [*talk.packets, *(talk.segment(1, b"", ACK) for _ in range(80)), gap]
     out, _ = scrubbed(late.pcap(), tmp_path)
     assert not any(PASSWORD[at : at + 6] in out for at in range(len(PASSWORD) - 5))
 

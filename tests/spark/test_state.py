@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from dissect.bson import Special
 from dissect.errors import ForeignState
-from dissect.model import Chunk, Hole, Options
+from dissect.model import Chunk, Options, StreamGap
 from dissect.pair import Pairer, _Batch
 from dissect.protocols.iggy.bodies import _Versions
 from dissect.protocols.iggy.waiting import Asked
@@ -119,7 +119,7 @@ def graphs(draw: st.DrawFn) -> Any:
             lambda: frozenset(draw(st.sets(st.integers(), max_size=5))),
             lambda: bytearray(draw(st.binary())),
             lambda: draw(st.binary(min_size=state.SHARED_BYTES)),
-            lambda parts=parts: Hole(*(parts * 9 + [None] * 9)[:9]),
+            lambda parts=parts: StreamGap(*(parts * 9 + [None] * 9)[:9]),
         ]
         objects.append(made[at - len(MUTABLE)]())
     for one in objects:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dissect.model import Chunk, Hole, Options, SegmentBatch
+from dissect.model import Chunk, Options, SegmentBatch, StreamGap
 from dissect.tcp import conversations
 from dissect.tcp.conversations import Conversation, Conversations, Delivery
 
@@ -88,8 +88,8 @@ def batch(segments: Sequence[Segment], first: int = 0) -> SegmentBatch:
 class Story(NamedTuple):
     """What was said of one conversation, independent of how bytes came joined in chunks.
 
-    `items` of both sides: ("bytes", position, bytes, order, release, number, time_ns) a segment, ("hole", position, size, reason,
-    release, order) a hole; `notes` (position, text) of both sides.
+    `items` of both sides: ("bytes", position, bytes, order, release, number, time_ns) a segment, ("gap", position, size, reason,
+    release, order) a gap; `notes` (position, text) of both sides.
     """
 
     conversation: Conversation
@@ -102,8 +102,8 @@ class Story(NamedTuple):
         """The bytes of a side, a dot for each that is missing."""
         return b"".join(item[2] if item[0] == "bytes" else b"." * item[2] for item in self.items[side])
 
-    def holes(self, side: int) -> list[tuple[int, int, str]]:
-        return [item[1:4] for item in self.items[side] if item[0] == "hole"]
+    def gaps(self, side: int) -> list[tuple[int, int, str]]:
+        return [item[1:4] for item in self.items[side] if item[0] == "gap"]
 
     def summary(self) -> tuple[Any, ...]:
         """All that must not depend on batches."""
@@ -141,8 +141,8 @@ def _add(stories: dict[int, Story], deliveries: list[Delivery]) -> None:
             check(item)
             into = story.items[item.side]
             assert item.position == (_end(into[-1]) if into else 0)
-            if isinstance(item, Hole):
-                into.append(("hole", item.position, item.size, item.reason, item.release, item.order))
+            if isinstance(item, StreamGap):
+                into.append(("gap", item.position, item.size, item.reason, item.release, item.order))
                 continue
             story.notes[item.side].extend(item.notes)
             ends = [*item.starts[1:], len(item.data)]
@@ -165,9 +165,9 @@ def _end(item: tuple[Any, ...]) -> int:
     return int(item[1]) + (len(item[2]) if item[0] == "bytes" else int(item[2]))
 
 
-def check(item: Chunk | Hole) -> None:
+def check(item: Chunk | StreamGap) -> None:
     """What holds of every item by itself."""
-    if isinstance(item, Hole):
+    if isinstance(item, StreamGap):
         assert item.size > 0
         return
     assert item.data and item.starts[0] == 0

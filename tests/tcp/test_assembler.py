@@ -59,7 +59,7 @@ def test_reordered_backwards() -> None:
 def test_acknowledged_before_it_was_captured() -> None:
     story = one([*handshake(), b(5000, ack=1011), a(1000, b"hello "), b(5000, ack=1011), a(1006, b"world")])
     assert story.bytes(0) == b"hello world"
-    assert story.holes(0) == []
+    assert story.gaps(0) == []
 
 
 def test_bytes_below_what_a_segment_without_any_has_shown() -> None:
@@ -212,7 +212,7 @@ def test_payload_of_rst_is_no_part_of_the_byte_stream() -> None:
 
 
 def test_rst_shows_what_was_sent_before_it() -> None:
-    assert one([*handshake(), a(1000, b"hello"), a(1010, flags=RST)]).holes(0) == [(5, 5, "lost")]
+    assert one([*handshake(), a(1000, b"hello"), a(1010, flags=RST)]).gaps(0) == [(5, 5, "lost")]
 
 
 def test_one_fin_only() -> None:
@@ -336,7 +336,7 @@ def test_only_one_direction_captured() -> None:
     assert story.conversation.stream_bytes == [16, 0]
     # With the SYN the other side's beginning is known, and what it sent too.
     syn, _, last = handshake()
-    assert one([syn, last, a(1000, b"question", ack=5010)]).holes(1) == [(0, 10, "lost")]
+    assert one([syn, last, a(1000, b"question", ack=5010)]).gaps(1) == [(0, 10, "lost")]
 
 
 # Lost
@@ -345,19 +345,19 @@ def test_only_one_direction_captured() -> None:
 def test_lost_at_the_end_of_the_capture() -> None:
     story = one([*handshake(), a(1000, b"hello "), a(1011, b"again")])
     assert story.bytes(0) == b"hello .....again"
-    assert story.items[0][1] == ("hole", 6, 5, "lost", END, 4)
+    assert story.items[0][1] == ("gap", 6, 5, "lost", END, 4)
     assert counts(story).lost == 5
 
 
 def test_hole_the_other_side_has_is_given_up_after_64_packets() -> None:
     segments = [*handshake(), a(1006, b"world"), b(5000, ack=1011), *(b(5000, ack=1011) for _ in range(62))]
     story = one([*segments, a(1011, b"!"), a(1012, b"!")])
-    assert story.items[0][0] == ("hole", 0, 6, "lost", 68, 3)
+    assert story.items[0][0] == ("gap", 0, 6, "lost", 68, 3)
     assert story.items[0][1][4] == 68
     # The 64th further packet may still bring it.
     story = one([*segments, a(1011, b"!"), a(1000, b"hello "), a(1012, b"!")])
     assert story.bytes(0) == b"hello world!!"
-    assert story.holes(0) == []
+    assert story.gaps(0) == []
 
 
 def test_hole_the_other_side_has_is_given_up_after_one_second() -> None:
@@ -369,24 +369,24 @@ def test_hole_the_other_side_has_is_given_up_after_one_second() -> None:
     assert one(segments(3 * SECOND - 1)).bytes(0) == b"hello world"
     story = one(segments(3 * SECOND))
     assert story.bytes(0) == b"......world"
-    assert story.items[0][0] == ("hole", 0, 6, "lost", 5, 3)
+    assert story.items[0][0] == ("gap", 0, 6, "lost", 5, 3)
 
 
 def later(count: int, since: int = 1011) -> list[Segment]:
     return [a(since + number, b"!") for number in range(count)]
 
 
-def test_three_segments_behind_a_hole_that_the_other_side_has_are_enough() -> None:
+def test_three_segments_behind_a_gap_that_the_other_side_has_are_enough() -> None:
     head = [*handshake(), a(1006, b"world"), b(5000, ack=1011)]
     story = one([*head, *later(3), a(1014, b"?")])
-    assert story.items[0][0] == ("hole", 0, 6, "lost", 7, 3)
+    assert story.items[0][0] == ("gap", 0, 6, "lost", 7, 3)
     assert one([*head, *later(2), a(1000, b"hello ")]).bytes(0) == b"hello world!!"
     # Acknowledgements of less, and other packets, do not shorten the wait
     assert one([*handshake(), a(1006, b"world"), b(5000, ack=1000), *later(9), a(1000, b"hello ")]).bytes(0) == b"hello world" + b"!" * 9
     assert one([*head, *(b(5000 + number, b"x", ack=1011) for number in range(9)), a(1000, b"hello ")]).bytes(0) == b"hello world"
-    # Each hole has its own three
+    # Each gap has its own three
     two = one([*head[:-1], a(1012, b"!"), b(5000, ack=1013), *later(3, 1013), a(1011, b"?"), a(1016, b"!")])
-    assert (two.holes(0), two.bytes(0)) == ([(0, 6, "lost")], b"......world?!!!!!")
+    assert (two.gaps(0), two.bytes(0)) == ([(0, 6, "lost")], b"......world?!!!!!")
 
 
 def test_who_was_captured_late_is_waited_for_as_before() -> None:
@@ -399,7 +399,7 @@ def test_who_was_captured_late_is_waited_for_as_before() -> None:
     assert story.bytes(0) == b"xxxxhello world" + b"!" * 9
     head = [*handshake(), a(1006, b"world"), b(5000, ack=1011), *later(3), a(1000, b"hello ")]
     story = one([*head, a(1020, b"?"), b(5000, ack=1021), *later(5, 1021), a(1014, b"and on")])
-    assert story.holes(0) == [(0, 6, "lost")]
+    assert story.gaps(0) == [(0, 6, "lost")]
     assert story.bytes(0) == b"......world!!!and on?!!!!!"
 
 
@@ -416,7 +416,7 @@ def test_packet_out_of_order_in_time_does_not_make_waiting_shorter() -> None:
 
 def test_acknowledged_without_a_byte_behind_it() -> None:
     story = one([*handshake(), a(1000, b"hello "), b(5000, ack=1011)])
-    assert story.items[0][1] == ("hole", 6, 5, "lost", END, 4)
+    assert story.items[0][1] == ("gap", 6, 5, "lost", END, 4)
     assert story.conversation.stream_bytes == [11, 0]
 
 
@@ -444,7 +444,7 @@ def test_absurd_acknowledgement_is_not_believed() -> None:
     assert story.bytes(0) == b"hello world"
     # Two that agree are.
     story = one([*handshake(), *far[:2], b(5000, ack=2005 + (600 << 20))])
-    assert story.holes(0) == [(5, (600 << 20) + 1000, "lost")]
+    assert story.gaps(0) == [(5, (600 << 20) + 1000, "lost")]
 
 
 # Cut by the snap length
@@ -454,27 +454,27 @@ def test_cut() -> None:
     segments = [*handshake(), a(1000, b"hello", wire=11), a(1011, b"again", wire=5), b(5000, b"", ack=1016, wire=7), b(5007, b"x")]
     story = one(segments)
     assert story.bytes(0) == b"hello......again"
-    assert story.items[0][1] == ("hole", 5, 6, "cut", 3, 3)
-    assert story.holes(1) == [(0, 7, "cut")]
+    assert story.items[0][1] == ("gap", 5, 6, "cut", 3, 3)
+    assert story.gaps(1) == [(0, 7, "cut")]
     assert (counts(story).cut, counts(story).lost) == (6, 0)
 
 
 def test_cut_and_out_of_order() -> None:
     story = one([*handshake(), a(1011, b"again"), a(1004, b"o ", wire=7), a(1000, b"hell")])
     assert story.bytes(0) == b"hello .....again"
-    assert story.holes(0) == [(6, 5, "cut")]
+    assert story.gaps(0) == [(6, 5, "cut")]
     assert story.items[0][2][4:6] == (5, 4)
 
 
 def test_bytes_fill_what_was_cut_while_it_waits() -> None:
     story = one([*handshake(), a(1004, b"o ", wire=7), a(1007, b"orl"), a(1000, b"hell")])
     assert story.bytes(0) == b"hello .orl."
-    assert story.holes(0) == [(6, 1, "cut"), (10, 1, "cut")]
+    assert story.gaps(0) == [(6, 1, "cut"), (10, 1, "cut")]
 
 
 def test_nothing_is_left_of_a_segment() -> None:
     story = one([*handshake(), a(1000, b"", wire=11), a(1011, b"", wire=5)])
-    assert story.holes(0) == [(0, 11, "cut"), (11, 5, "cut")]
+    assert story.gaps(0) == [(0, 11, "cut"), (11, 5, "cut")]
 
 
 # Limits
@@ -483,10 +483,10 @@ def test_nothing_is_left_of_a_segment() -> None:
 def test_bytes_that_wait_are_limited() -> None:
     options = Options(waiting_limit=3000)
     segments = [*handshake(), a(2000, b"b" * 1000), a(4000, b"d" * 1000), a(5000, b"e" * 1000)]
-    assert len(one([*segments, a(1000, b"a" * 1000), a(3000, b"c" * 1000)], options).holes(0)) == 0
+    assert len(one([*segments, a(1000, b"a" * 1000), a(3000, b"c" * 1000)], options).gaps(0)) == 0
     story = one([*segments, a(7000, b"g" * 1000), a(8000, b"h" * 1000), a(1000, b"a" * 1000)], options)
-    assert story.holes(0) == [(0, 1000, "lost"), (2000, 1000, "lost"), (5000, 1000, "lost")]
-    assert [item[4] for item in story.items[0] if item[0] == "hole"] == [6, 7, END]
+    assert story.gaps(0) == [(0, 1000, "lost"), (2000, 1000, "lost"), (5000, 1000, "lost")]
+    assert [item[4] for item in story.items[0] if item[0] == "gap"] == [6, 7, END]
     assert story.conversation.limit_hits == 2
 
 

@@ -1,6 +1,6 @@
 """Reassembled bytes of real captures against tshark's.
 
-Not `big_reordered`, where tshark loses bytes, nor captures with holes, for which it writes a text of its own into the bytes.
+Not `big_reordered`, where tshark loses bytes, nor captures with gaps, for which it writes a text of its own into the bytes.
 """
 
 from __future__ import annotations

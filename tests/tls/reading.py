@@ -10,7 +10,7 @@ import msgspec
 from dissect.capture.files import open_capture
 from dissect.capture.link import LinkParser
 from dissect.inspector import Inspector
-from dissect.model import Chunk, ConversationRow, Gap, Hole, Message, Options, Record
+from dissect.model import Chunk, ConversationRow, Gap, Message, Options, Record, StreamGap
 from dissect.tcp.conversations import END, Conversations
 from dissect.tls.keys import KeyLog
 from dissect.tls.stage import Stage
@@ -85,15 +85,15 @@ def meaning(messages: list[Message]) -> list[tuple[Any, ...]]:
     ]
 
 
-def opened(capture: bytes, keys: bytes | KeyLog, options: Options | None = None) -> tuple[list[list[Chunk | Hole]], Stage]:
+def opened(capture: bytes, keys: bytes | KeyLog, options: Options | None = None) -> tuple[list[list[Chunk | StreamGap]], Stage]:
     """What comes out of the first conversation, by side, and the stage that did it."""
     link, tcp = LinkParser(), Conversations(options or Options())
     log = log_of(keys) if isinstance(keys, bytes) else keys
     stage = Stage(options or Options(), log)
-    sides: list[list[Chunk | Hole]] = [[], []]
+    sides: list[list[Chunk | StreamGap]] = [[], []]
     order = 0
 
-    def put(items: list[Chunk | Hole]) -> None:
+    def put(items: list[Chunk | StreamGap]) -> None:
         for item in items:
             sides[item.side].append(item)
 
@@ -112,6 +112,6 @@ def opened(capture: bytes, keys: bytes | KeyLog, options: Options | None = None)
     return sides, stage
 
 
-def text(items: list[Chunk | Hole]) -> bytes:
-    """The bytes of a side; a hole stands as its size."""
+def text(items: list[Chunk | StreamGap]) -> bytes:
+    """The bytes of a side; a gap stands as its size."""
     return b"".join([one.data if isinstance(one, Chunk) else b"<%s>" % str(one.size).encode() for one in items])

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dissect.capture.files import open_capture
 from dissect.inspector import Inspector
-from dissect.model import Chunk, Hole, Options
+from dissect.model import Chunk, Options, StreamGap
 from dissect.tls import back, ciphers
 from dissect.tls.keys import KeyLog
 from dissect.tls.schedule import Keys
@@ -51,12 +51,12 @@ def changed(packet: Packet, at: int) -> Packet:
     return packet._replace(data=bytes(data))
 
 
-def true(items: list[Chunk | Hole], whole: bytes) -> bool:
+def true(items: list[Chunk | StreamGap], whole: bytes) -> bool:
     """Whether what came out of a side is of its bytes, in their places as long as those are known."""
     position, exact, least = 0, True, 0
     for item in items:
         assert item.position == position
-        if isinstance(item, Hole):
+        if isinstance(item, StreamGap):
             exact = exact and item.size is not None
             position += item.size or 0
             continue
@@ -86,11 +86,11 @@ def test_a_lost_record_costs_itself(version: str, suite: str, lost: int) -> None
     gone = data_packets(wire, CLIENT)[8 : 8 + lost]
     sides, _ = opened(wire.capture(gone), one.keys)
     whole = bytes_of(LINES, CLIENT)
-    (hole,) = [item for item in sides[CLIENT] if isinstance(item, Hole)]
-    assert hole.reason == "lost"
-    assert hole.size is not None
+    (gap,) = [item for item in sides[CLIENT] if isinstance(item, StreamGap)]
+    assert gap.reason == "lost"
+    assert gap.size is not None
     kept = b"".join(item.data for item in sides[CLIENT] if isinstance(item, Chunk))
-    assert kept == whole[: hole.position] + whole[hole.position + hole.size :]
+    assert kept == whole[: gap.position] + whole[gap.position + gap.size :]
     assert len(kept) == len(whole) - sum(len(data) for side, data in LINES if side == CLIENT and data not in kept)
     assert text(sides[SERVER]) == bytes_of(LINES, SERVER)
     found = read(wire.capture(gone), one.keys)
@@ -103,8 +103,8 @@ def test_a_lost_record_of_blocks_has_no_known_size() -> None:
     wire = Wire().send(one.sent).end()
     gone = data_packets(wire, SERVER)[12:13]
     sides, _ = opened(wire.capture(gone), one.keys)
-    (hole,) = [item for item in sides[SERVER] if isinstance(item, Hole)]
-    assert (hole.size, hole.reason) == (None, "lost")
+    (gap,) = [item for item in sides[SERVER] if isinstance(item, StreamGap)]
+    assert (gap.size, gap.reason) == (None, "lost")
     assert true(sides[SERVER], bytes_of(what, SERVER))
     found = read(wire.capture(gone), one.keys)
     (gap,) = found.gaps
@@ -137,7 +137,7 @@ def test_lost_session_tickets_are_not_taken_for_data() -> None:
     wire = Wire().send(one.sent).end()
     tickets = data_packets(wire, SERVER)[1:2]
     sides, _ = opened(wire.capture(tickets), one.keys)
-    assert [item.size for item in sides[SERVER] if isinstance(item, Hole)] == [None]
+    assert [item.size for item in sides[SERVER] if isinstance(item, StreamGap)] == [None]
     assert b"".join(item.data for item in sides[SERVER] if isinstance(item, Chunk)) == bytes_of(LINES, SERVER)
 
 
@@ -401,7 +401,7 @@ def test_the_way_back_takes_bounded_work(version: str, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("version", ["1.2", "1.3"])
 def test_lost_bytes_pay_for_no_work(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Short connections, each of the same session and with a large hole: what is tried after it is paid by the packets that came."""
+    """Short connections, each of the same session and with a large gap: what is tried after it is paid by the packets that came."""
     one = talk([(CLIENT, b"x")], version)
     packets = []
     for index in range(30):
@@ -422,10 +422,10 @@ def test_each_loss_takes_few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
     packets = data_packets(wire, CLIENT)
     tries = counted(monkeypatch)
     sides, _ = opened(wire.capture(packets[20::20]), one.keys)
-    holes = [item for item in sides[CLIENT] if isinstance(item, Hole)]
-    assert len(holes) == len(packets[20::20])
-    assert None not in [hole.size for hole in holes]
-    assert len(tries) < 400 + 40 * len(holes)
+    gaps = [item for item in sides[CLIENT] if isinstance(item, StreamGap)]
+    assert len(gaps) == len(packets[20::20])
+    assert None not in [gap.size for gap in gaps]
+    assert len(tries) < 400 + 40 * len(gaps)
 
 
 def test_bytes_that_were_read_are_not_kept() -> None:
@@ -465,7 +465,7 @@ def test_one_side_alone(side: int) -> None:
     capture = Wire().send(one.sent).end().capture()
     sides, _ = opened(capture, keys)
     assert text(sides[side]) == bytes_of(LINES, side)
-    assert [(item.size, item.reason) for item in sides[1 - side] if isinstance(item, Hole)] == [(None, "skipped")]
+    assert [(item.size, item.reason) for item in sides[1 - side] if isinstance(item, StreamGap)] == [(None, "skipped")]
     assert read(capture, keys).facts["tls_unread"] == "keys missing"
 
 

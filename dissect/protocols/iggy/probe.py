@@ -31,7 +31,7 @@ SHORTEST = 8
 """Bytes of the shortest request."""
 
 CUT = 2
-"""So many requests with a hole count, where their lengths lead to the next."""
+"""So many requests with a gap count, where their lengths lead to the next."""
 
 BEGINNING = 16
 """Bytes of a request that tell it, where there are no more."""
@@ -39,10 +39,10 @@ BEGINNING = 16
 _CUT_OFF = Damage(0, "cut by the snap length")
 
 LED = 2
-"""So many headers of 256 bytes with a hole lead from one to the next."""
+"""So many headers of 256 bytes with a gap lead from one to the next."""
 
 RUNS = 4
-"""So many runs of bytes without a hole are looked at for a header of 256 bytes."""
+"""So many runs of bytes without a gap are looked at for a header of 256 bytes."""
 
 
 class _Requests(NamedTuple):
@@ -121,7 +121,7 @@ def _cut_short(view: View, client: int, sides: Iterable[tuple[int, tuple[int, ..
 
 
 def _led(side: SideView, kinds: tuple[int, ...], effort: Effort) -> int:
-    """How many headers of 256 bytes follow each other over holes, from the beginning of one of the first runs: where one says that its
+    """How many headers of 256 bytes follow each other over gaps, from the beginning of one of the first runs: where one says that its
     frame ends another begins."""
     best = 0
     for at, _ in side.runs[:RUNS]:
@@ -212,7 +212,7 @@ def _requests(view: View, client: int) -> _Requests:
 
 
 def _chain(side: SideView, at: int, effort: Effort) -> _Requests:
-    """Requests from `at` in the first run on; the first two must be known and decode, later ones may be new to us. Of one with a hole
+    """Requests from `at` in the first run on; the first two must be known and decode, later ones may be new to us. Of one with a gap
     the length leads to the next."""
     start, data = side.runs[0]
     end = len(data)

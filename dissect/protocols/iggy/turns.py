@@ -48,7 +48,7 @@ class Turns(Framing):
         """Responses that wait for a request that the capture shows later."""
         self.patient = True
         self.doubted: deque[Cut] = deque()
-        """What the server sent behind a hole: the client may have lost a request as well, which shows with its next bytes only."""
+        """What the server sent behind a gap: the client may have lost a request as well, which shows with its next bytes only."""
         self.doubted_bytes = 0
         self.hasty = False
         """Whether more came than may wait."""
@@ -136,7 +136,7 @@ class Turns(Framing):
             return
         self.hasty = False
         if data is None:
-            # answers that wait for their requests go on waiting: those behind the hole come now
+            # answers that wait for their requests go on waiting: those behind the gap come now
             self.waiting.trust.lose_asks(cut.order)
             self._stop_doubting(cut.release, cut.order)
             self._put(cut)

@@ -88,7 +88,7 @@ class Trust:
         self.until = 0
         """What is believed has lasted with a request of a higher running number than this."""
         self.heard = NEVER
-        """The latest packet with bytes of the client that were looked at one by one, or the one behind a hole of it."""
+        """The latest packet with bytes of the client that were looked at one by one, or the one behind a gap of it."""
         self.lost_asks = self.lost_answers = NEVER
         """The packet behind the last bytes that each side's byte stream lacks."""
         self.answered = NEVER
@@ -160,7 +160,7 @@ class Waiting:
         self.open: deque[Asked] = deque()
         self.number = 0
         self.orders: dict[int, int] = {}
-        """By the running number of a request: the packet that completed it. Holes keep frames back, so they are not taken in order."""
+        """By the running number of a request: the packet that completed it. Gaps keep frames back, so they are not taken in order."""
         self.pipelined = False
         self.unmatched = NEVER
         """The latest packet with a response that nothing had asked for when it was handed on."""
@@ -312,7 +312,7 @@ class Waiting:
             # a frame between replicas
             return Given(number, code, operation)
         if self.pipelined or order >= self.unmatched:
-            # else a hole kept it back so long that its answer was handed on
+            # else a gap kept it back so long that its answer was handed on
             opened.append(asked)
         return Given(number, code, operation)
 

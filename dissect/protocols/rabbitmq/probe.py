@@ -146,7 +146,7 @@ def _look(view: View, number: int, place: int, language: Language, protocol: str
 
 
 def _follow(side: SideView, position: int, language: Language, client: bool, effort: Effort) -> Seen:
-    """Follow the frames from `position` on, over holes too: where a frame ends the next one begins."""
+    """Follow the frames from `position` on, over gaps too: where a frame ends the next one begins."""
     runs = side.runs
     tables = language.tables(client)
     doubt = 1.0
@@ -157,7 +157,7 @@ def _follow(side: SideView, position: int, language: Language, client: bool, eff
     for start, data in runs:
         at, end = position - start, len(data)
         if at < 0:
-            # The header is in a hole, and with it the place of the next one.
+            # The header is in a gap, and with it the place of the next one.
             break
         while end - at >= 8 and len(names) < FRAMES:
             length, layouts = language.header(tables, data, at, end)

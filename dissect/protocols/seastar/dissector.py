@@ -12,7 +12,7 @@ from struct import Struct
 from typing import Any, ClassVar
 
 from dissect.allowance import Allowance
-from dissect.model import Chunk, Hole
+from dissect.model import Chunk, StreamGap
 from dissect.protocols.flow import NEVER, Mark
 from dissect.protocols.framing import SEARCH, WAIT
 from dissect.protocols.protocol import Context, Protocol
@@ -50,7 +50,7 @@ class SeastarDissector(Resuming):
 
     # Bytes to frames
 
-    def cut(self, items: Iterable[Chunk | Hole]) -> None:
+    def cut(self, items: Iterable[Chunk | StreamGap]) -> None:
         items = list(items)
         if all(self._decided(item.side) for item in items):
             super().cut(items)
@@ -78,7 +78,7 @@ class SeastarDissector(Resuming):
                 straighten(emitted, [int(one[4].src != self.context.endpoints[0]) for one in emitted], since)
                 emitted.sort(key=itemgetter(0, 1, 2, 3))
 
-    def _at_once(self, items: Iterable[Chunk | Hole]) -> list[Emitted]:
+    def _at_once(self, items: Iterable[Chunk | StreamGap]) -> list[Emitted]:
         super().cut(items)
         return self.emit_before(NEVER)
 
@@ -221,15 +221,15 @@ class SeastarDissector(Resuming):
 
 
 class _Segments:
-    """The segments and holes of both sides, one by one in packet order."""
+    """The segments and gaps of both sides, one by one in packet order."""
 
-    def __init__(self, items: list[Chunk | Hole]) -> None:
-        self.sides: tuple[list[Chunk | Hole], list[Chunk | Hole]] = ([], [])
+    def __init__(self, items: list[Chunk | StreamGap]) -> None:
+        self.sides: tuple[list[Chunk | StreamGap], list[Chunk | StreamGap]] = ([], [])
         for item in items:
             self.sides[item.side].append(item)
         self.at = [[0, 0], [0, 0]]
 
-    def __iter__(self) -> Iterator[tuple[Chunk | Hole, int]]:
+    def __iter__(self) -> Iterator[tuple[Chunk | StreamGap, int]]:
         heads = [self._head(0), self._head(1)]
         while True:
             one, other = heads
@@ -247,11 +247,11 @@ class _Segments:
         if index == len(items):
             return None
         item = items[index]
-        if isinstance(item, Hole):
+        if isinstance(item, StreamGap):
             return item.release, item.order
         return item.releases[segment], item.orders[segment]
 
-    def _take(self, side: int) -> Chunk | Hole:
+    def _take(self, side: int) -> Chunk | StreamGap:
         at = self.at[side]
         item = self.sides[side][at[0]]
         if isinstance(item, Chunk):
@@ -265,9 +265,9 @@ class _Segments:
         at[1] = 0
         return item
 
-    def rest(self) -> list[Chunk | Hole]:
+    def rest(self) -> list[Chunk | StreamGap]:
         """All that was not yet taken."""
-        found: list[Chunk | Hole] = []
+        found: list[Chunk | StreamGap] = []
         for side in (0, 1):
             index, segment = self.at[side]
             items = self.sides[side][index:]

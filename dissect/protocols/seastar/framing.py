@@ -122,7 +122,7 @@ def fit(
 ) -> Fit | None:
     """Follow frames from `at` in data[:bound] to the first of `ends` that enough of them (its value) reach, or that a proof reaches.
 
-    `known`: the framing is certain and only the place is not; `previous`: the msg_id that this side sent last. A hole of `missing` bytes
+    `known`: the framing is certain and only the place is not; `previous`: the msg_id that this side sent last. A gap of `missing` bytes
     follows `bound`: a frame may also end right behind it. `limit` bounds what is unpacked, `effort` all of it: with none left nothing is
     found. RULED_OUT where bytes that are there are no frames, whatever follows.
     """
