@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from dissect.model import Chunk, StreamGap
@@ -105,7 +103,8 @@ class Flow:
         """What waits behind the bytes at hand, `queued` bytes."""
         self.queued = 0
         self.waiting = False
-        self.notes: Sequence[tuple[int, str]] = ()
+        self.notes: list[tuple[int, str]] | tuple[()] = ()
+        """A list from the first one on: most flows never have any."""
         self.told = 0
         """How far the byte stream was cut: up to here every byte is in a frame or gap that was handed on, or will be."""
         self.broken = False
@@ -127,7 +126,9 @@ class Flow:
         self.files.extend(chunk.files)
         self.times.extend(chunk.times)
         if chunk.notes:
-            self.notes = (*self.notes, *chunk.notes)
+            if not self.notes:
+                self.notes = []
+            self.notes.extend(chunk.notes)
 
     def forget(self) -> None:
         """Drop the segments that lie wholly before `position` when they are half of all, but always keep the last one."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dissect.model import Chunk, Gap, Message, Options, Record, StreamGap, Verdict
 from dissect.protocols.base import Dissector
-from dissect.protocols.flow import END
+from dissect.protocols.flow import END, Flow
 from dissect.protocols.protocol import Context
 from dissect.protocols.records import NONE, Damage, Emitted
 
@@ -227,3 +227,15 @@ def test_pieces_do_not_matter_and_every_byte_is_counted(conversation: list[Any],
             assert record.position == counted
             counted += record.size
         assert counted == length
+
+
+def test_notes_of_a_frame_that_is_long_in_coming_are_not_copied() -> None:
+    flow = Flow(False)
+    kept = []
+    for at in range(3):
+        one = chunk(at, [b"."], at)
+        one.notes = ((at, "conflict"),)
+        flow.add(one)
+        kept.append(flow.notes)
+    assert flow.notes == [(0, "conflict"), (1, "conflict"), (2, "conflict")]
+    assert kept[0] is kept[1] is kept[2]
