@@ -106,6 +106,18 @@ def run_of(
     return run
 
 
+def _check(wanted: Wanted, files: Sequence[str]) -> None:
+    """Raises `UsageError` for what does not go together."""
+    if files:
+        raise UsageError(f"-i captures from an interface, {files[0]} is a file; give one or the other")
+    if wanted.write == "-":
+        raise UsageError("-w - : packets are written to files only; standard output has the messages")
+    if wanted.embed and wanted.write is None:
+        raise UsageError("--embed-keys adds to the file that -w names; there is none")
+    if "any" in (interfaces := set(wanted.interfaces or ())) and len(interfaces) > 1:
+        raise UsageError("-i any stands for all interfaces; leave the others out")
+
+
 class LiveRun(Told):
     """Captures with one inspector; the counterpart of `Run`."""
 
@@ -115,15 +127,7 @@ class LiveRun(Told):
         from dissect.protocols import PROTOCOLS
         from dissect.tls.keys import KeyLog
 
-        if files:
-            raise UsageError(f"-i captures from an interface, {files[0]} is a file; give one or the other")
-        if wanted.write == "-":
-            raise UsageError("-w - : packets are written to files only; standard output has the messages")
-        if wanted.embed and wanted.write is None:
-            raise UsageError("--embed-keys adds to the file that -w names; there is none")
-        interfaces = wanted.interfaces or []
-        if "any" in interfaces and len(set(interfaces)) > 1:
-            raise UsageError("-i any stands for all interfaces; leave the others out")
+        _check(wanted, files)
         super().__init__(colour)
         self.stops = stops(wanted)
         self.error: CaptureError | None = None
@@ -137,7 +141,7 @@ class LiveRun(Told):
         )
         snap = whole("-s", wanted.snap)
         self.live = Live(
-            interfaces,
+            wanted.interfaces or (),
             expression=wanted.expression,
             ports=known,
             buffer=size("-B", wanted.buffer),
@@ -231,8 +235,6 @@ class LiveRun(Told):
 
     def _limited(self, batch: PacketBatch) -> tuple[PacketBatch, bool]:
         """The packets that -a still allows, and whether it allows no more."""
-        from dissect.capture.files import part
-
         rows = len(batch)
         enough = False
         if self.stops.packets is not None and rows >= self.stops.packets - self.inspector.counters.packets:
@@ -241,7 +243,7 @@ class LiveRun(Told):
             fitting, full = self.writer.fitting(batch, self.stops.size)
             if full and fitting <= rows:
                 rows, enough = fitting, True
-        return (batch if rows == len(batch) else part(batch, 0, rows)), enough
+        return batch.rows(0, rows), enough
 
     def end(self) -> ExitCode:
         """Say on standard error what was captured, then what went wrong; the exit code."""

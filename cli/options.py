@@ -233,6 +233,11 @@ def whole(option: str, text: str) -> int:
     return int(text)
 
 
+def inputs(read_files: list[str] | None, files: list[str] | None) -> list[str]:
+    """What is to be read: what -r names, then the arguments."""
+    return [*(read_files or ()), *(files or ())]
+
+
 def enough_of(text: str | None) -> int | None:
     """How many messages are enough."""
     return None if text is None else whole("-c", text)

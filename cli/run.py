@@ -39,7 +39,6 @@ LINKS_NAMED = 8
 PATIENCE = 1.0
 """Seconds after which a run is long enough for a progress bar."""
 
-
 OTHERS = 64
 """Files that are open besides the captures."""
 
@@ -130,10 +129,10 @@ class Told:
     inspector: Inspector
     stopped: str | None = None
 
-    def __init__(self, colour: str, names: Sequence[str] = ()) -> None:
-        """`names` are those of the inputs."""
+    def __init__(self, colour: str) -> None:
         self.colour = one_of("--color", colour, WHEN)
-        self.names = list(names)
+        self.names: list[str] = []
+        """Those of the inputs."""
         self.enough = STOPPED
         """What ended the run if it is the one who shows the records that has enough."""
         self.warn = warner()
@@ -272,7 +271,6 @@ class Run(Told):
         ]
 
     def _summary(self) -> str:
-        names = [reader.name for reader in self.readers]
         if self.stopped == STOPPED and self.messages is not None:
             # What is behind the last message was read as far as a batch happened to reach.
             said, command = [f"{count(self.messages, 'message')}, {STOPPED}"], None
@@ -283,7 +281,7 @@ class Run(Told):
             said += [] if self.asked is None else [self.asked.told()]
         if command is not None and command not in self.tells:
             said.append(f"more: streamdump {command}")
-        return f"{names[0] if len(names) == 1 else count(len(names), 'file')}: {'; '.join(said)}"
+        return f"{self.names[0] if len(self.names) == 1 else count(len(self.names), 'file')}: {'; '.join(said)}"
 
 
 def titled(command: str, names: Sequence[str]) -> str:
@@ -339,25 +337,7 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
         said[0] += f" ({past.conversations:,} forgotten)"
     if stopped:
         said[0] += f", {stopped}"
-    trouble = []
-    if counters.failures:
-        trouble.append(count(counters.failures, "internal error"))
-    if counters.gaps:
-        # Inside TLS, nobody knows the size of some
-        missing = count(counters.gap_bytes, "byte") if counters.gap_bytes else "some bytes"
-        trouble.append(f"{count(counters.gaps, 'gap')} ({missing} missing or skipped)")
-    if counters.faults:
-        trouble.append(f"{counters.faults:,} damaged")
-    if counters.unanswered:
-        trouble.append(f"{counters.unanswered:,} unanswered")
-    if counters.refused:
-        trouble.append(f"{counters.refused:,} refused")
-    if counters.unconnected:
-        trouble.append(f"{count(counters.unconnected, 'connection')} refused or never answered")
-    if counters.broken_off:
-        trouble.append(f"{count(counters.broken_off, 'handshake')} broken off")
-    if limits:
-        trouble.append(f"{count(limits, 'limit')} reached")
+    trouble = _trouble(inspector, limits)
     if counters.by_server:
         said[0] += f", {counters.by_server:,} ended by the server"
     if trouble:
@@ -426,6 +406,31 @@ def about(record: Any, what: str) -> Report:
 def count(number: int, what: str) -> str:
     """ "1 packet", "1,448 packets"."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _trouble(inspector: Inspector, limits: int) -> list[str]:
+    """What of a run is no good news, counted."""
+    counters = inspector.counters
+    trouble = []
+    if counters.failures:
+        trouble.append(count(counters.failures, "internal error"))
+    if counters.gaps:
+        # Inside TLS, nobody knows the size of some
+        missing = count(counters.gap_bytes, "byte") if counters.gap_bytes else "some bytes"
+        trouble.append(f"{count(counters.gaps, 'gap')} ({missing} missing or skipped)")
+    if counters.faults:
+        trouble.append(f"{counters.faults:,} damaged")
+    if counters.unanswered:
+        trouble.append(f"{counters.unanswered:,} unanswered")
+    if counters.refused:
+        trouble.append(f"{counters.refused:,} refused")
+    if counters.unconnected:
+        trouble.append(f"{count(counters.unconnected, 'connection')} refused or never answered")
+    if counters.broken_off:
+        trouble.append(f"{count(counters.broken_off, 'handshake')} broken off")
+    if limits:
+        trouble.append(f"{count(limits, 'limit')} reached")
+    return trouble
 
 
 def _unread(names: Mapping[str, int]) -> str:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from dissect.capture.files import part
 from dissect.capture.link import LinkParser, SeparateFiles
 from dissect.capture.merge import merge
 from dissect.capture.pick import Flow
@@ -137,7 +136,7 @@ class Inspector:
             for batch in self._packets():
                 self.reading.gate.take_secrets(self.inputs, batch, self.counters.packets)
                 if packets is not None and self.counters.packets + len(batch) > packets:
-                    batch = part(batch, 0, packets - self.counters.packets)
+                    batch = batch.rows(0, packets - self.counters.packets)
                 if len(batch):
                     yield from self._parts(batch)
                 if packets is not None and self.counters.packets >= packets:

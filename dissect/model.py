@@ -9,7 +9,7 @@ record once it has been handed on.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, Self
 
 import msgspec
 import numpy as np
@@ -257,7 +257,23 @@ class Verdict(msgspec.Struct, gc=False):
     candidates: tuple[str, ...] = ()
 
 
-class PacketBatch(msgspec.Struct):
+class Batch(msgspec.Struct):
+    """Columns of one length over one buffer, which is the first member."""
+
+    def rows(self, low: int, high: int) -> Self:
+        """The rows [low, high), over the same buffer."""
+        return self if low == 0 and high >= len(self) else self.chosen(slice(low, high))
+
+    def chosen(self, rows: slice | NDArray[Any]) -> Self:
+        """These rows, over the same buffer."""
+        names = self.__struct_fields__
+        return type(self)(getattr(self, names[0]), *[getattr(self, name)[rows] for name in names[1:]])
+
+    def __len__(self) -> int:
+        return len(getattr(self, self.__struct_fields__[1]))
+
+
+class PacketBatch(Batch):
     """Some packets as numpy columns over ONE buffer, in file order.
 
     `time_ns` int64 since 1970 UTC, `number` int64 from 1 per file, `file` int32 index of the input, `offset` int64 of the
@@ -274,11 +290,8 @@ class PacketBatch(msgspec.Struct):
     wire: NDArray[np.int64]
     link: NDArray[np.int32]
 
-    def __len__(self) -> int:
-        return len(self.time_ns)
 
-
-class SegmentBatch(msgspec.Struct):
+class SegmentBatch(Batch):
     """The TCP segments of some packets as columns; `buffer` is the packets' (reassembled datagrams appended).
 
     `order` is the index of the packet in this run over all inputs (0, 1, 2...). `flow` is a uint8 matrix (n, 40), the
@@ -303,23 +316,6 @@ class SegmentBatch(msgspec.Struct):
     offset: NDArray[np.int64]
     length: NDArray[np.int64]
     wire: NDArray[np.int64]
-
-    def __len__(self) -> int:
-        return len(self.order)
-
-    def rows(self, low: int, high: int) -> SegmentBatch:
-        """The segments [low, high)."""
-        if high - low == len(self):
-            return self
-        return chosen(self, slice(low, high))
-
-
-Batch = TypeVar("Batch", PacketBatch, SegmentBatch)
-
-
-def chosen(batch: Batch, rows: slice | NDArray[Any]) -> Batch:
-    """These rows of a batch, over the same buffer."""
-    return type(batch)(batch.buffer, *[getattr(batch, name)[rows] for name in batch.__struct_fields__[1:]])
 
 
 class Chunk(msgspec.Struct, gc=False):

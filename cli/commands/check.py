@@ -21,6 +21,7 @@ from cli.options import (
     Json,
     ReadFiles,
     WriteTo,
+    inputs,
     one_of,
 )
 from cli.output import palette, say, write, write_text
@@ -103,7 +104,7 @@ def check(
 
     from dissect.golden.check import tasks, update_refused
 
-    names = [*(read_files or ()), *(captures or ())]
+    names = inputs(read_files, captures)
     if not names:
         raise UsageError("no capture given; streamdump check CAPTURE|DIR...")
     if "-" in names:

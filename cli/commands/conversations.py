@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from cli.live import LiveRun, Table, Wanted, run_of
-from cli.options import SHOWN, Colour, Files, Json, ReadFiles, Where
+from cli.options import SHOWN, Colour, Files, Json, ReadFiles, Where, inputs
 from cli.output import columns, palette, write, write_text
 from cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
 from cli.run import Run, asking, blocks
@@ -39,7 +39,7 @@ def conversations(
     colour: Colour = "auto",
 ) -> int:
     """Who talked to whom, in which protocol, how sure that is, and how it went."""
-    names = [*(read_files or ()), *(files or ())]
+    names = inputs(read_files, files)
     asked, options = asking(where, replace(options, bodies=False))
     look = _Look(json, evidence, colour)
     with run_of(live, names, options, colour, asked, prints=False) as run:

@@ -9,7 +9,7 @@ import typer
 
 from cli.exits import ExitCode
 from cli.live import LiveRun, Wanted, run_of
-from cli.options import CLOCKS, SHOWN, Colour, Enough, Files, Html, Json, ReadFiles, TimeForm, Where, enough_of, one_of
+from cli.options import CLOCKS, SHOWN, Colour, Enough, Files, Html, Json, ReadFiles, TimeForm, Where, enough_of, inputs, one_of
 from cli.output import columns, palette, say, write, write_text
 from cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
 from cli.run import STOPPED, Asked, Run, account, blocks, count, titled
@@ -53,18 +53,18 @@ def diagnose(
         one_of("--fail-on", fail_on, FAIL_ON)
     one_of("-t", clock, CLOCKS)
     left = enough_of(enough)
-    names = [*(read_files or ()), *(files or ())]
+    names = inputs(read_files, files)
     if html is not None:
         from dissect.render.html.page import check_page
 
         check_page(html, names)
     options = replace(options, bytes_as="omit", findings=True)
     asked = None if where is None else Asked(where, options)
-    with run_of(live, names, options, colour, messages=left, prints=json) as run:
+    with run_of(live, names, options, colour, asked, left, prints=json) as run:
         run.tells = ("diagnose", "conversations")
         diagnoser = run.inspector.diagnoser
         assert diagnoser is not None
-        view = _View(run, diagnoser, asked, json, colour, bool(live.interfaces), None if html is None else _Report(), clock, left)
+        view = _View(run, diagnoser, json, colour, bool(live.interfaces), None if html is None else _Report(), clock, left)
         if isinstance(run, LiveRun):
             run.leaving = view.leave
         run.each(view.take)
@@ -101,7 +101,6 @@ class _View:
         self,
         run: Run | LiveRun,
         diagnoser: Diagnoser,
-        asked: Asked | None,
         json: bool,
         colour: str,
         live: bool,
@@ -114,8 +113,7 @@ class _View:
 
         self.run = run
         self.diagnoser = diagnoser
-        self.asked = asked
-        run.asked = asked
+        self.asked = run.asked
         self.json = json
         self.live = live
         self.palette = palette(colour)

@@ -11,7 +11,7 @@ import typer
 
 from cli.exits import ExitCode
 from cli.live import LiveRun, Wanted, run_of
-from cli.options import READ, SHOWN, Colour, Files, ReadFiles, Where
+from cli.options import READ, SHOWN, Colour, Files, ReadFiles, Where, inputs
 from cli.output import columns, palette, say, write, write_text
 from cli.parameters import Members, gathers
 from cli.run import Run, asking, count, lines_of
@@ -76,14 +76,12 @@ def follow(
     _choose(shown, form, ladder, mermaid, raw)
     if until not in (None, "ready"):
         raise UsageError(f"--until {until}: must be ready")
-    names = [*(read_files or ()), *(files or ())]
+    names = inputs(read_files, files)
     options = options_for(shown, form, options)
     asked, options = asking(where, replace(options, detail=options.detail or raw is not None))
     options = replace(options, wanted=_only(wanted, options.wanted))
-    view = view_of_values(shown, form, options)
     bytes_of = None if raw is None else _Raw(raw, options.show_secrets)
-    if bytes_of is not None:
-        view = View(bytes_of.show)
+    view = view_of_values(shown, form, options) if bytes_of is None else View(bytes_of.show)
     handshake = None if until is None else _Handshake()
     with run_of(live, names, options, colour, asked, form.left) as run:
         showing = Showing(run, view or _text(shown, options, palette(colour), run, ladder, mermaid), form.left)

@@ -22,6 +22,7 @@ from cli.options import (
     TimeForm,
     Where,
     enough_of,
+    inputs,
     nanoseconds,
     one_of,
     whole,
@@ -88,7 +89,7 @@ def latency(
     """How long requests took, how many were refused or not answered, by command or whatever else."""
     if json and csv:
         raise UsageError("--json and --csv were both asked for; choose one")
-    names = [*(read_files or ()), *(files or ())]
+    names = inputs(read_files, files)
     grouped = _grouped(by)
     width_ns = None if interval is None else nanoseconds("--interval", interval)
     if width_ns == 0:

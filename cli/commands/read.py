@@ -11,7 +11,7 @@ import typer
 from cli.exits import ExitCode
 from cli.help import brief
 from cli.live import LiveRun, Wanted, list_interfaces, run_of
-from cli.options import LIVE, OTHER, SHOWN, Colour, Files, ListInterfaces, OnlyMatching, ReadFiles, Where
+from cli.options import LIVE, OTHER, SHOWN, Colour, Files, ListInterfaces, OnlyMatching, ReadFiles, Where, inputs
 from cli.output import columns, palette, write_text
 from cli.parameters import Members, gathers
 from cli.run import Run, asking, lines_of
@@ -51,7 +51,7 @@ def read(
     writes = not live.interfaces and live.write is not None
     if only_matching and not writes:
         raise UsageError("--only-matching belongs to -w FILE and captures that are read")
-    names = [*(read_files or ()), *(files or ())]
+    names = inputs(read_files, files)
     if len(sys.argv) <= 1 and not names and sys.stdin.isatty():
         write_text(brief())
         return ExitCode.DONE

@@ -13,7 +13,7 @@ from dissect.capture import pcap, pcapng
 from dissect.capture.blocks import Blocks, Raw, explain
 from dissect.capture.unpack import packing
 from dissect.errors import CaptureError
-from dissect.model import PacketBatch, chosen
+from dissect.model import PacketBatch
 
 
 class Reader:
@@ -77,7 +77,7 @@ class Reader:
         try:
             for batch in self._packets:
                 for start in range(0, len(batch), rows or len(batch)):
-                    yield part(batch, start, start + rows) if rows else batch
+                    yield batch.rows(start, start + rows) if rows else batch
         finally:
             self.close()
 
@@ -94,11 +94,6 @@ class Reader:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-
-
-def part(batch: PacketBatch, start: int, stop: int) -> PacketBatch:
-    """The rows [start, stop) of a batch, over the same buffer."""
-    return chosen(batch, slice(start, stop))
 
 
 def open_capture(source: str | Path | BinaryIO, *, name: str | None = None) -> Reader:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dissect.capture.columns import gather
 from dissect.capture.duplicates import Duplicates, Sightings, places, sightings
-from dissect.model import PacketBatch, SegmentBatch, chosen
+from dissect.model import PacketBatch, SegmentBatch
 
 if TYPE_CHECKING:
     from dissect.capture.odd import OddPackets, Segment
@@ -282,7 +282,7 @@ class SeparateFiles(LinkParser):
                 parser = self._parsers[file] = LinkParser()
                 parser.counters, parser.pieces = self.counters, self.pieces
             rows = np.flatnonzero(batch.file == file)
-            some = parser._parsed(chosen(batch, rows), orders[rows])
+            some = parser._parsed(batch.chosen(rows), orders[rows])
             if len(some.buffer) > len(batch.buffer):
                 # Datagrams put together stand behind the packets
                 some.offset = some.offset + np.where(some.offset >= len(batch.buffer), len(buffer) - len(batch.buffer), 0)

@@ -24,7 +24,6 @@ from dissect.capture import bpf
 from dissect.capture.blocks import explain
 from dissect.capture.columns import gather
 from dissect.capture.duplicates import Duplicates, places
-from dissect.capture.files import part
 from dissect.capture.interfaces import Interface, interfaces, is_up
 from dissect.errors import InterfaceError
 from dissect.model import PacketBatch
@@ -203,7 +202,7 @@ class Live:
             self.now_ns = now
             self._count_drops()
             for start in range(0, len(batch), rows or len(batch) or 1):
-                yield part(batch, start, start + rows) if rows else batch
+                yield batch.rows(start, start + rows) if rows else batch
             if not len(batch):
                 # A busy machine may hand over the last block late
                 if until is not None and (gone is not None or self._all_here() or monotonic() > until):

@@ -10,7 +10,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from dissect.capture.files import part
 from dissect.errors import CaptureError
 from dissect.model import PacketBatch
 
@@ -58,12 +57,12 @@ class _Input:
         count = int(np.searchsorted(self.keys, key, "right" if included else "left"))
         if not count:
             return None
-        taken, keys = part(self.batch, 0, count), self.keys[:count]
+        taken, keys = self.batch.rows(0, count), self.keys[:count]
         taken.file = np.full(count, self.index, np.int32)
         if count == len(self.keys):
             self.load()
         else:
-            self.batch, self.keys = part(self.batch, count, len(self.batch)), self.keys[count:]
+            self.batch, self.keys = self.batch.rows(count, len(self.batch)), self.keys[count:]
         return taken, keys
 
 
@@ -93,7 +92,7 @@ def merge(inputs: Sequence[Source | None], errors: list[CaptureError] | None = N
             if one.batch is not None:
                 heappush(begins, (int(one.keys[0]), one.index, one))
         for start in range(0, len(batch), rows or len(batch)):
-            yield part(batch, start, start + rows) if rows else batch
+            yield batch.rows(start, start + rows) if rows else batch
     if alone and found:
         raise found[0]
 

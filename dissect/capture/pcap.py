@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dissect.capture.blocks import Blocks
 from dissect.capture.columns import gather
@@ -73,23 +75,9 @@ def read_packets(blocks: Blocks, links: dict[int, None]) -> Iterator[PacketBatch
                 rest = int(offset[stop])
                 offset, columns, captured = offset[:stop], columns[:stop], captured[:stop]
             if len(offset):
-                offset += RECORD
-                time_ns = columns["seconds"].astype(np.int64)
-                time_ns *= 1_000_000_000
-                fraction = columns["fraction"].astype(np.int64)
-                time_ns += fraction if unit == 1 else fraction * unit
                 first = blocks.packets + 1
                 blocks.packets += len(offset)
-                yield PacketBatch(
-                    buffer,
-                    time_ns,
-                    np.arange(first, first + len(offset), dtype=np.int64),
-                    np.zeros(len(offset), np.int32),
-                    offset,
-                    captured,
-                    np.maximum(captured, columns["wire"]),
-                    np.full(len(offset), link, np.int32),
-                )
+                yield _batch(buffer, offset + RECORD, columns, captured, first, unit, link)
         base += rest
         left = buffer[rest:]
         need = RECORD - len(left)
@@ -107,6 +95,26 @@ def read_packets(blocks: Blocks, links: dict[int, None]) -> Iterator[PacketBatch
                 raise blocks.error(f"cut off in packet {blocks.packets + 1}: {need} bytes are missing", base)
             return
         buffer, at = left + block if left else block, 0
+
+
+def _batch(
+    buffer: bytes, offset: NDArray[np.int64], columns: NDArray[Any], captured: NDArray[np.int64], first: int, unit: int, link: int
+) -> PacketBatch:
+    """The packets whose bytes begin at `offset`, of which `first` is the number of the first one; a fraction of a second counts `unit` ns."""
+    time_ns = columns["seconds"].astype(np.int64)
+    time_ns *= 1_000_000_000
+    fraction = columns["fraction"].astype(np.int64)
+    time_ns += fraction if unit == 1 else fraction * unit
+    return PacketBatch(
+        buffer,
+        time_ns,
+        np.arange(first, first + len(offset), dtype=np.int64),
+        np.zeros(len(offset), np.int32),
+        offset,
+        captured,
+        np.maximum(captured, columns["wire"]),
+        np.full(len(offset), link, np.int32),
+    )
 
 
 def size_limit(snap: int) -> int:

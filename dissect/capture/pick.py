@@ -11,11 +11,11 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from dissect.capture.files import Reader, part
+from dissect.capture.files import Reader
 from dissect.capture.link import LinkParser, Piece
 from dissect.capture.merge import merge
 from dissect.capture.write import Writer
-from dissect.model import PacketBatch, SegmentBatch, chosen
+from dissect.model import PacketBatch, SegmentBatch
 
 
 class Flow(msgspec.Struct):
@@ -113,11 +113,11 @@ def copy(sources: Sequence[Reader | None], limits: Sequence[int], most: int, lin
     order = written = 0
     for batch in merge(capped, []):
         if order + len(batch) > most:
-            batch = part(batch, 0, most - order)
+            batch = batch.rows(0, most - order)
         rows = pick.rows(link.segments(batch, order), order, len(batch))
         order += len(batch)
         if rows:
-            some = batch if len(rows) == len(batch) else chosen(batch, np.array(rows, np.int64))
+            some = batch if len(rows) == len(batch) else batch.chosen(np.array(rows, np.int64))
             for index, kind in zip(some.file.tolist(), some.link.tolist(), strict=True):
                 if (index, kind) not in interfaces:
                     source = sources[index]
@@ -140,7 +140,7 @@ class _Capped:
     def batches(self, rows: int | None = None) -> Iterator[PacketBatch]:
         for batch in self._source.batches(rows):
             if len(batch) >= self._left:
-                yield part(batch, 0, self._left)
+                yield batch.rows(0, self._left)
                 break
             self._left -= len(batch)
             yield batch

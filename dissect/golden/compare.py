@@ -323,9 +323,7 @@ class _Comparison:
             told.append((at, difference))
 
         if pair.golden.layout != pair.got.layout:
-            change = Change("layout", pair.golden.layout, pair.got.layout)
-            text = f"conversation {title}: layout is {pair.got.layout or 'not certain'}, golden {pair.golden.layout or 'not certain'}"
-            add(-1, Difference("field", title, None, text, [change], pair.got.packet, pair.golden.at))
+            add(-1, _other_layout(pair.golden, pair.got))
         answered = {id(golden) for golden, _ in pair.lines if golden.kind == "response"}
         partner = {id(got): golden for golden, got in (*pair.lines, *pair.moved)}
         crossed: list[tuple[int, int, list[Change]]] = []
@@ -693,6 +691,11 @@ def _end(line: Line) -> str:
         label = next(iter(first.labels.values()), None)
         return f"answered `{text_of(label)}`" if label is not None else f"{first.outcome} by {text_of(first.name)}"
     return line.outcome if line.outcome is not None and line.outcome in ENDS else "not answered"
+
+
+def _other_layout(golden: Conversation, got: Conversation) -> Difference:
+    text = f"conversation {golden.title}: layout is {got.layout or 'not certain'}, golden {golden.layout or 'not certain'}"
+    return Difference("field", golden.title, None, text, [Change("layout", golden.layout, got.layout)], got.packet, golden.at)
 
 
 def _before(lines: Sequence[Line], at: int) -> Iterator[Line]:

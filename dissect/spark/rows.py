@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dissect.capture.link import LinkParser
 from dissect.capture.merge import merge
 from dissect.errors import CaptureError
-from dissect.model import PacketBatch, SegmentBatch, chosen
+from dissect.model import PacketBatch, SegmentBatch
 from dissect.spark.keys import flow_ids, of_network
 from dissect.spark.splits import Split, batches
 
@@ -74,7 +74,7 @@ def segments_and_rows(split: Split, home: Choice, payload: bool) -> Iterator[tup
     for _, base, segments, merge_ns in _parsed(split, parser):
         here = home(flow_ids(segments.flow))
         others = _segments(segments, np.flatnonzero(~here), merge_ns, parser, base, payload)
-        yield segments if here.all() else chosen(segments, here), others
+        yield segments if here.all() else segments.chosen(here), others
 
 
 def merged_segments(splits: Sequence[Split], home: Choice | None) -> Iterator[SegmentBatch]:
@@ -92,7 +92,7 @@ def merged_segments(splits: Sequence[Split], home: Choice | None) -> Iterator[Se
         segments.file = numbers[segments.file]
         if home is not None:
             here = home(flow_ids(segments.flow))
-            segments = segments if here.all() else chosen(segments, here)
+            segments = segments if here.all() else segments.chosen(here)
         yield segments
 
 

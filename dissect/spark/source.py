@@ -51,7 +51,7 @@ class _Given:
 
 @cache
 def source() -> Any:
-    """The class to register. Made in a function, since PySpark is imported only where Spark is used."""
+    """The class to register. Made in a function, a long one therefore, since PySpark is imported only where Spark is used."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxFiles, SupportsTriggerAvailableNow
 

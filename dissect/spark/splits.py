@@ -31,7 +31,7 @@ import numpy as np
 
 from dissect.capture import pcap, pcapng
 from dissect.capture.blocks import Blocks, Damaged, Raw
-from dissect.capture.files import open_capture, part
+from dissect.capture.files import open_capture
 from dissect.capture.link import SLL, SLL2, LinkParser
 from dissect.capture.unpack import packing
 from dissect.errors import CaptureError, MissingCodec, UsageError
@@ -546,7 +546,7 @@ def batches(split: Split) -> Iterator[tuple[PacketBatch, int | None]]:
         # A packed file may have grown since it was examined.
         low, high = np.searchsorted(batch.number, (split.after, split.number + split.packets), "right").tolist()
         if low < high:
-            yield (batch if high - low == len(batch) else part(batch, low, high)), base
+            yield batch.rows(low, high), base
 
 
 def _batches(split: Split, secrets: pcapng.Secrets | None = None) -> Iterator[tuple[PacketBatch, int | None]]:

@@ -644,10 +644,17 @@ class _Plain:
         """The flow, rows from and to (counted in `by_flow`), and whether there is trouble."""
 
         kept = np.flatnonzero(~walk[place])
-        side = (np.cumsum(border) - 1)[place[kept]] * 2 + (side[kept] & 1)
-        rows, seq, wire = rows[kept], seq[kept], wire[kept]
-        if not len(rows):
-            return
+        if len(kept):
+            last = by_flow[high - 1]
+            columns = (batch.order, batch.number, batch.file, batch.time_ns)
+            self._last = list(zip(*[column[last].tolist() for column in columns], strict=True))
+            side = (np.cumsum(border) - 1)[place[kept]] * 2 + (side[kept] & 1)
+            self._divide(batch, side, rows[kept], seq[kept], wire[kept])
+
+    def _divide(
+        self, batch: SegmentBatch, side: NDArray[np.int64], rows: NDArray[np.int64], seq: NDArray[np.int64], wire: NDArray[np.int64]
+    ) -> None:
+        """The parts of the stretches in no trouble; `side` is twice the stretch, and one more for the reverse side of it."""
         count = len(rows)
         border = np.empty(count, np.bool_)
         border[0] = True
@@ -665,20 +672,9 @@ class _Plain:
         self._latest = np.maximum.reduceat(times, begin).tolist()
         self._packets = sizes.tolist()
         self._bytes = np.add.reduceat(wire, begin).tolist()
-        part = np.full(2 * len(low), -1, np.int64)
+        part = np.full(2 * len(self.stretches), -1, np.int64)
         part[side[begin]] = np.arange(len(begin))
         self._part = part.tolist()
-
-        last = by_flow[high - 1]
-        self._last = list(
-            zip(
-                batch.order[last].tolist(),
-                batch.number[last].tolist(),
-                batch.file[last].tolist(),
-                batch.time_ns[last].tolist(),
-                strict=True,
-            )
-        )
 
         filled = np.flatnonzero(wire)
         self._data = np.searchsorted(filled, np.append(begin, count)).tolist()

@@ -69,6 +69,7 @@ class Flow:
     """Keys are looked up again where this goes on."""
 
     def __init__(self, side: int) -> None:
+        # Long, as it is a member a line
         self.side = side
         # Bytes at hand from position `base` on, read up to `at` of them; segments with absolute starts, `index` is the one at `at`.
         self.data = b""
