@@ -19,7 +19,7 @@ from dissect.inspector import Inspector
 from dissect.model import Message, Options
 from tests.capture.frames import pcap
 from tests.logins import IGGY, MEWBASE, RABBITMQ, SECRET, USER, Login, damaged, flipped
-from tests.secrets import conversation, found, texts
+from tests.secrets import CLIENT, Lost, Sent, conversation, found, texts
 
 LARGE = os.environ.get("HYPOTHESIS_PROFILE") == "large"
 EVERY = (*RABBITMQ, *IGGY, *MEWBASE)
@@ -115,6 +115,23 @@ def test_details_hide_what_is_hidden_without_them(login: Login) -> None:
                     record.raw = record.spans = None
             said.append(msgspec.json.Encoder().encode_lines(records))
         assert said[0] == said[1], seed
+
+
+def test_what_damage_moves_into_other_fields_of_iggy_is_hidden() -> None:
+    """By bytes that were lost before it, or by another command's code."""
+    by_name = {f"{login.name}": login for login in IGGY}
+    create, enter, token = (by_name[name] for name in ("create_user L0", "login_user L0", "login_with_personal_access_token V4"))
+    # The name of the user is lost, and the password is in its place
+    shorter = create.sent[2][1][:8] + create.sent[2][1][14:]
+    # A code that says delete_user, whose first field is an identifier of a kind that nobody knows, and the rest is lost
+    renamed = b"\x43" + enter.sent[2][1][1:4] + b"\x22" + enter.sent[2][1][5:]
+    # Bytes of a header of 256 are lost, and those of the body that stand in their place are padding
+    moved = token.sent[2][1][:220] + token.sent[2][1][228:]
+    for login, data, lost in ((create, shorter, 0), (enter, renamed, 0), (token, moved, 8)):
+        sent: list[Sent | Lost] = [*login.sent[:2], (CLIENT, data), Lost(CLIENT, lost), *login.sent[3:]]
+        packets = conversation(sent, login.port, syn=login is not enter)
+        for forced in ((), login.forced()):
+            assert found(SECRET, texts(packets, decode_as=forced)) == [], (login.name, forced)
 
 
 def test_the_user_is_named() -> None:

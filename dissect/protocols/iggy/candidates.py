@@ -297,14 +297,15 @@ class Candidates:
         long = self.long[side]
         body = start + (HEADER if long else 8)
         over = "trailing" in walked.fields
-        if table in frames.OTHERS or body > end or (damage is not None and table.code is not None and not over):
-            # It is hidden as a whole, or what there is of it is as it should be
-            return None
-        flawed = walked.fault is not None or over
         # bytes that are missing there have moved the body into it
         shifted = bool(long and (table.secret or table.code is None)) and any(
             data[start + span.offset : start + span.offset + span.length].strip(b"\0") for span in walked.spans if span.name in frames.ZEROS
         )
+        whole = body <= end and (damage is None or table.code is None or over)
+        if table in frames.OTHERS or not (shifted or whole):
+            # It is hidden as a whole, or what there is of it is as it should be
+            return None
+        flawed = walked.fault is not None or over
         if side == self.client:
             unknown = table is frames.UNKNOWN_ASK or (long and table.code is None)
             if unknown:

@@ -81,8 +81,10 @@ def hide(walked: Walked, data: bytes, start: int, secret: str | None, cut: bool 
     """
     fault = walked.fault
     over = fault is None or fault.field == "trailing"
-    # permissions come behind the password, and some clients send them in a form of their own, or more than they announce
-    every = not fault.field.startswith("permissions") if fault is not None else secret != "create_user"
+    cut = cut and _is_known(walked.fields)
+    # permissions come behind the password and a status, and some clients send them in a form of their own, or more than they announce
+    behind = fault.field.startswith("permissions") if fault is not None else secret == "create_user"
+    every = not (behind and walked.fields.get("user_status_label"))
     beside = secret is not None and (over or not cut)
 
     def wanted(span: Span) -> bool:
@@ -108,6 +110,13 @@ def hide(walked: Walked, data: bytes, start: int, secret: str | None, cut: bool 
             span = span._replace(value=redacted(size), secret=True)
         spans.append(span)
     return walked._replace(fields=_without(walked.fields, sizes), spans=spans)
+
+
+def _is_known(value: Any) -> bool:
+    """Whether no number in these fields lacks a label that numbers of its kind have."""
+    if isinstance(value, dict):
+        return all(one is not None if key.endswith("_label") else _is_known(one) for key, one in value.items())
+    return not isinstance(value, list) or all(map(_is_known, value))
 
 
 def _size(span: Span, data: bytes, start: int) -> int:
