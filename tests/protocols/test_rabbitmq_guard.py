@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -427,6 +428,34 @@ def test_a_challenge_under_another_name_is_hidden() -> None:
     close = (SERVER, struct.pack(">IHHIH", 18, 0x16, 1, 1, 13) + text("reason"))
     shown = [one for one in messages([*login.sent[:5], close]) if one["name"] == "Close"]
     assert shown[0]["fields"]["closing_reason"] == "reason"
+
+
+SCRAM = [pytest.param(rabbitmq("SCRAM-SHA-256", draft), 3 if draft else 5, id="draft" if draft else "current") for draft in (False, True)]
+"""With where the challenge stands in it: between the client's first SaslAuthenticate and its second."""
+
+
+def without(sent: Sequence[Sent | Lost], index: int, begin: int, end: int) -> list[Sent | Lost]:
+    """The same with these bytes of one frame lost."""
+    side, data = sent[index]
+    assert isinstance(data, bytes)
+    return [*sent[:index], (side, data[:begin] + data[end:]), *sent[index + 1 :]]
+
+
+@pytest.mark.parametrize(("login", "at"), SCRAM)
+def test_a_challenge_whose_header_is_lost_shows_nothing_where_one_has_its_own(login: Login, at: int) -> None:
+    for begin, size in ((0, 10), (0, 12), (4, 12), (4, 13), (8, 8), (8, 11), (8, 13)):
+        assert found(SECRET, texts(conversation(without(login.sent, at, begin, begin + size), login.port))) == [], (begin, size)
+    for size in (10, 12):
+        shorter = without(login.sent, at - 2, -size, 1000)
+        assert found(SECRET, texts(conversation(shorter, login.port))) == [], "the mechanisms take in a part of it"
+
+
+def test_mechanisms_that_are_none_are_shown_in_one_packet_and_hidden_where_they_take_in_another() -> None:
+    odd = stream_frame("SaslHandshake", struct.pack(">IHi", 2, 1, 1), text("PLAIN?"), answers=True)
+    for pieces in (1, 2):
+        cut = [(SERVER, odd[at : at + len(odd) // pieces]) for at in range(0, len(odd), len(odd) // pieces)]
+        (said,) = [one for one in messages([*PLAIN.sent[:3], *cut]) if one["sender"] == "server" and one["name"] == "SaslHandshake"]
+        assert ("mechanisms" in said["fields"], HIDDEN in said["notes"]) == (pieces == 1, pieces == 2)
 
 
 @pytest.mark.parametrize(("frame", "may"), [("0005 50", True), ("0005", False), ("0105 50", False), ("0015 50", False), ("0014 50", True)])

@@ -23,7 +23,7 @@ from dissect.protocols.rabbitmq.behaviour import BEHAVIOUR
 from dissect.protocols.rabbitmq.chunk import Reader, draft_form
 from dissect.protocols.rabbitmq.guard import Guard, Place, Seen
 from dissect.protocols.rabbitmq.handlers import PUBLISHER_LAYOUTS, open_key, ways
-from dissect.protocols.rabbitmq.hiding import Frame, hide, hide_rest, is_chunk, read_login
+from dissect.protocols.rabbitmq.hiding import Frame, hide, hide_rest, holds_challenge, is_chunk, read_login
 from dissect.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, Language, is_sound
 from dissect.protocols.rabbitmq.parts import ADDED, DRAFT_PARTS, PARTS
 from dissect.protocols.rabbitmq.private import PRIVATE
@@ -335,7 +335,7 @@ class StreamDissector(Dissector):
         if (before is _OUTSIDE) != (self.guard.place is _OUTSIDE):
             self._choose_handlers()
         if not shown:
-            hide(frame, self.style, trusted)
+            hide(frame, self.style, trusted, self.spread)
             self.buffers = {}
         elif inside:
             hide_rest(frame)
@@ -353,7 +353,8 @@ class StreamDissector(Dissector):
         certain = frame.whole and not astray
         certain = certain or (of_server and layout in self.language.delivered and is_chunk(frame, self.language))
         inside = self.guard.place is not _OUTSIDE
-        if of_server and inside and name != "SaslAuthenticate" and guard.is_challenge(data, start, end, max(self.language.accepted)):
+        challenge = name != "SaslAuthenticate" and guard.is_challenge(data, start, end, max(self.language.accepted))
+        if of_server and inside and (challenge or (self.spread and holds_challenge(frame))):
             login, certain = True, False
         seen = Seen(name, certain, self.guard.trusted[side], login, self.began, self.spread, self.release)
         self.guard.trusted[side] = frame.sound

@@ -162,6 +162,17 @@ def _answer(layout: Layout, style: Style, language: Language) -> Handler:
     return handle
 
 
+def _offer(layout: Layout, style: Style, language: Language) -> Handler:
+    answer = _answer(layout, style, language)
+
+    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+        # What is no mechanism may be of a challenge
+        answered = answer(self, side, data, start, end)
+        return answered if answered is not None and all(map(is_mechanism, answered[3]["mechanisms"])) else None
+
+    return handle
+
+
 def _one_way(layout: Layout, style: Style, language: Language) -> Handler:
     read, name = decoder(layout, style), layout.name
 
@@ -353,6 +364,7 @@ _LONG = frozenset(
 _OWN: dict[tuple[str, str], Callable[[Layout, Style, Language], Handler]] = {
     ("PeerProperties", "request"): _greet,
     ("SaslHandshake", "request"): _handshake,
+    ("SaslHandshake", "response"): _offer,
     ("SaslAuthenticate", "request"): _authenticate,
     ("DeclarePublisher", "request"): _declare,
     ("PublishConfirm", "response"): _confirm,

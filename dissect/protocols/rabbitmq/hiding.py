@@ -73,16 +73,25 @@ def is_chunk(frame: Frame, language: Language) -> bool:
     )
 
 
-def hide(frame: Frame, style: Style, trusted: bool) -> None:
-    """Let nothing of a frame be seen but its header and a mechanism; not even these where perhaps no frame begins."""
+def holds_challenge(frame: Frame) -> bool:
+    """Whether an answer to SaslHandshake or SaslAuthenticate has bytes of a challenge where it names mechanisms or has its code."""
+    fields = frame.fields
+    wrong_code = frame.name == "SaslAuthenticate" and not frame.whole and fields.get("response_code_label", "") is None
+    return wrong_code or not all(map(is_mechanism, fields.get("mechanisms", ())))
+
+
+def hide(frame: Frame, style: Style, trusted: bool, spread: bool) -> None:
+    """Let nothing of a frame be seen but its header and a mechanism; not even these where perhaps no frame begins: behind one with a flaw,
+    or where a key that nobody knows stands with a size that takes in other packets, as a secret does whose header was lost."""
     layout, start, end, fault = frame.layout, frame.start, frame.end, frame.fault
-    if layout is None and not trusted:
+    login = guard.mechanism_size(frame.data, start, end) > 0
+    if layout is None and not (trusted and (login or not (spread or frame.missing))):
         frame.name, frame.kind, frame.notes = "unknown", "one_way", []
         shape = layouts.HIDDEN_WHOLE
     elif end - start < guard.MECHANISM_AT or (frame.sound and layout is not None and layouts.CORRELATION_ID not in layout.fields):
         shape = layouts.HIDDEN_SHORT
     else:
-        shape = layouts.HIDDEN_LOGIN if guard.mechanism_size(frame.data, start, end) else layouts.HIDDEN
+        shape = layouts.HIDDEN_LOGIN if login else layouts.HIDDEN
     frame.fields, frame.spans, _, frame.fault = walk(shape, frame.data, start, end, style, frame.missing)
     if frame.fault is None and fault is not None:
         body = frame.spans[-1].offset if frame.spans[-1].secret else end - start
