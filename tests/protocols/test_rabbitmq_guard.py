@@ -22,7 +22,7 @@ from dissect.protocols.rabbitmq.hiding import HIDDEN
 from dissect.render.jsonl import encode
 from dissect.render.summary import Lines
 from dissect.render.tree import tree
-from tests.capture.frames import Packet, pcap
+from tests.capture.frames import START_NS, Packet, pcap
 from tests.logins import MECHANISMS, RABBITMQ, SECRET, Login, rabbitmq, stream_frame, text
 from tests.secrets import CLIENT, SAYS, SERVER, Lost, Sent, conversation, found, texts
 
@@ -442,6 +442,15 @@ def without(sent: Sequence[Sent | Lost], index: int, begin: int, end: int) -> li
 
 
 @pytest.mark.parametrize(("login", "at"), SCRAM)
+def test_a_challenge_that_cannot_be_read_counts_as_one(login: Login, at: int) -> None:
+    """Two rounds were accepted, in packets that were captured before the second, which a size that is wrong begins too late."""
+    for lost in (6, 20):
+        sent = without(changed(list(login.sent), at, 6, "H", 17), at - 1, -lost, 1000)
+        early = [*sent[: at + 1], *sent[at + 2 : at + 5], sent[at + 1], *sent[at + 5 :]]
+        assert found(SECRET, texts(conversation(early, login.port))) == [], lost
+
+
+@pytest.mark.parametrize(("login", "at"), SCRAM)
 def test_a_challenge_whose_header_is_lost_shows_nothing_where_one_has_its_own(login: Login, at: int) -> None:
     for begin, size in ((0, 10), (0, 12), (4, 12), (4, 13), (8, 8), (8, 11), (8, 13)):
         assert found(SECRET, texts(conversation(without(login.sent, at, begin, begin + size), login.port))) == [], (begin, size)
@@ -456,6 +465,30 @@ def test_mechanisms_that_are_none_are_shown_in_one_packet_and_hidden_where_they_
         cut = [(SERVER, odd[at : at + len(odd) // pieces]) for at in range(0, len(odd), len(odd) // pieces)]
         (said,) = [one for one in messages([*PLAIN.sent[:3], *cut]) if one["sender"] == "server" and one["name"] == "SaslHandshake"]
         assert ("mechanisms" in said["fields"], HIDDEN in said["notes"]) == (pieces == 1, pieces == 2)
+
+
+@pytest.mark.parametrize(("login", "at"), SCRAM)
+@pytest.mark.parametrize("syn", [True, False])
+def test_a_challenge_that_is_captured_when_the_client_has_gone_on_is_hidden(login: Login, at: int, syn: bool) -> None:
+    for key in (0x8003, 0x0813):
+        sent = changed(list(login.sent), at, 4, "H", key)
+        for known in (at - 1, 0):
+            client, server = ([one for one in sent[known:] if one[0] == side] for side in (CLIENT, SERVER))
+            late = [*sent[:known], *client, *server]
+            assert found(SECRET, texts(conversation(late, login.port, syn=syn))) == [], (key, known)
+        # All of the server, the mechanisms too; and the challenge has its code elsewhere
+        moved = without(late, late.index(sent[at]), 4, 5)
+        assert found(SECRET, texts(conversation(moved, login.port, syn=syn))) == [], key
+
+
+def test_a_login_that_is_captured_behind_answers_to_what_follows_it_is_hidden() -> None:
+    """Bytes of the server are missing, and what only an open connection sends would show that this one is."""
+    sent = changed(changed(list(PLAIN.sent), AUTHENTICATE, 4, "H", 0x03E7), AUTHENTICATE, 0, "I", 245)
+    packets = conversation(without(without(sent, AUTHENTICATE, 12, 16), 1, 14, 1000)[1:], 5552, syn=False)
+    # SaslHandshake and its answer, that to SaslAuthenticate, Tune, what is answered later, a request; then the login
+    packets = [packets[index] for index in (0, 1, 2, 4, 5, 8, 10, 9, 3, 6, 7)]
+    packets = [one._replace(time_ns=START_NS + number) for number, one in enumerate(packets)]
+    assert found(SECRET, texts(packets)) == []
 
 
 @pytest.mark.parametrize(("frame", "may"), [("0005 50", True), ("0005", False), ("0105 50", False), ("0015 50", False), ("0014 50", True)])

@@ -352,9 +352,8 @@ class StreamDissector(Dissector):
         of_server = self.client is not None and side != self.client
         certain = frame.whole and not astray
         certain = certain or (of_server and layout in self.language.delivered and is_chunk(frame, self.language))
-        inside = self.guard.place is not _OUTSIDE
         challenge = name != "SaslAuthenticate" and guard.is_challenge(data, start, end, max(self.language.accepted))
-        if of_server and inside and (challenge or (self.spread and holds_challenge(frame))):
+        if of_server and (challenge or (self.spread and holds_challenge(frame))):
             login, certain = True, False
         seen = Seen(name, certain, self.guard.trusted[side], login, self.began, self.spread, self.release)
         self.guard.trusted[side] = frame.sound

@@ -156,6 +156,7 @@ class Guard:
         """Whether a frame of the server is shown as what it says it is; `accepts`: it lets the client in."""
         self.listen(seen.name)
         if not seen.sound:
+            self.told += self.place is Place.INSIDE and self.heard >= self.least
             inside = self.place in (Place.BEFORE, Place.INSIDE) or seen.began < self.until
             shown = seen.name in HANDSHAKE or not inside
             if seen.spread and (self.place is Place.INSIDE or seen.began < self.until):
@@ -166,8 +167,10 @@ class Guard:
             self.told += seen.name == "SaslAuthenticate"
             if accepts and (seen.name == "SaslAuthenticate" or self._opens()):
                 self._leave(Place.LEAVING, seen.release)
-            elif self.loose and not self.renewal and seen.name not in HANDSHAKE:
+            elif self.loose and not self.renewal and seen.name not in HANDSHAKE and self.place is not Place.LEAVING:
                 self._leave(Place.OUTSIDE, seen.release)
+        elif seen.name == "SaslHandshake":
+            self.enter()
         return True
 
     def listen(self, name: str) -> None:

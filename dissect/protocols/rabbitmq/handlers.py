@@ -166,8 +166,8 @@ def _offer(layout: Layout, style: Style, language: Language) -> Handler:
     answer = _answer(layout, style, language)
 
     def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
-        # What is no mechanism may be of a challenge
-        answered = answer(self, side, data, start, end)
+        # On an open connection it changes what may be shown, and what is no mechanism may be of a challenge
+        answered = None if self.guard.place is _OUTSIDE else answer(self, side, data, start, end)
         return answered if answered is not None and all(map(is_mechanism, answered[3]["mechanisms"])) else None
 
     return handle
