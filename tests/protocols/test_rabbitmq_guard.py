@@ -65,7 +65,7 @@ def changed(sent: list[Sent | Lost], index: int, at: int, code: str, value: int)
     ("mechanism", "data", "name"),
     [
         ("PLAIN", b"\0guest\0secret", "guest"),
-        ("PLAIN", b"admin\0guest\0secret", "guest"),
+        ("PLAIN", b"admin\0guest\0secret", None),
         ("PLAIN", "\0jörg\0secret".encode(), "jörg"),
         ("PLAIN", b"guest\0secret\0", None),
         ("PLAIN", b"\0guest\0", None),

@@ -234,9 +234,9 @@ def username(mechanism: object, data: bytes) -> str | None:
     """The user name in the data of PLAIN and of AMQPLAIN; None where it does not parse as such."""
     name: bytes | None = None
     if mechanism == "PLAIN":
-        # authzid NUL authcid NUL password (RFC 4616)
+        # authzid NUL authcid NUL password (RFC 4616); servers take no authzid
         parts = data.split(b"\0")
-        name = parts[1] if len(parts) == 3 and parts[2] else None
+        name = parts[1] if len(parts) == 3 and parts[2] and not parts[0] else None
     elif mechanism == "AMQPLAIN":
         name = _login(data)
     try:
