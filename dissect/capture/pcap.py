@@ -100,7 +100,7 @@ def read_packets(blocks: Blocks, links: dict[int, None]) -> Iterator[PacketBatch
 def _batch(
     buffer: bytes, offset: NDArray[np.int64], columns: NDArray[Any], captured: NDArray[np.int64], first: int, unit: int, link: int
 ) -> PacketBatch:
-    """The packets whose bytes begin at `offset`, of which `first` is the number of the first one; a fraction of a second counts `unit` ns."""
+    """The packets whose bytes begin at `offset`, the first one is number `first`; a fraction of a second counts `unit` ns."""
     time_ns = columns["seconds"].astype(np.int64)
     time_ns *= 1_000_000_000
     fraction = columns["fraction"].astype(np.int64)
