@@ -319,13 +319,15 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
     counters, past = inspector.counters, inspector.past
     conversations = inspector.count()
     # What carried nothing has nothing to tell, but for what `-d` says of it
-    each = inspector.each_rows(bare=bool(inspector.options.decode_as))
-    limits, names, rows = past.limit_hits, dict(past.unread), []
+    each = inspector.each_rows(related=False, bare=bool(inspector.options.decode_as))
+    limits, names, hints = past.limit_hits, dict(past.unread), dict[str, str | None]()
+    hinting = {protocol.name: protocol.hint for protocol in PROTOCOLS if protocol.hint is not None}
     silent: set[int] = set()
     for row in (row for some in each for row in some):
         limits += row.limit_hits
         if row.protocol is not None:
-            rows.append(row)
+            if hints.get(row.protocol) is None and row.protocol in hinting:
+                hints[row.protocol] = _hint(inspector, hinting[row.protocol], row)
         elif any(row.bytes):
             # There may be very many
             names[row.name or "unknown"] = names.get(row.name or "unknown", 0) + 1
@@ -348,15 +350,7 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
         said += _by_hand(silent)
     said += _about_keys(inspector, names)
     said += _passed_over(inspector.link.counters)
-    for protocol in PROTOCOLS:
-        mine = [row for row in rows if row.protocol == protocol.name]
-        try:
-            hint = protocol.hint(mine, inspector.options) if protocol.hint is not None and mine else None
-        except Exception as error:
-            hint = None
-            inspector.reports.append(Report(bug(error), "the closing line lacks a hint"))
-        if hint is not None:
-            said.append(hint)
+    said += [hint for hint in hints.values() if hint is not None]
     wrong = counters.unanswered or counters.refused or counters.unconnected or counters.broken_off
     return said, None if not conversations else "diagnose" if wrong else "conversations" if unread or trouble else None
 
@@ -406,6 +400,14 @@ def about(record: Any, what: str) -> Report:
 def count(number: int, what: str) -> str:
     """ "1 packet", "1,448 packets"."""
     return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _hint(inspector: Inspector, hint: Callable[[ConversationRow, Options], str | None], row: ConversationRow) -> str | None:
+    try:
+        return hint(row, inspector.options)
+    except Exception as error:
+        inspector.reports.once(Report(bug(error), "the closing line lacks a hint"))
+        return None
 
 
 def _trouble(inspector: Inspector, limits: int) -> list[str]:

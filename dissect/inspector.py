@@ -5,24 +5,22 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, islice
+from itertools import islice
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol
-
-import msgspec
 
 from dissect.capture.link import LinkParser, SeparateFiles
 from dissect.capture.merge import merge
 from dissect.capture.pick import Flow
 from dissect.conversation.endings import Endings
+from dissect.conversation.memory import Memory, Past
 from dissect.conversation.reading import Reading
 from dissect.conversation.run import Counters, Outbox, Reports
 from dissect.conversation.totals import Totals
 from dissect.conversation.tracked import Tracked
-from dissect.conversation.unused import Unused
 from dissect.diagnose.rules import Closed
 from dissect.diagnose.windows import Windows
-from dissect.errors import CaptureError, Failure, InternalError, Report, bug
+from dissect.errors import CaptureError, InternalError, Report, bug
 from dissect.model import (
     ConversationRow,
     Ending,
@@ -33,7 +31,6 @@ from dissect.model import (
     Record,
     SegmentBatch,
 )
-from dissect.protocols import PROTOCOLS
 from dissect.protocols.aligned import cut_aligned
 from dissect.protocols.base import Dissector
 from dissect.protocols.flow import END
@@ -64,15 +61,6 @@ class Source(Protocol):
     name: str
 
     def batches(self, rows: int | None = None) -> Iterator[PacketBatch]: ...
-
-
-class Past(msgspec.Struct):
-    """What is still known of conversations whose rows were dropped; live only."""
-
-    conversations: int = 0
-    limit_hits: int = 0
-    unread: dict[str, int] = msgspec.field(default_factory=dict)
-    """Those of no known protocol that carried bytes, by what they are."""
 
 
 class Inspector:
@@ -110,6 +98,7 @@ class Inspector:
 
             self.diagnoser = Diagnoser()
             self._windows = Windows()
+        self._bare = bare
         self._tcp = Conversations(self.options, bare)
         self.outbox = Outbox(pairs=[] if self.options.pairs else None)
         self._number = 0
@@ -121,7 +110,8 @@ class Inspector:
         gate = Gate(self.options, self.keys)
         self.endings = Endings(self.options, self.counters, self._windows)
         self.reading = Reading(self.options, gate, self.counters, self.reports, self.outbox, self.endings, self.diagnoser)
-        self._unused = Unused(self._tcp, self.reading, self.reports)
+        whole = (self.conversations, self.past, self._tcp)
+        self.memory = Memory(self.options, self._bare, *whole, self.reading, self.outbox, self.reports)
         self._totals = Totals(self.options, self.reading, self.outbox)
 
     def records(self) -> Iterator[Record]:
@@ -166,7 +156,10 @@ class Inspector:
             self._windows.look(segments)
         for low, high, late in self._totals.epochs(segments):
             if late:
-                emitted = self._totals.relieve(int(segments.order[low]) - 1, int(segments.time_ns[low]), self._number)
+                before = int(segments.order[low]) - 1
+                emitted = self._totals.relieve(before, int(segments.time_ns[low]), self._number)
+                if self.memory.crowded():
+                    emitted += self._crowd(before)
                 if emitted:
                     yield self._hand_out(emitted)
             stop = int(segments.order[high]) if high < len(segments) else end
@@ -216,7 +209,7 @@ class Inspector:
                 if delivery.closed is not None and delivery.closed < begin and not any(delivery.conversation.stream_bytes):
                     # It was kept as its packets then
                     tracked.told = True
-        apart += self._unused.over(begin)
+        apart += self.memory.unused.over(begin)
         cuts.sort(key=itemgetter(0))
         done = 0
         step = max(PART, PART_CONVERSATIONS * len(apart))
@@ -279,12 +272,12 @@ class Inspector:
         for delivery in self.reading.gate.woken(self._tcp.finish(), END):
             emitted += self._deliver(delivery, END, True)
         emitted.sort(key=PLACE)
-        rest = heapq.merge(emitted, self._unused.endings(), key=PLACE)
+        rest = heapq.merge(emitted, self.memory.unused.endings(), key=PLACE)
         while part := list(islice(rest, LAST)):
             self.asked.clear()
             yield self._hand_out(part)
         if self.diagnoser is not None:
-            yield self._hand_out(self._unused.ends(self.diagnoser.ports() - self.endings.ports))
+            yield self._hand_out(self.memory.unused.ends(self.diagnoser.ports() - self.endings.ports))
             yield self.diagnoser.finish()
 
     def age(self, now_ns: int, leaving: Callable[[list[ConversationRow]], None] | None = None) -> list[Record]:
@@ -316,7 +309,7 @@ class Inspector:
             emitted += self._deliver(delivery, order)
         emitted.sort(key=PLACE)
         records = self._hand_out(emitted)
-        self._drop_rows(now_ns, leaving)
+        self.memory.drop(now_ns, leaving)
         return records
 
     def complain(self) -> None:
@@ -332,81 +325,23 @@ class Inspector:
 
     def each_rows(self, related: bool = True, bare: bool = True) -> Iterator[list[ConversationRow]]:
         """The same, some at a time; `bare`: also those that carried nothing and were kept as their packets."""
-        known = sorted(self.conversations, key=lambda one: one.tcp.index)
-        others = self._tcp.bare() if bare else []
-        number = self.past.conversations + 1
-        told: list[ConversationRow] = []
-        places = []
-        for at, tracked in enumerate(known):
-            places.append(bisect_left(others, (tracked.tcp.index,)))
-            if tracked.verdict is not None and tracked.verdict.protocol is not None:
-                told += self._rows([tracked], number + at + places[-1])
-        if related:
-            for what in relate(told):
-                self.reports.once(Report(what, "conversations lack what others tell of them"))
-        done = 0
-        ready = iter(told)
-        following = next(ready, None)
-        for at, tracked in enumerate(known):
-            yield from (self._unused.row(others[one][1], number + at + one) for one in range(done, places[at]))
-            done = places[at]
-            if following is not None and following.conversation == tracked.tcp.index:
-                yield [following]
-                following = next(ready, None)
-            elif tracked.verdict is None or tracked.verdict.protocol is None:
-                # Others have nothing to tell of it, and there may be very many
-                yield self._rows([tracked], number + at + places[at])
-        yield from (self._unused.row(others[one][1], number + len(known) + one) for one in range(done, len(others)))
+        return self.memory.rows(related, bare)
 
     def flows(self) -> Iterator[Flow]:
         """What tells the packets of each conversation; not after `age` has dropped some."""
-        bare = (self._tcp.bare_delivery(key).conversation for _, key in self._tcp.bare())
-        for one in chain((tracked.tcp for tracked in self.conversations), bare):
-            order, _, file, _ = one.first
-            yield Flow(one.index, one.endpoints, order, file if self.options.separate else 0)
+        return self.memory.flows()
 
     def count(self) -> int:
         """How many conversations there are, those that `age` dropped among them."""
-        return self.past.conversations + len(self.conversations) + len(self._tcp.bare())
+        return self.memory.count()
 
-    def _rows(self, conversations: list[Tracked], number: int) -> list[ConversationRow]:
-        """The rows of these conversations, numbered from `number` on."""
-        rows = []
-        for index, tracked in enumerate(conversations):
-            try:
-                rows.append(tracked.row(number + index))
-            except Exception as error:
-                what = bug(error)
-                if not tracked.rowless:
-                    tracked.rowless = True
-                    self.reports.add(tracked.report(Failure(what, 0), "its row is missing"))
-        return rows
-
-    def _drop_rows(self, now_ns: int, leaving: Callable[[list[ConversationRow]], None] | None) -> None:
-        """Drop what is kept of conversations that ended, when they did long ago or there are too many."""
-        done = [tracked for tracked in self.conversations if tracked.done]
-        done.sort(key=lambda tracked: tracked.tcp.last[3])
-        spare = len(self.conversations) - self.options.tracked_limit
-        before = now_ns - self.options.closed_time_ns
-        gone = [tracked for index, tracked in enumerate(done) if index < spare or tracked.tcp.last[3] <= before]
-        if not gone:
-            return
-        left = {id(tracked) for tracked in gone}
-        for tracked in gone:
-            self.reading.gate.inside.pop(tracked.tcp.index, None)
-            self.outbox.latest.pop(tracked.tcp.index, None)
-            self.outbox.over.pop(tracked.tcp.index, None)
-        self.conversations = [tracked for tracked in self.conversations if id(tracked) not in left]
-        past = self.past
-        rows = self._rows(gone, past.conversations + 1)
-        past.conversations += len(gone)
-        for row in rows:
-            past.limit_hits += row.limit_hits
-            if row.protocol is None and any(row.bytes):
-                name = row.name or "unknown"
-                past.unread[name] = past.unread.get(name, 0) + 1
-        if leaving is not None:
-            leaving(rows)
+    def _crowd(self, order: int) -> list[Emitted]:
+        """End those that were silent the longest."""
+        deliveries, left = self._tcp.crowd(self.options.tracked_limit, order)
+        emitted = [one for delivery in deliveries for one in self._deliver(delivery, order, True)]
+        self.memory.pack(left)
+        emitted.sort(key=PLACE)
+        return emitted
 
     def _packets(self) -> Iterator[PacketBatch]:
         if len(self.inputs) == 1:
@@ -455,15 +390,3 @@ class Inspector:
             self.reports += self.diagnoser.reports
             self.diagnoser.reports.clear()
         return records
-
-
-def relate(rows: list[ConversationRow]) -> list[str]:
-    """Adds to conversations what others tell: an Iggy server's layout, a Seastar stream's parent. Returns what to report of exceptions."""
-    failed = []
-    for protocol in PROTOCOLS:
-        if protocol.relate is not None:
-            try:
-                protocol.relate([row for row in rows if row.protocol == protocol.name])
-            except Exception as error:
-                failed.append(bug(error))
-    return failed

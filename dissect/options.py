@@ -84,7 +84,6 @@ class Options:
     answer_time_ns: int = _setting(30_000_000_000, "--timeout", "seconds", "live", "when a request without a response is reported")
     idle_time_ns: int = _setting(3_600_000_000_000, "--idle-time", "seconds", "live", "when a silent conversation is forgotten")
     closed_time_ns: int = _setting(30_000_000_000, "--closed-time", "seconds", "live", "when one that ended is forgotten")
-    tracked_limit: int = _setting(20_000, "--tracked-limit", "count", "live", "conversations remembered; then the oldest is forgotten")
 
     undecided_limit: int = _setting(1 << 20, "--undecided-limit", "size", "limits", "bytes until a conversation's protocol must be known")
     undecided_total: int = _setting(64 << 20, "--undecided-total", "size", "totals", "the same over all conversations")
@@ -93,6 +92,7 @@ class Options:
     waiting_time_ns: int = _setting(10_000_000_000, "--waiting-time", "seconds", "limits", "how long they wait, in capture time")
     frame_limit: int = _setting(64 << 20, "--frame-limit", "size", "limits", "bytes of one frame; a longer one is passed over")
     open_limit: int = _setting(65_536, "--open-limit", "count", "limits", "open requests a conversation; then the oldest ends")
+    tracked_limit: int = _setting(30_000, "--tracked-limit", "count", "totals", "conversations remembered; then the oldest is forgotten")
     open_total: int = _setting(100_000, "--open-total", "count", "totals", "the same over all conversations")
     values_limit: int = _setting(VALUES, "--values-limit", "count", "limits", "values in lists a frame; the others are not made")
     bare_limit: int = _setting(VALUES, "--bare-limit", "count", "limits", "values without bytes a conversation; the others are not made")

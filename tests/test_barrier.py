@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+import dissect.conversation.memory
 import dissect.detect
-import dissect.inspector
 from dissect.conversation.tracked import Tracked
 from dissect.detect import Detector
 from dissect.errors import BARRIER, CaptureError
@@ -454,7 +454,7 @@ def test_conversations_that_cannot_be_related(monkeypatch: pytest.MonkeyPatch) -
 
     planted = tuple(msgspec.structs.replace(one, relate=relate) if one.relate else one for one in PROTOCOLS)
     assert planted != PROTOCOLS
-    monkeypatch.setattr(dissect.inspector, "PROTOCOLS", planted)
+    monkeypatch.setattr(dissect.conversation.memory, "PROTOCOLS", planted)
     result = in_all_batches()
     assert encode(result.records) == encode(whole().records)
     assert result.rows == whole().rows

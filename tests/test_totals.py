@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import json
 import random
 import struct
 import tracemalloc
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,18 @@ import msgspec
 import pytest
 
 from dissect.capture.files import open_capture
-from dissect.conversation.totals import EPOCH
+from dissect.capture.pick import Flow
+from dissect.conversation.memory import Packed
+from dissect.conversation.totals import EPOCH, SEGMENT
 from dissect.inspector import Inspector
 from dissect.model import Options, Verdict
 from dissect.pair import Pairer
 from dissect.protocols import PROTOCOLS
 from dissect.protocols.protocol import Context, Protocol
 from tests.bench.hostile import MANY
-from tests.capture.frames import ACK, START_NS, SYN, Packet, ethernet, ip4, pcap, tcp
+from tests.capture.frames import ACK, RST, START_NS, SYN, Packet, ethernet, ip4, pcap, tcp
+
+GOLDEN = Path(__file__).parents[1] / "captures" / "golden"
 
 HELLO = struct.pack(">IHHII", 12, 0x11, 1, 1, 0)
 
@@ -67,6 +73,70 @@ def run(path: Path, rows: int | None = None, **limits: int) -> tuple[list[bytes]
         paired = sum(one.pairer.weight() for one in inspector.conversations if one.pairer is not None)
         most = max(most, paired or sum(one.detector.cost for one in inspector.conversations if one.detector is not None))
     return told, inspector, most
+
+
+def remembered(path: Path, rows: int | None, limit: int) -> tuple[list[bytes], Inspector]:
+    """The records, where so many conversations are remembered."""
+    inspector = Inspector([open_capture(path)], Options(tracked_limit=limit, exchanges=True), rows, bare=True)
+    told = []
+    for batch in inspector.batches():
+        told += [msgspec.json.encode(record) for record in batch]
+        assert len(inspector.conversations) <= limit + EPOCH // SEGMENT
+    return told, inspector
+
+
+def test_conversations_that_are_forgotten_leave_their_rows(tmp_path: Path) -> None:
+    path = capture(tmp_path / "some.pcap", 3000, 2, HELLO, 5552, lambda round_: HELLO if round_ else b"")
+    told, inspector = remembered(path, None, 300)
+    rows = inspector.rows()
+    assert len(inspector.memory.packed) > 500
+    assert len(rows) == inspector.count() >= 3000
+    assert [row.number for row in rows] == list(range(1, len(rows) + 1))
+    assert [row.conversation for row in rows] == list(range(len(rows)))
+    assert sum(sum(row.packets) for row in rows) == inspector.counters.packets
+    assert sum(row.messages for row in rows) == inspector.counters.messages == 6000
+    gone = [row for row in rows if row.ended == "forgotten for newer ones"]
+    assert len(gone) == len(inspector.memory.packed) == sum(row.limit_hits for row in rows)
+    assert all(row.limit_hits == 1 and row.unanswered == row.messages for row in gone)
+    reasons = Counter(json.loads(one).get("reason") for one in told)
+    assert reasons["limit"] == sum(row.unanswered for row in gone)
+    assert [(one.index, one.first) for one in sorted(inspector.flows(), key=lambda one: one.first)][:3] == [(0, 0), (1, 1), (2, 2)]
+    again, other = remembered(path, 7, 300)
+    assert again == told
+    assert other.rows() == rows
+
+
+def test_those_that_ended_are_forgotten_first(tmp_path: Path) -> None:
+    packets = []
+    for number in range(5000):
+        flags = RST if number % 2 else ACK
+        packets.append(tcp(HELLO, seq=1000, sport=1024 + number, dport=5552, flags=ACK))
+        packets += [tcp(b"", seq=1000 + len(HELLO), sport=1024 + number, dport=5552, flags=flags)]
+    path = tmp_path / "some.pcap"
+    path.write_bytes(pcap([Packet(ethernet(ip4(one)), START_NS + number * 1000) for number, one in enumerate(packets)]))
+    _, inspector = remembered(path, None, 2500)
+    assert inspector.memory.packed
+    whole = Inspector([open_capture(path)], Options(exchanges=True), bare=True)
+    for _ in whole.batches():
+        pass
+    assert inspector.memory.packed
+    assert inspector.rows() == whole.rows()
+
+
+@pytest.mark.parametrize("name", ["rabbitmq-stream", "iggy", "seastar-rpc", "mewbase"])
+def test_rows_are_the_same_when_they_were_kept(name: str) -> None:
+    kept, rows = Packed(), []
+    for path in sorted((GOLDEN / name).glob("*.pcap"))[:10]:
+        inspector = Inspector([open_capture(path)], Options(), bare=True)
+        for _ in inspector.batches():
+            pass
+        for row in inspector.rows():
+            row.conversation = len(rows)
+            rows.append(row)
+            kept.add(row, 7, 1)
+    assert len(rows) >= 10
+    assert [kept.row(row.conversation, row.number) for row in rows] == rows
+    assert kept.flow(3, True) == Flow(3, rows[3].endpoints, 7, 1)
 
 
 @pytest.mark.parametrize(("say", "rounds", "total"), [(asks, 24, 2000), (publishes, 40, 500)])

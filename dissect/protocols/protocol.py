@@ -122,8 +122,8 @@ class Protocol(msgspec.Struct, frozen=True):
     """Why a request has no response at a time (ns), where its own fields say so (a deadline that had passed)."""
     relate: Callable[[list[ConversationRow]], None] | None = None
     """Adds to the rows of this protocol what its conversations tell about each other."""
-    hint: Callable[[list[ConversationRow], Options], str | None] | None = None
-    """What a user could do to see more of this protocol's conversations, for the closing line."""
+    hint: Callable[[ConversationRow, Options], str | None] | None = None
+    """What a user could do to see more of a conversation of this protocol, for the closing line."""
     login: re.Pattern[bytes] | None = None
     """Finds a login in the bytes of a client."""
     forced: tuple[str, ...] = ()

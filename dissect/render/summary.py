@@ -421,7 +421,7 @@ def _ending(record: Ending, step: str | None) -> tuple[str, str, int | None, str
     elif record.how == "refused":
         told = f"{record.src} refused the connection (RST to a SYN)"
     elif record.how == "forgotten":
-        told = "forgotten, a limit of live capture"
+        told = "forgotten, as there were too many or it was silent for long"
     else:
         told = f"{who} {_ENDS[record.how]}"
         if record.protocol is None:

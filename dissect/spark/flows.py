@@ -99,8 +99,8 @@ class FlowInspector(Inspector):
     """An inspector whose records name the messages that belong to them instead of their numbers."""
 
     MADE_OF = ("options",)
-    OWN = ("inputs", "batch_rows", "counters", "errors", "reports", "link", "past", "linked", "_number", "_aged_ns")
-    WIRED = ("endings", "reading", "_unused", "_totals")
+    OWN = ("inputs", "batch_rows", "counters", "errors", "reports", "link", "past", "linked", "_bare", "_number", "_aged_ns")
+    WIRED = ("endings", "reading", "memory", "_totals")
     VIEWS = ("asked", "diagnoser", "_windows")
     DERIVED = ("options", "keys", *OWN, *WIRED, *VIEWS)
 
@@ -154,7 +154,7 @@ class FlowInspector(Inspector):
         emitted.sort(key=PLACE)
         self._hand_out(emitted)
         gone: list[ConversationRow] = []
-        self._drop_rows(now_ns, gone.extend)
+        self.memory.drop(now_ns, gone.extend)
         return gone
 
     def due(self) -> int | None:

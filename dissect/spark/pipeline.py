@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
+from dissect.conversation.memory import relate
 from dissect.errors import Report, UsageError
-from dissect.inspector import relate
 from dissect.model import ConversationRow, Options
 from dissect.spark import places
 from dissect.spark.keys import NETWORKS

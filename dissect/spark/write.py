@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from dissect.conversation.memory import RELATED
 from dissect.errors import Report, UsageError
 from dissect.model import ConversationRow
-from dissect.protocols import PROTOCOLS
 from dissect.spark import places
 from dissect.spark.flows import Results, earliest
 from dissect.spark.places import Disk, Folder
@@ -44,9 +44,6 @@ GROUP_BYTES = 32 << 20
 ROW_GROUP = 100_000
 ROW_GROUP_BYTES = 32 << 20
 """Rows and bytes that a Parquet file holds together: each group costs something for every column, also for those that are null."""
-
-RELATED = frozenset(protocol.name for protocol in PROTOCOLS if protocol.relate is not None)
-"""Protocols whose conversations tell something of each other: their rows are written when all are there."""
 
 DAY_NS = 86_400_000_000_000
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"

@@ -284,11 +284,14 @@ class Conversations:
             if now_ns - conversation.last[3] >= (idle_ns if conversation.open and assembler.closed is None else closed_ns):
                 old.append(key)
         self._forget(old, IDLE, order)
-        if len(table) > most:
-            # Some more than needed: sorting them for each new conversation would be slow.
-            ages = sorted(table, key=lambda key: (table[key].conversation.open, table[key].conversation.last[3]))
-            self._forget(ages[: len(table) - most + most // 10], CROWDED, order)
+        self._crowd(most, order)
         return self._deliver()
+
+    def crowd(self, most: int, order: int) -> tuple[list[Delivery], set[int]]:
+        """While there are more than `most`, forget first those that ended and then those longest without a packet: what they end with,
+        and the indexes of all that are left."""
+        self._crowd(most, order)
+        return self._deliver(), {assembler.conversation.index for assembler in self._table.values()}
 
     def due(self, idle_ns: int, closed_ns: int) -> list[int]:
         """From when on `evict` forgets each of the conversations, if no packet comes."""
@@ -296,6 +299,14 @@ class Conversations:
             one.conversation.last[3] + (idle_ns if one.conversation.open and one.closed is None else closed_ns)
             for one in self._table.values()
         ]
+
+    def _crowd(self, most: int, order: int) -> None:
+        table = self._table
+        if len(table) > most:
+            # Some more than needed: sorting them for each new conversation would be slow.
+            ages = [(one.conversation.open, one.conversation.last[3], one.conversation.last[0], key) for key, one in table.items()]
+            ages.sort()
+            self._forget([one[3] for one in ages[: len(table) - most + most // 10]], CROWDED, order)
 
     def _forget(self, keys: list[bytes], why: str, order: int) -> None:
         for key in keys:
@@ -305,6 +316,7 @@ class Conversations:
                 self._finish(assembler, order)
                 if cut_short:
                     assembler.conversation.ended = why
+                    assembler.conversation.limit_hits += why == CROWDED
                 self._touched[assembler] = None
 
     def _finish(self, assembler: Assembler, release: int) -> None:

@@ -107,7 +107,7 @@ def test_the_empty_column_goes_before_a_word_of_trouble() -> None:
         ({"sender": "client", "how": "no answer", "protocol": None, "quiet_ns": None}, "! no answer from 192.0.2.1:51054"),
         ({"how": "refused", "protocol": None, "quiet_ns": None}, "! 192.0.2.2:5552 refused the connection (RST to a SYN)"),
         ({"sender": None, "protocol": None, "quiet_ns": None}, "  192.0.2.2:5552 closed (FIN), not a byte was sent"),
-        ({"how": "forgotten"}, "forgotten, a limit of live capture"),
+        ({"how": "forgotten"}, "forgotten, as there were too many or it was silent for long"),
     ],
 )
 def test_how_an_ending_is_told(changes: dict[str, object], told: str) -> None:

@@ -174,8 +174,8 @@ def relate(rows: list[ConversationRow]) -> None:
             parent.facts.setdefault("stream_conversations", []).append(row.conversation)
 
 
-def hint(rows: list[ConversationRow], options: Options) -> str | None:
+def hint(row: ConversationRow, options: Options) -> str | None:
     """A port that ScyllaDB listens on is too little to name its verbs unasked, and enough to say how to ask."""
-    if options.verbs is None and any(one.rpartition(":")[2] in ("7000", "7001") for row in rows for one in row.endpoints):
+    if options.verbs is None and any(one.rpartition(":")[2] in ("7000", "7001") for one in row.endpoints):
         return "if that is ScyllaDB, --verbs scylla names its verbs"
     return None
