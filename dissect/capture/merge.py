@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
-from operator import attrgetter
+from operator import itemgetter
 from typing import Protocol
 
 import numpy as np
@@ -13,14 +13,15 @@ from numpy.typing import NDArray
 from dissect.errors import CaptureError
 from dissect.model import PacketBatch
 
-_NEVER = 1 << 63
-"""Behind all times."""
-
 
 class Source(Protocol):
     """What gives packets in batches."""
 
     def batches(self, rows: int | None = None) -> Iterator[PacketBatch]: ...
+
+
+_Taken = tuple[int, PacketBatch, NDArray[np.int64]]
+"""The index of an input, packets of it, and their keys."""
 
 
 class _Input:
@@ -51,19 +52,19 @@ class _Input:
             self.keys = np.maximum(np.maximum.accumulate(self.batch.time_ns), self._latest)
             self._latest = int(self.keys[-1])
 
-    def take(self, key: int, included: bool) -> tuple[PacketBatch, NDArray[np.int64]] | None:
-        """The packets at hand up to a key, and their keys."""
+    def take(self, key: int, included: bool) -> list[_Taken]:
+        """The packets at hand up to a key."""
         assert self.batch is not None
         count = int(np.searchsorted(self.keys, key, "right" if included else "left"))
         if not count:
-            return None
+            return []
         taken, keys = self.batch.rows(0, count), self.keys[:count]
         taken.file = np.full(count, self.index, np.int32)
         if count == len(self.keys):
             self.load()
         else:
             self.batch, self.keys = self.batch.rows(count, len(self.batch)), self.keys[count:]
-        return taken, keys
+        return [(self.index, taken, keys)]
 
 
 def merge(inputs: Sequence[Source | None], errors: list[CaptureError] | None = None, rows: int | None = None) -> Iterator[PacketBatch]:
@@ -78,39 +79,49 @@ def merge(inputs: Sequence[Source | None], errors: list[CaptureError] | None = N
     begins = [(int(one.keys[0]), one.index, one) for one in opened if one.batch is not None]
     heapify(begins)
     while begins:
-        # All packets up to here are at hand: the input whose batch ends first has no earlier ones to come. One that begins behind that
-        # need not be looked at, and of many captures that follow each other most do.
-        near: list[_Input] = []
-        key, index = _NEVER, 0
-        while begins and begins[0][0] <= key:
-            one = heappop(begins)[2]
-            near.append(one)
-            key, index = min((key, index), (int(one.keys[-1]), one.index))
-        near.sort(key=attrgetter("index"))
-        batch = _join([taken for one in near if (taken := one.take(key, one.index <= index)) is not None])
-        for one in near:
+        # All packets up to the first end of a batch are at hand: no input has earlier ones to come. One that begins behind that need not be
+        # looked at, and of many captures that follow each other most do. Where many overlap, so many ends are passed that each input that
+        # is looked at stands for a packet at least.
+        taken: list[_Taken] = []
+        near: list[tuple[int, int, _Input]] = []
+        count = 0
+        while count <= len(near):
+            while begins and (not near or begins[0][0] <= near[0][0]):
+                one = heappop(begins)[2]
+                heappush(near, (int(one.keys[-1]), one.index, one))
+            if not near:
+                break
+            key, index, one = heappop(near)
+            count += len(one.keys)
+            taken += one.take(key, True)
+            if one.batch is not None:
+                heappush(near, (int(one.keys[-1]), one.index, one))
+        for _, _, one in near:
+            taken += one.take(key, one.index <= index)
             if one.batch is not None:
                 heappush(begins, (int(one.keys[0]), one.index, one))
+        taken.sort(key=itemgetter(0))
+        batch = _join(taken)
         for start in range(0, len(batch), rows or len(batch)):
             yield batch.rows(start, start + rows) if rows else batch
     if alone and found:
         raise found[0]
 
 
-def _join(taken: list[tuple[PacketBatch, NDArray[np.int64]]]) -> PacketBatch:
+def _join(taken: list[_Taken]) -> PacketBatch:
     """One batch of the parts of several, by key; only the bytes of these packets are copied."""
     buffers: list[bytes] = []
     offsets: list[NDArray[np.int64]] = []
     base = 0
-    for batch, _ in taken:
+    for _, batch, _ in taken:
         start, end = int(batch.offset.min()), int((batch.offset + batch.captured).max())
         if len(taken) == 1:
             start, end = 0, len(batch.buffer)
         buffers.append(batch.buffer[start:end])
         offsets.append(batch.offset + (base - start))
         base += end - start
-    batches = [batch for batch, _ in taken]
-    order = np.argsort(np.concatenate([keys for _, keys in taken]), kind="stable")
+    batches = [batch for _, batch, _ in taken]
+    order = np.argsort(np.concatenate([keys for _, _, keys in taken]), kind="stable")
     return PacketBatch(
         buffers[0] if len(buffers) == 1 else b"".join(buffers),
         np.concatenate([one.time_ns for one in batches])[order],

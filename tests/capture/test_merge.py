@@ -53,6 +53,14 @@ def test_captures_that_follow_each_other_are_not_all_looked_at_for_each() -> Non
     assert cost(160) < 4.5 * cost(40)
 
 
+def test_captures_that_overlap_are_not_all_looked_at_for_each() -> None:
+    inputs = [reader(file(*(step * (160 + at) for step in range(60)))) for at in range(160)]
+    sizes = [len(batch) for batch in merge(inputs)]
+    assert sum(sizes) == 160 * 60
+    # Each batch looks at the captures that overlap there: one for each capture would be the square of their number
+    assert len(sizes) < 40
+
+
 def test_empty_captures_and_inputs_that_did_not_open() -> None:
     assert merged(file(), file(1), file()) == [(1, 1, 1)]
     assert [batch.file.tolist() for batch in merge([None, reader(file(1)), None])] == [[1]]
