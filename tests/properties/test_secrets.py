@@ -19,7 +19,7 @@ from dissect.inspector import Inspector
 from dissect.model import Message, Options
 from tests.capture.frames import pcap
 from tests.logins import IGGY, MEWBASE, RABBITMQ, SECRET, USER, Login, damaged, flipped
-from tests.secrets import CLIENT, Lost, Sent, conversation, found, texts
+from tests.secrets import Lost, Sent, conversation, found, texts
 
 LARGE = os.environ.get("HYPOTHESIS_PROFILE") == "large"
 EVERY = (*RABBITMQ, *IGGY, *MEWBASE)
@@ -121,17 +121,22 @@ def test_what_damage_moves_into_other_fields_of_iggy_is_hidden() -> None:
     """By bytes that were lost before it, or by another command's code."""
     by_name = {f"{login.name}": login for login in IGGY}
     create, enter, token = (by_name[name] for name in ("create_user L0", "login_user L0", "login_with_personal_access_token V4"))
+    given = by_name["create_personal_access_token V2"]
     # The name of the user is lost, and the password is in its place
     shorter = create.sent[2][1][:8] + create.sent[2][1][14:]
     # A code that says delete_user, whose first field is an identifier of a kind that nobody knows, and the rest is lost
     renamed = b"\x43" + enter.sent[2][1][1:4] + b"\x22" + enter.sent[2][1][5:]
     # Bytes of a header of 256 are lost, and those of the body that stand in their place are padding
     moved = token.sent[2][1][:220] + token.sent[2][1][228:]
-    for login, data, lost in ((create, shorter, 0), (enter, renamed, 0), (token, moved, 8)):
-        sent: list[Sent | Lost] = [*login.sent[:2], (CLIENT, data), Lost(CLIENT, lost), *login.sent[3:]]
+    # What stands before a token says that results of commands do, of which one is there and a part of another
+    early, listed = given.sent[3][1][:256] + given.sent[3][1][257:], given.sent[3][1][:256] + b"\1" + given.sent[3][1][257:]
+    cases = ((create, 2, shorter, 0), (enter, 2, renamed, 0), (token, 2, moved, 8), (given, 3, early, 1), (given, 3, listed, 0))
+    for login, index, data, lost in cases:
+        side = login.sent[index][0]
+        sent: list[Sent | Lost] = [*login.sent[:index], (side, data), Lost(side, lost), *login.sent[index + 1 :]]
         packets = conversation(sent, login.port, syn=login is not enter)
         for forced in ((), login.forced()):
-            assert found(SECRET, texts(packets, decode_as=forced)) == [], (login.name, forced)
+            assert found(SECRET, texts(packets, decode_as=forced)) == [], (login.name, index, forced)
 
 
 def test_the_user_is_named() -> None:

@@ -20,7 +20,7 @@ from dissect.protocols.iggy.checks import Check, checks
 from dissect.protocols.iggy.commands import LISTED, NON_REPLICATED, OPERATIONS, REGISTER
 from dissect.protocols.iggy.features import CLASSIC, FRAMINGS, LAYOUTS, LONG, hinted
 from dissect.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32, Table
-from dissect.protocols.iggy.hiding import may_be_login, may_be_token, may_hold_text, may_hold_token
+from dissect.protocols.iggy.hiding import is_known, may_be_login, may_be_token, may_hold_text, may_hold_token
 from dissect.protocols.iggy.resync import clean, long_header
 from dissect.protocols.protocol import Context
 from dissect.protocols.records import Cut, Damage
@@ -320,7 +320,8 @@ class Candidates:
                 )
             return None
         if table.code is None:
-            hidden = shifted or (table.name == "unknown" and damage is not None and may_hold_text(data, body, end, True))
+            doubtful = flawed and not is_known(walked.fields) if table.name != "unknown" else damage is not None
+            hidden = shifted or (doubtful and may_hold_text(data, body, end, True))
         else:
             hidden = shifted or ((flawed or table.name == "get_snapshot") and self.is_token(side, data, start, end))
         if hidden:

@@ -81,7 +81,7 @@ def hide(walked: Walked, data: bytes, start: int, secret: str | None, cut: bool 
     """
     fault = walked.fault
     over = fault is None or fault.field == "trailing"
-    cut = cut and _is_known(walked.fields)
+    cut = cut and is_known(walked.fields)
     # permissions come behind the password and a status, and some clients send them in a form of their own, or more than they announce
     behind = fault.field.startswith("permissions") if fault is not None else secret == "create_user"
     every = not (behind and walked.fields.get("user_status_label"))
@@ -112,11 +112,11 @@ def hide(walked: Walked, data: bytes, start: int, secret: str | None, cut: bool 
     return walked._replace(fields=_without(walked.fields, sizes), spans=spans)
 
 
-def _is_known(value: Any) -> bool:
+def is_known(value: Any) -> bool:
     """Whether no number in these fields lacks a label that numbers of its kind have."""
     if isinstance(value, dict):
-        return all(one is not None if key.endswith("_label") else _is_known(one) for key, one in value.items())
-    return not isinstance(value, list) or all(map(_is_known, value))
+        return all(one is not None if key.endswith("_label") else is_known(one) for key, one in value.items())
+    return not isinstance(value, list) or all(map(is_known, value))
 
 
 def _size(span: Span, data: bytes, start: int) -> int:
