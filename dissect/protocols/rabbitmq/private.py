@@ -13,17 +13,13 @@ _U32 = Struct(">I")
 
 
 def _credentials(message: Message, span: Span, data: bytes) -> list[Part] | None:
-    """The password of PLAIN and AMQPLAIN, and the user's name; of other mechanisms nothing is known."""
-    mechanism = message.fields.get("mechanism")
-    if span.name != "sasl_opaque_data":
+    """The password of PLAIN and AMQPLAIN, and the user's name, where that is shown; of other mechanisms nothing is known."""
+    if span.name != "sasl_opaque_data" or message.fields.get("sasl_username") is None:
         return None
-    if mechanism == "PLAIN" and data.count(0) == 2:
-        first = data.index(0)
-        second = data.index(0, first + 1)
-        return [Part(0, first, "name"), Part(first + 1, second, "name"), Part(second + 1, len(data), "secret")]
-    if mechanism == "AMQPLAIN":
+    if message.fields["mechanism"] == "AMQPLAIN":
         return _table(data)
-    return None
+    second = data.index(0, 1)
+    return [Part(1, second, "name"), Part(second + 1, len(data), "secret")]
 
 
 def _table(data: bytes) -> list[Part] | None:
