@@ -60,7 +60,7 @@ class Source(Protocol):
 
     name: str
 
-    def batches(self, rows: int | None = None) -> Iterator[PacketBatch]: ...
+    def batches(self, rows: int | None = None, size: int | None = None) -> Iterator[PacketBatch]: ...
 
 
 class Inspector:

@@ -113,6 +113,9 @@ class Blocks:
         self.raw = raw
         self.name = raw.name
         self.packets = 0
+        self._most = BLOCK
+        # What it is shows in its first bytes, and many may be opened before the first one is read
+        self._first = PIECE
         self._pieces = pieces
         self._back = b""
         self._error: CaptureError | None = None
@@ -120,13 +123,13 @@ class Blocks:
     def read(self, least: int = 1) -> bytes:
         """The next block: all that can be had without waiting up to about `BLOCK` bytes, but at least `least`; fewer only at the end."""
         parts: list[bytes] = []
-        size = 0
+        size, usual, self._first = 0, self._first or self._most, 0
         if self._back:
             parts, size, self._back = [self._back], len(self._back), b""
         # The bytes of a plain file come in one piece and need no joining.
-        while self._error is None and (size < least or (size < BLOCK and self.raw.ready())):
+        while self._error is None and (size < least or (size < usual and self.raw.ready())):
             try:
-                piece = self.raw.read(BLOCK - size if size < BLOCK else BLOCK) if self._pieces is None else next(self._pieces, b"")
+                piece = self.raw.read(usual - size if size < usual else usual) if self._pieces is None else next(self._pieces, b"")
             except CaptureError as error:
                 self._error = error
             except Damaged as error:
@@ -139,12 +142,16 @@ class Blocks:
         if self._error is not None and not parts:
             raise self._error
         block = parts[0] if len(parts) == 1 else b"".join(parts)
-        most = max(least, BLOCK)
-        if size > most + BLOCK:
+        most = max(least, usual)
+        if size > most + usual:
             # A little packed data can make very much at once, and columns of small packets take several times their bytes.
             self._back = block[most:]
             block = block[:most]
         return block
+
+    def hold(self, size: int) -> None:
+        """From now on blocks are smaller, down to about `size` bytes."""
+        self._most = max(PIECE, min(self._most, size))
 
     def unread(self, data: bytes) -> None:
         """Gives back what was read too much; it comes first in the next block."""

@@ -72,8 +72,11 @@ class Reader:
     def __iter__(self) -> Iterator[PacketBatch]:
         return self.batches()
 
-    def batches(self, rows: int | None = None) -> Iterator[PacketBatch]:
-        """The packets in batches of what a block holds, or of at most `rows`; a damaged input gives all that is whole, then the error."""
+    def batches(self, rows: int | None = None, size: int | None = None) -> Iterator[PacketBatch]:
+        """The packets in batches of what a block of about `size` bytes holds, or of at most `rows`; a damaged input gives all that is
+        whole, then the error."""
+        if size is not None:
+            self._blocks.hold(size)
         try:
             for batch in self._packets:
                 for start in range(0, len(batch), rows or len(batch)):

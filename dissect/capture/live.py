@@ -185,8 +185,9 @@ class Live:
         """Lets `batches` end once everything captured so far has been handed on."""
         self._stopped_ns = time_ns()
 
-    def batches(self, rows: int | None = None) -> Iterator[PacketBatch]:
-        """What has come, at most every `RETIRE_MS`, or an empty batch after `TICK_MS`; raises `InterfaceError` when the interface goes."""
+    def batches(self, rows: int | None = None, size: int | None = None) -> Iterator[PacketBatch]:
+        """What has come, at most every `RETIRE_MS`, or an empty batch after `TICK_MS`; raises `InterfaceError` when the interface goes.
+        `size` is of no account: blocks are those of the ring."""
         gone: InterfaceError | None = None
         until: float | None = None
         while not self._closed:

@@ -13,11 +13,17 @@ from numpy.typing import NDArray
 from dissect.errors import CaptureError
 from dissect.model import PacketBatch
 
+AT_HAND = 16 << 20
+"""Bytes at hand of all inputs together, about, of which there may be hundreds."""
+
+AT_ONCE = 1 << 14
+"""Packets of a batch at most, about as many as a block of a single input holds."""
+
 
 class Source(Protocol):
     """What gives packets in batches."""
 
-    def batches(self, rows: int | None = None) -> Iterator[PacketBatch]: ...
+    def batches(self, rows: int | None = None, size: int | None = None) -> Iterator[PacketBatch]: ...
 
 
 _Taken = tuple[int, PacketBatch, NDArray[np.int64]]
@@ -27,13 +33,13 @@ _Taken = tuple[int, PacketBatch, NDArray[np.int64]]
 class _Input:
     """One input: its batch at hand and how far that has been handed on."""
 
-    def __init__(self, index: int, source: Source, errors: list[CaptureError]) -> None:
+    def __init__(self, index: int, source: Source, errors: list[CaptureError], size: int) -> None:
         self.index = index
         self.batch: PacketBatch | None = None
         self.keys: NDArray[np.int64] = np.empty(0, np.int64)
         # One that does not begin at the beginning of its file tells what came before.
         self._latest = getattr(source, "latest_ns", -(1 << 62))
-        self._batches = source.batches()
+        self._batches = source.batches(size=size)
         self._errors = errors
         self.load()
 
@@ -75,7 +81,8 @@ def merge(inputs: Sequence[Source | None], errors: list[CaptureError] | None = N
     """
     found: list[CaptureError] = []
     errors, alone = found if errors is None else errors, errors is None
-    opened = [_Input(index, source, errors) for index, source in enumerate(inputs) if source is not None]
+    size = AT_HAND // max(1, len(inputs))
+    opened = [_Input(index, source, errors, size) for index, source in enumerate(inputs) if source is not None]
     begins = [(int(one.keys[0]), one.index, one) for one in opened if one.batch is not None]
     heapify(begins)
     while begins:
@@ -102,8 +109,8 @@ def merge(inputs: Sequence[Source | None], errors: list[CaptureError] | None = N
                 heappush(begins, (int(one.keys[0]), one.index, one))
         taken.sort(key=itemgetter(0))
         batch = _join(taken)
-        for start in range(0, len(batch), rows or len(batch)):
-            yield batch.rows(start, start + rows) if rows else batch
+        for start in range(0, len(batch), rows or AT_ONCE):
+            yield batch.rows(start, start + (rows or AT_ONCE))
     if alone and found:
         raise found[0]
 

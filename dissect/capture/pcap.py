@@ -94,7 +94,7 @@ def read_packets(blocks: Blocks, links: dict[int, None]) -> Iterator[PacketBatch
             if left:
                 raise blocks.error(f"cut off in packet {blocks.packets + 1}: {need} bytes are missing", base)
             return
-        buffer, at = left + block if left else block, 0
+        buffer, at, block = left + block if left else block, 0, b""  # twice the bytes would be held else
 
 
 def _batch(

@@ -146,7 +146,7 @@ def read_packets(blocks: Blocks, links: dict[int, None], secrets: Secrets | None
             raise blocks.located(error, base) from error
         if left and not block:
             raise blocks.error(f"cut off in a block: {missing} bytes are missing", base)
-        buffer = left + block if left else block
+        buffer, block = left + block if left else block, b""  # twice the bytes would be held else
 
 
 def _skip(blocks: Blocks, size: int, end: int) -> bytes:

@@ -137,8 +137,8 @@ class _Capped:
         self._source = source
         self._left = limit
 
-    def batches(self, rows: int | None = None) -> Iterator[PacketBatch]:
-        for batch in self._source.batches(rows):
+    def batches(self, rows: int | None = None, size: int | None = None) -> Iterator[PacketBatch]:
+        for batch in self._source.batches(rows, size):
             if len(batch) >= self._left:
                 yield batch.rows(0, self._left)
                 break

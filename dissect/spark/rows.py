@@ -103,7 +103,7 @@ class _Input:
         self.splits = splits
         self.latest_ns = splits[0].latest_ns
 
-    def batches(self, rows: int | None = None) -> Iterator[PacketBatch]:
+    def batches(self, rows: int | None = None, size: int | None = None) -> Iterator[PacketBatch]:
         for split in self.splits:
             for batch, _ in _packets(split):
                 yield batch

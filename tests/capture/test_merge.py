@@ -7,10 +7,10 @@ import random
 import pytest
 
 from dissect.capture import blocks as blocks_module
-from dissect.capture.merge import merge
+from dissect.capture.merge import AT_HAND, merge
 from dissect.errors import CaptureError
 from tests.capture.frames import NULL, START_NS, Packet, pcap, pcapng, reader
-from tests.work import steps
+from tests.work import peak, steps
 
 
 def file(*times: int, link: int = 1) -> bytes:
@@ -59,6 +59,14 @@ def test_captures_that_overlap_are_not_all_looked_at_for_each() -> None:
     assert sum(sizes) == 160 * 60
     # Each batch looks at the captures that overlap there: one for each capture would be the square of their number
     assert len(sizes) < 40
+
+
+def test_of_many_captures_little_is_at_hand() -> None:
+    data = pcap([Packet(bytes(1000), START_NS + number) for number in range(2000)])
+    inputs = [reader(data) for _ in range(40)]
+    packets = merge(inputs)
+    assert peak(lambda: next(packets)) < 3 * AT_HAND
+    assert sum(len(batch) for batch in packets) > 40 * 1900
 
 
 def test_empty_captures_and_inputs_that_did_not_open() -> None:
