@@ -481,6 +481,17 @@ def test_a_challenge_that_is_captured_when_the_client_has_gone_on_is_hidden(logi
         assert found(SECRET, texts(conversation(moved, login.port, syn=syn))) == [], key
 
 
+@pytest.mark.parametrize("mechanism", ["PLAIN", "AMQPLAIN"])
+def test_a_renewal_is_hidden_where_bytes_lost_before_it_have_moved_the_frames(mechanism: str) -> None:
+    """In the first login, behind which no frame begins as one; or in what announces the second, of the client alone."""
+    login = rabbitmq(mechanism)
+    renewed = [*login.sent, *login.sent[2:6], *login.sent[-2:]]
+    first = without(renewed, AUTHENTICATE, -20, -8)
+    alone = [one for one in without(renewed, len(login.sent), 4, 5) if one[0] == CLIENT]
+    for sent in (first, alone):
+        assert found(SECRET, texts(conversation(sent, login.port))) == []
+
+
 def test_a_login_that_is_captured_behind_answers_to_what_follows_it_is_hidden() -> None:
     """Bytes of the server are missing, and what only an open connection sends would show that this one is."""
     sent = changed(changed(list(PLAIN.sent), AUTHENTICATE, 4, "H", 0x03E7), AUTHENTICATE, 0, "I", 245)
