@@ -454,6 +454,8 @@ def test_a_challenge_that_cannot_be_read_counts_as_one(login: Login, at: int) ->
 def test_a_challenge_whose_header_is_lost_shows_nothing_where_one_has_its_own(login: Login, at: int) -> None:
     for begin, size in ((0, 10), (0, 12), (4, 12), (4, 13), (8, 8), (8, 11), (8, 13)):
         assert found(SECRET, texts(conversation(without(login.sent, at, begin, begin + size), login.port))) == [], (begin, size)
+    behind = changed(list(login.sent), at, 0, "I", 10)
+    assert found(SECRET, texts(conversation(behind, login.port))) == [], "it ends before its data"
     for size in (10, 12):
         shorter = without(login.sent, at - 2, -size, 1000)
         assert found(SECRET, texts(conversation(shorter, login.port))) == [], "the mechanisms take in a part of it"

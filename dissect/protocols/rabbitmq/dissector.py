@@ -352,11 +352,14 @@ class StreamDissector(Dissector):
         of_server = self.client is not None and side != self.client
         certain = frame.whole and not astray
         certain = certain or (of_server and layout in self.language.delivered and is_chunk(frame, self.language))
-        challenge = name != "SaslAuthenticate" and guard.is_challenge(data, start, end, max(self.language.accepted))
+        code = max(self.language.accepted)
+        challenge = name != "SaslAuthenticate" and guard.is_challenge(data, start, end, code)
         if of_server and (challenge or (self.spread and holds_challenge(frame))):
             login, certain = True, False
         seen = Seen(name, certain, self.guard.trusted[side], login, self.began, self.spread, self.release)
-        self.guard.trusted[side] = frame.sound
+        # A challenge that ends before its data is followed by them
+        short = name == "SaslAuthenticate" and frame.fields.get("response_code") == code and "sasl_opaque_data" not in frame.fields
+        self.guard.trusted[side] = frame.sound and not short
         if of_server:
             accepts = name in ("Tune", "Open") or (name == "SaslAuthenticate" and frame.fields.get("response_code_label") == "OK")
             return self.guard.hear(seen, accepts)
