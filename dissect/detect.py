@@ -50,6 +50,9 @@ LOGIN_REACH = 160
 NO_BYTES, TOO_FEW, NOTHING_FITS = (Verdict(None, 0.0, (reason,)) for reason in ("no bytes", "not enough bytes yet", "nothing fits"))
 """What is said of very many conversations, perhaps: one object for all of them."""
 
+ALIKE, ALIKE_KEPT = 1_024, 1_024
+"""So many verdicts of the first look at conversations of so few bytes are kept for others with the same bytes."""
+
 BY_NAME: dict[str, Protocol] = {protocol.name: protocol for protocol in PROTOCOLS}
 
 _HTTP = re.compile(rb"(?:(?:GET|PUT|POST|HEAD|DELETE|OPTIONS|PATCH|CONNECT|TRACE) [!-~]+ HTTP/1\.|HTTP/1\.[01] \d{3}|PRI \* HTTP/2\.0)")
@@ -63,6 +66,12 @@ def forced(ports: tuple[int, int], syn: bool, options: Options) -> Verdict | Non
             client = None if ports[0] == ports[1] else 0 if ports[1] == port else 1
             return Verdict(name, 1.0, (f"decode as {name} on port {port} was asked for",), None, 0 if syn else client, layout)
     return None
+
+
+_PORTS = frozenset(port for protocol in PROTOCOLS for port in protocol.ports)
+"""Those that say something."""
+
+_alike: dict[tuple[Any, ...], tuple[Verdict, tuple[Protocol, ...]]] = {}
 
 
 class Suspicion(msgspec.Struct):
@@ -214,6 +223,22 @@ class Detector:
                 yield release
 
     def _weigh(self, seen: _Seen, final: bool) -> Verdict | None:
+        if self.size > ALIKE or seen.weighed[0] >= 0:
+            return self._weigh_anew(seen, final)
+        # Clients that come again and again begin with the same bytes
+        runs = [tuple([(position, bytes(run)) for position, run in side]) for side in seen.runs]
+        ports = [port if port in _PORTS else 0 for port in self.ports]
+        key = (final, self.syn, seen.packets, *ports, *runs, *map(tuple, seen.segments))
+        verdict, by = _alike.get(key, (None, None))
+        if verdict is None or by is not PROTOCOLS:
+            verdict = self._weigh_anew(seen, final)
+            if verdict is not None:
+                if len(_alike) >= ALIKE_KEPT:
+                    _alike.clear()
+                _alike[key] = verdict, PROTOCOLS
+        return verdict
+
+    def _weigh_anew(self, seen: _Seen, final: bool) -> Verdict | None:
         # No byte may have come since: what does not hinge on whether more will is as it was
         same = final and seen.weighed == (self.size, self.syn)
         if not same:

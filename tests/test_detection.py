@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dissect.capture.files import open_capture
-from dissect.detect import Detector, neighbour
+from dissect.detect import ALIKE_KEPT, Detector, _alike, neighbour
 from dissect.inspector import Inspector
 from dissect.model import Chunk, ConversationRow, Message, Options, Verdict
 from dissect.protocols import PROTOCOLS
@@ -136,8 +136,8 @@ def test_a_beginning_that_is_captured_late_is_the_beginning() -> None:
     assert (found[0].protocol, found[1]) == ("seastar-rpc", 2)
 
 
-def test_at_the_end_only_what_hinges_on_it_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A conversation that ends with the packet it was weighed at is weighed as if it had not been, though by fewer probes."""
+def counted_probes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the protocols that are looked for from now on, one for each look."""
     looks: list[str] = []
 
     def counting(protocol: Protocol) -> Protocol:
@@ -148,6 +148,37 @@ def test_at_the_end_only_what_hinges_on_it_is_looked_for_again(monkeypatch: pyte
         return msgspec.structs.replace(protocol, probe=probe)
 
     monkeypatch.setattr("dissect.detect.PROTOCOLS", tuple(counting(protocol) for protocol in PROTOCOLS))
+    return looks
+
+
+def test_what_begins_with_the_same_bytes_is_weighed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = counted_probes(monkeypatch)
+
+    def told(data: bytes, server: int, syn: bool, number: int) -> tuple[Verdict, bool]:
+        """The verdict, and whether the first look told it."""
+        detector = Detector((40_000 + number, server), syn, 1 << 20)
+        found = detector.add([Chunk(0, 0, data, [0], [1], [1], [1], [0], [1])])
+        return (detector.finish(), False) if found is None else (found[0], True)
+
+    at_once = 0
+    for data in MANY.values():
+        for server, syn in ((5552, False), (50_000, False), (50_000, True)):
+            first = told(data, server, syn, 0)
+            before = len(looks)
+            assert [told(data, server, syn, number) for number in range(1, 20)] == [first] * 19
+            assert not first[1] or len(looks) == before
+            at_once += first[1]
+            _alike.clear()
+            assert told(data, server, syn, 20) == first
+    assert at_once > 5
+    for number in range(3 * ALIKE_KEPT):
+        told(number.to_bytes(8, "big"), 50_000, False, 0)
+    assert 0 < len(_alike) <= ALIKE_KEPT
+
+
+def test_at_the_end_only_what_hinges_on_it_is_looked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A conversation that ends with the packet it was weighed at is weighed as if it had not been, though by fewer probes."""
+    looks = counted_probes(monkeypatch)
     pieces = list(MANY.values())
     for case in (
         "rabbitmq-stream/handshake_close_405.pcap",
