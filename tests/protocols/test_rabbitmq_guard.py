@@ -17,7 +17,7 @@ from dissect.layout import rows
 from dissect.model import Options
 from dissect.protocols.rabbitmq import layouts, layouts_draft
 from dissect.protocols.rabbitmq.dissector import PROTOCOLS
-from dissect.protocols.rabbitmq.guard import Guard, Place, Seen, is_mechanism, may_be_login, username
+from dissect.protocols.rabbitmq.guard import LATE, Guard, Place, Seen, is_mechanism, may_be_login, username
 from dissect.protocols.rabbitmq.hiding import HIDDEN
 from dissect.render.jsonl import encode
 from dissect.render.summary import Lines
@@ -508,6 +508,25 @@ def test_a_login_that_is_captured_behind_answers_to_what_follows_it_is_hidden() 
 def test_one_character_of_a_mechanism_may_be_a_login(frame: str, may: bool) -> None:
     data = bytes(12) + bytes.fromhex(frame)
     assert may_be_login(data + b"PLAIN", 0, len(data)) == may
+
+
+@pytest.mark.parametrize("syn", [True, False])
+def test_a_login_that_is_never_captured_is_not_waited_for(syn: bool) -> None:
+    """Of a server alone every frame would be looked at closely, or every one behind credentials that are renewed."""
+    guard = Guard(syn, 2, False)
+
+    def hear(name: str, accepts: bool = False) -> Place:
+        guard.hear(Seen(name, True, True, False, 1, False, 1), accepts)
+        return guard.place
+
+    for _ in range(2):
+        hear("SaslHandshake")
+        assert hear("SaslAuthenticate", True) is Place.LEAVING
+        for _ in range(LATE):
+            assert hear("Deliver") is Place.LEAVING
+        for _ in range(4):
+            hear("Deliver")
+        assert hear("Deliver") is Place.OUTSIDE
 
 
 @pytest.mark.parametrize(("began", "place"), [(6, Place.LEAVING), (7, Place.OUTSIDE)])

@@ -17,6 +17,9 @@ HANDSHAKE = frozenset(("PeerProperties", "SaslHandshake", "SaslAuthenticate", "T
 _ALWAYS = frozenset(("PeerProperties", "Heartbeat"))
 _LAST = frozenset(("Tune", "Open"))
 
+LATE = 64
+"""So many frames of a server are waited for a login that it has accepted."""
+
 HOLDS = rb".{4}\x00[\x01-\x14][A-Z0-9_-]"
 """What follows key and version of SaslAuthenticate, wherever it lies: a frame whose size is wrong may hold it."""
 
@@ -135,7 +138,7 @@ class Guard:
             self.place = Place.INSIDE
         elif self.place is Place.OUTSIDE:
             self.place, self.renewal = Place.INSIDE, True
-            self.asked = self.told = 0
+            self.asked = self.told = self.heard = 0
 
     def lead(self) -> None:
         """The client sends one of the frames before SaslAuthenticate."""
@@ -170,7 +173,7 @@ class Guard:
             self.told += seen.name == "SaslAuthenticate"
             if accepts and (seen.name == "SaslAuthenticate" or self._opens()):
                 self._leave(Place.LEAVING, seen.release)
-            elif self.loose and not self.renewal and seen.name not in HANDSHAKE and self.place is not Place.LEAVING:
+            elif seen.name not in HANDSHAKE and self._goes_on():
                 self._leave(Place.OUTSIDE, seen.release)
         elif seen.name == "SaslHandshake":
             self.enter()
@@ -184,6 +187,11 @@ class Guard:
     def _opens(self) -> bool:
         """Whether Tune or Open may come now, from the server, by what it said before: damage makes either of other frames."""
         return not self.renewal and (self.loose or self.heard > self.least)
+
+    def _goes_on(self) -> bool:
+        """Whether what only an open connection sends shows that this one is: where its beginning may have been missed, and where the
+        login that was accepted is captured late, or never."""
+        return self.heard > self.least + LATE if self.place is Place.LEAVING else self.loose and not self.renewal
 
     def shows(self, seen: Seen, first: bool, doubtful: bool) -> bool:
         """Whether a frame of the client is shown as what it says it is, SaslAuthenticate of which only the data is hidden included.
