@@ -483,6 +483,16 @@ def test_a_challenge_that_is_captured_when_the_client_has_gone_on_is_hidden(logi
         assert found(SECRET, texts(conversation(moved, login.port, syn=syn))) == [], key
 
 
+@pytest.mark.parametrize("lost", [2, 3])
+def test_what_takes_in_other_packets_is_no_frame_because_a_client_was_let_in(lost: int) -> None:
+    """The draft calls bytes of 0 Publish. Of the server all is captured late but the acceptance, and of the client its Tune is early."""
+    login = rabbitmq("SCRAM-SHA-256", True)
+    packets = conversation(without(login.sent, 4, 0, lost), login.port, syn=False)
+    packets = [packets[index] for index in (5, 6, 0, 1, 7, 2, 3, 8, 9, 4, 10, 11)]
+    packets = [one._replace(time_ns=START_NS + number) for number, one in enumerate(packets)]
+    assert found(SECRET, texts(packets)) == []
+
+
 @pytest.mark.parametrize("mechanism", ["PLAIN", "AMQPLAIN"])
 def test_a_renewal_is_hidden_where_bytes_lost_before_it_have_moved_the_frames(mechanism: str) -> None:
     """In the first login, behind which no frame begins as one; or in what announces the second, of the client alone."""

@@ -199,8 +199,8 @@ class Guard:
         `first`: it is the first of the connection. `doubtful`: the name of any mechanism may stand where SaslAuthenticate has it.
         """
         name, sound = seen.name, seen.sound
-        # A key that nobody knows, with a size that takes in other packets, is where no frame begins
-        begins = sound or (seen.trusted and (name != "" or not seen.spread))
+        # Tune comes there; what else has a flaw and takes in other packets is perhaps where no frame begins
+        begins = sound or (seen.trusted and (name in _LAST or not seen.spread))
         if self.place is Place.LEAVING and seen.began >= self.until and self.asked >= max(self.told, 1) and begins:
             self.place = Place.OUTSIDE
         place = self.place
