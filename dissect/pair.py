@@ -5,17 +5,39 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from copy import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from dissect.model import Exchange, Gap, Message, Pair
 from dissect.protocols.behaviour import Handshake
 from dissect.protocols.protocol import Tally
-from dissect.protocols.records import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, LARGE, NONE, Emitted, rfc3339
+from dissect.protocols.records import (
+    ANSWER,
+    ANSWER_MANY,
+    ANSWER_PART,
+    ASK,
+    ASK_MANY,
+    ASK_MAYBE,
+    GAP,
+    LARGE,
+    NONE,
+    Emitted,
+    make_emitted,
+    rfc3339,
+)
 
-Moment = tuple[int, int, int, int, str, int]
-"""When it was certain how a request ended, and where the record of that stands: release, order, rank, position; time, as text and in ns."""
+
+class Moment(NamedTuple):
+    """When it was certain how a request ended, and where the record of that stands."""
+
+    release: int
+    order: int
+    rank: int
+    position: int
+    time: str
+    time_ns: int
+
 
 BEHIND = 2
 """The rank of what is certain with the end of a conversation: behind all that either side sent."""
@@ -72,15 +94,15 @@ class Doubt:
     def lose(self, one: Emitted, queues: dict[Hashable, Any] | None) -> None:
         """A gap. Where bytes of both sides were lost, what has been open since before has a queue of its own in `queues` from now on, so
         that `note` sees it."""
-        self.gaps[one[2]] = one[1]
-        if one[4].reason != "skipped":
-            self.lost[one[2]] = one[1]
+        self.gaps[one.rank] = one.order
+        if one.record.reason != "skipped":
+            self.lost[one.rank] = one.order
         since = min(self.gaps)
         if queues is None or since <= self.looked:
             return
         found = []
         for key in reversed(queues):
-            order = _oldest(queues[key])[1]
+            order = _oldest(queues[key]).order
             if order <= self.looked:
                 break
             if order <= since:
@@ -93,10 +115,10 @@ class Doubt:
 
     def reason(self, asked: Emitted) -> str | None:
         """Why this request may have an answer that is not here."""
-        answering = 1 - asked[2]
-        if self.gaps[answering] < asked[1]:
+        answering = 1 - asked.rank
+        if self.gaps[answering] < asked.order:
             return None
-        return "bytes lost" if self.lost[answering] >= asked[1] else "bytes skipped"
+        return "bytes lost" if self.lost[answering] >= asked.order else "bytes skipped"
 
     def note(self, one: Emitted, key: Hashable, asked: Emitted, others: deque[Any]) -> None:
         """Note where the key does not tell which request is answered, as an answer or one of them may be among lost bytes.
@@ -108,7 +130,7 @@ class Doubt:
             if key in self.stale:
                 self.stale.discard(key)
                 _note(one, STALE)
-        elif key not in self.doubtful and _asked(others[0])[1] < one[1] and max(self.gaps) >= asked[1]:
+        elif key not in self.doubtful and _asked(others[0]).order < one.order and max(self.gaps) >= asked.order:
             self.doubtful.add(key)
         if key in self.doubtful:
             _note(one, UNSURE)
@@ -120,7 +142,7 @@ class Doubt:
 
 
 def _note(one: Emitted, note: str) -> None:
-    message: Message = one[4]
+    message: Message = one.record
     if note not in message.notes:
         message.notes = [*message.notes, note]
 
@@ -140,12 +162,12 @@ def _oldest(entry: Any) -> Emitted:
 
 
 def _light(one: Emitted) -> Emitted:
-    message = copy(one[4])
+    message = copy(one.record)
     message.fields = {name: value for name, value in message.fields.items() if _small(value)}
-    if one[5] == ASK_MANY:
-        message.fields[KEYS] = one[6]
+    if one.role == ASK_MANY:
+        message.fields[KEYS] = one.key
     message.raw = message.spans = None
-    return (*one[:4], message, *one[5:])  # type: ignore[return-value]
+    return one._replace(record=message)
 
 
 def _small(value: Any) -> bool:
@@ -182,10 +204,10 @@ class Exchanges:
         """Requests reported as not answered in time, by identity. They stay open: a late response must not answer the next one."""
 
     def _link(self, one: Emitted, asked: Emitted) -> None:
-        response, request = one[4], asked[4]
+        response, request = one.record, asked.record
         if not self.handshake.done:
             self.handshake.answered(request.name, response.outcome or "answered")
-        latency = one[7] - request.time_ns
+        latency = one.first_time - request.time_ns
         response.latency_ns = latency
         self.links.append((response, request, None))
         if latency < 0:
@@ -197,10 +219,10 @@ class Exchanges:
 
     def _answer(self, one: Emitted, asked: Emitted, append: Callable[[Emitted], None]) -> None:
         self._link(one, asked)
-        if one[4].outcome == "refused":
+        if one.record.outcome == "refused":
             self._refuse(1)
         if not (self._late and self._told(asked)):
-            self._ended(asked, one, one[4].outcome or "answered", append)
+            self._ended(asked, one, one.record.outcome or "answered", append)
 
     def _ended(
         self, asked: Emitted, response: Emitted, outcome: Any, append: Callable[[Emitted], None], moment: Moment | None = None
@@ -209,8 +231,8 @@ class Exchanges:
         if self.every:
             append(self._exchange(asked, response, outcome, None, moment or _moment(response)))
         elif self.pairs is not None:
-            request = asked[4]
-            self.pairs.append(Pair(request, response[4], outcome, None, response[7] - request.time_ns, None))
+            request = asked.record
+            self.pairs.append(Pair(request, response.record, outcome, None, response.first_time - request.time_ns, None))
 
     def _refuse(self, requests: int) -> None:
         for tally in self.tallies:
@@ -218,12 +240,12 @@ class Exchanges:
 
     def _exchange(self, asked: Emitted, response: Emitted | None, outcome: Any, reason: str | None, moment: Moment) -> Emitted:
         """How a request ended."""
-        request = asked[4]
+        request = asked.record
         exchange = Exchange(
             1,
             0,
-            moment[4],
-            moment[5],
+            moment.time,
+            moment.time_ns,
             request.conversation,
             request.src,
             request.dst,
@@ -234,15 +256,15 @@ class Exchanges:
             None,
             outcome,
             reason,
-            None if response is None else response[7] - request.time_ns,
+            None if response is None else response.first_time - request.time_ns,
             # Nobody waited for the bug that ended it
-            None if response is not None or reason == FAILED else moment[5] - request.time_ns,
+            None if response is not None or reason == FAILED else moment.time_ns - request.time_ns,
         )
-        answer = None if response is None else response[4]
+        answer = None if response is None else response.record
         self.links.append((exchange, request, answer))
         if self.pairs is not None:
             self.pairs.append(Pair(request, answer, outcome, reason, exchange.latency_ns, exchange))
-        return (*moment[:4], exchange, NONE, None, 0)  # type: ignore[return-value]
+        return make_emitted((*moment[:4], exchange, NONE, None, 0))
 
     def _told(self, asked: Emitted) -> bool:
         """Whether a request that ends now was reported before."""
@@ -251,7 +273,7 @@ class Exchanges:
     def take_back(self, record: Message | Gap, exchanges: list[Emitted]) -> list[Emitted]:
         """Those of these exchanges that do not name a record, which is not handed on."""
         naming = {id(link[0]) for link in self.links if link[1] is record or link[2] is record}
-        return [one for one in exchanges if id(one[4]) not in naming]
+        return [one for one in exchanges if id(one.record) not in naming]
 
 
 class Pairer(Exchanges):
@@ -309,15 +331,15 @@ class Pairer(Exchanges):
         append = out.append
         for one in emitted:
             append(one)
-            if one[5]:
+            if one.role:
                 self.take(one, append)
-                if one[5] != GAP and one[4].size >= LARGE:
+                if one.role != GAP and one.record.size >= LARGE:
                     self.large.append((self, one))
         return out
 
     def lighten(self, one: Emitted) -> None:
         """Keep of a message that was handed on, if it is remembered, only what may be needed again."""
-        role, keys = one[5], one[6]
+        role, keys = one.role, one.key
         if role == ASK:
             entry = self.open.get(keys)
             if entry is one:
@@ -350,10 +372,10 @@ class Pairer(Exchanges):
     def take(self, one: Emitted, append: Callable[[Emitted], None]) -> None:
         """Pair one record, whose role is not NONE; `append` gets the exchanges that became certain."""
         # Long, as every message comes here: the usual roles are answered in place
-        role = one[5]
+        role = one.role
         opened = self.open
         if role == ANSWER:
-            key = one[6]
+            key = one.key
             if self.partly:
                 self.partly.pop(key, None)
             entry = asked = opened.get(key)
@@ -368,11 +390,11 @@ class Pairer(Exchanges):
                     del opened[key]
                 elif self.perhaps:
                     asked = self.perhaps.pop(key, None)
-                    if asked is not None and self.doubt is not None and max(self.doubt.gaps) >= asked[1]:
-                        one[4].notes = [*one[4].notes, UNSURE]
+                    if asked is not None and self.doubt is not None and max(self.doubt.gaps) >= asked.order:
+                        one.record.notes = [*one.record.notes, UNSURE]
                 if asked is None:
                     self._remember(key, one)
-                    one[4].outcome = None
+                    one.record.outcome = None
                 else:
                     self._answer(one, asked, append)
             except Exception:
@@ -380,7 +402,7 @@ class Pairer(Exchanges):
                     self._halfway.append(asked)
                 raise
         elif role == ASK:
-            key = one[6]
+            key = one.key
             if self.early:
                 found = self._early(key, one)
                 if found is not None:
@@ -401,14 +423,14 @@ class Pairer(Exchanges):
         elif role == ANSWER_MANY:
             self._answer_many(one, append)
         elif role == ANSWER_PART:
-            entry = opened.get(one[6])
+            entry = opened.get(one.key)
             if entry is None:
-                one[4].outcome = None
+                one.record.outcome = None
             else:
                 self._link(one, _oldest(entry))
-                self.partly[one[6]] = one
+                self.partly[one.key] = one
         elif role == ASK_MAYBE:
-            self.perhaps[one[6]] = one
+            self.perhaps[one.key] = one
             if len(self.perhaps) > self.limit:
                 del self.perhaps[next(iter(self.perhaps))]
 
@@ -423,11 +445,11 @@ class Pairer(Exchanges):
             for one in _each(entry):
                 yield _asked(one)[4]
         for asked in self.perhaps.values():
-            yield asked[4]
+            yield asked.record
         for answer, _ in self.early.values():
-            yield answer[4]
+            yield answer.record
         for part in self.partly.values():
-            yield part[4]
+            yield part.record
 
     def weight(self) -> int:
         """The requests that are open and the messages that may yet be one's other half, a few keys of a request counting as another."""
@@ -436,8 +458,8 @@ class Pairer(Exchanges):
 
     def orders(self) -> list[int]:
         """When each of them was certain."""
-        found = [_oldest(entry)[0] for entry in self.open.values()]
-        return found + [one[0] for one in self.perhaps.values()] + [one[0] for one, _ in self.early.values()]
+        found = [_oldest(entry).release for entry in self.open.values()]
+        return found + [one.release for one in self.perhaps.values()] + [one.release for one, _ in self.early.values()]
 
     def drop(self, until: int, release: int, time_ns: int) -> list[Emitted]:
         """Forget those that were certain with the packet `until` or before; as there are too many, which the packet `release` tells, at
@@ -445,12 +467,12 @@ class Pairer(Exchanges):
         out: list[Emitted] = []
         while self.open:
             asked = _oldest(next(iter(self.open.values())))
-            if asked[0] > until:
+            if asked.release > until:
                 break
-            self._drop_oldest((release, *asked[1:4], rfc3339(time_ns), time_ns), out.append)
-        for key in [key for key, one in self.perhaps.items() if one[0] <= until]:
+            self._drop_oldest(_moment_of(asked, release, time_ns), out.append)
+        for key in [key for key, one in self.perhaps.items() if one.release <= until]:
             del self.perhaps[key]
-        for key in [key for key, (one, _) in self.early.items() if one[0] <= until]:
+        for key in [key for key, (one, _) in self.early.items() if one.release <= until]:
             del self.early[key]
         return out
 
@@ -462,14 +484,14 @@ class Pairer(Exchanges):
         for entry in self.open.values():
             for one in _each(entry):
                 asked = _asked(one)
-                if asked[4].time_ns > before_ns:
+                if asked.record.time_ns > before_ns:
                     break
                 if id(asked) not in late and not (type(one) is _Batch and one.left < 0):
-                    if asked[5] == ASK and asked[6] in self.partly:
+                    if asked.role == ASK and asked.key in self.partly:
                         continue
                     late[id(asked)] = asked
-                    time_ns = asked[4].time_ns + patience_ns
-                    out.append(self._exchange(asked, None, "unanswered", "timeout", (release, *asked[1:4], rfc3339(time_ns), time_ns)))
+                    time_ns = asked.record.time_ns + patience_ns
+                    out.append(self._exchange(asked, None, "unanswered", "timeout", _moment_of(asked, release, time_ns)))
         return out
 
     def close(self, release: int, reason: str, time_ns: int = 0, order: int = 0) -> list[Emitted]:
@@ -480,14 +502,14 @@ class Pairer(Exchanges):
         time = rfc3339(time_ns)
         for at, asked in enumerate(sorted(found.values(), key=lambda one: one[1:4])):
             if not self.handshake.done:
-                self.handshake.unanswered(asked[4].name)
-            moment = release, order, BEHIND, at, time, time_ns
+                self.handshake.unanswered(asked.record.name)
+            moment = Moment(release, order, BEHIND, at, time, time_ns)
             if id(asked) in self._late:
                 self.left += 1
             elif not self._answered_partly(asked, moment, out.append):
                 why = None if self.doubt is None else self.doubt.reason(asked)
                 if why is None and self.unanswered is not None:
-                    why = self.unanswered(asked[4], time_ns)
+                    why = self.unanswered(asked.record, time_ns)
                 out.append(self._exchange(asked, None, "unanswered", why or reason, moment))
                 self.left += 1
         self._forget()
@@ -497,14 +519,13 @@ class Pairer(Exchanges):
         """An exception ended this conversation: every request that is still open ends with it, but for those that are not handed on."""
         without = {id(record) for record in untold}
         every = [asked for entry in (deque(self._halfway), *self.open.values()) for asked in _asked_of(entry)]
-        found = [*{id(asked): asked for asked in every if id(asked) not in self._late and id(asked[4]) not in without}.values()]
+        found = [*{id(asked): asked for asked in every if id(asked) not in self._late and id(asked.record) not in without}.values()]
         self._forget()
         self.handshake.midway = False
         found.sort(key=lambda one: one[1:4])
         self.left = len(found)
-        return [
-            self._exchange(asked, None, "unanswered", FAILED, (release, *asked[1:4], asked[4].time, asked[4].time_ns)) for asked in found
-        ]
+        moments = [_moment(asked)._replace(release=release) for asked in found]
+        return [self._exchange(asked, None, "unanswered", FAILED, moment) for asked, moment in zip(found, moments, strict=True)]
 
     def _forget(self) -> None:
         self.open.clear()
@@ -517,9 +538,9 @@ class Pairer(Exchanges):
 
     def _answered_partly(self, asked: Emitted, moment: Moment, append: Callable[[Emitted], None]) -> bool:
         """Whether a request that ends had answers in part, of which the last one then is its answer."""
-        part = self.partly.pop(asked[6], None) if self.partly and asked[5] == ASK else None
+        part = self.partly.pop(asked.key, None) if self.partly and asked.role == ASK else None
         if part is not None and not self._told(asked):
-            self._ended(asked, part, part[4].outcome or "answered", append, moment)
+            self._ended(asked, part, part.record.outcome or "answered", append, moment)
         return part is not None
 
     def _ask_again(self, one: Emitted, key: Hashable, append: Callable[[Emitted], None]) -> None:
@@ -540,7 +561,7 @@ class Pairer(Exchanges):
 
     def _ask_many(self, one: Emitted, append: Callable[[Emitted], None]) -> None:
         opened = self.open
-        keys: Any = one[6]
+        keys: Any = one.key
         if not keys:
             return
         batch = _Batch(one, len(keys))
@@ -570,8 +591,8 @@ class Pairer(Exchanges):
     def _answer_many(self, one: Emitted, append: Callable[[Emitted], None]) -> None:
         opened = self.open
         done = self._halfway
-        keys: Any = one[6]
-        response = one[4]
+        keys: Any = one.key
+        response = one.record
         refused = response.outcome == "refused"
         first: Emitted | None = None
         for key in keys:
@@ -614,7 +635,7 @@ class Pairer(Exchanges):
 
     def _remember(self, key: Hashable, one: Emitted) -> None:
         early = self.early
-        early[key] = one, one[4].outcome
+        early[key] = one, one.record.outcome
         if len(early) > EARLY_KEPT:
             del early[next(iter(early))]
 
@@ -627,15 +648,15 @@ class Pairer(Exchanges):
         found = self.early.pop(key, None)
         if found is None:
             return None
-        complete = self.whole and (self.doubt is None or self.doubt.gaps[one[2]] < 0)
-        return found if complete or self.reuse != "queue" or found[0][7] >= one[4].time_ns else None
+        complete = self.whole and (self.doubt is None or self.doubt.gaps[one.rank] < 0)
+        return found if complete or self.reuse != "queue" or found[0].first_time >= one.record.time_ns else None
 
     def _append_early(self, one: Emitted, response: Emitted, outcome: str, append: Callable[[Emitted], None]) -> None:
         """The response cannot name its request any more, so the exchange is always written."""
         if outcome == "refused":
             self._refuse(1)
         if not self.handshake.done:
-            self.handshake.answered(one[4].name, outcome)
+            self.handshake.answered(one.record.name, outcome)
         append(self._exchange(one, response, outcome, None, _moment(one)))
 
     def _drop_oldest(self, moment: Moment, append: Callable[[Emitted], None]) -> None:
@@ -653,7 +674,7 @@ class Pairer(Exchanges):
             self._spare -= max(0, older.left - 1)
             older.left = -1
             # A key that waits behind another request's goes when that one is answered
-            keys: Any = older.asked[6]
+            keys: Any = older.asked.key
             for key in keys:
                 entry = self.open.get(key)
                 if entry is older or (type(entry) is deque and len(entry) == 1 and entry[0] is older):
@@ -670,8 +691,12 @@ class Pairer(Exchanges):
 
 def _moment(one: Emitted) -> Moment:
     """When a record was certain, which tells how a request ended."""
-    message = one[4]
-    return (*one[:4], message.time, message.time_ns)
+    return Moment(*one[:4], one.record.time, one.record.time_ns)
+
+
+def _moment_of(asked: Emitted, release: int, time_ns: int) -> Moment:
+    """A moment that tells of a request, at its place."""
+    return Moment(release, *asked[1:4], rfc3339(time_ns), time_ns)
 
 
 def _asked_of(entry: Any) -> Iterator[Emitted]:

@@ -36,11 +36,11 @@ class Talk:
         self._take(side, Gap(1, 0, "", time_ns, 0, "a", "b", None, "toy", 0, 1, reason, False), GAP, None, time_ns)
 
     def _take(self, side: int, record: Message | Gap, role: int, key: Any, time_ns: int) -> None:
-        one: Any = (self.order, self.order, side, self.order, record, role, key, time_ns)
+        one = Emitted(self.order, self.order, side, self.order, record, role, key, time_ns)
         self.keep(self.pairer.run([one]))
 
     def keep(self, emitted: list[Emitted]) -> None:
-        self.said += [one[4] for one in emitted if isinstance(one[4], Exchange)]
+        self.said += [one.record for one in emitted if isinstance(one.record, Exchange)]
 
     def close(self, reason: str = "closed") -> list[tuple[Any, ...]]:
         self.keep(self.pairer.close(END, reason))
@@ -363,7 +363,7 @@ def test_what_names_a_record_that_is_not_handed_on_is_taken_back() -> None:
     second = talk.put(ASK, 2, 200)
     ended = talk.pairer.close(END, "closed")
     (left,) = talk.pairer.take_back(first, ended)
-    assert talk.request_of(left[4]) is second  # type: ignore[arg-type]
+    assert talk.request_of(left.record) is second  # type: ignore[arg-type]
 
 
 def test_a_large_request_that_waits_keeps_its_numbers_and_short_texts() -> None:

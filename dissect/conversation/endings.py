@@ -55,7 +55,7 @@ class Endings:
             tracked.begun,
             (neighbour(tracked.begun[0], tracked.whole), neighbour(tracked.begun[1], tracked.whole)),
         )
-        return release, tcp.last[0], BEHIND + 2, 0, closed, NONE, None, tcp.last[3]  # type: ignore[return-value]
+        return Emitted(release, tcp.last[0], BEHIND + 2, 0, closed, NONE, None, tcp.last[3])
 
     def _ending(self, tracked: Tracked, release: int) -> list[Emitted]:
         """How a conversation ended, or a connection to a known port that never carried a byte, if it did."""
@@ -76,7 +76,7 @@ class Endings:
             self._counters.broken_off += 1
             self.broken_off[tcp.index] = tracked.step
         ending = Ending(*head, how, None, tracked.open, tracked.tally.refused)  # type: ignore[arg-type]
-        return [(release, tcp.last[0], BEHIND + 1, 0, ending, NONE, None, time_ns)]  # type: ignore[list-item]
+        return [Emitted(release, tcp.last[0], BEHIND + 1, 0, ending, NONE, None, time_ns)]
 
     def _expected(self, ports: tuple[int, int]) -> str | None:
         """The protocol that these ports are asked or known to be for."""

@@ -120,7 +120,7 @@ class Reading:
             except Exception as error:
                 emitted += self.give_up(tracked, bug(error), release)
             else:
-                self._settle(tracked, sum(isinstance(one[4], Exchange) and one[4].outcome == "unanswered" for one in ended))
+                self._settle(tracked, sum(isinstance(one.record, Exchange) and one.record.outcome == "unanswered" for one in ended))
                 emitted += ended
         tracked.limit_hits += tracked.carried.limit_hits
         tracked.verdict = tracked.carried.unread or tracked.verdict

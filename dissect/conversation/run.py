@@ -95,8 +95,8 @@ class Outbox(msgspec.Struct):
     def lighten(self, reports: Reports) -> None:
         """Let what was handed on be remembered in less."""
         for pairer, one in self.large:
-            if one[4].number:
-                self.keys += one[4].size // KEY_BYTES
+            if one.record.number:
+                self.keys += one.record.size // KEY_BYTES
                 try:
                     pairer.lighten(one)
                 except Exception as error:
@@ -106,7 +106,7 @@ class Outbox(msgspec.Struct):
     def timed(self, emitted: list[Emitted], counters: Counters) -> list[Record]:
         """These records, the endings among them with how long no message had come."""
         latest, over = self.latest, self.over
-        records: list[Record] = [one[4] for one in emitted]
+        records: list[Record] = [one.record for one in emitted]
         if not over and Ending not in set(map(type, records)):
             for record in records:
                 # Messages that waited for others are older than these
@@ -114,7 +114,7 @@ class Outbox(msgspec.Struct):
                     latest[record.conversation] = record.time_ns
             return records
         for one in emitted:
-            record = one[4]
+            record = one.record
             if type(record) is Message:
                 if one[1] <= over.get(record.conversation, END) and record.time_ns > latest.get(record.conversation, 0):
                     latest[record.conversation] = record.time_ns

@@ -143,7 +143,7 @@ class Tracked(msgspec.Struct):
                 for tally in tallies:
                     tally.records += 1
                 count_gap(tallies, gap)
-                emitted.append((release, order, side ^ (self.client or 0), start, gap, GAP, None, time_ns))  # type: ignore[arg-type]
+                emitted.append(Emitted(release, order, side ^ (self.client or 0), start, gap, GAP, None, time_ns))
         self.missed = ()
         emitted.sort(key=PLACE)
         return emitted

@@ -228,7 +228,7 @@ class Dissector(Failing):
         if not in_frame:
             self.lost(side)
         count_gap((self.tally, self.context.total), gap)
-        return release, order, rank, position, gap, GAP, None, time_ns  # type: ignore[return-value]
+        return Emitted(release, order, rank, position, gap, GAP, None, time_ns)
 
     def fault(self, fault: Fault) -> None:
         """Count a message with a fault."""

@@ -40,7 +40,7 @@ class Failing(Framing):
     def drop_made(self, emitted: Iterable[Emitted]) -> None:
         """Records, which were counted, are not handed on."""
         for one in emitted:
-            record, position = one[4], one[3]
+            record, position = one.record, one.position
             if type(record) is Exchange:
                 continue
             self.count(-1)
@@ -55,21 +55,21 @@ class Failing(Framing):
         while at and type(emitted[at - 1][4]) is Exchange:
             at -= 1
         one = emitted[at - 1] if at else None
-        if one is not None and one[1:4] == cut[1:4] and one[4].conversation == self.context.conversation:
+        if one is not None and one[1:4] == cut[1:4] and one.record.conversation == self.context.conversation:
             behind = emitted[at:]
             del emitted[at - 1 :]
-            self.untold.append(one[4])
-            self._discount(one[4])
-            emitted += self.pairer.take_back(one[4], behind)
+            self.untold.append(one.record)
+            self._discount(one.record)
+            emitted += self.pairer.take_back(one.record, behind)
 
     def fail_made(self, what: str, emitted: list[Emitted], out: list[Emitted], pairer: Any) -> None:
         """An exception came as the last record in `out` was paired, one of those `emitted`: it and those behind it are not handed on."""
         at = next((at for at in reversed(range(len(out))) if type(out[at][4]) is not Exchange), 0)
         one, behind = out[at] if out else emitted[0], out[at + 1 :]
         del out[at:]
-        out += pairer.take_back(one[4], behind)
-        number, file = (one[4].packets[1], one[4].file) if type(one[4]) is Message else (None, None)
-        self.failure = Failure(what, one[0], number, file)
+        out += pairer.take_back(one.record, behind)
+        number, file = (one.record.packets[1], one.record.file) if type(one.record) is Message else (None, None)
+        self.failure = Failure(what, one.release, number, file)
         self.drop_made(emitted[next(index for index, other in enumerate(emitted) if other is one) :])
 
     def break_off(self, failure: Failure) -> None:

@@ -122,7 +122,7 @@ PLACE = itemgetter(0, 1, 2, 3)
 
 def by_conversation(one: Emitted) -> tuple[int, int]:
     """Where a record stands among those of other conversations."""
-    return one[0], one[4].conversation
+    return one.release, one.record.conversation
 
 
 make_emitted = partial(tuple.__new__, Emitted)

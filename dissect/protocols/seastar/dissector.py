@@ -75,7 +75,7 @@ class SeastarDissector(Resuming):
             self.ready = emitted
             if len(emitted) > 1:
                 since = (self.flows[0].jumbled, self.flows[1].jumbled)
-                straighten(emitted, [int(one[4].src != self.context.endpoints[0]) for one in emitted], since)
+                straighten(emitted, [int(one.record.src != self.context.endpoints[0]) for one in emitted], since)
                 emitted.sort(key=itemgetter(0, 1, 2, 3))
 
     def _at_once(self, items: Iterable[Chunk | StreamGap]) -> list[Emitted]:
