@@ -625,7 +625,7 @@ def _around(trouble: NDArray[np.int64], flow: NDArray[np.int64], begin: NDArray[
 class _Plain:
     """The stretches of a batch: rows of one flow in packet order, either around some trouble, or with none to be seen between them.
 
-    Those without trouble fall in parts, one for each side that sends.
+    Those without trouble fall in halves, one for each side that sends.
     """
 
     def __init__(self, batch: SegmentBatch, by_flow: NDArray[np.int64], begin: NDArray[np.int64]) -> None:
@@ -666,7 +666,7 @@ class _Plain:
     def _divide(
         self, batch: SegmentBatch, side: NDArray[np.int64], rows: NDArray[np.int64], seq: NDArray[np.int64], wire: NDArray[np.int64]
     ) -> None:
-        """The parts of the stretches in no trouble; `side` is twice the stretch, and one more for the reverse side of it."""
+        """The halves of the stretches in no trouble; `side` is twice the stretch, and one more for the reverse side of it."""
         count = len(rows)
         border = np.empty(count, np.bool_)
         border[0] = True
@@ -684,9 +684,9 @@ class _Plain:
         self._latest = np.maximum.reduceat(times, begin).tolist()
         self._packets = sizes.tolist()
         self._bytes = np.add.reduceat(wire, begin).tolist()
-        part = np.full(2 * len(self.stretches), -1, np.int64)
-        part[side[begin]] = np.arange(len(begin))
-        self._part = part.tolist()
+        half = np.full(2 * len(self.stretches), -1, np.int64)
+        half[side[begin]] = np.arange(len(begin))
+        self._half = half.tolist()
 
         filled = np.flatnonzero(wire)
         self._data = np.searchsorted(filled, np.append(begin, count)).tolist()
@@ -717,22 +717,22 @@ class _Plain:
             or two.fin is not None
         ):
             return False
-        part, back = self._part[2 * stretch], self._part[2 * stretch + 1]
+        half, back = self._half[2 * stretch], self._half[2 * stretch + 1]
         if assembler.flip:
-            part, back = back, part
+            half, back = back, half
         size = size_back = 0
-        if part >= 0:
-            if not self._follows(part, one):
+        if half >= 0:
+            if not self._follows(half, one):
                 return False
-            size = self._bytes[part]
+            size = self._bytes[half]
         if back >= 0:
             if not self._follows(back, two):
                 return False
             size_back = self._bytes[back]
         acked: int | None = one.acked
         acked_back: int | None = two.acked
-        if part >= 0:
-            acked_back = self._acked(part, two, size_back)
+        if half >= 0:
+            acked_back = self._acked(half, two, size_back)
             if acked_back is None:
                 return False
         if back >= 0:
@@ -740,11 +740,11 @@ class _Plain:
             if acked is None:
                 return False
         assert acked is not None and acked_back is not None
-        new = self._taken(part, one, acked) if part >= 0 and size else None
+        new = self._taken(half, one, acked) if half >= 0 and size else None
         new_back = self._taken(back, two, acked_back) if back >= 0 and size_back else None
         # Nothing was changed until here, so that what raises an exception can be taken another way
         one.acked, two.acked = acked, acked_back
-        for at, stream, taken in ((part, one, new), (back, two, new_back)):
+        for at, stream, taken in ((half, one, new), (back, two, new_back)):
             if at < 0:
                 continue
             packets, size, latest = self._packets[at], self._bytes[at], self._latest[at]
@@ -760,27 +760,27 @@ class _Plain:
         assembler.conversation.last = assembler.conversation.latest = self._last[stretch]
         return True
 
-    def _follows(self, part: int, stream: ByteStream) -> bool:
-        """Whether the rows of a part follow what was there before."""
-        if self._trouble[part] or not stream.known or (self._seq[part] - stream.base - stream.next) & MASK:
+    def _follows(self, half: int, stream: ByteStream) -> bool:
+        """Whether the rows of a half follow what was there before."""
+        if self._trouble[half] or not stream.known or (self._seq[half] - stream.base - stream.next) & MASK:
             return False
-        return stream.sent <= stream.next and (stream.known == FIXED or not self._bytes[part])
+        return stream.sent <= stream.next and (stream.known == FIXED or not self._bytes[half])
 
-    def _acked(self, part: int, stream: ByteStream, more: int) -> int | None:
-        """The position that the rows of a part acknowledge in the other side's `stream` after `more` bytes; None if those are missing."""
+    def _acked(self, half: int, stream: ByteStream, more: int) -> int | None:
+        """The position that the rows of a half acknowledge in the other side's `stream` after `more` bytes; None if those are missing."""
         if not stream.known:
             # The first acknowledgement may tell where the byte stream begins.
             return None if stream.hint is None else stream.acked
         end = stream.next + more
-        ahead = ((self._ack[part] - stream.base - end + 0x8000_0000) & MASK) - 0x8000_0000
+        ahead = ((self._ack[half] - stream.base - end + 0x8000_0000) & MASK) - 0x8000_0000
         return max(end + ahead, stream.acked) if -FAR <= ahead <= 0 else None
 
-    def _taken(self, part: int, stream: ByteStream, acked: int) -> tuple[Chunk | Stretch, bytes, Any]:
-        """The bytes of a part to be released, then the last bytes released, and the notes that are left."""
+    def _taken(self, half: int, stream: ByteStream, acked: int) -> tuple[Chunk | Stretch, bytes, Any]:
+        """The bytes of a half to be released, then the last bytes released, and the notes that are left."""
         if stream.run:
             stream.flush()
-        size, position = self._bytes[part], stream.next
-        low, high = self._data[part], self._data[part + 1]
+        size, position = self._bytes[half], stream.next
+        low, high = self._data[half], self._data[half + 1]
         end = position + size
         columns = self._columns
         stretch = Stretch(stream.side, position - stream.origin, size, low, high, columns)
