@@ -6,8 +6,9 @@ same object or of one around it (`Text("name_length")`). A tuple of fields stand
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 from dissect.model import VALUES
@@ -356,24 +357,34 @@ def is_closed(group: Group) -> bool:
     return True
 
 
-def parts_of(part: Type | Entry | Sequence[Entry]) -> Iterator[Type | Entry]:
+_INNER: dict[type, Callable[[Any], Any]] = {
+    Field: attrgetter("type"),
+    Array: attrgetter("item"),
+    Repeat: attrgetter("item"),
+    Sized: attrgetter("content"),
+    Group: attrgetter("fields"),
+    Optional: attrgetter("fields"),
+    Since: attrgetter("fields"),
+    Choice: lambda choice: tuple(choice.branches()),
+}
+"""What a part is made of, by its class."""
+
+
+def parts_of(part: Type | Entry | Sequence[Entry]) -> list[Type | Entry]:
     """All fields and types that `part` is made of, itself first."""
-    if isinstance(part, tuple | list):
-        for entry in part:
-            yield from parts_of(entry)
-        return
-    assert not isinstance(part, Sequence)
-    yield part
-    match part:
-        case Field(type=inner) | Array(item=inner) | Repeat(item=inner) | Sized(content=inner):
-            yield from parts_of(inner)
-        case Group(fields=fields) | Optional(fields=fields) | Since(fields=fields):
-            yield from parts_of(fields)
-        case Choice():
-            for branch in part.branches():
-                yield from parts_of(branch)
-        case _:
-            pass
+    # With a stack of its own, as each decoder asks for this
+    found: list[Type | Entry] = []
+    left: list[Any] = [part]
+    while left:
+        one = left.pop()
+        if isinstance(one, tuple | list):
+            left += reversed(one)
+            continue
+        found.append(one)
+        inner = _INNER.get(type(one))
+        if inner is not None:
+            left.append(inner(one))
+    return found
 
 
 def _require(condition: bool, what: str) -> None:
