@@ -132,17 +132,25 @@ def _table(name: str, packets: Any, options: Options | None, parts: int | None) 
     chosen = replace(options or Options(), findings=False)
 
     def made(batches: Iterator[Any]) -> Iterator[Any]:
-        from dissect.spark import flows, tables, tasks
+        from dissect.spark import flows, tables, tasks, write
 
-        for results in flows.dissect(tasks.merged(_of(batches)), chosen):
-            rows: Any = results.conversations if name == "conversations" else tables.sorted_out(results.records)[name]
-            reports = results.reports
-            for start in range(0, len(rows), 10_000):
-                for batch in tables.batches(name, rows[start : start + 10_000], True, reports):
-                    # Nobody here knows where files were captured.
-                    yield batch.drop_columns(["point"])
-            # There is no driver of ours that could tell; Spark keeps what its workers say in its log
-            sys.stderr.writelines(f"streamdump: {report.text(None)}\n" for report in reports)
+        waiting = tables.Waiting(name)
+        reports: list[Any] = []
+
+        def filled() -> Iterator[Any]:
+            for results in flows.dissect(tasks.merged(_of(batches)), chosen):
+                rows: Any = results.conversations if name == "conversations" else tables.sorted_out(results.records)[name]
+                reports.extend(results.reports)
+                yield from waiting.take(rows, reports)
+                if waiting.count >= write.GROUP:
+                    yield waiting.batch(reports)
+            yield waiting.batch(reports)
+
+        for batch in filled():
+            # Nobody here knows where files were captured.
+            yield batch.drop_columns(["point"])
+        # There is no driver of ours that could tell; Spark keeps what its workers say in its log
+        sys.stderr.writelines(f"streamdump: {report.text(None)}\n" for report in reports)
 
     columns = schema(name)
     columns = columns.remove(columns.get_field_index("point"))

@@ -67,8 +67,9 @@ NO_TOTAL = 1 << 62
 FILE_BITS = 40
 """Where the file's index begins in the number of a conversation."""
 
-HELD_RECORDS, HELD_BYTES = 10_000, 16 << 20
-"""So many records, or bytes of rows to be carried, of several conversations are handed on together."""
+HELD_RECORDS, HELD_BYTES = 256, 16 << 20
+"""So many records, or bytes of rows to be carried, are handed on together: what happens to records while they fit in the processor's
+cache is fast."""
 
 PILED = 256
 """Counts of so many batches are kept until they are added up."""
@@ -131,14 +132,14 @@ class FlowInspector(Inspector):
         self.outbox.large.clear()
         return records
 
-    def feed(self, segments: SegmentBatch) -> None:
-        """Take rows in order."""
+    def feed(self, segments: SegmentBatch) -> Iterator[None]:
+        """Take rows in order, a part after the other."""
         count = len(segments)
         if count:
             begin, self.orders = self.orders, self.orders + count
             segments.order = np.arange(begin, self.orders, dtype=np.int64)
             for _ in self.take_segments(segments, begin, self.orders):
-                pass
+                yield
 
     def take_linked(self) -> list[Linked]:
         """What became certain since the last call."""
@@ -273,7 +274,7 @@ class Straight:
         """What some more of them make certain."""
         if len(segments):
             self._opened.twice.add(segments)
-            self._opened.feed(segments)
+            yield from self._opened.feed(segments)
             yield from self._opened.made()
 
     def close(self) -> Iterator[Results]:
@@ -321,24 +322,27 @@ class _Opened:
             if self._until is None:
                 begin = int(np.searchsorted(flow_id[low:high], following, "left")) + low
                 if begin > low:
-                    self._feed(segments, int(flow_id[low]), low, begin)
+                    yield from self._feed(segments, int(flow_id[low]), low, begin)
                     yield from self.close()
                     low = begin
-            self._feed(segments, following, low, end)
+            yield from self._feed(segments, following, low, end)
             low = end
 
-    def feed(self, segments: SegmentBatch) -> None:
-        """Take packets of the conversations at hand."""
-        if self._inspector is None:
-            self._inspector = FlowInspector(self._options)
-        self._inspector.feed(segments)
+    def feed(self, segments: SegmentBatch) -> Iterator[Results]:
+        """Take packets of the conversations at hand; what became certain while there are more."""
+        inspector = self._inspector
+        if inspector is None:
+            inspector = self._inspector = FlowInspector(self._options)
+        for _ in inspector.feed(segments):
+            if len(inspector.linked) >= HELD_RECORDS:
+                yield from self.made()
 
-    def _feed(self, segments: SegmentBatch, flow_id: int, low: int, high: int) -> None:
+    def _feed(self, segments: SegmentBatch, flow_id: int, low: int, high: int) -> Iterator[Results]:
         if self._row is not None:
             self._restore()
         if self._inspector is None:
             self._flow_id, self._flow = flow_id, segments.flow[low].tobytes()
-        self.feed(segments.rows(low, high))
+        yield from self.feed(segments.rows(low, high))
 
     def _restore(self) -> None:
         assert self._row is not None

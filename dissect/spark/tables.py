@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
 from typing import Any, Protocol
@@ -10,13 +10,12 @@ from typing import Any, Protocol
 import msgspec
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from dissect.errors import Report, bug
 from dissect.model import ConversationRow, Ending, Exchange, Gap, Message
 from dissect.spark.flows import FILE_BITS, Linked
 from dissect.spark.splits import Trouble
-from dissect.spark.typed import STRUCTS, WHOLE_CLASSES, WIDE, Member, spread, struct_name, structs
+from dissect.spark.typed import STRUCTS, WHOLE_CLASSES, WIDE, Objects, Struct, struct_name
 
 _JSON = msgspec.json.Encoder()
 
@@ -50,30 +49,18 @@ class PointOf(Protocol):
         """Of a file."""
 
 
-NOWHERE = np.array([], np.int64)
-
-
 class Rows:
-    """Rows of one table, and what several of its columns are made of."""
+    """Some rows of one table, and what several of its columns are made of."""
 
     def __init__(self, rows: Sequence[Any], linked: bool, points: PointOf | None = None) -> None:
         self.rows = rows
         self.records: Sequence[Any] = [one[0] for one in rows] if linked else rows
         self._points: PointOf = points if points is not None else {}
 
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def points(self, files: Sequence[int]) -> Any:
+    def points(self, files: Sequence[int]) -> list[str | None]:
         """Where these files were captured."""
-        one, *others = set(files) or {0}
-        if not others:
-            return pa.repeat(pa.scalar(self._points.get(one), TEXT), len(self))
-        return pa.array([self._points.get(file) for file in files], TEXT)
-
-    @cached_property
-    def time_ns(self) -> NDArray[np.int64]:
-        return np.array([one.time_ns for one in self.records], np.int64)
+        get = self._points.get
+        return [get(file) for file in files]
 
     @cached_property
     def packets(self) -> Columns:
@@ -81,36 +68,14 @@ class Rows:
         return list(zip(*[one.packets for one in self.records], strict=True)) or [(), ()]
 
     @cached_property
-    def fields(self) -> list[dict[str, Any]]:
-        return [one.fields for one in self.records]
+    def requests(self) -> Columns:
+        """Where the requests are that records name."""
+        return _where([one[1] for one in self.rows])
 
     @cached_property
-    def protocols(self) -> list[str]:
-        return [one.protocol for one in self.records]
-
-    @cached_property
-    def _places(self) -> dict[str, NDArray[np.int64] | None]:
-        distinct = set(self.protocols)
-        if len(distinct) == 1:
-            return dict.fromkeys(distinct)
-        return {name: np.array([place for place, one in enumerate(self.protocols) if one == name], np.int64) for name in distinct}
-
-    def of(self, protocol: str) -> tuple[list[dict[str, Any]], NDArray[np.int64] | None]:
-        """The fields of messages of a protocol, and their rows (None: all)."""
-        places = self._places.get(protocol, NOWHERE)
-        return self.fields if places is None else [self.fields[place] for place in places.tolist()], places
-
-    def others(self, at: int) -> tuple[Columns, NDArray[np.int64]]:
-        """Where the requests (1) or responses (2) are that records name (`WHERE`), and the rows that name them."""
-        return self._requests if at == 1 else self._responses
-
-    @cached_property
-    def _requests(self) -> tuple[Columns, NDArray[np.int64]]:
-        return _present([one[1] for one in self.rows])
-
-    @cached_property
-    def _responses(self) -> tuple[Columns, NDArray[np.int64]]:
-        return _present([one[2] for one in self.rows])
+    def responses(self) -> Columns:
+        """Where the responses are that records name."""
+        return _where([one[2] for one in self.rows])
 
 
 Columns = Sequence[Sequence[int | None]]
@@ -118,16 +83,13 @@ Columns = Sequence[Sequence[int | None]]
 WHERE = ("file", "first_packet", "last_packet", "position")
 """What is told of another message."""
 
-_where = attrgetter("file", "packets", "position")
+_NOWHERE = (None,) * len(WHERE)
 
 
-def _present(found: list[Message | None]) -> tuple[Columns, NDArray[np.int64]]:
-    places = np.array([place for place, one in enumerate(found) if one is not None], np.int64)
-    if not len(places):
-        return [()] * len(WHERE), places
+def _where(found: list[Message | None]) -> Columns:
     # Once through: these messages may be long out of the processor's cache
-    files, packets, positions = zip(*[_where(one) for one in found if one is not None], strict=True)
-    return [files, *zip(*packets, strict=True), positions], places
+    places = [_NOWHERE if one is None else (one.file, *one.packets, one.position) for one in found]
+    return list(zip(*places, strict=True)) or [()] * len(WHERE)
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -136,8 +98,15 @@ class Column(msgspec.Struct, frozen=True):
     name: str
     type: Any
     says: str
-    get: Callable[[Rows], Any]
-    """Its values, or the Arrow array of them."""
+    get: Callable[[Rows], Sequence[Any]]
+    """Its value in each row."""
+    make: Callable[[Sequence[Any]], Any] = list
+    """The Arrow array of values, or what Arrow takes them as."""
+
+    def array(self, values: Sequence[Any]) -> Any:
+        """The Arrow array of values."""
+        made = self.make(values)
+        return made if isinstance(made, pa.Array) else pa.array(made, self.type)
 
 
 LONG, INT, TEXT, TEXTS = pa.int64(), pa.int32(), pa.string(), pa.list_(pa.string())
@@ -161,7 +130,7 @@ def _texts(values: Sequence[Sequence[str]]) -> Any:
     return pa.array([list(one) for one in values], TEXTS)
 
 
-def _idents(values: list[int | str | None]) -> Any:
+def _idents(values: Sequence[int | str | None]) -> Any:
     if WHOLE_CLASSES.issuperset(map(type, values)):
         try:
             return pa.array(values, LONG).cast(TEXT)
@@ -174,35 +143,37 @@ def _fault(fault: Any) -> dict[str, Any] | None:
     return None if fault is None else {"field": fault.field, "offset": fault.offset, "reason": fault.reason, "buffer": fault.buffer}
 
 
-def _faults(values: list[Any]) -> Any:
+def _faults(values: Sequence[Any]) -> Any:
     return [_fault(one) for one in values] if any(values) else pa.nulls(len(values), FAULT)
 
 
-def _json(values: Sequence[Any]) -> Any:
-    """Each as JSON text, one behind the other in one buffer."""
-    text, ends = bytearray(), [0]
-    encode = _JSON.encode_into
-    for one in values:
-        encode(one, text, -1)
-        ends.append(len(text))
-    if len(text) > MOST:
-        raise TooMuch
-    return pa.StringArray.from_buffers(len(values), pa.py_buffer(np.array(ends, np.int32)), pa.py_buffer(text))
+def _json(values: Sequence[Any]) -> list[bytes]:
+    return list(map(_JSON.encode, values))
+
+
+def _joined(texts: Sequence[bytes]) -> Any:
+    """JSON texts, one behind the other in one buffer."""
+    ends = np.zeros(len(texts) + 1, np.int32)
+    np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)), out=ends[1:])
+    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(ends), pa.py_buffer(b"".join(texts)))
+
+
+def _alike(values: Sequence[str | None]) -> Any:
+    """Texts that mostly are all the same."""
+    one, *others = set(values) or {None}
+    return values if others else pa.repeat(pa.scalar(one, TEXT), len(values))
 
 
 class TooMuch(Exception):
     """So many rows do not fit into one batch."""
 
 
-def _other(prefix: str, at: int, what: str) -> tuple[Column, ...]:
+def _other(prefix: str, what: str) -> tuple[Column, ...]:
     """Where the request or response is that a record names."""
 
     def column(name: str, kind: Any, says: str) -> Column:
-        def made(rows: Rows) -> Any:
-            present, places = rows.others(at)
-            return spread(pa.array(present[WHERE.index(name)], kind), places, len(rows))
-
-        return Column(f"{prefix}_{name}", kind, f"{says} {what}", made)
+        at, whose = WHERE.index(name), attrgetter(f"{prefix}s")
+        return Column(f"{prefix}_{name}", kind, f"{says} {what}", lambda rows: whose(rows)[at])
 
     return (
         column("file", INT, "index of the input, of"),
@@ -214,23 +185,27 @@ def _other(prefix: str, at: int, what: str) -> tuple[Column, ...]:
 
 def _common(name: bool = True) -> tuple[Column, ...]:
     columns = [
-        Column("time", TIME, "capture time, cut to microseconds", _time),
-        Column("time_ns", LONG, "the same in nanoseconds since 1970", lambda rows: pa.array(rows.time_ns)),
+        Column("time", TIME, "capture time, cut to microseconds", _times, _cut),
+        Column("time_ns", LONG, "the same in nanoseconds since 1970", _times),
         Column(
             "conversation", LONG, "the conversation, as in table conversations", lambda rows: [one.conversation for one in rows.records]
         ),
         Column("src", TEXT, "endpoint that sent it", lambda rows: [one.src for one in rows.records]),
         Column("dst", TEXT, "endpoint that it was sent to", lambda rows: [one.dst for one in rows.records]),
-        Column("protocol", TEXT, "protocol", lambda rows: rows.protocols),
+        Column("protocol", TEXT, "protocol", lambda rows: [one.protocol for one in rows.records]),
     ]
     if name:
         columns.append(Column("name", TEXT, "the protocol's own name of the command", lambda rows: [one.name for one in rows.records]))
-        columns.append(Column("id", TEXT, "correlation id and the like, as text", lambda rows: _idents([one.id for one in rows.records])))
+        columns.append(Column("id", TEXT, "correlation id and the like, as text", lambda rows: [one.id for one in rows.records], _idents))
     return tuple(columns)
 
 
-def _time(rows: Rows) -> Any:
-    return pa.array(rows.time_ns // 1000).cast(TIME)
+def _times(rows: Rows) -> list[int]:
+    return [one.time_ns for one in rows.records]
+
+
+def _cut(times: Sequence[int]) -> Any:
+    return pa.array(np.array(times, np.int64) // 1000).cast(TIME)
 
 
 SENDER = Column("sender", TEXT, "client or server, null when the capture cannot tell", lambda rows: [one.sender for one in rows.records])
@@ -239,6 +214,7 @@ POINT = Column(
     TEXT,
     "where it was captured: the folder of the capture, or what --point tells",
     lambda rows: rows.points([one.conversation >> FILE_BITS for one in rows.records]),
+    _alike,
 )
 OUTCOME = Column("outcome", TEXT, "how the request ended", lambda rows: [one.outcome for one in rows.records])
 LATENCY = Column(
@@ -254,26 +230,20 @@ MESSAGES: tuple[Column, ...] = (
     Column("last_packet", LONG, "packet that completed it", lambda rows: rows.packets[1]),
     Column("position", LONG, "byte position in its sender's byte stream", lambda rows: [one.position for one in rows.records]),
     Column("size", LONG, "bytes of the frame", lambda rows: [one.size for one in rows.records]),
-    Column("fields", TEXT, "every field, as JSON", lambda rows: _json(rows.fields)),
-    *_other("request", 1, "its request"),
+    Column("fields", TEXT, "every field, as JSON", lambda rows: _json([one.fields for one in rows.records]), _joined),
+    *_other("request", "its request"),
     OUTCOME,
     LATENCY,
-    Column("notes", TEXTS, "what is odd about it", lambda rows: _texts([one.notes for one in rows.records])),
-    Column("fault", FAULT, "why bytes could not be read as their layout", lambda rows: _faults([one.fault for one in rows.records])),
+    Column("notes", TEXTS, "what is odd about it", lambda rows: [one.notes for one in rows.records], _texts),
+    Column("fault", FAULT, "why bytes could not be read as their layout", lambda rows: [one.fault for one in rows.records], _faults),
     msgspec.structs.replace(POINT, get=lambda rows: rows.points([one.file for one in rows.records])),
 )
 
 
-def _typed(protocol: str, struct: Member) -> Column:
-    return Column(struct_name(protocol), struct.type, struct.says, lambda rows: structs(struct, *rows.of(protocol), len(rows)))
-
-
-TYPED: tuple[Column, ...] = tuple(_typed(protocol, struct) for protocol, struct in STRUCTS.items())
-
 EXCHANGES: tuple[Column, ...] = (
     *_common(),
-    *_other("request", 1, "the request"),
-    *_other("response", 2, "the response"),
+    *_other("request", "the request"),
+    *_other("response", "the response"),
     OUTCOME,
     Column("reason", TEXT, "why there is no response", lambda rows: [one.reason for one in rows.records]),
     LATENCY,
@@ -312,19 +282,19 @@ ENDINGS: tuple[Column, ...] = (
 )
 
 CONVERSATIONS: tuple[Column, ...] = (
-    Column("time", TIME, "time of its first packet, cut to microseconds", _time),
+    Column("time", TIME, "time of its first packet, cut to microseconds", _times, _cut),
     _plain("time_ns", LONG, "the same in nanoseconds since 1970"),
     _plain("duration_ns", LONG, "from its first to its last packet"),
     _plain("conversation", LONG, "its number: index of the file times 2**40, plus the number of its first packet"),
-    Column("endpoints", TEXTS, "both sides; pairs are in this order", lambda rows: _texts([one.endpoints for one in rows.records])),
+    Column("endpoints", TEXTS, "both sides; pairs are in this order", lambda rows: [one.endpoints for one in rows.records], _texts),
     _plain("client", TEXT, "the endpoint that is the client, null when the capture cannot tell"),
     _plain("server", TEXT, "the endpoint that is the server"),
     _plain("protocol", TEXT, "null if none of those that streamdump reads"),
     _plain("name", TEXT, "what else it speaks, where that is known"),
     _plain("confidence", pa.float64(), "0 to 1"),
-    Column("evidence", TEXTS, "what the verdict rests on", lambda rows: _texts([one.evidence for one in rows.records])),
+    Column("evidence", TEXTS, "what the verdict rests on", lambda rows: [one.evidence for one in rows.records], _texts),
     _plain("layout", TEXT, "layout of the protocol, where it has several"),
-    Column("candidates", TEXTS, "layouts that could not be told apart", lambda rows: _texts([one.candidates for one in rows.records])),
+    Column("candidates", TEXTS, "layouts that could not be told apart", lambda rows: [one.candidates for one in rows.records], _texts),
     Column("packets", pa.list_(LONG), "packets of each side", lambda rows: [list(one.packets) for one in rows.records]),
     Column("bytes", pa.list_(LONG), "length of each side's byte stream", lambda rows: [list(one.bytes) for one in rows.records]),
     _plain("messages", LONG, "messages of both sides"),
@@ -339,7 +309,7 @@ CONVERSATIONS: tuple[Column, ...] = (
     _plain("ended", TEXT, "how it ended, and who did that first"),
     _plain("limit_hits", LONG, "how often a limit was reached"),
     _plain("internal_error", TEXT, "the bug of streamdump that ended its dissection, and at which packet"),
-    Column("facts", TEXT, "what the protocol's state adds, as JSON", lambda rows: _json([one.facts for one in rows.records])),
+    Column("facts", TEXT, "what the protocol's state adds, as JSON", lambda rows: _json([one.facts for one in rows.records]), _joined),
     POINT,
 )
 
@@ -371,8 +341,8 @@ class Table(msgspec.Struct, frozen=True):
     columns: tuple[Column, ...]
     record: type | None = None
     """The record of the engine that its rows are, each with the messages that it names; None: rows that a run makes itself."""
-    typed: tuple[Column, ...] = ()
-    """More columns, for forms that have structs which may be null."""
+    structs: Mapping[str, Struct] = {}
+    """A column more for each protocol, for forms that have structs which may be null."""
     partitioned: tuple[str, ...] = ()
     """Columns by which its files are divided, where the form can do that; `DATE` is added for it."""
 
@@ -383,11 +353,11 @@ BY_DAY = ("protocol", DATE)
 TABLES: dict[str, Table] = {
     table.name: table
     for table in (
-        Table("messages", MESSAGES, Message, TYPED, BY_DAY),
-        Table("exchanges", EXCHANGES, Exchange, (), BY_DAY),
-        Table("conversations", CONVERSATIONS, None, (), BY_DAY),
-        Table("gaps", GAPS, Gap, (), BY_DAY),
-        Table("endings", ENDINGS, Ending, (), BY_DAY),
+        Table("messages", MESSAGES, Message, STRUCTS, BY_DAY),
+        Table("exchanges", EXCHANGES, Exchange, {}, BY_DAY),
+        Table("conversations", CONVERSATIONS, None, {}, BY_DAY),
+        Table("gaps", GAPS, Gap, {}, BY_DAY),
+        Table("endings", ENDINGS, Ending, {}, BY_DAY),
         Table("errors", ERRORS),
         Table("files", FILES),
     )
@@ -401,17 +371,11 @@ LINKED = frozenset(KINDS.values())
 """Tables whose rows come with the request and the response that they name."""
 
 
-def columns_of(table: str, typed: bool = True) -> tuple[Column, ...]:
-    """The columns of a table; `typed`: with the structs of protocols."""
-    found = TABLES[table]
-    return (*found.columns, *found.typed) if typed else found.columns
-
-
 def columns(table: str) -> list[tuple[str, str, str]]:
     """The columns of a table as rows of documentation: name, type, what it says; `a.b` is a member of a struct."""
     found: list[tuple[str, str, str]] = []
-    for column in columns_of(table):
-        _describe(pa.field(column.name, column.type, metadata={"comment": column.says}), "", found)
+    for field in schema(table):
+        _describe(field, "", found)
     return found
 
 
@@ -446,50 +410,109 @@ NAMES = {
 
 def schema(table: str, typed: bool = True) -> Any:
     """The Arrow schema of a table; `typed`: with the structs of protocols."""
-    fields = [pa.field(one.name, one.type, metadata={"comment": one.says}) for one in columns_of(table, typed)]
-    return pa.schema(fields, {SCHEMA_KEY: str(SCHEMA)})
+    found = TABLES[table]
+    fields = [(one.name, one.type, one.says) for one in found.columns]
+    fields += [(struct_name(name), one.type, one.says) for name, one in found.structs.items() if typed]
+    return pa.schema([pa.field(name, kind, metadata={"comment": says}) for name, kind, says in fields], {SCHEMA_KEY: str(SCHEMA)})
 
 
 AnyRows = Sequence[Linked] | Sequence[ConversationRow] | Sequence[Trouble] | Sequence[Input]
 
 
-def batch(table: str, rows: AnyRows, typed: bool = True, points: PointOf | None = None) -> Any:
-    """Records as columns; `points`: where files were captured, by index."""
-    made = Rows(rows, table in LINKED, points)
-    arrays = []
-    for column in columns_of(table, typed):
-        values = column.get(made)
-        arrays.append(values if isinstance(values, pa.Array) else pa.array(values, column.type))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema(table, typed))
+class Waiting:
+    """Rows of one table that wait to be columns: their values, which are taken as long as the records are in the processor's cache."""
 
+    def __init__(self, table: str, typed: bool = True, points: PointOf | None = None) -> None:
+        """`typed`: with the structs of protocols; `points`: where files were captured, by index."""
+        self._name = table
+        self._table = TABLES[table]
+        self._schema = schema(table, typed)
+        self._typed = typed
+        self._points = points
+        self._begin()
 
-def batches(
-    table: str, rows: Sequence[Any], typed: bool = True, reports: list[Report] | None = None, points: PointOf | None = None
-) -> Iterator[Any]:
-    """Records as columns, in so few batches as can hold them; `reports` gets what is to be told of those that cannot be."""
-    try:
-        made = batch(table, rows, typed, points)
-    except Exception as error:
-        half = len(rows) // 2
-        if reports is None and not (half and isinstance(error, TooMuch)):
-            raise
-        what = "" if isinstance(error, TooMuch) else bug(error)
-        if half:
-            yield from batches(table, rows[:half], typed, reports, points)
-            yield from batches(table, rows[half:], typed, reports, points)
-        else:
-            assert reports is not None
-            reports.append(_about(table, rows[0], what or "too much for one row"))
-    else:
-        yield made
+    def _begin(self) -> None:
+        self._values: list[list[Any]] = [[] for _ in self._table.columns]
+        self._objects = {protocol: Objects(struct) for protocol, struct in self._table.structs.items()} if self._typed else {}
+        self._text = 0
+        self.count = 0
+        """How many they are."""
 
+    def take(self, rows: Sequence[Any], reports: list[Report] | None = None) -> Iterator[Any]:
+        """Take rows; those before as columns, where these do not fit behind them. `reports` gets what is to be told of those that
+        cannot be taken, which is raised without it."""
+        try:
+            self._take(rows)
+        except Exception as error:
+            half = len(rows) // 2
+            if isinstance(error, TooMuch) and self.count:
+                yield self.batch(reports)
+                yield from self.take(rows, reports)
+            elif half and (reports is not None or isinstance(error, TooMuch)):
+                yield from self.take(rows[:half], reports)
+                yield from self.take(rows[half:], reports)
+            elif reports is None:
+                raise
+            else:
+                reports.append(self._about(rows[0], "too much for one row" if isinstance(error, TooMuch) else bug(error)))
 
-def _about(table: str, row: Any, what: str) -> Report:
-    """What to report of a row that is in no table."""
-    record = row[0] if table in LINKED else row
-    number = record.packets[1] if type(record) is Message else None
-    file, conversation = getattr(record, "file", None), getattr(record, "conversation", None)
-    return Report(what, f"a row of {table} is missing", number, file, conversation, getattr(record, "protocol", None) or "")
+    def _take(self, rows: Sequence[Any]) -> None:
+        some = Rows(rows, self._name in LINKED, self._points)
+        values = [column.get(some) for column in self._table.columns]
+        text = sum(sum(map(len, texts)) for column, texts in zip(self._table.columns, values, strict=True) if column.make is _joined)
+        if self._text + text > MOST:
+            raise TooMuch
+        if self._objects:
+            own: dict[str, tuple[list[Any], list[int]]] = {}
+            for row, one in enumerate(some.records, self.count):
+                objects, places = own.setdefault(one.protocol, ([], []))
+                objects.append(one.fields)
+                places.append(row)
+            for protocol, (objects, places) in own.items():
+                self._objects[protocol].add(objects, places)
+        for those, these in zip(self._values, values, strict=True):
+            those += these
+        self._text += text
+        self.count += len(rows)
+
+    def batch(self, reports: list[Report] | None = None) -> Any:
+        """All that wait as columns; nothing waits any more. `reports` gets what is to be told of values that are none of their column,
+        and null there; without it that is raised."""
+        columns = zip(self._table.columns, self._values, strict=True)
+        arrays = [self._array(column, values, reports) for column, values in columns]
+        arrays += [objects.column(self.count) for objects in self._objects.values()]
+        self._begin()
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _array(self, column: Column, values: list[Any], reports: list[Report] | None) -> Any:
+        try:
+            return column.array(values)
+        except Exception:
+            if reports is None:
+                raise
+        good = []
+        for row, value in enumerate(values):
+            try:
+                column.array([value])
+                good.append(value)
+            except Exception as error:
+                good.append(None)
+                names = [one.name for one in self._table.columns]
+                number, file, conversation, protocol = (
+                    self._values[names.index(name)][row] if name in names else None
+                    for name in ("last_packet", "file", "conversation", "protocol")
+                )
+                lost = f"{column.name} of a row of {self._name} is missing"
+                reports.append(Report(bug(error), lost, number, file, conversation, protocol or ""))
+        return column.array(good)
+
+    def _about(self, row: Any, what: str) -> Report:
+        """What to report of a row that is in no table."""
+        record = row[0] if self._name in LINKED else row
+        number = record.packets[1] if type(record) is Message else None
+        file, conversation = getattr(record, "file", None), getattr(record, "conversation", None)
+        protocol = getattr(record, "protocol", None) or ""
+        return Report(what, f"a row of {self._name} is missing", number, file, conversation, protocol)
 
 
 def sorted_out(records: Sequence[Linked]) -> dict[str, list[Linked]]:

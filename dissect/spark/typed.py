@@ -22,15 +22,15 @@ So `fields` has everything, the structs what a query can ask for without parsing
 where its value is null, and where the value is not of the declared type (a boolean byte of 7, a mewbase field of another BSON type).
 Such an item of a list is null too. A struct is null in messages of other protocols.
 
-Columns are made column by column: messages with the same keys are taken together, and only the fields that they have are touched.
+The values are taken of each message at once, as long as it is in the processor's cache, and columns are made of those of many: messages
+with the same keys are taken together, and only the fields that they have are touched.
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import count
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -66,31 +66,103 @@ NOTES = 3
 
 
 class Member:
-    """A member of a struct, or a struct as a column."""
+    """A member of a struct that is none itself."""
 
-    def __init__(self, kind: Any, says: str, array: Callable[[Sequence[Any]], Any], members: Mapping[str, Member] | None = None) -> None:
+    def __init__(self, kind: Any, says: str, array: Callable[[Sequence[Any]], Any]) -> None:
         self.type = kind
         self.says = says
         self.array = array
         """Makes a column of values as they are in the fields of messages."""
-        self.members = members
-        self.words = WORDS_OF.get(kind)
 
-    def column(self, values: Sequence[Any], places: NDArray[np.int64] | None, size: int) -> Any:
-        """A column of so many rows, with these values at these places (None: at every one), null elsewhere."""
-        if places is None:
+    def column(self, values: Sequence[Any], places: NDArray[np.int64], size: int) -> Any:
+        """A column of so many rows, with these values at these places, null elsewhere."""
+        rising = not (places[1:] < places[:-1]).any()
+        if rising and len(places) == size:
             return self.array(values)
-        if self.members is not None:
-            inside = [type(one) is dict for one in values]
-            if not all(inside):
-                places = places[np.array(inside)]
-                values = [one for one in values if type(one) is dict]
-            return structs(self, values, places, size)
-        if self.words is None and (places[1:] < places[:-1]).any():
+        if not rising and self.type not in WORDS_OF:
             order = np.argsort(places)
             places = places[order]
             values = [values[one] for one in order.tolist()]
         return spread(self.array(values), places, size)
+
+
+class Struct:
+    """A struct as a column, or as a member of one."""
+
+    def __init__(self, says: str, members: Mapping[str, Member | Struct]) -> None:
+        self.type: Any = pa.struct([pa.field(name, member.type, metadata={"comment": member.says}) for name, member in members.items()])
+        self.says: str = says
+        self.members = members
+
+
+class _Shape:
+    """What is taken of objects that have the same keys."""
+
+    def __init__(self, struct: Struct, keys: Iterable[str], inside: dict[str, Objects]) -> None:
+        self.names: list[str] = []
+        """Members that they have."""
+        self.inside: list[tuple[str, Objects]] = []
+        for name in keys:
+            member = struct.members.get(name)
+            if isinstance(member, Struct):
+                self.inside.append((name, inside.setdefault(name, Objects(member))))
+            elif member is not None:
+                self.names.append(name)
+        # Of one name `itemgetter` makes no tuple
+        self.get: Callable[[Any], tuple[Any, ...]] = itemgetter(*self.names) if len(self.names) > 1 else self._few
+        self.values: list[tuple[Any, ...]] = []
+        self.rows: list[int] = []
+
+    def _few(self, one: Mapping[str, Any]) -> tuple[Any, ...]:
+        return tuple([one[name] for name in self.names])
+
+
+class Objects:
+    """Objects that a struct column will be made of: the values of its members, and the rows that they are in."""
+
+    def __init__(self, struct: Struct) -> None:
+        self._struct = struct
+        self._shapes: dict[tuple[str, ...], _Shape] = {}
+        self._inside: dict[str, Objects] = {}
+
+    def add(self, objects: Iterable[dict[str, Any]], rows: Iterable[int]) -> None:
+        """Take what these objects have for it."""
+        shapes = self._shapes
+        for one, row in zip(objects, rows, strict=True):
+            keys = tuple(one)
+            shape = shapes.get(keys)
+            if shape is None:
+                shape = shapes[keys] = _Shape(self._struct, keys, self._inside)
+            shape.values.append(shape.get(one))
+            shape.rows.append(row)
+            for name, objects_inside in shape.inside:
+                value = one[name]
+                if type(value) is dict:
+                    objects_inside.add((value,), (row,))
+
+    def column(self, size: int) -> Any:
+        """A column of so many rows, null where no object is."""
+        if not self._shapes:
+            return pa.nulls(size, self._struct.type)
+        places = [np.array(shape.rows, np.int64) for shape in self._shapes.values()]
+        values: dict[str, list[Sequence[Any]]] = {}
+        wheres: dict[str, list[NDArray[np.int64]]] = {}
+        for shape, where in zip(self._shapes.values(), places, strict=True):
+            for name, some in zip(shape.names, zip(*shape.values, strict=True), strict=True) if shape.names else ():
+                values.setdefault(name, []).append(some)
+                wheres.setdefault(name, []).append(where)
+        made = []
+        for name, member in self._struct.members.items():
+            if isinstance(member, Struct):
+                inside = self._inside.get(name)
+                made.append(pa.nulls(size, member.type) if inside is None else inside.column(size))
+            elif name in values:
+                made.append(member.column(list(chain(*values[name])), np.concatenate(wheres[name]), size))
+            else:
+                made.append(pa.nulls(size, member.type))
+        absent = np.ones(size, np.bool_)
+        absent[np.concatenate(places)] = False
+        return pa.StructArray.from_arrays(made, fields=list(self._struct.type), mask=pa.array(absent) if absent.any() else None)
 
 
 def spread(column: Any, places: NDArray[np.int64], size: int) -> Any:
@@ -192,60 +264,7 @@ def _list(kind: Any, item: Member) -> Callable[[Sequence[Any]], Any]:
     return array
 
 
-def structs(struct: Member, objects: Sequence[dict[str, Any]], places: NDArray[np.int64] | None, size: int) -> Any:
-    """A struct column of so many rows, with these objects at these places (None: at every one), null elsewhere."""
-    if not objects:
-        return pa.nulls(size, struct.type)
-    members = struct.members or {}
-    values: dict[str, list[Sequence[Any]]] = {}
-    wheres: dict[str, list[NDArray[np.int64]]] = {}
-    for known, alike, where in _alike(members, objects):
-        if where is None:
-            where = places
-        elif places is not None:
-            where = places[where]
-        for name in known:
-            values.setdefault(name, []).append(list(map(itemgetter(name), alike)))
-            if where is not None:
-                wheres.setdefault(name, []).append(where)
-    made = []
-    for name, member in members.items():
-        some = values.get(name)
-        if some is None:
-            made.append(pa.nulls(size, member.type))
-        elif len(some) == 1:
-            made.append(member.column(some[0], wheres[name][0] if name in wheres else None, size))
-        else:
-            made.append(member.column([one for part in some for one in part], np.concatenate(wheres[name]), size))
-    mask = None
-    if places is not None:
-        absent = np.ones(size, np.bool_)
-        absent[places] = False
-        mask = pa.array(absent)
-    return pa.StructArray.from_arrays(made, fields=list(struct.type), mask=mask)
-
-
-def _alike(members: Mapping[str, Member], objects: Sequence[dict[str, Any]]) -> Iterable[tuple[list[str], Sequence[dict[str, Any]], Any]]:
-    """Objects with the same keys together: the members among these, the objects, and their indices (None: all of them)."""
-    shapes: defaultdict[tuple[str, ...], int] = defaultdict(count().__next__)
-    codes = np.fromiter(map(shapes.__getitem__, map(tuple, objects)), np.int64, len(objects))
-    if len(shapes) == 1:
-        known = [name for name in objects[0] if name in members]
-        if known:
-            yield known, objects, None
-        return
-    order = np.argsort(codes, kind="stable")
-    ends = np.cumsum(np.bincount(codes)).tolist()
-    start = 0
-    for shape, end in zip(shapes, ends, strict=True):
-        where = order[start:end]
-        start = end
-        known = [name for name in shape if name in members]
-        if known:
-            yield known, [objects[one] for one in where.tolist()], where
-
-
-def _member(found: Found) -> Member | None:
+def _member(found: Found) -> Member | Struct | None:
     """The member that holds what the tables say of a field, None where no type does."""
     kinds = found.kinds - {OTHER}
     notes = list(found.notes) if len(found.notes) <= NOTES else []
@@ -254,11 +273,11 @@ def _member(found: Found) -> Member | None:
         members = _members(found)
         if not members:
             return None
-        return _struct(says, members)
+        return Struct(says, members)
     if kinds == {LIST}:
         assert found.items is not None
         item = _member(found.items)
-        if item is None or item.members is not None or pa.types.is_list(item.type):
+        if not isinstance(item, Member) or pa.types.is_list(item.type):
             return None
         kind = pa.list_(item.type)
         return Member(kind, says, _list(kind, item))
@@ -279,8 +298,8 @@ def _member(found: Found) -> Member | None:
     return None
 
 
-def _members(found: Found) -> dict[str, Member]:
-    made: dict[str, Member] = {}
+def _members(found: Found) -> dict[str, Member | Struct]:
+    made: dict[str, Member | Struct] = {}
     spelt: set[str] = set()
     for name, one in found.members.items():
         member = _member(one)
@@ -291,26 +310,14 @@ def _members(found: Found) -> dict[str, Member]:
     return made
 
 
-def _type(members: Mapping[str, Member]) -> Any:
-    return pa.struct([pa.field(name, member.type, metadata={"comment": member.says}) for name, member in members.items()])
-
-
-def _struct(says: str, members: Mapping[str, Member]) -> Member:
-    def array(values: Sequence[Any]) -> Any:
-        return struct.column(values, np.arange(len(values)), len(values))
-
-    struct = Member(_type(members), says, array, members)
-    return struct
-
-
 def struct_name(protocol: str) -> str:
     """The column of a protocol."""
     return protocol.replace("-", "_")
 
 
-def struct_of(protocol: Protocol) -> Member:
+def struct_of(protocol: Protocol) -> Struct:
     """What the tables of a protocol give."""
-    return _struct(f"typed fields of {protocol.title}, null in messages of other protocols", _members(declared(protocol)))
+    return Struct(f"typed fields of {protocol.title}, null in messages of other protocols", _members(declared(protocol)))
 
 
 STRUCTS = {one.name: struct_of(one) for one in PROTOCOLS}

@@ -28,7 +28,7 @@ from dissect.spark.flows import Results, earliest
 from dissect.spark.places import Disk, Folder
 from dissect.spark.rows import SCHEMA
 from dissect.spark.splits import Trouble
-from dissect.spark.tables import DATE, TABLES, PointOf, batches, schema, sorted_out
+from dissect.spark.tables import DATE, TABLES, PointOf, Waiting, schema, sorted_out
 
 FORMATS = ("parquet", "delta", "json", "csv")
 
@@ -36,7 +36,7 @@ JSON = ("fields", "facts")
 """Columns of JSON text."""
 
 GROUP = 5_000
-"""Records that a task keeps before it makes columns of them."""
+"""Rows that a task keeps the values of before it makes columns of them."""
 
 GROUP_BYTES = 32 << 20
 """Bytes of the frames of these records, at most about; the values made of them take a multiple."""
@@ -106,7 +106,7 @@ class Writer:
         self.receipt = Receipt(part, {}, {}, [], [])
         self._points = points
         self._open: dict[str, Any] = {}
-        self._waiting: dict[str, list[Any]] = {}
+        self._waiting: dict[str, Waiting] = {}
         self._bytes = 0
         self._twice: dict[tuple[int, int], tuple[int, int]] = {}
 
@@ -127,16 +127,19 @@ class Writer:
         """Take rows of one table."""
         if not rows:
             return
-        waiting = self._waiting.setdefault(table, [])
-        waiting.extend(rows)
+        waiting = self._waiting.get(table)
+        if waiting is None:
+            waiting = self._waiting[table] = Waiting(table, self._out(table).typed, self._points)
         if table == "messages":
             self._bytes += sum([one[0].size for one in rows])
-        if len(waiting) >= GROUP or self._bytes >= GROUP_BYTES:
-            self._write(table)
+        for some in waiting.take(rows, self.receipt.reports):
+            self._write(table, some)
+        if waiting.count >= GROUP or self._bytes >= GROUP_BYTES:
+            self._flush(table)
 
     def waits(self, table: str) -> bool:
         """Whether there are rows to write."""
-        return bool(self._waiting.get(table))
+        return table in self._waiting and self._waiting[table].count > 0
 
     def empty(self, table: str) -> None:
         """Write a file without rows, which says what its columns are."""
@@ -144,8 +147,8 @@ class Writer:
 
     def close(self) -> Receipt:
         """Write what is left; the receipt counts from here on."""
-        for table in list(self._waiting):
-            self._write(table)
+        for table in self._waiting:
+            self._flush(table)
         for table, out in self._open.items():
             self.receipt.files.setdefault(table, []).extend(out.close())
         self.receipt.twice = [(*pair, *counts) for pair, counts in self._twice.items()]
@@ -157,16 +160,15 @@ class Writer:
         for out in self._open.values():
             out.abandon()
 
-    def _write(self, table: str) -> None:
-        rows, self._waiting[table] = self._waiting[table], []
-        if not rows:
-            return
+    def _flush(self, table: str) -> None:
         if table == "messages":
             self._bytes = 0
-        out = self._out(table)
-        for some in batches(table, rows, out.typed, self.receipt.reports, self._points):
-            self.receipt.rows[table] = self.receipt.rows.get(table, 0) + some.num_rows
-            out.write(some)
+        if self.waits(table):
+            self._write(table, self._waiting[table].batch(self.receipt.reports))
+
+    def _write(self, table: str, some: Any) -> None:
+        self.receipt.rows[table] = self.receipt.rows.get(table, 0) + some.num_rows
+        self._out(table).write(some)
 
     def _out(self, table: str) -> Any:
         if table not in self._open:

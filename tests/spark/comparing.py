@@ -71,6 +71,13 @@ def told(table: str, columns: Sequence[dict[str, Any]]) -> list[str]:
     return sorted(lines)
 
 
+def columns(table: str, records: Sequence[Any]) -> Any:
+    """Records as columns, all at once."""
+    waiting = tables.Waiting(table)
+    assert not list(waiting.take(records))
+    return waiting.batch()
+
+
 def _line(values: dict[str, Any]) -> str:
     return msgspec.json.encode(values, order="sorted").decode()
 
@@ -87,7 +94,7 @@ def without_spark(files: Sequence[Path], split: int, payload: bool = True, batch
     options = Options(keylog=tuple(found.secrets))
     for results in flows.dissect(iter(_sorted(packets, flows.SORTED_BY).to_batches(batch)), options, dict(enumerate(found.files))):
         for name, some in tables.sorted_out(results.records).items():
-            lines[name] += told(name, tables.batch(name, some).to_pylist())
+            lines[name] += told(name, columns(name, some).to_pylist())
     return found, {name: sorted(some) for name, some in lines.items()}
 
 

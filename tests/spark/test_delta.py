@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import gzip
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 
 from dissect.errors import UsageError
@@ -19,6 +17,7 @@ from dissect.spark.delta import Delta
 from dissect.spark.pipeline import Run, Settings, partial_folder
 from dissect.spark.places import folder
 from dissect.spark.tables import SCHEMA_KEY, TABLES
+from dissect.spark.typed import STRUCTS, Struct
 from tests.capture.frames import Packet, pcap
 from tests.spark.captures import SNAP, generated, records
 from tests.spark.comparing import plain, same, tables_of, told
@@ -183,10 +182,9 @@ def test_an_older_table_gets_the_new_columns_and_a_newer_one_stays(
 ) -> None:
     out = tmp_path / "out"
     old_columns = tuple(column for column in tables.MESSAGES if column.name != "notes")
-    struct = tables.TYPED[0]
-    members = [field for field in struct.type if field.name != "correlation_id"]
-    fewer = msgspec.structs.replace(struct, type=pa.struct(members), get=_without(struct.get, members))
-    old = msgspec.structs.replace(TABLES["messages"], columns=old_columns, typed=(fewer, *tables.TYPED[1:]))
+    struct = STRUCTS["rabbitmq-stream"]
+    fewer = Struct(struct.says, {name: member for name, member in struct.members.items() if name != "correlation_id"})
+    old = msgspec.structs.replace(TABLES["messages"], columns=old_columns, structs={**STRUCTS, "rabbitmq-stream": fewer})
     with monkeypatch.context() as patched:
         patched.setitem(TABLES, "messages", old)
         patched.setattr(tables, "SCHEMA", 0)
@@ -213,14 +211,6 @@ def test_an_older_table_gets_the_new_columns_and_a_newer_one_stays(
         patched.setitem(TABLES, "files", msgspec.structs.replace(TABLES["files"], columns=(_other_type(), *TABLES["files"].columns[1:])))
         with pytest.raises(UsageError, match=r"files.file is int32 there and string in this version"):
             add(files, out)
-
-
-def _without(get: Callable[[Any], Any], members: list[Any]) -> Callable[[Any], Any]:
-    def made(rows: Any) -> Any:
-        whole = get(rows)
-        return pa.StructArray.from_arrays([pc.struct_field(whole, one.name) for one in members], fields=members, mask=pc.is_null(whole))
-
-    return made
 
 
 def _other_type() -> Any:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow.parquet
 import pytest
 
@@ -33,6 +34,7 @@ from dissect.tcp.conversations import _Plain
 from tests.planting import GOLDEN, plant
 from tests.rewrite import capture
 from tests.rewrite import packets as packets_of
+from tests.spark.comparing import columns as batch
 from tests.spark.lots import FOREVER, Lots, at_once, in_lots, packets
 from tests.waiting import PATIENCE
 
@@ -197,23 +199,44 @@ def test_an_interrupted_follow_ends_with_what_it_told(
 @pytest.mark.usefixtures("barrier")
 def test_a_row_that_no_column_takes_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     records = [record for record in Inspector([open_capture(SOME)]).records() if isinstance(record, Message)]
-    made = tables.batch
 
-    def planted(table: str, rows: Any, *more: Any) -> Any:
-        if any(row[0].number in (3, 30) for row in rows):
-            raise OverflowError
-        return made(table, rows, *more)
+    class Planted(tables.Rows):
+        def __init__(self, rows: Any, *more: Any) -> None:
+            if any(row[0].number in (3, 30) for row in rows):
+                raise OverflowError
+            super().__init__(rows, *more)
 
-    monkeypatch.setattr(tables, "batch", planted)
+    monkeypatch.setattr(tables, "Rows", Planted)
     reports: list[Report] = []
     rows = [(record, None, None) for record in records]
-    found = [row for batch in tables.batches("messages", rows, True, reports) for row in batch.to_pylist()]
+    waiting = tables.Waiting("messages")
+    assert not list(waiting.take(rows, reports))
+    found = waiting.batch(reports).to_pylist()
     kept = [record for record in records if record.number not in (3, 30)]
     assert [(row["time_ns"], row["position"]) for row in found] == [(record.time_ns, record.position) for record in kept]
     assert [report.number for report in reports] == [record.packets[1] for record in records if record.number in (3, 30)]
     assert [report.cost for report in reports] == ["a row of messages is missing"] * 2
     with pytest.raises(OverflowError):
-        list(tables.batches("messages", rows))
+        list(waiting.take(rows))
+
+
+@pytest.mark.usefixtures("barrier")
+def test_a_value_that_is_none_of_its_column_is_null() -> None:
+    records = [record for record in Inspector([open_capture(SOME)]).records() if isinstance(record, Message)]
+    expected = batch("messages", [(record, None, None) for record in records]).to_pylist()
+    records[2] = msgspec.structs.replace(records[2], position=1 << 63)
+    records[5] = msgspec.structs.replace(records[5], src="\udcff")
+    expected[2]["position"] = expected[5]["src"] = None
+    rows = [(record, None, None) for record in records]
+    waiting = tables.Waiting("messages")
+    reports: list[Report] = []
+    assert not list(waiting.take(rows, reports))
+    assert waiting.batch(reports).to_pylist() == expected
+    assert [report.cost for report in reports] == ["src of a row of messages is missing", "position of a row of messages is missing"]
+    assert [report.number for report in reports] == [records[5].packets[1], records[2].packets[1]]
+    assert not list(waiting.take(rows))
+    with pytest.raises(UnicodeEncodeError):
+        waiting.batch()
 
 
 def test_reports_are_in_the_order_of_the_captures() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from dissect.capture.files import open_capture
+from dissect.capture.link import LinkParser
 from dissect.inspector import Inspector
 from dissect.layout import (
     Array,
@@ -42,12 +44,14 @@ from dissect.protocols import PROTOCOLS
 from dissect.protocols.base import Dissector
 from dissect.protocols.protocol import Protocol
 from dissect.spark import tables, typed, write
-from dissect.spark.flows import Linked
+from dissect.spark.flows import Linked, Straight
 from dissect.spark.places import folder as place
-from dissect.spark.tables import TABLES, batch, batches, columns, schema
-from dissect.spark.typed import STRUCTS, Member, struct_name, struct_of, structs
+from dissect.spark.tables import TABLES, Waiting, columns, schema, sorted_out
+from dissect.spark.typed import STRUCTS, Member, Objects, Struct, struct_name, struct_of
 from dissect.spark.views import views
 from dissect.spark.write import Target, Writer, commit
+from tests.spark.captures import generated
+from tests.spark.comparing import columns as batch
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 
@@ -62,10 +66,10 @@ def digits(member: Member) -> bool:
     return any(one.startswith(("uint", "int")) and "128" not in one for one in member.says.split(";")[0].split(" or "))
 
 
-def expected(member: Member, value: Any) -> Any:
+def expected(member: Member | Struct, value: Any) -> Any:
     """What a member holds of a value as the JSON has it, by the rules that the module states."""
     kind = member.type
-    if member.members is not None:
+    if isinstance(member, Struct):
         return {name: expected(one, value.get(name)) for name, one in member.members.items()} if isinstance(value, dict) else None
     if pa.types.is_list(kind):
         return [expected(Member(kind.value_type, "", lambda _: None), one) for one in value] if isinstance(value, list) else None
@@ -94,7 +98,7 @@ def check(made: Any) -> int:
                 assert found is None
                 continue
             assert repr(found) == repr(expected(struct, fields)), "by what is printed, since NaN is not itself"
-            assert list(found) == list(struct.members or {})
+            assert list(found) == list(struct.members)
             held += sum(value is not None for value in found.values())
     return held
 
@@ -185,7 +189,9 @@ def test_a_new_protocol_has_its_struct_without_a_line_here() -> None:
     for layout, one in values:
         data = encode(layout, one)
         objects.append(read(layout, data, 0, len(data), Style())[0])
-    first, second, third = structs(struct, objects, None, 3).to_pylist()
+    made = Objects(struct)
+    made.add(objects, range(3))
+    first, second, third = made.column(3).to_pylist()
     assert first["flags"] == {"level": 3, "mode": 1, "mode_label": "one"}
     assert [first[name] for name in ("small", "kind", "kind_label", "flag", "ratio", "huge")] == [-5, 1, "one", True, 1.5, "7"]
     assert [first["either"], third["either"]] == ["text", str(most)]
@@ -202,10 +208,12 @@ ODD += ["", "text", "NaN", "-Infinity", [], [1, None, "a", True, 1 << 64, [2]], 
 def test_values_that_do_not_fit_are_null_and_stop_nothing() -> None:
     some = messages(next(iter(sorted(GOLDEN.glob("rabbitmq-stream/*.pcap")))))[0][0]
     rows: list[Linked] = []
+    inside = STRUCTS["mewbase"].members["frame"]
+    assert isinstance(inside, Struct)
     for protocol, struct in STRUCTS.items():
         for number, value in enumerate(ODD):
-            fields = dict.fromkeys(struct.members or {}, value)
-            inner = dict.fromkeys((STRUCTS["mewbase"].members or {})["frame"].members or {}, value)
+            fields = dict.fromkeys(struct.members, value)
+            inner = dict.fromkeys(inside.members, value)
             if number % 2 and protocol == "mewbase":
                 fields["frame"] = inner
             fields["not_declared"] = value
@@ -233,7 +241,8 @@ def test_rows_whose_json_is_too_long_for_one_column_become_several_batches(monke
     rows = messages(GOLDEN / "iggy" / "py060-basic.pcap")
     whole = batch("messages", rows)
     monkeypatch.setattr(tables, "MOST", max(len(one) for one in whole["fields"].to_pylist()) + 10)
-    parts = list(batches("messages", rows))
+    waiting = Waiting("messages")
+    parts = [*waiting.take(rows[:3]), *waiting.take(rows[3:]), waiting.batch()]
     assert len(parts) > 1
     assert pa.Table.from_batches(parts).combine_chunks().to_batches()[0].equals(whole)
 
@@ -255,13 +264,31 @@ def test_few_rows_are_held_and_many_written_together(tmp_path: Path, monkeypatch
     held: list[int] = []
     monkeypatch.setattr(write, "GROUP_BYTES", 1000)
     monkeypatch.setattr(write, "ROW_GROUP", 30)
-    monkeypatch.setattr(write, "batches", lambda table, some, *more: held.append(len(some)) or batches(table, some, *more))
+    made = Waiting.batch
+    monkeypatch.setattr(Waiting, "batch", lambda self, *more: held.append(self.count) or made(self, *more))
     (path,) = written(tmp_path, "parquet", rows).joinpath("messages").iterdir()
     assert sum(held) == len(rows)
     assert len(held) > 3
     file = pa.parquet.ParquetFile(path)
     assert 1 < file.num_row_groups < len(held)
     assert file.read().combine_chunks().to_batches()[0].equals(batch("messages", rows))
+
+
+def test_records_are_let_go_as_they_are_made(tmp_path: Path) -> None:
+    segments = LinkParser().segments(next(open_capture(generated(tmp_path)).batches(4000)), 0)
+    assert len(segments) == 4000
+    straight = Straight(Options(), several=False)
+    waiting = Waiting("messages")
+    held, most = 0, 0
+    for results in straight.take(segments):
+        most = max(most, len(results.records))
+        rows = sorted_out(results.records)["messages"]
+        before = [sys.getrefcount(row[0].fields) for row in rows]
+        assert not list(waiting.take(rows))
+        assert [sys.getrefcount(row[0].fields) for row in rows] == before
+        held += len(rows)
+    assert waiting.count == held > 2000
+    assert most < 1000
 
 
 def test_parquet_is_read_rightly_by_others(session: Any, tmp_path: Path) -> None:
