@@ -152,7 +152,7 @@ def capture_source(capture: Path, options: Options) -> Source:
     """A file; raises `CaptureError` for one that cannot be read to its end, `InternalError` where we fail."""
 
     def give(normaliser: Normaliser) -> Said:
-        inspector = Inspector([open_capture(capture)], replace(options, bytes_as="raw", show_secrets=False))
+        inspector = Inspector([open_capture(capture)], replace(options, bytes_as="raw", show_secrets=False), bare=True)
         for batch in inspector.batches():
             normaliser.take(batch)
         inspector.complain()

@@ -181,7 +181,7 @@ class Streamdump:
         from dissect.capture.files import open_capture
         from dissect.inspector import Inspector
 
-        inspector = Inspector([open_capture(self._place.path(path))], self._options(options))
+        inspector = Inspector([open_capture(self._place.path(path))], self._options(options), bare=True)
         seen = Seen(self._place, not options.get("show_secrets"))
         seen._records = list(inspector.records())
         inspector.complain()
