@@ -253,13 +253,14 @@ class Waiting:
         del self.starts[index]
         del self.pieces[first]
         self.cost -= cost(None)
-        old, came = piece[2:6], piece[6]
+        last, _, order, number, file, time_ns, came = piece
+        old = order, number, file, time_ns
         if first < at:
             self._insert(index, first, at, None, old, came)
             index += 1
         self._insert(index, at, stop, data, mark, clock)
-        if stop < piece[0]:
-            self._insert(index + 1, stop, piece[0], None, old, came)
+        if stop < last:
+            self._insert(index + 1, stop, last, None, old, came)
         return index
 
 
@@ -301,9 +302,9 @@ class Pool:
             if not _waits(entry):
                 heappop(self._queue)
                 continue
-            assembler = entry[4]
+            *_, stream, assembler = entry
             try:
-                assembler.give_up(entry[3], order)
+                assembler.give_up(stream, order)
                 assembler.conversation.limit_hits += 1
                 assembler.check_closed(order)
             except Exception as error:

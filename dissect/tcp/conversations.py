@@ -115,6 +115,11 @@ def until(item: Chunk | StreamGap, release: int) -> Chunk | StreamGap | None:
     return Chunk(item.side, item.position, data, starts, orders, releases, numbers, files, times, item.notes)
 
 
+REVERSE, FLAGS, WIRE = 4, 7, 10
+"""Where these are in the row of a segment: order, time, number, file, reversed, sequence and acknowledgement number, flags, offset, length
+as captured and as sent."""
+
+
 class Bare:
     """The packets of one pair of endpoints as bytes, while none of them carries or acknowledges a byte and all belong to one conversation:
     connections that were refused, never answered or closed unused, of which a capture may have millions.
@@ -132,7 +137,7 @@ class Bare:
     def add(cls, kept: bytes | None, rows: list[list[int]]) -> bytes | None:
         """`kept` with these packets, None where it cannot hold them."""
         packets = [] if kept is None else list(cls.packets(kept))
-        if len(packets) + len(rows) > cls.MOST or any(row[10] for row in rows):
+        if len(packets) + len(rows) > cls.MOST or any(row[WIRE] for row in rows):
             return None
         more = [tuple(row[:8]) for row in rows]
         if len(packets) + len(more) > 1 and not cls.agree([*packets, *more]):
@@ -402,7 +407,7 @@ class Conversations:
             self._bare[key] = more
             if kept is None:
                 self._new_bare[key] = rows[0][0]
-            if any(row[7] & FIN for row in rows):
+            if any(row[FLAGS] & FIN for row in rows):
                 self._over_bare[key] = None
             return True
         if kept is not None:
@@ -444,7 +449,7 @@ class Conversations:
     @staticmethod
     def _flip(row: list[int]) -> int:
         # The sender of a SYN-ACK is not the one who began.
-        return row[4] ^ (row[7] & (SYN | ACK) == SYN | ACK)
+        return row[REVERSE] ^ (row[FLAGS] & (SYN | ACK) == SYN | ACK)
 
     def _conversation(self, key: bytes, row: list[int]) -> Conversation:
         order, time_ns, number, file = row[:4]

@@ -49,7 +49,8 @@ def keys_12(suite: Suite, master: bytes, client_random: bytes, server_random: by
     for size in (mac, mac, suite.key, suite.key, iv, iv):
         parts.append(block[at : at + size])
         at += size
-    return Keys(parts[2], parts[4], parts[0]), Keys(parts[3], parts[5], parts[1])
+    mac_client, mac_server, client, server, iv_client, iv_server = parts
+    return Keys(client, iv_client, mac_client), Keys(server, iv_server, mac_server)
 
 
 def keys_13(suite: Suite, secret: bytes) -> Keys:

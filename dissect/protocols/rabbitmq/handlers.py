@@ -57,8 +57,9 @@ def _follow(handler: Handler) -> Handler:
                 self.guard.listen(decoded[0])
         if self.is_open:
             return decoded
-        note = self.advance(decoded[0], decoded[1])
-        return decoded if note is None else (*decoded[:5], (*decoded[5], note), *decoded[6:])
+        name, kind, ident, fields, outcome, notes, *rest = decoded
+        note = self.advance(name, kind)
+        return decoded if note is None else (name, kind, ident, fields, outcome, (*notes, note), *rest)
 
     return handle
 
