@@ -130,7 +130,17 @@ def test_what_damage_moves_into_other_fields_of_iggy_is_hidden() -> None:
     moved = token.sent[2][1][:220] + token.sent[2][1][228:]
     # What stands before a token says that results of commands do, of which one is there and a part of another
     early, listed = given.sent[3][1][:256] + given.sent[3][1][257:], given.sent[3][1][:256] + b"\1" + given.sent[3][1][257:]
-    cases = ((create, 2, shorter, 0), (enter, 2, renamed, 0), (token, 2, moved, 8), (given, 3, early, 1), (given, 3, listed, 0))
+    # A size that takes in a byte of 0: the token is a name, and its password is empty
+    register = by_name["login_register_with_pat V4"]
+    longer = register.sent[2][1][:48] + bytes([register.sent[2][1][48] + 1]) + register.sent[2][1][49:]
+    cases = (
+        (create, 2, shorter, 0),
+        (enter, 2, renamed, 0),
+        (token, 2, moved, 8),
+        (given, 3, early, 1),
+        (given, 3, listed, 0),
+        (register, 2, longer, 0),
+    )
     for login, index, data, lost in cases:
         side = login.sent[index][0]
         sent: list[Sent | Lost] = [*login.sent[:index], (side, data), Lost(side, lost), *login.sent[index + 1 :]]

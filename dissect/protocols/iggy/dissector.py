@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, ClassVar
 
-from dissect.layout.values import UNREADABLE
+from dissect.layout.values import UNREADABLE, redacted
 from dissect.layout.walk import Walked
 from dissect.model import Fault
 from dissect.protocols.flow import END
@@ -178,7 +178,8 @@ class IggyDissector(Turns):
                     body = hidden.spans[-1].offset
                     hidden = hidden._replace(fault=Fault("body", body, f"cannot be read as {form.name} to its end"))
                 walked = hidden
-            elif walked.fault is not None or "trailing" in walked.fields:
+            elif walked.fault is not None or "trailing" in walked.fields or walked.fields.get("password") == redacted(0):
+                # A token reads as a name if a byte of 0 behind it, of what follows, is the length of its password
                 cut = damage is not None and not table.mixed and (table.secret or self.began >= self.entered)
                 walked = hide(walked, data, start, table.name if table.secret else None, cut)
         name = form.name if table.code is not None else table.name
