@@ -215,7 +215,7 @@ class Framing(Hooks):
         flow = self.flows[side]
         columns = (flow.starts, flow.orders, flow.releases, flow.numbers, flow.files, flow.times)
         rows = list(zip(*columns, strict=False))
-        _, order, release, number, file, time_ns = rows[-1] if rows else (0, *last)
+        row = rows[-1] if rows else (0, *last)
         try:
             data = self._left(side)
             at = flow.position
@@ -231,6 +231,8 @@ class Framing(Hooks):
                     self._bytes_again(side, data[max(0, row[0] - at) : end], row[0])
         except Exception as error:
             what = bug(error)
+        # Of the segment that raised it
+        _, order, release, number, file, time_ns = row
         self._break(side, what, max(release, flow.floor), (order, number, file, time_ns))
 
     def _bytes_again(self, side: int, piece: bytes, start: int) -> None:
