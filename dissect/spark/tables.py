@@ -463,13 +463,12 @@ class Waiting:
         if self._text + text > MOST:
             raise TooMuch
         if self._objects:
-            own: dict[str, tuple[list[Any], list[int]]] = {}
-            for row, one in enumerate(some.records, self.count):
-                objects, places = own.setdefault(one.protocol, ([], []))
-                objects.append(one.fields)
-                places.append(row)
-            for protocol, (objects, places) in own.items():
-                self._objects[protocol].add(objects, places)
+            protocols = {one.protocol for one in some.records}
+            for protocol in protocols:
+                places: Sequence[int] = range(len(rows))
+                if len(protocols) > 1:
+                    places = [place for place in places if some.records[place].protocol == protocol]
+                self._objects[protocol].add([some.records[place].fields for place in places], [self.count + place for place in places])
         for those, these in zip(self._values, values, strict=True):
             those += these
         self._text += text

@@ -124,6 +124,9 @@ class Objects:
         self._struct = struct
         self._shapes: dict[tuple[str, ...], _Shape] = {}
         self._inside: dict[str, Objects] = {}
+        self.given: list[dict[str, Any]] = []
+        self.rows: list[int] = []
+        """Objects in others that were not taken yet, and their rows."""
 
     def add(self, objects: Iterable[dict[str, Any]], rows: Iterable[int]) -> None:
         """Take what these objects have for it."""
@@ -135,10 +138,16 @@ class Objects:
                 shape = shapes[keys] = _Shape(self._struct, keys, self._inside)
             shape.values.append(shape.get(one))
             shape.rows.append(row)
-            for name, objects_inside in shape.inside:
+            for name, inside in shape.inside:
                 value = one[name]
                 if type(value) is dict:
-                    objects_inside.add((value,), (row,))
+                    inside.given.append(value)
+                    inside.rows.append(row)
+        for inside in self._inside.values():
+            if inside.given:
+                given, inside.given = inside.given, []
+                rows, inside.rows = inside.rows, []
+                inside.add(given, rows)
 
     def column(self, size: int) -> Any:
         """A column of so many rows, null where no object is."""
