@@ -51,7 +51,7 @@ NO_BYTES, TOO_FEW, NOTHING_FITS = (Verdict(None, 0.0, (reason,)) for reason in (
 """What is said of very many conversations, perhaps: one object for all of them."""
 
 ALIKE, ALIKE_KEPT = 1_024, 1_024
-"""So many verdicts of the first look at conversations of so few bytes are kept for others with the same bytes."""
+"""What comes of the first look at so few bytes, and of the last one if no more came, is kept for so many others with the same bytes."""
 
 BY_NAME: dict[str, Protocol] = {protocol.name: protocol for protocol in PROTOCOLS}
 
@@ -71,7 +71,7 @@ def forced(ports: tuple[int, int], syn: bool, options: Options) -> Verdict | Non
 _PORTS = frozenset(port for protocol in PROTOCOLS for port in protocol.ports)
 """Those that say something."""
 
-_alike: dict[tuple[Any, ...], tuple[Verdict, tuple[Protocol, ...]]] = {}
+_alike: dict[tuple[Any, ...], tuple[Verdict | None, tuple[Protocol, ...]]] = {}
 
 
 class Suspicion(msgspec.Struct):
@@ -117,12 +117,15 @@ class _Seen(msgspec.Struct):
     breaks: list[tuple[int, int]] = []
     """Side and position of gaps of which nobody knows how many bytes they have: what is behind them does not continue."""
     packets: int = 0
+    looks: int = 0
     next: int = 0
     effort: Effort = msgspec.field(default_factory=Effort)
     known: dict[Any, Any] = {}
     weighed: tuple[int, bool] = (-1, False)
     """Of how many bytes, and whether from a SYN on, `verdicts` are, by protocol."""
     verdicts: dict[str, Verdict | None] = {}
+    owed: tuple[Any, ...] | None = None
+    """A look that was not made, as others with the same bytes told what comes of it: size, packets, effort left; runs and segments."""
 
     def put(self, side: int, position: int, data: bytes) -> None:
         runs = self.runs[side]
@@ -223,43 +226,36 @@ class Detector:
                 yield release
 
     def _weigh(self, seen: _Seen, final: bool) -> Verdict | None:
-        if self.size > ALIKE or seen.weighed[0] >= 0:
+        seen.looks += 1
+        again = final and seen.looks == 2 and seen.weighed == (self.size, self.syn)
+        if self.size > ALIKE or (seen.looks > 1 and not again):
             return self._weigh_anew(seen, final)
         # Clients that come again and again begin with the same bytes
         runs = [tuple([(position, bytes(run)) for position, run in side]) for side in seen.runs]
         ports = [port if port in _PORTS else 0 for port in self.ports]
-        key = (final, self.syn, seen.packets, *ports, *runs, *map(tuple, seen.segments))
+        key = (final, again, self.syn, self.size, seen.packets, *ports, *runs, *map(tuple, seen.segments))
         verdict, by = _alike.get(key, (None, None))
-        if verdict is None or by is not PROTOCOLS:
+        if by is not PROTOCOLS:
             verdict = self._weigh_anew(seen, final)
-            if verdict is not None:
-                if len(_alike) >= ALIKE_KEPT:
-                    _alike.clear()
-                _alike[key] = verdict, PROTOCOLS
+            if len(_alike) >= ALIKE_KEPT:
+                _alike.clear()
+            _alike[key] = verdict, PROTOCOLS
+        elif verdict is None:
+            seen.owed = (self.size, seen.packets, seen.effort.left, *key[-4:])
+            seen.weighed = self.size, self.syn
         return verdict
 
     def _weigh_anew(self, seen: _Seen, final: bool) -> Verdict | None:
-        # No byte may have come since: what does not hinge on whether more will is as it was
-        same = final and seen.weighed == (self.size, self.syn)
-        if not same:
-            seen.verdicts = {}
-        sides = [SideView([(position, bytes(run)) for position, run in seen.runs[side]], self.syn, seen.segments[side]) for side in (0, 1)]
         effort = seen.effort
-        effort.spend(WEIGHING + (self.size >> 6))
-        view = View((sides[0], sides[1]), self.ports, self.syn, final, effort, seen.known)
-        found: list[tuple[float, Protocol, Verdict]] = []
-        for protocol in PROTOCOLS:
-            if same and protocol.name in seen.verdicts:
-                verdict = seen.verdicts[protocol.name]
-            else:
-                effort.begin(self.size, seen.packets)
-                view.hinges = False
-                verdict = protocol.probe(view)
-                if not view.hinges:
-                    seen.verdicts[protocol.name] = verdict
-            if verdict is not None and verdict.protocol is not None and verdict.confidence > 0:
-                found.append((verdict.confidence, protocol, verdict))
-        seen.weighed = self.size, self.syn
+        if seen.owed is not None:
+            size, packets, left, *parts = seen.owed
+            seen.owed = None
+            since, effort.left = effort.left - left, left
+            first = [SideView([*parts[side]], self.syn, [*parts[2 + side]]) for side in (0, 1)]
+            self._probe(seen, first, size, packets, False)
+            effort.left += since
+        sides = [SideView([(position, bytes(run)) for position, run in seen.runs[side]], self.syn, seen.segments[side]) for side in (0, 1)]
+        found, view = self._probe(seen, sides, self.size, seen.packets, final)
         found.sort(key=lambda one: -one[0])
         if found:
             confidence, _, verdict = found[0]
@@ -285,6 +281,32 @@ class Detector:
             tried = ", ".join(f"{one[2].protocol} {one[0]:.2f}" for one in found)
             return Verdict(None, 0.0, (f"not enough to tell: {tried}",))
         return NOTHING_FITS
+
+    def _probe(
+        self, seen: _Seen, sides: list[SideView], size: int, packets: int, final: bool
+    ) -> tuple[list[tuple[float, Protocol, Verdict]], View]:
+        """What each protocol says of so many bytes and packets."""
+        # No byte may have come since: what does not hinge on whether more will is as it was
+        same = final and seen.weighed == (size, self.syn)
+        if not same:
+            seen.verdicts = {}
+        effort = seen.effort
+        effort.spend(WEIGHING + (size >> 6))
+        view = View((sides[0], sides[1]), self.ports, self.syn, final, effort, seen.known)
+        found: list[tuple[float, Protocol, Verdict]] = []
+        for protocol in PROTOCOLS:
+            if same and protocol.name in seen.verdicts:
+                verdict = seen.verdicts[protocol.name]
+            else:
+                effort.begin(size, packets)
+                view.hinges = False
+                verdict = protocol.probe(view)
+                if not view.hinges:
+                    seen.verdicts[protocol.name] = verdict
+            if verdict is not None and verdict.protocol is not None and verdict.confidence > 0:
+                found.append((verdict.confidence, protocol, verdict))
+        seen.weighed = size, self.syn
+        return found, view
 
 
 def foreign(view: View) -> str | None:
