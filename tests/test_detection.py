@@ -91,9 +91,9 @@ def test_zeros_between_small_numbers_are_no_frame_of_the_draft() -> None:
 INTERLEAVED = {
     "rabbitmq-stream": ["js_publish_consume_405.pcap", "draft_exchange.pcap", "superstream_310.pcap"],
     "iggy": ["py080-group.pcap", "seed-cli.pcap", "node0100e4-hb.pcap"],
-    "seastar-rpc": None,
     "mewbase": ["java-query.pcap", "py-flow.pcap"],
 }
+"""The captures of a family; of the others the first three."""
 
 
 def contents(found: list[Packet]) -> list[list[Any]]:
@@ -109,8 +109,8 @@ def contents(found: list[Packet]) -> list[list[Any]]:
 
 def test_all_protocols_interleaved_on_odd_ports_read_as_each_alone() -> None:
     paths = []
-    for family, names in INTERLEAVED.items():
-        folder = ROOT / "golden" / family
+    for folder in sorted((ROOT / "golden").iterdir()):
+        names = INTERLEAVED.get(folder.name)
         paths += [folder / one for one in names] if names else sorted(folder.glob("*.pcap"))[:3]
     alone: list[list[Any]] = []
     mixed: list[Packet] = []

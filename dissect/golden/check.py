@@ -77,7 +77,8 @@ def tasks(names: Sequence[str], golden: str | None = None) -> Tasks:
             searched.append(path if kept is None else kept)
         else:
             if path.name.endswith(SUFFIX):
-                raise UsageError(f"{name} is a golden file; name the capture, {str(path).removesuffix(SUFFIX)}")
+                capture = path.with_name(path.name.removesuffix(SUFFIX))
+                raise UsageError(f"{name} is a golden file; name the capture{f', {capture}' if capture.exists() else ' that it is of'}")
             found.setdefault(path, golden_of(path if kept is None else kept / path.name))
     twice: dict[Path, Path] = {}
     for capture, place in found.items():

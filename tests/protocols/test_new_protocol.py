@@ -75,7 +75,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tree / "dissect" / "protocols" / "__init__.py"
     text = place.read_text()
     text = text.replace("\nfrom dissect.protocols.mewbase", f"\n{line}from dissect.protocols.mewbase")
-    place.write_text(text.replace("*MEWBASE)", "*MEWBASE, *LANTERN)"))
+    place.write_text(re.sub(r"^(PROTOCOLS: .*)\)$", r"\1, *LANTERN)", text, flags=re.M))
     run(tree, "-c", SPOKEN)
     return tree
 
