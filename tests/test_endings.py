@@ -167,9 +167,9 @@ def test_what_is_needed_is_carried_to_another_process() -> None:
     segments = ENDED
     for cut in range(1, len(segments)):
         first = FlowInspector(READ)
-        first.feed(batch(segments[:cut]))
+        list(first.feed(batch(segments[:cut])))
         second = FlowInspector.restore(first.state(), READ)
-        second.feed(batch(segments[cut:], cut))
+        list(second.feed(batch(segments[cut:], cut)))
         second.finish()
         found = [one for one, _, _ in [*first.take_linked(), *second.take_linked()]]
         assert told(found) == [CASES["a message behind the first FIN"][1]]
