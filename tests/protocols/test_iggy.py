@@ -31,6 +31,7 @@ from dissect.protocols.iggy.waiting import Waiting
 from dissect.protocols.protocol import Context, SideView, View
 from dissect.protocols.records import ANSWER, ASK, NONE, Emitted
 from tests.rewrite import Packet, capture, packets, random_ports, with_ports
+from tests.work import steps
 
 CLIENT, SERVER = 0, 1
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "iggy"
@@ -1449,3 +1450,10 @@ def test_codes_that_no_layout_has_are_not_remembered_without_end() -> None:
     assert all(
         one.cache_info().currsize <= frames.CODES_KEPT for one in (frames.exists, frames.hides, frames.always_empty, frames._readers)
     )
+
+
+def test_requests_that_come_at_once_are_not_gone_through_for_each() -> None:
+    def cost(count: int) -> int:
+        return steps(lambda: run(iggy("L9", detail=True), (0, request(1) * count)))
+
+    assert cost(6000) < 2.3 * cost(3000)

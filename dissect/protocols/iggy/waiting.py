@@ -161,6 +161,8 @@ class Waiting:
         self.number = 0
         self.orders: dict[int, int] = {}
         """By the running number of a request: the packet that completed it. Gaps keep frames back, so they are not taken in order."""
+        self.forgotten = 0
+        """Below this number there are none in `orders`."""
         self.pipelined = False
         self.unmatched = NEVER
         """The latest packet with a response that nothing had asked for when it was handed on."""
@@ -283,8 +285,10 @@ class Waiting:
             opened.popleft()
         if len(orders) > 2 * len(opened) + ORDERS_KEPT:
             oldest = opened[0].number if opened else self.number + 1
-            for number in [number for number in orders if number < oldest]:
-                del orders[number]
+            # Not all that is there: the requests of a whole batch of packets are, before the first one is taken in
+            for number in range(self.forgotten, oldest):
+                orders.pop(number, None)
+            self.forgotten = oldest
 
     # One frame
 
