@@ -9,6 +9,7 @@ record once it has been handed on.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple, Self
 
 import msgspec
@@ -268,6 +269,12 @@ class Batch(msgspec.Struct):
         """These rows, over the same buffer."""
         names = self.__struct_fields__
         return type(self)(getattr(self, names[0]), *[getattr(self, name)[rows] for name in names[1:]])
+
+    def parts(self, most: int | None) -> Iterator[Self]:
+        """The rows in batches of so many at most."""
+        step = most or len(self) or 1
+        for start in range(0, len(self), step):
+            yield self.rows(start, start + step)
 
     def __len__(self) -> int:
         return len(getattr(self, self.__struct_fields__[1]))

@@ -79,8 +79,7 @@ class Reader:
             self._blocks.hold(size)
         try:
             for batch in self._packets:
-                for start in range(0, len(batch), rows or len(batch)):
-                    yield batch.rows(start, start + rows) if rows else batch
+                yield from batch.parts(rows)
         finally:
             self.close()
 

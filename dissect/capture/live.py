@@ -202,8 +202,7 @@ class Live:
             batch = self._take()
             self.now_ns = now
             self._count_drops()
-            for start in range(0, len(batch), rows or len(batch) or 1):
-                yield batch.rows(start, start + rows) if rows else batch
+            yield from batch.parts(rows)
             if not len(batch):
                 # A busy machine may hand over the last block late
                 if until is not None and (gone is not None or self._all_here() or monotonic() > until):

@@ -108,9 +108,7 @@ def merge(inputs: Sequence[Source | None], errors: list[CaptureError] | None = N
             if one.batch is not None:
                 heappush(begins, (int(one.keys[0]), one.index, one))
         taken.sort(key=itemgetter(0))
-        batch = _join(taken)
-        for start in range(0, len(batch), rows or AT_ONCE):
-            yield batch.rows(start, start + (rows or AT_ONCE))
+        yield from _join(taken).parts(rows or AT_ONCE)
     if alone and found:
         raise found[0]
 
