@@ -95,12 +95,11 @@ def run_of(
 ) -> Run | LiveRun:
     """What captures from the interfaces that were asked for, else what reads captures (see `Run`)."""
     options = replace(options, keylog=key_logs(options.keylog, bool(live.interfaces)))
-    if not live.interfaces:
-        check_without(live, twice)
     run: Run | LiveRun
     if live.interfaces:
         run = LiveRun(live, names, options, colour)
     else:
+        check_without(live, twice)
         run = Run(names, options, packet_limit(live.stop), colour, messages, prints, twice)
     run.asked = asked
     return run
@@ -123,8 +122,8 @@ class LiveRun(Told):
 
     def __init__(self, wanted: Wanted, files: Sequence[str], options: Options, colour: str) -> None:
         from dissect.capture.live import Live
+        from dissect.detect import known_ports
         from dissect.inspector import Inspector
-        from dissect.protocols import PROTOCOLS
         from dissect.tls.keys import KeyLog
 
         _check(wanted, files)
@@ -136,9 +135,7 @@ class LiveRun(Told):
         self.tick: Callable[[], None] | None = None
         """Is called after every batch, about ten times a second or more."""
         ring = ring_of(wanted)
-        known = sorted(
-            {SECURE_PORT, *(port for protocol in PROTOCOLS for port in protocol.ports), *(rule[0] for rule in options.decode_as)}
-        )
+        known = sorted({SECURE_PORT, *known_ports(options)})
         snap = whole("-s", wanted.snap)
         self.live = Live(
             wanted.interfaces or (),

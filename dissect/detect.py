@@ -68,8 +68,14 @@ def forced(ports: tuple[int, int], syn: bool, options: Options) -> Verdict | Non
     return None
 
 
-_PORTS = frozenset(port for protocol in PROTOCOLS for port in protocol.ports)
-"""Those that say something."""
+PORTS = frozenset(port for protocol in PROTOCOLS for port in protocol.ports)
+"""Those of our protocols."""
+
+
+def known_ports(options: Options) -> frozenset[int]:
+    """The same, with those that `-d` names."""
+    return PORTS | {port for port, _, _ in options.decode_as}
+
 
 _alike: dict[tuple[Any, ...], tuple[Verdict | None, tuple[Protocol, ...]]] = {}
 
@@ -232,7 +238,7 @@ class Detector:
             return self._weigh_anew(seen, final)
         # Clients that come again and again begin with the same bytes
         runs = [tuple([(position, bytes(run)) for position, run in side]) for side in seen.runs]
-        ports = [port if port in _PORTS else 0 for port in self.ports]
+        ports = [port if port in PORTS else 0 for port in self.ports]
         key = (final, again, self.syn, self.size, seen.packets, *ports, *runs, *map(tuple, seen.segments))
         verdict, by = _alike.get(key, (None, None))
         if by is not PROTOCOLS:

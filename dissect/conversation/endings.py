@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dissect.conversation.run import Counters
 from dissect.conversation.tracked import Tracked
-from dissect.detect import TOO_FEW, neighbour
+from dissect.detect import TOO_FEW, known_ports, neighbour
 from dissect.diagnose.windows import Windows
 from dissect.model import Ending, Options
 from dissect.pair import BEHIND
@@ -23,7 +23,7 @@ class Endings:
         self._options = options
         self._counters = counters
         self._windows = windows
-        self.ports = frozenset(port for protocol in PROTOCOLS for port in protocol.ports) | {one[0] for one in options.decode_as}
+        self.ports = known_ports(options)
         """Those of our protocols, at which connections that carried nothing have endings too."""
         self.broken_off: dict[int, str] = {}
         """By conversation, of those that ended last: how far the handshake had come in the middle of which the server left."""

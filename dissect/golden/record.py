@@ -10,9 +10,9 @@ from typing import Self
 
 from dissect.capture.live import Live
 from dissect.capture.write import Writer
+from dissect.detect import known_ports
 from dissect.inspector import Inspector
 from dissect.model import ConversationRow, Options, Record
-from dissect.protocols import PROTOCOLS
 from dissect.tls.keys import KeyLog
 
 LINGER = 1.0
@@ -27,8 +27,7 @@ class Recorder:
 
     def __init__(self, interfaces: Sequence[str], options: Options, expression: str | None = None, ports: Sequence[int] = ()) -> None:
         """`expression` is a filter as tcpdump writes it; without one TCP of `ports` is taken, and without these of the known ports."""
-        known = sorted({port for protocol in PROTOCOLS for port in protocol.ports} | {rule[0] for rule in options.decode_as})
-        self.live = Live(interfaces, expression=expression, ports=ports or known)
+        self.live = Live(interfaces, expression=expression, ports=ports or sorted(known_ports(options)))
         self.records: list[Record] = []
         self.writer: Writer | None = None
         self.keys = KeyLog(options.keylog, follow=bool(options.keylog))
