@@ -110,8 +110,7 @@ class Inspector:
         gate = Gate(self.options, self.keys)
         self.endings = Endings(self.options, self.counters, self._windows)
         self.reading = Reading(self.options, gate, self.counters, self.reports, self.outbox, self.endings, self.diagnoser)
-        whole = (self.conversations, self.past, self._tcp)
-        self.memory = Memory(self.options, self._bare, *whole, self.reading, self.outbox, self.reports)
+        self.memory = Memory(self.options, self._bare, self.conversations, self.past, self._tcp, self.reading, self.outbox, self.reports)
         self._totals = Totals(self.options, self.reading, self.outbox)
 
     def records(self) -> Iterator[Record]:
@@ -252,7 +251,7 @@ class Inspector:
                 dissector.count(-len(own))
                 (tracked,) = (one for one in self.conversations if one.dissector is dissector)
                 ended = self.reading.fail(tracked, dissector)
-                place = bisect_right(emitted, ended[0][0], key=itemgetter(0)) if ended else 0
+                place = bisect_right(emitted, ended[0].release, key=itemgetter(0)) if ended else 0
                 emitted[place:place] = ended
         if apart:
             for delivery in apart:

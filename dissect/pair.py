@@ -48,7 +48,6 @@ KEYS = "keys"
 Link = tuple[Message | Exchange, Message, Message | None]
 """(a record, the request it names, the response it names): numbers are known only when records are handed out."""
 
-
 KEYS_PER_REQUEST = 64
 """So many keys a request may stay open on average, when as many requests are open as may be."""
 
@@ -443,7 +442,7 @@ class Pairer(Exchanges):
         """The messages that are remembered, which have been handed on."""
         for entry in self.open.values():
             for one in _each(entry):
-                yield _asked(one)[4]
+                yield _asked(one).record
         for asked in self.perhaps.values():
             yield asked.record
         for answer, _ in self.early.values():

@@ -116,7 +116,7 @@ class Outbox(msgspec.Struct):
         for one in emitted:
             record = one.record
             if type(record) is Message:
-                if one[1] <= over.get(record.conversation, END) and record.time_ns > latest.get(record.conversation, 0):
+                if one.order <= over.get(record.conversation, END) and record.time_ns > latest.get(record.conversation, 0):
                     latest[record.conversation] = record.time_ns
             elif type(record) is Ending:
                 last = latest.pop(record.conversation, None)
