@@ -49,7 +49,7 @@ def field_names(incomplete: str) -> list[str]:
 
 
 def filter_words(incomplete: str) -> list[str]:
-    """What a filter can be completed to: the name of a field, or behind `name ==` and the like that of a message or another value."""
+    """What a filter can be completed to: a protocol or the name of a field, or behind `name ==` and the like a message or another value."""
     from dissect.filter import names_of
 
     value = _BEHIND_A_NAME.fullmatch(incomplete)
@@ -59,7 +59,7 @@ def filter_words(incomplete: str) -> list[str]:
         return [f"{before}{word}" for word in words if word.startswith(begun)]
     last = _LAST_WORD.fullmatch(incomplete)
     before, begun = last.groups() if last is not None else ("", incomplete)
-    return [f"{before}{name}" for name in field_names(begun)]
+    return [f"{before}{name}" for name in [*protocol_names(begun), *field_names(begun)]]
 
 
 # Every value is a string here and is checked by our own functions: their messages say what to write instead.

@@ -13,7 +13,7 @@ from dissect.errors import FilterError
 from dissect.filter import literals
 from dissect.filter.grammar import All, Any_, Compare, Name, Node, Not, There, Value, parse
 from dissect.filter.literals import Misfit, Want
-from dissect.filter.names import ADDRESS, ENDPOINT, FIELDS, RECORDS, TIME, Key, Meaning, Names, Path, names_of, nearest
+from dissect.filter.names import ADDRESS, ENDPOINT, FIELDS, PROTOCOL, RECORDS, TIME, Key, Meaning, Names, Path, names_of, nearest
 from dissect.filter.values import Clients, Test, addresses, ports, present, some
 from dissect.model import Head, Message, Options, Record
 from dissect.protocols.declared import INT, OBJECT, OTHER, WORDS
@@ -167,11 +167,14 @@ class _Builder:
         return found
 
     def unknown(self, name: Name) -> FilterError:
-        near = self.names.nearest(name.text)
+        key = self.names.key_of(name.text)
+        near = self.names.nearest(name.text) if key is None else f"{key} == {name.text}"
         more = f"did you mean {near}?" if near else "streamdump protocols --fields lists them"
         return FilterError(f"no field is called {name.text}; {more}", self.text, name.start, name.end)
 
     def _there(self, name: Name) -> dict[type, _Piece]:
+        if self.names.key_of(name.text) == PROTOCOL:
+            return self._compare(Compare(Name((PROTOCOL,), PROTOCOL, *name[2:]), "==", (Value(name.text, name.text, False, *name[2:]),)))
         meaning = self.meaning(name)
         pieces = {}
         for record in RECORDS:

@@ -22,7 +22,7 @@ from dissect.protocols.protocol import Protocol
 
 RECORDS: tuple[type[Message | Gap | Exchange], ...] = get_args(Record)
 
-FIELDS = "fields"
+FIELDS, PROTOCOL = "fields", "protocol"
 
 DURATION, TIME, ENDPOINT, ADDRESS = "duration", "time", "endpoint", "address"
 """Types that only keys have, beside those of declared fields."""
@@ -123,7 +123,7 @@ def _keys(record: type[msgspec.Struct]) -> dict[str, Key]:
             source = "r.time_ns"
         elif field.name.endswith("_ns"):
             kinds = {DURATION}
-        elif field.name == "protocol":
+        elif field.name == PROTOCOL:
             choices = tuple(protocol.name for protocol in PROTOCOLS)
         found[field.name] = Key(source, frozenset(kinds), several, choices, struct is not None)
         if struct is not None:
@@ -160,6 +160,15 @@ class Names:
     def is_message(self, name: str) -> bool:
         """Whether a message is known by this name."""
         return any(name in _messages(protocol) for protocol in PROTOCOLS)
+
+    def key_of(self, text: str) -> str | None:
+        """The key whose value this is rather than a name: a protocol's, which may stand alone, a kind of record, or a message."""
+        keys = self.keys[Message]
+        if text in keys[PROTOCOL].choices:
+            return PROTOCOL
+        if self.resolve(parts_of(text)) is not None:
+            return None
+        return "record" if text in keys["record"].choices else "name" if self.is_message(text) else None
 
     @cached_property
     def trees(self) -> dict[str, Found]:

@@ -282,6 +282,7 @@ def test_names_and_values_are_completed() -> None:
     assert field_names("laten") == ["latency_ns", "latency"]
     assert field_names("fields.chunk.num_e") == ["fields.chunk.num_entries"]
     assert filter_words("not (resp") == ["not (response", "not (response_code", "not (response_code_label"]
+    assert filter_words("size > 3 and rabb") == ["size > 3 and rabbitmq-stream", "size > 3 and rabbitmq-stream-draft"]
     assert filter_words("name == Publ") == ["name == Publish", "name == PublishConfirm", "name == PublishError"]
     assert filter_words("size > 3 and sender in {client, s") == ["size > 3 and sender in {client, server"]
     assert filter_words("response_code != access") == ["response_code != access_refused"]

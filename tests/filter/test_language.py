@@ -117,6 +117,18 @@ def test_what_may_be_kept_before_fields_are_known(expression: str, open_: bool, 
     assert tuple(wanted is None or bool(wanted(head)) for head in heads) == (open_, publish, any_)
 
 
+def test_a_protocol_alone_is_a_filter() -> None:
+    for record in (message(), GAP, EXCHANGE):
+        assert holds("rabbitmq-stream", record)
+        assert not holds("iggy or not rabbitmq-stream", record)
+    assert holds("not (iggy and latency) and rabbitmq-stream and size == 1500")
+    alone, written = compile_filter("seastar-rpc").wanted, compile_filter("protocol == seastar-rpc").wanted
+    assert alone is not None and written is not None
+    for protocol in ("seastar-rpc", "rabbitmq-stream"):
+        head = Head(protocol, 3, "192.0.2.1:5552", "192.0.2.7:40000")
+        assert alone(head) == written(head) == (protocol == "seastar-rpc")
+
+
 def test_what_is_not_there_equals_nothing_and_differs_from_everything() -> None:
     for expression in ("name == Publish", "latency < 1s", "latency >= 0", "stream contains x", "response_code == ok", "name matches ''"):
         assert not holds(expression, GAP)
@@ -211,6 +223,9 @@ def test_labels_that_options_bring() -> None:
         ("", "^", "the filter is empty"),
         ("strem == x", "^^^^^", "no field is called strem; did you mean stream?"),
         ("name == x and fields.chunk.num_entris > 3", " " * 14 + "^" * 23, "did you mean fields.chunk.num_entries?"),
+        ("iggy == 1", "^^^^", "no field is called iggy; did you mean protocol == iggy?"),
+        ("not gap", "    ^^^", "no field is called gap; did you mean record == gap?"),
+        ("size > 3 and Publish", "             ^^^^^^^", "no field is called Publish; did you mean name == Publish?"),
         ("name.x == 1", "^^^^^^", "no field is called name.x"),
         ("fields.trailing.x == 1", "^" * 17, "no field is called fields.trailing.x; did you mean fields.trailing?"),
         ("response_code == acces_refused", " " * 17 + "^" * 13, "has no label acces_refused; did you mean access refused?"),
