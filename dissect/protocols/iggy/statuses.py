@@ -297,11 +297,18 @@ def ambiguous(layout: str) -> Mapping[int, str]:
 
 
 @cache
+def _entries() -> Mapping[int, list[tuple[tuple[int, ...], str]]]:
+    """The names of each code with the release from which on they hold."""
+    known = {release: version(release) for release in RELEASES}
+    known[""] = known[RELEASES[0]]
+    return {code: [(known[since], name) for name, since in _ENTRY.findall(line.replace(";", ""))] for code, line in NAMES.items()}
+
+
+@cache
 def _names(layout: str) -> Mapping[int, list[str]]:
     first, last = (version(release) for release in LAYOUT_RELEASES[layout])
     found: dict[int, list[str]] = {0: ["ok"]}
-    for code, line in NAMES.items():
-        entries = [(version(since or RELEASES[0]), name) for name, since in _ENTRY.findall(line.replace(";", ""))]
+    for code, entries in _entries().items():
         before = [name for since, name in entries if since <= first]
         names = before[-1:] + [name for since, name in entries if first < since <= last]
         names = [name for name in dict.fromkeys(names) if name != "-"]
