@@ -122,8 +122,8 @@ class LiveRun(Told):
 
     def __init__(self, wanted: Wanted, files: Sequence[str], options: Options, colour: str) -> None:
         from dissect.capture.live import Live
-        from dissect.detect import known_ports
         from dissect.inspector import Inspector
+        from dissect.protocols import known_ports
         from dissect.tls.keys import KeyLog
 
         _check(wanted, files)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from dissect.model import Chunk, Options, StreamGap, Verdict
-from dissect.protocols import PROTOCOLS
+from dissect.protocols import PORTS, PROTOCOLS
 from dissect.protocols.effort import STEP, Effort
 from dissect.protocols.protocol import Protocol, SideView, View
 
@@ -66,15 +66,6 @@ def forced(ports: tuple[int, int], syn: bool, options: Options) -> Verdict | Non
             client = None if ports[0] == ports[1] else 0 if ports[1] == port else 1
             return Verdict(name, 1.0, (f"decode as {name} on port {port} was asked for",), None, 0 if syn else client, layout)
     return None
-
-
-PORTS = frozenset(port for protocol in PROTOCOLS for port in protocol.ports)
-"""Those of our protocols."""
-
-
-def known_ports(options: Options) -> frozenset[int]:
-    """The same, with those that `-d` names."""
-    return PORTS | {port for port, _, _ in options.decode_as}
 
 
 _alike: dict[tuple[Any, ...], tuple[Verdict | None, tuple[Protocol, ...]]] = {}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dissect.conversation.run import Counters
 from dissect.conversation.tracked import Tracked
-from dissect.detect import TOO_FEW, known_ports, neighbour
+from dissect.detect import TOO_FEW, neighbour
 from dissect.diagnose.windows import Windows
 from dissect.model import Ending, Options
 from dissect.pair import BEHIND
-from dissect.protocols import PROTOCOLS
+from dissect.protocols import PROTOCOLS, known_ports
 from dissect.protocols.records import NONE, SENDERS, Emitted, rfc3339
 from dissect.tcp.conversations import CROWDED, IDLE, REUSED
 

@@ -10,9 +10,9 @@ from typing import Self
 
 from dissect.capture.live import Live
 from dissect.capture.write import Writer
-from dissect.detect import known_ports
 from dissect.inspector import Inspector
 from dissect.model import ConversationRow, Options, Record
+from dissect.protocols import known_ports
 from dissect.tls.keys import KeyLog
 
 LINGER = 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dissect.options import Options
 from dissect.protocols.iggy.dissector import PROTOCOLS as IGGY
 from dissect.protocols.mewbase.dissector import PROTOCOLS as MEWBASE
 from dissect.protocols.protocol import Protocol
@@ -10,3 +11,10 @@ from dissect.protocols.seastar.dissector import PROTOCOLS as SEASTAR
 
 PROTOCOLS: tuple[Protocol, ...] = (*RABBITMQ, *IGGY, *SEASTAR, *MEWBASE)
 """Every protocol name, in the order in which `streamdump protocols` lists them."""
+
+PORTS = frozenset(port for protocol in PROTOCOLS for port in protocol.ports)
+
+
+def known_ports(options: Options) -> frozenset[int]:
+    """The ports of all protocols, with those that `-d` names."""
+    return PORTS | {port for port, _, _ in options.decode_as}
