@@ -8,6 +8,7 @@ import random
 import struct
 import tracemalloc
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from dissect.capture.pick import Flow
 from dissect.conversation.memory import Packed
 from dissect.conversation.totals import EPOCH, SEGMENT
 from dissect.inspector import Inspector
-from dissect.model import Options, Verdict
+from dissect.model import ConversationRow, Options, Verdict
 from dissect.pair import Pairer
 from dissect.protocols import PROTOCOLS
 from dissect.protocols.protocol import Context, Protocol
@@ -82,6 +83,7 @@ def remembered(path: Path, rows: int | None, limit: int) -> tuple[list[bytes], I
     for batch in inspector.batches():
         told += [msgspec.json.encode(record) for record in batch]
         assert len(inspector.conversations) <= limit + EPOCH // SEGMENT
+        assert not inspector.memory.packed.protocols().keys() & inspector.outbox.latest.keys()
     return told, inspector
 
 
@@ -106,6 +108,18 @@ def test_conversations_that_are_forgotten_leave_their_rows(tmp_path: Path) -> No
     assert other.rows() == rows
 
 
+def test_what_files_disagree_on_is_remembered(tmp_path: Path) -> None:
+    path, other = capture(tmp_path / "some.pcap", 3000, 1, HELLO, 5552, lambda _: b""), tmp_path / "other.pcap"
+    said = tcp(HELLO[::-1], seq=1000, sport=1024, dport=5552, flags=ACK)
+    other.write_bytes(pcap([Packet(ethernet(ip4(said)), START_NS + 3_000_500)]))
+    inspector = Inspector([open_capture(path), open_capture(other)], Options(tracked_limit=300), bare=True)
+    for _ in inspector.batches():
+        pass
+    assert len(inspector.memory.packed) > 500
+    assert [one.tcp.index for one in inspector.conversations if one.tcp.foreign is not None] == [0]
+    assert len(inspector.rows()) == 3000
+
+
 def test_those_that_ended_are_forgotten_first(tmp_path: Path) -> None:
     packets = []
     for number in range(5000):
@@ -121,6 +135,58 @@ def test_those_that_ended_are_forgotten_first(tmp_path: Path) -> None:
         pass
     assert inspector.memory.packed
     assert inspector.rows() == whole.rows()
+
+
+MILLISECOND = 1_000_000
+SAID = (HELLO + HELLO, b"GET / HTTP/1.1\r\n\r\n", noise(1))
+"""What clients said, of whom every third says the same: the first has more requests open than may be."""
+
+
+def dropped(path: Path, **options: int) -> tuple[Inspector, Callable[[int], list[ConversationRow]]]:
+    """A live capture of conversations of which the last to begin ended first, a millisecond after each other, and what leaves
+    when so many milliseconds have passed since the last packet."""
+    packets = []
+    for number in range(30):
+        said = SAID[number % 3]
+        packets.append(tcp(seq=999, sport=1024 + number, dport=5552, flags=SYN))
+        packets.append(tcp(said, seq=1000, sport=1024 + number, dport=5552, flags=ACK))
+    packets += [tcp(seq=1000 + len(SAID[number % 3]), sport=1024 + number, dport=5552, flags=RST) for number in reversed(range(30))]
+    path.write_bytes(pcap([Packet(ethernet(ip4(one)), START_NS + number * MILLISECOND) for number, one in enumerate(packets)]))
+    inspector = Inspector([], Options(open_limit=1, **options))
+    for batch in open_capture(path).batches():
+        inspector.take(batch)
+
+    def leave(after: int) -> list[ConversationRow]:
+        gone: list[ConversationRow] = []
+        inspector.age(START_NS + (len(packets) - 1 + after) * MILLISECOND, gone.extend)
+        return gone
+
+    return inspector, leave
+
+
+def test_what_a_live_capture_drops_leaves_by_age(tmp_path: Path) -> None:
+    inspector, leave = dropped(tmp_path / "some.pcap", closed_time_ns=10_000 * MILLISECOND)
+    assert leave(9_000) == []
+    # Of those that ended ten seconds ago or earlier, the 12 that began last
+    gone = leave(9_982)
+    assert [row.conversation for row in gone] == list(range(29, 17, -1))
+    assert [row.number for row in gone] == list(range(1, 13))
+    assert [row.limit_hits for row in gone] == [0, 0, 1] * 4
+    past = inspector.past
+    assert (past.conversations, past.limit_hits, past.unread) == (12, 4, {"HTTP": 4, "unknown": 4})
+    assert [(row.number, row.conversation) for row in inspector.rows()] == [(13 + index, index) for index in range(18)]
+    assert inspector.outbox.latest.keys() == {index for index in range(18) if not index % 3}
+    assert inspector.count() == 30
+    assert [row.conversation for row in leave(10_600)] == list(range(17, -1, -1))
+    assert (past.conversations, past.limit_hits) == (30, 10)
+    assert inspector.rows() == []
+    assert inspector.outbox.latest == inspector.outbox.over == {}
+
+
+def test_what_a_live_capture_drops_leaves_by_number(tmp_path: Path) -> None:
+    inspector, leave = dropped(tmp_path / "some.pcap", closed_time_ns=1 << 60, tracked_limit=15)
+    assert [row.conversation for row in leave(0)] == list(range(29, 14, -1))
+    assert [row.conversation for row in inspector.rows()] == list(range(15))
 
 
 @pytest.mark.parametrize("name", ["rabbitmq-stream", "iggy", "seastar-rpc", "mewbase"])
