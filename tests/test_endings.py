@@ -76,6 +76,21 @@ def test_how_it_ended(case: str) -> None:
             assert read(segments, size, bare=bare) == whole
 
 
+@pytest.mark.parametrize("case", ["refused", "refused twice", "not a byte, reset", "a request is open"])
+def test_a_live_capture_tells_of_a_reset_two_seconds_later(case: str) -> None:
+    segments, expected = CASES[case]
+    inspector = Inspector([], READ)
+    some = batch(segments)
+    list(inspector.take_segments(some, 0, len(segments)))
+    last = int(some.time_ns[-1])
+    assert inspector.age(last + 1_400 * MS) == []
+    assert told(inspector.age(last + 2_000 * MS)) == [expected]
+    assert inspector.age(last + 29_999 * MS) == []
+    assert len(inspector.rows()) == 1
+    inspector.age(last + 30_500 * MS)
+    assert inspector.rows() == []
+
+
 def test_connections_without_a_byte_are_told_of_known_ports_alone() -> None:
     def at(port: int, segments: Sequence[Segment]) -> list[Segment]:
         def moved(end: tuple[str, int]) -> tuple[str, int]:

@@ -36,6 +36,9 @@ SHORT = 6
 IDLE, CROWDED = "forgotten after a long time without a packet", "forgotten for newer ones"
 """How conversations end that `evict` ends."""
 
+LAST_NS = 2_000_000_000
+"""So long after a RST packets that it crossed may come, and a SYN that is tried again."""
+
 _FACTORS = np.array(
     [0x9E37_79B9_7F4A_7C15, 0xC2B2_AE3D_27D4_EB4F, 0x1656_67B1_9E37_79F9, 0x85EB_CA77_C2B2_AE63, 0x27D4_EB2F_1656_67C5], np.uint64
 )
@@ -281,13 +284,9 @@ class Conversations:
 
     def evict(self, now_ns: int, idle_ns: int, closed_ns: int, most: int, order: int) -> list[Delivery]:
         """What conversations end with that are forgotten to keep memory bounded (live only): without a packet for `idle_ns`, ended
-        for `closed_ns`, and, while there are more than `most`, first those that ended and then those longest without a packet."""
-        table = self._table
-        old = []
-        for key, assembler in table.items():
-            conversation = assembler.conversation
-            if now_ns - conversation.last[3] >= (idle_ns if conversation.open and assembler.closed is None else closed_ns):
-                old.append(key)
+        for `closed_ns` or reset a moment ago, and, while there are more than `most`, first those that ended and then those longest without
+        a packet."""
+        old = [key for key, assembler in self._table.items() if now_ns >= _leaves(assembler, idle_ns, closed_ns)]
         self._forget(old, IDLE, order)
         self._crowd(most, order)
         return self._deliver()
@@ -300,10 +299,7 @@ class Conversations:
 
     def due(self, idle_ns: int, closed_ns: int) -> list[int]:
         """From when on `evict` forgets each of the conversations, if no packet comes."""
-        return [
-            one.conversation.last[3] + (idle_ns if one.conversation.open and one.closed is None else closed_ns)
-            for one in self._table.values()
-        ]
+        return [_leaves(assembler, idle_ns, closed_ns) for assembler in self._table.values()]
 
     def _crowd(self, most: int, order: int) -> None:
         table = self._table
@@ -538,6 +534,14 @@ class Conversations:
                     continue
                 assembler = table.get(key)
             self._walk(key, assembler, mine, buffer)
+
+
+def _leaves(assembler: Assembler, idle_ns: int, closed_ns: int) -> int:
+    """When a conversation is forgotten if no packet comes. Who waits for a connection should not wait to be told that it was reset."""
+    conversation = assembler.conversation
+    if conversation.open and assembler.closed is None:
+        return conversation.last[3] + idle_ns
+    return conversation.last[3] + (min(closed_ns, LAST_NS) if assembler.reset else closed_ns)
 
 
 def _collect_singly(assembler: Assembler, what: str) -> list[Any]:
