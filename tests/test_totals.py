@@ -19,13 +19,14 @@ from dissect.capture.files import open_capture
 from dissect.capture.pick import Flow
 from dissect.conversation.memory import Packed
 from dissect.conversation.totals import EPOCH, SEGMENT
+from dissect.conversation.tracked import Tracked
 from dissect.inspector import Inspector
 from dissect.model import ConversationRow, Options, Verdict
 from dissect.pair import Pairer
 from dissect.protocols import PROTOCOLS
 from dissect.protocols.protocol import Context, Protocol
 from tests.bench.hostile import MANY
-from tests.capture.frames import ACK, RST, START_NS, SYN, Packet, ethernet, ip4, pcap, tcp
+from tests.capture.frames import ACK, FIN, RST, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, tcp
 
 GOLDEN = Path(__file__).parents[1] / "captures" / "golden"
 
@@ -121,14 +122,26 @@ def test_what_files_disagree_on_is_remembered(tmp_path: Path) -> None:
 
 
 def test_those_that_ended_are_forgotten_first(tmp_path: Path) -> None:
+    """They are known for a while, as packets may still come, and nothing is left of them when they are not."""
     packets = []
     for number in range(5000):
-        flags = RST if number % 2 else ACK
-        packets.append(tcp(HELLO, seq=1000, sport=1024 + number, dport=5552, flags=ACK))
-        packets += [tcp(b"", seq=1000 + len(HELLO), sport=1024 + number, dport=5552, flags=flags)]
+        packets.append(ip4(tcp(HELLO, seq=1000, sport=1024 + number, dport=5552, flags=ACK)))
+        packets.append(ip4(tcp(seq=1000 + len(HELLO), sport=1024 + number, dport=5552, flags=(ACK, RST, ACK, FIN)[number % 4])))
+        if number % 4 == 3:
+            packets.append(ip4(tcp(seq=2000, ack=1001 + len(HELLO), sport=5552, dport=1024 + number, flags=FIN), src=B, dst=A))
+        if number == 3500:
+            packets.append(ip4(tcp(HELLO, seq=1000, sport=1024 + 1999, dport=5552, flags=ACK)))
     path = tmp_path / "some.pcap"
-    path.write_bytes(pcap([Packet(ethernet(ip4(one)), START_NS + number * 1000) for number, one in enumerate(packets)]))
-    _, inspector = remembered(path, None, 2500)
+    path.write_bytes(pcap([Packet(ethernet(one), START_NS + number * 1000) for number, one in enumerate(packets)]))
+    gc.collect()
+    before = sum(isinstance(one, Tracked) for one in gc.get_objects())
+    gc.disable()
+    try:
+        _, inspector = remembered(path, None, 3000)
+        left = sum(isinstance(one, Tracked) for one in gc.get_objects()) - before
+    finally:
+        gc.enable()
+    assert left == len(inspector.conversations)
     assert inspector.memory.packed
     whole = Inspector([open_capture(path)], Options(exchanges=True), bare=True)
     for _ in whole.batches():
