@@ -167,8 +167,7 @@ class _Builder:
         return found
 
     def unknown(self, name: Name) -> FilterError:
-        key = self.names.key_of(name.text)
-        near = self.names.nearest(name.text) if key is None else f"{key} == {name.text}"
+        near = self.names.meant(name.text)
         more = f"did you mean {near}?" if near else "streamdump protocols --fields lists them"
         return FilterError(f"no field is called {name.text}; {more}", self.text, name.start, name.end)
 

@@ -33,6 +33,36 @@ SHORT = {"latency": "latency_ns", "waited": "waited_ns", "quiet": "quiet_ns"}
 CLOSED = ("outcome",)
 """Keys whose values some record knows all of, though another says no more than that they are text."""
 
+FROM_TSHARK = {
+    "frame.number": "packets",
+    "frame.time": "time",
+    "frame.time_relative": "time",
+    "frame.time_epoch": "time_ns",
+    "frame.len": "size",
+    "frame.protocols": "protocol",
+    "tcp.len": "size",
+    "tcp.stream": "conversation",
+    "tcp.port": "port",
+    "tcp.srcport": "port",
+    "tcp.dstport": "port",
+    "tcp.flags.fin": "how",
+    "tcp.flags.reset": "how",
+    "ip.addr": "ip",
+    "ip.host": "ip",
+    "ip.src": "src",
+    "ip.dst": "dst",
+    "ipv6.addr": "ip",
+    "ipv6.src": "src",
+    "ipv6.dst": "dst",
+    "_ws.col.protocol": "protocol",
+    "_ws.col.info": "name",
+    "scylla": "seastar-rpc",
+}
+"""What is called otherwise there."""
+
+FOREIGN = ("_ws.", "eth.", "ip.", "ipv6.", "tcp.", "udp.")
+"""How names begin that are like none of ours, though they may look so."""
+
 _OF_TYPE = {int: INT, float: FLOAT, bool: BOOL, str: WORDS}
 
 
@@ -265,7 +295,17 @@ class Names:
 
     def nearest(self, text: str) -> str | None:
         """The name that was probably meant."""
-        return nearest(text, self.known())
+        low = text.lower()
+        return FROM_TSHARK.get(low) or (None if low.startswith(FOREIGN) else nearest(text, self.known()))
+
+    def meant(self, text: str) -> str | None:
+        """The term that was probably meant by a name that nothing has."""
+        key = self.key_of(text)
+        if key is not None:
+            return f"{key} == {text}"
+        low = text.lower()
+        message = next((name for name in self.messages if name.lower() == low), None)
+        return f"name == {message}" if message else _protocol_like(low) or self.nearest(text)
 
     def listed(self, protocol: str | None = None) -> list[tuple[str, str, str]]:
         """Every name with its type, and who has it: keys first, then the fields of all protocols, or of one."""
@@ -289,6 +329,12 @@ def _messages(protocol: Protocol) -> Iterator[str]:
     for layout in protocol.layouts:
         if getattr(layout, "kind", "part") != "part" and " " not in layout.name:
             yield layout.name
+
+
+def _protocol_like(text: str) -> str | None:
+    """The first protocol whose name begins with all of these words."""
+    begun = text.translate(str.maketrans("_.", "--"))
+    return next((one.name for one in PROTOCOLS if f"{one.name}-".startswith(f"{begun}-")), None)
 
 
 def nearest(text: str, known: Iterable[str]) -> str | None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dissect.errors import FilterError
 from dissect.filter import Names, compile_filter, names_of
 from dissect.filter.grammar import DEPTH_LIMIT, LENGTH_LIMIT, parts_of
+from dissect.filter.names import FROM_TSHARK
 from dissect.model import Ending, Exchange, Fault, Gap, Head, Message, Options
 from dissect.protocols import PROTOCOLS
 
@@ -226,6 +227,15 @@ def test_labels_that_options_bring() -> None:
         ("iggy == 1", "^^^^", "no field is called iggy; did you mean protocol == iggy?"),
         ("not gap", "    ^^^", "no field is called gap; did you mean record == gap?"),
         ("size > 3 and Publish", "             ^^^^^^^", "no field is called Publish; did you mean name == Publish?"),
+        ("publish", "^^^^^^^", "no field is called publish; did you mean name == Publish?"),
+        ("rabbitmq", "^" * 8, "no field is called rabbitmq; did you mean rabbitmq-stream?"),
+        ("rabbitmq_stream", "^" * 15, "did you mean rabbitmq-stream?"),
+        ("scylla", "^^^^^^", "did you mean seastar-rpc?"),
+        ("tcp.stream == 0", "^" * 10, "no field is called tcp.stream; did you mean conversation?"),
+        ("tcp.port == 5552", "^" * 8, "did you mean port?"),
+        ("ip.addr == ::1", "^" * 7, "did you mean ip?"),
+        ("frame.number == 5", "^" * 12, "did you mean packets?"),
+        ("tcp.lenght > 5", "^" * 10, "no field is called tcp.lenght; streamdump protocols --fields lists them"),
         ("name.x == 1", "^^^^^^", "no field is called name.x"),
         ("fields.trailing.x == 1", "^" * 17, "no field is called fields.trailing.x; did you mean fields.trailing?"),
         ("response_code == acces_refused", " " * 17 + "^" * 13, "has no label acces_refused; did you mean access refused?"),
@@ -280,6 +290,12 @@ def test_what_is_refused_and_where(expression: str, carets: str | None, told: st
     assert len(said.splitlines()) == 3
     if carets is not None:
         assert said.splitlines()[2] == f"  {carets}"
+
+
+def test_what_tshark_calls_otherwise_is_known_here_by_a_name_of_ours() -> None:
+    known = {*names_of().known(), *(protocol.name for protocol in PROTOCOLS)}
+    assert known.issuperset(FROM_TSHARK.values())
+    assert known.isdisjoint(FROM_TSHARK)
 
 
 def test_a_place_far_in_a_long_filter_is_shown_with_what_is_around_it() -> None:
