@@ -34,6 +34,7 @@ BARE: /[^\s(){},"'=<>!&|]+/
 KEYWORDS = ("and", "or", "not", "in", "contains", "matches")
 
 SYMBOLS = {"&&": "and", "||": "or", "!": "not", "~": "matches", "&": "and", "|": "or"}
+WORDS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 """How other tools write it."""
 
 TIMES = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
@@ -125,12 +126,17 @@ def _wrong(error: UnexpectedInput, text: str) -> FilterError:
     wanted = _accepted(text[:at])
     rest = text[at:]
     symbol = next((one for one in SYMBOLS if rest.startswith(one)), None)
+    word = next(iter(rest.split(None, 1)), "")
     if rest[:1] in ("'", '"') and (wanted & {"QUOTED"}):
         what = "the quote that begins here is not closed"
     elif rest.startswith("=") and "OPERATOR" in wanted:
         what = "one equals sign is none; write =="
     elif symbol is not None and (symbol != "!" or "NAME" in wanted):
         what, end = f"write {SYMBOLS[symbol]}", at + len(symbol)
+    elif word in WORDS and "OPERATOR" in wanted:
+        what = f"write {WORDS[word]}"
+    elif word == "not" and "OPERATOR" in wanted:
+        what = "not stands before the name: not NAME in {a, b}"
     elif "NAME" in wanted:
         what = "the name of a field is missing here" if ended else "the name of a field was expected here"
     elif wanted & {"BARE", "QUOTED"}:
@@ -139,7 +145,7 @@ def _wrong(error: UnexpectedInput, text: str) -> FilterError:
         what = "in wants a list: {a, b}"
     elif "OPERATOR" in wanted:
         what = f"`and`, `or` or an operator (==, !=, <, <=, >, >=, {', '.join(KEYWORDS[3:])}) was expected here"
-    elif "AND" in wanted and text[:at].rstrip()[-1:].isdigit() and rest.split(None, 1)[:1] and rest.split(None, 1)[0] in {**TIMES, **SIZES}:
+    elif "AND" in wanted and text[:at].rstrip()[-1:].isdigit() and word in {**TIMES, **SIZES}:
         what = "a unit stands right behind its number, without a blank"
     elif "RBRACE" in wanted:
         what = "the list is not closed" if ended else "a comma or } was expected here"

@@ -206,6 +206,9 @@ def _number(text: str, units: dict[str, int] | None) -> int | float:
     if found is None:
         if units is TIMES:
             raise Misfit(f"is a time, {_short(text)} is none; write 20ms or 1.5s")
+        first, dots, last = text.partition("..")
+        if dots and _NUMBER.fullmatch(first) and _NUMBER.fullmatch(last):
+            raise Misfit(f"is a number, {_short(text)} is none; write >= {first} and <= {last}")
         raise Misfit(f"is a number, {_short(text)} is none")
     digits, unit = found.groups()
     if "x" in digits:
