@@ -224,8 +224,11 @@ def _number(text: str, units: dict[str, int] | None) -> int | float:
         exact = Decimal(digits) * factor
     except InvalidOperation:
         raise Misfit(f"is a number, {_short(text)} is too large a one") from None
-    if abs(exact) < 1 << 64 and exact == int(exact):
-        return int(exact)
+    if abs(exact) < 1 << 64:
+        if exact == int(exact):
+            return int(exact)
+        if units is TIMES and not unit:
+            raise Misfit(f"is in nanoseconds where there is no unit; write {_short(digits)}s or {_short(digits)}ms", True)
     return float(exact)
 
 

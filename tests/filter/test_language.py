@@ -241,6 +241,7 @@ def test_labels_that_options_bring() -> None:
         ("response_code == acces_refused", " " * 17 + "^" * 13, "has no label acces_refused; did you mean access refused?"),
         ("latency > soon", " " * 10 + "^^^^", "latency is a time, soon is none; write 20ms"),
         ("latency > 20k", " " * 10 + "^^^", "latency has no unit k; there are ns, us"),
+        ("latency > 0.02", " " * 10 + "^" * 4, "latency is in nanoseconds where there is no unit; write 0.02s or 0.02ms"),
         ("size > 20ms", " " * 7 + "^^^^", "size is no time in ms"),
         ("size == big", " " * 8 + "^^^", "size is a number, big is none"),
         ("size == '5'", " " * 8 + "^^^", "size is a number, a text in quotes is none"),
