@@ -25,11 +25,20 @@ READ = "read"
 
 HABITS = {
     "-R": "-Y 'name == Open' filters",
-    "-z": "streamdump conversations has statistics",
-    "-n": "nothing is ever resolved to a name",
+    "-z": "streamdump conversations is -z conv, diagnose is -z expert, follow N is -z follow, latency is -z srt",
+    "-n": "leave it out: nothing is ever resolved to a name",
+    "-N": "leave it out: nothing is ever resolved to a name",
     "-O": "-V shows every field",
+    "-A": "-x shows the bytes",
+    "-X": "-x shows the bytes",
+    "-F": "leave it out: -w writes pcapng",
+    "-P": "leave it out: -V, -x, -T and --json show what -w writes",
+    "-o": "--keylog FILE names the key log of TLS; there are no preferences",
+    "-G": "streamdump protocols --fields lists the names",
+    "-p": "leave it out: only --promiscuous asks for the frames of other machines",
+    "-v": "--version is the version, -V shows every field",
 }
-"""What to do instead of options that people know from tshark."""
+"""What to do instead of options that people know from tshark and tcpdump."""
 
 _OF_THE_GROUP = ("--install-completion", "--show-completion")
 
@@ -158,11 +167,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _wrong(error: Any) -> str:
     """What is wrong with a call, and what was probably meant."""
+    path = getattr(error.ctx, "command_path", "streamdump").removesuffix(f" {READ}")
     if hasattr(error, "possibilities"):
         # The dashes, which all have, would make anything alike.
         known = {one.lstrip("-"): one for one in error.possibilities or ()}
         near = [known[one] for one in get_close_matches(error.option_name.lstrip("-"), known)]
-        more = f"did you mean {' or '.join(near)}?" if near else HABITS.get(error.option_name, "streamdump --help lists them")
+        more = f"did you mean {' or '.join(near)}?" if near else HABITS.get(error.option_name, f"{path} --help lists them")
         return f"no such option {error.option_name}; {more}"
     text = str(error.format_message()).rstrip(".").replace("Value error, ", "")
-    return f"{text[:1].lower()}{text[1:]}; see streamdump --help"
+    return f"{text[:1].lower()}{text[1:]}; see {path} --help"

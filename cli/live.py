@@ -72,8 +72,9 @@ class Wanted(NamedTuple):
 
 def check_without(wanted: Wanted, writes: bool = False) -> None:
     """Options of live capture make no sense for files; `writes`: -w does."""
+    if wanted.expression is not None:
+        raise UsageError("-f belongs to live capture (-i); of captures -Y chooses the messages, such as -Y 'port == 5552'")
     options = (
-        (wanted.expression, "-f"),
         (None if writes else wanted.write, "-w"),
         (wanted.ring, "-b"),
         (wanted.promiscuous, "--promiscuous"),

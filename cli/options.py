@@ -209,6 +209,13 @@ def one_of(option: str, text: str, choices: tuple[str, ...]) -> str:
     return text
 
 
+def clock_of(text: str) -> str:
+    """How times are shown."""
+    if text in ("d", "dd"):
+        raise UsageError(f"-t {text}: streamdump follow N shows the time since the message before; -t must be {', '.join(CLOCKS)}")
+    return one_of("-t", text, CLOCKS)
+
+
 def size(option: str, text: str) -> int:
     """`64M` as 67,108,864: a number of bytes, with K, M or G for powers of 1024."""
     factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper(), 1)
@@ -249,7 +256,8 @@ def packet_limit(conditions: list[str] | None) -> int | None:
     for condition in conditions or ():
         kind, _, number = condition.partition(":")
         if kind != "packets":
-            raise UsageError(f"-a {condition}: unknown condition; write packets:N")
+            what = "belongs to live capture (-i)" if kind in ("duration", "filesize") else "unknown condition"
+            raise UsageError(f"-a {condition}: {what}; write packets:N")
         if not (number.isascii() and number.isdigit()) or not int(number):
             raise UsageError(f"-a {condition}: N must be a number, 1 or more")
         limits.append(int(number))

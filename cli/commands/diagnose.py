@@ -9,7 +9,7 @@ import typer
 
 from cli.exits import ExitCode
 from cli.live import LiveRun, Wanted, run_of
-from cli.options import CLOCKS, SHOWN, Colour, Enough, Files, Html, Json, ReadFiles, TimeForm, Where, enough_of, inputs, one_of
+from cli.options import SHOWN, Colour, Enough, Files, Html, Json, ReadFiles, TimeForm, Where, clock_of, enough_of, inputs, one_of
 from cli.output import columns, palette, say, write, write_text
 from cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
 from cli.run import STOPPED, Asked, Run, account, blocks, count, titled
@@ -51,7 +51,7 @@ def diagnose(
     """Why it does not work: what went wrong, and how far each connection got."""
     if fail_on is not None:
         one_of("--fail-on", fail_on, FAIL_ON)
-    one_of("-t", clock, CLOCKS)
+    clock_of(clock)
     left = enough_of(enough)
     names = inputs(read_files, files)
     if html is not None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cli.live import REFRESH, LiveRun, Wanted, run_of
+from cli.options import LIMITS as LIMITS_PANEL
 from cli.options import (
-    CLOCKS,
     SHOWN,
     Colour,
     Enough,
@@ -21,13 +21,13 @@ from cli.options import (
     ReadFiles,
     TimeForm,
     Where,
+    clock_of,
     enough_of,
     inputs,
     nanoseconds,
     one_of,
     whole,
 )
-from cli.options import LIMITS as LIMITS_PANEL
 from cli.output import coloured, columns, palette, say, write, write_text
 from cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
 from cli.run import Asked, Run, account, asking, titled
@@ -96,7 +96,7 @@ def latency(
         raise UsageError(f"--interval {interval}: must be longer than nothing")
     number = 0 if slowest == "0" else whole("--slowest", slowest)
     limit = whole("--group-limit", group_limit)
-    one_of("-t", clock, CLOCKS)
+    clock_of(clock)
     left = enough_of(enough)
     asked, options = asking(where, replace(options, bodies=False, pairs=True))
     if html is not None:
