@@ -13,6 +13,7 @@ _HEADINGS = (
 )
 
 _COLUMNS = ("#", "conversation", "protocol", "messages", "packets", "bytes")
+_ENDED = "ended"
 _SPACE = "  "
 
 
@@ -57,14 +58,12 @@ def table(rows: Sequence[ConversationRow], columns: int, palette: Palette, evide
     """
     cells = [_cells(row) for row in rows]
     sizes = [(max(width(one[column][0]) for one in cells), max(width(one[column][1]) for one in cells)) for column in range(len(_COLUMNS))]
-    beside = sum(top + (bottom and bottom + len(_SPACE)) + len(_SPACE) for top, bottom in sizes) <= columns
-    spans = [
-        max(len(name), top + (bottom and bottom + len(_SPACE)) if beside else max(top, bottom))
-        for name, (top, bottom) in zip(_COLUMNS, sizes, strict=True)
-    ]
+    abreast = [max(len(name), top + (bottom and bottom + len(_SPACE))) for name, (top, bottom) in zip(_COLUMNS, sizes, strict=True)]
+    beside = sum(abreast) + len(_SPACE) * len(abreast) + len(_ENDED) <= columns
+    spans = abreast if beside else [max(len(name), *both) for name, both in zip(_COLUMNS, sizes, strict=True)]
     indent = " " * (spans[0] + len(_SPACE))
     heading = _SPACE.join(
-        [*(_aligned(name, span, column) for column, (name, span) in enumerate(zip(_COLUMNS, spans, strict=True))), "ended"]
+        [*(_aligned(name, span, column) for column, (name, span) in enumerate(zip(_COLUMNS, spans, strict=True))), _ENDED]
     )
     lines = [f"{palette.dim}{cut(heading, columns)}{palette.reset}"]
     for row, mine in zip(rows, cells, strict=True):

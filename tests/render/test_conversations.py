@@ -58,7 +58,17 @@ def test_sides_stand_below_each_other_where_there_is_little_room() -> None:
 
     one = rows()[1:2]
     beside = [columns for columns in range(60, 120) if "> [::1]:19000" in table(one, columns, PLAIN).splitlines()[1]]
-    assert beside == [*range(98, 120)]
+    assert beside == [*range(109, 120)]
+
+
+def test_no_side_is_cut_off_where_the_names_of_columns_are_wider_than_what_stands_in_them() -> None:
+    one = rows()[3:4]
+    most = [f"{number:,}" for number in one[0].bytes]
+    for columns in range(70, 120):
+        made = table(one, columns, PLAIN)
+        assert made.splitlines()[0].endswith("bytes  ended")
+        assert "…" not in made
+        assert all(text in made for text in most)
 
 
 def test_columns_are_as_wide_as_what_is_widest_in_them() -> None:
