@@ -28,6 +28,12 @@ if TYPE_CHECKING:
 
 COMMANDS = ("check", "conversations", "diagnose", "follow", "latency", "pipeline", "protocols", "schema", "scrub")
 
+OF_FILTERS = ("==", "!=", "<", "<=", ">", ">=", "and", "or", "not", "in", "contains", "matches")
+"""What becomes a file of its own where a filter has no quotes."""
+
+SHORTEST = 3
+"""Letters of a command that tell which one is meant."""
+
 STOPPED, INTERRUPTED = "stopped by -c", "interrupted"
 
 PORTS_NAMED = 4
@@ -178,6 +184,10 @@ class Run(Told):
             files = ["-"]
         if files.count("-") > 1:
             raise UsageError("- stands for standard input and can be given once only")
+        # Nobody should have to wait for all other captures to be told of a slip
+        slips = [one for one in files if _slip(one) and len(files) > 1 and not Path(one).exists()]
+        if slips:
+            raise CaptureError(f"no such file; {_slip(slips[0])}", slips[0])
         super().__init__(colour)
         self.errors: list[CaptureError] = []
         self.readers: list[Reader] = []
@@ -498,14 +508,26 @@ def _let_open(files: int) -> None:
 def _advice(error: CaptureError) -> str:
     """What to do next, where that is known."""
     if error.reason == "no such file" and error.file:
-        near = get_close_matches(error.file, COMMANDS, 1)
-        if error.file in COMMANDS:
-            return f"; the command {error.file} stands first: streamdump {error.file} FILE"
-        if near:
-            return f"; did you mean the command {near[0]}?"
+        slip = _slip(error.file)
+        return f"; {slip}" if slip else ""
     if error.packet is not None:
         return "; everything before was read" if error.packet else ""
     return ""
+
+
+def _slip(name: str) -> str:
+    """What was probably meant by the name of a file that is not there: a command, or a part of a filter."""
+    if name in OF_FILTERS:
+        return "a filter is one argument, in quotes: -Y 'name == Open'"
+    if name == "help":
+        return "streamdump --help explains all commands and options"
+    if name in COMMANDS:
+        return f"the command {name} stands first: streamdump {name} FILE"
+    if not name.isalpha():
+        return ""
+    begun = name.removesuffix("s")
+    near = [one for one in COMMANDS if len(begun) >= SHORTEST and one.startswith(begun)] or get_close_matches(name, COMMANDS, 1)
+    return f"did you mean the command {near[0]}?" if near else ""
 
 
 class _Progress:

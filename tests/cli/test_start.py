@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from importlib.metadata import version
@@ -201,6 +202,35 @@ def test_missing_files_directories_and_commands_in_the_wrong_place(tmp_path: Pat
     assert "did you mean the command conversations?" in capsys.readouterr().err
     assert main(["-q", "schema"]) == ExitCode.UNREADABLE
     assert "the command schema stands first" in capsys.readouterr().err
+    assert main(["help"]) == ExitCode.UNREADABLE
+    assert "streamdump --help" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["diag"], "diag: no such file; did you mean the command diagnose?"),
+        (["convs"], "convs: no such file; did you mean the command conversations?"),
+        (["-q", "latency"], "latency: no such file; the command latency stands first: streamdump latency FILE"),
+        (["-Y", "name", "==", "Open"], "==: no such file; a filter is one argument, in quotes: -Y 'name == Open'"),
+    ],
+    ids=str,
+)
+def test_a_slip_is_told_before_any_capture_is_read(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*words, str(GOLDEN / "iggy" / "seed-failures.pcap")]) == ExitCode.UNREADABLE
+    out, err = capsys.readouterr()
+    assert not out
+    assert err == f"streamdump: {told}\n"
+
+
+def test_a_capture_may_be_named_like_what_would_be_a_slip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("diag", "in"):
+        shutil.copy(GOLDEN / "iggy" / "seed-failures.pcap", name)
+    assert main(["-q", "diag", "in"]) == ExitCode.DONE
+    assert "no such file" not in capsys.readouterr().err
 
 
 def test_names_of_files_reach_the_terminal_escaped(capsys: pytest.CaptureFixture[str]) -> None:
