@@ -510,6 +510,8 @@ def _advice(error: CaptureError) -> str:
     if error.reason == "no such file" and error.file:
         slip = _slip(error.file)
         return f"; {slip}" if slip else ""
+    if error.reason == "is a directory":
+        return f"; {str(error.file).rstrip('/')}/* stands for what is in it"
     if error.packet is not None:
         return "; everything before was read" if error.packet else ""
     return ""

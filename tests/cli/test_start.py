@@ -197,7 +197,7 @@ def test_missing_files_directories_and_commands_in_the_wrong_place(tmp_path: Pat
     assert main([str(tmp_path / "none.pcap")]) == ExitCode.UNREADABLE
     assert "none.pcap: no such file" in capsys.readouterr().err
     assert main([str(tmp_path)]) == ExitCode.UNREADABLE
-    assert "is a directory" in capsys.readouterr().err
+    assert f"is a directory; {tmp_path}/* stands for what is in it" in capsys.readouterr().err
     assert main(["converstions"]) == ExitCode.UNREADABLE
     assert "did you mean the command conversations?" in capsys.readouterr().err
     assert main(["-q", "schema"]) == ExitCode.UNREADABLE
