@@ -70,12 +70,13 @@ class Watch:
         self._latencies = {index: kept for index, kept in self._latencies.items() if index in tracked}
         self._rates = {index: self._rate(one, now) for index, one in tracked.items()}
         counters, conversations = inspector.counters, inspector.past.conversations + len(tracked)
+        counts = ((counters.packets, "packet"), (counters.messages, "message"), (conversations, "conversation"))
         made = Table(
             box=SIMPLE_HEAD,
             pad_edge=False,
             show_edge=False,
             padding=(0, 1, 0, 0),
-            title=f"{counters.packets:,} packets, {counters.messages:,} messages, {conversations:,} conversations",
+            title=", ".join([f"{number:,} {what}{'' if number == 1 else 's'}" for number, what in counts]),
             title_justify="left",
         )
         wanted = [one for one in tracked.values() if shown is None or shown(one.tcp.index)]

@@ -141,6 +141,14 @@ def test_the_live_table_cuts_no_unit_and_says_which_have_ended(width: int) -> No
     assert all("FIN server" in row and row.count(" ms") == ("latest" in heading) + ("median" in heading) for row in rows)
     assert ("median" in heading) == (width == 110)
     assert "…" not in heading
+    assert lines[0].rstrip().endswith("2 conversations")
+
+
+def test_the_live_table_counts_one_conversation_as_one() -> None:
+    inspector = Inspector([open_capture(GOLDEN / CASES[0])])
+    for _ in inspector.batches():
+        pass
+    assert str(Watch().table(inspector, 1.0, 40).title).endswith(" 1 conversation")
 
 
 @pytest.mark.parametrize(
