@@ -130,6 +130,7 @@ class LiveRun(Told):
         _check(wanted, files)
         super().__init__(colour)
         self.stops = stops(wanted)
+        self.known_only = wanted.expression is None
         self.error: CaptureError | None = None
         self.leaving: Callable[[list[ConversationRow]], None] | None = None
         """Is given the rows of conversations that are forgotten."""
@@ -259,6 +260,8 @@ class LiveRun(Told):
         if self.error is not None:
             say(str(self.error))
             return ExitCode.NO_INTERFACE
+        if not self.inspector.counters.packets and self.known_only:
+            say("nothing came on these ports; -f '' takes all TCP, -i any that of all interfaces")
         if self._interrupted and not self.inspector.counters.packets:
             return ExitCode.INTERRUPTED
         return ExitCode.INTERNAL if self.bugs.came else ExitCode.DONE

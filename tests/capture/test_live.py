@@ -455,6 +455,17 @@ def test_an_interface_that_goes_away_ends_the_capture() -> None:
     assert (down.returncode, "the interface is down" in down.stderr) == (4, True)
 
 
+@needs_capture
+@pytest.mark.skipif(not _namespace(), reason="needs unshare, nsenter and ip with the right to use them")
+def test_what_to_do_where_nothing_came_on_the_known_ports() -> None:
+    command = f"ip link set lo up && {sys.executable} -m cli -i lo -a duration:1"
+    done = subprocess.run(["unshare", "-n", "sh", "-c", command], capture_output=True, text=True, check=True)
+    told = "streamdump: nothing came on these ports; -f '' takes all TCP, -i any that of all interfaces"
+    assert done.stderr.splitlines()[-1] == told
+    done = subprocess.run(["unshare", "-n", "sh", "-c", f"{command} -f tcp"], capture_output=True, text=True, check=True)
+    assert told not in done.stderr
+
+
 @pytest.mark.parametrize(
     ("argv", "told"),
     [
