@@ -11,6 +11,7 @@ from cli.exits import ExitCode
 from cli.output import say
 from cli.parameters import Members, gathers
 from cli.run import count
+from dissect.errors import UsageError
 from dissect.options import Options
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ def scrub(
     from dissect.scrub.files import spooled
     from dissect.scrub.run import Wanted, scrub
 
+    if target == "-":
+        raise UsageError("OUT - : the copy is written to a file only, which is whole or not there")
     wanted = Wanted(payloads, names, addresses)
     if source == "-":
         with spooled(sys.stdin.buffer) as file:

@@ -677,6 +677,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert "what is whole was written" in capsys.readouterr().err
     assert main(["scrub", "nothing.pcap", "out.pcap"]) == ExitCode.UNREADABLE
     assert main(["scrub", "in.pcap"]) == ExitCode.USAGE
+    capsys.readouterr()
+    assert main(["scrub", "in.pcap", "-"]) == ExitCode.USAGE
+    assert "is written to a file only" in capsys.readouterr().err
+    assert not Path("-").exists()
 
 
 def test_standard_input(tmp_path: Path) -> None:
