@@ -485,6 +485,8 @@ def _passed_over(counters: Counters) -> list[str]:
     others = [packets for _, packets in links[LINKS_NAMED:]]
     if others:
         told.append(f"{count(sum(others), 'packet')} of {count(len(others), 'more link type')} not read")
+    if counters.not_tcp and not (counters.tcp or counters.undecoded or counters.tunnels):
+        told.append("no TCP in it")
     damaged = counters.undecoded - sum(counters.unknown_links.values())
     if damaged:
         told.append(f"{count(damaged, 'packet')} cut or malformed before the end of the headers")
