@@ -189,8 +189,10 @@ class _View:
 
             write_text(page(self.findings, summaries, columns(), self.palette, self.clock))
         told = [count(self.shown[name], name) for name in self.shown if self.shown[name]]
-        if self.run.inspector.counters.packets:
-            say(f"found: {', '.join(told) or 'nothing wrong'}")
+        counters = self.run.inspector.counters
+        if counters.packets:
+            nothing = "nothing wrong" if self.asked is None else "nothing that -Y asks for"
+            say(f"found: {', '.join(told) or (nothing if counters.messages else 'nothing, as no message could be read')}")
 
     def write(self, path: str, names: list[str]) -> None:
         """Write the page, too."""

@@ -13,6 +13,7 @@ import pytest
 from cli.app import main
 from cli.exits import ExitCode
 from dissect.render.schema import schema
+from tests.capture.frames import Packet, ethernet, ip4, pcap
 from tests.capture.peers import Pair, capturing, free_port, needs_capture
 from tests.capture.peers import said as said_in
 from tests.cli.terminal import on_terminal
@@ -41,6 +42,17 @@ def test_findings_come_first_and_then_a_line_for_each_conversation(capsys: pytes
         "! 0  10.99.0.1:59246 > 10.99.0.1:5552  rabbitmq-stream  login, server closes"
     ]
     assert all(len(line) <= 80 for line in lines)
+
+
+def test_where_nothing_was_read_or_asked_for_nothing_is_called_right(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "x.pcap").write_bytes(pcap([Packet(ethernet(ip4(bytes(8), protocol=17)))]))
+    for argv, told in (
+        ([HEALTHY], "nothing wrong"),
+        ([FAILS, "-Y", "severity == note"], "nothing that -Y asks for"),
+        ([str(tmp_path / "x.pcap")], "nothing, as no message could be read"),
+    ):
+        assert main(["diagnose", *argv]) == ExitCode.DONE
+        assert capsys.readouterr().err.startswith(f"streamdump: found: {told}\n")
 
 
 @pytest.mark.parametrize(
