@@ -175,6 +175,10 @@ class _Builder:
         if self.names.key_of(name.text) == PROTOCOL:
             return self._compare(Compare(Name((PROTOCOL,), PROTOCOL, *name[2:]), "==", (Value(name.text, name.text, False, *name[2:]),)))
         meaning = self.meaning(name)
+        # Messages are in the tables, which are read for fields alone
+        valued = self.names.key_with(name.text, bool(meaning.paths))
+        if valued is not None:
+            self.hints.append(f"{name.text} alone asks for a field of that name; did you mean {valued} == {name.text}?")
         pieces = {}
         for record in RECORDS:
             key = meaning.keys.get(record)

@@ -192,13 +192,18 @@ class Names:
         return any(name in _messages(protocol) for protocol in PROTOCOLS)
 
     def key_of(self, text: str) -> str | None:
-        """The key whose value this is rather than a name: a protocol's, which may stand alone, a kind of record, or a message."""
-        keys = self.keys[Message]
-        if text in keys[PROTOCOL].choices:
+        """The key whose value this is rather than a name: a protocol's, which may stand alone, or another one."""
+        if text in self.keys[Message][PROTOCOL].choices:
             return PROTOCOL
-        if self.resolve(parts_of(text)) is not None:
-            return None
-        return "record" if text in keys["record"].choices else "name" if self.is_message(text) else None
+        return self.key_with(text) if self.resolve(parts_of(text)) is None else None
+
+    def key_with(self, text: str, named: bool = True) -> str | None:
+        """The key that may have this value: a kind of record, a message (if `named`), or another one whose values are known."""
+        if text in self.keys[Message]["record"].choices:
+            return "record"
+        if named and self.is_message(text):
+            return "name"
+        return next((name for keys in self.keys.values() for name, key in keys.items() if text in key.choices), None)
 
     @cached_property
     def trees(self) -> dict[str, Found]:

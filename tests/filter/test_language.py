@@ -228,6 +228,7 @@ def test_labels_that_options_bring() -> None:
         ("not gap", "    ^^^", "no field is called gap; did you mean record == gap?"),
         ("size > 3 and Publish", "             ^^^^^^^", "no field is called Publish; did you mean name == Publish?"),
         ("publish", "^^^^^^^", "no field is called publish; did you mean name == Publish?"),
+        ("unanswered", "^" * 10, "no field is called unanswered; did you mean outcome == unanswered?"),
         ("rabbitmq", "^" * 8, "no field is called rabbitmq; did you mean rabbitmq-stream?"),
         ("rabbitmq_stream", "^" * 15, "did you mean rabbitmq-stream?"),
         ("scylla", "^^^^^^", "did you mean seastar-rpc?"),
@@ -315,6 +316,14 @@ def test_a_place_far_in_a_long_filter_is_shown_with_what_is_around_it() -> None:
 def test_a_name_that_no_message_has_is_no_error_but_a_hint() -> None:
     assert compile_filter("name == publish").hints == ["no message is known by the name publish; did you mean Publish?"]
     assert compile_filter("name in {Open, 'unknown 0x0777'} or name contains publish").hints == []
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("poll_messages", "name == poll_messages"), ("refused", "outcome == refused"), ("request", "kind == request")]
+)
+def test_a_name_that_is_a_value_too_comes_with_a_hint(name: str, meant: str) -> None:
+    assert compile_filter(f"{name} or size > 5").hints == [f"{name} alone asks for a field of that name; did you mean {meant}?"]
+    assert compile_filter(f"{meant} or not {name} != 1 or fault").hints == []
 
 
 def test_hundreds_of_terms_are_one_filter() -> None:
