@@ -212,12 +212,20 @@ class _Builder:
                 piece = self._deep({protocol: some for protocol, some in pairs.items() if some})
             pieces[record] = piece
         pieces |= _of_heads(term.name, pieces[Message])
-        fitting.end()
+        below = self._below(term.name, meaning)
+        fitting.end("" if below is None else f"; {below} is what it holds in some messages")
+        if below is not None:
+            self.hints.append(f"{term.name.text} is an object in some messages; {below} is what it holds there")
         if term.name.parts == ("name",) and term.operator in ("==", "!=", "in"):
             self._hint(term.values)
         if term.operator == "!=":
             return _opposite(pieces)
         return pieces
+
+    def _below(self, name: Name, meaning: Meaning) -> str | None:
+        """The value of a field that is one in some messages, and an object that has one in others."""
+        both = any(OBJECT in path.kinds and len(path.kinds) > 1 for paths in meaning.paths.values() for path in paths)
+        return f"{name.text}.value" if both and self.names.resolve((*name.parts, "value")) is not None else None
 
     def _hint(self, values: Iterable[Value]) -> None:
         """A name that no table has may still be that of a message, but hardly is."""
@@ -298,12 +306,12 @@ class _Fitting:
         if before is None or (misfit.about and not before.about):
             self._misfits[at] = misfit
 
-    def end(self) -> None:
-        """Raise what is wrong with the first value that fits nothing."""
+    def end(self, more: str) -> None:
+        """Raise what is wrong with the first value that fits nothing, with `more` to say of it."""
         for at, value in enumerate(self.term.values):
             if at not in self._fits:
                 reason = self._misfits[at].reason
-                raise FilterError(f"{self.term.name.text} {reason}", self.builder.text, value.start, value.end)
+                raise FilterError(f"{self.term.name.text} {reason}{more}", self.builder.text, value.start, value.end)
 
 
 def _cost(key: Key) -> int:

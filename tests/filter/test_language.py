@@ -326,6 +326,15 @@ def test_a_name_that_is_a_value_too_comes_with_a_hint(name: str, meant: str) -> 
     assert compile_filter(f"{meant} or not {name} != 1 or fault").hints == []
 
 
+def test_a_name_that_is_an_object_elsewhere_comes_with_a_hint() -> None:
+    assert compile_filter("stream_id == 1").hints == [
+        "stream_id is an object in some messages; stream_id.value is what it holds there",
+    ]
+    with pytest.raises(FilterError, match=r"orders is none; stream_id\.value is what it holds in some messages"):
+        compile_filter("stream_id == orders")
+    assert compile_filter("stream_id.value == orders or partition_id == 1 or partitions == 1").hints == []
+
+
 def test_hundreds_of_terms_are_one_filter() -> None:
     assert holds(" or ".join(f"size == {number}" for number in range(2000)))
     assert holds(f"size in {{{', '.join(map(str, range(2000)))}}}")
