@@ -16,6 +16,7 @@ from dissect.filter.literals import Misfit, Want
 from dissect.filter.names import ADDRESS, ENDPOINT, FIELDS, PROTOCOL, RECORDS, TIME, Key, Meaning, Names, Path, names_of, nearest
 from dissect.filter.values import Clients, Test, addresses, ports, present, some
 from dissect.model import Head, Message, Options, Record
+from dissect.options import SETTINGS
 from dissect.protocols.declared import INT, OBJECT, OTHER, WORDS
 from dissect.protocols.records import rfc3339
 
@@ -35,6 +36,9 @@ ON: dict[type, type] = {May: Must, Must: May}
 
 OF_HEADS = frozenset(("record", "protocol", "conversation", "port", "ip", "name", "kind"))
 """What is known then."""
+
+LISTS = tuple(one.option for one in SETTINGS.values() if one.written == "list")
+"""What brings labels."""
 
 CHEAP, DERIVED, DEEP = range(3)
 """What a term costs: a key, what is derived from some, fields."""
@@ -213,7 +217,10 @@ class _Builder:
             pieces[record] = piece
         pieces |= _of_heads(term.name, pieces[Message])
         below = self._below(term.name, meaning)
-        fitting.end("" if below is None else f"; {below} is what it holds in some messages")
+        more = "" if below is None else f"; {below} is what it holds in some messages"
+        if term.name.parts[-1] in self.names.unlabelled:
+            more = f"; {' and '.join(LISTS)} would give it labels"
+        fitting.end(more)
         if below is not None:
             self.hints.append(f"{term.name.text} is an object in some messages; {below} is what it holds there")
         if term.name.parts == ("name",) and term.operator in ("==", "!=", "in"):

@@ -218,6 +218,13 @@ class Names:
         return trees
 
     @cached_property
+    def unlabelled(self) -> set[str]:
+        """The fields that options could give labels, which they do not."""
+        options = self._options or Options()
+        every = [protocol.labelled(options) for protocol in PROTOCOLS if protocol.labelled is not None]
+        return {name for fields in every for name, labels in fields.items() if not list(labels)}
+
+    @cached_property
     def _ends(self) -> dict[str, dict[str, list[tuple[tuple[str, ...], Found]]]]:
         """The same by their last step."""
         every: dict[str, dict[str, list[tuple[tuple[str, ...], Found]]]] = {}
