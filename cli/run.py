@@ -70,6 +70,7 @@ class Asked:
     def __init__(self, text: str, options: Options) -> None:
         """Says what looks like a slip."""
         from dissect.filter import compile_filter
+        from dissect.model import Finding
 
         self._filter = compile_filter(text, options)
         self._records = 0
@@ -77,6 +78,8 @@ class Asked:
         self._forgotten = 0
         for hint in self._filter.hints:
             say(f"-Y: {hint}")
+        if self._filter.kinds == {Finding} and not options.findings:
+            say("-Y: only findings can match, which streamdump diagnose shows, and --findings among messages")
 
     def needs(self, options: Options) -> Options:
         """The options with what it takes to tell that; of messages that are certainly not asked for, no more is made."""

@@ -56,6 +56,7 @@ class Filter:
 
     `reads_fields`: whether it looks into `fields`, or at what is wrong with them, so that these have to be complete.
     `wanted`: whether it may keep a message of which a `Head` is known; None where that tells nothing.
+    `kinds`: the kinds of records for which it may hold at all.
     `hints`: what looks like a slip, though it is none by the rules.
     """
 
@@ -66,11 +67,13 @@ class Filter:
         wanted: Callable[[Head], bool] | None,
         clients: Clients | None,
         reads_fields: bool,
+        kinds: frozenset[type],
         hints: list[str],
     ) -> None:
         self.text = text
         self.wanted = wanted
         self.reads_fields = reads_fields
+        self.kinds = kinds
         self.hints = hints
         self._tests = tests
         self._clients = clients
@@ -136,7 +139,8 @@ class _Builder:
         asks = any("client(r)" in piece.text or "server(r)" in piece.text for piece in pieces.values())
         may = pieces[May].text
         wanted = None if may == TRUE else self._function(Head.__name__, may)
-        return Filter(self.text, tests, wanted, self.clients if asks else None, self.reads_fields, self.hints)
+        kinds = frozenset(record for record in RECORDS if pieces[record].text != FALSE)
+        return Filter(self.text, tests, wanted, self.clients if asks else None, self.reads_fields, kinds, self.hints)
 
     def _function(self, name: str, body: str) -> Callable[[Any], Any]:
         scope = {"__builtins__": {}, **self.namespace}
@@ -247,6 +251,9 @@ class _Builder:
             return _Piece(FALSE, CHEAP)
         test, wants = found
         source, cost = key.source, _cost(key)
+        if source.startswith("'"):
+            # The kind of a record is known before there is one
+            return _Piece(TRUE if test(source[1:-1]) else FALSE, CHEAP)
         if key.source == "r.time_ns" and fitting.term.operator in ("contains", "matches"):
             source = "rfc3339(r.time_ns)"
         if key.several:

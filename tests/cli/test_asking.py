@@ -257,6 +257,17 @@ def test_every_listed_name_can_be_shown(capsys: pytest.CaptureFixture[str]) -> N
     assert {len(row) for row in rows} == {len(names)}
 
 
+def test_findings_that_are_not_made_cannot_match(capsys: pytest.CaptureFixture[str]) -> None:
+    capture = GOLDEN / "iggy" / "seed-failures.pcap"
+    told = "-Y: only findings can match"
+    for asked in ("severity == error", "record == finding", "protocol == iggy and rule contains bad"):
+        assert told in shown(capsys, "-Y", asked, capture)[1]
+        assert told not in shown(capsys, "diagnose", "-Y", asked, capture)[1]
+        out, err = shown(capsys, "--findings", "-Y", asked, capture)
+        assert out and told not in err
+    assert told not in shown(capsys, "-Y", "severity == error or fault", capture)[1]
+
+
 # Names
 
 
