@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -37,9 +38,15 @@ SYMBOLS = {"&&": "and", "||": "or", "!": "not", "~": "matches", "&": "and", "|":
 WORDS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 """How other tools write it."""
 
+_OTHERS = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|\s*(&&?|\|\|?|~|\b(?:eq|ne|l[te]|g[te])\b)\s*|!(?!=)\s*""", re.S)
+"""That, and texts in quotes, in which it is no more than text."""
+
 TIMES = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 SIZES = {"k": 10**3, "M": 10**6, "G": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 """What may stand behind a number."""
+
+PROPOSED = 200
+"""Characters of a filter that is told as a whole."""
 
 LENGTH_LIMIT = 65_536
 DEPTH_LIMIT = 40
@@ -132,9 +139,9 @@ def _wrong(error: UnexpectedInput, text: str) -> FilterError:
     elif rest.startswith("=") and "OPERATOR" in wanted:
         what = "one equals sign is none; write =="
     elif symbol is not None and (symbol != "!" or "NAME" in wanted):
-        what, end = f"write {SYMBOLS[symbol]}", at + len(symbol)
+        what, end = f"write {SYMBOLS[symbol]}{_proposal(text)}", at + len(symbol)
     elif word in WORDS and "OPERATOR" in wanted:
-        what = f"write {WORDS[word]}"
+        what = f"write {WORDS[word]}{_proposal(text)}"
     elif word == "not" and "OPERATOR" in wanted:
         what = "not stands before the name: not NAME in {a, b}"
     elif "NAME" in wanted:
@@ -154,6 +161,19 @@ def _wrong(error: UnexpectedInput, text: str) -> FilterError:
     else:
         what = "`and` or `or` was expected here"
     return FilterError(what, text, at, max(end, at + 1))
+
+
+def _proposal(text: str) -> str:
+    """The whole filter in words of ours, where that makes it one."""
+    if len(text) > PROPOSED:
+        return ""
+    words = {**SYMBOLS, **WORDS}
+    ours = _OTHERS.sub(lambda found: found[1] or (f" {words[found[2]]} " if found[2] else "not "), text)
+    try:
+        _parser().parse(ours)
+    except UnexpectedInput:
+        return ""
+    return f": {ours.strip()}"
 
 
 def _accepted(text: str) -> set[str]:
