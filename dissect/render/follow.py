@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from dissect.model import Ending, Finding, Message, Record
 from dissect.render.hexdump import hidden
-from dissect.render.summary import Lines, latency_text, wrapped_few
+from dissect.render.summary import Lines, laid_out, latency_text
 from dissect.render.terminal import cut, pad, visible, width
 
 WIDE = 100
@@ -101,8 +101,7 @@ class Followed(Lines):
             if latency_ns is None and whole and width(text) > room:
                 elapsed, room = " ", room + len(elapsed) - 1
             if whole and room > 0:
-                text, *below = wrapped_few(text, room)
-                below = [f"{' ' * (self.columns - room)}{line}" for line in below]
+                text, below = laid_out(text, room, self.columns, len(head) + len(side) + 4)
             else:
                 text = cut(text, max(0, room))
         loud = palette.bad if mark == "!" else palette.warn if mark == "*" else ""

@@ -31,6 +31,9 @@ _FIRST = [f"{number:>5}" for number in range(1000)]
 WRAPPED = 6
 """Lines that what went wrong may take on a terminal which is too narrow for it."""
 
+NARROW = 20
+"""Columns that are too few for what went wrong, if there is more below."""
+
 LATENCY_WIDTH = 8
 
 SILENCE_NS = 1_000_000_000
@@ -252,9 +255,7 @@ class Lines:
             if not elapsed and (mark != " " or type(record) is Ending) and width(text) > room:
                 beside, room = "", room + len(beside)
             if mark == "!" and room > 0:
-                text, *more = wrapped_few(text, room)
-                below = " " * (columns - room)
-                more = [f"{below}{line}" for line in more]
+                text, more = laid_out(text, room, columns, len(head) + len(where) + 4)
             else:
                 text = cut(text, max(0, room))
         palette = self.palette
@@ -399,6 +400,14 @@ class Lines:
 
 
 _ENDS = {"FIN": "closed (FIN)", "RST": "aborted (RST)"}
+
+
+def laid_out(text: str, room: int, columns: int, indent: int) -> tuple[str, list[str]]:
+    """What of `text` stands in the rest of a line, `room` wide, and the lines below: all of it, behind `indent`, if that is too narrow."""
+    if room < NARROW <= columns - indent and width(text) > room:
+        return "", [f"{' ' * indent}{line}" for line in wrapped_few(text, columns - indent)]
+    first, *below = wrapped_few(text, room)
+    return first, [f"{' ' * (columns - room)}{line}" for line in below]
 
 
 def wrapped_few(text: str, cells: int) -> list[str]:

@@ -95,6 +95,17 @@ def test_the_empty_column_goes_before_a_word_of_trouble() -> None:
     assert "! unanswered after 3.0 s" in left
 
 
+@pytest.mark.parametrize(("columns", "times"), [(60, "r"), (80, "ud")])
+def test_where_a_line_has_no_room_for_words_they_stand_below(columns: int, times: str) -> None:
+    said = "#1  stream does not exist"
+    lines = Lines({"rabbitmq-stream": lambda message: said}, columns=columns, times=times)
+    first, below = lines.text([message(outcome="refused")]).splitlines()[1:]
+    assert first.endswith("!")
+    assert below.strip() == said
+    assert below.index("#") == first.index("DeclarePublisher")
+    assert len(below) <= columns
+
+
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
