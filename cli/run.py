@@ -490,6 +490,8 @@ def _passed_over(counters: Counters) -> list[str]:
         told.append(f"{count(sum(others), 'packet')} of {count(len(others), 'more link type')} not read")
     if counters.not_tcp and not (counters.tcp or counters.undecoded or counters.tunnels):
         told.append("no TCP in it")
+    if counters.fragments and not counters.reassembled:
+        told.append(f"{count(counters.fragments, 'fragment')} of which no datagram is whole")
     damaged = counters.undecoded - sum(counters.unknown_links.values())
     if damaged:
         told.append(f"{count(damaged, 'packet')} cut or malformed before the end of the headers")

@@ -174,17 +174,19 @@ def test_packets_that_were_not_looked_at_are_told(tmp_path: Path, capsys: pytest
         ([whole[:30]], 1),
         ([ethernet(ip4(bytes(4) + ip4(tcp()), protocol=47))] * 1000, 1),
         ([ethernet(ip4(bytes(8), protocol=17))] * 3, 1),
+        ([ethernet(ip4(tcp(bytes(4))[:16], more=True))], 1),
         ([whole], 1),
     ):
         (tmp_path / "x.pcap").write_bytes(pcap([Packet(one, wire=99) for one in packets], link))
         told.append(shown(capsys, tmp_path / "x.pcap")[1].strip().split("; ")[1:])
-    assert told[:4] == [
+    assert told[:5] == [
         ["2 packets of link type 147 not read"],
         ["1 packet cut or malformed before the end of the headers"],
         ["1,000 packets in GRE not looked into"],
         ["no TCP in it"],
+        ["1 fragment of which no datagram is whole"],
     ]
-    assert not any(part.startswith(("1 packet", "no TCP")) for part in told[4])
+    assert not any(part.startswith(("1 packet", "no TCP")) for part in told[5])
 
 
 @pytest.mark.parametrize("clock", ["r", "ad", "ud", "e"])
