@@ -29,7 +29,7 @@ from cli.options import (
     whole,
 )
 from cli.output import PipeClosed, abandon, coloured, columns, say, write_text
-from cli.run import Asked, Run, Told, account
+from cli.run import COMMANDS, Asked, Run, Told, account, slip_of
 from dissect.errors import CaptureError, InterfaceError, Report, UsageError, bug
 
 if TYPE_CHECKING:
@@ -109,6 +109,8 @@ def run_of(
 def _check(wanted: Wanted, files: Sequence[str]) -> None:
     """Raises `UsageError` for what does not go together."""
     if files:
+        if files[0] in COMMANDS:
+            raise UsageError(slip_of(files[0]))
         raise UsageError(f"-i captures from an interface, {files[0]} is a file; give one or the other")
     if wanted.write == "-":
         raise UsageError("-w - : packets are written to files only; standard output has the messages")

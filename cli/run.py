@@ -188,9 +188,9 @@ class Run(Told):
         if files.count("-") > 1:
             raise UsageError("- stands for standard input and can be given once only")
         # Nobody should have to wait for all other captures to be told of a slip
-        slips = [one for one in files if _slip(one) and len(files) > 1 and not Path(one).exists()]
+        slips = [one for one in files if slip_of(one) and len(files) > 1 and not Path(one).exists()]
         if slips:
-            raise CaptureError(f"no such file; {_slip(slips[0])}", slips[0])
+            raise CaptureError(f"no such file; {slip_of(slips[0])}", slips[0])
         super().__init__(colour)
         self.errors: list[CaptureError] = []
         self.readers: list[Reader] = []
@@ -515,7 +515,7 @@ def _let_open(files: int) -> None:
 def _advice(error: CaptureError) -> str:
     """What to do next, where that is known."""
     if error.reason == "no such file" and error.file:
-        slip = _slip(error.file)
+        slip = slip_of(error.file)
         return f"; {slip}" if slip else ""
     if error.reason == "is a directory":
         return f"; {str(error.file).rstrip('/')}/* stands for what is in it"
@@ -524,7 +524,7 @@ def _advice(error: CaptureError) -> str:
     return ""
 
 
-def _slip(name: str) -> str:
+def slip_of(name: str) -> str:
     """What was probably meant by the name of a file that is not there: a command, or a part of a filter."""
     if name in OF_FILTERS:
         return "a filter is one argument, in quotes: -Y 'name == Open'"

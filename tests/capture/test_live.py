@@ -471,6 +471,7 @@ def test_what_to_do_where_nothing_came_on_the_known_ports() -> None:
     [
         (["-f", "tcp", "x.pcap"], "-f belongs to live capture"),
         (["conversations", "-w", "y", "x.pcap"], "-w belongs to live capture"),
+        (["-i", "lo", "follow", "0"], "the command follow stands first: streamdump follow"),
         (["-i", "lo", "x.pcap"], "x.pcap is a file; give one or the other"),
         (["-i", "any", "-i", "lo"], "any stands for all interfaces"),
         (["-i", "lo", "-a", "filesize:1"], "speaks of the file that -w names"),
