@@ -140,6 +140,8 @@ def _wrong(error: UnexpectedInput, text: str) -> FilterError:
         what = "one equals sign is none; write =="
     elif symbol is not None and (symbol != "!" or "NAME" in wanted):
         what, end = f"write {SYMBOLS[symbol]}{_proposal(text)}", at + len(symbol)
+    elif rest.startswith("[") and "OPERATOR" in wanted:
+        what = 'a key in brackets needs quotes: ["product"]'
     elif word in WORDS and "OPERATOR" in wanted:
         what = f"write {WORDS[word]}{_proposal(text)}"
     elif word == "not" and "OPERATOR" in wanted:

@@ -63,6 +63,8 @@ FROM_TSHARK = {
 FOREIGN = ("_ws.", "eth.", "ip.", "ipv6.", "tcp.", "udp.")
 """How names begin that are like none of ours, though they may look so."""
 
+_MEMBER = re.compile(r"(\w+(?:\.\w+)*)(?:\.|\[)([\w$-]+)\]?")
+
 _OF_TYPE = {int: INT, float: FLOAT, bool: BOOL, str: WORDS}
 
 
@@ -308,7 +310,13 @@ class Names:
     def nearest(self, text: str) -> str | None:
         """The name that was probably meant."""
         low = text.lower()
-        return FROM_TSHARK.get(low) or (None if low.startswith(FOREIGN) else nearest(text, self.known()))
+        return FROM_TSHARK.get(low) or (None if low.startswith(FOREIGN) else self._entry(text) or nearest(text, self.known()))
+
+    def _entry(self, text: str) -> str | None:
+        """The name of an entry of a list of keys and values that was written as one of a member, or without its quotes."""
+        found = _MEMBER.fullmatch(text)
+        meaning = None if found is None else self.resolve((*found[1].split("."), Entry(found[2])))
+        return None if found is None or meaning is None else f'{found[1]}["{found[2]}"]'
 
     def meant(self, text: str) -> str | None:
         """The term that was probably meant by a name that nothing has."""

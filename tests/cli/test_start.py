@@ -151,6 +151,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["-E", "header=y", "x"], "-E belongs to -T fields"),
         (["-T", "fields", "-e", "nmae", "x"], "-e nmae: no field is called that; did you mean name?"),
         (["-T", "fields", "-e", "frame.number", "x"], "-e frame.number: no field is called that; did you mean packets?"),
+        (["-T", "fields", "-e", "options[a]", "x"], '-e options[a]: no field is called that; did you mean options["a"]?'),
         (["-T", "fields", "-e", "name == x", "x"], "-e name == x: no field is called that"),
         (["-T", "fields", "-e", "\x1b", "x"], r"-e \x1b: no field is called that"),
         (["-T", "fields", "-e", "name", "-E", "separator=ab", "x"], "-E separator=ab: must be header=y, separator=C"),

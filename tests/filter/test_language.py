@@ -237,6 +237,8 @@ def test_labels_that_options_bring() -> None:
         ("ip.addr == ::1", "^" * 7, "did you mean ip?"),
         ("frame.number == 5", "^" * 12, "did you mean packets?"),
         ("tcp.lenght > 5", "^" * 10, "no field is called tcp.lenght; streamdump protocols --fields lists them"),
+        ("peer_properties.product == x", "^" * 23, 'did you mean peer_properties["product"]?'),
+        ("peer_properties[product] == x", " " * 15 + "^" * 9, 'a key in brackets needs quotes: ["product"]'),
         ("name.x == 1", "^^^^^^", "no field is called name.x"),
         ("fields.trailing.x == 1", "^" * 17, "no field is called fields.trailing.x; did you mean fields.trailing?"),
         ("response_code == acces_refused", " " * 17 + "^" * 13, "has no label acces_refused; did you mean access refused?"),
