@@ -74,7 +74,7 @@ def test_the_filters_it_shows_are_filters() -> None:
     shown = re.search(r"<!-- filters -->\n```sh\n(.*?)```", README, re.S)
     assert shown is not None
     calls = [shlex.split(line) for line in shown[1].splitlines()]
-    assert len(calls) == 7
+    assert len(calls) == 8
     for call in calls:
         assert not compile_filter(call[call.index("-Y") + 1]).hints
 
