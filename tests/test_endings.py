@@ -89,6 +89,14 @@ def test_a_live_capture_tells_of_a_reset_two_seconds_later(case: str) -> None:
     assert len(inspector.rows()) == 1
     inspector.age(last + 30_500 * MS)
     assert inspector.rows() == []
+    assert inspector.past.conversations == 1
+
+
+def test_a_connection_without_a_byte_is_none_of_which_nothing_was_read() -> None:
+    inspector = Inspector([], Options())
+    list(inspector.take_segments(batch(REFUSED), 0, 2))
+    inspector.age(60_000 * MS)
+    assert (inspector.past.conversations, inspector.past.unread) == (1, {})
 
 
 def test_connections_without_a_byte_are_told_of_known_ports_alone() -> None:
