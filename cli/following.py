@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from cli.exits import ExitCode
 from cli.output import say
-from cli.run import suspicion
+from cli.run import count, counts, suspicion
 from dissect.errors import UsageError
 
 if TYPE_CHECKING:
@@ -85,8 +85,7 @@ def follow(
         return code if work.state.packets else ExitCode.INTERRUPTED
     if not quiet:
         state = work.state
-        total = ", ".join(f"{state.rows.get(table, 0):,} {table}" for table in ("messages", "exchanges", "conversations", "gaps", "errors"))
-        say(f"{state.files:,} files, {state.packets:,} packets: {total}")
+        say(f"{count(state.files, 'file')}, {count(state.packets, 'packet')}: {counts(state.rows)}")
     return code
 
 
@@ -99,8 +98,5 @@ def trouble_text(trouble: Trouble) -> str:
 
 def _batch_text(batch: Batch, seconds: float) -> str:
     now = time.strftime("%H:%M:%S")
-    rows = batch.rows
-    return (
-        f"{now}  micro-batch {batch.number:,}: {batch.files:,} files, {batch.packets:,} packets, {rows['messages']:,} messages, "
-        f"{rows['exchanges']:,} exchanges, {rows['gaps']:,} gaps in {seconds:.1f} s"
-    )
+    said = f"{count(batch.files, 'file')}, {count(batch.packets, 'packet')}, {counts(batch.rows, ('message', 'exchange', 'gap'))}"
+    return f"{now}  micro-batch {batch.number:,}: {said} in {seconds:.1f} s"

@@ -415,6 +415,11 @@ def count(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
+def counts(rows: Mapping[str, int], what: Sequence[str] = ("message", "exchange", "conversation", "gap", "error")) -> str:
+    """How many rows tables have."""
+    return ", ".join([count(rows.get(f"{one}s", 0), one) for one in what])
+
+
 def _hint(inspector: Inspector, hint: Callable[[ConversationRow, Options], str | None], row: ConversationRow) -> str | None:
     try:
         return hint(row, inspector.options)

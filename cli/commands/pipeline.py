@@ -31,7 +31,7 @@ from cli.options import (
 )
 from cli.output import coloured, say, write_text
 from cli.parameters import READING, Members, gathers
-from cli.run import suspicion
+from cli.run import count, counts, suspicion
 from dissect.errors import UsageError
 from dissect.options import Options, members
 
@@ -433,13 +433,9 @@ def _summary(run: Run) -> None:
     from dissect.spark.views import summary
 
     assert run.plan is not None
-    rows = run.rows
     left_out = f"; {run.left_out:,} were in already" if run.left_out else ""
     resumed = f"; {run.resumed} parts were done before" if run.resumed else ""
-    say(
-        f"{len(run.plan.files):,} files, {run.plan.packets:,} packets: {rows['messages']:,} messages, {rows['exchanges']:,} exchanges, "
-        f"{rows['conversations']:,} conversations, {rows['gaps']:,} gaps, {rows['errors']:,} errors{left_out}{resumed}"
-    )
+    say(f"{count(len(run.plan.files), 'file')}, {count(run.plan.packets, 'packet')}: {counts(run.rows)}{left_out}{resumed}")
     found = summary(*run.written("exchanges"), run.settings.form)
     lines: list[tuple[str, ...]] = [("command", "exchanges", *QUANTILES, "slowest")]
     for one in found.commands:

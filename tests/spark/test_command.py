@@ -550,7 +550,7 @@ def test_a_driver_that_is_killed_goes_on_and_every_row_is_there_once(tmp_path: P
         assert process.stderr is not None
         said = [process.stderr.readline(), process.stderr.readline()]
         assert said[0] == f"streamdump: following {folder} into {out}; Ctrl-C ends it, the same command goes on\n"
-        assert "micro-batch 1: 1 files, 500 packets" in said[1]
+        assert "micro-batch 1: 1 file, 500 packets" in said[1]
         # Dies in mid-batch: as soon as it has something to do.
         rotate()
         until(lambda: list((out / ".follow").glob("batch-2-*")), process)
