@@ -110,7 +110,8 @@ def _other_protocol(talk: Talk, closed: Closed) -> Told | None:
         return Told(f"the port is that of {expected}, but what comes is {verdict.name}", (), key=verdict.name)
     if closed.troubles:
         return None
-    if not talk.messages[1] and talk.messages[0] and closed.bytes[closed.server] and not closed.lost[closed.server]:
+    known = closed.client is not None or not any(talk.messages)
+    if known and not talk.messages[1] and talk.messages[0] and closed.bytes[closed.server] and not closed.lost[closed.server]:
         size, name = closed.bytes[closed.server], closed.foreign[closed.server]
         what = "something else" if name is None else name
         return Told(f"the client speaks {verdict.protocol}, and the {size} bytes that the server answers are {what}", numbers(talk.last[0]))
@@ -120,7 +121,7 @@ def _other_protocol(talk: Talk, closed: Closed) -> Told | None:
             return Told(f"{closed.who(side)} speaks {name}, where {verdict.protocol} is expected", (), key=name)
     if expected is None or expected.partition("-draft")[0] == verdict.protocol.partition("-draft")[0]:
         return None
-    if talk.messages[1]:
+    if talk.messages[1] or not known:
         return Told(f"{verdict.protocol} is spoken on the port of {expected}", severity=NOTE, key="works")
     return Told(f"the client speaks {verdict.protocol} to the port of {expected}, which does not answer", numbers(talk.last[0]))
 

@@ -361,6 +361,13 @@ def test_a_capture_that_begins_in_the_middle() -> None:
     assert rules(one) == {"tcp.mid-stream": "note"}
 
 
+def test_two_sides_of_whom_nobody_knows_the_client_speak_the_same() -> None:
+    one = Connection(dport=9999).ready().goodbye()
+    del one.packets[:-5]
+    assert rules(one) == {"tcp.mid-stream": "note"}
+    assert diagnosed(capture(one))[2][0].sender is None
+
+
 def test_captured_text_is_nothing_but_text() -> None:
     one = (
         Connection().tuned().client(rabbit.OPEN, virtual_host="\x1b[31m\u202e{0}%s").server(rabbit.OPEN_RESPONSE, response_code=12).reset(1)
