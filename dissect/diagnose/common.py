@@ -404,7 +404,7 @@ def _open_requests(talk: Talk, closed: Closed) -> Told | None:
 
 
 def _closed_by_server(talk: Talk, closed: Closed) -> Told | None:
-    if not talk.ready or closed.by != closed.server or talk.parted is not None or not talk.messages[1] or not talk.family.goodbye:
+    if not talk.ready or closed.by != closed.server or talk.goodbye or not talk.messages[1] or not talk.family.goodbye:
         return None
     if talk.unanswered or talk.failed:
         return None
@@ -415,7 +415,7 @@ def _closed_by_server(talk: Talk, closed: Closed) -> Told | None:
 
 
 def _no_goodbye(talk: Talk, closed: Closed) -> Told | None:
-    if not talk.ready or closed.by is None or closed.by != closed.client or talk.parted is not None or not talk.family.goodbye:
+    if not talk.ready or closed.by is None or closed.by != closed.client or talk.goodbye or not talk.family.goodbye:
         return None
     last = last_before(talk, closed)
     return Told(f"the client leaves without a goodbye ({some(sorted(talk.family.goodbye))})", numbers(last), key="no goodbye")

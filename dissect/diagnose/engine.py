@@ -335,7 +335,7 @@ class Diagnoser:
             severity, behind = ERROR, f", and the {message.sender} closes"
         elif isinstance(ended, Closed) and _ends_it(talk, message, ended) and not refusal.expected:
             severity, behind = ERROR, f", and the {message.sender or 'other side'} ends the connection"
-        elif isinstance(ended, Closed) and refusal.needed and ended.by is not None and talk.parted is None:
+        elif isinstance(ended, Closed) and refusal.needed and ended.by is not None and not talk.goodbye:
             severity, behind = WARNING, ", and the client leaves"
         about = f" for {refusal.about}" if refusal.about else ""
         name = request.name if request is not None else "a request" if talk.family.renames else message.name
@@ -361,7 +361,7 @@ REFUSED = Rule(
 
 def _ends_it(talk: Talk, message: Message, closed: Closed) -> bool:
     """Whether the one who sent a response ends the connection behind it, and nobody had said goodbye."""
-    return closed.by is not None and closed.endpoints[closed.by] == message.src and talk.parted is None
+    return closed.by is not None and closed.endpoints[closed.by] == message.src and not talk.goodbye
 
 
 def _reason(message: Message, request: Message | None) -> str:

@@ -207,6 +207,7 @@ class Talk:
         "conversation",
         "family",
         "found",
+        "goodbye",
         "ids",
         "last",
         "last_ns",
@@ -254,6 +255,8 @@ class Talk:
         self.refused = 0
         self.parted: Message | None = None
         """The goodbye that was said."""
+        self.goodbye = False
+        """One was said, or answered though it was not captured."""
         self.unanswered: list[Exchange] = []
         self.orphans: dict[tuple[str, int | str], Message] | None = {}
         """By who had asked, and id: responses whose request has not come, yet; None where bytes are missing, and nobody knows."""
@@ -297,8 +300,10 @@ class Talk:
         elif first and not self.begun:
             # The connection was open before, as far as anybody can tell
             self.ready = True
-        if message.name in self.family.goodbye and message.kind != "response":
-            self.parted = message
+        if message.name in self.family.goodbye:
+            self.goodbye = True
+            if message.kind != "response":
+                self.parted = message
         if message.kind == "request":
             if self.orphans and message.id is not None:
                 # Captured in another order than sent

@@ -368,6 +368,12 @@ def test_two_sides_of_whom_nobody_knows_the_client_speak_the_same() -> None:
     assert diagnosed(capture(one))[2][0].sender is None
 
 
+def test_an_answered_goodbye_was_said() -> None:
+    one = Connection().ready().client(rabbit.CLOSE, closing_code=1, closing_reason="OK").server(rabbit.CLOSE_RESPONSE).fin(1)
+    del one.packets[:-4]
+    assert rules(one) == {"tcp.mid-stream": "note"}
+
+
 def test_captured_text_is_nothing_but_text() -> None:
     one = (
         Connection().tuned().client(rabbit.OPEN, virtual_host="\x1b[31m\u202e{0}%s").server(rabbit.OPEN_RESPONSE, response_code=12).reset(1)
