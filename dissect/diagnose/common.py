@@ -395,7 +395,7 @@ def _open_requests(talk: Talk, closed: Closed) -> Told | None:
             return Told(f"{what} when the capture ends, {span_text(waited)} later", asked, severity=NOTE, advice=_SILENT, key=names)
         return Told(f"{what} for {span_text(waited)} when the capture ends", asked, advice=_SILENT, key=names)
     after, _ = since(talk, closed)
-    if talk.failed:
+    if talk.failed or not all(closed.packets):
         return None
     owed = any(one.src != closed.endpoints[closed.by] for one in found)
     severity = ERROR if owed and closed.by != closed.client else WARNING if not owed else NOTE

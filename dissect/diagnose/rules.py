@@ -165,7 +165,7 @@ class Closed(msgspec.Struct):
     @property
     def lacking(self) -> bool:
         """Whether bytes of the conversation are missing in the capture."""
-        return any(self.lost) or any(self.cut)
+        return any(self.lost) or any(self.cut) or (any(self.bytes) and not all(self.packets))
 
     @property
     def server(self) -> int:

@@ -374,6 +374,19 @@ def test_an_answered_goodbye_was_said() -> None:
     assert rules(one) == {"tcp.mid-stream": "note"}
 
 
+@pytest.mark.parametrize("side", [0, 1])
+def test_what_the_side_said_that_was_not_captured_is_not_missed(side: int) -> None:
+    one = (
+        Connection().ready().client(rabbit.PUBLISH, publisher_id=1, published_messages=bytes.fromhex("00000001 0000000000000001 00000000"))
+    )
+    one.server(rabbit.PUBLISH_CONFIRM, publisher_id=1, publishing_ids=[1])
+    one.client(rabbit.CREATE, stream="s", arguments=[]).server(rabbit.CREATE_RESPONSE).goodbye()
+    one.packets = [packet for packet in one.packets[13:] if (packet.data[26:30] == A) == (side == 0)]
+    told = rules(one)
+    assert told["tcp.one-direction"] == "note"
+    assert set(told.values()) == {"note"}
+
+
 def test_captured_text_is_nothing_but_text() -> None:
     one = (
         Connection().tuned().client(rabbit.OPEN, virtual_host="\x1b[31m\u202e{0}%s").server(rabbit.OPEN_RESPONSE, response_code=12).reset(1)
