@@ -65,7 +65,8 @@ def _concerns(closed: Closed) -> bool:
 
 
 def _unanswered_syn(talk: Talk, closed: Closed) -> Told | None:
-    if not _concerns(closed) or not closed.syn or any(closed.bytes) or closed.packets[1]:
+    if not _concerns(closed) or not closed.syn or any(closed.bytes) or closed.packets[1] or closed.how == "FIN":
+        # Nobody says FIN on a connection that was not taken
         return None
     tries, passed = closed.packets[0], closed.last[3] - closed.first[3]
     often = f"{tries} SYNs in {span_text(passed)} have" if tries > 1 else "the SYN has"

@@ -387,6 +387,12 @@ def test_what_the_side_said_that_was_not_captured_is_not_missed(side: int) -> No
     assert set(told.values()) == {"note"}
 
 
+def test_who_says_fin_was_connected() -> None:
+    one = Connection().open().fin(0)
+    one.packets = [packet for packet in one.packets if packet.data[26:30] == A]
+    assert rules(one) == {}
+
+
 def test_captured_text_is_nothing_but_text() -> None:
     one = (
         Connection().tuned().client(rabbit.OPEN, virtual_host="\x1b[31m\u202e{0}%s").server(rabbit.OPEN_RESPONSE, response_code=12).reset(1)
