@@ -56,6 +56,10 @@ MISSING = ("lost", "cut", "skipped")
 """How a fault says that bytes are missing, which is told of the capture and not of the message."""
 
 
+ENDED = "bytes captured"
+"""How a fault says that a frame was not ended, though its sender did not say that it sends no more."""
+
+
 # TCP
 
 
@@ -297,6 +301,10 @@ def _damaged(talk: Talk, message: Message) -> Told | None:
     ):
         return None
     who = message.sender or "one side"
+    # A frame that nobody knows has a size that nobody need believe
+    if fault.reason.endswith(ENDED) and not message.name.startswith("unknown "):
+        cause = f"{message.name} of the {who} is in the capture in part only: {fault.reason}"
+        return Told(cause, severity=NOTE, advice=_ENDED, key="tail", rule="frame-cut-off")
     return Told(
         f"{message.name} of the {who} cannot be read: {fault.field} at byte {fault.offset}: {fault.reason}", key=(message.name, fault.field)
     )
@@ -455,6 +463,7 @@ def _incomplete(talk: Talk, closed: Closed) -> Told | None:
 
 
 _SILENT = "Look in the log of the side that stays silent for the time of the last packet that is named."
+_ENDED = "Look at why the connection or the capture ended here."
 _MIXED = "Look whether a sender mixes something else into the connection."
 
 COMMON: tuple[Rule, ...] = (

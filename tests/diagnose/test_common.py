@@ -13,7 +13,7 @@ from dissect.inspector import Inspector
 from dissect.model import Options
 from dissect.protocols.rabbitmq import layouts as rabbit
 from dissect.render.clock import Clock
-from tests.capture.frames import ACK, FIN, SYN, A
+from tests.capture.frames import ACK, FIN, SYN, A, B, ethernet, ip4
 from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, rules
 
 HELLO = bytes.fromhex("160301002d010000290303") + bytes(32) + bytes.fromhex("00000213010100")
@@ -391,6 +391,16 @@ def test_who_says_fin_was_connected() -> None:
     one = Connection().open().fin(0)
     one.packets = [packet for packet in one.packets if packet.data[26:30] == A]
     assert rules(one) == {}
+
+
+def test_a_frame_that_the_end_of_the_capture_cuts_off_is_not_damaged() -> None:
+    one = Connection().ready().client(rabbit.CREATE, stream="orders", arguments=[])
+    one.packets[-1] = one.packets[-1]._replace(data=one.packets[-1].data[:-6])
+    cut = ip4(one.packets[-1].data[34:], src=A, dst=B)
+    one.packets[-1] = one.packets[-1]._replace(data=ethernet(cut))
+    told = rules(one)
+    assert told["rabbitmq-stream.frame-cut-off"] == "note"
+    assert set(told.values()) == {"note"}
 
 
 def test_captured_text_is_nothing_but_text() -> None:
