@@ -300,7 +300,7 @@ class Diagnoser:
         refusal = family.refusal(talk, message, request) if family.refusal is not None else None
         if refusal is None:
             refusal = Refusal(_reason(message, request))
-        if talk.family.steps and not talk.ready:
+        if talk.family.steps and not talk.ready and talk.orphans is not None:
             self._tell_refusal(talk, message, request, refusal, None, out)
         elif len(talk.pending) < PENDING:
             talk.pending.append((message, request, refusal))

@@ -403,6 +403,14 @@ def test_a_frame_that_the_end_of_the_capture_cuts_off_is_not_damaged() -> None:
     assert set(told.values()) == {"note"}
 
 
+def test_a_handshake_that_was_not_captured_whole_does_not_end_with_what_is_refused_later() -> None:
+    one = Connection().ready().client(rabbit.CREATE, stream="s", arguments=[]).server(rabbit.CREATE_RESPONSE, response_code=5)
+    one.client(rabbit.DELETE, stream="s").server(rabbit.DELETE_RESPONSE, response_code=2)
+    one.client(rabbit.CREATE, stream="s", arguments=[]).server(rabbit.CREATE_RESPONSE).goodbye()
+    del one.packets[12]
+    assert rules(one) == {"tcp.lost-by-capture": "warning", "rabbitmq-stream.refused": "note"}
+
+
 def test_captured_text_is_nothing_but_text() -> None:
     one = (
         Connection().tuned().client(rabbit.OPEN, virtual_host="\x1b[31m\u202e{0}%s").server(rabbit.OPEN_RESPONSE, response_code=12).reset(1)
