@@ -15,6 +15,7 @@ from dissect.diagnose.rules import (
     EXCHANGE,
     GAP,
     NOTE,
+    PATIENCE_NS,
     WARNING,
     Closed,
     Family,
@@ -48,9 +49,6 @@ SLOW_NS = 1_000_000_000
 
 STALLED_NS = 1_000_000_000
 """A side that takes nothing for so long holds up the other."""
-
-PATIENCE_NS = 1_000_000_000
-"""A request that was open for so long when the capture ended should have had its answer."""
 
 MISSING = ("lost", "cut", "skipped")
 """How a fault says that bytes are missing, which is told of the capture and not of the message."""

@@ -17,6 +17,7 @@ from dissect.diagnose.rules import (
     ERROR,
     GAP,
     NOTE,
+    PATIENCE_NS,
     WARNING,
     Closed,
     Family,
@@ -214,7 +215,8 @@ def _deaf(talk: Talk, closed: Closed) -> Told | None:
     if broke is None or closed.lacking:
         return None
     number, packet, what = broke
-    open_ = [one.request for one in talk.unanswered if one.request >= number and one.reason in ("closed", "capture ended")]
+    found = [one for one in talk.unanswered if one.request >= number and one.reason in ("closed", "capture ended")]
+    open_ = [one.request for one in found if one.reason == "closed" or (one.waited_ns or 0) >= PATIENCE_NS]
     if not open_ or (closed.by == closed.server):
         return None
     names = some(dict.fromkeys(one.name for one in talk.unanswered if one.request in open_))

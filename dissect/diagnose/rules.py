@@ -30,6 +30,9 @@ EVIDENCE = 8
 """So many messages, and packets, are named as evidence."""
 
 
+PATIENCE_NS = 1_000_000_000
+"""A request that was open for so long when the capture ended should have had its answer."""
+
 Begun = tuple[bytes, bytes]
 """The first bytes of both sides."""
 
@@ -434,6 +437,7 @@ __all__ = [
     "EXCHANGE",
     "GAP",
     "NOTE",
+    "PATIENCE_NS",
     "SEVERITIES",
     "WARNING",
     "Closed",

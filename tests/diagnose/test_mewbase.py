@@ -177,3 +177,9 @@ def test_a_refusal_says_what_for_and_why() -> None:
     assert 'CONNECT for user "tim" is refused: authentication failed' in first.cause
     (first, *_) = worst_first(diagnosed(GOLDEN / "java-auth-readonly.pcap")[0])
     assert 'PUB for channel "orders" is refused: not authorised' in first.cause and "ends the connection" in first.cause
+
+
+@pytest.mark.parametrize(("waited", "told"), [(0, None), (2 * SECOND, "error")])
+def test_a_server_is_not_deaf_that_had_no_time_to_answer(waited: int, told: str | None) -> None:
+    one = ready().ask(frame("STARTTX", sessID=1, rID=1)).wait(waited + MS).segment(0)
+    assert rules(one).get("mewbase.deaf") == told
