@@ -22,7 +22,7 @@ DIGITS_LIMIT = 400
 WIDE_LIMIT = 64
 """Characters of a number, and of an integer that is written as text."""
 
-_NUMBER = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?|[+-]?0x[0-9a-fA-F]+)([^\W\d]*)")
+_NUMBER = re.compile(r"([+-]?(?:0x[0-9a-fA-F]+|(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?))([^\W\d]*)")
 _TIME = re.compile(r"(\d{4})-(\d\d)-(\d\d)(?:[Tt ](\d\d):(\d\d)(?::(\d\d)(?:\.(\d{1,9})\d*)?)?)?(Z|z|[+-]\d\d:\d\d)?", re.ASCII)
 _WHOLE = re.compile(r"[+-]?[0-9]+")
 
@@ -211,13 +211,13 @@ def _number(text: str, units: dict[str, int] | None) -> int | float:
             raise Misfit(f"is a number, {_short(text)} is none; write >= {first} and <= {last}")
         raise Misfit(f"is a number, {_short(text)} is none")
     digits, unit = found.groups()
-    if "x" in digits:
-        return int(digits, 16)
     factor = 1
     if unit:
         if units is None or unit not in units:
             raise Misfit(_no_unit(unit, units), True)
         factor = units[unit]
+    if "x" in digits:
+        return int(digits, 16) * factor
     if _WHOLE.fullmatch(digits):
         return int(digits) * factor
     try:

@@ -73,6 +73,7 @@ def holds(expression: str, record: Any = None, **changed: Any) -> bool:
         "latency_ns <= 20ms and not latency < 20ms and latency < 1min and latency < 1h",
         "size == 1500 and size == 1.5k and size < 1.5KiB and size in {1.5k}",
         "size >= 1500 and size <= 0x5dc and size > -1 and size < 1e6",
+        "size > 0xff and size < 0xfff and size > 0x1k and not size == 0xfk",
         "time == 2023-11-14T22:13:20Z and time == '2023-11-14T23:13:20+01:00' and time > 2023-11-14Z",
         "time < 2023-11-14T22:13:20.000000001Z and time_ns == 1700000000000000000 and time_ns >= 2023-11-14T22:13Z",
         "time matches '^2023-11-14T22:13:20.0+Z$'",
