@@ -85,7 +85,7 @@ def collect(value: Any, steps: tuple[str, ...], at: int, found: list[Any]) -> bo
         if value is not None:
             found.append(value)
         return False
-    if kind is not dict:
+    if not isinstance(value, dict):
         return False
     step = steps[at]
     of = type(step)

@@ -404,6 +404,12 @@ ASKED: tuple[tuple[str, str, str, int], ...] = (
         2,
     ),
     (
+        "mewbase/py-types.pcap",
+        "fields.frame.event.ts.$timestamp.t > 1k",
+        '(.fields.frame.event.ts."$timestamp".t? // 0) > 1000',
+        1,
+    ),
+    (
         "mewbase/java-types.pcap",
         "fields.frame.event.flt == 1.5",
         ".fields.frame.event.flt == 1.5",
