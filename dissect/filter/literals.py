@@ -166,9 +166,9 @@ def searched(operator: str, value: Value, kinds: frozenset[str], labelled: bool)
         part = value.text
 
         def inside(value: Any) -> bool:
-            return part in (value if type(value) is str else value.hex() if type(value) is bytes else "")
+            return part in value if type(value) is str else type(value) is bytes and part in value.hex()
 
-        # An empty part is in everything that is there
+        # An empty part is in every text that is there
         return inside
     search = pattern(value.pattern)
 

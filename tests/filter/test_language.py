@@ -135,6 +135,9 @@ def test_what_is_not_there_equals_nothing_and_differs_from_everything() -> None:
     for expression in ("name == Publish", "latency < 1s", "latency >= 0", "stream contains x", "response_code == ok", "name matches ''"):
         assert not holds(expression, GAP)
         assert holds(f"not {expression}", GAP)
+    for operator in ("contains", "matches"):
+        assert holds(f"name {operator} ''")
+        assert not holds(f"reason {operator} ''", msgspec.structs.replace(EXCHANGE, reason=None))
     assert holds("name != Publish and latency != 1s and not name", GAP)
     assert holds("reason == lost and in_frame == false and size < 1KiB and not in_frame == true", GAP)
     assert holds("in_frame and position", GAP), "zero and false are there"
