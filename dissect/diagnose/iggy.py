@@ -218,6 +218,10 @@ def _login(talk: Talk, message: Message) -> Told | None:
     if message.outcome == "answered" and asked in LOGINS:
         memo.denied, memo.in_ = None, True
         return before and before._replace(cause=f"{before.cause}; a later login succeeds", severity=WARNING)
+    if message.outcome == "answered" and before is not None and talk.orphans is None and asked != "ping":
+        # A login that succeeded is among the bytes that are missing
+        memo.denied, memo.in_ = None, True
+        return before._replace(cause=f"{before.cause}; {asked} is answered later", severity=WARNING)
     if message.outcome != "refused":
         return None
     why = reason(message)

@@ -170,3 +170,11 @@ def test_releases_in_the_words_of_people() -> None:
         "V3": "server 0.9.0-edge.4",
         "V4": "server 0.9.0-edge.5 to 0.9.x",
     }
+
+
+def test_a_login_that_was_not_captured_succeeded_if_the_session_goes_on() -> None:
+    denied = Connection(dport=8090).open().ask(LOGIN_L6).tell(response(status=42))
+    assert rules(denied)["iggy.bad-credentials"] == "error"
+    denied.ask(LOGIN_L6).tell(LOGGED_IN).ask(POLL_L8).tell(NOTHING_POLLED)
+    del denied.packets[5]
+    assert rules(denied)["iggy.bad-credentials"] == "warning"
