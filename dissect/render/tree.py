@@ -174,7 +174,7 @@ def _piped(message: Message, spans: list[Span], show_secrets: bool) -> list[str]
                 end = min(offset + length, len(data))
                 # Most texts need not be compared with the digits of their bytes
                 if value and end > offset and last[data[end - 1]] == value[-1] and _is_hex(value, data, offset, end):
-                    text = value
+                    text = _digits(value)
                 else:
                     text = f"'{value}'" if value.isprintable() else f"'{visible(value)}'"
             elif value is None and name in _NO_FIELDS:
@@ -196,6 +196,11 @@ def _piped(message: Message, spans: list[Span], show_secrets: bool) -> list[str]
 def _is_hex(value: str, data: bytes, start: int, end: int) -> bool:
     """Whether a text is the hex digits that the bytes data[start:end] end with."""
     return data[max(start, end - (len(value) + 1) // 2) : end].hex().endswith(value)
+
+
+def _digits(value: str) -> str:
+    """Hex digits; zeros of more bytes than stand beside them are counted."""
+    return value if len(value) <= 2 * RAW or value.strip("0") else f"{len(value) // 2:,} zero bytes"
 
 
 def _folded(value: str, room: int | None, columns: int | None) -> list[str]:
@@ -230,7 +235,7 @@ def _value(span: Span, hidden: bool, bad: bool, data: bytes) -> str:
     # Hex digits that repeat the bytes are bytes; text of so many characters would have taken as many bytes.
     end = min(span.offset + span.length, len(data))
     is_hex = isinstance(value, str) and value != "" and _is_hex(value, data, span.offset, end)
-    text = str(value) if is_hex else _text(value)
+    text = _digits(value) if is_hex else _text(value)
     return f"{text}  {visible(span.label)}" if span.label else text
 
 

@@ -100,6 +100,19 @@ def test_bytes_are_told_from_text() -> None:
     assert made[2].endswith("  body  '00000014'")
 
 
+def test_zeros_that_do_not_stand_beside_their_field_are_counted() -> None:
+    spans = [
+        Span("few", 0, 8, "00" * 8),
+        Span("many", 8, 66, "00" * 66),
+        Span("text", 74, 16, "0" * 16),
+        Span("mixed", 90, 9, "00" * 8 + "01"),
+    ]
+    one = detailed(raw={"frame": bytes(74) + b"0" * 16 + bytes(8) + b"\1"}, spans=spans)
+    for how in ({}, {"columns": 200}):
+        ends = [line.split("  ")[-1].strip() for line in tree(one, False, **how).splitlines()[1:]]
+        assert ends == ["00" * 8, "66 zero bytes", f"'{'0' * 16}'", "00" * 8 + "01"]
+
+
 def test_unpacked_bytes_are_shown_as_their_own() -> None:
     one = detailed()
     assert one.raw is not None
