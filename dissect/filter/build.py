@@ -180,8 +180,9 @@ class _Builder:
         return FilterError(f"no field is called {name.text}; {more}", self.text, name.start, name.end)
 
     def _there(self, name: Name) -> dict[type, _Piece]:
-        if self.names.key_of(name.text) == PROTOCOL:
-            return self._compare(Compare(Name((PROTOCOL,), PROTOCOL, *name[2:]), "==", (Value(name.text, name.text, False, *name[2:]),)))
+        if self.names.is_protocol(name.text):
+            value = Value(name.text, name.text, False, name.start, name.end)
+            return self._compare(Compare(name._replace(parts=(PROTOCOL,), text=PROTOCOL), "==", (value,)))
         meaning = self.meaning(name)
         # Messages are in the tables, which are read for fields alone
         valued = self.names.key_with(name.text, bool(meaning.paths))

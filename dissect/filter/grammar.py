@@ -38,7 +38,9 @@ SYMBOLS = {"&&": "and", "||": "or", "!": "not", "~": "matches", "&": "and", "|":
 WORDS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 """How other tools write it."""
 
-_OTHERS = re.compile(r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')|\s*(&&?|\|\|?|~|\b(?:eq|ne|l[te]|g[te])\b)\s*|!(?!=)\s*""", re.S)
+_QUOTED = r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
+_SYMBOLS = "|".join(re.escape(one) for one in SYMBOLS if one != "!")
+_OTHERS = re.compile(rf"{_QUOTED}|\s*({_SYMBOLS}|\b(?:{'|'.join(WORDS)})\b)\s*|!(?!=)\s*", re.S)
 """That, and texts in quotes, in which it is no more than text."""
 
 TIMES = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}

@@ -193,11 +193,9 @@ class Names:
         """Whether a message is known by this name."""
         return any(name in _messages(protocol) for protocol in PROTOCOLS)
 
-    def key_of(self, text: str) -> str | None:
-        """The key whose value this is rather than a name: a protocol's, which may stand alone, or another one."""
-        if text in self.keys[Message][PROTOCOL].choices:
-            return PROTOCOL
-        return self.key_with(text) if self.resolve(parts_of(text)) is None else None
+    def is_protocol(self, text: str) -> bool:
+        """Whether a protocol has this name, which may stand alone."""
+        return text in self.keys[Message][PROTOCOL].choices
 
     def key_with(self, text: str, named: bool = True) -> str | None:
         """The key that may have this value: a kind of record, a message (if `named`), or another one whose values are known."""
@@ -320,7 +318,7 @@ class Names:
 
     def meant(self, text: str) -> str | None:
         """The term that was probably meant by a name that nothing has."""
-        key = self.key_of(text)
+        key = self.key_with(text)
         if key is not None:
             return f"{key} == {text}"
         low = text.lower()
