@@ -188,9 +188,9 @@ class Run(Told):
         if files.count("-") > 1:
             raise UsageError("- stands for standard input and can be given once only")
         # Nobody should have to wait for all other captures to be told of a slip
-        slips = [one for one in files if slip_of(one) and len(files) > 1 and not Path(one).exists()]
-        if slips:
-            raise CaptureError(f"no such file; {slip_of(slips[0])}", slips[0])
+        for name in files if len(files) > 1 else ():
+            if (slip := slip_of(name)) and not Path(name).exists():
+                raise CaptureError(f"no such file; {slip}", name)
         super().__init__(colour)
         self.errors: list[CaptureError] = []
         self.readers: list[Reader] = []
