@@ -53,7 +53,6 @@ STALLED_NS = 1_000_000_000
 MISSING = ("lost", "cut", "skipped")
 """How a fault says that bytes are missing, which is told of the capture and not of the message."""
 
-
 ENDED = "bytes captured"
 """How a fault says that a frame was not ended, though its sender did not say that it sends no more."""
 

@@ -215,13 +215,12 @@ def _login(talk: Talk, message: Message) -> Told | None:
     memo, request = talk.memo, talk.request_of(message)
     before: Told | None = memo.denied
     asked = message.name if request is None else request.name
-    if message.outcome == "answered" and asked in LOGINS:
+    # A login that succeeded may be among bytes that are missing
+    missed = before is not None and talk.orphans is None and asked != "ping"
+    if message.outcome == "answered" and (asked in LOGINS or missed):
         memo.denied, memo.in_ = None, True
-        return before and before._replace(cause=f"{before.cause}; a later login succeeds", severity=WARNING)
-    if message.outcome == "answered" and before is not None and talk.orphans is None and asked != "ping":
-        # A login that succeeded is among the bytes that are missing
-        memo.denied, memo.in_ = None, True
-        return before._replace(cause=f"{before.cause}; {asked} is answered later", severity=WARNING)
+        later = "a later login succeeds" if asked in LOGINS else f"{asked} is answered later"
+        return before and before._replace(cause=f"{before.cause}; {later}", severity=WARNING)
     if message.outcome != "refused":
         return None
     why = reason(message)

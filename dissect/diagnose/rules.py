@@ -29,7 +29,6 @@ UNANSWERED_KEPT = ORPHANS_KEPT = 8
 EVIDENCE = 8
 """So many messages, and packets, are named as evidence."""
 
-
 PATIENCE_NS = 1_000_000_000
 """A request that was open for so long when the capture ended should have had its answer."""
 
