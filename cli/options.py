@@ -209,11 +209,11 @@ def one_of(option: str, text: str, choices: tuple[str, ...]) -> str:
     return text
 
 
-def clock_of(text: str) -> str:
-    """How times are shown."""
+def check_clock(text: str) -> None:
+    """Raises `UsageError` for what is no way to show times."""
     if text in ("d", "dd"):
         raise UsageError(f"-t {text}: streamdump follow N shows the time since the message before; -t must be {', '.join(CLOCKS)}")
-    return one_of("-t", text, CLOCKS)
+    one_of("-t", text, CLOCKS)
 
 
 def size(option: str, text: str) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from cli.options import FORMS, SHOWN, Enough, Json, Looks, TimeForm, clock_of, enough_of, field_names, looks_of, one_of
+from cli.options import FORMS, SHOWN, Enough, Json, Looks, TimeForm, check_clock, enough_of, field_names, looks_of, one_of
 from cli.output import write, write_text
 from cli.run import blocks
 from dissect.errors import UsageError
@@ -93,7 +93,7 @@ def form_of(shown: Shown) -> Form:
     if len(forms) > 1:
         raise UsageError(f"{' and '.join(sorted(forms, reverse=True))} were both asked for; choose one")
     json, fields = forms == {"json"}, forms == {"fields"}
-    clock_of(shown.clock)
+    check_clock(shown.clock)
     if (json or fields) and (shown.tree or shown.dump):
         raise UsageError(
             f"{'-V' if shown.tree else '-x'} is a view for people; "

@@ -9,7 +9,7 @@ import typer
 
 from cli.exits import ExitCode
 from cli.live import LiveRun, Wanted, run_of
-from cli.options import SHOWN, Colour, Enough, Files, Html, Json, ReadFiles, TimeForm, Where, clock_of, enough_of, inputs, one_of
+from cli.options import SHOWN, Colour, Enough, Files, Html, Json, ReadFiles, TimeForm, Where, check_clock, enough_of, inputs, one_of
 from cli.output import columns, palette, say, write, write_text
 from cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
 from cli.run import STOPPED, Asked, Run, account, blocks, count, titled
@@ -51,7 +51,7 @@ def diagnose(
     """Why it does not work: what went wrong, and how far each connection got."""
     if fail_on is not None:
         one_of("--fail-on", fail_on, FAIL_ON)
-    clock_of(clock)
+    check_clock(clock)
     left = enough_of(enough)
     names = inputs(read_files, files)
     if html is not None:
@@ -191,8 +191,11 @@ class _View:
         told = [count(self.shown[name], name) for name in self.shown if self.shown[name]]
         counters = self.run.inspector.counters
         if counters.packets:
-            nothing = "nothing wrong" if self.asked is None else "nothing that -Y asks for"
-            say(f"found: {', '.join(told) or (nothing if counters.messages else 'nothing, as no message could be read')}")
+            if not counters.messages:
+                nothing = "nothing, as no message could be read"
+            else:
+                nothing = "nothing wrong" if self.asked is None else "nothing that -Y asks for"
+            say(f"found: {', '.join(told) or nothing}")
 
     def write(self, path: str, names: list[str]) -> None:
         """Write the page, too."""

@@ -21,7 +21,7 @@ from cli.options import (
     ReadFiles,
     TimeForm,
     Where,
-    clock_of,
+    check_clock,
     enough_of,
     inputs,
     nanoseconds,
@@ -96,7 +96,7 @@ def latency(
         raise UsageError(f"--interval {interval}: must be longer than nothing")
     number = 0 if slowest == "0" else whole("--slowest", slowest)
     limit = whole("--group-limit", group_limit)
-    clock_of(clock)
+    check_clock(clock)
     left = enough_of(enough)
     asked, options = asking(where, replace(options, bodies=False, pairs=True))
     if html is not None:
