@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
@@ -108,10 +109,7 @@ def latency(
     found = Latencies(grouped, interval_ns=SHORTEST_NS if html is not None and width_ns is None else width_ns, slowest=number, groups=limit)
     with run_of(live, names, options, colour, asked, left, prints=False) as run:
         taker = _Taker(run, found, asked, clock, left)
-        if isinstance(run, LiveRun):
-            with _Screen(run, taker):
-                run.each(taker.take)
-        else:
+        with _Screen(run, taker) if isinstance(run, LiveRun) else nullcontext():
             run.each(taker.take)
         if html is not None:
             _write(html, found, run, names or list(live.interfaces or ()), width_ns is None)
