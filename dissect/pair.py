@@ -413,22 +413,27 @@ class Pairer(Exchanges):
                 opened[key] = one
             if len(opened) - self._spare > self.limit:
                 self._drop_oldest(_moment(one), append)
-        elif role == GAP:
-            if self.doubt is None:
-                self.doubt = Doubt()
-            self.doubt.lose(one, opened if self.reuse == "queue" else None)
         elif role == ASK_MANY:
             self._ask_many(one, append)
         elif role == ANSWER_MANY:
             self._answer_many(one, append)
-        elif role == ANSWER_PART:
-            entry = opened.get(one.key)
+        else:
+            self._take_other(one)
+
+    def _take_other(self, one: Emitted) -> None:
+        """The same for a gap, a part of an answer, and what is answered in trouble alone: no exchange becomes certain with these."""
+        if one.role == GAP:
+            if self.doubt is None:
+                self.doubt = Doubt()
+            self.doubt.lose(one, self.open if self.reuse == "queue" else None)
+        elif one.role == ANSWER_PART:
+            entry = self.open.get(one.key)
             if entry is None:
                 one.record.outcome = None
             else:
                 self._link(one, _oldest(entry))
                 self.partly[one.key] = one
-        elif role == ASK_MAYBE:
+        elif one.role == ASK_MAYBE:
             self.perhaps[one.key] = one
             if len(self.perhaps) > self.limit:
                 del self.perhaps[next(iter(self.perhaps))]
