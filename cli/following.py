@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from cli.exits import ExitCode
 from cli.output import say
-from cli.run import count, counts, suspicion
+from cli.run import counts, suspicion
 from dissect.errors import UsageError
+from dissect.render.terminal import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,6 +17,7 @@ from cli.exits import ExitCode
 from cli.options import WHEN, one_of
 from cli.output import coloured, say
 from dissect.errors import CaptureError, MissingCodec, Report, UsageError, bug
+from dissect.render.terminal import count
 
 if TYPE_CHECKING:
     from dissect.capture.files import Reader
@@ -408,11 +409,6 @@ def about(record: Any, what: str) -> Report:
     packets, file = getattr(record, "packets", None), getattr(record, "file", None)
     between = f"{record.src} > {record.dst} {record.protocol}"
     return Report(what, f"record {record.number} is not shown", packets[1] if packets else None, file, record.conversation, between)
-
-
-def count(number: int, what: str) -> str:
-    """ "1 packet", "1,448 packets"."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def counts(rows: Mapping[str, int], what: Sequence[str] = ("message", "exchange", "conversation", "gap", "error")) -> str:

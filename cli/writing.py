@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from cli.run import count
 from dissect.capture.pick import Pick, Spot, copy
 from dissect.capture.write import Writer, check, is_input
 from dissect.errors import UsageError
 from dissect.model import Exchange, Finding, Message
+from dissect.render.terminal import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

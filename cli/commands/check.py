@@ -26,9 +26,9 @@ from cli.options import (
 )
 from cli.output import palette, say, write, write_text
 from cli.parameters import READING, Members, gathers
-from cli.run import count
 from dissect.errors import InterfaceError, InternalError, UsageError
 from dissect.options import Options
+from dissect.render.terminal import count
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -338,9 +338,8 @@ class _Run:
                 "unchanged": "with a golden file that stays as it was",
                 "written": f"golden file{'' if outcomes['written'] == 1 else 's'} written",
             }
-            parts = [f"{count:,} {words.get(outcome, outcome)}" for outcome, count in outcomes.items()]
-            total = len(self.found)
-            say("; ".join([f"{total:,} capture{'' if total == 1 else 's'}: {', '.join(parts)}", *self._unread_tls()]))
+            parts = [f"{number:,} {words.get(outcome, outcome)}" for outcome, number in outcomes.items()]
+            say("; ".join([f"{count(len(self.found), 'capture')}: {', '.join(parts)}", *self._unread_tls()]))
         for field in self.chosen.useless():
             say(f"{field}: no message has this field, so what the settings say of it does nothing")
         if code is not ExitCode.DONE:

@@ -12,9 +12,10 @@ from cli.live import LiveRun, Wanted, run_of
 from cli.options import SHOWN, Colour, Enough, Files, Html, Json, ReadFiles, TimeForm, Where, check_clock, enough_of, inputs, one_of
 from cli.output import columns, palette, say, write, write_text
 from cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from cli.run import STOPPED, Asked, Run, account, blocks, count, titled
+from cli.run import STOPPED, Asked, Run, account, blocks, titled
 from cli.showing import first
 from dissect.options import Options
+from dissect.render.terminal import count
 
 if TYPE_CHECKING:
     from dissect.diagnose.engine import Diagnoser, Summary

@@ -14,10 +14,11 @@ from cli.live import LiveRun, Wanted, run_of
 from cli.options import READ, SHOWN, Colour, Files, ReadFiles, Where, inputs
 from cli.output import columns, palette, say, write, write_text
 from cli.parameters import Members, gathers
-from cli.run import Run, asking, count, lines_of
+from cli.run import Run, asking, lines_of
 from cli.showing import Failed, Form, Showing, Shown, View, form_of, options_for, text_settings, view_of_values
 from dissect.errors import UsageError
 from dissect.options import SETTINGS, Options
+from dissect.render.terminal import count
 
 if TYPE_CHECKING:
     from dissect.model import ConversationRow, Head, Message, Record

@@ -31,9 +31,10 @@ from cli.options import (
 )
 from cli.output import coloured, say, write_text
 from cli.parameters import READING, Members, gathers
-from cli.run import count, counts, suspicion
+from cli.run import counts, suspicion
 from dissect.errors import UsageError
 from dissect.options import Options, members
+from dissect.render.terminal import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable

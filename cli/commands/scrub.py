@@ -10,9 +10,9 @@ import typer
 from cli.exits import ExitCode
 from cli.output import say
 from cli.parameters import Members, gathers
-from cli.run import count
 from dissect.errors import UsageError
 from dissect.options import Options
+from dissect.render.terminal import count
 
 if TYPE_CHECKING:
     from dissect.scrub.run import Scrubbed, Wanted

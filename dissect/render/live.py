@@ -13,7 +13,7 @@ from dissect.conversation.tracked import Tracked
 from dissect.inspector import Inspector
 from dissect.model import Message, Record
 from dissect.render.summary import latency_text
-from dissect.render.terminal import cut, visible
+from dissect.render.terminal import count, cut, visible
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -70,13 +70,13 @@ class Watch:
         self._latencies = {index: kept for index, kept in self._latencies.items() if index in tracked}
         self._rates = {index: self._rate(one, now) for index, one in tracked.items()}
         counters, conversations = inspector.counters, inspector.past.conversations + len(tracked)
-        counts = ((counters.packets, "packet"), (counters.messages, "message"), (conversations, "conversation"))
+        counts = (count(counters.packets, "packet"), count(counters.messages, "message"), count(conversations, "conversation"))
         made = Table(
             box=SIMPLE_HEAD,
             pad_edge=False,
             show_edge=False,
             padding=(0, 1, 0, 0),
-            title=", ".join([f"{number:,} {what}{'' if number == 1 else 's'}" for number, what in counts]),
+            title=", ".join(counts),
             title_justify="left",
         )
         wanted = [one for one in tracked.values() if shown is None or shown(one.tcp.index)]

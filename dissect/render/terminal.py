@@ -82,6 +82,11 @@ def folded(text: str, cells: int) -> list[str]:
     return [*pieces, text[start:]]
 
 
+def count(number: int, what: str) -> str:
+    """ "1 packet", "1,448 packets"."""
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
 def pad(text: str, cells: int) -> str:
     """`text` filled up with blanks to `cells`."""
     return text + " " * (cells - width(text))
