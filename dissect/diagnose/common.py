@@ -151,11 +151,13 @@ def _lost(talk: Talk, closed: Closed) -> Told | None:
 
 
 def _retransmitted(talk: Talk, closed: Closed) -> Told | None:
-    count = sum(closed.retransmitted)
+    count = closed.retransmitted
     if not _concerns(closed) or not count:
         return None
     what = "1 segment brings" if count == 1 else f"{count:,} segments bring"
-    return Told(f"{what} bytes that were there already: the network loses some, or the capture has them twice", (), key="again")
+    return Told(
+        f"{what} bytes that were there already: the network loses some, or the capture has them twice", (), closed.repeated, key="again"
+    )
 
 
 def _zero_window(talk: Talk, closed: Closed) -> Told | None:

@@ -149,7 +149,9 @@ class Closed(msgspec.Struct):
     bytes: tuple[int, int]
     lost: tuple[int, int]
     cut: tuple[int, int]
-    retransmitted: tuple[int, int]
+    retransmitted: int
+    repeated: tuple[int, ...]
+    """The first packets that brought nothing new."""
     disordered: tuple[int, int]
     tls: Any = None
     troubles: Mapping[str, str] = msgspec.field(default_factory=dict)

@@ -71,6 +71,9 @@ Piece = tuple[int, bytes | None, int, int, int, int, int]
 FIRST = [0]
 """Where the only segment of a chunk starts, and mostly its file: nothing changes what was handed on, so that all may share it."""
 
+REPEATED_KEPT = 8
+"""So many packets of each side that brought nothing new are named."""
+
 REUSED = "ports reused"
 """How a conversation ends that another one takes the ports of."""
 
@@ -97,10 +100,18 @@ class Side(msgspec.Struct, gc=False):
     cut: int = 0
     retransmitted: int = 0
     """Segments with nothing new."""
+    repeated: tuple[int, ...] = ()
+    """The packets of the first of these."""
     out_of_order: int = 0
     """Segments with something new below what was seen before."""
     conflicts: int = 0
     """Segments that bring other bytes where there are some already."""
+
+    def repeat(self, packet: int) -> None:
+        """Count a segment with nothing new."""
+        self.retransmitted += 1
+        if self.retransmitted <= REPEATED_KEPT:
+            self.repeated += (packet,)
 
 
 class Conversation(msgspec.Struct, eq=False):
@@ -879,7 +890,7 @@ class Assembler:
                     return fits
             self._compare(own, at, data, mark[0])
             if end <= own.next:
-                count.retransmitted += 1
+                count.repeat(mark[1])
                 return fits
             cut = own.next - at
             at, data, wire = own.next, data[cut:], wire - cut
@@ -927,7 +938,7 @@ class Assembler:
         finally:
             self.pool.total += waiting.cost - held
         if not new:
-            count.retransmitted += 1
+            count.repeat(mark[1])
         else:
             if lowest < before:
                 count.out_of_order += 1

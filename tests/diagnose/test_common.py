@@ -346,6 +346,17 @@ def test_packets_that_come_twice_are_only_noted() -> None:
     one = Connection().ready().goodbye()
     one.packets.insert(6, one.packets[5]._replace(time_ns=one.packets[5].time_ns + MS // 2))
     assert rules(one) == {"tcp.retransmitted": "note"}
+    assert [found.packets for found in diagnosed(capture(one))[0]] == [[7]]
+
+
+def test_the_first_packets_that_come_twice_are_named() -> None:
+    one = Connection().ready()
+    again = one.packets[3::2]
+    one.packets += [packet._replace(time_ns=one.now + at * MS) for at, packet in enumerate(again * 3)]
+    one.now += 30 * MS
+    (twice,) = [found for found in diagnosed(capture(one.goodbye()))[0] if found.rule == "tcp.retransmitted"]
+    assert twice.cause.startswith(f"{3 * len(again)} segments bring")
+    assert twice.packets == list(range(14, 22))
 
 
 def test_a_capture_that_begins_in_the_middle() -> None:
