@@ -395,6 +395,19 @@ def test_a_filter_value_may_be_null_or_empty() -> None:
     assert said["notes"] == ["filter_value is not UTF-8"]
 
 
+@pytest.mark.parametrize("detail", [False, True])
+def test_one_byte_of_a_property_that_is_not_utf8_leaves_the_sections(detail: bool) -> None:
+    body = bytes.fromhex("005374 c10f02 a1046e616d65 a1064dfc6c6c6572 005375 a00568656c6c6f")
+    said = decode(publish(struct.pack(">Q", 5) + plain(body), struct.pack(">Q", 6) + plain(body)), dissector=current(detail=detail))
+    sections = [{"section": "application-properties", "value": [{"key": "name", "value": "M\\xfcller"}]}]
+    sections.append({"section": "data", "value": "68656c6c6f"})
+    assert [one["sections"] for one in said["fields"]["published_messages"]] == [sections, sections]
+    assert (said["fault"], said["notes"]) == (None, ["string in application-properties is not UTF-8 (2 times)"])
+    # What reads as none behind that is none, of which no text is told
+    said = decode(publish(struct.pack(">Q", 5) + plain(body + b"\1")))
+    assert said["notes"] == ["body begins as an AMQP message but is none: a section begins with another byte than 0"]
+
+
 def test_a_sub_batch_with_filter_values_is_noted() -> None:
     entry = struct.pack(">Q", 9) + string(None) + sub_batch(0, [b"a", b"b"])
     said = decode(frame(2, b"\x01\0\0\0\1", entry, version=2))

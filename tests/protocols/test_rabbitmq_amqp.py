@@ -209,6 +209,23 @@ def test_what_is_no_message(data: str, why: str) -> None:
         read(data)
 
 
+@pytest.mark.parametrize(
+    ("data", "shown", "note"),
+    [
+        ("005374 c1 0b 02 a104 6e616d65 a102 4dfc", [{"key": "name", "value": "M\\xfc"}], "string in application-properties"),
+        ("005374 c1 07 02 a103 61ff5c 41", [{"key": "a\\xff\\\\", "value": True}], "string in application-properties"),
+        ("005372 c1 05 02 a301ff 41", [{"key": "\\xff", "value": True}], "symbol in message-annotations"),
+        ("005373 c0 09 03 40 40 b100000001e9", {"message_id": None, "user_id": None, "to": "\\xe9"}, "string in properties"),
+    ],
+)
+def test_text_that_is_not_utf8_costs_only_itself(data: str, shown: Any, note: str) -> None:
+    body = bytes.fromhex(data)
+    notes: list[str] = []
+    sections = amqp.read(body + body, 0, 2 * len(body), bytes.hex, notes=notes)
+    assert [one["value"] for one in sections] == [shown, shown]
+    assert notes == [f"{note} is not UTF-8"]
+
+
 @pytest.mark.parametrize("shape", ["list", "map", "array", "described"])
 def test_deep_nesting_is_refused_without_recursion(shape: str) -> None:
     body = b"\x40"

@@ -16,6 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from dissect.allowance import PLENTY, Spans, Values
+from dissect.layout.values import lossy
 
 PAIR, DESCRIBED = 3, 2
 """How many values a pair of a map is, with its key and its value, and how many are in a described value: descriptor and value."""
@@ -118,11 +119,21 @@ def looks_like(data: bytes, at: int, end: int) -> bool:
 
 
 def read(
-    data: bytes, at: int, end: int, render: Render, values: Values = PLENTY, spans: Spans | None = None, depth: int = 0
+    data: bytes,
+    at: int,
+    end: int,
+    render: Render,
+    values: Values = PLENTY,
+    spans: Spans | None = None,
+    depth: int = 0,
+    notes: list[str] | None = None,
 ) -> list[dict[str, Any]]:
-    """The sections of the message data[at:end], of no more than the `values` that may be made; `spans` collects their byte ranges."""
+    """The sections of the message data[at:end], of no more than the `values` that may be made; `spans` collects their byte ranges.
+
+    `notes` gets what is odd about them; without it a message with text that is not UTF-8 is none.
+    """
     sections: list[dict[str, Any]] = []
-    reader = _Reader(data, render, values, spans)
+    reader = _Reader(data, render, values, spans, notes)
     try:
         while at < end:
             if not values.take():
@@ -163,6 +174,7 @@ def _section(reader: _Reader, at: int, end: int, index: int, depth: int) -> tupl
         whole = len(spans)
         spans.put(f"sections[{index}]", begin, 0, None, depth, False, name)
         spans.put("descriptor", begin, at - begin, descriptor, depth + 1, True, name)
+    reader.section = name
     if name in _LISTED:
         value, at = reader.fields(at, end, _LISTED[name], depth + 1)
     else:
@@ -178,18 +190,20 @@ def _section(reader: _Reader, at: int, end: int, index: int, depth: int) -> tupl
 
 
 class _Reader:
-    """Reads the values of a message; `symbol_keys`: the keys of a section's outermost map are declared as symbols.
+    """Reads the values of a message, of which a `section` is read; `symbol_keys`: the keys of its outermost map are declared as symbols.
 
     Once it has `stopped`, and why, everything returns what there is, which ends where the next value would have begun.
     """
 
-    __slots__ = ("data", "render", "spans", "stopped", "symbol_keys", "values")
+    __slots__ = ("data", "notes", "render", "section", "spans", "stopped", "symbol_keys", "values")
 
-    def __init__(self, data: bytes, render: Render, values: Values, spans: Spans | None) -> None:
+    def __init__(self, data: bytes, render: Render, values: Values, spans: Spans | None, notes: list[str] | None) -> None:
         self.data = data
         self.render = render
         self.values = values
         self.spans = spans
+        self.notes = notes
+        self.section = ""
         self.symbol_keys = False
         self.stopped: str | None = None
 
@@ -248,7 +262,15 @@ class _Reader:
             if stop > end:
                 raise NotAmqp(f"a {kind} of {size} bytes where {end - at} are left")
             raw = data[at:stop]
-            value = self.render(raw) if kind == "binary" else raw.decode()
+            try:
+                value = self.render(raw) if kind == "binary" else raw.decode()
+            except UnicodeDecodeError:
+                if self.notes is None:
+                    raise
+                value = lossy(raw)
+                note = f"{kind} in {self.section} is not UTF-8"
+                if note not in self.notes:
+                    self.notes.append(note)
         elif code in _SCALARS:
             kind, convert, width = _SCALARS[code]
             stop = at + width

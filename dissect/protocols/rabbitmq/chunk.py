@@ -232,16 +232,19 @@ class Reader(Recorder):
         """The sections of an AMQP message, None if it is none, and where they stop before its end."""
         stopped: amqp.Stopped | None = None
         mark = self.mark()
+        notes: list[str] = []
         if self.spans is not None:
             self.spans.start, self.spans.buffer = self.start, self.buffer
         try:
-            sections = amqp.read(data, at, end, self.render, self.values, self.spans, depth)
+            sections = amqp.read(data, at, end, self.render, self.values, self.spans, depth, notes)
         except amqp.NotAmqp as why:
             self.undo(mark)
             self.note(f"body begins as an AMQP message but is none: {why}")
             return None, None
         except amqp.Stopped as over:
             sections, stopped = over.sections, over
+        for note in notes:
+            self.note(note)
         return sections, stopped
 
     def sub_batch(self, data: bytes, at: int, end: int, offset: int | None, entry: dict[str, Any], path: str, depth: int) -> int:
