@@ -345,7 +345,7 @@ class Diagnoser:
             packets(request, message),
             severity,
             refusal.advice,
-            (name, refusal.why, severity),
+            (refusal.key or (name, refusal.why), severity),
             rule=refusal.rule,
         )
         self._tell(talk, REFUSED, told, message, out)

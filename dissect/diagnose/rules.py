@@ -89,6 +89,8 @@ class Refusal(NamedTuple):
     rule: str = "refused"
     needed: bool = False
     """It hardly goes on without what it asked for: a warning if it leaves."""
+    key: str | None = None
+    """What refusals that are told as one have in common; None: what was asked, and why."""
 
 
 def _nothing() -> None:

@@ -6,6 +6,7 @@ that was answered before on the same connection should be answered again.
 
 from __future__ import annotations
 
+import re
 from heapq import heappop, heappush
 from typing import Any, NamedTuple
 
@@ -50,6 +51,8 @@ VERBS = 1_024
 
 DROPPED = 64
 """So many calls that a connection ends over are told of."""
+
+_NUMBER = re.compile("(?:0x[0-9a-f]+|[0-9]+)", re.IGNORECASE)
 
 LONG_NS = 100_000_000
 """Calls that take so long are worth to know where they spend it."""
@@ -162,7 +165,9 @@ def refusal(talk: Talk, message: Message, request: Message | None) -> Refusal:
     text = fields.get("text")
     kind = fields.get("exception_type", USER)
     shown = quoted(text, 120) if text is not None else "what was not captured" if kind == USER else f"exception type {kind}"
-    return Refusal(f"{verb} throws {shown}", advice="Look in the log of the server for this text.", rule="exception")
+    # Texts that differ in a number say the same
+    key = f"{verb} throws {_NUMBER.sub('#', str(text or shown)[:1000])[:120]}"
+    return Refusal(f"{verb} throws {shown}", advice="Look in the log of the server for this text.", rule="exception", key=key)
 
 
 def _overdue(talk: Talk, message: Message) -> Told | None:

@@ -162,8 +162,21 @@ def test_exceptions_are_told_by_verb_and_text() -> None:
         body = pack("<II", 0, len(text)) + text
         return pack("<qI", -ident, len(body)) + body
 
-    one = agreed()
-    for ident, (verb, text) in enumerate([(1, b"a"), (1, b"a"), (1, b"b"), (2, b"a")], 1):
-        one.ask(ask(verb, ident)).tell(fails(ident, text))
-    causes = [each.cause for each in diagnosed(capture(one.fin(0)))[0] if each.rule == "seastar-rpc.exception"]
-    assert [cause.partition("refused: ")[2] for cause in causes] == ['verb 1 throws "a"', 'verb 1 throws "b"', 'verb 2 throws "a"']
+    def told(*failing: tuple[int, bytes]) -> list[str]:
+        one = agreed()
+        for ident, (verb, text) in enumerate(failing, 1):
+            one.ask(ask(verb, ident)).tell(fails(ident, text))
+        found = [each.cause for each in diagnosed(capture(one.fin(0)))[0] if each.rule == "seastar-rpc.exception"]
+        return [cause.partition("refused: ")[2] for cause in found]
+
+    causes = told((1, b"a"), (1, b"a"), (1, b"b"), (2, b"a"))
+    assert causes == ['verb 1 throws "a"', 'verb 1 throws "b"', 'verb 2 throws "a"']
+    # Texts that differ in a number say the same
+    long = b"x" * 110
+    causes = told(*((1, b"no %d at 0x%x" % (key, key * 16)) for key in range(27)), (1, long + b" 99"), (1, long + b" 123456789012"))
+    assert causes == ['verb 1 throws "no 0 at 0x0"', f'verb 1 throws "{long.decode()} 99"']
+
+
+def test_real_exceptions_that_differ_in_a_number_are_told_once() -> None:
+    causes = [one.cause for one in diagnosed(GOLDEN / "inflight.pcap")[0] if one.rule == "seastar-rpc.exception"]
+    assert [cause.partition("throws ")[2] for cause in causes] == ['"std::runtime_error (no 2)"', '"int"', '"std::out_of_range (no 27)"']
