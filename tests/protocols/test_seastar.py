@@ -1104,7 +1104,7 @@ def test_streams_and_lone_frames_are_never_guessed() -> None:
 
 def test_names_of_verbs() -> None:
     scylla = load_verbs("scylla")
-    assert (scylla[0], scylla[76], len(scylla)) == ("CLIENT_ID", "TRUNCATE_WITH_TABLETS", 77)
+    assert (scylla[0], scylla[77], scylla[93], len(scylla)) == ("CLIENT_ID", "TABLE_LOAD_STATS", "BACKUP_SNAPSHOT_SSTABLES", 94)
     calls: list[Event] = [(0, request(ident, verb=verb)) for ident, verb in ((1, 3), (2, 6), (3, 1000))]
     asked, gossip, unknown = messages(opened(*calls), verbs=scylla)[2:]
     assert list(asked.fields) == ["timeout", "verb", "verb_label", "msg_id", "len", "payload"]
@@ -1115,6 +1115,15 @@ def test_names_of_verbs() -> None:
     assert says(unknown) == "#3  verb 1000  0 bytes"
     failed = messages(opened((1, exception(1, 1, pack("<Q", 4)))), verbs=scylla)[2]
     assert failed.fields["verb_label"] == "READ_MUTATION_DATA"
+
+
+def test_scyllas_calls_without_a_reply() -> None:
+    records, _ = capture("scylla_raft.pcap", verbs=load_verbs("scylla"))
+    assert not any(isinstance(record, Exchange) for record in records)
+    kinds = {record.fields["verb_label"]: record.kind for record in records if isinstance(record, Message) and record.name == "Request"}
+    answered = ("DIRECT_FD_PING", "TABLE_LOAD_STATS", "FETCH_COLUMN_MAPPINGS")
+    silent = ("CLIENT_ID", "GOSSIP_DIGEST_SYN", "RAFT_APPEND_ENTRIES", "RAFT_APPEND_ENTRIES_REPLY", "RAFT_VOTE_REQUEST", "NOTIFY_BANNED")
+    assert kinds == dict.fromkeys(answered, "request") | dict.fromkeys(silent, "one_way")
 
 
 def test_verbs_of_a_file(tmp_path: Path) -> None:

@@ -77,12 +77,30 @@ NAMES: Mapping[int, str] = {
     69: "JOIN_NODE_RESPONSE",
     70: "TABLET_STREAM_FILES",
     71: "STREAM_BLOB",
-    72: "TABLE_LOAD_STATS",
+    72: "TABLE_LOAD_STATS_V1",  # TABLE_LOAD_STATS until March 2025
     73: "JOIN_NODE_QUERY",
     74: "TASKS_GET_CHILDREN",
     75: "TABLET_REPAIR",
     76: "TRUNCATE_WITH_TABLETS",
+    77: "TABLE_LOAD_STATS",
+    78: "ESTIMATE_SSTABLE_VOLUME",
+    79: "SAMPLE_SSTABLES",
+    80: "REPAIR_UPDATE_COMPACTION_CTRL",
+    81: "REPAIR_UPDATE_REPAIRED_AT_FOR_MERGE",
+    82: "WORK_ON_VIEW_BUILDING_TASKS",
+    83: "NOTIFY_BANNED",
+    84: "SNAPSHOT_WITH_TABLETS",
+    85: "RAFT_READ_BARRIER",
+    86: "FORWARD_CQL_EXECUTE",
+    87: "FORWARD_CQL_PREPARE",
+    88: "RESTORE_TABLET",
+    89: "WAIT_FOR_RAFT_GROUPS_TO_START",
+    90: "CLONE_SSTABLE",
+    91: "FETCH_COLUMN_MAPPINGS",
+    92: "REPAIR_GET_TABLE_SIZE",
+    93: "BACKUP_SNAPSHOT_SSTABLES",
 }
 
-ONE_WAY = frozenset((1, 2, 6, 7, 8, 10, 11, 24, 41, 42, 43))
-"""Calls that are not answered, except by an exception when the server does not know the verb."""
+ONE_WAY = frozenset((0, 1, 2, 6, 7, 8, 10, 11, 24, 41, 42, 43, *range(47, 54), 83))
+"""Calls that are not answered, except by an exception when the server does not know the verb: Raft's (47 to 53) answer each other with
+calls of their own. 11 is unused now."""
