@@ -58,6 +58,9 @@ TEXTS = ("publisher_reference", "reference", "stream", "super_stream", "virtual_
 
 FRAME_MAX_NONE = 1 << 62
 
+WITHOUT_PASSWORD = {"PLAIN": 20, "AMQPLAIN": 43}
+"""Bytes of SaslAuthenticate by a mechanism beside its name and the user's, where the password is empty."""
+
 EXPECTED = frozenset(
     (
         "stream does not exist",
@@ -105,6 +108,8 @@ class Memo(msgspec.Struct):
     """The first message, where it is not the one to begin with."""
     user: str | None = None
     mechanism: str | None = None
+    unset: bool = False
+    """The password is empty."""
     offered: tuple[str, ...] = ()
     vhost: str | None = None
     server: str = "the server"
@@ -141,7 +146,8 @@ def _authentication(talk: Talk, message: Message) -> str | None:
         return None
     memo = talk.memo
     who = f"the user {quoted(memo.user)}" if memo.user is not None else "the client"
-    return f"{memo.server} does not authenticate {who} ({memo.mechanism}): the password is wrong, or there is no such user"
+    why = "the password is empty" if memo.unset else "the password is wrong, or there is no such user"
+    return f"{memo.server} does not authenticate {who} ({memo.mechanism}): {why}"
 
 
 def _loopback(talk: Talk, message: Message) -> str | None:
@@ -568,8 +574,9 @@ def _offered(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -
 
 def _authenticating(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
     if message.kind == "request":
-        memo.mechanism = fields.get("mechanism")
-        memo.user = fields.get("sasl_username") or memo.user
+        mechanism, user = fields.get("mechanism"), fields.get("sasl_username")
+        memo.mechanism, memo.user = mechanism, user or memo.user
+        memo.unset = user is not None and message.size == WITHOUT_PASSWORD.get(mechanism or "", 0) + len(f"{mechanism}{user}".encode())
 
 
 def _tuned(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:

@@ -81,14 +81,18 @@ class Connection:
             values = {"response_code": 1, **values}
         return encode(layout, values)
 
-    def greeted(self, user: str = "alice") -> Connection:
+    def greeted(self, user: str = "alice", password: str = "secret", mechanism: str = "PLAIN") -> Connection:
         """Up to the login."""
         properties = [{"key": "product", "value": "RabbitMQ"}, {"key": "version", "value": "4.0.5"}]
         self.open().client(layouts.PEER_PROPERTIES, peer_properties=[])
         self.server(layouts.PEER_PROPERTIES_RESPONSE, peer_properties=properties)
         self.client(layouts.SASL_HANDSHAKE).server(layouts.SASL_HANDSHAKE_RESPONSE, mechanisms=["PLAIN", "AMQPLAIN"])
-        data = b"\0" + user.encode() + b"\0secret"
-        return self.client(layouts.SASL_AUTHENTICATE, mechanism="PLAIN", sasl_opaque_data=data, sasl_username=user)
+        data = f"\0{user}\0{password}".encode()
+        if mechanism == "AMQPLAIN":
+            data = b"\5LOGINS%b%b\x08PASSWORDS%b%b" % tuple(
+                part for one in (user.encode(), password.encode()) for part in (len(one).to_bytes(4, "big"), one)
+            )
+        return self.client(layouts.SASL_AUTHENTICATE, mechanism=mechanism, sasl_opaque_data=data, sasl_username=user)
 
     def tuned(self, offered: tuple[int, int] = (1 << 20, 60), answered: tuple[int, int] | None = None) -> Connection:
         """Up to Tune, and its answer."""

@@ -331,6 +331,15 @@ def test_the_command_before_a_close_is_named() -> None:
     assert "RabbitMQ 4.0.5 does not know Route (key 0x0018, version 1)" in found[0].cause
 
 
+@pytest.mark.parametrize("mechanism", ["PLAIN", "AMQPLAIN"])
+@pytest.mark.parametrize(("password", "why"), [("", "is empty"), ("s", "is wrong, or there is no such user")])
+def test_a_password_that_is_not_set_is_told(mechanism: str, password: str, why: str) -> None:
+    one = Connection().greeted("ghöst-user", password, mechanism).server(rabbit.SASL_AUTHENTICATE_RESPONSE, response_code=8).fin(1)
+    assert diagnosed(capture(one))[0][0].cause == (
+        f'RabbitMQ 4.0.5 does not authenticate the user "ghöst-user" ({mechanism}): the password {why}'
+    )
+
+
 def test_a_login_that_is_only_challenged_is_no_login_yet() -> None:
     _, (summary,), _ = diagnosed(GOLDEN / "sasl_challenge_405.pcap")
     assert summary.reached == "login"

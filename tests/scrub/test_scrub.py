@@ -158,11 +158,21 @@ def test_the_password_goes_and_the_user_stays(tmp_path: Path) -> None:
 
 def test_where_the_user_is_not_known_all_of_a_login_goes(tmp_path: Path) -> None:
     """A NUL that is damaged, and one that ends the data, would make the password a name."""
-    for sasl in (b"\0" + USER + b"!" + PASSWORD[:-1] + b"\0", b"\x08" + USER + b"\0" + PASSWORD[:-1] + b"\0"):
+    for sasl in (b"\0" + USER + b"@" + PASSWORD[:-1] + b"\0", b"\x08" + USER + b"\0" + PASSWORD[:-1] + b"\0"):
         said = [(side, one.replace(SASL, sasl)) for side, one in HANDSHAKE]
         out, done = scrubbed(Talk().greet().say(said).pcap(), tmp_path)
         assert done.parts == {"secret": 1}
         assert PASSWORD[:6] not in out
+
+
+def test_an_authorization_id_goes_with_the_password(tmp_path: Path) -> None:
+    said = [(side, one.replace(SASL, b"boss" + b"\0" + USER + b"\0" + PASSWORD[:-4])) for side, one in HANDSHAKE]
+    out, done = scrubbed(Talk().greet().say(said).pcap(), tmp_path)
+    assert done.parts == {"secret": 2}
+    assert b"boss" not in out and PASSWORD[:6] not in out
+    assert {one.fields["sasl_username"] for one in messages(out) if one.name == "SaslAuthenticate" and one.kind == "request"} == {
+        USER.decode()
+    }
 
 
 def _sums(before: bytes, after: bytes) -> tuple[bytes, bytes]:

@@ -28,6 +28,12 @@ _LOGIN = re.compile(
     rb"\x00[\x03-\x14](?:(?:AMQ)?PLAIN|EXTERNAL|ANONYMOUS|LOGIN|RABBIT-CR-DEMO|X?OAUTH|SCRAM-|CRAM-|DIGEST-|GS2-|GSSAPI|KERBEROS|NTLM)"
 )
 
+_PLAIN = re.compile(rb"\x00([^\x00]+)\x00[^\x00]+|\x00([^\x00 @]+)\x00|[!-?A-~][^\x00]*\x00([^\x00]+)\x00[^\x00]+")
+"""The data of PLAIN, authzid NUL user NUL password (RFC 4616): as clients send it, without a password, with an authzid.
+
+A NUL of which one bit is flipped reads as blank or @ where it reads as text: none of these may make a password the name.
+"""
+
 MECHANISM_AT = 12
 """Where the name of the mechanism stands in SaslAuthenticate."""
 
@@ -250,9 +256,8 @@ def username(mechanism: object, data: bytes) -> str | None:
     """The user name in the data of PLAIN and of AMQPLAIN; None where it does not parse as such."""
     name: bytes | None = None
     if mechanism == "PLAIN":
-        # authzid NUL authcid NUL password (RFC 4616); servers take no authzid
-        parts = data.split(b"\0")
-        name = parts[1] if len(parts) == 3 and parts[2] and not parts[0] else None
+        found = _PLAIN.fullmatch(data)
+        name = None if found is None else found[found.lastindex or 0]
     elif mechanism == "AMQPLAIN":
         name = _login(data)
     try:

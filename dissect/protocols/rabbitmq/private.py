@@ -18,8 +18,10 @@ def _credentials(message: Message, span: Span, data: bytes) -> list[Part] | None
         return None
     if message.fields["mechanism"] == "AMQPLAIN":
         return _table(data)
-    second = data.index(0, 1)
-    return [Part(1, second, "name"), Part(second + 1, len(data), "secret")]
+    first = data.index(0)
+    second = data.index(0, first + 1)
+    every = (Part(0, first, "secret"), Part(first + 1, second, "name"), Part(second + 1, len(data), "secret"))
+    return [part for part in every if part.end > part.start]
 
 
 def _table(data: bytes) -> list[Part] | None:
