@@ -20,6 +20,8 @@ from dissect.errors import CaptureError, MissingCodec, Report, UsageError, bug
 from dissect.render.terminal import count
 
 if TYPE_CHECKING:
+    from collections import Counter
+
     from dissect.capture.files import Reader
     from dissect.capture.link import Counters
     from dissect.capture.spool import Twice
@@ -362,6 +364,7 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
     if unread:
         said.append(unread)
         said += _by_hand(silent)
+    said += _refused(inspector.memory.refused())
     said += _about_keys(inspector, names)
     said += _passed_over(inspector.link.counters)
     said += [hint for hint in hints.values() if hint is not None]
@@ -463,6 +466,15 @@ def _by_hand(silent: Collection[int]) -> list[str]:
     found = [(port, protocol.name) for protocol in PROTOCOLS for port in protocol.ports if port in silent]
     ports = dict(reversed(found))
     return [f"-d tcp.port=={port},{name} reads port {port} as {name} all the same" for port, name in list(ports.items())[:PORTS_NAMED]]
+
+
+def _refused(ports: Counter[int]) -> list[str]:
+    """Connections that were refused on ports of which nobody knows what they are for, and how to have them told one by one."""
+    named = [str(port) for port in sorted(ports, key=lambda port: (-ports[port], port))[:PORTS_NAMED]]
+    if not named:
+        return []
+    where = f"port{'s' if len(ports) > 1 else ''} {', '.join(named)}{', ...' if len(ports) > PORTS_NAMED else ''}"
+    return [f"{count(ports.total(), 'connection')} refused on {where}; -d tcp.port=={named[0]},PROTOCOL tells of them"]
 
 
 def _about_keys(inspector: Inspector, names: Collection[str]) -> list[str]:

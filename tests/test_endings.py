@@ -99,13 +99,34 @@ def test_a_connection_without_a_byte_is_none_of_which_nothing_was_read() -> None
     assert (inspector.past.conversations, inspector.past.unread) == (1, {})
 
 
+def at(port: int, segments: Sequence[Segment], sport: int = 40000) -> list[Segment]:
+    """These segments with a server on another port."""
+
+    def moved(end: tuple[str, int]) -> tuple[str, int]:
+        return (end[0], port if end[1] == 5552 else sport)
+
+    return [one._replace(src=moved(one.src), dst=moved(one.dst)) for one in segments]
+
+
+def test_refused_connections_are_counted_by_port_where_nothing_is_expected() -> None:
+    again = [one._replace(seq=one.seq + 77_000, ack=one.ack and one.ack + 77_000) for one in REFUSED]
+    segments = [*at(8091, REFUSED), *at(8091, REFUSED, 40001), *at(81, [*REFUSED * 2, *again]), *at(82, UNUSED), *at(5552, REFUSED)]
+    for bare in (False, True):
+        for size in (1, len(segments)):
+            inspector = Inspector([], Options(), bare=bare)
+            for begin in range(0, len(segments), size):
+                some = segments[begin : begin + size]
+                list(inspector.take_segments(batch(some, begin), begin, begin + len(some)))
+            inspector.finish()
+            assert inspector.memory.refused() == {8091: 2, 81: 2}
+    inspector = Inspector([], Options())
+    list(inspector.take_segments(batch(segments), 0, len(segments)))
+    inspector.age(60_000 * MS)
+    assert not inspector.rows()
+    assert inspector.memory.refused() == {8091: 2, 81: 2}
+
+
 def test_connections_without_a_byte_are_told_of_known_ports_alone() -> None:
-    def at(port: int, segments: Sequence[Segment]) -> list[Segment]:
-        def moved(end: tuple[str, int]) -> tuple[str, int]:
-            return (end[0], port if end[1] == 5552 else end[1])
-
-        return [one._replace(src=moved(one.src), dst=moved(one.dst)) for one in segments]
-
     for bare in (False, True):
         assert len(told(read(at(8090, UNUSED), 2, Options(), bare))) == 1
         assert not told(read(at(8091, UNUSED), 2, Options(), bare))

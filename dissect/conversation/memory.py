@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import get_type_hints
 
@@ -33,6 +34,8 @@ class Past(msgspec.Struct):
     limit_hits: int = 0
     unread: dict[str, int] = msgspec.field(default_factory=dict)
     """Those of no known protocol that carried bytes, by what they are."""
+    refused: Counter[int] = msgspec.field(default_factory=Counter)
+    """Those that were refused, by port."""
 
 
 class Packed:
@@ -126,6 +129,7 @@ class Memory:
         for tracked in gone:
             self._let_go(tracked)
         past.conversations += len(gone)
+        past.refused.update(_refused(gone))
         for row in rows:
             past.limit_hits += row.limit_hits
             if row.protocol is None and any(row.bytes):
@@ -171,6 +175,13 @@ class Memory:
         """How many there are and were."""
         return self._past.conversations + len(self.packed) + len(self._conversations) + len(self._tcp.bare())
 
+    def refused(self) -> Counter[int]:
+        """By port the connections that were refused there, where none of our protocols is expected."""
+        found = self._past.refused + Counter(self._tcp.bare_refused()) + Counter(_refused(self._conversations))
+        for port in self._reading.endings.ports:
+            del found[port]
+        return found
+
     def _row(self, index: int, one: Tracked | str | None, number: int) -> list[ConversationRow]:
         """The row of a conversation, if it can be made; `one`: what is known of it, or what it spoke where its row was packed."""
         return self._rows([one], number) if isinstance(one, Tracked) else [self.packed.row(index, number)]
@@ -195,6 +206,12 @@ class Memory:
         self._outbox.over.pop(tracked.tcp.index, None)
         # Each knows the other, and a run collects no cycles
         tracked.tcp.state = None
+
+
+def _refused(conversations: Iterable[Tracked]) -> Iterator[int]:
+    for one in conversations:
+        if one.tcp.end is not None and one.tcp.end.how == "refused" and not any(one.tcp.stream_bytes):
+            yield one.tcp.ports[1]
 
 
 def relate(rows: list[ConversationRow]) -> list[str]:

@@ -10,7 +10,7 @@ from dissect.conversation.tracked import Tracked
 from dissect.errors import Report, bug
 from dissect.model import ConversationRow
 from dissect.protocols.records import PLACE, Emitted
-from dissect.tcp.conversations import END, Conversations, Delivery
+from dissect.tcp.conversations import END, Conversations, Delivery, is_between
 
 
 class Unused:
@@ -35,7 +35,7 @@ class Unused:
 
     def ends(self, ports: frozenset[int]) -> list[Emitted]:
         """For the diagnosis alone, those to these ports, on which others spoke a protocol of ours."""
-        keys = [key for _, key in self._tcp.bare() if self._tcp.is_between(key, ports)] if ports else []
+        keys = [key for _, key in self._tcp.bare() if is_between(key, ports)] if ports else []
         found = [self._tcp.bare_delivery(key).conversation for key in keys]
         return sorted([self._endings.closed(Tracked(one, client=0 if one.syn else None), END) for one in found], key=PLACE)
 
@@ -53,7 +53,7 @@ class Unused:
     def _known(self, key: bytes) -> Delivery | None:
         """One to a known port."""
         try:
-            if not self._tcp.is_between(key, self._endings.ports):
+            if not is_between(key, self._endings.ports):
                 return None
             delivery = self._tcp.bare_delivery(key)
             delivery.conversation.state = Tracked(delivery.conversation, client=0)

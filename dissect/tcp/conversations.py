@@ -372,10 +372,14 @@ class Conversations:
         bare = self._bare or {}
         return sorted(bare, key=lambda key: Bare.last(bare[key]))
 
-    @staticmethod
-    def is_between(key: bytes, ports: Collection[int]) -> bool:
-        """Whether one of these is a port of such a conversation."""
-        return any(int.from_bytes(key[at : at + 2], "big") in ports for at in (16, 34))
+    def bare_refused(self) -> Iterator[int]:
+        """The port of each of them whose SYN was answered with RST."""
+        for key, kept in (self._bare or {}).items():
+            first, *others = [(packet[REVERSE], packet[FLAGS]) for packet in Bare.packets(kept)]
+            answer = next((flags for side, flags in others if side != first[0]), 0)
+            if first[1] & (SYN | ACK) == SYN and answer & RST:
+                at = 16 if first[0] else 34
+                yield int.from_bytes(key[at : at + 2], "big")
 
     def bare_delivery(self, key: bytes) -> Delivery:
         """What a conversation that carried nothing is delivered as at the end of the capture."""
@@ -595,6 +599,11 @@ def _columns(batch: SegmentBatch, rows: NDArray[np.int64] | None) -> NDArray[np.
     for index, column in enumerate(columns):
         matrix[:, index] = column if rows is None else column[rows]
     return matrix
+
+
+def is_between(key: bytes, ports: Collection[int]) -> bool:
+    """Whether one of these is a port of the conversation with this key."""
+    return any(int.from_bytes(key[at : at + 2], "big") in ports for at in (16, 34))
 
 
 def endpoint(key: bytes, at: int) -> tuple[str, int]:

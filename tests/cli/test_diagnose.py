@@ -13,10 +13,11 @@ import pytest
 from cli.app import main
 from cli.exits import ExitCode
 from dissect.render.schema import schema
-from tests.capture.frames import Packet, ethernet, ip4, pcap
+from tests.capture.frames import SYN, Packet, ethernet, ip4, pcap
 from tests.capture.peers import Pair, capturing, free_port, needs_capture
 from tests.capture.peers import said as said_in
 from tests.cli.terminal import on_terminal
+from tests.diagnose.talks import Connection, capture
 
 ROOT = Path(__file__).parents[2]
 RABBIT = ROOT / "captures" / "golden" / "rabbitmq-stream"
@@ -53,6 +54,24 @@ def test_where_nothing_was_read_or_asked_for_nothing_is_called_right(tmp_path: P
     ):
         assert main(["diagnose", *argv]) == ExitCode.DONE
         assert capsys.readouterr().err.startswith(f"streamdump: found: {told}\n")
+
+
+def test_connections_refused_on_any_port_are_counted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def refused(sport: int, dport: int) -> Connection:
+        return Connection(0, sport, dport).segment(0, flags=SYN).reset(1)
+
+    path = tmp_path / "refused.pcap"
+    for tries, told in (
+        ([refused(40000, 8091), refused(40001, 8091)], "2 connections refused on port 8091; -d tcp.port==8091,PROTOCOL tells of them"),
+        (
+            [refused(40001, 9)] + [refused(40000, port) for port in range(8, 14)],
+            "7 connections refused on ports 9, 8, 10, 11, ...; -d tcp.port==9,PROTOCOL tells of them",
+        ),
+        ([refused(40000, 5552)], "1 connection refused or never answered"),
+    ):
+        path.write_bytes(capture(*tries))
+        assert main(["diagnose", str(path)]) == ExitCode.DONE
+        assert capsys.readouterr().err.endswith(f"; {told}\n")
 
 
 @pytest.mark.parametrize(
