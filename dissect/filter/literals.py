@@ -180,25 +180,30 @@ def searched(operator: str, value: Value, kinds: frozenset[str], labelled: bool)
 
 
 def pattern(text: str) -> Callable[[str], bool]:
-    """Searches with a regular expression, in a time that grows with the text and no faster; raises `Misfit`."""
+    """Searches with a regular expression; raises `Misfit`."""
+    try:
+        search = linear(text).search
+    except ValueError as error:
+        raise Misfit(f"cannot be searched: no regular expression ({error})", True) from None
+    return lambda text: search(encodable(text)) is not None
+
+
+def linear(text: str) -> Any:
+    """A regular expression that takes a time which grows with the text and no faster; raises `ValueError`. It takes `encodable` text."""
     import re2  # type: ignore[import-untyped]
 
     options = re2.Options()
     options.log_errors = False
     try:
-        search = re2.compile(text, options).search
+        return re2.compile(text, options)
     except (re2.error, UnicodeError) as error:
         said = error.args[0] if error.args else error
-        said = said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)
-        raise Misfit(f"cannot be searched: no regular expression ({said})", True) from None
+        raise ValueError(said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)) from None
 
-    def matches(text: str) -> bool:
-        try:
-            return search(text) is not None
-        except UnicodeEncodeError:
-            return search(text.encode("utf-8", "replace").decode()) is not None
 
-    return matches
+def encodable(text: str) -> str:
+    """`text` with something else for halves of characters, which UTF-8 does not have."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _number(text: str, units: dict[str, int] | None) -> int | float:

@@ -15,14 +15,18 @@ from dissect.capture.blocks import explain
 from dissect.capture.files import open_capture
 from dissect.errors import CaptureError, InternalError, MissingCodec, UsageError
 from dissect.golden.compare import Difference, differences
+from dissect.golden.files import Unfit, read_text
 from dissect.golden.model import Said
 from dissect.golden.normalise import Normaliser
 from dissect.golden.settings import Settings
-from dissect.golden.text import GoldenError, parsed, written
+from dissect.golden.text import LINES, GoldenError, parsed, written
 from dissect.inspector import Inspector
 from dissect.model import ConversationRow, Options, Record
 
 SUFFIX = ".golden"
+SIZE = 8 << 20
+"""Bytes that a golden file may have."""
+
 CAPTURES = (".pcap", ".pcapng", ".cap")
 PACKED = (".gz", ".zst", ".lz4", ".xz", ".bz2")
 
@@ -112,29 +116,30 @@ def _is_ours(path: Path) -> bool:
 def read_golden(path: Path) -> Said | None:
     """What a golden file says; None where there is none."""
     try:
-        text = path.read_text(encoding="utf-8")
+        return parsed(read_text(path, SIZE), str(path))
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {explain(error)}") from error
-    except UnicodeDecodeError as error:
-        raise GoldenError(str(path), 1, "is not text in UTF-8") from error
-    return parsed(text, str(path))
+    except Unfit as error:
+        raise GoldenError(str(path), 1, str(error)) from error
 
 
 def write_golden(path: Path, said: Said) -> bool:
     """Write a golden file, whole or not at all; whether that changed it."""
-    text = written(said)
+    data = written(said).encode("utf-8", "backslashreplace")
+    if len(data) > SIZE or data.count(b"\n") >= LINES:
+        raise UsageError(
+            f"{path}: would have more than {LINES:,} lines or {SIZE >> 20} MiB, and not be read again; --only handshake takes less"
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and path.read_bytes() == text.encode("utf-8", "backslashreplace"):
+        if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data:
             return False
         umask = os.umask(0)
         os.umask(umask)
         number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(number, "wb") as file:
-                file.write(text.encode("utf-8", "backslashreplace"))
+                file.write(data)
                 os.fchmod(file.fileno(), 0o666 & ~umask)
             Path(name).replace(path)
         except BaseException:
@@ -153,6 +158,8 @@ def capture_source(capture: Path, options: Options) -> Source:
     """A file; raises `CaptureError` for one that cannot be read to its end, `InternalError` where we fail."""
 
     def give(normaliser: Normaliser) -> Said:
+        if capture.exists() and not capture.is_file():
+            raise CaptureError("is no regular file", str(capture))
         inspector = Inspector([open_capture(capture)], replace(options, bytes_as="raw", show_secrets=False), bare=True)
         for batch in inspector.batches():
             normaliser.take(batch)

@@ -10,15 +10,19 @@ import msgspec
 
 from dissect.golden.align import aligned, common, out_of_order
 from dissect.golden.model import FAULT, GAP, NOTES, Conversation, Flow, Line, Said, ordered
+from dissect.golden.runs import ranges, without
 from dissect.golden.settings import Settings, duration_text
-from dissect.golden.text import ENDS, fields_text, head, ranges
-from dissect.golden.values import Alias, Mark, Several, same, shown, text_of
+from dissect.golden.text import ENDS, fields_text, head
+from dissect.golden.values import Alias, Mark, Several, cut, same, shown, text_of
 
 AROUND = 2
 """Lines shown before and behind a difference."""
 
 WIDE = 116
 """Columns that such a line may have."""
+
+TOLD = 2_000
+"""Characters of each line and value that are told."""
 
 FIELDS_SHOWN = 6
 """Fields that a difference lists."""
@@ -60,7 +64,15 @@ class Difference(msgspec.Struct):
 
 def differences(golden: Said, got: Said, settings: Settings) -> list[Difference]:
     """What differs, conversation by conversation in the order of the golden file."""
-    return _Comparison(golden, got, settings).run()
+    found = _Comparison(golden, got, settings).run()
+    for one in found:
+        one.text = cut(one.text, TOLD)
+        one.context = [cut(line, TOLD) for line in one.context]
+        for change in one.changes:
+            change.field = cut(change.field, TOLD)
+            change.golden = change.golden and cut(change.golden, TOLD)
+            change.got = change.got and cut(change.got, TOLD)
+    return found
 
 
 class _Same:
@@ -326,10 +338,16 @@ class _Comparison:
             add(-1, _other_layout(pair.golden, pair.got))
         answered = {id(golden) for golden, _ in pair.lines if golden.kind == "response"}
         partner = {id(got): golden for golden, got in (*pair.lines, *pair.moved)}
+        before: list[Line | None] = []
+        """What the nearest line in front of each belongs to."""
+        nearest: Line | None = None
+        for line in shown_got:
+            before.append(nearest)
+            nearest = partner.get(id(line), nearest)
         crossed: list[tuple[int, int, list[Change]]] = []
         for golden, got in pair.moved:
-            nearer = (place[id(partner[id(line)])] for line in _before(shown_got, place_got[id(got)]) if id(line) in partner)
-            low, high = sorted((place[id(golden)], next(nearer, -1)))
+            nearest = before[place_got[id(got)]]
+            low, high = sorted((place[id(golden)], -1 if nearest is None else place[id(nearest)]))
             crossed.append((low, high, []))
         for golden, got in (*pair.lines, *pair.moved):
             if golden.kind == "request":
@@ -357,9 +375,9 @@ class _Comparison:
             difference = Difference("extra", title, got.name, text, packet=got.packet)
             at = place_got[id(got)]
             difference.context = self._context(shown_got, at, None, got, difference)
-            before = next((partner[id(line)] for line in _before(shown_got, at) if id(line) in partner), None)
-            difference.line = pair.golden.at if before is None else before.at
-            add(-1 if before is None else place[id(before)], difference)
+            nearest = before[at]
+            difference.line = pair.golden.at if nearest is None else nearest.at
+            add(-1 if nearest is None else place[id(nearest)], difference)
         for (golden, got), (_, _, notes) in zip(pair.moved, crossed, strict=True):
             at, at_got = place[id(golden)], place_got[id(got)]
             where, expected = _behind(shown_got, at_got), _behind(shown_golden, at)
@@ -446,10 +464,10 @@ class _Comparison:
                 self._items(title, golden, got)
 
     def _set(self, title: str, golden: Flow, got: Flow) -> None:
-        lost, new = sorted(set(golden.items) - set(got.items)), sorted(set(got.items) - set(golden.items))
+        lost, new = without(golden.items, got.items), without(got.items, golden.items)
         told = ([f"{ranges(lost)} missing"] if lost else []) + ([f"{ranges(new)} not in the golden file"] if new else [])
         if told:
-            packet = got.packets[got.items.index(new[0])] if new else got.packet
+            packet = got.numbers.get(new[0][0]) if new else got.packet
             text = f"conversation {title}: {_what(golden)}: {' and '.join(told)}{_at(packet)}"
             change = Change("items", ranges(golden.items), ranges(got.items))
             context = [f"  - {ranges(golden.items)}", f"  + {ranges(got.items)}"]

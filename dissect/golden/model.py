@@ -54,9 +54,11 @@ class Flow:
     fields: dict[str, Any] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     items: list[Any] = field(default_factory=list)
-    """Fields by path, or integers, sorted and each once, where `form` is "set"."""
+    """Fields by path, or merged runs of integers where `form` is "set"."""
     packets: list[int | None] = field(default_factory=list)
     """Where each item is, as far as that is known."""
+    numbers: dict[int, int | None] = field(default_factory=dict)
+    """The same for each integer of a set of a capture."""
     packet: int | None = None
     at: int | None = None
     ats: list[int] = field(default_factory=list)

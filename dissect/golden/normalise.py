@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from dissect.filter.literals import encodable
 from dissect.golden.model import FAULT, GAP, NOTES, Conversation, Flow, Line, Said, unpair
 from dissect.golden.rules import Rule, Rules, reduced
+from dissect.golden.runs import merged
 from dissect.golden.settings import Settings
 from dissect.golden.values import Alias, Mark, Several, key, same, shortened, shown
 from dissect.model import ConversationRow, Exchange, Gap, Message, Record
@@ -222,11 +224,11 @@ class Normaliser:
             return
         for item in table.items(record.fields, {} if request is None else request.fields):
             if table.form == "set":
-                flow.items.append(item)
-            else:
-                inner: dict[str, Any] = {}
-                self._fill(place, rules, record.name, item, "", prefix, inner, flow.labels, None)
-                flow.items.append(inner)
+                flow.numbers[item] = record.packets[1]
+                continue
+            inner: dict[str, Any] = {}
+            self._fill(place, rules, record.name, item, "", prefix, inner, flow.labels, None)
+            flow.items.append(inner)
             flow.packets.append(record.packets[1])
 
     # Fields
@@ -337,7 +339,7 @@ class Normaliser:
     def _masked(self, value: Any) -> Any:
         if self._texts and isinstance(value, str):
             for word, pattern in self._texts.items():
-                value = pattern.sub(f"<{word}>", value)
+                value = pattern.sub(f"<{word}>", encodable(value))
         elif self._texts and isinstance(value, list):
             return [self._masked(one) for one in value]
         return value
@@ -375,9 +377,7 @@ class _Place:
             for path, known in values.items():
                 flow.fields[path] = known[0] if len(known) == 1 else Several(tuple(known))
             if flow.form == "set":
-                packets = dict(zip(flow.items, flow.packets, strict=True))
-                flow.items = sorted(packets)
-                flow.packets = [packets[item] for item in flow.items]
+                flow.items = merged((number, number) for number in flow.numbers)
         self.conversation.flows = sorted(self._flows.values(), key=lambda one: (one.side, one.name, one.by))
 
 
@@ -428,7 +428,13 @@ def _prefix(protocol: str, name: str) -> str:
 
 def _borders(path: str) -> list[int]:
     """Where the parts of a path begin."""
-    return [at for at, one in enumerate(path) if one in ".[" and path.count('"', 0, at) % 2 == 0]
+    found: list[int] = []
+    inside = False
+    for at, one in enumerate(path):
+        inside ^= one == '"'
+        if one in ".[" and not inside:
+            found.append(at)
+    return found
 
 
 def _each(rule: Rule, value: Any) -> Any:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from dissect.filter.literals import encodable, linear
 from dissect.golden.settings import ByMessage, Settings
 from dissect.golden.values import Alias, Mark
 from dissect.protocols.behaviour import Behaviour
@@ -18,7 +19,8 @@ _SPEAKING = re.compile(r"(?:^|_)(?:timestamp|checksum|crc|crc32)(?:_|$)|^(?:size
 KINDS: Mapping[type, str] = {bool: "boolean", int: "number", float: "number", str: "text", bytes: "bytes", list: "list", type(None): "null"}
 
 REMEMBERED = 65_536
-"""Fields whose rules are remembered; names in documents of users may be without end."""
+LONGEST = 1_000
+"""Fields whose rules are remembered, and characters of each; names in documents of users may be without end."""
 
 
 class Rule(NamedTuple):
@@ -67,14 +69,14 @@ class Rules:
         for field in own.mask.type:
             self._user.add(scoped(scope, field), Rule("type"), field)
         for field, pattern in own.mask.pattern.items():
-            self._user.add(scoped(scope, field), Rule("pattern", re.compile(pattern)), field)
+            self._user.add(scoped(scope, field), Rule("pattern", linear(pattern)), field)
         for field in own.keep:
             self._kept.add(scoped(scope, field), Rule("drop"), field)
 
     @property
     def asked(self) -> bool:
         """Whether the user said anything of these messages."""
-        return bool(self._user) or bool(self.settings.texts())
+        return bool(self._user) or bool(self.settings.always.mask.text)
 
     def of(self, name: str, path: str) -> Rule | None:
         """The rule of the field at `path`, without the numbers of lists, of messages of this name."""
@@ -84,7 +86,8 @@ class Rules:
         found = self._look(name, path)
         if len(self._found) >= REMEMBERED:
             self._found.clear()
-        self._found[key] = found
+        if len(path) <= LONGEST:
+            self._found[key] = found
         return found
 
     def _look(self, name: str, path: str) -> Rule | None:
@@ -157,7 +160,7 @@ def reduced(rule: Rule, value: Any) -> Any:
         return value if word is None else Mark(word)
     if rule.what == "pattern":
         text = value if isinstance(value, str) else value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-        return Mark("masked") if rule.with_.fullmatch(text) else value
+        return Mark("masked") if rule.with_.fullmatch(encodable(text)) else value
     return value
 
 

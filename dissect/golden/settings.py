@@ -16,13 +16,28 @@ from pathlib import Path
 from typing import Any
 
 from dissect.errors import UsageError
+from dissect.filter.literals import linear
+from dissect.golden.files import Unfit, read_text
+from dissect.golden.values import cut
 
 ONLY = ("all", "handshake", "names")
 
 UNITS: Mapping[str, int] = {"ns": 1, "us": 1_000, "ms": 1_000_000, "s": 1_000_000_000, "min": 60_000_000_000}
 """Nanoseconds of what may stand behind a number."""
 
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?) *([a-z]+)")
+SIZE = 128 << 10
+"""Bytes that a file of settings may have."""
+
+ECHOED = 200
+"""Characters that are told of what is wrong in it."""
+
+TEXTS = 20
+"""Patterns that are searched in every text."""
+
+_PARTS = re.compile(r"""(?:["'\w-]++[ \t]*+\.[ \t]*+){50}""")
+"""A name that takes tomllib a time which grows with the square of it."""
+
+_DURATION = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,18})?) *([a-z]+)")
 _WORD = re.compile(r"[a-z][a-z_-]*")
 
 
@@ -63,9 +78,9 @@ class Settings:
         yield "", self.always
         yield from self.protocols.get(protocol, {}).items()
 
-    def texts(self) -> dict[str, re.Pattern[str]]:
+    def texts(self) -> dict[str, Any]:
         """The patterns that are replaced in every text, by the word that comes instead."""
-        return {word: re.compile(pattern) for word, pattern in self.always.mask.text.items()}
+        return {word: linear(pattern) for word, pattern in self.always.mask.text.items()}
 
     def said(self) -> set[str]:
         """Every field that something was said of."""
@@ -97,18 +112,23 @@ def _above(folder: Path) -> Settings | None:
 def read_settings(path: Path) -> Settings | None:
     """The settings of one file; None where it says nothing of comparing."""
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: {error}") from error
+        text = read_text(path, SIZE)
+        if _PARTS.search(text):
+            raise UsageError(f"{path}: a name of too many parts")
+        content = tomllib.loads(text)
+    except FileNotFoundError as error:
+        raise UsageError(f"{path}: no such file") from error
+    except RecursionError as error:
+        raise UsageError(f"{path}: too many tables or lists in each other") from error
+    except (Unfit, ValueError) as error:
+        raise UsageError(f"{path}: {cut(str(error), ECHOED)}") from error
     table: Any = content
     names = ("tool", "streamdump", "check") if path.name == "pyproject.toml" else ("check",)
     for name in names:
         table = table.get(name) if isinstance(table, dict) else None
     if table is None:
         if path.name != "pyproject.toml" and content:
-            raise UsageError(f"{path}: no table [check] in it, but {', '.join(content)}")
+            raise UsageError(f"{path}: no table [check] in it, but {cut(', '.join(content), ECHOED)}")
         return None
     reader = _Reader(path, ".".join(names))
     return reader.settings(table)
@@ -122,7 +142,7 @@ class _Reader:
         self.table = table
 
     def wrong(self, key: str, what: str) -> UsageError:
-        return UsageError(f"{self.path}: {self.table}{'.' if key else ''}{key}: {what}")
+        return UsageError(f"{self.path}: {self.table}{'.' if key else ''}{cut(key, ECHOED)}: {cut(what, 2 * ECHOED)}")
 
     def unknown(self, key: str, known: Any, what: str = "key") -> UsageError:
         near = get_close_matches(key.rpartition(".")[2], [*known], 1)
@@ -192,6 +212,8 @@ class _Reader:
                 elif name == "text":
                     if where != "mask":
                         raise self.wrong(inner, "belongs into the mask of all messages")
+                    if len(one) > TEXTS:
+                        raise self.wrong(inner, f"more than {TEXTS} patterns")
                     mask.text = {self._word(inner, word): self._pattern(inner, text) for word, text in self._pairs(inner, one)}
                 else:
                     raise self.unknown(inner, ("type", "pattern", "text"))
@@ -242,9 +264,9 @@ class _Reader:
 
     def _pattern(self, where: str, text: str) -> str:
         try:
-            re.compile(text)
-        except re.error as error:
-            raise self.wrong(where, f"{text!r} is no regular expression: {error}") from error
+            linear(text)
+        except ValueError as error:
+            raise self.wrong(where, f"{text!r} is no regular expression of RE2: {error}") from error
         return text
 
     def _word(self, where: str, text: str) -> str:

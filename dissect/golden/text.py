@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from dissect.errors import StreamdumpError
 from dissect.golden.model import GAP, Conversation, Flow, Line, Said, ordered
 from dissect.golden.normalise import BEHAVIOURS
-from dissect.golden.values import Alias, Several, Unreadable, quoted, read, read_path, shown
+from dissect.golden.runs import Run, merged, ranges
+from dissect.golden.values import Alias, Several, Unreadable, cut, quoted, read, read_path, shown, text_of
 
 VERSION = 1
 FIRST = "streamdump golden"
@@ -33,13 +34,17 @@ OUTCOMES = ("answered", "refused", "response")
 ENDS = ("unanswered", "superseded")
 REASONS = ("lost", "cut", "skipped")
 
-MOST = 1 << 24
-"""Numbers that a run may have: a file is not believed to hold more."""
+LINES = 100_000
+MOST = 500_000
+"""Lines that a file may have, and fields and runs of numbers: it may come from anybody."""
 
-_WORD = re.compile(r" ([a-z][a-z-]*|@[0-9]+)(?= |$)")
-_RUN = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+ECHOED = 120
+"""Characters that are told of what cannot be read."""
+
+_WORD = re.compile(r" ([a-z][a-z-]*|@[0-9]{1,18})(?= |$)")
+_RUN = re.compile(r"([0-9]{1,20})(?:-([0-9]{1,20}))?")
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
-_HEAD = re.compile(r"conversation ([a-z]+) ([0-9]+) ([>-]) ([a-z]+) ([0-9]+) ([\w-]+)(?: layout=([\w.+/ -]+))?")
+_HEAD = re.compile(r"conversation ([a-z]+) ([0-9]{1,18}) ([>-]) ([a-z]+) ([0-9]{1,18}) ([\w-]+)(?: layout=([\w.+/ -]+))?")
 
 
 class GoldenError(StreamdumpError):
@@ -200,23 +205,16 @@ class _Asked:
         return " @0" if request is None else f" @{len(self.lines) - self._at[id(request)]}"
 
 
-def ranges(numbers: Sequence[int]) -> str:
-    """`1-4, 7` for sorted numbers, each once."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-
-
 # Reading
 
 
 def parsed(text: str, file: str) -> Said:
     """What a golden file says."""
     return _Reader(text, file).said()
+
+
+class _Repeated(list[Any]):
+    """The values of a field that came more than once."""
 
 
 class _Reader:
@@ -227,12 +225,17 @@ class _Reader:
         self.file = file
         self.number = 0
         self.asked: tuple[_Asked, _Asked] = (_Asked(), _Asked())
+        self._values = 0
+        self._repeated: list[tuple[dict[str, Any], str]] = []
 
     def wrong(self, what: str) -> GoldenError:
-        return GoldenError(self.file, self.number, what)
+        return GoldenError(self.file, self.number, cut(text_of(what), ECHOED))
 
     def said(self) -> Said:
         said = Said()
+        if len(self.lines) > LINES:
+            self.number = LINES + 1
+            raise self.wrong(f"more than {LINES:,} lines")
         part: Line | Flow | None = None
         into: tuple[dict[str, Any], dict[str, str]] | None = None
         for number, line in enumerate(self.lines, 1):
@@ -258,6 +261,8 @@ class _Reader:
                 raise self.wrong("a line that stands nowhere")
         if self.number < 1:
             raise self.wrong("an empty file")
+        for fields, path in self._repeated:
+            fields[path] = Several(tuple(fields[path]))
         return said
 
     def _version(self, text: str) -> None:
@@ -345,7 +350,6 @@ class _Reader:
             if not text.startswith("= "):
                 raise self.wrong("what a set holds begins with =")
             flow.items = self._numbers(text[2:])
-            flow.packets = [None] * len(flow.items)
             return {}, {}
         if not text.startswith("+"):
             raise self.wrong("what a flow holds begins with +")
@@ -356,17 +360,20 @@ class _Reader:
         flow.ats.append(self.number)
         return fields, flow.labels
 
-    def _numbers(self, text: str) -> list[int]:
-        numbers: list[int] = []
+    def _numbers(self, text: str) -> list[Run]:
+        runs: list[Run] = []
         for run in text.split(", "):
+            self._count()
             found = _RUN.fullmatch(run)
-            if found is None:
+            if found is None or int(found[1]) > int(found[2] or found[1]):
                 raise self.wrong(f"{run} is no run of numbers")
-            first, last = int(found[1]), int(found[2] or found[1])
-            if not first <= last < first + MOST or len(numbers) > MOST:
-                raise self.wrong(f"{run} are too many numbers, or none")
-            numbers += range(first, last + 1)
-        return numbers
+            runs.append((int(found[1]), int(found[2] or found[1])))
+        return merged(runs)
+
+    def _count(self) -> None:
+        self._values += 1
+        if self._values > MOST:
+            raise self.wrong(f"more than {MOST:,} values")
 
     def _name(self, text: str, at: int) -> tuple[str, int]:
         if text[at : at + 1] == '"':
@@ -389,6 +396,7 @@ class _Reader:
                 at += 1
             if at >= len(text):
                 return
+            self._count()
             try:
                 stop = read_path(text, at)
                 if text[stop : stop + 1] != "=":
@@ -400,8 +408,10 @@ class _Reader:
                     labels[path] = str(label)
             except Unreadable as wrong:
                 raise self.wrong(f"{wrong} at column {wrong.at + 1}") from wrong
-            before = fields.get(path)
             if path not in fields:
                 fields[path] = value
+            elif isinstance(fields[path], _Repeated):
+                fields[path].append(value)
             else:
-                fields[path] = Several((*(before.values if isinstance(before, Several) else (before,)), value))
+                fields[path] = _Repeated((fields[path], value))
+                self._repeated.append((fields, path))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from hashlib import sha256
 from json import JSONDecoder, dumps
+from math import isfinite
 from typing import Any, NamedTuple
 
 LONG = 120
@@ -14,9 +15,13 @@ _DIGEST = 16
 """Hexadecimal digits of a digest: enough to tell values apart, too few to be taken for a secret."""
 
 _decode = JSONDecoder().raw_decode
-_ALIAS = re.compile(r"([a-z]+) ([0-9]+)")
+_ALIAS = re.compile(r"([a-z]+) ([0-9]{1,18})")
 _PLAIN = re.compile(r"[A-Za-z_$][\w$-]*")
 _PART = re.compile(r"[^\s=.\[\"]+")
+
+DEEP = 100
+PARTS = 1_000
+"""Lists and objects in each other, and parts of a path: no message has as many."""
 
 
 class Alias(NamedTuple):
@@ -94,6 +99,11 @@ def text_of(text: str) -> str:
     return text if text.isprintable() else "".join(one if one.isprintable() else dumps(one)[1:-1] for one in text)
 
 
+def cut(text: str, most: int) -> str:
+    """`text`, its middle left out if it is longer."""
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-most // 2 :]}"
+
+
 def key(name: str, first: bool = True) -> str:
     """A name as part of a path."""
     if _PLAIN.fullmatch(name):
@@ -112,8 +122,10 @@ class Unreadable(ValueError):
         super().__init__(what)
 
 
-def read(text: str, at: int) -> tuple[Any, int]:
+def read(text: str, at: int, depth: int = 0) -> tuple[Any, int]:
     """The value that begins at `at`, and the position behind it."""
+    if depth > DEEP:
+        raise Unreadable(at, "a value in too many others")
     first = text[at : at + 1]
     if first == "<":
         stop = text.find(">", at)
@@ -123,9 +135,9 @@ def read(text: str, at: int) -> tuple[Any, int]:
         found = _ALIAS.fullmatch(inside)
         return (Mark(inside) if found is None else Alias(found[1], int(found[2]))), stop + 1
     if first == "[":
-        return _list(text, at + 1)
+        return _list(text, at + 1, depth)
     if first == "{":
-        return _object(text, at + 1)
+        return _object(text, at + 1, depth)
     if first in ("b", "x") and text[at + 1 : at + 2] == '"':
         inner, stop = _json(text, at + 1)
         try:
@@ -135,22 +147,22 @@ def read(text: str, at: int) -> tuple[Any, int]:
     return _json(text, at)
 
 
-def _list(text: str, at: int) -> tuple[list[Any], int]:
+def _list(text: str, at: int, depth: int) -> tuple[list[Any], int]:
     items: list[Any] = []
     while text[at : at + 1] != "]":
-        value, at = read(text, at)
+        value, at = read(text, at, depth + 1)
         items.append(value)
         at = _next(text, at, "]")
     return items, at + 1
 
 
-def _object(text: str, at: int) -> tuple[dict[str, Any], int]:
+def _object(text: str, at: int, depth: int) -> tuple[dict[str, Any], int]:
     items: dict[str, Any] = {}
     while text[at : at + 1] != "}":
         name, at = _json(text, at)
         if not isinstance(name, str) or text[at : at + 2] != ": ":
             raise Unreadable(at, "no name of an object")
-        items[name], at = read(text, at + 2)
+        items[name], at = read(text, at + 2, depth + 1)
         at = _next(text, at, "}")
     return items, at + 1
 
@@ -165,15 +177,22 @@ def _next(text: str, at: int, end: str) -> int:
 
 def _json(text: str, at: int) -> tuple[Any, int]:
     try:
-        return _decode(text, at)
+        value, stop = _decode(text, at)
     except (ValueError, RecursionError) as wrong:
         raise Unreadable(at, "no value") from wrong
+    if isinstance(value, float) and not isfinite(value):
+        raise Unreadable(at, "no number that JSON has")
+    return value, stop
 
 
 def read_path(text: str, at: int) -> int:
     """Where the path that begins at `at` ends."""
     start = at
+    parts = 0
     while at < len(text):
+        parts += text[at] in "[."
+        if parts > PARTS:
+            raise Unreadable(at, "a path of too many parts")
         if text[at] == "[":
             stop = text.find("]", at) if text[at + 1 : at + 2] != '"' else _json(text, at + 1)[1]
             if stop < 0 or text[stop : stop + 1] != "]":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import struct
@@ -123,6 +124,55 @@ def test_a_damaged_golden_file_fails_and_update_writes_it_anew(folder: Path, cap
     assert out.startswith("captures/login.pcap: captures/login.pcap.golden:1: a golden file begins with 'streamdump golden'")
     checked(capsys, "captures", "--update")
     assert (folder / "login.pcap.golden").read_text() == text
+
+
+@pytest.mark.parametrize("kind", ["device", "fifo", "loop", "folder", "large"])
+def test_a_golden_file_is_a_regular_one_of_a_bounded_size(kind: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """CI takes them from branches of strangers."""
+    golden = folder / "login.pcap.golden"
+    kept = golden.read_bytes()
+    golden.unlink()
+    if kind == "device":
+        golden.symlink_to("/dev/zero")
+    elif kind == "loop":
+        golden.symlink_to(golden)
+    elif kind == "fifo":
+        os.mkfifo(golden)
+    elif kind == "folder":
+        golden.mkdir()
+    else:
+        golden.write_bytes(kept + b"#" * (8 << 20))
+    told = {"loop": "cannot be read: ", "large": "is larger than 8,192 KiB"}.get(kind, "is no regular file")
+    out, err = checked(capsys, "captures", code=ExitCode.FOUND)
+    assert f"captures/login.pcap.golden:1: {told}" in out
+    assert err.endswith("2 captures: 1 as its golden file says, 1 different\n")
+    if kind != "folder":
+        checked(capsys, "captures", "--update")
+        assert golden.read_bytes() == kept
+        assert not golden.is_symlink()
+
+
+def test_a_capture_that_is_no_regular_file_is_not_waited_for(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    os.mkfifo(folder / "x.pcap")
+    _, err = checked(capsys, "captures/x.pcap", code=ExitCode.UNREADABLE)
+    assert "captures/x.pcap: is no regular file" in err
+
+
+@pytest.mark.parametrize("kind", ["device", "fifo", "deep"])
+def test_settings_that_mean_harm_are_one_error(kind: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = folder / "streamdump.toml"
+    if kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "fifo":
+        os.mkfifo(path)
+    else:
+        path.write_text(f"[check]\nignore = {'[' * 20_000}\n")
+    out, err = checked(capsys, "captures", "--config", str(path), code=ExitCode.USAGE)
+    told = "too many tables or lists in each other" if kind == "deep" else "is no regular file"
+    assert (out, err) == ("", f"streamdump: {path}: {told}\n")
+    # What is found on the way up is a regular file, or none
+    code = ExitCode.USAGE if kind == "deep" else ExitCode.DONE
+    checked(capsys, "captures", code=code)
 
 
 def test_an_unreadable_capture_wins(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,8 @@ from dissect.golden import align
 from dissect.golden.align import aligned, common, out_of_order
 from dissect.golden.compare import differences
 from dissect.golden.model import Conversation, Flow, Line, Said, ordered, unpair
+from dissect.golden.normalise import Normaliser
+from dissect.golden.runs import merged, without
 from dissect.golden.settings import Settings, duration_text, read_settings, settings_for
 from dissect.golden.text import GoldenError, parsed, written
 from dissect.golden.values import Alias, Mark, Several, read, same, shown
@@ -25,6 +27,9 @@ from tests.golden.rebuild import GOLDEN, compared, frames, rebuilt, said_bytes
 
 ENDS = Alias("client", 1), Alias("server", 1)
 HANDSHAKE = GOLDEN / "rabbitmq-stream" / "handshake_close_405.pcap"
+
+
+STARTED = "streamdump golden 1\nconversation client 1 > server 1 iggy\n"
 
 
 # Values and files
@@ -89,7 +94,9 @@ def sayings(draw: st.DrawFn) -> Said:
         conversation.flows.append(
             Flow(1, "poll_messages", "group a", "list", items=draw(st.lists(st.dictionaries(PATHS, PLAIN), max_size=3)))
         )
-        conversation.flows.append(Flow(1, "PublishConfirm", "publisher 1", "set", items=sorted(draw(st.sets(st.integers(0, 20))))))
+        conversation.flows.append(
+            Flow(1, "PublishConfirm", "publisher 1", "set", items=merged((number, number) for number in draw(st.sets(st.integers(0, 20)))))
+        )
         conversation.flows[0].fields = {"version": Several((1, 2))} if draw(st.booleans()) else {}
         said.conversations.append(conversation)
     return said
@@ -119,13 +126,45 @@ def test_a_golden_file_reads_back_as_it_was(said: Said) -> None:
         ("streamdump golden 1\nconversation client 1 > server 1 iggy\n  > Open maybe\n", "maybe is nothing that a message can be"),
         ("streamdump golden 1\nconversation client 1 > server 1 iggy\n  < Open answered @4\n", "@4: there are 0 requests before"),
         ('streamdump golden 1\nconversation client 1 > server 1 iggy\n  > Open  stream="a\n', "no value"),
-        ('streamdump golden 1\nconversation client 1 > server 1 iggy\n  < A set "x"\n    = 0-99999999999\n', "too many"),
+        ('streamdump golden 1\nconversation client 1 > server 1 iggy\n  < A set "x"\n    = 9-1\n', "9-1 is no run of numbers"),
+        (f"streamdump golden 1\nconversation client {'1' * 4400} > server 1 iggy\n", "neither a conversation nor"),
+        (f"{STARTED}  > Open  a={'[' * 20_000}\n", "a value in too many others at column 112"),
+        (f"{STARTED}  > Open  a{'.a' * 20_000}=1\n", "a path of too many parts at column"),
+        (f"{STARTED}  > Open  a=1e999\n", "no number that JSON has at column 11"),
+        (f"{STARTED}  > Open  a=NaN\n", "no number that JSON has"),
+        (f"{STARTED}  > Open {'maybe' * 1_000}\n", "maybemaybe ... bemaybe"),
+        (f'{STARTED}  < A set "x"\n    = \x1b[2J\n', r"\u001b[2J is no run"),
+        (f'{STARTED}  < A set "x"\n    = {", ".join(["1"] * 500_001)}\n', "more than 500,000 values"),
+        (f"{STARTED}  > Open{'  a=1' * 500_001}\n", "more than 500,000 values"),
+        ("streamdump golden 1\n" * 100_001, "more than 100,000 lines"),
     ],
 )
 def test_what_is_wrong_with_a_golden_file_is_told_with_its_line(text: str, told: str) -> None:
     with pytest.raises(GoldenError, match=r"x\.golden:[0-9]+: .*--update writes it anew") as error:
         parsed(text, "x.golden")
     assert told in str(error.value)
+
+
+def test_a_run_of_numbers_is_not_spelt_out() -> None:
+    for run in ("1-16777215", "0-18446744073709551615"):
+        text = f'{STARTED}  < PublishConfirm set "publisher 1"\n    = {run}\n'
+        said = parsed(text, "x.golden")
+        assert said.conversations[0].flows[0].items == [tuple(map(int, run.split("-")))]
+        assert written(said).endswith(f"    = {run}\n")
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9))), st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9))))
+def test_runs_are_the_sets_that_they_stand_for(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
+    first, second = (merged((at, at + size) for at, size in each) for each in (one, other))
+    numbers, others = ({number for low, high in each for number in range(low, high + 1)} for each in (first, second))
+    assert numbers == {number for at, size in one for number in range(at, at + size + 1)}
+    assert first == merged((number, number) for number in numbers)
+    assert without(first, second) == merged((number, number) for number in numbers - others)
+
+
+def test_values_that_come_again_are_kept_in_their_order() -> None:
+    said = parsed(f'{STARTED}  < A flow "x"  a=1  a=2\n        a=1\n', "x.golden")
+    assert said.conversations[0].flows[0].fields == {"a": Several((1, 2, 1))}
 
 
 @given(st.text(st.sampled_from('streamdump golden 1\n conversation client > <"=[].@0-')))
@@ -312,6 +351,14 @@ def test_settings_are_found_above_the_capture_then_above_the_current_folder(tmp_
         ("[check.iggy.ping]\nonly = 'all'", "check.iggy.ping.only: unknown key; there are "),
         ("[chekc]\nonly = 'all'", "no table [check] in it, but chekc"),
         ("[check\n", "Expected"),
+        (f"[check]\nignore = {'[' * 20_000}\n", "too many tables or lists in each other"),
+        (f"[check]\nx = {'9' * 4_400}\n", "Exceeds the limit"),
+        (f"[check]\na{'.a' * 20_000} = 1\n", "a name of too many parts"),
+        (f"[check]\n{'a' * 1_000} = 1\n", "check.aaaa"),
+        (f"#{' ' * (128 << 10)}\n[check]\n", "is larger than 128 KiB"),
+        ("[check.mask.pattern]\n'fields.x' = '(?=a)'", "check.mask.pattern: '(?=a)' is no regular expression of RE2"),
+        ("[check.mask.text]\n" + "".join(f"{'a' * number} = 'x'\n" for number in range(1, 22)), "check.mask.text: more than 20 patterns"),
+        (f"[check.max_latency]\nOpen = '{'9' * 400}ms'", "is no time"),
     ],
 )
 def test_what_is_wrong_in_the_settings_is_told_with_the_nearest_name(text: str, told: str, tmp_path: Path) -> None:
@@ -319,6 +366,16 @@ def test_what_is_wrong_in_the_settings_is_told_with_the_nearest_name(text: str, 
         settings_of(text, tmp_path)
     assert told in str(error.value)
     assert str(error.value).startswith(f"{tmp_path}/streamdump.toml: ")
+    assert len(str(error.value)) < len(str(tmp_path)) + 700
+
+
+def test_a_pattern_takes_no_time_that_grows_with_the_square(tmp_path: Path) -> None:
+    """One that goes back would take longer than the universe is old."""
+    for table, pattern in (("pattern", "'fields.a'"), ("text", "word")):
+        settings = settings_of(f"[check.mask.{table}]\n{pattern} = '(a+)+b'\n", tmp_path)
+        said = parsed(f'{STARTED}  > Open  a="{"a" * 100}\ud800"\n', "x.golden")
+        Normaliser(settings).again(said)
+        assert said.conversations[0].lines[0].fields["a"] in ("a" * 100 + "\ud800", "a" * 100 + "?")
 
 
 def _changed(settings: Settings) -> list[str]:

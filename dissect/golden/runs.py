@@ -1,0 +1,42 @@
+"""Sets of numbers as runs of those that follow each other: what a file says in a few letters takes no more room here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+Run = tuple[int, int]
+"""The first number and the last."""
+
+
+def merged(runs: Iterable[Run]) -> list[Run]:
+    """The same numbers, sorted and each once."""
+    found: list[Run] = []
+    for first, last in sorted(runs):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = found[-1][0], max(last, found[-1][1])
+        else:
+            found.append((first, last))
+    return found
+
+
+def without(one: Sequence[Run], other: Sequence[Run]) -> list[Run]:
+    """The numbers of `one` that `other` lacks; both are merged."""
+    left: list[Run] = []
+    at = 0
+    for first, last in one:
+        while at < len(other) and other[at][0] <= last:
+            if first < other[at][0]:
+                left.append((first, other[at][0] - 1))
+            first = max(first, other[at][1] + 1)
+            if other[at][1] > last:
+                # It may reach into what comes next
+                break
+            at += 1
+        if first <= last:
+            left.append((first, last))
+    return left
+
+
+def ranges(runs: Iterable[Run]) -> str:
+    """`1-4, 7` for merged runs."""
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
