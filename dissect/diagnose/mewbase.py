@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from dissect.bson import Special
 from dissect.diagnose.rules import (
     ANY,
     CLOSED,
@@ -56,6 +57,9 @@ DEAFENING = frozenset(
 
 KEPT = 256
 """So many subscriptions, channels, sessions and queries of a connection are remembered."""
+
+LONGEST = 1 << 26
+"""A frame with a greater length was hardly meant to have it."""
 
 IDLE_NS = 1_000_000_000
 """A connection that was silent for so long may have been closed for that."""
@@ -194,13 +198,39 @@ def _wrong_length(talk: Talk, message: Message) -> Told | None:
 def _odd(message: Message) -> str | None:
     """Why a server may be unable to take a frame apart."""
     if message.fault is not None:
+        if message.fields.get("size", 0) > LONGEST:
+            return f"states a length of {message.fields['size']:,} bytes, for which servers wait"
         return f"cannot be read: {message.fault.field} at byte {message.fault.offset}: {message.fault.reason}"
     if message.name in TRANSACTIONS:
         return "belongs to transactions, which servers do not have"
+    if _decimal(message.fields.get("frame")):
+        return "holds a decimal128, which servers cannot read"
     for note in message.notes:
         if note in DEAFENING or note.endswith(" is a frame of the server") or "is not UTF-8" in note:
             return f"cannot be taken apart: {note}"
     return None
+
+
+def _decimal(value: Any) -> bool:
+    """Whether there is a decimal128 in a value."""
+    inside: Any = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return (isinstance(value, Special) and "$numberDecimal" in value) or any(map(_decimal, inside))
+
+
+def _stated(closed: Closed) -> str | None:
+    """The length that no frame can have, which the client states."""
+    length = closed.facts.get("wrong_length_of_client")
+    if length is None:
+        return None
+    why = "for which servers wait" if length > 4 else "which no frame has"
+    return f"a frame of the client that states a length of {length:,} bytes, {why}"
+
+
+def _impossible(talk: Talk, closed: Closed) -> Told | None:
+    what = None if talk.failed or closed.lacking else _stated(closed)
+    if what is None:
+        return None
+    return Told(f"servers answer nothing behind {what}", (), severity=WARNING if talk.messages[1] else ERROR)
 
 
 def _skipped(talk: Talk, gap: Gap) -> None:
@@ -217,13 +247,16 @@ def _deaf(talk: Talk, closed: Closed) -> Told | None:
     number, packet, what = broke
     found = [one for one in talk.unanswered if one.request >= number and one.reason in ("closed", "capture ended")]
     open_ = [one.request for one in found if one.reason == "closed" or (one.waited_ns or 0) >= PATIENCE_NS]
-    if not open_ or (closed.by == closed.server):
+    if not open_ or talk.failed:
         return None
+    if packet is None:
+        what = _stated(closed) or what
+    after = f", and closes the connection {span_text(closed.until_ns - (talk.last_ns or 0))} later" if closed.by == closed.server else ""
     names = some(dict.fromkeys(one.name for one in talk.unanswered if one.request in open_))
     shown = {one.number: one for one in (*talk.asked.values(), *talk.last) if one is not None}
     evidence = tuple(dict.fromkeys((*((number,) if packet is not None else ()), *open_)))
     marks = (*((packet,) if packet is not None else ()), *packets(*(shown.get(one) for one in open_)))
-    return Told(f"the server answers nothing more ({names}) behind {what}", evidence, tuple(dict.fromkeys(marks)))
+    return Told(f"the server answers nothing more ({names}) behind {what}{after}", evidence, tuple(dict.fromkeys(marks)))
 
 
 def _old_end(talk: Talk, closed: Closed) -> Told | None:
@@ -242,11 +275,15 @@ def _old_end(talk: Talk, closed: Closed) -> Told | None:
 def _closes_over(talk: Talk, closed: Closed) -> Told | None:
     if closed.by != closed.server or closed.lacking:
         return None
+    # Else it was deaf before
+    at_once = closed.until_ns - (talk.last_ns or 0) < IDLE_NS
     for one in talk.unanswered:
         asked = talk.asked.get(one.request)
         if asked is None:
             continue
-        why = next((note for note in asked.notes if note.startswith("mandatory ") or "was not given out" in note), _odd(asked))
+        why = next(
+            (note for note in asked.notes if note.startswith("mandatory ") or "was not given out" in note), _odd(asked) if at_once else None
+        )
         if why is not None:
             return Told(f"the server closes the connection instead of answering {asked.name}: {why}", numbers(asked), packets(asked))
     return None
@@ -453,6 +490,7 @@ RULES: tuple[Rule, ...] = (
     Rule("old-unsubscribe", NOTE, CLOSED, _old_end, "Nothing need be done, unless the client goes on to use the connection."),
     Rule("closes-over", ERROR, CLOSED, _closes_over, "Look at the message with -V, and let the client write what the server expects."),
     Rule("deaf", ERROR, CLOSED, _deaf, "Connect anew: a server that could not take a frame apart reads all wrongly from there on."),
+    Rule("impossible-length", WARNING, CLOSED, _impossible, _BSON),
     Rule("unknown-type", WARNING, ANY, _dropped_type, "Use the names that servers know: streamdump protocols mewbase lists them."),
     Rule("missing-field", WARNING, ANY, _missing_field, "Let the client write this field: servers close over most that are missing."),
     Rule("length", NOTE, ANY, _wrong_length, _BSON),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from bson.decimal128 import Decimal128
 
 from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, found, rules, worst_first
 from tests.protocols.test_mewbase import CONNECT, OK, frame, rest
@@ -183,3 +184,56 @@ def test_a_refusal_says_what_for_and_why() -> None:
 def test_a_server_is_not_deaf_that_had_no_time_to_answer(waited: int, told: str | None) -> None:
     one = ready().ask(frame("STARTTX", sessID=1, rID=1)).wait(waited + MS).segment(0)
     assert rules(one).get("mewbase.deaf") == told
+
+
+STATED = {4: "4 bytes, which no frame has", -5: "-5 bytes, which no frame has", 2**31 - 1: "2,147,483,647 bytes, for which servers wait"}
+
+
+def stating(length: int) -> bytes:
+    return length.to_bytes(4, "little", signed=True)
+
+
+def first_cause(one: Connection) -> tuple[str, str]:
+    (first, *_) = worst_first(diagnosed(capture(one))[0])
+    return f"{first.severity} {first.rule}", first.cause
+
+
+@pytest.mark.parametrize("length", STATED)
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_length_that_no_frame_has_is_named(length: int, whole: bool, side: int) -> None:
+    bad = stating(length) + frame("PUB", channel="orders", event=EVENT, rID=1)[4:]
+    one = answered(ready(), "LISTBINDERS", 0).ask(bad if whole else bad[:4])
+    rule, cause = first_cause(one.ask(frame("LISTBINDERS", rID=2)).wait(30 * SECOND).fin(side))
+    assert rule == "error mewbase.deaf"
+    assert f" that states a length of {STATED[length]}" in cause or f"PUB, which states a length of {STATED[length]}" in cause
+    assert cause.endswith(", and closes the connection 30 s later") == (side == 1)
+
+
+@pytest.mark.parametrize(("length", "rule"), [(4, "impossible-length"), (-5, "impossible-length"), (0x3E000000, "deaf")])
+def test_a_first_frame_whose_length_none_has_is_named(length: int, rule: str) -> None:
+    one = Connection(dport=7451).open().ask(stating(length) + CONNECT[4:]).wait(30 * SECOND).fin(1)
+    told, cause = first_cause(one)
+    assert told == f"error mewbase.{rule}"
+    assert f"states a length of {length:,} bytes" in cause
+
+
+def test_text_between_frames_is_no_length() -> None:
+    causes = [one.cause for one in diagnosed(GOLDEN / "bad-http.pcap")[0]]
+    assert causes and not any("states a length" in cause for cause in causes)
+
+
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_decimal_is_what_closes_the_connection(deep: bool, side: int) -> None:
+    price = Decimal128("1.5")
+    event = {"id": 1, "prices": [{"price": price}]} if deep else {"price": price}
+    one = answered(ready(), "LISTBINDERS", 0).ask(frame("PUB", channel="orders", event=event, rID=1)).ask(frame("LISTBINDERS", rID=2))
+    rule, cause = first_cause(one.wait(30 * SECOND).fin(side))
+    assert rule == "error mewbase.deaf"
+    assert "behind PUB, which holds a decimal128, which servers cannot read" in cause
+    assert cause.endswith(", and closes the connection 30 s later") == (side == 1)
+
+
+def test_a_decimal_that_is_taken_in_is_nothing() -> None:
+    assert rules(answered(ready(), "PUB", 1, channel="orders", event={"price": Decimal128("1.5")}).fin(0)) == {}

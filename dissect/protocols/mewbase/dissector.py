@@ -124,6 +124,9 @@ class MewbaseDissector(Dissector):
             # That no frame begins here, and so whatever follows, is certain with the last byte that was looked at.
             flow = self.flows[side]
             flow.raise_releases(flow.releases[flow.segment(flow.base + at - size - 1)])
+            length = int(_INT32(data, at)[0])
+            if not 5 <= length <= self.options.frame_limit and not _LETTERS(data, at):
+                self.facts.setdefault(f"wrong_length_of_{'client' if side == self.client else 'server'}", length)
             return -1
         return size
 
@@ -532,6 +535,9 @@ class MewbaseDissector(Dissector):
 
 
 _CONNECT = BY_NAME["CONNECT"]
+
+_LETTERS: Final = re.compile(rb"[ -~\s]{4}").match
+"""What is no length, but text of something else."""
 
 _LOGIN: Final = re.compile(rb"\x02type\x00\x08\x00\x00\x00CONNECT\x00\x03frame\x00")
 

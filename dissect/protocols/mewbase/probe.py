@@ -52,9 +52,9 @@ def _beginning(view: View, side: int) -> Evidence | None:
     if have < 5:
         return None
     size = _INT32(data, 0)[0]
-    if size + 4 < SHORTEST or size > LARGEST:
-        return _other_order(view, side, size) if size >= 5 else None
     start = data[4:10]
+    if (size + 4 < SHORTEST or size > LARGEST) and start != TYPE:
+        return _other_order(view, side, size)
     if not TYPE.startswith(start):
         return _other_order(view, side, size)
     if have < 14:
