@@ -125,8 +125,9 @@ class MewbaseDissector(Dissector):
             flow = self.flows[side]
             flow.raise_releases(flow.releases[flow.segment(flow.base + at - size - 1)])
             length = int(_INT32(data, at)[0])
-            if not 5 <= length <= self.options.frame_limit and not _LETTERS(data, at):
-                self.facts.setdefault(f"wrong_length_of_{'client' if side == self.client else 'server'}", length)
+            # As frames are cut ahead of what is decoded, this must not depend on what the latter tells of the client
+            if side == self.context.client and not 5 <= length <= self.options.frame_limit and not _LETTERS(data, at):
+                self.facts.setdefault("wrong_length_of_client", length)
             return -1
         return size
 
