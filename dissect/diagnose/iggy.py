@@ -210,8 +210,24 @@ def refusal(talk: Talk, message: Message, request: Message | None) -> Refusal:
 # Logins and versions
 
 
+def _evicted(talk: Talk, message: Message) -> Told | None:
+    """An eviction that nobody asked for says why the server ends the connection."""
+    if message.request is not None:
+        return None
+    why, last = reason(message), talk.last[0]
+    rule, _, advice = _group(why) or ("evicted", False, None)
+    quiet = 0 if last is None else message.time_ns - last.time_ns
+    silent = f" after {span_text(quiet)} in which it was silent" if quiet >= STALE_NS else ""
+    cause = f"the server evicts the client{silent}: {_words(why)}{_accepted(message, None)}"
+    if why == "stale client":
+        return Told(cause, (*numbers(last), message.number), severity=WARNING, advice=_PING, rule="stale-client")
+    return Told(cause, (*numbers(last), message.number), advice=advice, rule=rule)
+
+
 def _login(talk: Talk, message: Message) -> Told | None:
     """A client that is not let in is as bad off as what comes of it: a login that succeeds, the same again, or the end."""
+    if message.number in talk.told:
+        return None
     memo, request = talk.memo, talk.request_of(message)
     before: Told | None = memo.denied
     asked = message.name if request is None else request.name
@@ -262,7 +278,12 @@ def _not_let_in(talk: Talk, closed: Closed) -> Told | None:
 
 
 def _mismatch(talk: Talk, message: Message) -> Told | None:
-    if message.outcome == "refused" and (found := _group(reason(message))) is not None and found[0] == "version-mismatch":
+    if (
+        message.outcome == "refused"
+        and message.number not in talk.told
+        and (found := _group(reason(message))) is not None
+        and found[0] == "version-mismatch"
+    ):
         request = talk.request_of(message)
         name = message.name if request is None else request.name
         cause = f"the server does not understand {name}: {_words(reason(message))}; it is older or newer than the client"
@@ -325,6 +346,8 @@ def _ended(talk: Talk, closed: Closed) -> Told | None:
         return None
     if talk.unanswered or talk.failed or talk.memo.denied is not None or closed.ended_ns is None:
         return None
+    if talk.last[1] is not None and talk.last[1].name == "eviction":
+        return None
     if last.time_ns > closed.ended_ns and (last := last_before(talk, closed)) is None:
         return None
     quiet = closed.ended_ns - last.time_ns
@@ -333,8 +356,7 @@ def _ended(talk: Talk, closed: Closed) -> Told | None:
     severity = NOTE if closed.muddled else WARNING
     silent = f"the client was silent for {span_text(quiet)}"
     cause = f"the server {closed.verb} the connection after {silent}: likely it takes the client for dead"
-    advice = "Let the client ping in time: servers wait 1.2 times their heartbeat interval, 36 s as they are installed."
-    return Told(cause, numbers(last), packets(last), severity, advice, rule="stale-client")
+    return Told(cause, numbers(last), packets(last), severity, _PING, rule="stale-client")
 
 
 # Consumers
@@ -436,7 +458,10 @@ def reached(talk: Talk, closed: Closed) -> str:
 
 _VERSIONS = "Use a client and a server of releases that belong together: up to server 0.8.x, or from server 0.9.0 on."
 
+_PING = "Let the client ping in time: servers wait 1.2 times their heartbeat interval, 36 s as they are installed."
+
 RULES: tuple[Rule, ...] = (
+    Rule("evicted", ERROR, "eviction", _evicted, "Look in the log of the server for the time of the last packet that is named."),
     Rule("login-refused", ERROR, ANY, _login, "Look at how the client logs in."),
     Rule("login-refused", ERROR, CLOSED, _not_let_in, "Look at how the client logs in."),
     Rule("version-mismatch", ERROR, ANY, _mismatch, _VERSIONS),

@@ -76,6 +76,13 @@ FULL = response(pack("<IQI", 1, 0, 1) + polled_l9(b"x"))
 DAMAGED = response(pack("<IQI", 1, 0, 1) + polled_l9(b"x", checksum=5))
 LONG_PING = long_request(2, 1)
 
+
+def evicted(why: int) -> Connection:
+    """After an answer and silence an eviction that nobody asked for."""
+    one = Connection(dport=8090).open().ask(LONG_PING).tell(long_reply(2, client=b"c" * 16))
+    return one.wait(40 * SECOND).tell(eviction(why)).fin(1)
+
+
 CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
     "a classic client, and the server just closes": (
         lambda: Connection(dport=8090).open().ask(PING).fin(1),
@@ -98,6 +105,10 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
         "iggy.unauthenticated",
         "error",
     ),
+    "evicted for a version that nobody stated": (lambda: evicted(14), "iggy.version-mismatch", "error"),
+    "the same is no silence": (lambda: evicted(14), "iggy.stale-client", None),
+    "evicted for its silence": (lambda: evicted(13), "iggy.stale-client", "warning"),
+    "evicted for what nobody knows": (lambda: evicted(77), "iggy.evicted", "error"),
     "unauthenticated, and it leaves": (
         lambda: Connection(dport=8090).open().ask(PING).tell(OK).ask(POLL_L8).tell(response(status=40)).fin(0),
         "iggy.unauthenticated",
@@ -178,3 +189,11 @@ def test_a_login_that_was_not_captured_succeeded_if_the_session_goes_on() -> Non
     denied.ask(LOGIN_L6).tell(LOGGED_IN).ask(POLL_L8).tell(NOTHING_POLLED)
     del denied.packets[5]
     assert rules(denied)["iggy.bad-credentials"] == "warning"
+
+
+@pytest.mark.parametrize(
+    ("why", "said"), [(14, "incompatible protocol"), (13, "stale client"), (1, "no session"), (9, "bad credentials"), (77, "reason 77")]
+)
+def test_an_eviction_that_nobody_asked_for_is_one_finding_with_its_reason(why: int, said: str) -> None:
+    (one,) = diagnosed(capture(evicted(why)))[0]
+    assert one.cause == f"the server evicts the client after 40 s in which it was silent: {said}"

@@ -824,6 +824,12 @@ def test_register_tells_password_and_token_by_what_decodes() -> None:
         assert (facts["client_version"], facts["server_version"]) == (stated, "0.9.0-edge.5")
 
 
+@pytest.mark.parametrize("reason", [1, 13, 14, 77])
+def test_an_eviction_that_nobody_asked_for_refuses(reason: int) -> None:
+    said = messages(run(iggy(candidates=LONG), (0, long_request(2, 1)), (1, long_reply(2)), (1, eviction(reason))))
+    assert (said[2].name, said[2].request, said[2].outcome) == ("eviction", None, "refused")
+
+
 def test_evictions_and_echoes() -> None:
     said = talk(
         iggy(candidates=LONG),

@@ -222,7 +222,9 @@ class IggyDissector(Turns):
         if not refused and given.code in LOGINS and self.entered == END:
             self.entered = self.release
         number = given.number
-        outcome = None if number is None else "refused" if refused else "answered"
+        # An eviction that nobody asked for is one
+        asked = number is not None or table is frames.EVICTED
+        outcome = None if not asked else "refused" if refused else "answered"
         return (name, "response", ident, fields, outcome, notes, fault, NONE if number is None else ANSWER, number, spans)
 
     def _noted(self, frame: Frame, table: Table, fields: dict[str, Any], notes: list[str], fault: Any, walked: Walked | None) -> list[str]:
