@@ -57,6 +57,9 @@ KEYS_COUNTED = 16
 EARLY_KEPT = 1_024
 """Unmatched responses remembered for a request that is still held back by a gap, or was captured late."""
 
+EARLY_SAME = 16
+"""So many of them with one key, where keys are used again."""
+
 TEXT_KEPT = 64
 """Of such a message numbers are kept, and texts up to this length: what notes may need."""
 
@@ -307,8 +310,8 @@ class Pairer(Exchanges):
         self.open: dict[Hashable, Any] = {}
         """By key a request, a `_Batch`, or the queue of several."""
         self.perhaps: dict[Hashable, Emitted] = {}
-        self.early: dict[Hashable, tuple[Emitted, str | None]] = {}
-        """Responses that came before any request of theirs, with their outcome: they have been handed on unpaired."""
+        self.early: dict[Hashable, list[tuple[Emitted, str | None]]] = {}
+        """By key responses that came before any request of theirs, with their outcome: they have been handed on unpaired."""
         self.partly: dict[Hashable, Emitted] = {}
         """Of requests that are answered in parts the part that came last; the one that ends them may never come."""
         self.whole = whole
@@ -365,8 +368,8 @@ class Pairer(Exchanges):
         elif self.early:
             for key in keys if role == ANSWER_MANY else (keys,):  # type: ignore[attr-defined]
                 found = self.early.get(key)
-                if found is not None and found[0] is one:
-                    self.early[key] = _light(one), found[1]
+                if found is not None and found[-1][0] is one:
+                    found[-1] = _light(one), found[-1][1]
 
     def take(self, one: Emitted, append: Callable[[Emitted], None]) -> None:
         """Pair one record, whose role is not NONE; `append` gets the exchanges that became certain."""
@@ -450,7 +453,7 @@ class Pairer(Exchanges):
                 yield _asked(one).record
         for asked in self.perhaps.values():
             yield asked.record
-        for answer, _ in self.early.values():
+        for answer in self._earlies():
             yield answer.record
         for part in self.partly.values():
             yield part.record
@@ -458,12 +461,13 @@ class Pairer(Exchanges):
     def weight(self) -> int:
         """The requests that are open and the messages that may yet be one's other half, a few keys of a request counting as another."""
         entries = sum([len(entry) if type(entry) is deque else 1 for entry in self.open.values()])
-        return entries - self._spare + entries // KEYS_COUNTED + len(self.perhaps) + len(self.early) + len(self.partly)
+        early = sum(map(len, self.early.values()))
+        return entries - self._spare + entries // KEYS_COUNTED + len(self.perhaps) + early + len(self.partly)
 
     def orders(self) -> list[int]:
         """When each of them was certain."""
         found = [_oldest(entry).release for entry in self.open.values()]
-        return found + [one.release for one in self.perhaps.values()] + [one.release for one, _ in self.early.values()]
+        return found + [one.release for one in self.perhaps.values()] + [one.release for one in self._earlies()]
 
     def drop(self, until: int, release: int, time_ns: int) -> list[Emitted]:
         """Forget those that were certain with the packet `until` or before; as there are too many, which the packet `release` tells, at
@@ -476,8 +480,8 @@ class Pairer(Exchanges):
             self._drop_oldest(_moment_of(asked, release, time_ns), out.append)
         for key in [key for key, one in self.perhaps.items() if one.release <= until]:
             del self.perhaps[key]
-        for key in [key for key, (one, _) in self.early.items() if one.release <= until]:
-            del self.early[key]
+        for key in [key for key, found in self.early.items() if found[0][0].release <= until]:
+            self._keep_early(key, [found for found in self.early[key] if found[0].release > until])
         return out
 
     def expire(self, now_ns: int, patience_ns: int, release: int) -> list[Emitted]:
@@ -639,21 +643,40 @@ class Pairer(Exchanges):
 
     def _remember(self, key: Hashable, one: Emitted) -> None:
         early = self.early
-        early[key] = one, one.record.outcome
+        found = early.setdefault(key, [])
+        if len(found) >= (EARLY_SAME if self.reuse == "queue" else 1):
+            del found[0]
+        found.append((one, one.record.outcome))
         if len(early) > EARLY_KEPT:
             del early[next(iter(early))]
+
+    def _earlies(self) -> Iterator[Emitted]:
+        return (one for found in self.early.values() for one, _ in found)
+
+    def _keep_early(self, key: Hashable, left: list[tuple[Emitted, str | None]]) -> None:
+        """Of the responses with a key that came before their requests these are left."""
+        if left:
+            self.early[key] = left
+        else:
+            del self.early[key]
 
     def _early(self, key: Hashable, one: Emitted) -> tuple[Emitted, str | None] | None:
         """The response that was handed on before this, its request.
 
         Where keys are used again, one that was captured before the request may answer another one, which this capture lacks;
-        it cannot where nothing of the asking side is missing.
+        it cannot where nothing of the asking side is missing. Of several that are left nobody knows then.
         """
-        found = self.early.pop(key, None)
+        found = self.early.get(key)
         if found is None:
             return None
-        complete = self.whole and (self.doubt is None or self.doubt.gaps[one.rank] < 0)
-        return found if complete or self.reuse != "queue" or found[0].first_time >= one.record.time_ns else None
+        doubt = self.doubt
+        lacking = doubt is not None and doubt.gaps[one.rank] >= 0
+        if lacking and len(found) > 1 and doubt is not None and len(doubt.doubtful) < EARLY_KEPT:
+            doubt.doubtful.add(key)
+        if (lacking or not self.whole) and self.reuse == "queue":
+            found = [early for early in found if early[0].first_time >= one.record.time_ns]
+        self._keep_early(key, found[1:])
+        return found[0] if found else None
 
     def _append_early(self, one: Emitted, response: Emitted, outcome: str, append: Callable[[Emitted], None]) -> None:
         """The response cannot name its request any more, so the exchange is always written."""

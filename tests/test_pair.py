@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dissect.model import Exchange, Gap, Message
-from dissect.pair import EARLY_KEPT, STALE, TEXT_KEPT, UNSURE, Link, Pairer
+from dissect.pair import EARLY_KEPT, EARLY_SAME, STALE, TEXT_KEPT, UNSURE, Link, Pairer
 from dissect.protocols.flow import END
 from dissect.protocols.records import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, NONE, Emitted
 
@@ -334,6 +334,32 @@ def test_a_swapped_pair_is_a_pair_where_nothing_is_missing() -> None:
     assert talk.close() == [("answered", None, -30), ("unanswered", "closed", None)]
 
 
+def test_several_responses_to_one_id_that_come_before_their_requests() -> None:
+    talk = Talk("queue", whole=True)
+    for time in (150, 250):
+        talk.put(ANSWER, 1, time, "answered")
+    talk.put(ASK, 1, 100)
+    talk.put(ASK, 1, 200)
+    third = talk.put(ASK, 1, 300)
+    assert talk.request_of(talk.put(ANSWER, 1, 350, "answered")) is third
+    assert talk.close() == [("answered", None, 50), ("answered", None, 50)]
+
+
+def test_behind_several_of_them_and_lost_requests_the_next_pairs_are_unsure() -> None:
+    talk = Talk("queue", whole=True)
+    for time in (150, 250, 350):
+        talk.put(ANSWER, 1, time, "answered")
+    talk.gap("lost", 0, 160)
+    talk.put(ASK, 1, 200)
+    talk.put(ASK, 1, 300)
+    fourth, fifth = talk.put(ASK, 1, 400), talk.put(ASK, 1, 500)
+    response = talk.put(ANSWER, 1, 450, "answered")
+    assert talk.request_of(response) is fourth
+    assert UNSURE in response.notes
+    assert talk.request_of(talk.put(ANSWER, 1, 550, "answered")) is fifth
+    assert talk.close() == [("answered", None, 50), ("answered", None, 50)]
+
+
 def test_confirms_handed_on_before_their_publish() -> None:
     talk = Talk("queue")
     talk.put(ANSWER_MANY, [1, 2], 300, "answered")
@@ -348,6 +374,14 @@ def test_responses_without_requests_are_not_kept_without_end() -> None:
     for key in range(EARLY_KEPT + 10):
         talk.put(ANSWER, key, 100, "answered")
     assert len(talk.pairer.early) == EARLY_KEPT
+    for reuse, kept in (("queue", EARLY_SAME), ("supersede", 1)):
+        talk = Talk(reuse)
+        for _ in range(EARLY_SAME + 10):
+            talk.put(ANSWER, 1, 100, "answered")
+        assert talk.pairer.weight() == kept
+        assert len(talk.pairer.orders()) == kept
+        talk.pairer.drop(END, END, 0)
+        assert not talk.pairer.early
 
 
 def test_messages_that_need_no_answer_leave_nothing() -> None:

@@ -63,6 +63,7 @@ FAILING: dict[str, dict[str, str]] = {
         "publishers_310.pcap": "warning rabbitmq-stream.id-in-use",
         "rstream_twice_1_310.pcap": "warning rabbitmq-stream.refused",
         "rstream_twice_2_310.pcap": "warning rabbitmq-stream.refused",
+        "same_ids_lost_405.pcap": "warning tcp.lost-by-capture",
         "sasl_before_peerprops_310.pcap": "error rabbitmq-stream.handshake-order",
         "sasl_challenge_405.pcap": "error rabbitmq-stream.login-cut-off",
         "sasl_data_in_mechanism.pcap": "warning rabbitmq-stream.damaged",
