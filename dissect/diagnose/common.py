@@ -83,7 +83,7 @@ def _refused(talk: Talk, closed: Closed) -> Told | None:
 def _reset_in_handshake(talk: Talk, closed: Closed) -> Told | None:
     if not _concerns(closed) or closed.how != "RST" or not closed.syn or talk.failed or not closed.packets[1]:
         return None
-    if talk.ready if closed.verdict.protocol is not None else any(closed.bytes) and not _shaking_hands(closed):
+    if talk.ready if closed.verdict.protocol is not None else any(closed.bytes) and not closed.shaking_hands:
         return None
     if closed.by == 0 and not any(closed.bytes):
         return Told(f"{closed.who(closed.by)} opens the connection and resets it unused", (), severity=NOTE, key="unused")
@@ -97,11 +97,6 @@ def _closed_unused(talk: Talk, closed: Closed) -> Told | None:
         return None
     passed = span_text(closed.until_ns - closed.first[3])
     return Told(f"the server closes the connection after {passed} in which nobody said anything", (), key="silent")
-
-
-def _shaking_hands(closed: Closed) -> bool:
-    """Whether TLS was begun, and not agreed on."""
-    return closed.tls is not None and not closed.tls.complete and not closed.tls.sealed
 
 
 def _other_protocol(talk: Talk, closed: Closed) -> Told | None:
@@ -253,20 +248,22 @@ def _tls_alert(talk: Talk, closed: Closed) -> Told | None:
 
 def _tls_incomplete(talk: Talk, closed: Closed) -> Told | None:
     tls = closed.tls
-    if not _concerns(closed) or tls is None or talk.failed or tls.last is None or tls.plain_peer is not None or not _shaking_hands(closed):
+    if not _concerns(closed) or tls is None or talk.failed or tls.last is None or tls.plain_peer is not None or not closed.shaking_hands:
         return None
     if closed.by is None or closed.lacking:
         return None
     after = f"{tls.last[1]} of the {'client' if tls.last[0] == tls.client else 'server'}"
+    if tls.unanswered and closed.by == tls.client and not tls.resumed and tls.last[2] <= closed.until_ns:
+        cause = f"the client {closed.verb} the connection without a word once it has the server's certificate: it does not accept it"
+        return Told(cause, (), advice=_CERTIFICATE, key="certificate")
     return Told(f"TLS is not agreed on: {closed.who(closed.by)} {closed.verb} the connection after {after}", (), key=(closed.by, after))
 
 
 def _tls_unread(talk: Talk, closed: Closed) -> Told | None:
     tls = closed.tls
-    if not _concerns(closed) or closed.verdict.protocol is not None or tls is None or closed.troubles:
+    if not _concerns(closed) or closed.verdict.protocol is not None or tls is None or closed.troubles or closed.shaking_hands:
         return None
-    agreed = tls.complete or tls.sealed
-    return Told("what is said inside of TLS cannot be read without its keys", (), key="unread") if agreed else None
+    return Told("what is said inside of TLS cannot be read without its keys", (), key="unread")
 
 
 # Requests and answers
@@ -461,6 +458,10 @@ def _incomplete(talk: Talk, closed: Closed) -> Told | None:
     )
 
 
+_CERTIFICATE = (
+    "Give the client the certificate of the authority that issued the server's, and connect by a name that the server's has; "
+    "the log of the client says what it did not like."
+)
 _SILENT = "Look in the log of the side that stays silent for the time of the last packet that is named."
 _ENDED = "Look at why the connection or the capture ended here."
 _MIXED = "Look whether a sender mixes something else into the connection."

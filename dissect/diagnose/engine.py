@@ -391,9 +391,8 @@ def _reached(talk: Talk, closed: Closed) -> str:
     if closed.verdict.protocol is None and not any(closed.bytes):
         return "TCP" if closed.packets[closed.server] > 1 or (closed.how != "RST" and closed.packets[closed.server]) else "nothing"
     if closed.verdict.protocol is None:
-        tls = closed.tls
-        if tls is not None:
-            return "TLS" if tls.complete or (tls.sealed and tls.version is not None) else "TLS handshake"
+        if closed.tls is not None:
+            return "TLS handshake" if closed.shaking_hands else "TLS"
         return closed.verdict.name or "unknown bytes"
     return talk.reached() if talk.family.reached is None else talk.family.reached(talk, closed)
 

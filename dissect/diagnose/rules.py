@@ -179,6 +179,12 @@ class Closed(msgspec.Struct):
         return 1 - (self.client or 0)
 
     @property
+    def shaking_hands(self) -> bool:
+        """Whether TLS was begun, and not agreed on."""
+        tls = self.tls
+        return tls is not None and not tls.complete and (tls.unanswered or not tls.sealed)
+
+    @property
     def until_ns(self) -> int:
         """When somebody ended it, else when its last packet came."""
         return self.last[3] if self.ended_ns is None else self.ended_ns

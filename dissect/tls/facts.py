@@ -92,7 +92,8 @@ class Certificate(NamedTuple):
 class Facts(msgspec.Struct):
     """One TLS connection. `client` is the side that sent, or should have sent, the ClientHello.
 
-    `last` is the last message of the handshake that could be read, with its side; `sealed`: what came after it could not.
+    `last` is the last message of the handshake that could be read, with its side and time; `sealed`: what came after it could not, and
+    `unanswered`: that was the server's, and the client sealed nothing.
     Of a certificate that is not known the reason is kept; `certificate_given`: the client was asked for one and sent one, or none.
     `plain` counts what was decrypted, by side.
     """
@@ -112,9 +113,10 @@ class Facts(msgspec.Struct):
     client_certificate: Certificate | str | None = None
     certificate_asked: bool = False
     certificate_given: bool | None = None
-    last: tuple[int, str] | None = None
+    last: tuple[int, str, int] | None = None
     complete: bool = False
     sealed: bool = False
+    unanswered: bool = False
     early_data: str | None = None
     """offered, accepted or rejected."""
     renegotiations: int = 0

@@ -43,6 +43,8 @@ class Handshake:
         facts = self.facts
         facts.plain = flows[0].plain, flows[1].plain
         facts.skipped = sum(flow.skipped for flow in flows)
+        client = flows[self.client]
+        facts.unanswered = facts.sealed and client.epoch is None and client.stopped is None and client.lost is None
         facts.alerts = sorted([alert for flow in flows for alert in flow.alerts], key=lambda alert: (alert.packet, alert.side))
         stopped = [(flow.stopped_at, flow.side, flow.stopped) for flow in flows if flow.stopped is not None]
         facts.unread = min(stopped)[2] if stopped else None
@@ -81,7 +83,7 @@ class Handshake:
         release = flow.release(index)
         client = self.is_client(flow)
         if not facts.complete and kind not in UNCOUNTED:
-            self._progress(flow, kind, release)
+            self._progress(flow, kind, release, index)
         sealed = flow.epoch.phase if flow.epoch is not None else None
         if kind == hello.CLIENT_HELLO and client and sealed in (None, "master"):
             self._offer(flow, facts, body, release)
@@ -102,11 +104,11 @@ class Handshake:
             facts.key_updates += 1
             flow.enter(flow.epoch.then("traffic", flow.epoch.generation + 1))
 
-    def _progress(self, flow: Flow, kind: int, release: int) -> None:
+    def _progress(self, flow: Flow, kind: int, release: int, index: int) -> None:
         """Note how far the handshake got; what was certain last counts, whichever side was read first."""
         if flow.round <= 0 and (release, flow.side) >= self.latest:
             self.latest = release, flow.side
-            self.facts.last = flow.side, hello.MESSAGES.get(kind, f"message {kind}")
+            self.facts.last = flow.side, hello.MESSAGES.get(kind, f"message {kind}"), flow.mark(index)[3]
 
     def _offer(self, flow: Flow, facts: Facts, body: bytes, release: int) -> None:
         said = hello.client_hello(body)

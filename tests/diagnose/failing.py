@@ -76,6 +76,7 @@ FAILING: dict[str, dict[str, str]] = {
         "server_close_unknown_frame_310.pcap": "error rabbitmq-stream.closed-with-code",
         "server_forced_close_405.pcap": "warning rabbitmq-stream.closed-by-server",
         "subscribe_offsets_405.pcap": "warning rabbitmq-stream.id-in-use",
+        "tls_refused_certificate.pcap": "error tls.incomplete",
         "versions_unsupported_310.pcap": "error rabbitmq-stream.closed-with-code",
         "vhost_failure_405.pcap": "error rabbitmq-stream.virtual-host-refused",
         "wrong_password_405.pcap": "error rabbitmq-stream.authentication-refused",

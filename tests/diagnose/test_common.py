@@ -14,7 +14,8 @@ from dissect.model import Options
 from dissect.protocols.rabbitmq import layouts as rabbit
 from dissect.render.clock import Clock
 from tests.capture.frames import ACK, FIN, SYN, A, B, ethernet, ip4
-from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, rules
+from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, found, rules
+from tests.tls.peers import Wire, talk
 
 HELLO = bytes.fromhex("160301002d010000290303") + bytes(32) + bytes.fromhex("00000213010100")
 """A ClientHello, as far as one need be told."""
@@ -331,6 +332,30 @@ def test_a_client_that_tries_again_and_again() -> None:
 def test_a_server_that_turns_everybody_away() -> None:
     tries = [refused(turn * SECOND, 40000 + turn, bytes([192, 0, 2, 10 + turn])) for turn in range(3)]
     assert rules(*tries) == {"tcp.refused": "error", "tcp.turns-everybody-away": "error"}
+
+
+def test_a_client_that_leaves_without_a_word_has_refused_the_certificate() -> None:
+    """As asyncio and Node do, whose alerts never get out."""
+    talked = talk([], "1.3", close=False).sent
+    assert [side for side, _ in talked[:3]] == [0, 1, 0]
+    refusing = Wire(5551).send(talked[:2]).end()
+    (one,) = diagnosed(refusing.capture())[0]
+    assert (one.rule, one.severity) == ("tls.incomplete", "error")
+    assert "certificate" in one.cause
+    assert "certificate" in one.advice
+    assert found(Wire(5551).send(talked).end().capture()) == {"tls.unread": "note"}
+    # The capture lacks what the client said
+    assert "tls.incomplete" not in found(Wire(5551).send(talked).end().capture([len(refusing.packets) - 1]))
+
+
+def test_a_client_that_leaves_before_it_has_the_certificate_has_not_refused_it() -> None:
+    talked = talk([], "1.3", close=False).sent
+    wire = Wire(5551).send(talked[:2]).end()
+    hello = 2
+    end = wire.packets.pop(-2)._replace(time_ns=wire.packets[hello].time_ns + MS // 2)
+    wire.packets.insert(hello + 1, end)
+    (one,) = diagnosed(wire.capture())[0]
+    assert (one.rule, "certificate" in one.cause) == ("tls.incomplete", False)
 
 
 def test_bytes_that_only_the_capture_lacks() -> None:
