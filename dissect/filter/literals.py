@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from dissect.filter.grammar import SIZES, TIMES, Value
 from dissect.filter.names import ADDRESS, DURATION, ENDPOINT, TIME, nearest
 from dissect.filter.values import REMEMBERED, Test, split
+from dissect.patterns import encodable, linear
 from dissect.protocols.declared import BOOL, FLOAT, INT, OTHER, WORDS
 
 DIGITS_LIMIT = 400
@@ -186,24 +187,6 @@ def pattern(text: str) -> Callable[[str], bool]:
     except ValueError as error:
         raise Misfit(f"cannot be searched: no regular expression ({error})", True) from None
     return lambda text: search(encodable(text)) is not None
-
-
-def linear(text: str) -> Any:
-    """A regular expression that takes a time which grows with the text and no faster; raises `ValueError`. It takes `encodable` text."""
-    import re2  # type: ignore[import-untyped]
-
-    options = re2.Options()
-    options.log_errors = False
-    try:
-        return re2.compile(text, options)
-    except (re2.error, UnicodeError) as error:
-        said = error.args[0] if error.args else error
-        raise ValueError(said.decode("utf-8", "replace") if isinstance(said, bytes) else str(said)) from None
-
-
-def encodable(text: str) -> str:
-    """`text` with something else for halves of characters, which UTF-8 does not have."""
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def _number(text: str, units: dict[str, int] | None) -> int | float:

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dissect.filter.literals import encodable
 from dissect.golden.model import FAULT, GAP, NOTES, Conversation, Flow, Line, Said, unpair
 from dissect.golden.rules import Rule, Rules, reduced
 from dissect.golden.runs import merged
 from dissect.golden.settings import Settings
 from dissect.golden.values import Alias, Mark, Several, key, same, shortened, shown
 from dissect.model import ConversationRow, Exchange, Gap, Message, Record
+from dissect.patterns import encodable
 from dissect.protocols import PROTOCOLS
 from dissect.protocols.behaviour import Flow as FlowTable
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from dissect.filter.literals import encodable, linear
 from dissect.golden.settings import ByMessage, Settings
 from dissect.golden.values import Alias, Mark
+from dissect.patterns import encodable, linear
 from dissect.protocols.behaviour import Behaviour
 
 What = Literal["drop", "paired", "alias", "host", "port", "mask", "reduce", "type", "pattern"]

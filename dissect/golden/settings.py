@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from dissect.errors import UsageError
-from dissect.filter.literals import linear
 from dissect.golden.files import Unfit, read_text
 from dissect.golden.values import cut
+from dissect.patterns import linear
 
 ONLY = ("all", "handshake", "names")
 
