@@ -13,13 +13,14 @@ from typing import Any
 
 from dissect import lz4
 from dissect.capture.blocks import PIECE, Damaged, Raw
-from dissect.errors import MissingCodec
+from dissect.errors import CaptureError, MissingCodec
 
 GZIP = bytes.fromhex("1f8b")
 BZIP2 = b"BZh"
 XZ = bytes.fromhex("fd377a585a00")
 ZSTD = bytes.fromhex("28b52ffd")
 LZ4 = bytes.fromhex("04224d18")
+LZ4_LEGACY = bytes.fromhex("02214c18")
 SKIPPED = tuple(bytes((low, 0x2A, 0x4D, 0x18)) for low in range(0x50, 0x60))
 """Begin the frames of zstd and lz4 that carry something else."""
 
@@ -37,6 +38,11 @@ TOGETHER = 1 << 20
 XZ_MEMORY = 256 << 20
 ZSTD_WINDOW = 27
 """What a file may ask for, that of zstd as a power of two; `xz -9` needs 65 MiB, `zstd --long` 128 MiB."""
+
+TOO_MUCH = ("Memory usage limit", "requires too much memory")
+"""What the unpackers of xz and zstd say to more."""
+UNLIMITED = {"xz": (XZ_MEMORY, "xz -dc"), "zstd": (1 << ZSTD_WINDOW, "zstd -dc --long=31")}
+"""How much that is, and what unpacks all the same."""
 
 ZSTD_CODEC = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 
@@ -56,6 +62,8 @@ def packing(raw: Raw) -> Iterator[bytes] | None:
         return _members(raw, "xz", XZ, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY))
     if magic[:4] in (ZSTD, LZ4, *SKIPPED):
         return _frames(raw)
+    if magic.startswith(LZ4_LEGACY):
+        raise CaptureError("is packed in the legacy format of lz4, which is not read; lz4 -dc FILE | streamdump - is a way", raw.name)
     return None
 
 
@@ -111,6 +119,11 @@ def _member(raw: Raw, what: str, unpacker: Any, wrong: type[Exception] | tuple[t
             parts.add(unpacker.decompress(data, OUTPUT))
         except wrong as error:
             yield from parts.take()
+            if any(said in str(error) for said in TOO_MUCH):
+                most, command = UNLIMITED[what]
+                raise Damaged(
+                    f"the {what} data takes more memory to unpack than the {most >> 20} MiB allowed; {command} FILE | streamdump - is a way"
+                ) from error
             raise Damaged(f"the {what} data is damaged: {error}") from error
         if parts.size >= TOGETHER:
             yield from parts.take()

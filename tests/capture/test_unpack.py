@@ -249,6 +249,24 @@ def test_missing_codec_has_its_own_error(name: str, package: str, monkeypatch: p
         reader(packed)
 
 
+@pytest.mark.parametrize(
+    ("name", "data", "most"),
+    [
+        ("xz", lzma.compress(PLAIN, filters=[{"id": lzma.FILTER_LZMA2, "dict_size": 512 << 20, "mode": lzma.MODE_FAST}]), 256),
+        ("zstd", bytes.fromhex("28b52ffd 00 a8 010000"), 128),
+    ],
+)
+def test_data_that_takes_more_memory_than_allowed_is_not_damaged(name: str, data: bytes, most: int) -> None:
+    with pytest.raises(CaptureError, match=f"the {name} data takes more memory to unpack than the {most} MiB allowed; {name} -dc"):
+        list(reader(data).batches())
+
+
+def test_the_legacy_format_of_lz4_is_called_what_it_is() -> None:
+    block = bytes(cramjam.lz4.compress_block(PLAIN, store_size=False))
+    with pytest.raises(CaptureError, match="is packed in the legacy format of lz4, which is not read; lz4 -dc"):
+        reader(bytes.fromhex("02214c18") + struct.pack("<I", len(block)) + block)
+
+
 @pytest.mark.parametrize("name", ["gzip", "zstd", "xz", "bzip2"])
 def test_bomb_is_unpacked_piece_by_piece(name: str) -> None:
     """A packet that says it has 256 MiB of zero bytes: refused by its length, long before they are unpacked."""
