@@ -18,7 +18,7 @@ from cli.help import page
 from cli.live import ways_out
 from cli.output import PipeClosed, fill_in, say, write_text
 from cli.run import COMMANDS
-from dissect.errors import FilterError, InterfaceError, InternalError, Report, StreamdumpError, UsageError, bug
+from dissect.errors import FilterError, InterfaceError, InternalError, Report, StreamdumpError, UsageError, bug, crowded
 
 READ = "read"
 """The command that needs no name; typing it means a file of that name."""
@@ -160,6 +160,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(_wrong(error))
         return ExitCode.USAGE
     except Exception as error:
+        if crowded(error):
+            say("too many open files; ulimit -n says how many this process may have")
+            return ExitCode.USAGE
         # Nobody has to read a traceback at three in the morning
         say(Report(bug(error), "this run ends here").text(None))
         return ExitCode.INTERNAL

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from errno import EMFILE, ENFILE
 from typing import NamedTuple
 from unicodedata import combining, east_asian_width
 
@@ -150,12 +151,17 @@ BARRIER = "STREAMDUMP_BARRIER"
 """`off` in the environment: what nobody expected ends everything, with its traceback."""
 
 
+def crowded(error: Exception) -> bool:
+    """Whether no more files may be open, without which not even a module can be loaded: no bug."""
+    return isinstance(error, OSError) and error.errno in (EMFILE, ENFILE)
+
+
 def bug(error: Exception) -> str:
     """What to report of an exception that nobody expected: its class and the place in our code, and no text, which may hold secrets.
 
     Raises again what is no bug, and everything where the barrier is off.
     """
-    if isinstance(error, StreamdumpError | BrokenPipeError) or os.environ.get(BARRIER) == "off":
+    if isinstance(error, StreamdumpError | BrokenPipeError) or crowded(error) or os.environ.get(BARRIER) == "off":
         raise error
     place = ""
     trace = error.__traceback__

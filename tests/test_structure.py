@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 ROWS = (
     {"errors", "options"},
     {"model"},
-    {"allowance", "lz4"},
+    {"allowance", "lz4", "patterns"},
     {"layout", "bson", "tcp", "capture"},
     {"tls"},
     {"protocols"},
@@ -69,6 +69,18 @@ def test_heavy_packages_are_imported_where_they_are_used(path: Path) -> None:
     for node in top:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
         assert not {name.split(".")[0] for name in names} & LATE
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_text_files_are_in_utf_8_whatever_the_locale_says(path: Path) -> None:
+    for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(call, ast.Call):
+            continue
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else call.func.id if isinstance(call.func, ast.Name) else ""
+        modes = [one.value for one in call.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+        text = name in ("read_text", "write_text") and isinstance(call.func, ast.Attribute)
+        text |= name in ("open", "fdopen") and any(set(mode) <= set("rwax+") for mode in modes)
+        assert not text or "encoding" in {one.arg for one in call.keywords}, f"{path.name}:{call.lineno}"
 
 
 def test_no_class_has_more_methods_than_can_be_kept_in_mind() -> None:

@@ -58,7 +58,7 @@ def interfaces() -> list[Interface]:
 def is_up(name: str) -> bool:
     """Whether an interface is there and up; cheap enough to be asked again and again."""
     try:
-        flags = (Path("/sys/class/net") / name / "flags").read_text()
+        flags = (Path("/sys/class/net") / name / "flags").read_text(encoding="ascii")
     except OSError:
         return False
     return bool(int(flags, 16) & UP)

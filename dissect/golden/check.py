@@ -15,7 +15,7 @@ from dissect.capture.blocks import explain
 from dissect.capture.files import open_capture
 from dissect.errors import CaptureError, InternalError, MissingCodec, UsageError
 from dissect.golden.compare import Difference, differences
-from dissect.golden.files import Unfit, read_text
+from dissect.golden.files import Unfit, read_text, readable
 from dissect.golden.model import Said
 from dissect.golden.normalise import Normaliser
 from dissect.golden.settings import Settings
@@ -181,7 +181,7 @@ def record_source(records: Iterable[Record], rows: Sequence[ConversationRow]) ->
 
 def check(name: str, golden: Path, source: Source, settings: Settings, update: bool = False, used: set[str] | None = None) -> Checked:
     """Compare what a source gives with its golden file, or write that anew."""
-    checked = Checked(1, name, str(golden), "same")
+    checked = Checked(1, readable(name), readable(str(golden)), "same")
     try:
         if update:
             got = source(Normaliser(settings, used=used))
@@ -200,12 +200,12 @@ def check(name: str, golden: Path, source: Source, settings: Settings, update: b
         checked.differences = differences(expected, got, settings)
         checked.outcome = "different" if checked.differences else "same"
     except GoldenError as error:
-        checked.outcome, checked.error = "different", str(error)
+        checked.outcome, checked.error = "different", readable(str(error))
     except CaptureError as error:
-        checked.outcome, checked.error = "unreadable", str(error)
+        checked.outcome, checked.error = "unreadable", readable(str(error))
         checked.missing_codec = isinstance(error, MissingCodec)
     except InternalError as error:
-        checked.outcome, checked.error = "internal error", str(error)
+        checked.outcome, checked.error = "internal error", readable(str(error))
     return checked
 
 

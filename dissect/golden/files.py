@@ -11,6 +11,11 @@ class Unfit(Exception):
     """Why a file is not read."""
 
 
+def readable(text: str) -> str:
+    """`text` with names of files in it that are in no encoding: what of them is no UTF-8 as `\\xNN`."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
 def read_text(path: Path, most: int) -> str:
     """The text of a file of at most so many bytes; raises `Unfit` but where there is none, `FileNotFoundError`."""
     try:

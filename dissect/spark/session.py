@@ -123,7 +123,7 @@ def find_java() -> Path:
 def _version(java: Path) -> int:
     """The major version; 0 where it does not tell."""
     try:
-        release = (java.resolve().parent.parent / "release").read_text()
+        release = (java.resolve().parent.parent / "release").read_text(encoding="utf-8", errors="replace")
         found = re.search(r'JAVA_VERSION="(?:1\.)?(\d+)', release)
     except OSError:
         found = None
@@ -208,7 +208,7 @@ class Session:
 
         home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
         folder = Path(self._folder.name)
-        (folder / "log4j2.properties").write_text(LOG4J)
+        (folder / "log4j2.properties").write_text(LOG4J, encoding="utf-8")
         command = [
             str(java),
             f"-Xmx{memory}",
@@ -349,7 +349,7 @@ class Session:
 
     def tail(self) -> str:
         """The last line of the log, and where it is."""
-        lines = self.log.read_text(errors="replace").strip().splitlines()
+        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return f"{lines[-1] if lines else 'no word why'}; its log is {self.log}"
 
     def close(self) -> None:

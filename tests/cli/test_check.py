@@ -258,6 +258,13 @@ def test_json(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert (folder / "login.pcap.golden").read_text().splitlines()[difference["line"] - 1].startswith("  > Close")
 
 
+def test_a_name_in_no_encoding(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    name = os.fsdecode(b"captures/\xff.pcap")
+    shutil.copy(HANDSHAKE, name)
+    out, _ = checked(capsys, name, "--json", code=ExitCode.FOUND)
+    assert json.loads(out)["capture"] == r"captures/\xff.pcap"
+
+
 def test_annotations_for_github(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     golden = folder / "login.pcap.golden"
     change(golden, 'closing_reason="done – bye"', 'closing_reason="100%, ##[error]\\n::stop-commands::x"')

@@ -17,10 +17,11 @@ import dissect
 from cli.app import command_of, main
 from cli.exits import ExitCode
 from cli.options import decode_rule, decode_rules, packet_limit, size
-from dissect.errors import UsageError
+from dissect.errors import BARRIER, UsageError
 from tests.waiting import PATIENCE
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
+HANDSHAKE = GOLDEN / "rabbitmq-stream" / "handshake_close_405.pcap"
 COMMANDS = ("check", "conversations", "diagnose", "follow", "latency", "pipeline", "protocols", "schema", "scrub")
 
 
@@ -42,6 +43,26 @@ def test_help_begins_with_examples_and_imports_nothing_heavy() -> None:
     # What takes the time; tests/bench measures it
     assert int(modules) < 250
     assert all(f"  {name} " in done.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("argv", [["diagnose", "--html"], ["latency", "--html"]], ids=" ".join)
+def test_a_locale_without_letters_changes_no_page(argv: list[str], tmp_path: Path) -> None:
+    pages = []
+    for settings in ({"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}, {"LC_ALL": "C.UTF-8"}):
+        done = run(*argv, str(tmp_path / "page.html"), str(HANDSHAKE), env=os.environ | settings)
+        assert (done.returncode, "internal error" in done.stderr) == (0, False), done.stderr
+        pages.append((tmp_path / "page.html").read_bytes())
+    assert pages[0] == pages[1]
+
+
+@pytest.mark.parametrize("argv", [[], ["diagnose"], ["latency"], ["follow", "0"]], ids=" ".join)
+@pytest.mark.parametrize("barrier", ["on", "off"])
+def test_too_few_files_at_once_are_one_line(argv: list[str], barrier: str) -> None:
+    command = ["/bin/sh", "-c", 'ulimit -n 4; exec "$@"', "sh", sys.executable, "-m", "cli", *argv, str(HANDSHAKE)]
+    environment = os.environ | {BARRIER: barrier}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment)
+    assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
+    assert done.stderr == "streamdump: too many open files; ulimit -n says how many this process may have\n"
 
 
 @pytest.mark.parametrize("name", COMMANDS)

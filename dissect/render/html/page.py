@@ -71,7 +71,7 @@ def _environment() -> Any:
         lstrip_blocks=True,
         finalize=_harmless,
     )
-    script, style = (FOLDER / "page.js").read_text(), (FOLDER / "page.css").read_text()
+    script, style = ((FOLDER / name).read_text(encoding="utf-8") for name in ("page.js", "page.css"))
     environment.globals.update(script=script, style=style, policy=_policy(script, style), rows_shown=ROWS)
     return environment
 
