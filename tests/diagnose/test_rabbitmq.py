@@ -66,6 +66,11 @@ def subscribed(credit: int, *chunks: bytes, properties: Any = ()) -> Connection:
     return one
 
 
+def credited(code: int) -> Connection:
+    one = subscribed(9).client(rabbit.CREDIT, subscription_id=3, credit=1)
+    return one.server(rabbit.CREDIT_RESPONSE, subscription_id=3, response_code=code).goodbye()
+
+
 def tuned(answered: tuple[int, int]) -> Connection:
     one = Connection().tuned((4096, 60), answered).client(rabbit.OPEN, virtual_host="/")
     return one.server(rabbit.OPEN_RESPONSE, connection_properties=[]).goodbye()
@@ -232,6 +237,8 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
         "out-of-credit",
         "warning",
     ),
+    "credit of an unknown subscription": (lambda: credited(4), "refused", "note"),
+    "credit of a consumer that is not active": (lambda: credited(17), "refused", None),
     "credit granted at once": (
         lambda: subscribed(2, *HUNGRY).client(rabbit.CREDIT, subscription_id=3, credit=9).wait(5 * SECOND).goodbye(),
         "out-of-credit",

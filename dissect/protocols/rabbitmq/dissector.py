@@ -429,10 +429,11 @@ class StreamDissector(Dissector):
                 return None, None, ASK, open_key(side, number)
             return None, "answered", ANSWER, open_key(1 - side, number)
         if layout.name == "Credit" and "subscription_id" in fields:
-            # Answered in trouble only, and then without a correlation id.
+            # Mostly answered in trouble only, and then without a correlation id.
             if layout.kind == "one_way":
                 return None, None, ASK_MAYBE, open_key(side, number, fields["subscription_id"])
-            return None, "refused", ANSWER, open_key(1 - side, number, fields["subscription_id"])
+            outcome = "answered" if fields.get("response_code") == layouts.CREDIT_KEPT else "refused"
+            return None, outcome, ANSWER, open_key(1 - side, number, fields["subscription_id"])
         ident = fields.get("correlation_id")
         if ident is None:
             return None, None, NONE, None
@@ -600,7 +601,8 @@ def _forget(waiting: dict[int, int], ident: int) -> bool:
 
 _TEXT = """\
 Frames are a size, a key and a version, back to back from the first byte. Requests and responses carry a correlation id chosen by
-whoever asks; Publish is answered by PublishConfirm and PublishError under its publishing ids, and Credit only in trouble.
+whoever asks; Publish is answered by PublishConfirm and PublishError under its publishing ids, and Credit only in trouble, or with code
+0x11 while its consumer is not active.
 
 In `published_messages` and `chunk.entries`, and in the `messages` of a sub-batch, a body that is an AMQP 1.0 message is shown as
 `sections`; any other is in `body` as bytes. `offset` of an entry is not on the wire but counted from the chunk's first. The number

@@ -213,8 +213,14 @@ DELIVER_2 = bare(
 
 CREDIT = bare(0x0009, "one_way", SUBSCRIPTION_ID, Field("credit", i16, "a uint16 in the document; servers read it as signed"))
 CREDIT_RESPONSE = bare(
-    0x0009 | RESPONSE, "response", CODE, SUBSCRIPTION_ID, note="only for an unknown subscription; without correlation id"
+    0x0009 | RESPONSE,
+    "response",
+    CODE,
+    SUBSCRIPTION_ID,
+    note="only for an unknown subscription, and with 0x11 for a consumer that is not active; without correlation id",
 )
+CREDIT_KEPT = 0x11
+"""The code of the answer to Credit for a single active consumer that is not active: nothing is wrong, and the credit counts."""
 
 STORE_OFFSET = bare(0x000A, "one_way", REFERENCE, STREAM, Field("offset", u64))
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from dissect.layout import Field, Layout
 from dissect.model import Message
+from dissect.protocols.rabbitmq.layouts import CREDIT_KEPT
 
 RUNS = 3
 """Runs of numbers that a line shows before it gives up."""
@@ -220,9 +221,15 @@ ALARMS: dict[str, Callable[[Message], bool]] = {
     "MetadataUpdate": lambda message: True,
     "Metadata": _lacks_a_stream,
     "PublishError": lambda message: True,
-    "Credit": lambda message: message.kind == "response",
+    "Credit": lambda message: message.kind == "response" and message.fields.get("response_code") != CREDIT_KEPT,
 }
 """What is a cause of trouble: a side that hangs up with an error, streams that are gone, messages that are."""
+
+
+def _credited(fields: Fields) -> list[str]:
+    more = [f"{fields['credit']:+}"] if "credit" in fields else []
+    kept = ["the consumer is not active"] if fields.get("response_code") == CREDIT_KEPT else []
+    return [f"subscription {fields['subscription_id']}", *more, *kept]
 
 
 def _versions(fields: Fields) -> list[str]:
@@ -256,7 +263,7 @@ _SAYS: dict[str, Callable[[Fields], list[str]]] = {
     "DeletePublisher": lambda fields: [f"publisher {fields['publisher_id']}"],
     "Subscribe": _subscribe,
     "Deliver": _delivered,
-    "Credit": lambda fields: [f"subscription {fields['subscription_id']}", *([f"{fields['credit']:+}"] if "credit" in fields else [])],
+    "Credit": _credited,
     "StoreOffset": lambda fields: [f"reference {_text(fields['reference'])}", _text(fields["stream"]), f"offset {fields['offset']}"],
     "QueryOffset": lambda fields: [f"reference {_text(fields['reference'])}", _text(fields["stream"])],
     "Unsubscribe": lambda fields: [f"subscription {fields['subscription_id']}"],
