@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
+from threading import current_thread, main_thread
+from types import FrameType
 from typing import Any
 
 import typer
@@ -125,9 +129,42 @@ def _needed(arguments: Sequence[str]) -> tuple[str, ...]:
     return (READ, *(COMMANDS if telling else [one for one in arguments[:1] if one in COMMANDS]))
 
 
+class _Ended(BaseException):
+    """A signal that ends the process, as soon as nothing is left behind that should not be."""
+
+
+@contextmanager
+def _orderly() -> Iterator[None]:
+    """Lets SIGTERM and SIGHUP end what is open as an error would, before they end the process as ever."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise _Ended(number)
+
+    watched = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
+    if current_thread() is not main_thread():
+        watched = []
+    for one in watched:
+        signal.signal(one, end)
+    ended = None
+    try:
+        yield
+    except _Ended as error:
+        (ended,) = error.args
+    finally:
+        for one in watched:
+            signal.signal(one, signal.SIG_DFL)
+    if ended is not None:
+        os.kill(os.getpid(), ended)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `streamdump` with these arguments; the exit code."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    with _orderly():
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    return ExitCode.INTERRUPTED
+
+
+def _run(arguments: list[str]) -> int:
     try:
         fill_in()
         # Nothing here multiplies matrices: numpy need not start a thread for each processor.

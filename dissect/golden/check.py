@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +11,7 @@ import msgspec
 
 from dissect.capture.blocks import explain
 from dissect.capture.files import open_capture
+from dissect.capture.whole import in_place_of
 from dissect.errors import CaptureError, InternalError, MissingCodec, UsageError
 from dissect.golden.compare import Difference, differences
 from dissect.golden.files import Unfit, read_text, readable
@@ -134,17 +133,8 @@ def write_golden(path: Path, said: Said) -> bool:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data:
             return False
-        umask = os.umask(0)
-        os.umask(umask)
-        number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(number, "wb") as file:
-                file.write(data)
-                os.fchmod(file.fileno(), 0o666 & ~umask)
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        with in_place_of(path, 0o666) as file:
+            file.write(data)
     except OSError as error:
         raise UsageError(f"{path}: cannot be written: {explain(error)}") from error
     return True

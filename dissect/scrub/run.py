@@ -1,12 +1,10 @@
 """Makes a capture that can be published: copy, find what is nobody else's business, overwrite, look whether a secret is left, rename.
 
-The copy is changed in place and only its owner may read it; until all is done it has another name, and what fails leaves nothing.
+The copy is changed in place and only its owner may read it; until all is done it has no name, and what fails leaves nothing.
 """
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -18,8 +16,9 @@ import msgspec
 import numpy as np
 
 from dissect.capture.blocks import explain
-from dissect.capture.files import open_capture
+from dissect.capture.files import Reader, open_capture
 from dissect.capture.link import network
+from dissect.capture.whole import in_place_of
 from dissect.conversation.tracked import Tracked
 from dissect.errors import CaptureError, UsageError
 from dissect.inspector import Inspector
@@ -84,27 +83,17 @@ def scrub(source: str | Path | BinaryIO, target: Path, wanted: Wanted, options: 
     if isinstance(source, str | Path) and target.exists() and Path(source).exists() and Path(source).samefile(target):
         raise UsageError(f"{target}: is the input, which is never overwritten")
     try:
-        number, kept = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+        with in_place_of(target) as file:
+            return _scrub(source, file, wanted, options, name)
     except OSError as error:
         raise UsageError(f"{target}: cannot be written: {explain(error)}") from error
-    path = Path(kept)
-    try:
-        with os.fdopen(number, "r+b") as file:
-            done = _scrub(source, file, path, wanted, options, name)
-            os.fsync(file.fileno())
-        path.replace(target)
-    except OSError as error:
-        raise UsageError(f"{target}: cannot be written: {explain(error)}") from error
-    finally:
-        path.unlink(missing_ok=True)
-    return done
 
 
-def _scrub(source: str | Path | BinaryIO, file: BinaryIO, path: Path, wanted: Wanted, options: Options, name: str) -> Scrubbed:
+def _scrub(source: str | Path | BinaryIO, file: BinaryIO, wanted: Wanted, options: Options, name: str) -> Scrubbed:
     copy = copied(source, file, name)
-    file.flush()
     plan = _Plan(wanted)
-    inspector = Inspector([open_capture(path, name=name)], replace(options, **_ALL))
+    file.seek(0)
+    inspector = Inspector([open_capture(file, name=name)], replace(options, **_ALL))
     if wanted.anything:
         inspector.reading.gate = plan.gate = Listening(inspector.options, inspector.keys, plan.side)
     for batch in inspector.batches():
@@ -116,7 +105,8 @@ def _scrub(source: str | Path | BinaryIO, file: BinaryIO, path: Path, wanted: Wa
     done.packets, done.left_out, done.error = len(copy.offsets), copy.left_out, copy.error
     if copy.offsets:
         with mmap(file.fileno(), 0) as memory:
-            _overwrite(memory, copy, path, name, plan, inspector.conversations)
+            file.seek(0)
+            _overwrite(memory, copy, open_capture(file, name=name), plan, inspector.conversations)
             _search(memory, copy, plan, name)
             memory.flush()
     return done
@@ -125,11 +115,11 @@ def _scrub(source: str | Path | BinaryIO, file: BinaryIO, path: Path, wanted: Wa
 _ALL: dict[str, Any] = {"detail": True, "bytes_as": "raw", "show_secrets": False, "exchanges": False, "bodies": True, "keylog": ()}
 
 
-def _overwrite(memory: mmap, copy: Copied, path: Path, name: str, plan: _Plan, conversations: Sequence[Tracked]) -> None:
+def _overwrite(memory: mmap, copy: Copied, reader: Reader, plan: _Plan, conversations: Sequence[Tracked]) -> None:
     talks = plan.talks(conversations)
     wanted = plan.wanted
     packets = Packets(memory, talks, wanted.anything, wanted.payloads, Addresses() if wanted.addresses else None)
-    for batch in open_capture(path, name=name).batches():
+    for batch in reader.batches():
         start, kind = network(batch)
         first_packet = int(batch.number[0]) - 1
         inside = (start - batch.offset).tolist()

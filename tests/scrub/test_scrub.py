@@ -7,8 +7,10 @@ import io
 import os
 import random
 import shutil
+import signal
 import struct
 import subprocess
+import sys
 from base64 import b64encode
 from collections.abc import Sequence
 from pathlib import Path
@@ -47,6 +49,7 @@ from tests.capture.frames import (
 )
 from tests.golden.rebuild import GOLDEN, Frame, frames, rebuilt
 from tests.scrub.test_golden_captures import bad_checksums, needs_tshark
+from tests.waiting import PATIENCE
 
 PASSWORD = b"correct-horse-battery"
 USER = b"some-user"
@@ -694,8 +697,6 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
 
 
 def test_standard_input(tmp_path: Path) -> None:
-    import sys
-
     data = Talk().greet().say(HANDSHAKE).pcap()
     expected, _ = scrubbed(data, tmp_path)
     for packed in (data, gzip.compress(data)):
@@ -712,3 +713,34 @@ def test_a_new_frame_of_a_client_is_still_one(tmp_path: Path) -> None:
     (tmp_path / "x.pcap").write_bytes(Talk().greet().say(HANDSHAKE).pcap())
     assert bad_checksums(tmp_path / "x.pcap") == []
     assert isinstance(frames(GOLDEN / "iggy" / "seed-ids.pcap")[0], Frame)
+
+
+WAITING = """
+import os, signal, sys, time
+import dissect.scrub.run as run
+from cli.app import main
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+if sys.argv[1] == "beside":
+    os.O_TMPFILE = 0
+def wait(*args):
+    print("unscrubbed", flush=True)
+    time.sleep(600)
+run._overwrite = wait
+main(["scrub", "in.pcap", "out.pcap"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("way", "number"),
+    [("beside", signal.SIGTERM), ("beside", signal.SIGHUP), ("no name", signal.SIGTERM), ("no name", signal.SIGKILL)],
+)
+def test_what_ends_it_leaves_no_copy_with_secrets(way: str, number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "in.pcap").write_bytes(Talk().greet().say(HANDSHAKE).pcap())
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    argv = [sys.executable, "-c", WAITING, way]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, cwd=tmp_path, env=environment) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == b"unscrubbed\n"
+        running.send_signal(number)
+        assert running.wait(PATIENCE) == -number
+    assert [one.name for one in tmp_path.iterdir()] == ["in.pcap"]

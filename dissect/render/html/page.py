@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from dissect.capture.blocks import explain
+from dissect.capture.whole import in_place_of
 from dissect.capture.write import is_input
 from dissect.errors import UsageError
 from dissect.render.terminal import visible
@@ -40,16 +39,10 @@ def check_page(path: str, names: Iterable[str] = (), option: str = "--html") -> 
 
 def write_page(path: str, text: str, option: str = "--html") -> None:
     """Write a page, whole or not at all, in place of the file that is there. Raises `UsageError` where that cannot be."""
-    target = Path(path)
-    temporary = ""
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).replace(target)
+        with in_place_of(Path(path)) as file:
+            file.write(text.encode("utf-8"))
     except OSError as error:
-        with suppress(OSError):
-            Path(temporary).unlink()
         raise UsageError(f"{option} {path}: cannot be written: {explain(error)}") from error
 
 
