@@ -18,4 +18,4 @@ class ExitCode(IntEnum):
     INTERNAL = 5
     """A bug of ours cost part of the output."""
     INTERRUPTED = 130
-    """Interrupted before any packet, or before the tables of a pipeline were written or its query was answered."""
+    """Interrupted before any packet, or before what `-w` of captures or a pipeline writes was there or a query was answered."""

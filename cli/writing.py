@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cli.output import say
+from dissect.capture.blocks import explain
 from dissect.capture.pick import Pick, Spot, copy
+from dissect.capture.whole import in_place_of
 from dissect.capture.write import Writer, check, is_input
-from dissect.errors import UsageError
+from dissect.errors import CaptureError, UsageError
 from dissect.model import Exchange, Finding, Message
 from dissect.render.terminal import count
 
@@ -107,21 +111,26 @@ class Selection:
         ]
 
     def write(self, run: Run) -> list[str]:
-        """Write the packets; what is to be said of that."""
+        """Write the packets, all or nothing; what is to be said of that."""
         if not run.readers or not run.inspector.counters.packets:
             return []
         inspector = run.inspector
         pick = Pick(inspector.flows(), self._wanted, inspector.link.pieces or {}, self._spots)
-        writer = Writer(self.path)
         keys = self._secrets(inspector)
-        writer.secrets(keys)
+        limits, most = [reader.packets for reader in run.readers], inspector.counters.packets
         try:
-            readers = run.again()
-            done = copy(
-                readers, [reader.packets for reader in run.readers], inspector.counters.packets, type(inspector.link)(), pick, writer
-            )
-        finally:
-            writer.finish()
+            with in_place_of(Path(self.path), as_is=True) as file:
+                writer = Writer(self.path, into=file.fileno())
+                writer.secrets(keys)
+                done = copy(run.again(), limits, most, type(inspector.link)(), pick, writer)
+        except OSError as error:
+            raise UsageError(f"-w {self.path}: cannot be written: {explain(error)}") from error
+        except KeyboardInterrupt:
+            say(f"-w {self.path}: interrupted; nothing was written")
+            raise
+        if done.of < most:
+            reason = f"has only the first {done.of:,} of {count(most, 'packet')}, for the captures lost the others while they were read"
+            run.errors.append(CaptureError(reason, f"-w {self.path}"))
         what = f"{done.packets:,} of {count(done.of, 'packet')}"
         said = [
             f"-w {self.path}: {what} written as captured, passwords and tokens included{', and with them the keys of TLS' if keys else ''}"

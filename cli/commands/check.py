@@ -319,10 +319,12 @@ class _Run:
         from pathlib import Path
 
         from dissect.capture.blocks import explain
+        from dissect.capture.whole import in_place_of
         from dissect.golden.report import junit
 
         try:
-            Path(path).write_bytes(junit(self.found, began))
+            with in_place_of(Path(path), 0o666, as_is=True) as file:
+                file.write(junit(self.found, began))
         except OSError as error:
             raise UsageError(f"--junit {path}: cannot be written: {explain(error)}") from error
 

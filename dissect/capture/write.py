@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dissect.capture.blocks import explain
+from dissect.capture.whole import is_of_system
 from dissect.errors import UsageError
 from dissect.model import PacketBatch
 
@@ -46,8 +47,10 @@ class Writer:
     With a `ring` the files are named as other tools do: NAME_00001_20240131235959.pcapng, by number and UTC of the first packet.
     """
 
-    def __init__(self, path: str, link: int | None = None, interface: str = "", snap: int = 0, ring: Ring | None = None) -> None:
-        """Of the interface `link` is the type; without it `add_interface` names all of them."""
+    def __init__(
+        self, path: str, link: int | None = None, interface: str = "", snap: int = 0, ring: Ring | None = None, into: int | None = None
+    ) -> None:
+        """Of the interface `link` is the type; without it `add_interface` names all of them. `into`: a file that is open and stays so."""
         self.path = Path(path)
         self.written = 0
         """Bytes of all files so far."""
@@ -63,7 +66,10 @@ class Writer:
         self._kept: deque[Path] = deque()
         if link is not None:
             self.add_interface(link, interface, snap)
-        if ring is None:
+        if into is not None:
+            self._file = into
+            self._put(self._head)
+        elif ring is None:
             self._open(self.path)
         else:
             _check_folder(self.path)
@@ -114,10 +120,6 @@ class Writer:
             self._secrets = text
         elif text:
             self._put(_block(SECRETS, struct.pack("<II", TLS_KEYS, len(text)) + text + bytes(-len(text) & 3)))
-
-    def finish(self) -> None:
-        """Ends the file."""
-        self._shut()
 
     def close(self, time_ns: int, received: int, dropped: int) -> None:
         """Ends the file with what became of the packets."""
@@ -172,11 +174,11 @@ class Writer:
 def check(path: str) -> None:
     """Raises `UsageError` for a file that could not be written: that should show before the first packet."""
     target = Path(path)
-    if target.is_symlink() and not _is_of_system(target):
+    if target.is_symlink() and not is_of_system(target):
         raise UsageError(f"-w {path}: a symbolic link, which is not followed; name the file itself")
     if target.is_dir():
         raise UsageError(f"-w {path}: cannot be written: is a directory")
-    if not target.exists():
+    if not target.exists() or target.is_file():
         _check_folder(target)
 
 
@@ -191,14 +193,9 @@ def _check_folder(path: Path) -> None:
         raise UsageError(f"-w {path}: {path.parent} is no directory in which files can be made")
 
 
-def _is_of_system(path: Path) -> bool:
-    """Whether a link is the system's: /dev/stdout and what a shell makes of `>(...)`."""
-    return os.path.realpath(path.parent) in ("/dev", f"/proc/{os.getpid()}/fd")
-
-
 def _create(path: Path) -> int:
     """Opens a new file in place of the one that is there, but a FIFO or a device as it is."""
-    if _is_of_system(path):
+    if is_of_system(path):
         return os.open(path, os.O_WRONLY | os.O_TRUNC)
     try:
         kind = S_IFMT(path.lstat().st_mode)

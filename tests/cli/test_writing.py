@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import resource
 import signal
 import stat
 import subprocess
@@ -299,3 +300,77 @@ def test_keys_of_tls_are_written_only_where_they_are_asked_for(tmp_path: Path, c
     assert said(read(target)) == said(read(capture), 1)
     # Of this conversation alone
     assert len(set(re.findall(rb"(?:CLIENT_TRAFFIC_SECRET_0|CLIENT_RANDOM) ([0-9a-f]{64}) ", target.read_bytes()))) == 1
+
+
+def limited(size: int, *argv: str | Path) -> subprocess.CompletedProcess[str]:
+    """A run in which no file may have more bytes, as on a full disk."""
+    command = [sys.executable, "-m", "cli", *map(str, argv)]
+    limit = (size, size)
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, limit),
+    )
+
+
+def test_on_a_full_disk_the_old_file_stays(tmp_path: Path) -> None:
+    target = tmp_path / "w.pcapng"
+    target.write_bytes(b"before")
+    done = limited(2_000, TWO, "-w", target)
+    assert done.returncode == ExitCode.USAGE
+    assert f"-w {target}: cannot be written: file too large" in done.stderr
+    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("w.pcapng", b"before")]
+
+
+def test_an_interruption_while_packets_are_written_leaves_the_old_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import cli.writing
+
+    def interrupted(*args: Any) -> Any:
+        real(*args)
+        raise KeyboardInterrupt
+
+    real = cli.writing.copy
+    monkeypatch.setattr(cli.writing, "copy", interrupted)
+    target = tmp_path / "w.pcapng"
+    target.write_bytes(b"before")
+    write(target, TWO, code=ExitCode.INTERRUPTED)
+    assert f"-w {target}: interrupted; nothing was written" in capsys.readouterr().err
+    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("w.pcapng", b"before")]
+
+
+def test_a_capture_that_shrinks_while_it_is_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cli.run import Run
+
+    source = tmp_path / "in.pcap"
+    source.write_bytes(TWO.read_bytes())
+    again = Run.again
+
+    def shrunk(run: Run) -> Any:
+        os.truncate(source, 9_000)
+        return again(run)
+
+    monkeypatch.setattr(Run, "again", shrunk)
+    target = write(tmp_path / "w.pcapng", source, code=ExitCode.UNREADABLE)
+    kept = len(packets(target))
+    assert packets(target) == packets(TWO)[:kept]
+    err = capsys.readouterr().err
+    assert f"{kept} of {kept} packets written" in err
+    assert f"-w {target}: has only the first {kept} of 153 packets, for the captures lost the others while they were read" in err
+
+
+def test_a_report_for_ci_servers_is_whole_or_the_old_one(tmp_path: Path) -> None:
+    target = tmp_path / "report.xml"
+    target.write_bytes(b"before")
+    done = limited(100, "check", TWO, "--junit", target)
+    assert f"--junit {target}: cannot be written: file too large" in done.stderr
+    assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("report.xml", b"before")]
+    assert limited(1 << 20, "check", TWO, "--junit", target).returncode == ExitCode.FOUND
+    assert target.read_bytes().startswith(b"<?xml")
+    assert limited(1 << 20, "check", TWO, "--junit", "/dev/stdout").stdout.count("</testsuites>") == 1
