@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from time import monotonic
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -29,7 +30,7 @@ from cli.options import (
     whole,
 )
 from cli.output import PipeClosed, abandon, coloured, columns, say, write_text
-from cli.run import COMMANDS, Asked, Run, Told, account, slip_of
+from cli.run import COMMANDS, OPERATOR, Asked, Run, Told, account, slip_of
 from dissect.errors import CaptureError, InterfaceError, Report, UsageError, bug
 
 if TYPE_CHECKING:
@@ -109,8 +110,12 @@ def run_of(
 def _check(wanted: Wanted, files: Sequence[str]) -> None:
     """Raises `UsageError` for what does not go together."""
     if files:
-        if files[0] in COMMANDS:
+        if files[0] in COMMANDS or OPERATOR.search(files[0]):
             raise UsageError(slip_of(files[0]))
+        if not files[0].startswith("-") and not any(Path(name).exists() or "." in name for name in files):
+            raise UsageError(
+                f"-i captures from an interface, and reads no files; a capture filter belongs to -f: -f {quote(' '.join(files))}"
+            )
         raise UsageError(f"-i captures from an interface, {files[0]} is a file; give one or the other")
     if wanted.write == "-":
         raise UsageError("-w - : packets are written to files only; standard output has the messages")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -9,6 +10,7 @@ from dataclasses import replace
 from difflib import get_close_matches
 from operator import length_hint
 from pathlib import Path
+from shlex import quote
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -33,6 +35,9 @@ COMMANDS = ("check", "conversations", "diagnose", "follow", "latency", "pipeline
 
 OF_FILTERS = ("==", "!=", "<", "<=", ">", ">=", "and", "or", "not", "in", "contains", "matches")
 """What becomes a file of its own where a filter has no quotes."""
+
+OPERATOR = re.compile("[=!<>]=|[<>~]|&&|[|][|]")
+"""What a filter without spaces has."""
 
 SHORTEST = 3
 """Letters of a command that tell which one is meant."""
@@ -545,11 +550,15 @@ def slip_of(name: str) -> str:
         return "streamdump --help explains all commands and options"
     if name in COMMANDS:
         return f"the command {name} stands first: streamdump {name} FILE"
+    if OPERATOR.search(name):
+        return f"a filter belongs to -Y: -Y {quote(name)}"
     if not name.isalpha():
         return ""
     begun = name.removesuffix("s")
     near = [one for one in COMMANDS if len(begun) >= SHORTEST and one.startswith(begun)] or get_close_matches(name, COMMANDS, 1)
-    return f"did you mean the command {near[0]}?" if near else ""
+    if near:
+        return f"did you mean the command {near[0]}?"
+    return "streamdump --help lists the commands; a filter belongs to -Y, such as -Y 'name == Open'"
 
 
 class _Progress:

@@ -473,6 +473,8 @@ def test_what_to_do_where_nothing_came_on_the_known_ports() -> None:
         (["conversations", "-w", "y", "x.pcap"], "-w belongs to live capture"),
         (["-i", "lo", "follow", "0"], "the command follow stands first: streamdump follow"),
         (["-i", "lo", "x.pcap"], "x.pcap is a file; give one or the other"),
+        (["-i", "lo", "port", "5552"], "a capture filter belongs to -f: -f 'port 5552'"),
+        (["-i", "lo", "name==Open"], "a filter belongs to -Y: -Y name==Open"),
         (["-i", "any", "-i", "lo"], "any stands for all interfaces"),
         (["-i", "lo", "-a", "filesize:1"], "speaks of the file that -w names"),
         (["-i", "lo", "-a", "frames:1"], "write duration:N, packets:N, filesize:N"),

@@ -235,14 +235,22 @@ def test_missing_files_directories_and_commands_in_the_wrong_place(tmp_path: Pat
         (["convs"], "convs: no such file; did you mean the command conversations?"),
         (["-q", "latency"], "latency: no such file; the command latency stands first: streamdump latency FILE"),
         (["-Y", "name", "==", "Open"], "==: no such file; a filter is one argument, in quotes: -Y 'name == Open'"),
+        (["name==Open"], "name==Open: no such file; a filter belongs to -Y: -Y name==Open"),
+        (["latency>5ms"], "latency>5ms: no such file; a filter belongs to -Y: -Y 'latency>5ms'"),
+        (
+            ["stats"],
+            "stats: no such file; streamdump --help lists the commands; a filter belongs to -Y, such as -Y 'name == Open'",
+        ),
     ],
     ids=str,
 )
 def test_a_slip_is_told_before_any_capture_is_read(words: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*words, str(GOLDEN / "iggy" / "seed-failures.pcap")]) == ExitCode.UNREADABLE
-    out, err = capsys.readouterr()
-    assert not out
-    assert err == f"streamdump: {told}\n"
+    capture = str(GOLDEN / "iggy" / "seed-failures.pcap")
+    for argv in ([*words, capture], [*words[:-1], capture, words[-1]] if words[0] != "-Y" else [*words, capture]):
+        assert main(argv) == ExitCode.UNREADABLE
+        out, err = capsys.readouterr()
+        assert not out
+        assert err == f"streamdump: {told}\n"
 
 
 def test_a_capture_may_be_named_like_what_would_be_a_slip(
