@@ -56,6 +56,11 @@ NUMBERS = ("max-length-bytes", "stream-max-segment-size-bytes", "stream-filter-s
 TEXTS = ("publisher_reference", "reference", "stream", "super_stream", "virtual_host", "mechanism", "routing_key", "name", "closing_reason")
 """Fields that must not be null."""
 
+WRITE_EMPTY = "Let the client write an empty text instead of null."
+
+NEWER = 0x1A
+"""Commands from this one on came after 3.9, the first server there was."""
+
 FRAME_MAX_NONE = 1 << 62
 
 WITHOUT_PASSWORD = {"PLAIN": 20, "AMQPLAIN": 43}
@@ -112,6 +117,8 @@ class Memo(msgspec.Struct):
     """The password is empty."""
     offered: tuple[str, ...] = ()
     vhost: str | None = None
+    null: Told | None = None
+    """Of the client's first text that is null and must not be."""
     server: str = "the server"
     frame_max: int = BEFORE_TUNE
     tuned: bool = False
@@ -238,21 +245,36 @@ def _closing(talk: Talk, message: Message) -> Told | None:
     code, reason = label_of(message, "closing_code"), message.fields.get("closing_reason")
     side = 0 if message.sender == "server" else 1
     before = talk.last[side]
+    null = _null(before) if before is not None and code == "unknown frame" else None
+    if null is not None:
+        cause = f"the {message.sender} closes with {code}: {null}"
+        return Told(cause, numbers(before, message), packets(before, message), ERROR, WRITE_EMPTY, null, rule="null-reference")
     after = f" after {before.name} of the {before.sender}" if before is not None else ""
     why = f": {quoted(reason)}" if reason else ""
     hint = ""
     if code == "frame too large" and before is not None:
         hint = f"; it had {before.size - 4:,} bytes, and {talk.memo.frame_max:,} are agreed"
     if code == "unknown frame" and before is not None:
-        hint = f"; {talk.memo.server} does not know {_command(before)}"
-        key = before.fields.get("key")
-        stated = talk.memo.versions.get(key) if isinstance(key, int) else None
-        if talk.memo.versions:
-            hint += f", and states {'no version of it' if stated is None else f'versions {stated[0]} to {stated[1]}'}"
+        hint = f"; {_not_known(talk, before)}"
     severity = ERROR if message.sender == "server" else WARNING
     return Told(
         f"the {message.sender} closes with {code}{why}{after}{hint}", numbers(before, message), packets(before, message), severity, key=code
     )
+
+
+def _not_known(talk: Talk, message: Message) -> str:
+    """Why a server may have called a frame unknown."""
+    memo, command = talk.memo, _command(message)
+    key, version = message.fields.get("key", 0), message.fields.get("version", 0)
+    if message.kind == "response" and message.request is None:
+        return f"{command} is a response that nobody asked for"
+    stated = memo.versions.get(key)
+    if stated is not None and stated[0] <= version <= stated[1]:
+        return f"{memo.server} states that it knows {command}, so that something in it is wrong"
+    if stated is None and version == 1 and key < NEWER:
+        return f"every server knows {command}, so that something in it is wrong"
+    states = "no version of it" if stated is None else f"versions {stated[0]} to {stated[1]}"
+    return f"{memo.server} does not know {command}{f', and states {states}' if memo.versions else ''}"
 
 
 def _command(message: Message) -> str:
@@ -302,14 +324,19 @@ def _silent(talk: Talk, side: int, now_ns: int, when: str, message: Message | No
     )
 
 
-def _null(talk: Talk, message: Message) -> Told | None:
+def _null(message: Message) -> str | None:
+    """What a message of the client has that must not be null."""
     if message.sender == "server" or message.fault is not None:
         return None
     for name in TEXTS:
         if message.fields.get(name, "") is None:
-            cause = f"the {name.replace('_', ' ')} of {message.name} is null, which servers take for a damaged frame: they close"
-            return Told(cause, key=(message.name, name))
+            return f"the {name.replace('_', ' ')} of {message.name} is null, which servers take for a damaged frame"
     return None
+
+
+def _null_end(talk: Talk, closed: Closed) -> Told | None:
+    told: Told | None = talk.memo.null
+    return told
 
 
 # Publishing
@@ -552,6 +579,9 @@ def follow(talk: Talk, message: Message) -> None:
     if talk.begun and sum(talk.messages) == 1 and name != "PeerProperties" and talk.protocol == "rabbitmq-stream":
         memo.first = message
     memo.heard[1 if message.sender == "server" else 0] = message.time_ns
+    null = _null(message) if memo.null is None else None
+    if null is not None:
+        memo.null = Told(f"{null}: they close", numbers(message), packets(message), key=null)
     keep = _FOLLOW.get(name)
     if keep is not None:
         keep(talk, memo, message, fields)
@@ -781,7 +811,7 @@ RULES: tuple[Rule, ...] = (
         _silent_end,
         "Look at what keeps this side from writing: a client that is busy, or a network that drops packets.",
     ),
-    Rule("null-reference", WARNING, ANY, _null, "Let the client write an empty text instead of null."),
+    Rule("null-reference", WARNING, CLOSED, _null_end, WRITE_EMPTY),
     Rule(
         "id-in-use",
         WARNING,

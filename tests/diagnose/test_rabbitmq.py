@@ -80,11 +80,12 @@ def created(size: str) -> Connection:
     return Connection().ready().client(rabbit.CREATE, stream="s", arguments=[{"key": "max-length-bytes", "value": size}]).fin(1)
 
 
-def versions(version: int) -> Connection:
+def versions(version: int, ends: bool = True) -> Connection:
     one = Connection().ready().client(rabbit.EXCHANGE_COMMAND_VERSIONS, commands=[{"key": 2, "min_version": 1, "max_version": 2}])
     one.server(rabbit.EXCHANGE_COMMAND_VERSIONS_RESPONSE, commands=[{"key": 2, "min_version": 1, "max_version": 1}])
     layout = rabbit.PUBLISH if version == 1 else rabbit.PUBLISH_2
-    return one.client(layout, publisher_id=1, published_messages=entries(0)).goodbye()
+    one.client(layout, publisher_id=1, published_messages=entries(0))
+    return one.goodbye() if ends else one
 
 
 def silent(seconds: int, heartbeat: int = 2) -> Connection:
@@ -330,12 +331,49 @@ def test_the_ledger_is_told() -> None:
     assert found.messages == [14]
 
 
-def test_the_command_before_a_close_is_named() -> None:
-    one = Connection().ready().client(rabbit.ROUTE, routing_key="k", super_stream="s")
-    one.server(rabbit.CLOSE, correlation_id=1, closing_code=13, closing_reason="unknown frame").fin(1)
-    found = diagnosed(capture(one))[0]
-    assert found[0].severity == "error"
-    assert "RabbitMQ 4.0.5 does not know Route (key 0x0018, version 1)" in found[0].cause
+def turned_down(one: Connection) -> Connection:
+    return one.server(rabbit.CLOSE, correlation_id=1, closing_code=13, closing_reason="unknown frame").fin(1)
+
+
+@pytest.mark.parametrize(
+    ("one", "why"),
+    [
+        (
+            Connection().ready().client(rabbit.STREAM_STATS, stream="s"),
+            "RabbitMQ 4.0.5 does not know StreamStats (key 0x001c, version 1)",
+        ),
+        (
+            Connection().ready().client(rabbit.ROUTE, routing_key="k", super_stream="s"),
+            "every server knows Route (key 0x0018, version 1), so that something in it is wrong",
+        ),
+        (
+            versions(2, ends=False),
+            "RabbitMQ 4.0.5 does not know Publish (key 0x0002, version 2), and states versions 1 to 1",
+        ),
+        (
+            versions(1, ends=False),
+            "RabbitMQ 4.0.5 states that it knows Publish (key 0x0002, version 1), so that something in it is wrong",
+        ),
+        (
+            Connection().ready().client(rabbit.DELETE_PUBLISHER_RESPONSE),
+            "DeletePublisher (key 0x8006, version 1) is a response that nobody asked for",
+        ),
+    ],
+)
+def test_the_command_before_a_close_is_named(one: Connection, why: str) -> None:
+    (found,) = (each for each in diagnosed(capture(turned_down(one)))[0] if each.rule == NAME + "closed-with-code")
+    assert found.severity == "error"
+    assert found.cause.endswith(f"; {why}")
+
+
+def test_a_null_over_which_the_server_closes_is_one_finding() -> None:
+    one = Connection().ready().client(rabbit.DECLARE_PUBLISHER, publisher_id=1, publisher_reference=None, stream="s")
+    (found,) = diagnosed(capture(turned_down(one)))[0]
+    assert (found.rule, found.severity) == (NAME + "null-reference", "error")
+    assert found.cause == (
+        "the server closes with unknown frame: the publisher reference of DeclarePublisher is null, which servers take for a damaged frame"
+    )
+    assert found.messages == [11, 12]
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "AMQPLAIN"])
