@@ -113,6 +113,8 @@ class Memo(msgspec.Struct):
     """The first message, where it is not the one to begin with."""
     user: str | None = None
     mechanism: str | None = None
+    began: tuple[str | None, str | None] | None = None
+    """The mechanism and user of the login that was accepted."""
     unset: bool = False
     """The password is empty."""
     offered: tuple[str, ...] = ()
@@ -165,21 +167,33 @@ def _loopback(talk: Talk, message: Message) -> str | None:
 
 
 def _mechanism(talk: Talk, message: Message) -> str | None:
-    if message.outcome != "refused" or "mechanism" not in _code(message):
+    if message.outcome != "refused" or "mechanism not" not in _code(message):
         return None
     memo = talk.memo
     offers = f"; it offers {some(memo.offered)}" if memo.offered else ""
     return f"{memo.server} does not take the mechanism {quoted(memo.mechanism)}{offers}"
 
 
+def _renewal(talk: Talk, message: Message) -> str | None:
+    memo, code = talk.memo, _code(message)
+    if message.outcome != "refused" or "cannot change" not in code:
+        return None
+    began = "another login" if memo.began is None else _login(*memo.began)
+    return f"{memo.server} refuses to renew the login by {_login(memo.mechanism, memo.user)}: the connection began with {began} ({code})"
+
+
+def _login(mechanism: str | None, user: str | None) -> str:
+    return f"{mechanism} of the user {quoted(user)}" if user is not None else str(mechanism)
+
+
 def _sasl(talk: Talk, message: Message) -> str | None:
     if message.outcome != "refused" or _code(message) in ("authentication failure", "SASL challenge"):
         return None
     code = _code(message)
-    if "loopback" in code or "mechanism not" in code or "change mechanism" in code:
+    if "loopback" in code or "mechanism not" in code or "cannot change" in code:
         return None
     memo = talk.memo
-    return f"{memo.server} refuses the data of {memo.mechanism} ({code}): it cannot be read, or is not what this connection began with"
+    return f"{memo.server} refuses the data of {memo.mechanism} ({code}): it cannot be read"
 
 
 def _vhost(talk: Talk, message: Message) -> str | None:
@@ -605,8 +619,10 @@ def _offered(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -
 def _authenticating(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
     if message.kind == "request":
         mechanism, user = fields.get("mechanism"), fields.get("sasl_username")
-        memo.mechanism, memo.user = mechanism, user or memo.user
+        memo.mechanism, memo.user = mechanism, user or (memo.user if memo.began is None else None)
         memo.unset = user is not None and message.size == WITHOUT_PASSWORD.get(mechanism or "", 0) + len(f"{mechanism}{user}".encode())
+    elif message.outcome == "answered" and memo.began is None and not _challenged(message):
+        memo.began = memo.mechanism, memo.user
 
 
 def _tuned(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
@@ -772,6 +788,13 @@ RULES: tuple[Rule, ...] = (
         "SaslAuthenticate",
         _mechanism,
         "Choose one of the mechanisms that the server offers, or enable this one (auth_mechanisms).",
+    ),
+    Rule(
+        "renewal-refused",
+        ERROR,
+        "SaslAuthenticate",
+        _renewal,
+        "Renew it with the mechanism and the user that the connection began with, or open another connection.",
     ),
     Rule("sasl-error", ERROR, "SaslAuthenticate", _sasl, "Look at how the client makes the data of this mechanism."),
     Rule(

@@ -61,6 +61,7 @@ FAILING: dict[str, dict[str, str]] = {
         "publish_error_310.pcap": "warning rabbitmq-stream.publish-error",
         "publisher_dropped_310.pcap": "warning rabbitmq-stream.confirms-missing",
         "publishers_310.pcap": "warning rabbitmq-stream.id-in-use",
+        "reauthenticate_436.pcap": "error rabbitmq-stream.renewal-refused",
         "rstream_twice_1_310.pcap": "warning rabbitmq-stream.refused",
         "rstream_twice_2_310.pcap": "warning rabbitmq-stream.refused",
         "same_ids_lost_405.pcap": "warning tcp.lost-by-capture",

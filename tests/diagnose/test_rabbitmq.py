@@ -27,6 +27,12 @@ def login(code: int) -> Connection:
     return Connection().greeted().server(rabbit.SASL_AUTHENTICATE_RESPONSE, response_code=code).fin(1)
 
 
+def renewed(code: int) -> Connection:
+    """The login of an open connection."""
+    one = Connection().ready().client(rabbit.SASL_AUTHENTICATE, mechanism="AMQPLAIN", sasl_opaque_data=b"\0", sasl_username=None)
+    return one.server(rabbit.SASL_AUTHENTICATE_RESPONSE, response_code=code).fin(1)
+
+
 def opened(code: int) -> Connection:
     return Connection().tuned().client(rabbit.OPEN, virtual_host="prod").server(rabbit.OPEN_RESPONSE, response_code=code).fin(1)
 
@@ -141,6 +147,10 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
     "right password": (lambda: Connection().ready().goodbye(), "authentication-refused", None),
     "mechanism": (lambda: login(7), "mechanism-refused", "error"),
     "SASL error": (lambda: login(9), "sasl-error", "error"),
+    "another mechanism later": (lambda: renewed(20), "renewal-refused", "error"),
+    "another user later": (lambda: renewed(21), "renewal-refused", "error"),
+    "another mechanism later, not its fault": (lambda: renewed(20), "mechanism-refused", None),
+    "another user later, not its data": (lambda: renewed(21), "sasl-error", None),
     "loopback": (lambda: login(11), "loopback-only-user", "error"),
     "login cut off": (lambda: Connection().greeted().fin(1), "login-cut-off", "error"),
     "virtual host": (lambda: opened(12), "virtual-host-refused", "error"),
@@ -374,6 +384,15 @@ def test_a_null_over_which_the_server_closes_is_one_finding() -> None:
         "the server closes with unknown frame: the publisher reference of DeclarePublisher is null, which servers take for a damaged frame"
     )
     assert found.messages == [11, 12]
+
+
+def test_a_renewal_that_is_refused_is_told_with_what_the_connection_began_with() -> None:
+    found = [one.cause for one in diagnosed(GOLDEN / "reauthenticate_436.pcap")[0]]
+    began = 'the connection began with PLAIN of the user "guest"'
+    assert found == [
+        f'RabbitMQ 4.3.6 refuses to renew the login by PLAIN of the user "limited": {began} (SASL cannot change username)',
+        f"RabbitMQ 4.3.6 refuses to renew the login by AMQPLAIN: {began} (SASL cannot change mechanism)",
+    ]
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "AMQPLAIN"])
