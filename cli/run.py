@@ -311,6 +311,16 @@ def titled(command: str, names: Sequence[str]) -> str:
     return f"streamdump {command}: {named[0] if len(named) == 1 else count(len(named), 'file')}"
 
 
+def introduction(run: Told, names: Sequence[str]) -> list[str]:
+    """What a page says was read: which files, when it was captured, how much it is."""
+    from dissect.render.clock import utc
+
+    rows = [row for some in run.inspector.each_rows(related=False) for row in some]
+    begin, end = min((row.time_ns for row in rows), default=0), max((row.time_ns + row.duration_ns for row in rows), default=0)
+    span = [f"Captured from {utc(begin)} to {utc(end)}, which are {(end - begin) / 1e9:,.3f} s"] if rows else []
+    return [", ".join(names) or "standard input", *span, "; ".join(account(run.inspector, run.stopped)[0])]
+
+
 def warner() -> Callable[[Inspector], None]:
     """Says once of a run what could show secrets: that `-d` has a conversation read as what it is not."""
     said = False

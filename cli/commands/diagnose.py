@@ -12,7 +12,7 @@ from cli.live import LiveRun, Wanted, run_of
 from cli.options import SHOWN, Colour, Enough, Files, Html, Json, ReadFiles, TimeForm, Where, check_clock, enough_of, inputs, one_of
 from cli.output import columns, palette, say, write, write_text
 from cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from cli.run import STOPPED, Asked, Run, account, blocks, titled
+from cli.run import STOPPED, Asked, Run, blocks, introduction, titled
 from cli.showing import first
 from dissect.options import Options
 from dissect.render.terminal import count
@@ -204,8 +204,12 @@ class _View:
         from dissect.render.html.reports import diagnosis
 
         assert self.report is not None
-        about = "; ".join(account(self.run.inspector, self.run.stopped)[0])
-        write_page(path, diagnosis(titled("diagnose", names), about, self.report.findings, self._summaries(), self.report.ladders))
+        write_page(
+            path,
+            diagnosis(
+                titled("diagnose", names), introduction(self.run, names), self.report.findings, self._summaries(), self.report.ladders
+            ),
+        )
         say(f"--html {path}: written")
 
     def _summaries(self) -> list[Summary]:

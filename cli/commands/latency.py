@@ -31,7 +31,7 @@ from cli.options import (
 )
 from cli.output import coloured, columns, palette, say, write, write_text
 from cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from cli.run import Asked, Run, account, asking, titled
+from cli.run import Asked, Run, asking, introduction, titled
 from cli.showing import first
 from dissect.errors import Report, UsageError, bug
 from dissect.options import Options
@@ -198,8 +198,7 @@ def _write(path: str, found: Latencies, run: Run | LiveRun, names: list[str], al
     if alone:
         found.widen_to(INTERVALS)
     if run.inspector.counters.packets:
-        about = "; ".join(account(run.inspector, run.stopped)[0])
-        write_page(path, latencies(titled("latency", names), about, found))
+        write_page(path, latencies(titled("latency", names), introduction(run, names), found))
         say(f"--html {path}: written")
     if alone:
         found.forget_series()

@@ -5,7 +5,14 @@ from __future__ import annotations
 from time import localtime, strftime
 from typing import Literal
 
+from dissect.protocols.records import rfc3339
+
 Times = Literal["r", "ad", "ud", "e"]
+
+
+def utc(time_ns: int) -> str:
+    """A date and a time of day, for people."""
+    return f"{rfc3339(time_ns)[:19].replace('T', ' ')} UTC"
 
 
 class Clock:

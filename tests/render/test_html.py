@@ -16,9 +16,11 @@ from cli.exits import ExitCode
 from dissect.capture.files import open_capture
 from dissect.diagnose.engine import Summary
 from dissect.inspector import Inspector
+from dissect.latency.records import IntervalRow, Times
 from dissect.model import Ending, Finding, Options
 from dissect.protocols import PROTOCOLS
 from dissect.render.findings import Findings
+from dissect.render.html.charts import series
 from dissect.render.html.ladders import FIRST, LAST, Ladders
 from dissect.render.html.page import check_page
 from dissect.render.html.reports import diagnosis
@@ -93,6 +95,52 @@ def test_latencies_have_tables_and_pictures(tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("command", ["diagnose", "latency"])
+def test_a_page_says_which_files_were_captured_when(command: str, tmp_path: Path) -> None:
+    other = GOLDEN / "rabbitmq-stream" / "handshake_close_405.pcap"
+    text = harmless(made(tmp_path, command, str(WRONG), str(other))).text
+    assert f"{WRONG}, {other}" in text
+    assert re.search(r"Captured from 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC to 20\d\d-.* UTC, which are [\d,]+\.\d{3} s", text)
+
+
+def interval(second: int) -> IntervalRow:
+    told = {"count": 1, "answered": 1, "refused": 0, "unanswered": 0, "reasons": {}, "handler": None, "network": None}
+    times = Times(1, *[1_000] * 8)
+    return IntervalRow(protocol="iggy", latency=times, time="", time_ns=second * 10**9, interval_ns=10**9, **told)  # type: ignore[arg-type]
+
+
+def test_no_line_crosses_a_time_without_requests() -> None:
+    found = series([interval(second) for second in (0, 1, 3, 100, 400)], 0, 400 * 10**9)
+    assert found is not None
+    assert [len(line.split()) for line in found.p50] == [3, 2, 2]
+    assert [len(line.split()) for line in found.p99] == [3, 2, 2]
+    assert len(found.dots) == 5
+    first, second = found.p50[1].split()
+    assert first == second
+
+
+def test_axes_say_what_they_are(tmp_path: Path) -> None:
+    text = harmless(made(tmp_path, "latency", str(GOLDEN / "rabbitmq-stream" / "js_publish_consume_405.pcap"))).text
+    assert re.search(r"latency; upwards: requests, \d+ at most", text)
+    assert re.search(r"time since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC; upwards: latency", text)
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
+@pytest.mark.parametrize("command", ["diagnose", "latency"])
+def test_on_paper_nothing_is_wider_than_the_paper(command: str, tmp_path: Path) -> None:
+    """As on a sheet of A4 with its margins, where nobody can scroll."""
+    shown = made(tmp_path, command, str(GOLDEN / "rabbitmq-stream" / "js_publish_consume_405.pcap"), str(WRONG))
+    shown = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", shown).replace("@media print", "@media all")
+    measure = "[...document.querySelectorAll('html, .wide')].map((one) => one.scrollWidth - one.clientWidth)"
+    page = tmp_path / "paper.html"
+    page.write_text(
+        shown.replace("</body>", f"<script>document.title = 'over ' + Math.max(...{measure})</script></body>"), encoding="utf-8"
+    )
+    call = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--window-size=718,1000", f"--user-data-dir={tmp_path / 'profile'}"]
+    done = subprocess.run([*call, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120, check=True)
+    assert "<title>over 0</title>" in done.stdout, re.findall("<title>.*</title>", done.stdout)
+
+
+@pytest.mark.parametrize("command", ["diagnose", "latency"])
 def test_of_what_cannot_be_read_there_is_neither_page_nor_praise(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text.pcap").write_text("no capture")
     page = tmp_path / "page.html"
@@ -106,7 +154,7 @@ def test_captured_text_is_text_only() -> None:
     found.add([Finding(1, 1, "", 0, 3, HOSTILE, "b", None, None, HOSTILE, "error", HOSTILE, HOSTILE, [1], [2])])
     ladders = Ladders({"iggy": lambda message: HOSTILE})
     ladders.take([Ending(1, 1, "", 0, 3, HOSTILE, "b", "client", "iggy", HOSTILE, None, 0, 0)])  # type: ignore[arg-type]
-    seen = harmless(diagnosis(HOSTILE, HOSTILE, found, summaries, ladders))
+    seen = harmless(diagnosis(HOSTILE, [HOSTILE], found, summaries, ladders))
     assert seen.text.count("<script>alert(1)</script>") >= 8
     assert "{{ 7*7 }}" in seen.text
     assert "\\u202e\\x1b[31m" in seen.text
@@ -165,7 +213,7 @@ def test_a_browser_runs_its_script_and_no_other(tmp_path: Path) -> None:
     leak = "<img src=http://leak.invalid/a><script src=http://leak.invalid/b></script>"
     found.add([Finding(1, 1, "", 0, 3, leak, "b", None, None, leak, "error", leak, leak, [1], [2])])
     page, net = tmp_path / "report.html", tmp_path / "net.json"
-    page.write_text(diagnosis(leak, leak, found, [Summary(3, 0, leak, leak, True, None, leak, leak, leak, 1, None, None)], Ladders(SAYS)))
+    page.write_text(diagnosis(leak, [leak], found, [Summary(3, 0, leak, leak, True, None, leak, leak, leak, 1, None, None)], Ladders(SAYS)))
     # The browser itself asks for updates: no name is found
     call = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--enable-logging=stderr"]
     call += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={tmp_path / 'profile'}", f"--log-net-log={net}"]

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from math import floor, log10
 from typing import NamedTuple
 
-from dissect.latency.records import Bucket, IntervalRow
+from dissect.latency.records import Bucket, IntervalRow, Times
 from dissect.render.latency import duration_text
 
 WIDTH, HEIGHT = 720, 160
 """Units of a picture within its axes."""
+
+JOINED = 2
+"""Intervals from one place of a line to the next."""
 
 
 class Mark(NamedTuple):
@@ -35,13 +38,16 @@ class Distribution(NamedTuple):
 
     bars: list[Bar]
     ticks: list[Mark]
+    most: int
+    """Of the highest bar."""
 
 
 class Series(NamedTuple):
     """Median and 99th percentile over time, on a logarithmic axis."""
 
-    p50: str
-    p99: str
+    p50: list[str]
+    p99: list[str]
+    """Lines, which end where nothing was asked for a while."""
     dots: list[tuple[float, float, str]]
     ticks: list[Mark]
     times: list[Mark]
@@ -61,7 +67,7 @@ def distribution(buckets: Sequence[Bucket]) -> Distribution | None:
         tall = max(2.0, HEIGHT * one.count / most)
         title = f"{duration_text(one.low or 0)} to {duration_text(one.high or 0)}: {one.count:,}"
         bars.append(Bar((left - low) * scale, max(1.5, (right - left) * scale - 1), HEIGHT - tall, tall, title))
-    return Distribution(bars, _powers(low, max(high, low + 1), scale))
+    return Distribution(bars, _powers(low, max(high, low + 1), scale), most)
 
 
 def series(rows: Sequence[IntervalRow], begin_ns: int, end_ns: int) -> Series | None:
@@ -87,8 +93,16 @@ def series(rows: Sequence[IntervalRow], begin_ns: int, end_ns: int) -> Series | 
         dots.append((x(at), y(one.p99_ns), title))
     ticks = [Mark(HEIGHT - one.at, one.text) for one in _powers(low, high, scale)]
     times = [Mark(WIDTH * part / 4, f"{(end_ns - begin_ns) * part / 4e9:.3g} s") for part in range(5)]
-    median = " ".join(f"{x(at)},{y(one.p50_ns)}" for at, one in told)
-    highest = " ".join(f"{x(at)},{y(one.p99_ns)}" for at, one in told)
+    pieces: list[list[tuple[int, Times]]] = []
+    for place in told:
+        if pieces and place[0] - pieces[-1][-1][0] <= JOINED * rows[0].interval_ns:
+            pieces[-1].append(place)
+        else:
+            pieces.append([place])
+    # One place alone is a point
+    drawn = [piece * (2 if len(piece) == 1 else 1) for piece in pieces]
+    median = [" ".join(f"{x(at)},{y(one.p50_ns)}" for at, one in piece) for piece in drawn]
+    highest = [" ".join(f"{x(at)},{y(one.p99_ns)}" for at, one in piece) for piece in drawn]
     return Series(median, highest, dots, ticks, times)
 
 

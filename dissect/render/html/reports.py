@@ -9,6 +9,7 @@ from dissect.diagnose.engine import Summary
 from dissect.latency.groups import Latencies
 from dissect.latency.records import IntervalRow, LatencyRow
 from dissect.latency.rows import interval_rows, rows, slow_rows
+from dissect.render.clock import utc
 from dissect.render.findings import Findings, place_of
 from dissect.render.html.charts import distribution, series
 from dissect.render.html.ladders import Ladder, Ladders
@@ -25,8 +26,8 @@ STEP = 34
 QUANTILES = ("min", "p50", "p90", "p95", "p99", "p99.9", "max")
 
 
-def diagnosis(title: str, about: str, findings: Findings, summaries: Sequence[Summary], ladders: Ladders) -> str:
-    """The page of `diagnose`; `about` is what was read."""
+def diagnosis(title: str, about: Sequence[str], findings: Findings, summaries: Sequence[Summary], ladders: Ladders) -> str:
+    """The page of `diagnose`; `about`: lines on what was read."""
     ordered = findings.ordered()
     failed = [one for one in summaries if one.worst == "error" and one.conversation in ladders]
     drawn = []
@@ -74,7 +75,7 @@ def _drawn(summary: Summary, ladder: Ladder) -> dict[str, Any]:
     return {"summary": summary, "steps": steps, "height": y + STEP // 2}
 
 
-def latencies(title: str, about: str, found: Latencies) -> str:
+def latencies(title: str, about: Sequence[str], found: Latencies) -> str:
     """The page of `latency`."""
     groups = rows(found)
     cells: dict[tuple[Any, ...], list[IntervalRow]] = {}
@@ -91,6 +92,7 @@ def latencies(title: str, about: str, found: Latencies) -> str:
             "by": found.by,
             "quantiles": QUANTILES,
             "rows": [_row(found, one) for one in groups],
+            "begin": utc(begin),
             "reasons": any(one.reasons for one in groups),
             "slow": [*slow_rows(found)],
             "duration": duration_text,
