@@ -19,7 +19,7 @@ from dissect.capture.files import open_capture
 from dissect.inspector import Inspector
 from dissect.model import Chunk, ConversationRow, Gap, Message, Options, Record, StreamGap, Verdict
 from dissect.protocols.flow import END
-from dissect.protocols.iggy import frames, turns
+from dissect.protocols.iggy import frames, resync, turns
 from dissect.protocols.iggy.candidates import TABLES_KEPT, Given
 from dissect.protocols.iggy.dissector import PROTOCOLS, IggyDissector
 from dissect.protocols.iggy.features import CLASSIC, LAYOUTS, LONG
@@ -828,6 +828,61 @@ def test_register_tells_password_and_token_by_what_decodes() -> None:
 def test_an_eviction_that_nobody_asked_for_refuses(reason: int) -> None:
     said = messages(run(iggy(candidates=LONG), (0, long_request(2, 1)), (1, long_reply(2)), (1, eviction(reason))))
     assert (said[2].name, said[2].request, said[2].outcome) == ("eviction", None, "refused")
+
+
+def test_labels_that_nobody_knows_are_noted() -> None:
+    strategy, consumer = bytearray(POLL_L8), bytearray(POLL_L8)
+    strategy[POLL_L8.index(b"\x05" + bytes(8))] = 65
+    consumer[8] = 9
+    topic = request(302, ONE + pack("<IB", 1, 7) + pack("<QQB", 0, 0, 1) + s8("work"))
+    for layout in ("L9", None):
+        said = talk(
+            iggy(layout, () if layout else CLASSIC), bytes(strategy), NOTHING_POLLED, bytes(consumer), NOTHING_POLLED, topic, response()
+        )
+        assert [(one.notes, one.fault) for one in said if one.kind == "request"] == [
+            ([note], None) for note in ("strategy 65 is not known", "kind 9 is not known", "compression_algorithm 7 is not known")
+        ]
+        assert (said[0].fields["strategy"], said[0].fields["strategy_label"], said[0].fields["count"]) == (65, None, 10)
+        assert [one.outcome for one in said if one.kind == "response"] == ["answered"] * 3
+
+
+def test_a_label_that_nobody_knows_hides_no_layout_and_no_pair() -> None:
+    strategy = bytearray(POLL_L8)
+    strategy[POLL_L8.index(b"\x05" + bytes(8))] = 65
+    dissector = iggy()
+    talk(dissector, bytes(strategy), NOTHING_POLLED)
+    plain = iggy()
+    talk(plain, POLL_L8, NOTHING_POLLED)
+    assert dissector.facts == plain.facts
+    assert resync.fits(bytes(strategy), 0, len(strategy)) == resync.fits(POLL_L8, 0, len(POLL_L8)) != []
+    # A client that has the transport 9, from a server that may find nothing, too
+    me = pack("<IIB", 1, 1, 9) + s32("192.0.2.1:1") + pack("<I", 0)
+    for detail in (False, True):
+        (_, found) = talk(iggy("L9", detail=detail), request(21, pack("<I", 1)), response(me))
+        assert (found.notes, found.fault, found.fields["address"]) == (["transport 9 is not known"], None, "192.0.2.1:1")
+
+
+GROUP = pack("<III", 7, 2, 1) + s8("g1") + pack("<IIII", 3, 2, 0, 1)
+USER = pack("<IQB", 1, 1_700_000_000_000_000, 1) + s8("iggy") + bytes(4)
+
+
+@pytest.mark.parametrize("detail", [False, True])
+@pytest.mark.parametrize("wrap", ["L9", "V2"])
+def test_a_reply_that_may_be_empty_keeps_its_fields_up_to_the_fault(wrap: str, detail: bool) -> None:
+    def told(code: int, body: bytes) -> Message:
+        long = wrap == "V2"
+        ask, answer = (long_request(2, code), long_reply(2, body)) if long else (request(code, ONE * 3), response(body))
+        return talk(iggy(wrap, detail=detail), ask, answer)[1]
+
+    head = 256 if wrap == "V2" else 8
+    group = told(600, pack("<III", 7, 2, 2) + GROUP[12:])
+    assert (group.fields["id"], group.fields["partitions_count"], group.fields["name"]) == (7, 2, "g1")
+    assert (group.fields["members"], "trailing" in group.fields) == ([{"id": 3, "partitions": [0, 1]}], False)
+    assert group.fault is not None and (group.fault.field, group.fault.offset) == ("members[1].id", head + len(GROUP))
+    user = told(31, USER[:13] + b"\x09" + USER[14:])
+    assert (user.fields["id"], user.fields["created_at"], user.fields["user_status_label"]) == (1, 1_700_000_000_000_000, "active")
+    assert user.fault is not None and (user.fault.field, user.fault.offset) == ("username", head + 13)
+    assert told(600, b"").fault is None and told(600, GROUP).fault is None and told(31, USER).fault is None
 
 
 def test_evictions_and_echoes() -> None:

@@ -172,7 +172,7 @@ USER_ID = Field("user_id", IDENTIFIER)
 
 CONSUMER = Field(
     "consumer",
-    Group(Field("kind", u8, labels=CONSUMER_KINDS), until("L3", Field("id", u32le)), since("L3", Field("id", IDENTIFIER))),
+    Group(Field("kind", u8, labels=CONSUMER_KINDS, closed=True), until("L3", Field("id", u32le)), since("L3", Field("id", IDENTIFIER))),
 )
 
 PARTITION_ID = Field("partition_id", u32le, "0 means none given up to L7; partitions count from 1 until then, from 0 later")
@@ -219,14 +219,14 @@ HEADER: Body = (
     until(
         "L9",
         Field("key", S32),
-        Field("kind", u8, labels=HEADER_KINDS),
+        Field("kind", u8, labels=HEADER_KINDS, closed=True),
         Field("value", Choice("kind", typed(), Blob(u32le))),
     ),
     since(
         "L9",
-        Field("key_kind", u8, labels=HEADER_KINDS),
+        Field("key_kind", u8, labels=HEADER_KINDS, closed=True),
         Field("key", Choice("key_kind", typed(), Blob(u32le))),
-        Field("value_kind", u8, labels=HEADER_KINDS),
+        Field("value_kind", u8, labels=HEADER_KINDS, closed=True),
         Field("value", Choice("value_kind", typed(), Blob(u32le))),
     ),
 )
@@ -240,7 +240,7 @@ SENT_L0: Body = (
 )
 POLLED_L0: Body = (
     Field("offset", u64le),
-    Field("state", u8, labels=MESSAGE_STATES),
+    Field("state", u8, labels=MESSAGE_STATES, closed=True),
     Field("timestamp", u64le, "microseconds"),
     Field("id", u128le),
     Field("checksum", u32le, "CRC-32 of the payload"),
@@ -321,7 +321,7 @@ POLL: Body = (
     STREAM_ID,
     TOPIC_ID,
     *PARTITION,
-    Field("strategy", u8, labels=POLLING_KINDS),
+    Field("strategy", u8, labels=POLLING_KINDS, closed=True),
     Field("strategy_value", u64le, "an offset, or microseconds"),
     Field("count", u32le),
     Field("auto_commit", boolean),
@@ -350,7 +350,7 @@ EXPIRY: Body = (
     until("L6", Field("message_expiry", u32le, "seconds, 0 is never")),
     since("L6", Field("message_expiry", u64le, "microseconds, 0 is the server's default, 2^64 - 1 never")),
 )
-COMPRESSION = since("L5", Field("compression_algorithm", u8, labels=COMPRESSIONS))
+COMPRESSION = since("L5", Field("compression_algorithm", u8, labels=COMPRESSIONS, closed=True))
 MAX_SIZE = since("L4", Field("max_topic_size", u64le, "0 is the server's default, 2^64 - 1 unlimited"))
 REPLICATION = since("L4", Field("replication_factor", u8), until="V3")
 SETTINGS = until("V3", COMPRESSION, *EXPIRY, MAX_SIZE, REPLICATION)
@@ -400,7 +400,7 @@ def client(*user: Field) -> Body:
     return (
         Field("id", u32le),
         *user,
-        Field("transport", u8, labels=TRANSPORTS),
+        Field("transport", u8, labels=TRANSPORTS, closed=True),
         Field("address", S32),
         Field("groups_count", u32le),
     )
@@ -425,7 +425,7 @@ USER: Body = (
     Field("id", u32le),
     until("L4", Field("created_at", CREATED_AT, "microseconds")),
     since("L4", Field("created_at", u64le, "microseconds")),
-    Field("user_status", u8, labels=USER_STATUSES),
+    Field("user_status", u8, labels=USER_STATUSES, closed=True),
     Field("username", S8),
     since("V3", SIZED_OPTIONS),
 )
@@ -502,8 +502,8 @@ CLUSTER: Body = (
                 Field("quic_port", u16le),
                 Field("http_port", u16le),
                 Field("websocket_port", u16le),
-                Field("role", u8, labels={0: "leader", 1: "follower"}),
-                Field("status", u8, labels={0: "healthy", 1: "starting", 2: "stopping", 3: "unreachable", 4: "maintenance"}),
+                Field("role", u8, labels={0: "leader", 1: "follower"}, closed=True),
+                Field("status", u8, labels={0: "healthy", 1: "starting", 2: "stopping", 3: "unreachable", 4: "maintenance"}, closed=True),
             ),
             u32le,
         ),

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dissect.layout import Style
-from dissect.layout.values import UNREADABLE
 from dissect.layout.walk import Walked
 from dissect.protocols.iggy import frames
 from dissect.protocols.iggy.checks import Check, checks
@@ -434,17 +433,9 @@ class Reading(NamedTuple):
     whole: bool
 
 
-_UNREAD = Reading(None, False)
-
-
 def reading_of(table: Table, data: bytes, start: int, end: int, damage: Damage | None) -> Reading:
-    if damage is not None:
-        return _UNREAD
-    try:
-        fields = table.reader(PLAIN)(data, start, end)
-    except UNREADABLE:
-        return _UNREAD
-    return Reading(fields, "trailing" not in fields)
+    fields = None if damage is not None else table.fields(data, start, end)
+    return Reading(fields, fields is not None and "trailing" not in fields)
 
 
 def unlike(readings: dict[Table, Reading], data: bytes, start: int, end: int, damage: Damage | None) -> bool:

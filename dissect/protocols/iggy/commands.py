@@ -89,19 +89,19 @@ _CONSUMER: Body = (b.CONSUMER, *STREAM_AND_TOPIC, *b.PARTITION)
 _LOGGED_IN: Body = (Field("user_id", u32le),)
 _LOGIN: Body = (b.USERNAME, b.PASSWORD, since("L6", Field("version", b.S32, "of the client's library"), Field("context", b.S32)))
 _OFFSET = Field("offset", u64le)
-_ACK = Field("ack", u8, labels=b.ACKS)
+_ACK = Field("ack", u8, labels=b.ACKS, closed=True)
 _GET_CLIENT: Rows = ((*b.CLIENT, *b.MEMBERSHIPS), until("L1", *b.ANONYMOUS, *b.MEMBERSHIPS))
 _GET_USER: Body = (*b.USER, *b.REPLY_PERMISSIONS)
 _GET_STREAM: Body = (*b.STREAM, Field("topics", Array(b.TOPIC, "topics_count")))
 _GET_TOPIC: Body = (*b.TOPIC, b.PARTITIONS)
 _GET_GROUP: Body = (*b.GROUP, b.MEMBERS)
-_CREATE_USER: Body = (b.USERNAME, b.PASSWORD, Field("user_status", u8, labels=b.USER_STATUSES), *b.MAY_HAVE_PERMISSIONS)
+_CREATE_USER: Body = (b.USERNAME, b.PASSWORD, Field("user_status", u8, labels=b.USER_STATUSES, closed=True), *b.MAY_HAVE_PERMISSIONS)
 _UPDATE_USER: Body = (
     b.USER_ID,
     Field("has_username", u8),
     Choice("has_username", {1: (Field("username", b.S8),)}),
     Field("has_status", u8),
-    Choice("has_status", {1: (Field("user_status", u8, labels=b.USER_STATUSES),)}),
+    Choice("has_status", {1: (Field("user_status", u8, labels=b.USER_STATUSES, closed=True),)}),
 )
 _OPTIONS = since("V3", b.OPTIONS)
 _REGISTERED: Body = (
@@ -143,7 +143,10 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         11,
         "get_snapshot",
-        one(Field("compression", u8, labels=b.SNAPSHOT_COMPRESSIONS), Field("types", Array(u8, u8), labels=b.SNAPSHOT_TYPES)),
+        one(
+            Field("compression", u8, labels=b.SNAPSHOT_COMPRESSIONS, closed=True),
+            Field("types", Array(u8, u8), labels=b.SNAPSHOT_TYPES, closed=True),
+        ),
         one(Field("snapshot", Rest(), "a zip file")),
         "L6",
     ),
@@ -151,14 +154,14 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         13,
         "describe_options",
-        one(Field("scope", u8, labels=b.OPTION_SCOPES)),
+        one(Field("scope", u8, labels=b.OPTION_SCOPES, closed=True)),
         one(
             Field(
                 "options",
                 Array(
                     (
                         Field("key", b.S8),
-                        Field("kind", u8, labels=b.HEADER_KINDS),
+                        Field("kind", u8, labels=b.HEADER_KINDS, closed=True),
                         Field("default", Blob(u32le)),
                         Field("description", b.S32),
                     ),

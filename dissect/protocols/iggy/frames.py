@@ -68,6 +68,8 @@ EVICTION_REASONS: Mapping[int, str] = {
 
 OK: Mapping[int, str] = {0: "ok"}
 
+_PLAIN = Style()
+
 WALKED, WALKED_SIZE = 4, 512
 """So many frames of so many bytes at the most are walked before a decoder is made."""
 
@@ -174,23 +176,34 @@ class Table:
 
         return read
 
+    def fields(self, data: bytes, start: int, end: int) -> dict[str, Any] | None:
+        """The fields of a frame, secrets hidden; None where it does not read as this. A label that nobody knows is no harm."""
+        try:
+            return self.reader(_PLAIN)(data, start, end)
+        except KeyError:
+            _, walked = self.walk(data, start, end, _PLAIN)
+            return walked.fields if walked.fault is None else None
+        except UNREADABLE:
+            return None
+
     def walk(self, data: bytes, start: int, end: int, style: Style, missing: str | None = None) -> tuple[Layout, Walked]:
-        """The walk of the form that fits best."""
-        best: tuple[int, int, Layout, Walked] | None = None
+        """The walk of the form that fits best: the one that reads furthest, as a reply that may be empty is not for that left over."""
+        best: tuple[int, int, int, Layout, Walked] | None = None
         for layout in self.layouts:
             walked = walk(layout, data, start, end, style, missing)
             fault, over = walked.fault, "trailing" in walked.fields
             if fault is not None and not (over and missing is not None):
                 # a form that goes on where bytes are missing is as it should be, one that ended before is not
-                rank = (0 if fault.reason == missing else 2, -fault.offset)
+                rank = (0 if fault.reason == missing else 1, -fault.offset, 1)
             elif over:
-                rank = (1, sum(span.length for span in walked.spans if span.leaf and span.name == "trailing" and not span.depth))
+                left = sum(span.length for span in walked.spans if span.leaf and span.name == "trailing" and not span.depth)
+                rank = (1, left - (end - start), 0)
             else:
                 return layout, walked
-            if best is None or rank < best[:2]:
+            if best is None or rank < best[:3]:
                 best = (*rank, layout, walked)
         assert best is not None
-        return best[2], best[3]
+        return best[3], best[4]
 
 
 def _first_whole(decoders: list[Callable[[bytes, int, int], dict[str, Any]]]) -> Callable[[bytes, int, int], dict[str, Any]]:
@@ -198,6 +211,9 @@ def _first_whole(decoders: list[Callable[[bytes, int, int], dict[str, Any]]]) ->
         for decode in decoders:
             try:
                 fields = decode(data, start, end)
+            except KeyError:
+                # A label that nobody knows: the form may fit all the same
+                raise
             except UNREADABLE:
                 continue
             if "trailing" not in fields:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from dissect.layout import Style
-from dissect.layout.values import UNREADABLE
 from dissect.protocols.effort import STEP, Effort
 from dissect.protocols.iggy import frames
 from dissect.protocols.iggy.commands import BY_CODE, OPERATION_LABELS
@@ -16,7 +14,6 @@ from dissect.protocols.iggy.statuses import NAMES
 
 _ZEROS = bytes(66)
 _NO_ZERO = re.compile(b"[^\0]")
-_PLAIN = Style()
 
 SCANNED, READ = 3, 16
 """What a byte costs in which requests are looked for, and one in a frame that is read in all layouts."""
@@ -118,10 +115,8 @@ def fits(data: bytes, start: int, end: int, candidates: Iterable[str] = CLASSIC)
 
 def clean(table: frames.Table, data: bytes, start: int, end: int) -> bool:
     """Whether a table reads this frame with nothing left over."""
-    try:
-        return "trailing" not in table.reader(_PLAIN)(data, start, end)
-    except UNREADABLE:
-        return False
+    fields = table.fields(data, start, end)
+    return fields is not None and "trailing" not in fields
 
 
 def response_size(data: bytes, at: int, end: int) -> int:
