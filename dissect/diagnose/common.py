@@ -379,7 +379,8 @@ def _often(talk: Talk, closed: Closed) -> Told | None:
 
 
 def _open_requests(talk: Talk, closed: Closed) -> Told | None:
-    found = [one for one in talk.unanswered if one.reason in ("closed", "capture ended") and one.name not in talk.family.counted]
+    aside = talk.family.counted | (talk.family.goodbye if talk.dismissed else frozenset())
+    found = [one for one in talk.unanswered if one.reason in ("closed", "capture ended") and one.name not in aside]
     if not found:
         return None
     count = len(found)

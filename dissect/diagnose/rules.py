@@ -217,6 +217,7 @@ class Talk:
         "begun",
         "client",
         "conversation",
+        "dismissed",
         "family",
         "found",
         "goodbye",
@@ -269,6 +270,8 @@ class Talk:
         """The goodbye that was said."""
         self.goodbye = False
         """One was said, or answered though it was not captured."""
+        self.dismissed = False
+        """One was answered: nobody owes an answer to another."""
         self.unanswered: list[Exchange] = []
         self.orphans: dict[tuple[str, int | str], Message] | None = {}
         """By who had asked, and id: responses whose request has not come, yet; None where bytes are missing, and nobody knows."""
@@ -316,6 +319,8 @@ class Talk:
             self.goodbye = True
             if message.kind != "response":
                 self.parted = message
+            else:
+                self.dismissed = True
         if message.kind == "request":
             if self.orphans and message.id is not None:
                 # Captured in another order than sent

@@ -86,6 +86,13 @@ def created(size: str) -> Connection:
     return Connection().ready().client(rabbit.CREATE, stream="s", arguments=[{"key": "max-length-bytes", "value": size}]).fin(1)
 
 
+def closed_twice(answered: bool) -> Connection:
+    one = Connection().ready().client(rabbit.CLOSE, closing_code=0, closing_reason="")
+    if answered:
+        one.server(rabbit.CLOSE_RESPONSE)
+    return one.client(rabbit.CLOSE, closing_code=0, closing_reason="").fin(1)
+
+
 def versions(version: int, ends: bool = True) -> Connection:
     one = Connection().ready().client(rabbit.EXCHANGE_COMMAND_VERSIONS, commands=[{"key": 2, "min_version": 1, "max_version": 2}])
     one.server(rabbit.EXCHANGE_COMMAND_VERSIONS_RESPONSE, commands=[{"key": 2, "min_version": 1, "max_version": 1}])
@@ -193,6 +200,8 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
         "closed-with-code",
         "error",
     ),
+    "Close again behind its answer": (lambda: closed_twice(True), "open-requests", None),
+    "Close again without an answer": (lambda: closed_twice(False), "open-requests", "error"),
     "version not stated": (lambda: versions(2), "unknown-command", "warning"),
     "version stated": (lambda: versions(1), "unknown-command", None),
     "silence": (lambda: silent(5), "silence", "warning"),
