@@ -53,8 +53,8 @@ STALLED_NS = 1_000_000_000
 MISSING = ("lost", "cut", "skipped")
 """How a fault says that bytes are missing, which is told of the capture and not of the message."""
 
-ENDED = "bytes captured"
-"""How a fault says that a frame was not ended, though its sender did not say that it sends no more."""
+ENDED, ABORTED = "bytes captured", "bytes sent"
+"""How a fault says that a frame was not ended: its sender did not say that it sends no more, or the connection ended."""
 
 
 # TCP
@@ -298,7 +298,11 @@ def _damaged(talk: Talk, message: Message) -> Told | None:
         return None
     who = message.sender or "one side"
     # A frame that nobody knows has a size that nobody need believe
-    if fault.reason.endswith(ENDED) and not message.name.startswith("unknown "):
+    known = not message.name.startswith("unknown ")
+    if known and fault.reason.endswith(ABORTED):
+        talk.aborted = message
+        return None
+    if known and fault.reason.endswith(ENDED):
         cause = f"{message.name} of the {who} is in the capture in part only: {fault.reason}"
         return Told(cause, severity=NOTE, advice=_ENDED, key="tail", rule="frame-cut-off")
     return Told(
@@ -329,6 +333,16 @@ def _missed_before(talk: Talk, message: Message) -> Told | None:
         return None
     talk.tail = None
     return _no_frame(gap)._replace(packets=())
+
+
+def _aborted(talk: Talk, closed: Closed) -> Told | None:
+    message = talk.aborted
+    if message is None or message.fault is None or closed.by is None:
+        return None
+    own = closed.endpoints[closed.by] == message.src
+    whose = f"its own {message.name}" if own else f"{message.name} of {closed.who(1 - closed.by)}"
+    cause = f"{closed.who(closed.by)} {closed.verb} the connection in the middle of {whose}: {message.fault.reason}"
+    return Told(cause, numbers(message), packets(message), WARNING if own else NOTE, key="tail")
 
 
 def _tail(talk: Talk, closed: Closed) -> Told | None:
@@ -465,6 +479,7 @@ _CERTIFICATE = (
 )
 _SILENT = "Look in the log of the side that stays silent for the time of the last packet that is named."
 _ENDED = "Look at why the connection or the capture ended here."
+_CUT_OFF = "Look at why the connection ended: this frame is lost."
 _MIXED = "Look whether a sender mixes something else into the connection."
 
 COMMON: tuple[Rule, ...] = (
@@ -556,7 +571,8 @@ COMMON: tuple[Rule, ...] = (
     Rule("damaged", WARNING, ANY, _damaged, "Look at the message with -V -x: its sender writes what the protocol does not allow."),
     Rule("skipped", WARNING, GAP, _missed, _MIXED),
     Rule("skipped", WARNING, ANY, _missed_before, _MIXED),
-    Rule("frame-cut-off", NOTE, CLOSED, _tail, "Look at why the connection ended: this frame is lost."),
+    Rule("frame-cut-off", NOTE, CLOSED, _aborted, _CUT_OFF),
+    Rule("frame-cut-off", NOTE, CLOSED, _tail, _CUT_OFF),
     Rule("duplicate-id", WARNING, ANY, _id_again, "Let the client give every open request an id of its own."),
     Rule("duplicate-id", WARNING, EXCHANGE, _duplicate, "Let the client give every open request an id of its own."),
     Rule("late", WARNING, EXCHANGE, _late, "Look at what keeps the server busy; streamdump latency shows the others."),

@@ -369,7 +369,9 @@ def _publish_error(talk: Talk, message: Message) -> Told | None:
 
 
 def _confirms(talk: Talk, closed: Closed) -> Told | None:
-    found = [one for one in talk.unanswered if one.name == "Publish"]
+    # One that its sender did not send to its end is no other trouble
+    cut = talk.aborted.number if talk.aborted is not None and closed.by == closed.client else None
+    found = [one for one in talk.unanswered if one.name == "Publish" and one.request != cut]
     if not found:
         return None
     ended, waited = closed.by is not None, found[0].waited_ns or 0

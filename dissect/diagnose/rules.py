@@ -212,6 +212,7 @@ class Talk:
     """What is remembered of one conversation: little, however long it gets."""
 
     __slots__ = (
+        "aborted",
         "answers",
         "asked",
         "begun",
@@ -279,6 +280,8 @@ class Talk:
         """Refusals of which the next message tells how bad they are."""
         self.found: dict[tuple[str, Hashable], list[Any]] = {}
         """By rule and key how often it came, and the finding."""
+        self.aborted: Message | None = None
+        """A message of which only a part was sent, as the connection ended."""
         self.tail: Gap | None = None
         """A few bytes that are no frame, unless they are the last ones, and begin one."""
         self.told: set[int] = set()

@@ -200,7 +200,8 @@ def _passed(call: Call) -> Told:
 
 def _dropped(talk: Talk, closed: Closed) -> Told | None:
     memo = talk.memo
-    calls = memo.dropped
+    # One that its sender did not send to its end is no other trouble
+    calls = [one for one in memo.dropped if talk.aborted is None or one.number != talk.aborted.number]
     if not calls or talk.failed:
         return None
     # Others may be calls that expect no reply

@@ -50,6 +50,7 @@ FAILING: dict[str, dict[str, str]] = {
         "py-tx.pcap": "error mewbase.deaf",
     },
     "rabbitmq-stream": {
+        "abrupt_end_405.pcap": "warning rabbitmq-stream.frame-cut-off",
         "access_refused_436.pcap": "warning rabbitmq-stream.refused",
         "big_endian_padded_310.pcap": "warning rabbitmq-stream.id-in-use",
         "create_bad_436.pcap": "error rabbitmq-stream.argument-not-valid",
@@ -115,7 +116,7 @@ FAILING: dict[str, dict[str, str]] = {
         "raw_badpayload.pcap": "warning seastar-rpc.dropped-calls",
         "raw_dribble.pcap": "warning seastar-rpc.exception",
         "raw_refused.pcap": "error seastar-rpc.negotiation-failed",
-        "raw_tail.pcap": "warning seastar-rpc.damaged",
+        "raw_tail.pcap": "warning seastar-rpc.frame-cut-off",
         "raw_unknown_features.pcap": "warning seastar-rpc.declined",
         "server_stops.pcap": "error seastar-rpc.dropped-calls",
         "timeout_expiry.pcap": "warning seastar-rpc.deadline-passed",

@@ -10,6 +10,7 @@ import pytest
 from dissect.capture.files import open_capture
 from dissect.diagnose.rules import ASKED_KEPT
 from dissect.inspector import Inspector
+from dissect.layout import encode
 from dissect.model import Options
 from dissect.protocols.rabbitmq import layouts as rabbit
 from dissect.render.clock import Clock
@@ -285,6 +286,21 @@ def test_a_frame_that_the_end_cuts_off_is_no_stray_bytes(side: int, severity: st
     told = rules(Connection().ready().ask(bytes.fromhex("000000100009")).reset(side))
     assert told["rabbitmq-stream.frame-cut-off"] == severity
     assert "rabbitmq-stream.skipped" not in told
+
+
+@pytest.mark.parametrize("how", ["closes", "resets", "closed"])
+def test_a_frame_that_is_sent_in_part_is_not_blamed_on_its_encoding(how: str) -> None:
+    one = Connection().ready().ask(encode(rabbit.CREATE, {"correlation_id": 9, "stream": "orders", "arguments": []})[:-6])
+    if how == "closed":
+        one.segment(1, flags=FIN | ACK)
+    told = rules(one.reset(0) if how == "resets" else one.fin(0))
+    assert "rabbitmq-stream.damaged" not in told
+    assert told["rabbitmq-stream.frame-cut-off"] == ("note" if how == "closed" else "warning")
+    (found,) = (each for each in diagnosed(capture(one))[0] if each.rule == "rabbitmq-stream.frame-cut-off")
+    where = "the server closes the connection in the middle of Create of the client"
+    if how != "closed":
+        where = f"the client {how} the connection in the middle of its own Create"
+    assert found.cause == f"{where}: 18 of 24 bytes sent"
 
 
 def test_a_few_bytes_between_frames_are_stray_bytes() -> None:

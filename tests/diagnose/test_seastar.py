@@ -24,7 +24,7 @@ RAISED = {
     "the client goes": ("raw_badpayload.pcap", "seastar-rpc.dropped-calls", "warning"),
     "an id below 1": ("raw_badpayload.pcap", "seastar-rpc.not-positive-id", "note"),
     "calls that expect no reply": ("no_wait.pcap", "seastar-rpc.no-reply", "note"),
-    "a request that is cut": ("raw_tail.pcap", "seastar-rpc.damaged", "warning"),
+    "a request that is cut": ("raw_tail.pcap", "seastar-rpc.frame-cut-off", "warning"),
     "a negotiation that is refused": ("raw_refused.pcap", "seastar-rpc.negotiation-failed", "error"),
     "a slow handler": ("handler_duration.pcap", "seastar-rpc.handler-time", "note"),
 }
