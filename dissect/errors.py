@@ -33,6 +33,10 @@ class CaptureError(StreamdumpError):
         super().__init__(f"{where}{reason}{' (' + ', '.join(at) + ')' if at else ''}")
 
 
+class NoCapture(CaptureError):
+    """A file that is whole, but something else."""
+
+
 class MissingCodec(CaptureError):
     """A compressed capture whose decompressor is not installed (exit code 2, not 3)."""
 

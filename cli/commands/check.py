@@ -204,6 +204,8 @@ class _Run:
             self.one(str(task.capture), task.golden, capture_source(task.capture, options), self.chosen.of(task.capture), update)
         for path in work.unused:
             self._unused(str(path))
+        if work.others:
+            say(f"{count(work.others, 'file')} left out that only {'has the name' if work.others == 1 else 'have the names'} of captures")
 
     def one(self, name: str, golden: Path, source: Source, settings: Settings, update: bool) -> None:
         from time import monotonic

@@ -235,7 +235,10 @@ class _Calls:
         if settings.append and self.place.at(".follow").exists():
             raise UsageError(f"{self.out}: --follow writes to it; put captures into the folder that it follows")
         run = Run(settings, self.out, self.bar.show)
-        if not run.prepare(resume):
+        more = run.prepare(resume)
+        if run.others:
+            say(f"{count(len(run.others), 'file')} left out that {'is no capture' if len(run.others) == 1 else 'are no captures'}")
+        if not more:
             run.close()
             say(f"{self.out}: has all {run.left_out:,} captures already")
             return ExitCode.DONE

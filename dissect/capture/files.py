@@ -12,8 +12,18 @@ from typing import BinaryIO, Self, cast
 from dissect.capture import pcap, pcapng
 from dissect.capture.blocks import Blocks, Raw, explain
 from dissect.capture.unpack import packing
-from dissect.errors import CaptureError
+from dissect.errors import CaptureError, NoCapture
 from dissect.model import PacketBatch
+
+NAMES = (".pcap", ".pcapng", ".cap")
+PACKED = (".gz", ".zst", ".lz4", ".xz", ".bz2")
+
+
+def named_as_capture(name: str) -> bool:
+    """Whether a name ends as those of captures do, packed or not."""
+    for packed in PACKED:
+        name = name.removesuffix(packed)
+    return name.endswith(NAMES)
 
 
 class Reader:
@@ -47,7 +57,7 @@ class Reader:
             )
         if any(known.startswith(magic) for known in (*pcap.MAGICS, *pcap.MODIFIED, pcapng.MAGIC)):
             raise CaptureError("is cut off in its first bytes", self.name, len(start))
-        raise CaptureError(f"is not a capture: neither pcap nor pcapng begins with {start[:8].hex(' ')}", self.name)
+        raise NoCapture(f"is not a capture: neither pcap nor pcapng begins with {start[:8].hex(' ')}", self.name)
 
     @property
     def link_types(self) -> tuple[int, ...]:

@@ -10,9 +10,9 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from dissect.capture.blocks import explain
-from dissect.capture.files import open_capture
+from dissect.capture.files import NAMES, named_as_capture, open_capture
 from dissect.capture.whole import in_place_of
-from dissect.errors import CaptureError, InternalError, MissingCodec, UsageError
+from dissect.errors import CaptureError, InternalError, MissingCodec, NoCapture, UsageError
 from dissect.golden.compare import Difference, differences
 from dissect.golden.files import Unfit, read_text, readable
 from dissect.golden.model import Said
@@ -25,9 +25,6 @@ from dissect.model import ConversationRow, Options, Record
 SUFFIX = ".golden"
 SIZE = 8 << 20
 """Bytes that a golden file may have."""
-
-CAPTURES = (".pcap", ".pcapng", ".cap")
-PACKED = (".gz", ".zst", ".lz4", ".xz", ".bz2")
 
 Outcome = Literal["same", "different", "no golden", "written", "unchanged", "unreadable", "internal error"]
 
@@ -57,10 +54,11 @@ class Task(NamedTuple):
 
 
 class Tasks(NamedTuple):
-    """What is to be checked, and the golden files that belong to none of it."""
+    """What is to be checked, the golden files that belong to none of it, and how many files of folders only have the name of a capture."""
 
     tasks: list[Task]
     unused: list[Path]
+    others: int
 
 
 def tasks(names: Sequence[str], golden: str | None = None) -> Tasks:
@@ -68,15 +66,17 @@ def tasks(names: Sequence[str], golden: str | None = None) -> Tasks:
     found: dict[Path, Path] = {}
     searched: list[Path] = []
     kept = None if golden is None else Path(golden)
+    others = 0
     for name in names:
         path = Path(name)
         if path.is_dir():
-            captures = captures_in(path)
+            places = {one: golden_of(one if kept is None else kept / one.relative_to(path)) for one in captures_in(path)}
+            captures = {one: place for one, place in places.items() if place.exists() or not _is_other(one)}
+            others += len(places) - len(captures)
             if not captures:
-                raise UsageError(f"{name}: no captures in this folder (names that end in {', '.join(CAPTURES)}, packed or not)")
-            for capture in captures:
-                place = capture if kept is None else kept / capture.relative_to(path)
-                found.setdefault(capture, golden_of(place))
+                raise UsageError(f"{name}: no captures in this folder (names that end in {', '.join(NAMES)}, packed or not)")
+            for capture, place in captures.items():
+                found.setdefault(capture, place)
             searched.append(path if kept is None else kept)
         else:
             if path.name.endswith(SUFFIX):
@@ -89,12 +89,24 @@ def tasks(names: Sequence[str], golden: str | None = None) -> Tasks:
             raise UsageError(f"{twice[place]} and {capture} would both have the golden file {place}; give the folder that holds both")
     known = set(found.values())
     unused = sorted({one for folder in searched for one in folder.rglob(f"*{SUFFIX}") if _is_ours(one) and one not in known})
-    return Tasks([Task(capture, place) for capture, place in found.items()], unused)
+    return Tasks([Task(capture, place) for capture, place in found.items()], unused, others)
+
+
+def _is_other(path: Path) -> bool:
+    """Whether a file is something else, for all that it is called."""
+    try:
+        open_capture(path).close()
+    except NoCapture:
+        return True
+    except CaptureError:
+        # Told when it is read
+        pass
+    return False
 
 
 def captures_in(folder: Path) -> list[Path]:
     """The captures below a folder, by their names."""
-    return sorted(path for path in folder.rglob("*") if not path.name.startswith(".") and _is_capture(path.name) and path.is_file())
+    return sorted(path for path in folder.rglob("*") if not path.name.startswith(".") and named_as_capture(path.name) and path.is_file())
 
 
 def golden_of(capture: Path) -> Path:
@@ -102,14 +114,8 @@ def golden_of(capture: Path) -> Path:
     return capture.with_name(capture.name + SUFFIX)
 
 
-def _is_capture(name: str) -> bool:
-    for packed in PACKED:
-        name = name.removesuffix(packed)
-    return name.endswith(CAPTURES)
-
-
 def _is_ours(path: Path) -> bool:
-    return _is_capture(path.name.removesuffix(SUFFIX))
+    return named_as_capture(path.name.removesuffix(SUFFIX))
 
 
 def read_golden(path: Path) -> Said | None:

@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from dissect.capture.files import PACKED
 from dissect.errors import CaptureError, UsageError
 from dissect.model import ConversationRow, Options
 from dissect.spark import places
 from dissect.spark.pipeline import Job, Points, Progress, Settings, texts_of
 from dissect.spark.places import Disk, Folder
-from dissect.spark.rotation import PACKED, Ready, Rotation, Seen, Taken, same_file
+from dissect.spark.rotation import Ready, Rotation, Seen, Taken, same_file
 from dissect.spark.session import of_spark
 from dissect.spark.splits import NEVER, Plan, Trouble
 from dissect.spark.tables import TABLES, Input

@@ -295,6 +295,8 @@ class Run(Job):
         self.out = places.folder(out)
         self.folder = partial_folder(self.out)
         self.files: list[str] = []
+        self.others: list[str] = []
+        """What is left out of folders, as it is no capture."""
         self.stamps: dict[str, tuple[int, int]] = {}
         self.plan: Plan | None = None
         self.rows: dict[str, int] = {}
@@ -317,7 +319,7 @@ class Run(Job):
         """All that can go wrong before a task runs; False where there is nothing to do."""
         settings = self.settings
         settings.sources = [places.normal(source) for source in settings.sources]
-        self.files = expand(settings.sources)
+        self.files = expand(settings.sources, self.others)
         self.stamps = stamps(self.files)
         if settings.payload == "reread" and any(places.local(file) is None for file in self.files):
             raise UsageError("--payload reread reads each payload by itself: it is for files of a disk, not of an object store")

@@ -25,14 +25,13 @@ from typing import NamedTuple
 
 import msgspec
 
+from dissect.capture.files import PACKED
 from dissect.errors import CaptureError
 from dissect.spark import places
 from dissect.spark.splits import HEAD, NEVER, Trouble, digest
 
 HOLD_NS = 60_000_000_000
 """How long a complete file waits for those of other series that were written at the same time, and a cut end for what may follow."""
-
-PACKED = (".gz", ".zst", ".lz4", ".xz", ".bz2")
 
 
 class Taken(msgspec.Struct):

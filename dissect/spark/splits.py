@@ -31,10 +31,10 @@ import numpy as np
 
 from dissect.capture import pcap, pcapng
 from dissect.capture.blocks import Blocks, Damaged, Raw
-from dissect.capture.files import open_capture
+from dissect.capture.files import named_as_capture, open_capture
 from dissect.capture.link import SLL, SLL2, LinkParser
 from dissect.capture.unpack import packing
-from dissect.errors import CaptureError, MissingCodec, UsageError
+from dissect.errors import CaptureError, MissingCodec, NoCapture, UsageError
 from dissect.model import PacketBatch
 from dissect.spark import places
 from dissect.spark.keys import flow_ids, of_network
@@ -204,8 +204,10 @@ class Piece(msgspec.Struct):
 Spread = Callable[[Callable[[Piece], Examined], Sequence[Piece]], Iterable[Examined]]
 
 
-def expand(sources: Sequence[str]) -> list[str]:
+def expand(sources: Sequence[str], others: list[str] | None = None) -> list[str]:
     """The names of the files that these files, folders and patterns name, each once, those of a folder or pattern by name.
+
+    `others`: gets those of a folder or pattern that neither are called captures nor are, which are left out.
 
     Raises `CaptureError` for a file that is not there, and `UsageError` where there is none in a folder, or none of a pattern.
     """
@@ -214,8 +216,20 @@ def expand(sources: Sequence[str]) -> list[str]:
         name = places.normal(source)
         path = places.local(name)
         names = _remote(source, name) if path is None else _local(source, name, path)
+        if others is not None and names != [name]:
+            asked = [one for one in names if not named_as_capture(one)]
+            left_out = [one for one, other in zip(asked, each(_is_other, asked), strict=True) if other]
+            others += left_out
+            names = sorted(set(names) - set(left_out))
+            if not names:
+                raise UsageError(f"{source}: none of the files is a capture")
         found.update(dict.fromkeys(names))
     return list(found)
+
+
+def _is_other(path: str) -> bool:
+    """Whether a file is something else."""
+    return isinstance(_begun(path), NoCapture)
 
 
 def _local(source: str, name: str, path: Path) -> list[str]:

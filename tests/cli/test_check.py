@@ -175,6 +175,21 @@ def test_settings_that_mean_harm_are_one_error(kind: str, folder: Path, capsys: 
     checked(capsys, "captures", code=code)
 
 
+def test_files_of_a_folder_that_are_no_captures_are_counted(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "notes.cap").write_text("words")
+    (folder / "more.pcap").write_text("words")
+    (folder / "README.md").write_text("words")
+    _, err = checked(capsys, "captures")
+    assert err == ("streamdump: 2 files left out that only have the names of captures\nstreamdump: 2 captures: 2 as the golden files say\n")
+    # What is named, has a golden file or is empty should have been one
+    checked(capsys, "captures/more.pcap", code=ExitCode.UNREADABLE)
+    (folder / "more.pcap.golden").write_text("streamdump golden 1\n")
+    assert "more.pcap: is not a capture" in checked(capsys, "captures", code=ExitCode.UNREADABLE)[1]
+    (folder / "more.pcap.golden").unlink()
+    (folder / "more.pcap").write_text("")
+    assert "more.pcap: is empty" in checked(capsys, "captures", code=ExitCode.UNREADABLE)[1]
+
+
 def test_an_unreadable_capture_wins(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     change(folder / "login.pcap.golden", "PeerProperties", "PeerThings")
     data = (folder / "iggy" / "errors.pcap").read_bytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 import struct
 from pathlib import Path
@@ -190,6 +191,27 @@ def test_what_is_no_capture_is_told_and_the_others_are_read(capture: Path, tmp_p
         (3, "no such file"),
     ]
     assert found.packets == len(records(capture))
+
+
+def test_other_files_of_a_folder_are_left_out_by_name_and_content(capture: Path, tmp_path: Path) -> None:
+    whole = capture.read_bytes()
+    folder = tmp_path / "all"
+    folder.mkdir()
+    for name, data in (("a.pcap", whole), ("trace", whole), ("trace.gz", gzip.compress(whole)), ("text.pcap", b"text"), ("empty", b"")):
+        (folder / name).write_bytes(data)
+    for name, data in (("README.md", b"# What it is"), ("keys.log", b"CLIENT_RANDOM"), ("keys.log.gz", gzip.compress(b"CLIENT_RANDOM"))):
+        (folder / name).write_bytes(data)
+    kept = [str(folder / name) for name in ("a.pcap", "empty", "text.pcap", "trace", "trace.gz")]
+    for source in (folder, folder / "*"):
+        others: list[str] = []
+        assert expand([str(source)], others) == kept
+        assert others == [str(folder / name) for name in ("README.md", "keys.log", "keys.log.gz")]
+    assert len(expand([str(folder)])) == 8
+    # What is named is read, and told if it cannot be
+    assert expand([str(folder / "README.md")], others := []) == [str(folder / "README.md")]
+    assert not others
+    with pytest.raises(UsageError, match="none of the files is a capture"):
+        expand([str(folder / "keys*")], [])
 
 
 def test_files_folders_and_patterns(tmp_path: Path) -> None:
