@@ -830,6 +830,48 @@ def test_an_eviction_that_nobody_asked_for_refuses(reason: int) -> None:
     assert (said[2].name, said[2].request, said[2].outcome) == ("eviction", None, "refused")
 
 
+WRONG_TEXT = "Resource with key: users_id:nobody was not found."
+
+
+def refusing(stated: int, text: bytes = WRONG_TEXT.encode(), status: int = 20) -> bytes:
+    return response(pack("<I", stated) + text, status)
+
+
+@pytest.mark.parametrize("layout", ["L0", "L5", "L9", None])
+@pytest.mark.parametrize("size", [48, 50, 0, 1 << 31])
+def test_a_refusal_with_a_wrong_length_of_its_text_is_one(layout: str | None, size: int) -> None:
+    frame = refusing(size)
+    events: list[Event] = [(0, request(31, ONE)), (1, frame), (0, PING), (1, OK)]
+
+    def answers(events: list[Event], together: int = 1) -> list[Message]:
+        records = [one[4] for one in emitted(iggy(layout, () if layout else CLASSIC), events, together)]
+        return sorted((one for one in messages(records) if one.kind == "response"), key=lambda one: one.position)
+
+    said = answers(events)
+    assert [(one.name, one.outcome) for one in said] == [("get_user", "refused"), ("ping", "answered")]
+    assert (said[0].fields["status"], said[0].size) == (20, len(frame))
+    assert said[0].fault is not None or not {"trailing", "body"}.isdisjoint(said[0].fields)
+    for cut in (3, 9, 12, 40, len(frame) - 1):
+        pieces: list[Event] = [events[0], (1, frame[:cut]), (1, frame[cut:]), *events[2:]]
+        for together in (1, 2, 9):
+            parts = answers(pieces, together)
+            assert [(one.name, one.outcome, one.fields) for one in parts] == [(one.name, one.outcome, one.fields) for one in said]
+
+
+def test_refusals_with_other_texts_follow_each_other_and_answers() -> None:
+    texts = [b"no", b"", b"x" * 100]
+    said = messages(run(iggy("L9"), (0, PING * 4), (1, b"".join(response(text, 3) for text in texts) + OK)))
+    answers = [one for one in said if one.kind == "response"]
+    assert [one.outcome for one in answers] == ["refused"] * 3 + ["answered"]
+    assert [one.size for one in answers] == [10, 8, 108, 8]
+
+
+@pytest.mark.parametrize("what", [refusing(48, status=999_999), refusing(48) + b"\xff" * 9, refusing(48) + b"\xff"])
+def test_what_only_looks_like_a_refusal_is_none(what: bytes) -> None:
+    records = run(iggy("L9"), (0, request(31, ONE)), (1, what), (0, PING), (1, OK))
+    assert any(isinstance(one, Gap) and one.reason == "skipped" for one in records)
+
+
 def test_labels_that_nobody_knows_are_noted() -> None:
     strategy, consumer = bytearray(POLL_L8), bytearray(POLL_L8)
     strategy[POLL_L8.index(b"\x05" + bytes(8))] = 65

@@ -11,13 +11,17 @@ from dissect.protocols.iggy.candidates import Candidates
 from dissect.protocols.iggy.commands import BY_CODE
 from dissect.protocols.iggy.features import CLASSIC
 from dissect.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32
-from dissect.protocols.iggy.resync import LONG_TOLD, find_long, find_request, may_be_long, responses_to
+from dissect.protocols.iggy.resync import LIMIT, LONG_TOLD, find_long, find_request, may_be_long, responses_to
+from dissect.protocols.iggy.statuses import NAMES
 from dissect.protocols.protocol import Context
 
 PORTS = (8090,)
 
 SEGMENTS_KEPT = 64
 """So many segment starts are remembered as places where a frame may begin."""
+
+REFUSAL_SIZE = 1 << 16
+"""No error is longer."""
 
 LATEST_COMMAND = 29
 """The highest command byte of the 256-byte framing."""
@@ -59,10 +63,25 @@ class Framing(Dissector):
             return first + 4 if first >= 4 and (first <= self.options.frame_limit or second in BY_CODE) else -1
         if not first or not second:
             return int(second) + 8
-        if len(data) - at < 12:
+        if len(data) - at < min(12, second + 8):
             return 0
         # an error with a text
-        return second + 8 if U32(data, at + 8)[0] + 4 == second else -1
+        return second + 8 if second >= 4 and U32(data, at + 8)[0] + 4 == second else self._refused(side, data, at, second + 8)
+
+    def _refused(self, side: int, data: bytes, at: int, size: int) -> int:
+        """The size of an error that does not hold a text of the length it states, where its status is known and the segment ends with it,
+        or goes on as a response does."""
+        flow, end = self.flows[side], at + size
+        if U32(data, at)[0] not in NAMES or size > REFUSAL_SIZE:
+            return -1
+        if end > len(data):
+            return 0
+        following = flow.segment(flow.base + end - 1) + 1
+        rest = data[end : flow.starts[following] - flow.base if following < len(flow.starts) else len(data)]
+        if len(rest) < 8:
+            return size if not rest else -1
+        status, length = U32_U32(rest, 0)
+        return size if (not status or status in NAMES) and length <= LIMIT else -1
 
     def boundaries(self, side: int, data: bytes, at: int) -> list[int]:
         long = self.layouts.long[side]
