@@ -304,6 +304,14 @@ class Inspector:
                 emitted += late
         for delivery in self._tcp.evict(now_ns, options.idle_time_ns, options.closed_time_ns, options.tracked_limit, order):
             emitted += self._deliver(delivery, order, True)
+        for conversation in self._tcp.half_over():
+            try:
+                ahead = self.endings.ahead(self._tracked(conversation), now_ns, order)
+            except Exception as error:
+                self.reports.once(Report(bug(error), "how a conversation ended is told when it is over"))
+                continue
+            self.outbox.ahead.update({one.record.conversation: one.record for one in ahead if type(one.record) is Ending})
+            emitted += ahead
         for delivery in self.reading.gate.stale(now_ns - options.closed_time_ns, order):
             emitted += self._deliver(delivery, order)
         emitted.sort(key=PLACE)
@@ -380,7 +388,7 @@ class Inspector:
                 record.response = response.number  # type: ignore[union-attr]
             elif type(record) is Exchange:
                 if endings is None:
-                    endings = {one.conversation: one for one in records if type(one) is Ending}
+                    endings = self.outbox.ahead | {one.conversation: one for one in records if type(one) is Ending}
                 self.asked[record.number] = request, endings.get(record.conversation)
         self.outbox.links.clear()
         self.outbox.lighten(self.reports)

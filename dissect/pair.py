@@ -268,6 +268,10 @@ class Exchanges:
             self.pairs.append(Pair(request, answer, outcome, reason, exchange.latency_ns, exchange))
         return make_emitted((*moment[:4], exchange, NONE, None, 0))
 
+    def is_late(self, asked: Emitted) -> bool:
+        """Whether a request was reported as not answered in time."""
+        return id(asked) in self._late
+
     def _told(self, asked: Emitted) -> bool:
         """Whether a request that ends now was reported before."""
         return self._late.pop(id(asked), None) is not None
@@ -512,13 +516,10 @@ class Pairer(Exchanges):
             if not self.handshake.done:
                 self.handshake.unanswered(asked.record.name)
             moment = Moment(release, order, BEHIND, at, time, time_ns)
-            if id(asked) in self._late:
+            if self.is_late(asked):
                 self.left += 1
             elif not self._answered_partly(asked, moment, out.append):
-                why = None if self.doubt is None else self.doubt.reason(asked)
-                if why is None and self.unanswered is not None:
-                    why = self.unanswered(asked.record, time_ns)
-                out.append(self._exchange(asked, None, "unanswered", why or reason, moment))
+                out.append(self._exchange(asked, None, "unanswered", _why(self, asked, time_ns, reason), moment))
                 self.left += 1
         self._forget()
         return out
@@ -724,6 +725,21 @@ def _moment(one: Emitted) -> Moment:
 def _moment_of(asked: Emitted, release: int, time_ns: int) -> Moment:
     """A moment that tells of a request, at its place."""
     return Moment(release, *asked[1:4], rfc3339(time_ns), time_ns)
+
+
+def waiting(pairer: Pairer, time_ns: int) -> list[tuple[Message, str]]:
+    """The requests that have no response by now, and why they will have none if the other side has ended at this time."""
+    found = {id(asked): asked for entry in pairer.open.values() for asked in _asked_of(entry)}
+    asked = [one for one in found.values() if one.role != ASK or one.key not in pairer.partly]
+    return [(one.record, "timeout" if pairer.is_late(one) else _why(pairer, one, time_ns, "closed")) for one in asked]
+
+
+def _why(pairer: Pairer, asked: Emitted, time_ns: int, reason: str) -> str:
+    """Why a request has no response: bytes were lost or skipped, or what it tells itself at this time, or `reason`."""
+    why = None if pairer.doubt is None else pairer.doubt.reason(asked)
+    if why is None and pairer.unanswered is not None:
+        why = pairer.unanswered(asked.record, time_ns)
+    return why or reason
 
 
 def _asked_of(entry: Any) -> Iterator[Emitted]:

@@ -11,7 +11,7 @@ import pytest
 import dissect
 from dissect.capture.files import open_capture
 from dissect.inspector import Inspector
-from dissect.model import Ending, Exchange, Message, Options, Record
+from dissect.model import Ending, Exchange, Finding, Message, Options, Record
 from dissect.render.summary import Lines
 from dissect.spark.flows import FlowInspector
 from tests.tcp.segments import ACK, FIN, RST, SYN, Segment, a, b, batch, handshake
@@ -90,6 +90,96 @@ def test_a_live_capture_tells_of_a_reset_two_seconds_later(case: str) -> None:
     inspector.age(last + 30_500 * MS)
     assert inspector.rows() == []
     assert inspector.past.conversations == 1
+
+
+FIRST = [*TALK[:4], a(1015, flags=FIN | ACK, ack=5000, time_ns=500 * MS)]
+LATER = [
+    b(5000, REFUSAL, ack=1016, time_ns=4_000 * MS),
+    b(5014, ack=1016, flags=FIN | ACK, time_ns=4_001 * MS),
+    a(1016, ack=5015, time_ns=4_002 * MS),
+]
+GOES_ON = [
+    a(1015, HEARTBEAT, ack=5015, time_ns=7_000 * MS),
+    a(1023, ack=5015, flags=FIN | ACK, time_ns=7_001 * MS),
+    b(5015, ack=1024, time_ns=7_002 * MS),
+]
+HALF: dict[str, tuple[list[Segment], list[Segment], int, int]] = {
+    "the server": ([*TALK, GONE[0]], GOES_ON, 0, 1),
+    "the client, with an open request": (FIRST, LATER, 1, 0),
+    "the server, with an open request": (
+        [*TALK[:4], b(5000, ack=1015, flags=FIN | ACK, time_ns=500 * MS)],
+        [one._replace(ack=5001) for one in GOES_ON],
+        1,
+        0,
+    ),
+    "nobody said anything": (UNUSED[:4], [one._replace(time_ns=4_000 * MS) for one in UNUSED[4:]], 0, 0),
+}
+
+
+@pytest.mark.parametrize("case", HALF)
+def test_a_live_capture_tells_of_a_side_that_ended_two_seconds_later(case: str) -> None:
+    """Whatever the other one does; all else is as in a file."""
+    before, behind, waiting, refusals = HALF[case]
+    every = [*before, *behind]
+    inspector = Inspector([], READ)
+    records: list[Record] = []
+    for part in inspector.take_segments(batch(before), 0, len(before)):
+        records += part
+    ended = int(batch(before).time_ns[-1])
+    records += inspector.age(ended + 1_400 * MS)
+    assert told(records) == []
+    records += inspector.age(ended + 2_000 * MS)
+    ((*same, _, open_, refused),) = told(records)
+    assert (open_, refused) == (waiting, refusals)
+    records += inspector.age(ended + 2_600 * MS)
+    for part in inspector.take_segments(batch(behind, len(before)), len(before), len(every)):
+        records += part
+    records += inspector.age(ended + 60_000 * MS) + inspector.finish()
+    assert len(told(records)) == 1
+    assert inspector.outbox.ahead == {}
+    whole = read(every, len(every))
+    ((*in_file, _, _, _),) = told(whole)
+    assert same == in_file
+    for kind in (Message, Exchange):
+        assert [(one.time_ns, one.name, one.outcome) for one in records if isinstance(one, kind)] == [
+            (one.time_ns, one.name, one.outcome) for one in whole if isinstance(one, kind)
+        ]
+
+
+def test_a_live_capture_tells_of_failed_tls_at_once() -> None:
+    """Nobody goes on behind a fatal alert."""
+    properties = bytes.fromhex("0000000c 0011 0001 00000001 00000000")
+    alert = bytes.fromhex("15 0303 0002 02 0a")
+    before = [*handshake(), a(1000, properties), b(5000, alert, ack=1016), b(5007, ack=1016, flags=FIN | ACK, time_ns=600 * MS)]
+    behind = [a(1016, ack=5008, flags=FIN | ACK, time_ns=9_000 * MS), b(5008, ack=1017, time_ns=9_001 * MS)]
+    inspector = Inspector([], Options(findings=True))
+    list(inspector.take_segments(batch(before), 0, len(before)))
+    records = inspector.age(601 * MS)
+    assert [type(one).__name__ for one in records] == ["Ending", "Finding"]
+    assert [one.rule for one in records if isinstance(one, Finding)] == ["tls.plain-peer"]
+    for part in inspector.take_segments(batch(behind, len(before)), len(before), len(before) + len(behind)):
+        records += part
+    records += inspector.finish()
+    assert [type(one).__name__ for one in records] == ["Ending", "Finding", "Gap", "Exchange"]
+
+
+@pytest.mark.parametrize("case", ["the server", "the server, with an open request"])
+def test_a_live_diagnosis_knows_what_a_server_left_open(case: str) -> None:
+    before, behind, _, _ = HALF[case]
+    options = Options(decode_as=READ.decode_as, findings=True)
+    inspector = Inspector([], options)
+    found: list[Record] = []
+    for part in inspector.take_segments(batch(before), 0, len(before)):
+        found += part
+    found += inspector.age(int(batch(before).time_ns[-1]) + 2_000 * MS)
+    early = [(one.rule, one.severity, one.cause) for one in found if isinstance(one, Finding)]
+    for part in inspector.take_segments(batch(behind, len(before)), len(before), len(before) + len(behind)):
+        found += part
+    found += inspector.finish()
+    assert [(one.rule, one.severity, one.cause) for one in found if isinstance(one, Finding)] == early
+    every = [*before, *behind]
+    assert early == [(one.rule, one.severity, one.cause) for one in read(every, len(every), options) if isinstance(one, Finding)]
+    assert early
 
 
 def test_a_connection_without_a_byte_is_none_of_which_nothing_was_read() -> None:

@@ -6,11 +6,11 @@ from dissect.conversation.run import Counters
 from dissect.conversation.tracked import Tracked
 from dissect.detect import TOO_FEW, neighbour
 from dissect.diagnose.windows import Windows
-from dissect.model import Ending, Options
-from dissect.pair import BEHIND
+from dissect.model import Ending, Message, Options
+from dissect.pair import BEHIND, waiting
 from dissect.protocols import PROTOCOLS, known_ports
 from dissect.protocols.records import NONE, SENDERS, Emitted, rfc3339
-from dissect.tcp.conversations import CROWDED, IDLE, REUSED
+from dissect.tcp.conversations import CROWDED, IDLE, LAST_NS, REUSED
 
 UNANSWERED = {IDLE: "timeout", CROWDED: "limit"}
 """Why requests stay open in conversations that are forgotten."""
@@ -35,8 +35,27 @@ class Endings:
             emitted.append(self.closed(tracked, release))
         return emitted
 
-    def closed(self, tracked: Tracked, release: int) -> Emitted:
-        """The end of a conversation, for the diagnosis."""
+    def ahead(self, tracked: Tracked, now_ns: int, release: int) -> list[Emitted]:
+        """How one side has ended a conversation that the other one goes on with, two seconds later; at once where it cannot go on, as TLS
+        has failed. Where nothing that comes will change it, the diagnosis is told as well."""
+        tls, end = tracked.carried.told(), tracked.tcp.end
+        failed = tls is not None and any(alert.fatal for alert in tls.alerts)
+        assert end is not None
+        patience = 0 if failed else min(self._options.closed_time_ns, LAST_NS)
+        if tracked.told or tracked.ahead or tracked.detector is not None or now_ns < end.time_ns + patience:
+            return []
+        left: list[tuple[Message, str]] = []
+        if tracked.dissector is not None and tracked.pairer is not None:
+            left = waiting(tracked.pairer, tracked.tcp.last[3])
+            tracked.note(tracked.dissector, tracked.pairer, len(left))
+        emitted = self._ending(tracked, release)
+        tracked.ahead = True
+        if self._windows is not None and (failed or end.how != "FIN" or end.side != (tracked.client or 0)):
+            emitted.append(self.closed(tracked, release, tuple(one for one in left if one[1] != "timeout")))
+        return emitted
+
+    def closed(self, tracked: Tracked, release: int, ahead: tuple[tuple[Message, str], ...] | None = None) -> Emitted:
+        """The end of a conversation, for the diagnosis; `ahead`: see there."""
         from dissect.diagnose.ends import closed_of
         from dissect.tls.troubles import troubles
 
@@ -54,6 +73,7 @@ class Endings:
             tracked.facts or {},
             tracked.begun,
             (neighbour(tracked.begun[0], tracked.whole), neighbour(tracked.begun[1], tracked.whole)),
+            ahead,
         )
         return Emitted(release, tcp.last[0], BEHIND + 2, 0, closed, NONE, None, tcp.last[3])
 
@@ -61,7 +81,7 @@ class Endings:
         """How a conversation ended, or a connection to a known port that never carried a byte, if it did."""
         tcp, end, client, protocol = tracked.tcp, tracked.tcp.end, tracked.client, tracked.protocol
         empty = not any(tcp.stream_bytes)
-        if tracked.told or (not (tcp.syn and tcp.ports[1] in self.ports) if empty else protocol is None):
+        if tracked.told or tracked.ahead or (not (tcp.syn and tcp.ports[1] in self.ports) if empty else protocol is None):
             return []
         side, how, time_ns = client or 0, "forgotten", tcp.last[3]
         if end is not None:

@@ -204,6 +204,7 @@ class Memory:
         self._reading.gate.inside.pop(tracked.tcp.index, None)
         self._outbox.latest.pop(tracked.tcp.index, None)
         self._outbox.over.pop(tracked.tcp.index, None)
+        self._outbox.ahead.pop(tracked.tcp.index, None)
         # Each knows the other, and a run collects no cycles
         tracked.tcp.state = None
 

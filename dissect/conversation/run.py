@@ -76,6 +76,8 @@ class Outbox(msgspec.Struct):
     """By conversation: when the last message came."""
     over: dict[int, int] = {}
     """By conversation: the packet of the first FIN or RST, behind which no message counts for that."""
+    ahead: dict[int, Ending] = {}
+    """By conversation: how it ended, where that was told before it was over."""
     keys: int = 0
     """What large messages may have added to the open requests, since this was last set to 0."""
 

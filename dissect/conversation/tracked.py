@@ -50,6 +50,8 @@ class Tracked(msgspec.Struct):
     done: bool = False
     told: bool = False
     """Its ending was handed on already."""
+    ahead: bool = False
+    """It was, though only one side had ended."""
     begun: tuple[bytes, bytes] = (b"", b"")
     """The first bytes of each side, where a diagnosis is asked for and the protocol is known."""
     failure: str | None = None
@@ -98,10 +100,14 @@ class Tracked(msgspec.Struct):
         """No message will come: keep what its dissector and its requests tell at the end, without them."""
         dissector, pairer = self.dissector, self.pairer
         assert dissector is not None and pairer is not None
-        self.open, self.step, self.midway = pairer.left, pairer.handshake.step, pairer.handshake.midway
-        self.client = dissector.client
+        self.note(dissector, pairer, pairer.left)
         self.limit_hits += dissector.limit_hits + pairer.limit_hits
         self.dissector = self.pairer = None
+
+    def note(self, dissector: Dissector, pairer: Pairer, left: int) -> None:
+        """Note what its ending tells, with so many requests that have no response."""
+        self.open, self.step, self.midway = left, pairer.handshake.step, pairer.handshake.midway
+        self.client = dissector.client
 
     def where(self, items: Iterable[Chunk | StreamGap] = ()) -> tuple[int, int, int]:
         """When an exception came, as order, number and file of a packet: that with which it is looked for a protocol, or, where no single

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dissect.diagnose.rules import Closed
-from dissect.model import Verdict
+from dissect.model import Message, Verdict
 from dissect.tcp.assembler import Conversation
 
 CLOSE_NOTIFY = 0
@@ -25,6 +25,7 @@ def closed_of(
     facts: Mapping[str, Any],
     begun: tuple[bytes, bytes],
     foreign: tuple[str | None, str | None],
+    ahead: tuple[tuple[Message, str], ...] | None,
 ) -> Closed:
     """The end of a conversation."""
     one, two = tcp.sides
@@ -61,6 +62,7 @@ def closed_of(
         facts,
         begun,
         foreign,
+        ahead,
     )
 
 

@@ -153,6 +153,8 @@ class Diagnoser:
     def _message(self, message: Message, out: list[Record]) -> None:
         talk = self._talk(message.conversation, message.protocol)
         self._last_ns = message.time_ns
+        if talk.over:
+            return
         if talk.pending:
             self._settle(talk, message, out)
         talk.see(message)
@@ -170,6 +172,8 @@ class Diagnoser:
     def _other(self, record: Gap | Exchange, kind: str, out: list[Record]) -> None:
         talk = self._talk(record.conversation, record.protocol)
         self._last_ns = record.time_ns
+        if talk.over:
+            return
         if type(record) is Exchange and record.response is None and len(talk.unanswered) < UNANSWERED_KEPT:
             talk.unanswered.append(record)
         for rule in self._rules[talk.family].get(kind, ()):
@@ -177,6 +181,13 @@ class Diagnoser:
 
     def _closed(self, closed: Closed, out: list[Record]) -> None:
         talk = self._talk(closed.conversation, closed.verdict.protocol)
+        if closed.ahead is None:
+            self._talks.pop(closed.conversation, None)
+        if talk.over:
+            return
+        for message, reason in closed.ahead or ():
+            self._other(_left(message, reason, closed), EXCHANGE, out)
+        talk.over = True
         if closed.verdict.protocol is not None and len(self._spoken) < ACROSS_KEPT:
             self._spoken.setdefault(closed.endpoints[closed.server], (closed.verdict.protocol, closed.ports[closed.server]))
         elif closed.verdict.protocol is None and closed.expected is None:
@@ -193,7 +204,6 @@ class Diagnoser:
         talk.pending.clear()
         for rule in self._rules[talk.family].get(CLOSED, ()):
             self._ask(talk, rule, closed, out)
-        self._talks.pop(closed.conversation, None)
         if closed.verdict.protocol is None and closed.expected is None and talk.worst is None:
             return
         if len(self.summaries) >= SUMMARIES_KEPT:
@@ -357,6 +367,12 @@ class Diagnoser:
 REFUSED = Rule(
     "refused", WARNING, (), lambda talk, message: None, "Look at the request that is named as evidence, and at what it asks for."
 )
+
+
+def _left(message: Message, reason: str, closed: Closed) -> Exchange:
+    """A request that will have no response, as its sender may not know yet."""
+    head = (1, 0, rfc3339(closed.until_ns), closed.until_ns, message.conversation, message.src, message.dst, message.protocol, message.name)
+    return Exchange(*head, message.id, message.number, None, "unanswered", reason, None, closed.until_ns - message.time_ns)
 
 
 def _ends_it(talk: Talk, message: Message, closed: Closed) -> bool:

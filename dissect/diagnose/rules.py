@@ -167,6 +167,8 @@ class Closed(msgspec.Struct):
     """By side the first bytes, where the protocol is known."""
     foreign: tuple[str | None, str | None] = (None, None)
     """By side the protocol of others that it begins with."""
+    ahead: tuple[tuple[Message, str], ...] | None = None
+    """Where the other side goes on, the requests that are open, of which nothing is known yet, and why they will have no response."""
 
     @property
     def lacking(self) -> bool:
@@ -228,6 +230,7 @@ class Talk:
         "memo",
         "messages",
         "orphans",
+        "over",
         "parted",
         "pending",
         "protocol",
@@ -266,6 +269,8 @@ class Talk:
         self.answers: list[str | None] = [None, None]
         """What the request is called that each of them answers, where it is a response."""
         self.last_ns: int | None = None
+        self.over = False
+        """Its end was told, though one side goes on."""
         self.refused = 0
         self.parted: Message | None = None
         """The goodbye that was said."""

@@ -37,7 +37,7 @@ IDLE, CROWDED = "forgotten after a long time without a packet", "forgotten for n
 """How conversations end that `evict` ends."""
 
 LAST_NS = 2_000_000_000
-"""So long after a RST packets that it crossed may come, and a SYN that is tried again."""
+"""So long after a RST packets that it crossed may come, and a SYN that is tried again; and after a FIN that of the other side."""
 
 _FACTORS = np.array(
     [0x9E37_79B9_7F4A_7C15, 0xC2B2_AE3D_27D4_EB4F, 0x1656_67B1_9E37_79F9, 0x85EB_CA77_C2B2_AE63, 0x27D4_EB2F_1656_67C5], np.uint64
@@ -291,6 +291,11 @@ class Conversations:
         self._crowd(most, order)
         return self._deliver()
 
+    def half_over(self) -> list[Conversation]:
+        """Those that one side has ended, and that are not over yet."""
+        found = self._table.values()
+        return [one.conversation for one in found if one.conversation.end is not None and one.closed is None]
+
     def crowd(self, most: int, order: int) -> tuple[list[Delivery], set[int]]:
         """While there are more than `most`, forget first those that ended and then those longest without a packet: what they end with,
         and the indexes of all that are left."""
@@ -386,7 +391,7 @@ class Conversations:
         assert self._bare is not None
         kept = self._bare[key]
         rows = Bare.rows(kept)
-        assembler = Assembler(self._conversation(key, rows[0]), self._flip(rows[0]), self._pool)
+        assembler = Assembler(self._conversation(key, rows[0]), _flip(rows[0]), self._pool)
         assembler.conversation.index = Bare.index(kept)
         for order, time_ns, number, file, reverse, seq, ack, flags, offset, length, wire in rows:
             assembler.step(order, time_ns, number, file, reverse ^ assembler.flip, seq, ack, flags, offset, length, wire, b"")
@@ -441,21 +446,16 @@ class Conversations:
     def _create(self, key: bytes, row: list[int]) -> Assembler:
         """A conversation that begins with this packet."""
         conversation = self._conversation(key, row)
-        assembler = Assembler(conversation, self._flip(row), self._pool)
+        assembler = Assembler(conversation, _flip(row), self._pool)
         self._new.append(conversation)
         self._table[key] = assembler
         return assembler
-
-    @staticmethod
-    def _flip(row: list[int]) -> int:
-        # The sender of a SYN-ACK is not the one who began.
-        return row[REVERSE] ^ (row[FLAGS] & (SYN | ACK) == SYN | ACK)
 
     def _conversation(self, key: bytes, row: list[int]) -> Conversation:
         order, time_ns, number, file = row[:4]
         mark = order, number, file, time_ns
         low, high = endpoint(key, 0), endpoint(key, 18)
-        (one, port), (two, other_port) = (high, low) if self._flip(row) else (low, high)
+        (one, port), (two, other_port) = (high, low) if _flip(row) else (low, high)
         return Conversation((one, two), (port, other_port), mark, mark, mark)
 
     def _walk(self, key: bytes, assembler: Assembler | None, rows: list[list[int]], buffer: bytes) -> None:
@@ -538,6 +538,12 @@ class Conversations:
                     continue
                 assembler = table.get(key)
             self._walk(key, assembler, mine, buffer)
+
+
+def _flip(row: list[int]) -> int:
+    """Which end of its key the side is that began with this packet."""
+    # The sender of a SYN-ACK is not the one who began.
+    return row[REVERSE] ^ (row[FLAGS] & (SYN | ACK) == SYN | ACK)
 
 
 def _leaves(assembler: Assembler, idle_ns: int, closed_ns: int) -> int:

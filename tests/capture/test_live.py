@@ -285,6 +285,27 @@ def test_unanswered_requests_are_reported_after_the_timeout() -> None:
 
 
 @needs_capture
+def test_a_side_that_ends_is_told_of_while_the_other_goes_on() -> None:
+    port = free_port()
+    with capturing(*pings(port), "--json") as capture, Pair(port) as pair:
+        pair.replay([(0, PING), (1, PONG), (0, PING)])
+        pair.sides[1].shutdown(socket.SHUT_WR)
+        found = records("\n".join(capture.line() for _ in range(4)))
+        assert [one["record"] for one in found] == ["message"] * 3 + ["ending"]
+        assert (found[3]["how"], found[3]["sender"], found[3]["open"]) == ("FIN", "server", 1)
+        # The client was not told, or does not care
+        pair.say(0, PING)
+        (more,) = records(capture.line())
+        assert (more["record"], more["conversation"]) == ("message", 0)
+        pair.sides[0].shutdown(socket.SHUT_WR)
+        left = records("\n".join(capture.line() for _ in range(2)))
+        assert [(one["record"], one["reason"]) for one in left] == [("exchange", "closed")] * 2
+        code, out, err = capture.finish()
+        assert (code, out) == (0, "")
+        assert "1 ended by the server" in err
+
+
+@needs_capture
 @pytest.mark.skipif(shutil.which("tcpdump") is None, reason="tcpdump is not installed")
 def test_a_pipe_from_tcpdump_is_as_prompt() -> None:
     port = free_port()

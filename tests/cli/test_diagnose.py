@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import socket
 from pathlib import Path
 
 import jsonschema
@@ -147,6 +148,24 @@ def test_a_wrong_password_is_told_while_it_happens(form: str) -> None:
         assert json.loads(out.splitlines()[-1])["facts"]["reached"] == "login"
     else:
         assert any(line.startswith("! 0  127.0.0.1:") for line in out.splitlines())
+    assert "found: 1 error" in err
+
+
+@needs_capture
+def test_tls_that_fails_is_told_while_the_client_hangs() -> None:
+    hello = said_in(RABBIT / "wrong_password_405.pcap")[0]
+    port = free_port()
+    with capturing("diagnose", "-i", "lo", "-f", f"tcp port {port}") as capture:
+        with Pair(port) as pair:
+            pair.replay([hello, (1, bytes.fromhex("1503030002020a"))])
+            pair.sides[1].shutdown(socket.SHUT_WR)
+            # The client is still there
+            line = capture.line()
+        code, out, err = capture.finish()
+    assert code == 0, err
+    assert line.startswith("error    tls.plain-peer")
+    assert "! 0  127.0.0.1:" in out
+    assert "peer properties, server closes" in out
     assert "found: 1 error" in err
 
 

@@ -42,7 +42,7 @@ PASSED_OVER = {
     "dissect.tcp.assembler": "__init__ _end_at _is_no_byte _position _reach fail flush_singly relieve",
     "dissect.tcp.conversations": """__init__ _by_column _collect _collect_singly _columns _conversation _create _deliver _finish
         _flip _in_order _keep_bare _number _walk bare bare_delivery bare_keys bare_over bare_refused due endpoint evict feed
-        feed_unjoined finish is_between last packet rows""",
+        feed_unjoined finish half_over is_between last packet rows""",
 }
 """What deals with exceptions itself, and what is not about one conversation."""
 
