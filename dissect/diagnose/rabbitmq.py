@@ -5,7 +5,7 @@ Codes are looked at by their labels, which both versions of the protocol have, t
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -106,6 +106,15 @@ class Subscription(msgspec.Struct):
     empty_packet: int = 0
 
 
+class Silence(NamedTuple):
+    """A time in which one side said nothing, and the messages before and behind it with their packets."""
+
+    since_ns: int
+    until_ns: int
+    messages: tuple[int, ...]
+    packets: tuple[int, ...]
+
+
 class Memo(msgspec.Struct):
     """What is remembered of a connection."""
 
@@ -135,8 +144,8 @@ class Memo(msgspec.Struct):
     """Streams that the client has asked to delete."""
     gone: Message | None = None
     """The MetadataUpdate after which the client has asked nothing."""
-    heard: list[int | None] = msgspec.field(default_factory=lambda: [None, None])
-    """When the client and the server said something last."""
+    silent: list[Silence | None] = msgspec.field(default_factory=lambda: [None, None])
+    """When the client and the server said nothing for too long, the last time."""
 
 
 # The handshake
@@ -307,35 +316,31 @@ def _unknown(talk: Talk, message: Message) -> Told | None:
     return Told(f"the client sends {_command(message)}, and the server states versions {stated[0]} to {stated[1]}", key=(key, version))
 
 
-def _silence(talk: Talk, message: Message) -> Told | None:
-    """Looks at both sides with every message: what says nothing shows when the other does."""
-    own = 1 if message.sender == "server" else 0
-    return _silent(talk, own, message.time_ns, "", message) or _silent(talk, 1 - own, message.time_ns, "", message)
+def _silence(talk: Talk, closed: Closed) -> Told | None:
+    """Told at the end, which shows whether the other side had enough of it."""
+    agreed, ended_ns = talk.memo.heartbeat_ns, closed.until_ns
+    found: list[Told] = []
+    for side, who in enumerate(("client", "server")):
+        silent, last = talk.memo.silent[side], talk.last[side]
+        if last is not None and last.time_ns <= ended_ns and _too_long(talk, last, ended_ns):
+            silent = Silence(last.time_ns, ended_ns, numbers(last), packets(last))
+        if silent is None or min(silent.until_ns, ended_ns) - silent.since_ns <= 2 * agreed:
+            continue
+        until_ns, when, severity = min(silent.until_ns, ended_ns), "", WARNING
+        if silent.until_ns >= ended_ns:
+            when = ", when the connection ends"
+            if closed.client is not None and closed.by == (closed.client if side else closed.server):
+                when, severity = f", when {closed.who(closed.by)} {closed.verb} the connection", ERROR
+        passed, beat = span_text(until_ns - silent.since_ns), span_text(agreed)
+        cause = f"the {who} had said nothing for {passed}, more than twice the agreed heartbeat of {beat}{when}"
+        found.append(Told(cause, silent.messages, silent.packets, severity))
+    return next((one for one in found if one.severity == ERROR), found[0] if found else None)
 
 
-def _silent_end(talk: Talk, closed: Closed) -> Told | None:
-    end = closed.until_ns
-    for side in (0, 1):
-        found = _silent(talk, side, end, " when the connection ended")
-        if found is not None:
-            # The other one has had enough
-            ended = closed.by is not None and closed.client is not None and (closed.by == closed.client) == bool(side)
-            return found._replace(severity=ERROR, key="ended") if ended else found
-    return None
-
-
-def _silent(talk: Talk, side: int, now_ns: int, when: str, message: Message | None = None) -> Told | None:
-    agreed, since = talk.memo.heartbeat_ns, talk.memo.heard[side]
-    if not agreed or since is None or now_ns - since <= 2 * agreed:
-        return None
-    who, last = "server" if side else "client", talk.last[side]
-    passed, beat = span_text(now_ns - since), span_text(agreed)
-    return Told(
-        f"the {who} had said nothing for {passed}{when}, more than twice the agreed heartbeat of {beat}",
-        numbers(last, message),
-        packets(last, message),
-        key=(who, "silence"),
-    )
+def _too_long(talk: Talk, last: Message, now_ns: int) -> bool:
+    """Whether a side whose last message this is was silent for longer than agreed."""
+    agreed: int = talk.memo.heartbeat_ns
+    return 0 < 2 * agreed < now_ns - last.time_ns
 
 
 def _null(message: Message) -> str | None:
@@ -594,7 +599,10 @@ def follow(talk: Talk, message: Message) -> None:
     memo, fields, name = talk.memo, message.fields, message.name
     if talk.begun and sum(talk.messages) == 1 and name != "PeerProperties" and talk.protocol == "rabbitmq-stream":
         memo.first = message
-    memo.heard[1 if message.sender == "server" else 0] = message.time_ns
+    side = 1 if message.sender == "server" else 0
+    before = talk.last[side]
+    if before is not None and _too_long(talk, before, message.time_ns):
+        memo.silent[side] = Silence(before.time_ns, message.time_ns, numbers(before, message), packets(before, message))
     null = _null(message) if memo.null is None else None
     if null is not None:
         memo.null = Told(f"{null}: they close", numbers(message), packets(message), key=null)
@@ -825,15 +833,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "silence",
         WARNING,
-        ANY,
-        _silence,
-        "Look at what keeps this side from writing: a client that is busy, or a network that drops packets.",
-    ),
-    Rule(
-        "silence",
-        WARNING,
         CLOSED,
-        _silent_end,
+        _silence,
         "Look at what keeps this side from writing: a client that is busy, or a network that drops packets.",
     ),
     Rule("null-reference", WARNING, CLOSED, _null_end, WRITE_EMPTY),

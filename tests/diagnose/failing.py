@@ -53,6 +53,7 @@ FAILING: dict[str, dict[str, str]] = {
         "abrupt_end_405.pcap": "warning rabbitmq-stream.frame-cut-off",
         "access_refused_436.pcap": "warning rabbitmq-stream.refused",
         "big_endian_padded_310.pcap": "warning rabbitmq-stream.id-in-use",
+        "client_stopped_310.pcap": "error rabbitmq-stream.silence",
         "create_bad_436.pcap": "error rabbitmq-stream.argument-not-valid",
         "create_delete_310.pcap": "warning rabbitmq-stream.refused",
         "draft_exchange.pcap": "warning rabbitmq-stream-draft.publish-error",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dissect.protocols.rabbitmq import layouts as rabbit
-from tests.capture.frames import SYN
+from tests.capture.frames import ACK, FIN, SYN
 from tests.diagnose.talks import SECOND, Connection, capture, diagnosed, rules
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream"
@@ -106,6 +106,15 @@ def silent(seconds: int, heartbeat: int = 2) -> Connection:
     for _ in range(seconds):
         one.wait(SECOND).server(rabbit.HEARTBEAT)
     return one.client(rabbit.HEARTBEAT).goodbye()
+
+
+def stopped(seconds: int = 6) -> Connection:
+    """A client that goes on when the server has long had enough."""
+    one = Connection().ready((1 << 20, 2))
+    for _ in range(seconds):
+        one.wait(SECOND).server(rabbit.HEARTBEAT)
+    one.segment(1, flags=FIN | ACK).wait(20 * SECOND).client(rabbit.HEARTBEAT)
+    return one.segment(0, flags=FIN | ACK)
 
 
 def metadata(host: str, port: int, leader: int = 0, code: int = 1) -> Connection:
@@ -206,6 +215,10 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
     "version stated": (lambda: versions(1), "unknown-command", None),
     "silence": (lambda: silent(5), "silence", "warning"),
     "a silence that ends it": (lambda: Connection().ready((1 << 20, 2)).wait(5 * SECOND).fin(1), "silence", "error"),
+    "a silence that goes on behind the end": (stopped, "silence", "error"),
+    "a silence that goes on behind the end, and the end": (stopped, "closed-by-server", None),
+    "a silence that is too long behind the end only": (lambda: stopped(3), "silence", None),
+    "a silence of the server that ends it": (lambda: Connection().ready((1 << 20, 2)).wait(5 * SECOND).fin(0), "silence", "error"),
     "a short silence": (lambda: silent(3), "silence", None),
     "no heartbeats agreed": (lambda: silent(5, 0), "silence", None),
     "confirms missing": (lambda: published(3, 1), "confirms-missing", "warning"),
