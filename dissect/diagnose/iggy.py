@@ -33,6 +33,7 @@ from dissect.diagnose.rules import (
     span_text,
 )
 from dissect.protocols.iggy.features import CLASSIC, FRAMINGS, LONG, in_words
+from dissect.protocols.iggy.frames import HEADER
 
 LOGINS = ("login_user", "login_register", "login_with_personal_access_token", "login_register_with_pat")
 
@@ -303,18 +304,21 @@ def _framings(long: bool) -> str:
 
 
 def _never_answered(talk: Talk, closed: Closed) -> Told | None:
-    """Servers of the other framing end such a connection."""
-    framing, server = closed.facts.get("framing"), closed.server
-    if not talk.begun or framing is None or talk.messages[1] or closed.bytes[server] or closed.by != server or closed.lacking:
+    """Servers of the other framing end such a connection, or wait for the rest of a header of 256 bytes."""
+    framing, server, asked = closed.facts.get("framing"), closed.server, talk.last[0]
+    if not talk.begun or framing is None or asked is None or talk.messages[1] or closed.bytes[server] or closed.lacking:
         return None
-    long = framing == FRAMINGS[True]
+    long, waited = framing == FRAMINGS[True], closed.until_ns - asked.time_ns
     mine, other = (LONG, CLASSIC) if long else (CLASSIC, LONG)
-    asked = talk.last[0]
-    cause = (
-        f"the server ends the connection without an answer; likely it does not know the {framing} framing of the client "
-        f"({in_words(mine)}) and is one of the other ({in_words(other)})"
-    )
-    return Told(cause, numbers(asked), packets(asked), key="framing")
+    likely = f"it does not know the {framing} framing of the client ({in_words(mine)}) and is one of the other ({in_words(other)})"
+    if closed.by == server:
+        cause = f"the server ends the connection without an answer; likely {likely}"
+        return Told(cause, numbers(asked), packets(asked), key="framing")
+    if long or closed.bytes[1 - server] >= HEADER or waited < STALE_NS:
+        return None
+    talk.unanswered.clear()
+    cause = f"the server has not answered {asked.name} for {span_text(waited)}; perhaps {likely}, and waits for the rest of a header"
+    return Told(cause, numbers(asked), packets(asked), WARNING, key="framing")
 
 
 def _newer(talk: Talk, message: Message) -> Told | None:

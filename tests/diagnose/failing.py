@@ -3,6 +3,7 @@
 FAILING: dict[str, dict[str, str]] = {
     "iggy": {
         "new-client-old-server.pcap": "error iggy.version-mismatch",
+        "old-client-new-server.pcap": "warning iggy.version-mismatch",
         "node0100e1-errs.pcap": "error iggy.bad-credentials",
         "node0100e1-nosession.pcap": "error iggy.unauthenticated",
         "node0100e4-all.pcap": "error iggy.bad-credentials",

@@ -36,6 +36,8 @@ RAISED = {
     "a login of another version": ("py090-rejected.pcap", "iggy.version-mismatch", "error"),
     "an option that the server does not know": ("py090-mismatch.pcap", "iggy.version-mismatch", "error"),
     "the other framing, answered": ("new-client-old-server.pcap", "iggy.version-mismatch", "error"),
+    "the other framing, never answered": ("old-client-new-server.pcap", "iggy.version-mismatch", "warning"),
+    "the same is one finding": ("old-client-new-server.pcap", "iggy.open-requests", None),
     "a version newer than any known": ("py091d5-basic.pcap", "iggy.newer-version", "note"),
     "a body that the server cannot read": ("node050-all.pcap", "iggy.malformed-request", "error"),
     "a command that the server does not know": ("py081-midstream.pcap", "iggy.unknown-command", "warning"),
@@ -93,6 +95,22 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
         lambda: Connection(dport=8090).open().ask(LONG_PING).reset(1),
         "iggy.version-mismatch",
         "error",
+    ),
+    "a classic client, and the server stays silent": (
+        lambda: Connection(dport=8090).open().ask(PING).wait(12 * SECOND).fin(0),
+        "iggy.version-mismatch",
+        "warning",
+    ),
+    "the same, and the capture ends": (
+        lambda: Connection(dport=8090).open().ask(PING).wait(12 * SECOND).segment(1),
+        "iggy.version-mismatch",
+        "warning",
+    ),
+    "too short a silence": (lambda: Connection(dport=8090).open().ask(PING).wait(2 * SECOND).fin(0), "iggy.version-mismatch", None),
+    "so many bytes that any server answers": (
+        lambda: Connection(dport=8090).open().ask(PING * 32).wait(12 * SECOND).fin(0),
+        "iggy.version-mismatch",
+        None,
     ),
     "a client that is answered": (lambda: Connection(dport=8090).open().ask(PING).tell(OK).fin(0), "iggy.version-mismatch", None),
     "HTTP on the port": (
@@ -197,3 +215,9 @@ def test_a_login_that_was_not_captured_succeeded_if_the_session_goes_on() -> Non
 def test_an_eviction_that_nobody_asked_for_is_one_finding_with_its_reason(why: int, said: str) -> None:
     (one,) = diagnosed(capture(evicted(why)))[0]
     assert one.cause == f"the server evicts the client after 40 s in which it was silent: {said}"
+
+
+def test_both_framings_are_named_where_the_client_gives_up() -> None:
+    (one,) = [one for one in diagnosed(GOLDEN / "old-client-new-server.pcap")[0] if one.severity != "note"]
+    assert "the server has not answered ping for 12 s" in one.cause
+    assert "classic framing of the client (server 0.0.1 to 0.8.x)" in one.cause and "(server 0.9.0-edge.1 to 0.9.x)" in one.cause
