@@ -200,7 +200,7 @@ class Diagnoser:
         if len(self._dialled) < ACROSS_KEPT:
             self._dialled[talk.server] = None
         for message, request, refusal in talk.pending:
-            self._tell_refusal(talk, message, request, refusal, closed, out)
+            self._tell_refusal(talk, message, request, refusal, not _gone_on(talk, message, refusal) and closed, out)
         talk.pending.clear()
         for rule in self._rules[talk.family].get(CLOSED, ()):
             self._ask(talk, rule, closed, out)
@@ -314,14 +314,17 @@ class Diagnoser:
             self._tell_refusal(talk, message, request, refusal, None, out)
         elif len(talk.pending) < PENDING:
             talk.pending.append((message, request, refusal))
+        elif refusal.held:
+            self._tell_refusal(talk, message, request, refusal, False, out)
 
     def _settle(self, talk: Talk, message: Message, out: list[Record]) -> None:
         """The client goes on, or the server says goodbye."""
         goodbye = message.name in talk.family.goodbye and message.kind != "response"
         waiting = []
         for refused, request, refusal in talk.pending:
-            if message.src == refused.dst or (goodbye and message.src == refused.src):
-                ended = message if goodbye and message.src == refused.src else False
+            left = goodbye and message.src == refused.src
+            if left or (message.src == refused.dst and not refusal.held):
+                ended = left and not _gone_on(talk, refused, refusal) and message
                 self._tell_refusal(talk, refused, request, refusal, ended, out)
             else:
                 waiting.append((refused, request, refusal))
@@ -373,6 +376,12 @@ def _left(message: Message, reason: str, closed: Closed) -> Exchange:
     """A request that will have no response, as its sender may not know yet."""
     head = (1, 0, rfc3339(closed.until_ns), closed.until_ns, message.conversation, message.src, message.dst, message.protocol, message.name)
     return Exchange(*head, message.id, message.number, None, "unanswered", reason, None, closed.until_ns - message.time_ns)
+
+
+def _gone_on(talk: Talk, message: Message, refusal: Refusal) -> bool:
+    """Whether the one who was refused went on, where that was not told at once."""
+    last = talk.last[0 if message.sender == "server" else 1]
+    return refusal.held and last is not None and last.number > message.number
 
 
 def _ends_it(talk: Talk, message: Message, closed: Closed) -> bool:

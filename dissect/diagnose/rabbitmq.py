@@ -140,6 +140,8 @@ class Memo(msgspec.Struct):
     """By key, the versions that the server stated."""
     subscriptions: dict[int, Subscription] = msgspec.field(default_factory=dict)
     publishers: dict[int, str] = msgspec.field(default_factory=dict)
+    refused: dict[int, Told] = msgspec.field(default_factory=dict)
+    """By id publishers that were refused, and what is told if the client publishes all the same."""
     deleting: dict[str, None] = msgspec.field(default_factory=dict)
     """Streams that the client has asked to delete."""
     gone: Message | None = None
@@ -367,10 +369,22 @@ def _publish_error(talk: Talk, message: Message) -> Told | None:
         return None
     codes = some(dict.fromkeys(str(one.get("code_label") or f"code {one.get('code')}") for one in errors))
     publisher = message.fields.get("publisher_id")
+    told: Told | None = talk.memo.refused.get(publisher)
+    if told is not None and told.messages is not None and told.packets is not None:
+        talk.pending = [one for one in talk.pending if one[1] is None or one[1].fields.get("publisher_id") != publisher]
+        behind = talk.request_of(message), message
+        return told._replace(messages=told.messages + numbers(*behind), packets=told.packets + packets(*behind))
     stream = talk.memo.publishers.get(publisher) if publisher is not None else None
     whose = f" of publisher {publisher}" if publisher is not None else ""
     where = f" for the stream {quoted(stream)}" if stream else ""
     return Told(f"{len(errors):,} messages{whose}{where} are not stored: {codes}", key=(publisher, codes), advice=ADVICE.get(codes))
+
+
+def _never_there(talk: Talk, message: Message) -> None:
+    """A publisher is deleted that was refused: that there is none is no other trouble."""
+    request = talk.request_of(message)
+    if message.outcome == "refused" and request is not None and request.fields.get("publisher_id") in talk.memo.refused:
+        talk.told.add(message.number)
 
 
 def _confirms(talk: Talk, closed: Closed) -> Told | None:
@@ -588,7 +602,8 @@ def refusal(talk: Talk, message: Message, request: Message | None) -> Refusal:
                 about = f"{what} {fields.get(name, message.fields.get(name))}"
                 break
     needed = code == "stream does not exist" and not message.name.startswith(("Delete", "Unsubscribe"))
-    return Refusal(code, about, code in EXPECTED, ADVICE.get(code), needed=needed)
+    held = message.name == "DeclarePublisher" and request is not None and fields.get("publisher_id") not in talk.memo.publishers
+    return Refusal(code, about, code in EXPECTED, ADVICE.get(code), needed=needed, held=held)
 
 
 # What is remembered
@@ -662,6 +677,15 @@ def _declared(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) 
     request = talk.request_of(message)
     if message.outcome == "answered" and request is not None and len(memo.publishers) < PUBLISHERS:
         memo.publishers[request.fields.get("publisher_id", -1)] = str(request.fields.get("stream"))[:200]
+        memo.refused.pop(request.fields.get("publisher_id", -1), None)
+    elif message.outcome == "refused" and request is not None and len(memo.refused) < PUBLISHERS:
+        what, about = refusal(talk, message, request), (request, message)
+        if what.held:
+            cause = (
+                f"DeclarePublisher for {what.about} is refused: {what.why}; the client publishes all the same, and nothing of it is stored"
+            )
+            told = Told(cause, numbers(*about), packets(*about), ERROR, what.advice, message.number, rule="refused")
+            memo.refused[request.fields.get("publisher_id", -1)] = told
 
 
 def _undeclared(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
@@ -845,6 +869,7 @@ RULES: tuple[Rule, ...] = (
         _id_in_use,
         "Delete the publisher or subscription first, or take another id; both have one byte, so 256 are all there are.",
     ),
+    Rule("refused", NOTE, "DeletePublisher", _never_there, ADVICE["publisher does not exist"]),
     Rule(
         "publish-error",
         WARNING,

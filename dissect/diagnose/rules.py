@@ -80,7 +80,8 @@ class Step(NamedTuple):
 
 class Refusal(NamedTuple):
     """What a refused response says: `why` in words, `about` what ("stream orders"), `advice`; `expected`: a client may well ask all the
-    same and go on (exists, does not exist, no offset); `rule`: what such refusals are called."""
+    same and go on (exists, does not exist, no offset); `rule`: what such refusals are called; `held`: what the
+    client does all the same may be worse, so a rule that knows takes it out of `Talk.pending`, else it is told at the end."""
 
     why: str
     about: str = ""
@@ -89,6 +90,7 @@ class Refusal(NamedTuple):
     rule: str = "refused"
     needed: bool = False
     """It hardly goes on without what it asked for: a warning if it leaves."""
+    held: bool = False
     key: str | None = None
     """What refusals that are told as one have in common; None: what was asked, and why."""
 

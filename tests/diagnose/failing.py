@@ -63,6 +63,7 @@ FAILING: dict[str, dict[str, str]] = {
         "lost_segments_405.pcap": "warning tcp.lost-by-capture",
         "publish_error_310.pcap": "warning rabbitmq-stream.publish-error",
         "publisher_dropped_310.pcap": "warning rabbitmq-stream.confirms-missing",
+        "publisher_refused_310.pcap": "error rabbitmq-stream.refused",
         "publishers_310.pcap": "warning rabbitmq-stream.id-in-use",
         "reauthenticate_436.pcap": "error rabbitmq-stream.renewal-refused",
         "rstream_twice_1_310.pcap": "warning rabbitmq-stream.refused",

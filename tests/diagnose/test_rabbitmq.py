@@ -72,6 +72,20 @@ def subscribed(credit: int, *chunks: bytes, properties: Any = ()) -> Connection:
     return one
 
 
+def turned_away(frames: int, again: int = 16) -> Connection:
+    """A publisher is refused and deleted, and publishes all the same; `again`: the code of a second DeclarePublisher."""
+    one = Connection().ready()
+    for code in (16, again):
+        one.client(rabbit.DECLARE_PUBLISHER, publisher_id=1, publisher_reference="", stream="s")
+        one.server(rabbit.DECLARE_PUBLISHER_RESPONSE, response_code=code)
+    if again != 1:
+        one.client(rabbit.DELETE_PUBLISHER, publisher_id=1).server(rabbit.DELETE_PUBLISHER_RESPONSE, response_code=18)
+    for ident in range(2 * frames):
+        one.client(rabbit.PUBLISH, publisher_id=1, published_messages=entries(1, 1, ident))
+        one.server(rabbit.PUBLISH_ERROR, publisher_id=1, publishing_errors=[{"publishing_id": ident, "code": 18}])
+    return one.goodbye()
+
+
 def credited(code: int) -> Connection:
     one = subscribed(9).client(rabbit.CREDIT, subscription_id=3, credit=1)
     return one.server(rabbit.CREDIT_RESPONSE, subscription_id=3, response_code=code).goodbye()
@@ -257,6 +271,11 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
         "id-in-use",
         "warning",
     ),
+    "publisher refused, and used": (lambda: turned_away(1), "refused", "error"),
+    "publisher refused, and used: no other finding": (lambda: turned_away(1), "publish-error", None),
+    "publisher refused, and not used": (lambda: turned_away(0), "refused", "warning"),
+    "publisher refused, then taken": (lambda: turned_away(1, 1), "publish-error", "warning"),
+    "publisher refused, then taken, which is told": (lambda: turned_away(1, 1), "refused", "warning"),
     "publish error": (
         lambda: published(1, 1) and _with_error(),
         "publish-error",
@@ -424,6 +443,15 @@ def test_a_password_that_is_not_set_is_told(mechanism: str, password: str, why: 
     assert diagnosed(capture(one))[0][0].cause == (
         f'RabbitMQ 4.0.5 does not authenticate the user "ghöst-user" ({mechanism}): the password {why}'
     )
+
+
+def test_a_publisher_that_is_refused_and_used_is_one_finding() -> None:
+    (found,) = (one for one in diagnosed(GOLDEN / "publisher_refused_310.pcap")[0] if one.severity != "note")
+    assert (found.rule, found.severity, found.messages) == (NAME + "refused", "error", [14, 15, 18, 19])
+    assert found.cause == (
+        'DeclarePublisher for the stream "s1" is refused: access refused; the client publishes all the same, and nothing of it is stored'
+    )
+    assert [one.rule for one in diagnosed(capture(turned_away(1)))[0]] == [NAME + "refused"]
 
 
 def test_a_login_that_is_only_challenged_is_no_login_yet() -> None:
