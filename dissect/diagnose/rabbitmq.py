@@ -838,7 +838,13 @@ RULES: tuple[Rule, ...] = (
         _vhost,
         "Check the name; rabbitmqctl list_vhosts and list_permissions -p VHOST show what there is.",
     ),
-    Rule("frame-max-raised", WARNING, "Tune", _raised, "Let the client take the smaller of both sizes: servers close such connections."),
+    Rule(
+        "frame-max-raised",
+        WARNING,
+        "Tune",
+        _raised,
+        "Let the client take the smaller of both sizes: 3.10 and 4.0 go by its answer, other servers need not.",
+    ),
     Rule("frame-too-large", WARNING, ANY, _too_large, "Send smaller batches, or raise stream.frame_max at the server and at the client."),
     Rule(
         "closed-with-code",

@@ -445,6 +445,11 @@ def test_a_password_that_is_not_set_is_told(mechanism: str, password: str, why: 
     )
 
 
+def test_a_frame_size_that_is_raised_is_not_said_to_end_the_connection() -> None:
+    (found,) = diagnosed(capture(tuned((0, 60))))[0]
+    assert found.advice == "Let the client take the smaller of both sizes: 3.10 and 4.0 go by its answer, other servers need not."
+
+
 def test_a_publisher_that_is_refused_and_used_is_one_finding() -> None:
     (found,) = (one for one in diagnosed(GOLDEN / "publisher_refused_310.pcap")[0] if one.severity != "note")
     assert (found.rule, found.severity, found.messages) == (NAME + "refused", "error", [14, 15, 18, 19])
