@@ -10,7 +10,7 @@ class ExitCode(IntEnum):
     FOUND = 1
     """`check` or `diagnose --fail-on` found something."""
     USAGE = 2
-    """A wrong call, something missing to carry it out, or an output that cannot be written."""
+    """A wrong call, something missing to carry it out, or an output that cannot be written or would have secrets."""
     UNREADABLE = 3
     """An input that is no capture, empty, damaged or cut off; what is whole has been read."""
     NO_INTERFACE = 4

@@ -22,11 +22,20 @@ PLURAL = {
     "name in bodies": "names in bodies",
     "address": "addresses",
     "comment, name or key": "comments, names and keys",
+    "echo of a secret": "echoes of secrets",
 }
 
 OVERWRITTEN = "What is overwritten besides secrets"
 
-WORDS = {"secret": "secret", "payload": "body", "key": "name in bodies", "name": "name", "text": "text", "address": "address"}
+WORDS = {
+    "secret": "secret",
+    "echo": "echo of a secret",
+    "payload": "body",
+    "key": "name in bodies",
+    "name": "name",
+    "text": "text",
+    "address": "address",
+}
 
 
 @gathers
@@ -43,6 +52,11 @@ def scrub(
     addresses: Annotated[
         bool, typer.Option("--addresses", help="network and hardware addresses, and names of hosts", rich_help_panel=OVERWRITTEN)
     ] = False,
+    echoes: Annotated[
+        bool,
+        typer.Option("--overwrite-echoes", help="8 bytes or more of a secret wherever they stand", rich_help_panel=OVERWRITTEN),
+    ] = False,
+    foreign: Annotated[bool, typer.Option("--leave-foreign", help="write OUT though packets in tunnels are not read")] = False,
     options: Annotated[Options, Members("decode_as", "verbs")],
 ) -> int:
     """A copy of a capture that can be published: passwords and tokens overwritten."""
@@ -53,7 +67,7 @@ def scrub(
 
     if target == "-":
         raise UsageError("OUT - : the copy is written to a file only, which is whole or not there")
-    wanted = Wanted(payloads, names, addresses)
+    wanted = Wanted(payloads, names, addresses, echoes, foreign)
     if source == "-":
         with spooled(sys.stdin.buffer) as file:
             done = scrub(file, Path(target), wanted, options, "standard input")
@@ -79,6 +93,9 @@ def _tell(target: str, done: Scrubbed, wanted: Wanted) -> None:
         say(f"{count(done.sealed, 'conversation')} in TLS {_sealed(done.sealed > 1, wanted)}; keys of TLS are left out")
     if done.foreign:
         say(f"{count(done.foreign, 'packet')} without TCP stay as they are; --payloads empties them")
+    if done.unsought:
+        sizes = ", ".join(map(str, sorted(done.unsought)))
+        say(f"not searched for elsewhere, for they may be any bytes: secrets of {sizes} bytes")
     if done.error is not None:
         say(f"{done.error}; what is whole was written")
 
@@ -94,10 +111,4 @@ def _sealed(several: bool, wanted: Wanted) -> str:
 
 
 def _several(number: int, what: str) -> str:
-    plural = {
-        "body": "bodies",
-        "name in bodies": "names in bodies",
-        "comment, name or key": "comments, names and keys",
-        "address": "addresses",
-    }
-    return f"{number:,} {what if number == 1 else plural.get(what, f'{what}s')}"
+    return f"{number:,} {what if number == 1 else PLURAL.get(what, f'{what}s')}"

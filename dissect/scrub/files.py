@@ -31,6 +31,8 @@ KEPT: dict[int, frozenset[int]] = {
 """The options that stay, by type of block: numbers, no text. Other blocks go: names of machines, keys, what nobody knows."""
 
 STATISTICS = 5
+NUMBER = 8
+"""Bytes of the longest number of an option."""
 
 
 class Copied(NamedTuple):
@@ -146,7 +148,8 @@ def _pcapng(reader: _Bytes, target: BinaryIO, count: int, error: CaptureError | 
         if captured >= 0:
             # what fills a packet up may be left over from anything
             end = place - 8 + captured
-            kept = kept[:end] + bytes(-captured & 3) + kept[end + (-captured & 3) :]
+            left = len(kept) - end if kind == pcapng.SIMPLE else -captured & 3
+            kept = kept[:end] + bytes(left) + kept[end + left :]
         left_out += gone
         total = len(kept) + 12
         if captured >= 0:
@@ -188,7 +191,7 @@ def _options(order: str, kind: int, block: bytes, at: int) -> tuple[bytes, int]:
     kept: list[bytes] = []
     gone = 0
     for code, value in _each(order, block, at):
-        if code in KEPT[kind]:
+        if code in KEPT[kind] and len(value) <= NUMBER:
             kept.append(struct.pack(order + "HH", code, len(value)) + value + bytes(-len(value) & 3))
         else:
             gone += 1

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from mmap import mmap
 from typing import NamedTuple
 
 import msgspec
 
-from dissect.capture.link import ETHERNET, IPV4, IPV6, SLL, SLL2, UNKNOWN_LINK
+from dissect.capture.link import ETHERNET, IPV4, IPV6, SHORT, SLL, SLL2, TUNNELS, UDP_TUNNELS, UNKNOWN_LINK
 from dissect.scrub.replace import FILL, Addresses
+from dissect.scrub.search import Range, Streams
 from dissect.tcp.conversations import Conversation
 from dissect.tcp.sequence import distance
 
 TCP, UDP, ICMP, IGMP, ICMP6 = 6, 17, 1, 2, 58
 EXTENSIONS = (0, 43, 51, 60)
-FRAGMENT = 44
+ROUTING, FRAGMENT, AUTHENTICATION = 43, 44, 51
+HEADER = 20
+
+IP_OPTIONS = {148: (4,)}
+IP6_OPTIONS = {5: (4,), 0xC2: (6,)}
+TCP_OPTIONS = {2: (4,), 3: (3,), 4: (2,), 5: (10, 18, 26, 34), 8: (10,)}
+"""Options that stay, and their sizes: router alert, jumbo payload, and of TCP segment size, window scale, SACK and timestamps."""
+
+UNREADABLE = (IPV4, IPV6, SHORT)
+"""What a packet is of which the headers should be readable and are not."""
 
 PIECES = 1_024
 """Pieces of a datagram that are put together; a real one has fewer than fifty."""
@@ -141,6 +152,9 @@ class Packets:
         self.addresses = addresses
         self.foreign = 0
         """Packets that carry what is not read."""
+        self.unread: Counter[str] = Counter()
+        """Those of them in which there may be a whole connection, by what they are."""
+        self.streams = Streams()
         self._datagrams: dict[bytes, Datagram] = {}
 
     def packet(self, order: int, offset: int, size: int, wire: int, link: int, ip: int, kind: int) -> None:
@@ -156,16 +170,19 @@ class Packets:
         if kind in (IPV4, IPV6):
             found = self._network(ip, end, wire - (ip - offset))
         if found is None:
-            self.foreign += 1
-            if self.everything:
+            if kind == UNKNOWN_LINK:
+                self.unread[f"of link type {link}"] += 1
+            self.foreign += kind not in UNREADABLE
+            if self.everything or kind in UNREADABLE:
                 start = offset if kind == UNKNOWN_LINK else min(ip, end)
                 file[start:end] = bytes(end - start)
             return
         old = self._ends(found)
-        if self.everything and found.start + found.captured < end:
-            # what fills an Ethernet frame up
-            file[found.start + found.captured : end] = bytes(end - found.start - found.captured)
-        self._rename(found)
+        # what fills an Ethernet frame up
+        rest = found.start + found.captured
+        file[rest:end] = bytes(end - rest)
+        self._count(found)
+        self._head(found)
         if found.fragment is not None:
             self._fragment(order, found, old)
         elif found.protocol == TCP:
@@ -174,6 +191,16 @@ class Packets:
             self.foreign += 1
             if self.everything:
                 self._other(found)
+
+    def _count(self, found: Transport) -> None:
+        """Count a tunnel, by its first piece."""
+        if found.fragment is not None and found.fragment[1]:
+            return
+        name = TUNNELS.get(found.protocol)
+        if found.protocol == UDP and found.captured >= 4:
+            name = UDP_TUNNELS.get(int.from_bytes(self.file[found.start + 2 : found.start + 4], "big"))
+        if name is not None:
+            self.unread[f"in {name}"] += 1
 
     def finish(self) -> None:
         """Pieces of datagrams of which others are missing are not read by anybody."""
@@ -212,7 +239,7 @@ class Packets:
                         fragment = b"6" + file[at + 8 : at + 40] + file[here + 4 : here + 8], place & 0xFFF8, bool(place & 1)
                     here += 8
                 else:
-                    here += (length + 2) * 4 if kind == 51 else (length + 1) * 8
+                    here += _extension(kind, length)
             if here > end or here - at > total:
                 return None
             captured = max(0, min(end, at + total) - here)
@@ -223,18 +250,31 @@ class Packets:
         at, size = (found.header + 12, 4) if found.version == 4 else (found.header + 8, 16)
         return self.file[at : at + size], self.file[at + size : at + 2 * size]
 
-    def _rename(self, found: Transport) -> None:
-        """Overwrite the addresses of an IP header."""
-        if self.addresses is None:
+    def _head(self, found: Transport) -> None:
+        """Overwrite what an IP header has besides numbers: options, and addresses where these go."""
+        before = self.file[found.header : found.start]
+        head = bytearray(before)
+        if found.version == 4:
+            head[HEADER:] = _options(before[HEADER:], IP_OPTIONS)
+        at, kind = 40, before[6]
+        while found.version == 6 and at < len(head):
+            size = _extension(kind, head[at + 1]) if kind != FRAGMENT else 8
+            if kind not in (ROUTING, FRAGMENT, AUTHENTICATION):
+                head[at + 2 : at + size] = _options(before[at + 2 : at + size], IP6_OPTIONS, 2)
+            elif kind != FRAGMENT:
+                kept = 4 if kind == ROUTING else 12
+                head[at + kept : at + size] = bytes(max(0, size - kept))
+            at, kind = at + size, head[at]
+        if self.addresses is not None:
+            at, size = (12, 4) if found.version == 4 else (8, 16)
+            for place in (at, at + size):
+                head[place : place + size] = self.addresses.network(before[place : place + size])
+        if head == before:
             return
-        file, size = self.file, 4 if found.version == 4 else 16
-        at = found.header + (12 if found.version == 4 else 8)
-        right = found.version == 4 and not _sum(file[found.header : found.start])
-        for place in (at, at + size):
-            file[place : place + size] = self.addresses.network(file[place : place + size])
-        if right:
-            file[found.header + 10 : found.header + 12] = bytes(2)
-            file[found.header + 10 : found.header + 12] = _complement(_sum(file[found.header : found.start]))
+        if found.version == 4 and not _sum(before):
+            head[10:12] = bytes(2)
+            head[10:12] = _complement(_sum(bytes(head)))
+        self.file[found.header : found.start] = bytes(head)
 
     # What is carried
 
@@ -259,17 +299,15 @@ class Packets:
     def _segment(self, order: int, found: Transport, old: tuple[bytes, bytes], pieces: list[Piece]) -> None:
         """Overwrite what a TCP segment carries; the first piece that came counts where several have the same bytes."""
         captured = max((piece.offset + piece.captured for piece in pieces), default=0)
+        if found.sent < HEADER:
+            self._fill(pieces)
         data = bytearray(captured)
         for piece in reversed(pieces):
             data[piece.offset : piece.offset + piece.captured] = self.file[piece.start : piece.start + piece.captured]
-        if captured < 20:
+        if captured < HEADER:
             return
         before = bytes(data)
-        start = (data[12] >> 4) * 4
-        if start < captured:
-            payload = data[start:]
-            self._payload(order, old, before, payload, found.sent - start)
-            data[start:] = payload
+        self._change(order, old, data, found.sent, pieces)
         after = self._ends(found)
         if data == before and old == after:
             return
@@ -277,13 +315,30 @@ class Packets:
         for piece in pieces:
             self.file[piece.start : piece.start + piece.captured] = bytes(data[piece.offset : piece.offset + piece.captured])
 
+    def _change(self, order: int, ends: tuple[bytes, bytes], data: bytearray, sent: int, pieces: Sequence[Piece]) -> None:
+        """Overwrite what is to be of a segment, all of one whose header is not true."""
+        start = (data[12] >> 4) * 4
+        if not HEADER <= start <= sent:
+            data[HEADER:] = FILL * (len(data) - HEADER)
+            return
+        data[HEADER:start] = _options(bytes(data[HEADER:start]), TCP_OPTIONS)
+        if start < len(data):
+            payload = data[start:]
+            header = bytes(data[:HEADER])
+            self._payload(order, ends, header, payload, sent - start)
+            data[start:] = payload
+            lows = ((max(start, one.offset), one) for one in pieces)
+            places = ((low - start, one.start + low - one.offset, one.offset + one.captured - low) for low, one in lows)
+            self.streams.add(ends, header, [one for one in places if one[2] > 0])
+
     def _payload(self, order: int, ends: tuple[bytes, bytes], header: bytes, payload: bytearray, sent: int) -> None:
         sport, dport, seq = struct.unpack_from(">HHI", header)
         source, target = (ends[0], sport), (ends[1], dport)
         known = self.talks.get(frozenset((source, target)), ())
         talk = next((one for first, one in reversed(known) if first <= order), None)
         if talk is None or not talk.known:
-            if self.payloads:
+            # what belongs to none was read by nobody
+            if self.payloads or talk is None:
                 payload[:] = FILL * len(payload)
             return
         side = 0 if talk.first == source else 1
@@ -332,6 +387,54 @@ class Packets:
         elif stored != old % 0xFFFF:
             change = _sum(bytes(after)) - _sum(before) + new - old
             after[at : at + 2] = ((stored - change) % 0xFFFF).to_bytes(2, "big")
+
+
+class Echoes(Packets):
+    """Pieces of secrets that stand elsewhere, overwritten in the same packets."""
+
+    def __init__(self, file: mmap, ranges: Sequence[Range]) -> None:
+        super().__init__(file, {}, False, False, None)
+        self._ranges = ranges
+        self._ends_of_ranges = [end for _, end in ranges]
+
+    def _change(self, order: int, ends: tuple[bytes, bytes], data: bytearray, sent: int, pieces: Sequence[Piece]) -> None:
+        for piece in pieces:
+            stop = piece.start + piece.captured
+            for index in range(bisect_right(self._ends_of_ranges, piece.start), len(self._ranges)):
+                low, high = max(piece.start, self._ranges[index][0]), min(stop, self._ranges[index][1])
+                if low >= high:
+                    break
+                data[low - piece.start + piece.offset : high - piece.start + piece.offset] = FILL * (high - low)
+
+    def finish(self) -> None:
+        """What is no segment has no checksum that would be kept right."""
+        for start, end in self._ranges:
+            self.file[start:end] = FILL * (end - start)
+
+
+def _extension(kind: int, length: int) -> int:
+    """The bytes of an extension header of IPv6."""
+    return (length + 2) * 4 if kind == AUTHENTICATION else (length + 1) * 8
+
+
+def _options(data: bytes, known: Mapping[int, Sequence[int]], besides: int = 0) -> bytes:
+    """Options of IP or TCP with zeros for the values of those that are not known, and for what cannot be read or is behind their end.
+
+    `besides`: bytes that a size does not count, as in IPv6, where 0 is a byte that fills up and no end.
+    """
+    made = bytearray(len(data))
+    at, filler = 0, 0 if besides else 1
+    while at < len(data) and (besides or data[at]):
+        kind = data[at]
+        size = int.from_bytes(data[at + 1 : at + 2], "big") + besides
+        if kind == filler:
+            size = 1
+        elif size < 2 or at + size > len(data):
+            break
+        kept = size if size in known.get(kind, ()) else min(size, 2)
+        made[at : at + kept] = data[at : at + kept]
+        at += size
+    return bytes(made)
 
 
 def end_of(endpoint: str) -> End:

@@ -5,6 +5,7 @@ The copy is changed in place and only its owner may read it; until all is done i
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -13,7 +14,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
-import numpy as np
 
 from dissect.capture.blocks import explain
 from dissect.capture.files import Reader, open_capture
@@ -26,11 +26,11 @@ from dissect.model import Gap, Message, Options, Span
 from dissect.protocols import PROTOCOLS
 from dissect.protocols.private import Part, Private
 from dissect.scrub.files import Copied, copied
-from dissect.scrub.packets import Edit, Edits, End, Packets, Talk, end_of
+from dissect.scrub.packets import Echoes, Edit, Edits, End, Packets, Talk, end_of
 from dissect.scrub.parts import parts
 from dissect.scrub.replace import FILL, Addresses, Names, prose
 from dissect.scrub.sealed import Listening, Side
-from dissect.scrub.search import LEAST, first
+from dissect.scrub.search import LEAST, Range, Search, pieces
 
 PRIVATE: dict[str, Private | None] = {protocol.name: protocol.private for protocol in PROTOCOLS}
 PACKED = (".gz", ".zst", ".lz4", ".xz", ".bz2")
@@ -42,6 +42,10 @@ class Wanted(NamedTuple):
     payloads: bool = False
     names: bool = False
     addresses: bool = False
+    echoes: bool = False
+    """Pieces of secrets wherever they stand."""
+    foreign: bool = False
+    """Nothing more: what is not read, and may hold whole connections, stays as it is."""
 
     @property
     def anything(self) -> bool:
@@ -49,7 +53,7 @@ class Wanted(NamedTuple):
 
 
 class SecretLeft(UsageError):
-    """A secret stands where it would not be overwritten, so nothing was written."""
+    """A secret stands, or may stand, where it would not be overwritten, so nothing was written."""
 
 
 class Scrubbed(msgspec.Struct):
@@ -69,6 +73,8 @@ class Scrubbed(msgspec.Struct):
     """Packets that carry something else than TCP and stay as they are."""
     left_out: int = 0
     """Blocks and options of a pcapng file that were left out: comments, names, keys."""
+    unsought: set[int] = msgspec.field(default_factory=set)
+    """The sizes of secrets that were not searched for elsewhere, for they may be any bytes."""
     error: CaptureError | None = None
     """Why only a part of a damaged capture was read."""
 
@@ -105,9 +111,21 @@ def _scrub(source: str | Path | BinaryIO, file: BinaryIO, wanted: Wanted, option
     done.packets, done.left_out, done.error = len(copy.offsets), copy.left_out, copy.error
     if copy.offsets:
         with mmap(file.fileno(), 0) as memory:
-            file.seek(0)
-            _overwrite(memory, copy, open_capture(file, name=name), plan, inspector.conversations)
-            _search(memory, copy, plan, name)
+            packets = _overwrite(memory, copy, _again(file, name), plan, inspector.conversations)
+            if packets.unread and not wanted.anything and not wanted.foreign:
+                kinds = ", ".join(f"{number:,} packet{'s' * (number > 1)} {what}" for what, number in packets.unread.most_common())
+                raise SecretLeft(
+                    f"{name}: nothing was written, for what is not read may hold secrets: {kinds}; "
+                    "--payloads empties them, --leave-foreign leaves them as they are"
+                )
+            search = plan.search()
+            ranges = _merged([*search.everywhere(memory), *packets.streams.across(search, memory)] if search else [])
+            if wanted.echoes and ranges:
+                done.parts["echo"] += len(ranges)
+                _pass(Echoes(memory, ranges), copy, _again(file, name))
+                ranges = _merged(search.everywhere(memory))
+            if ranges:
+                raise SecretLeft(_told(ranges, copy, wanted, name))
             memory.flush()
     return done
 
@@ -115,10 +133,23 @@ def _scrub(source: str | Path | BinaryIO, file: BinaryIO, wanted: Wanted, option
 _ALL: dict[str, Any] = {"detail": True, "bytes_as": "raw", "show_secrets": False, "exchanges": False, "bodies": True, "keylog": ()}
 
 
-def _overwrite(memory: mmap, copy: Copied, reader: Reader, plan: _Plan, conversations: Sequence[Tracked]) -> None:
+def _again(file: BinaryIO, name: str) -> Reader:
+    file.seek(0)
+    return open_capture(file, name=name)
+
+
+def _overwrite(memory: mmap, copy: Copied, reader: Reader, plan: _Plan, conversations: Sequence[Tracked]) -> Packets:
     talks = plan.talks(conversations)
     wanted = plan.wanted
     packets = Packets(memory, talks, wanted.anything, wanted.payloads, Addresses() if wanted.addresses else None)
+    _pass(packets, copy, reader)
+    if not wanted.anything:
+        plan.done.foreign = packets.foreign
+    return packets
+
+
+def _pass(packets: Packets, copy: Copied, reader: Reader) -> None:
+    """Overwrite what is to be, packet by packet."""
     for batch in reader.batches():
         start, kind = network(batch)
         first_packet = int(batch.number[0]) - 1
@@ -128,21 +159,32 @@ def _overwrite(memory: mmap, copy: Copied, reader: Reader, plan: _Plan, conversa
             offset = copy.offsets[order]
             packets.packet(order, offset, copy.sizes[order], wire, link, offset + ahead, what)
     packets.finish()
-    if not wanted.anything:
-        plan.done.foreign = packets.foreign
 
 
-def _search(memory: mmap, copy: Copied, plan: _Plan, name: str) -> None:
-    """Nothing may be left of a secret, unless a text that is shown says the same."""
-    found = first(memory, plan.secrets - plan.shown)
-    if found is None:
-        return
-    place = int(np.searchsorted(np.array(copy.offsets), found[0], "right"))
-    inside = place and found[0] < copy.offsets[place - 1] + copy.sizes[place - 1]
-    where = f"packet {place}" if inside else f"byte {found[0]}"
-    left = [option for option, given in (("--payloads", plan.wanted.payloads), ("--names", plan.wanted.names)) if not given]
-    advice = f"; {' and '.join(left)} overwrite{'s' if len(left) == 1 else ''} more" if left else ""
-    raise SecretLeft(f"{name}: nothing was written, for a secret of {len(found[1])} bytes stands in {where} as well{advice}")
+def _merged(ranges: Iterable[Range]) -> list[Range]:
+    """The same in order, those that touch as one."""
+    found: list[Range] = []
+    for start, end in sorted(ranges):
+        if found and start <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((start, end))
+    return found
+
+
+def _told(ranges: Sequence[Range], copy: Copied, wanted: Wanted, name: str) -> str:
+    """Where something is left of secrets, and what can be done."""
+    places: dict[str, None] = {}
+    for start, _ in ranges:
+        place = bisect_right(copy.offsets, start)
+        inside = place and start < copy.offsets[place - 1] + copy.sizes[place - 1]
+        places[f"packet {place}" if inside else f"byte {start}"] = None
+    where, *more = places
+    others = f" and in {len(more):,} other place{'s' * (len(more) > 1)}" if more else ""
+    options = (("--overwrite-echoes", wanted.echoes), ("--payloads", wanted.payloads), ("--names", wanted.names))
+    left = [option for option, given in options if not given]
+    advice = f"; {', '.join(left)} overwrite{'s' if len(left) == 1 else ''} more" if left else ""
+    return f"{name}: nothing was written, for {LEAST} bytes or more of a secret stand in {where}{others} as well{advice}"
 
 
 class _Plan:
@@ -153,6 +195,8 @@ class _Plan:
         self.done = Scrubbed()
         self.secrets: set[bytes] = set()
         self.shown: set[bytes] = set()
+        self._beside: set[bytes] = set()
+        """Those of messages with a secret."""
         self.gate: Listening | None = None
         self._names = Names()
         self._edits: dict[tuple[int, str], Edits] = {}
@@ -187,6 +231,12 @@ class _Plan:
             talks.sort(key=lambda one: one[0])
         return found
 
+    def search(self) -> Search:
+        """What is searched for: pieces of secrets, but of those that are shown as a name, and of names that are shown beside them."""
+        secrets = self.secrets - self.shown - self._beside
+        names = [name for name in self._beside if len(name) >= LEAST and any(name in secret for secret in secrets)]
+        return Search({piece for one in secrets for piece in pieces(one)}.difference(*map(pieces, names)))
+
     def side(self) -> Side:
         """What of one side of a conversation in TLS is overwritten."""
         names = self.wanted.names or self.wanted.addresses
@@ -208,6 +258,7 @@ class _Plan:
         frame = message.raw["frame"]
         private = PRIVATE.get(message.protocol)
         found = list(parts(message, private))
+        shown = self._beside if any(part.what == "secret" for part in found) else self.shown
         edits: list[Edit] = []
         for part in found:
             data = self._instead(part, frame[part.start : part.end])
@@ -215,9 +266,9 @@ class _Plan:
                 edits.append((part.start, part.end, data))
                 self.done.parts[part.what] += 1
             elif part.what not in ("payload", "key"):
-                self.shown.add(frame[part.start : part.end])
+                shown.add(frame[part.start : part.end])
         spans = message.spans or []
-        self._note_shown(spans, found, edits)
+        self._note_shown(shown, spans, found, edits)
         stream = self._of(message.conversation, message.src)
         if edits and any(span.buffer != "frame" for span in spans):
             self.done.packed += 1
@@ -233,9 +284,12 @@ class _Plan:
         """What comes instead of a part; None where it stays."""
         wanted = self.wanted
         if part.what == "secret":
-            for one in (data, *data.split(b"\0")):
+            # nobody's password has a zero byte, but headers in a damaged frame do
+            for one in filter(None, data.split(b"\0")):
                 if len(one) >= LEAST and len(set(one)) > 1:
                     self.secrets.add(one)
+                else:
+                    self.done.unsought.add(len(one))
             return 0 if part.number else FILL[0]
         if part.what == "payload":
             return None if not wanted.payloads else 0 if part.number else FILL[0]
@@ -246,7 +300,7 @@ class _Plan:
         chosen = wanted.names or (part.what == "address" and wanted.addresses)
         return self._names.of(data) if chosen else None
 
-    def _note_shown(self, spans: Sequence[Span], found: Sequence[Part], edits: Sequence[Edit]) -> None:
+    def _note_shown(self, shown: set[bytes], spans: Sequence[Span], found: Sequence[Part], edits: Sequence[Edit]) -> None:
         """Keep the texts that are shown afterwards, bodies left aside: a secret that is one of them is none."""
         hidden = bytearray(max((span.offset + span.length for span in spans), default=0))
         for start, end in [edit[:2] for edit in edits] + [(part.start, part.end) for part in found if part.what in ("payload", "key")]:
@@ -259,7 +313,7 @@ class _Plan:
                 # a user's name, of which the bytes are in another field
                 continue
             if hidden.find(1, span.offset, span.offset + span.length) < 0:
-                self.shown.add(span.value.encode("utf-8", "surrogatepass"))
+                shown.add(span.value.encode("utf-8", "surrogatepass"))
 
 
 def _sums(private: Private, frame: bytes, edits: Sequence[Edit], spans: Sequence[Span]) -> Iterator[Edit]:
@@ -270,6 +324,6 @@ def _sums(private: Private, frame: bytes, edits: Sequence[Edit], spans: Sequence
         after[start:end] = bytes((data,)) * (end - start) if isinstance(data, int) else data
     before = bytes(after)
     private.sums(frame, after, [span for span in spans if span.buffer == "frame"])
-    changed = np.flatnonzero(np.frombuffer(before, np.uint8) != np.frombuffer(bytes(after), np.uint8)).tolist()
-    for at in changed:
-        yield at, at + 1, after[at]
+    for at, (one, other) in enumerate(zip(before, after, strict=True)):
+        if one != other:
+            yield at, at + 1, other

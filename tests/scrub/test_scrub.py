@@ -26,7 +26,7 @@ from dissect.model import Message, Options
 from dissect.scrub.packets import _pseudo, _sum
 from dissect.scrub.replace import Addresses, Names, prose
 from dissect.scrub.run import Scrubbed, SecretLeft, Wanted, scrub
-from dissect.scrub.search import first
+from dissect.scrub.search import Search, pieces
 from tests.capture.frames import (
     ACK,
     FIN,
@@ -426,21 +426,32 @@ def test_where_a_secret_is_left_nothing_is_written(body: bytes, tmp_path: Path) 
     with pytest.raises(SecretLeft) as error:
         scrubbed(data, tmp_path)
     assert str(error.value) == (
-        f"{tmp_path}/in.pcap: nothing was written, for a secret of {len(PASSWORD)} bytes stands in packet 14 as well; "
-        "--payloads and --names overwrite more"
+        f"{tmp_path}/in.pcap: nothing was written, for 8 bytes or more of a secret stand in packet 14 as well; "
+        "--overwrite-echoes, --payloads, --names overwrite more"
     )
     assert PASSWORD.decode() not in str(error.value)
     assert [one.name for one in tmp_path.iterdir()] == ["in.pcap"]
     out, _ = scrubbed(data, tmp_path, Wanted(payloads=True))
     assert body not in out
     assert names(out) == names(data)
+    out, done = scrubbed(data, tmp_path, Wanted(echoes=True))
+    assert done.parts["echo"] == 1
+    assert left(out, body) == left(out, PASSWORD) == set()
+    assert names(out) == names(data)
+    if shutil.which("tshark"):
+        assert bad_checksums(tmp_path / "out") == []
+
+
+def left(data: bytes, secret: bytes, size: int = 12) -> set[bytes]:
+    """What of a secret is left in a capture."""
+    return {secret[at : at + size] for at in range(len(secret) - size + 1) if secret[at : at + size] in data}
 
 
 def test_a_secret_in_what_nobody_reads_is_found(tmp_path: Path) -> None:
     talk = Talk().greet().say(HANDSHAKE)
     other = ethernet(ip4(struct.pack(">HHHH", 53, 53, 40, 0) + PASSWORD, protocol=17))
     talk.packets.append(other)
-    with pytest.raises(SecretLeft, match="stands in packet 13 as well"):
+    with pytest.raises(SecretLeft, match="stand in packet 13 as well"):
         scrubbed(talk.pcap(), tmp_path)
     out, _ = scrubbed(talk.pcap(), tmp_path, Wanted(payloads=True))
     assert PASSWORD not in out
@@ -461,13 +472,167 @@ def test_a_secret_that_is_shown_as_a_name_is_none(tmp_path: Path) -> None:
 
 def test_what_is_searched_is_found_across_blocks() -> None:
     data = bytearray(random.Random(1).randbytes(3 << 20))
+    search = Search(pieces(PASSWORD))
     for place in (0, (1 << 20) - 5, (2 << 20) - 1, len(data) - len(PASSWORD)):
         data[place : place + len(PASSWORD)] = PASSWORD
-        assert first(bytes(data), [b"something else", PASSWORD]) == (place, PASSWORD)
+        found = sorted(search.everywhere(bytes(data)))
+        assert (found[0][0], found[-1][1]) == (place, place + len(PASSWORD))
+        assert len(found) == len(PASSWORD) - 7
         data[place : place + len(PASSWORD)] = bytes(len(PASSWORD))
-    assert first(bytes(data), [PASSWORD]) is None
-    assert first(b"", [PASSWORD]) is None
-    assert first(PASSWORD, [b"short"]) is None
+    assert not list(search.everywhere(bytes(data)))
+    assert not list(search.everywhere(b""))
+    assert not Search(pieces(b"shorter"))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_any_eight_bytes_are_found_whatever_is_around(wide: bool) -> None:
+    chance = random.Random(3)
+    for _ in range(200):
+        secret = chance.randbytes(chance.randrange(16, 60))
+        size = 16 if wide else 8
+        at = chance.randrange(len(secret) - size + 1)
+        part = secret[at : at + size]
+        around = chance.randbytes(chance.randrange(20)), chance.randbytes(chance.randrange(20))
+        data = around[0] + (part.decode("latin-1").encode("utf-16-le") if wide and at % 8 == 0 else part) + around[1]
+        assert list(Search(pieces(secret)).within(data))
+
+
+# What a secret may be split by, or stand in
+
+
+@pytest.mark.parametrize("offset", [0, 2, 4, 15])
+def test_a_segment_whose_header_is_not_true_is_overwritten(offset: int, tmp_path: Path) -> None:
+    talk = Talk().greet().say(HANDSHAKE)
+    again = bytearray(talk.segment(0, AUTHENTICATE, back=sum(len(data) for side, data in HANDSHAKE[4:] if not side)))
+    again[46] = offset << 4
+    talk.packets.append(bytes(again))
+    if offset == 15:
+        # as if the login were options, and then the end of the password data
+        with pytest.raises(SecretLeft, match="in packet 13 as well"):
+            scrubbed(talk.pcap(), tmp_path)
+    out, done = scrubbed(talk.pcap(), tmp_path, Wanted(echoes=offset == 15))
+    assert left(out, PASSWORD, 4) == set()
+    assert done.packets == 13
+    assert names(out) == names(talk.pcap())
+
+
+@pytest.mark.parametrize("cut", [0, 3, 7, 19])
+def test_an_ip_header_that_is_not_true_is_overwritten(cut: int, tmp_path: Path) -> None:
+    talk = Talk().greet().say(HANDSHAKE)
+    again = bytearray(talk.packets[6])
+    again[16:18] = struct.pack(">H", cut)
+    again[14] = 0x45 if cut else 0x44
+    out, _ = scrubbed(pcap([Packet(one) for one in (*talk.packets, bytes(again))]), tmp_path)
+    assert left(out, PASSWORD, 4) == set()
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 13])
+@pytest.mark.parametrize("where", [0, 4, 11])
+def test_in_another_protocol_over_segments(size: int, where: int, tmp_path: Path) -> None:
+
+    def made(password: bytes) -> bytes:
+        other = Talk(port=41_000).greet()
+        said = b"POST / HTTP/1.1\r\n\r\n" + b"p" * where + password + b" and more"
+        for at in range(0, len(said), size):
+            other.send(0, said[at : at + size])
+        # once more, late and in other pieces
+        for at in reversed(range(0, len(said), 5)):
+            other.packets.append(other.segment(0, said[at : at + 5], back=len(said) - at))
+        talk = Talk().greet().say([(side, data.replace(PASSWORD, password)) for side, data in HANDSHAKE])
+        talk.packets = [*other.packets, *talk.packets]
+        return talk.pcap()
+
+    with pytest.raises(SecretLeft, match="8 bytes or more of a secret stand in packet"):
+        scrubbed(made(PASSWORD), tmp_path)
+    assert not (tmp_path / "out").exists()
+    out, done = scrubbed(made(PASSWORD), tmp_path, Wanted(echoes=True))
+    assert out == made(b"x" * len(PASSWORD))
+    assert (done.unread, bool(done.parts["echo"])) == (1, True)
+
+
+def test_eight_bytes_are_enough_and_seven_anybodys(tmp_path: Path) -> None:
+    for size in (7, 8):
+        talk = Talk().greet().say(HANDSHAKE)
+        talk.packets.append(ethernet(ip4(struct.pack(">HHHH", 53, 53, 16, 0) + PASSWORD[5 : 5 + size], protocol=17)))
+        if size == 7:
+            scrubbed(talk.pcap(), tmp_path)
+        else:
+            with pytest.raises(SecretLeft):
+                scrubbed(talk.pcap(), tmp_path)
+
+
+def test_a_name_that_is_shown_beside_a_secret_may_begin_it(tmp_path: Path) -> None:
+    sasl = b"\0administrator\0administrator-2024"
+    said = list(HANDSHAKE)
+    said[4] = 0, framed(struct.pack(">HHI", 0x13, 1, 3) + text(b"PLAIN") + struct.pack(">i", len(sasl)) + sasl)
+    out, _ = scrubbed(Talk().greet().say([*said, declare(b"administrator")]).pcap(), tmp_path)
+    assert out.count(b"administrator") == 2
+    with pytest.raises(SecretLeft):
+        scrubbed(Talk().greet().say([*said, declare(b"istrator-2024")]).pcap(), tmp_path)
+
+
+def vxlan(frame: bytes) -> bytes:
+    return ethernet(ip4(struct.pack(">HHHH", 50_000, 4789, 16 + len(frame), 0) + b"\x08" + bytes(7) + frame, protocol=17))
+
+
+@pytest.mark.parametrize(
+    ("wrap", "what"),
+    [
+        (vxlan, "12 packets in VXLAN"),
+        (lambda frame: ethernet(ip4(b"\0\0\x65\x58" + frame, protocol=47)), "12 packets in GRE"),
+        (lambda frame: ethernet(ip4(frame[14:], protocol=4)), "12 packets in IP in IP"),
+        (None, "12 packets of link type 147"),
+    ],
+)
+def test_what_may_hold_connections_that_are_not_read_is_not_published(wrap: Any, what: str, tmp_path: Path) -> None:
+    inside = Talk().greet().say(HANDSHAKE).packets
+    data = pcap([Packet(one if wrap is None else wrap(one)) for one in inside], link=147 if wrap is None else 1)
+    with pytest.raises(SecretLeft, match=f"nothing was written, for what is not read may hold secrets: {what}; --payloads empties them"):
+        scrubbed(data, tmp_path)
+    assert not (tmp_path / "out").exists()
+    out, done = scrubbed(data, tmp_path, Wanted(foreign=True))
+    assert (out, done.foreign) == (data, 12)
+    out, _ = scrubbed(data, tmp_path, Wanted(payloads=True))
+    assert PASSWORD not in out
+
+
+def test_options_that_are_not_known_are_emptied(tmp_path: Path) -> None:
+    kept = b"\x02\x04\x05\xb4\x01\x01\x08\x0a" + b"12345678"
+    odd = b"\xfd\x0c" + b"experiment" + kept + b"\0hidden "
+    assert len(odd) % 4 == 0
+    talk = Talk().greet().say(HANDSHAKE)
+    made = right(tcp(b"", seq=talk.numbers[0], ack=talk.numbers[1], options=odd))
+    talk.packets.append(ethernet(right_ip_with_options(ip4(made, options=b"\x94\x04\0\0\x9e\x08secret"))))
+    six = b"\x06\x01\x05\x02\0\0\x1e\x08whatever"
+    talk.packets.append(ethernet(ip6(six + tcp(b"", sport=9, dport=9, options=kept), following=60)))
+    out, _ = scrubbed(talk.pcap(), tmp_path)
+    for gone in (b"experiment", b"hidden", b"secret", b"whatever"):
+        assert gone not in out
+    assert b"\xfd\x0c" + bytes(10) + kept + bytes(8) in out
+    assert b"\x94\x04\0\0\x9e\x08" + bytes(6) in out
+    assert b"\x06\x01\x05\x02\0\0\x1e\x08" + bytes(8) in out
+    assert names(out) == names(talk.pcap())
+    if shutil.which("tshark"):
+        assert set(bad_checksums(tmp_path / "out")) <= set(bad_checksums(tmp_path / "in.pcap"))
+
+
+def right_ip_with_options(packet: bytes) -> bytes:
+    """An IPv4 packet with options and a right checksum."""
+    size = (packet[0] & 15) * 4
+    head = packet[:10] + bytes(2) + packet[12:size]
+    return head[:10] + struct.pack(">H", 0xFFFF - _sum(head)) + head[12:] + packet[size:]
+
+
+def test_what_is_behind_simple_packets_and_in_long_options_goes(tmp_path: Path) -> None:
+    packets = [Packet(one) for one in Talk().greet().say(HANDSHAKE).packets]
+    behind = [block(3, struct.pack("<I", len(one.data)) + one.data + bytes(-len(one.data) & 3) + b"left over") for one in packets]
+    out, _ = scrubbed(b"".join([section(), interface(), *behind]), tmp_path)
+    assert b"left" not in out
+    assert names(out) == names(b"".join([section(), interface(), *map(simple, packets)]))
+    note = struct.pack("<HH", 2, 12) + b"no flags 123" + struct.pack("<HHI", 2, 4, 1) + bytes(4)
+    out, done = scrubbed(b"".join([section(), interface(), *(enhanced(one, options=note) for one in packets)]), tmp_path)
+    assert b"no flags" not in out
+    assert done.left_out >= len(packets)
 
 
 # Names, prose, addresses
@@ -637,8 +802,8 @@ def test_what_fills_frames_up_is_emptied(tmp_path: Path) -> None:
     assert b"left over" not in out
     assert names(out) == names(data)
     packets = [one + PASSWORD for one in talk.packets]
-    with pytest.raises(SecretLeft):
-        scrubbed(pcap([Packet(one) for one in packets]), tmp_path)
+    out, _ = scrubbed(pcap([Packet(one) for one in packets]), tmp_path)
+    assert PASSWORD not in out
 
 
 def test_compressed_bytes_are_overwritten_as_a_whole(tmp_path: Path) -> None:
@@ -685,6 +850,18 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
     assert main(["scrub", "in.pcap", "gone.pcap"]) == ExitCode.USAGE
     assert "nothing was written" in capsys.readouterr().err
     assert not Path("gone.pcap").exists()
+    assert main(["scrub", "in.pcap", "out.pcap", "--overwrite-echoes"]) == ExitCode.DONE
+    assert "overwritten: 1 secret, 1 echo of a secret\n" in capsys.readouterr().err
+    short = list(HANDSHAKE)
+    sasl = b"\0" + USER + b"\0short"
+    short[4] = 0, framed(struct.pack(">HHI", 0x13, 1, 3) + text(b"PLAIN") + struct.pack(">i", len(sasl)) + sasl)
+    Path("in.pcap").write_bytes(Talk().greet().say(short).pcap())
+    assert main(["scrub", "in.pcap", "out.pcap"]) == ExitCode.DONE
+    assert "not searched for elsewhere, for they may be any bytes: secrets of 5 bytes\n" in capsys.readouterr().err
+    Path("in.pcap").write_bytes(pcap([Packet(vxlan(one)) for one in Talk().greet().say(HANDSHAKE).packets]))
+    assert main(["scrub", "in.pcap", "gone.pcap"]) == ExitCode.USAGE
+    assert main(["scrub", "in.pcap", "out.pcap", "--leave-foreign"]) == ExitCode.DONE
+    capsys.readouterr()
     Path("in.pcap").write_bytes(data[:-3])
     assert main(["scrub", "in.pcap", "out.pcap"]) == ExitCode.UNREADABLE
     assert "what is whole was written" in capsys.readouterr().err
