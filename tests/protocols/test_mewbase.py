@@ -17,7 +17,7 @@ from dissect.inspector import Inspector
 from dissect.model import Chunk, Exchange, Gap, Message, Options, StreamGap, Verdict
 from dissect.pair import Link, Pairer
 from dissect.protocols.flow import END
-from dissect.protocols.mewbase.dissector import CUT, MIDDLE, PROTOCOLS, REST_NOTE, MewbaseDissector, says, unanswered
+from dissect.protocols.mewbase.dissector import AHEAD, CUT, EARLY, MIDDLE, PROTOCOLS, REST_NOTE, MewbaseDissector, says, unanswered
 from dissect.protocols.mewbase.layouts import FRAMES
 from dissect.protocols.mewbase.probe import probe
 from dissect.protocols.protocol import Context, SideView, View
@@ -766,3 +766,67 @@ def test_the_protocol_entry() -> None:
     assert protocol.name == MewbaseDissector.protocol
     for table in protocol.layouts:
         assert all(len(row) == 3 for row in table.rows())
+
+
+# Packets of the protocol without rID that were captured in another order
+
+SUBSCRIBED = frame("SUBRESPONSE", ok=True, subID=0)
+IN_ORDER = [
+    (0, frame("CONNECT", version="0.1")),
+    (1, OK),
+    (0, frame("SUBSCRIBE", streamName="c", eventType="t", startSequence=0)),
+    (1, SUBSCRIBED),
+    *[(side, data) for _ in range(3) for side, data in ((0, frame("EMIT", streamName="c", sessID=0, event=EVENT)), (1, OK))],
+]
+
+
+def pairs_of(packets: list[tuple[int, bytes]]) -> tuple[dict[int, int], list[list[str]]]:
+    """Which request each response answers, both counted by side, and the notes of responses."""
+    links: list[Link] = []
+    pairer = Pairer("supersede", 65536, False, links)
+    out = pairer.run(run(list(chunks(packets)))) + pairer.close(END, "closed")
+    places: dict[int, int] = {}
+    notes = []
+    counts = [0, 0]
+    for emitted in out:
+        if isinstance(emitted[4], Message):
+            side = emitted[4].sender == "server"
+            places[id(emitted[4])] = counts[side]
+            counts[side] += 1
+            if side:
+                notes.append(list(emitted[4].notes))
+    found = {}
+    for record, request, response in links:
+        answer = record if isinstance(record, Message) else response
+        if answer is not None:
+            found[places[id(answer)]] = places[id(request)]
+    return found, notes
+
+
+@pytest.mark.parametrize("at", range(0, len(IN_ORDER), 2))
+def test_a_response_that_was_captured_before_its_request_shifts_no_other(at: int) -> None:
+    packets = [*IN_ORDER]
+    packets[at], packets[at + 1] = packets[at + 1], packets[at]
+    found, notes = pairs_of(packets)
+    assert found == {place: place for place in range(len(IN_ORDER) // 2)}
+    assert notes == [[EARLY] if 0 < place == at // 2 else [] for place in range(len(IN_ORDER) // 2)]
+
+
+def test_a_response_too_many_makes_what_comes_unsure() -> None:
+    found, notes = pairs_of([*IN_ORDER[:4], (1, OK), *IN_ORDER[4:]])
+    assert found[0] == 0 and found[1] == 1
+    assert notes[2:4] == [[EARLY], []] and notes[4:] == [[AHEAD]] * 2
+
+
+def test_swapped_packets_of_a_real_connection_pair_as_they_should() -> None:
+    records = list(Inspector([open_capture(CAPTURES / "cut-swapped-2016.pcap")], Options(exchanges=True)).records())
+    number = {record.number: record.name for record in records if isinstance(record, Message)}
+    ended = [one for one in records if isinstance(one, Exchange) and one.response is not None]
+    assert [(one.name, number[one.response or 0]) for one in ended] == [
+        ("CONNECT", "RESPONSE"),
+        ("SUBSCRIBE", "SUBRESPONSE"),
+        *[("EMIT", "RESPONSE")] * 6,
+    ]
+    assert [(one.name, one.outcome) for one in records if isinstance(one, Exchange) and one.response is None] == [
+        ("UNSUBSCRIBE", "unanswered")
+    ]

@@ -59,6 +59,8 @@ NUMBERED: Final = "2016-12-01"
 LOST: Final = "paired by order although bytes were lost: unsure"
 MIDDLE: Final = "paired by order although the beginning was not captured: unsure"
 CUT: Final = "paired by order although a rID may be missing: unsure"
+AHEAD: Final = "paired by order although responses came that nothing had asked for: unsure"
+EARLY: Final = "no request for this response was seen before it"
 
 DOCUMENT: Final = 0x03
 
@@ -106,6 +108,10 @@ class MewbaseDissector(Dissector):
         self.waiting: deque[tuple[str, tuple[Any, ...], bool]] = deque()
         """Requests without rID whose answers are due: name, key, and whether a rID may be among what could not be read of it."""
         self.asked = 0
+        self.early: tuple[str, tuple[Any, ...]] | None = None
+        """A response that was captured before its request: its name and key."""
+        self.ahead = False
+        """Whether the last response was one."""
         self.results: dict[tuple[Any, ...], int] = {}
         """Open queries whose number of results the server told (until November 2016): results still to come."""
         self.subscriptions: set[Any] | None = set() if context.syn else None
@@ -208,7 +214,7 @@ class MewbaseDissector(Dissector):
         self.subscriptions = None
         self.heard = True
         if not self.numbered:
-            self.unsure = LOST
+            self.unsure, self.early = LOST, None
             self.waiting.clear()
 
     def broken(self, side: int, data: bytes) -> None:
@@ -453,6 +459,10 @@ class MewbaseDissector(Dissector):
             # the beginning after all
             self.unsure = ""
         self.asked += 1
+        early = self.early
+        if early is not None and (early[0] == "SUBRESPONSE") == (table.name == "SUBSCRIBE"):
+            self.early = None
+            return ASK, early[1], notes
         key = (side, "in order", self.asked)
         self.waiting.append((table.name, key, fault is not None))
         if len(self.waiting) > self.options.open_limit:
@@ -476,14 +486,28 @@ class MewbaseDissector(Dissector):
             # what stands before it will not be answered any more
             while waiting[0][0] != "SUBSCRIBE":
                 waiting.popleft()
-        if not waiting:
-            return NONE, None, notes
+        elif not waiting or (name == "SUBRESPONSE" and not self.unsure):
+            return self._before_request(name, fault, notes)
         _, key, cut = waiting.popleft()
+        self.ahead = False
         if self.unsure:
             notes = [*notes, self.unsure]
         elif (cut or fault is not None) and not self.numbered and not self.until and not (greets and not self.heard):
             notes = [*notes, CUT]
         return ANSWER, key, notes
+
+    def _before_request(self, name: str, fault: Fault | None, notes: Any) -> tuple[int, tuple[Any, ...] | None, Any]:
+        """A response without rID that nothing asked for, yet. One is as if captured in another order; of a second one behind it nobody
+        knows what else was not asked."""
+        if self.unsure or fault is not None:
+            return NONE, None, notes
+        if self.early is not None or self.ahead:
+            self.unsure, self.early = AHEAD, None
+            return NONE, None, notes
+        key = self.client, "before", self.asked
+        self.early, self.ahead = (name, key), True
+        # Of a capture of one direction there is nothing to say
+        return ANSWER, key, [*notes, EARLY] if self.asked else notes
 
     def _number(self) -> None:
         """A rID was seen, so requests of which one may have been cut off are not answered by order."""
