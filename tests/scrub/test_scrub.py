@@ -516,6 +516,22 @@ def test_a_segment_whose_header_is_not_true_is_overwritten(offset: int, tmp_path
     assert names(out) == names(talk.pcap())
 
 
+@pytest.mark.parametrize("byte", range(12, 54))
+def test_a_copy_of_a_login_with_one_wrong_bit_in_its_headers(byte: int, tmp_path: Path) -> None:
+    talk = Talk().greet().say(HANDSHAKE)
+    for bit in range(8):
+        copy = bytearray(talk.packets[6])
+        copy[byte] ^= 1 << bit
+        data = pcap([Packet(one) for one in (*talk.packets, bytes(copy))])
+        for echoes in (False, True):
+            try:
+                out, _ = scrubbed(data, tmp_path, Wanted(echoes=echoes, foreign=True))
+            except SecretLeft:
+                assert not echoes
+            else:
+                assert left(out, PASSWORD, 8) == set()
+
+
 @pytest.mark.parametrize("cut", [0, 3, 7, 19])
 def test_an_ip_header_that_is_not_true_is_overwritten(cut: int, tmp_path: Path) -> None:
     talk = Talk().greet().say(HANDSHAKE)
