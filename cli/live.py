@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import signal
 import sys
@@ -94,12 +95,13 @@ def run_of(
     messages: int | None = None,
     prints: bool = True,
     twice: bool = False,
+    page: str | None = None,
 ) -> Run | LiveRun:
-    """What captures from the interfaces that were asked for, else what reads captures (see `Run`)."""
+    """What captures from the interfaces that were asked for, else what reads captures (see `Run`); `page` is written at the end."""
     options = replace(options, keylog=key_logs(options.keylog, bool(live.interfaces)))
     run: Run | LiveRun
     if live.interfaces:
-        run = LiveRun(live, names, options, colour)
+        run = LiveRun(live, names, options, colour, page)
     else:
         check_without(live, twice)
         run = Run(names, options, packet_limit(live.stop), colour, messages, prints, twice)
@@ -128,7 +130,7 @@ def _check(wanted: Wanted, files: Sequence[str]) -> None:
 class LiveRun(Told):
     """Captures with one inspector; the counterpart of `Run`."""
 
-    def __init__(self, wanted: Wanted, files: Sequence[str], options: Options, colour: str) -> None:
+    def __init__(self, wanted: Wanted, files: Sequence[str], options: Options, colour: str, page: str | None = None) -> None:
         from dissect.capture.live import Live
         from dissect.inspector import Inspector
         from dissect.protocols import known_ports
@@ -180,6 +182,11 @@ class LiveRun(Told):
         if wanted.write is not None:
             keys = ", and with them the keys of TLS" if wanted.embed else ""
             say(f"-w {wanted.write}: packets are written as captured, passwords and tokens included{keys}")
+        if os.geteuid() == 0:
+            from cli.privileges import give_up
+
+            self.keys.poll(0)
+            say(f"{self.live.name}: {give_up(os.environ, self.writer, ring is not None, None if page is None else Path(page))}")
 
     def __enter__(self) -> Self:
         return self

@@ -61,7 +61,7 @@ def diagnose(
         check_page(html, names)
     options = replace(options, bytes_as="omit", findings=True)
     asked = None if where is None else Asked(where, options)
-    with run_of(live, names, options, colour, asked, left, prints=json) as run:
+    with run_of(live, names, options, colour, asked, left, prints=json, page=html) as run:
         run.tells = ("diagnose", "conversations")
         diagnoser = run.inspector.diagnoser
         assert diagnoser is not None

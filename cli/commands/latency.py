@@ -107,7 +107,7 @@ def latency(
     from dissect.latency.groups import Latencies
 
     found = Latencies(grouped, interval_ns=SHORTEST_NS if html is not None and width_ns is None else width_ns, slowest=number, groups=limit)
-    with run_of(live, names, options, colour, asked, left, prints=False) as run:
+    with run_of(live, names, options, colour, asked, left, prints=False, page=html) as run:
         taker = _Taker(run, found, asked, clock, left)
         with _Screen(run, taker) if isinstance(run, LiveRun) else nullcontext():
             run.each(taker.take)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import repeat
 from pathlib import Path
-from stat import S_IFLNK, S_IFMT, S_IFREG
+from stat import S_IFLNK, S_IFMT, S_IFREG, S_ISREG
 from time import gmtime, strftime
 from typing import NamedTuple
 
@@ -120,6 +120,11 @@ class Writer:
             self._secrets = text
         elif text:
             self._put(_block(SECRETS, struct.pack("<II", TLS_KEYS, len(text)) + text + bytes(-len(text) & 3)))
+
+    def give(self, uid: int, gid: int) -> None:
+        """Makes the file that is open, if it is a new one, another user's."""
+        if self._file >= 0 and S_ISREG(os.fstat(self._file).st_mode) and not is_of_system(self.path):
+            os.fchown(self._file, uid, gid)
 
     def close(self, time_ns: int, received: int, dropped: int) -> None:
         """Ends the file with what became of the packets."""

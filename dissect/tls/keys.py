@@ -246,37 +246,47 @@ class _File:
         self._at = 0
         self._inode = -1
         self._left = b""
-        self._pipe: BinaryIO | None = None
+        self._kept: BinaryIO | None = None
+        """What is followed stays open: who opened it may not be allowed to again, and a pipe would end its writer."""
         self.trouble: str | None = None
 
     def more(self) -> Iterator[bytes]:
         """What was written since the last call, in whole lines; a file that is not there or cannot be read gives none."""
         try:
-            status = Path(self.path).stat()
+            status = self._status()
             if self._follow and (status.st_ino, status.st_size) == (self._inode, self._at):
                 return
             if self._follow and stat.S_ISFIFO(status.st_mode):
-                # Closed and opened again it would end its writer.
-                self._pipe = self._pipe or open(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK), "rb", 0)  # noqa: PTH123, SIM115
-                yield from self._lines(partial(self._pipe.read, PIECE))
+                self._kept = self._kept or open(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK), "rb", 0)  # noqa: PTH123, SIM115
+                yield from self._lines(partial(self._kept.read, PIECE))
+                return
+            if self._follow and stat.S_ISREG(status.st_mode):
+                if status.st_ino != self._inode or status.st_size < self._at:
+                    self.close()
+                    self._inode, self._at, self._left = status.st_ino, 0, b""
+                self._kept = self._kept or Path(self.path).open("rb", 0)  # noqa: SIM115
+                self._kept.seek(self._at)
+                yield from self._lines(partial(self._kept.read, PIECE))
                 return
             with Path(self.path).open("rb", 0) as stream:
-                if self._follow and stat.S_ISREG(status.st_mode):
-                    if status.st_ino != self._inode or status.st_size < self._at:
-                        self._inode, self._at, self._left = status.st_ino, 0, b""
-                    stream.seek(self._at)
-                    yield from self._lines(partial(stream.read, PIECE))
-                else:
-                    yield from self._whole(stream)
+                yield from self._whole(stream)
         except CaptureError as error:
             self.trouble = f"key log {error}"
         except OSError as error:
             self.trouble = None if self._follow else f"key log {self.path}: cannot be read: {explain(error)}"
 
     def close(self) -> None:
-        if self._pipe is not None:
-            self._pipe.close()
-            self._pipe = None
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
+
+    def _status(self) -> os.stat_result:
+        try:
+            return Path(self.path).stat()
+        except PermissionError:
+            if self._kept is None:
+                raise
+            return os.fstat(self._kept.fileno())
 
     def _whole(self, stream: BinaryIO) -> Iterator[bytes]:
         """All of a log, or what a capture holds; either may be packed."""

@@ -46,6 +46,12 @@ def write_page(path: str, text: str, option: str = "--html") -> None:
         raise UsageError(f"{option} {path}: cannot be written: {explain(error)}") from error
 
 
+def load() -> None:
+    """Read what pages are made of, for who may not read it later."""
+    for name in ("base.html", "diagnose.html", "latency.html"):
+        _environment().get_template(name)
+
+
 def render(name: str, values: Mapping[str, Any]) -> str:
     """The page that the template `name` makes of these."""
     made: str = _environment().get_template(name).render(**values)
@@ -58,6 +64,7 @@ def _environment() -> Any:
 
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
+        auto_reload=False,
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
