@@ -320,7 +320,8 @@ def test_parquet_is_read_rightly_by_others(session: Any, tmp_path: Path) -> None
     ((count, most, total, half, largest, by_path),) = spark.sql(
         f"""select count(*) filter (where rabbitmq_stream.stream = '{stream}' and kind = 'request'),
         max(rabbitmq_stream.correlation_id) filter (where rabbitmq_stream.stream = '{stream}' and kind = 'request'),
-        sum(rabbitmq_stream.chunk.num_records) + sum(rabbitmq_stream_draft.chunk.num_records), percentile(iggy.offset, 0.5),
+        coalesce(sum(rabbitmq_stream.chunk.num_records), 0) + coalesce(sum(rabbitmq_stream_draft.chunk.num_records), 0),
+        percentile(iggy.offset, 0.5),
         collect_set(iggy.max_topic_size) filter (where iggy.max_topic_size > 9223372036854775807),
         count(*) filter (where variant_get(variant, '$.stream', 'string') = '{stream}') from messages"""
     ).collect()

@@ -163,6 +163,7 @@ def test_what_is_written_later_is_read(tmp_path: Path) -> None:
     assert found.poll(9)
     assert found.find(RANDOM, EARLY) == (SECRET, 9)
     assert not found.poll(10)
+    found.close()
 
 
 def test_a_log_that_is_begun_anew(tmp_path: Path) -> None:
@@ -178,6 +179,7 @@ def test_a_log_that_is_begun_anew(tmp_path: Path) -> None:
     (tmp_path / "other").rename(path)
     assert found.poll(3)
     assert [found.find(RANDOM, label) for label in (MASTER, EARLY, TRAFFIC[0])] == [(SECRET, 0), (SECRET, 1), (SECRET, 3)]
+    found.close()
 
 
 def test_a_pipe_does_not_keep_the_capture_waiting(tmp_path: Path) -> None:
@@ -275,6 +277,7 @@ def test_a_text_that_begins_with_a_mark(tmp_path: Path) -> None:
         found.poll(0)
         assert found.find(RANDOM, MASTER) == (SECRET, 0)
         assert found.damaged == 0
+        found.close()
 
 
 def test_secrets_of_a_capture_that_is_cut_off(tmp_path: Path) -> None:
