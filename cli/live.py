@@ -36,7 +36,7 @@ from dissect.errors import CaptureError, InterfaceError, Report, UsageError, bug
 
 if TYPE_CHECKING:
     from dissect.capture.write import Ring, Writer
-    from dissect.model import ConversationRow, Options, PacketBatch, Record
+    from dissect.model import ConversationRow, Options, Packet, Record
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KILOBYTE = 1000
@@ -246,7 +246,7 @@ class LiveRun(Told):
                 raise PipeClosed
         show(inspector.finish())
 
-    def _limited(self, batch: PacketBatch) -> tuple[PacketBatch, bool]:
+    def _limited(self, batch: list[Packet]) -> tuple[list[Packet], bool]:
         """The packets that -a still allows, and whether it allows no more."""
         rows = len(batch)
         enough = False
@@ -256,7 +256,7 @@ class LiveRun(Told):
             fitting, full = self.writer.fitting(batch, self.stops.size)
             if full and fitting <= rows:
                 rows, enough = fitting, True
-        return batch.rows(0, rows), enough
+        return batch[:rows], enough
 
     def end(self) -> ExitCode:
         """Say on standard error what was captured, then what went wrong; the exit code."""

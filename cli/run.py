@@ -280,7 +280,7 @@ class Run(Told):
 
     def _foreign(self) -> list[str]:
         """That files disagree on what was said, as those of different networks do that use the same addresses."""
-        found = [one.tcp for one in self.inspector.conversations if one.tcp.foreign is not None]
+        found = [one.tcp for one in self.inspector.table.conversations if one.tcp.foreign is not None]
         if not found:
             return []
         first = min(found, key=lambda one: one.index)
@@ -327,7 +327,7 @@ def warner() -> Callable[[Inspector], None]:
 
     def warn(inspector: Inspector) -> None:
         nonlocal said
-        row = inspector.reading.suspected
+        row = inspector.run.suspected
         if row is not None and not said:
             said = True
             say(suspicion(row))
@@ -348,9 +348,9 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
     from dissect.protocols import PROTOCOLS
 
     counters, past = inspector.counters, inspector.past
-    conversations = inspector.count()
+    conversations = len(inspector.table)
     # What carried nothing has nothing to tell, but for what `-d` says of it
-    each = inspector.each_rows(related=False, bare=bool(inspector.options.decode_as))
+    each = inspector.each_rows(related=False)
     limits, names, hints = past.limit_hits, dict(past.unread), dict[str, str | None]()
     hinting = {protocol.name: protocol.hint for protocol in PROTOCOLS if protocol.hint is not None}
     silent: set[int] = set()
@@ -379,7 +379,7 @@ def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ())
     if unread:
         said.append(unread)
         said += _by_hand(silent)
-    said += _refused(inspector.memory.refused())
+    said += _refused(inspector.run.refused)
     said += _about_keys(inspector, names)
     said += _passed_over(inspector.link.counters)
     said += [hint for hint in hints.values() if hint is not None]

@@ -225,10 +225,10 @@ def text_settings(shown: Shown, options: Options, colours: Palette, width: int |
         "columns": width,
         "after": details if shown.tree or shown.dump else None,
         "longest": longest,
-        "inside": inspector.reading.gate.inside,
+        "inside": inspector.run.gate.inside,
         "alarms": {one.name: one.alarms for one in PROTOCOLS},
         "asked": inspector.asked,
-        "broken_off": inspector.endings.broken_off,
+        "broken_off": inspector.run.broken_off,
     }
 
 

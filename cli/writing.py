@@ -139,7 +139,7 @@ class Selection:
             said.append(
                 f"-w {self.path}: {count(self._forgotten, 'message')} came long before what speaks of them; their packets are left out"
             )
-        if inspector.reading.gate.inside and not self._keys:
+        if inspector.run.gate.inside and not self._keys:
             said.append(f"-w {self.path}: keys of TLS are left out; --embed-keys adds them")
         return said
 

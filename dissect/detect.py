@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from dissect.model import Chunk, Options, StreamGap, Verdict
+from dissect.model import Options, SideData, StreamGap, Verdict
 from dissect.protocols import PORTS, PROTOCOLS
 from dissect.protocols.effort import STEP, Effort
 from dissect.protocols.protocol import Protocol, SideView, View
-
-if TYPE_CHECKING:
-    from dissect.tcp.conversations import Stretch
 
 CERTAIN = 0.9
 """From this confidence on a verdict is final at once."""
@@ -81,14 +76,10 @@ class Suspicion(msgspec.Struct):
     begun: list[bytes] = msgspec.field(default_factory=lambda: [b"", b""])
     """What was seen of each side."""
 
-    def idle(self, items: Iterable[Chunk | StreamGap | Stretch]) -> bool:
-        """Whether none of these bytes is looked at."""
-        return all(isinstance(item, StreamGap) or len(self.begun[item.side]) >= LOGIN_WINDOW for item in items)
-
-    def add(self, items: list[Chunk | StreamGap]) -> tuple[str | None, bool]:
+    def add(self, items: list[SideData | StreamGap]) -> tuple[str | None, bool]:
         """The protocol that these bytes log in to, and whether more of them will tell nothing."""
         for item in items:
-            if self.idle((item,)) or not isinstance(item, Chunk):
+            if type(item) is not SideData or len(self.begun[item.side]) >= LOGIN_WINDOW:
                 continue
             side, since = item.side, max(0, len(self.begun[item.side]) - LOGIN_REACH)
             begun = self.begun[side] = self.begun[side] + item.data[: LOGIN_WINDOW - len(self.begun[side])]
@@ -140,7 +131,7 @@ class _Seen(msgspec.Struct):
 class Detector:
     """Collects one conversation's bytes until a protocol is certain, or certainly none of ours."""
 
-    __slots__ = ("_seen", "at", "cost", "items", "limit", "limited", "ports", "size", "syn")
+    __slots__ = ("_seen", "cost", "items", "limit", "limited", "packets", "ports", "size", "syn")
 
     SEGMENT_COST, OWN_COST, SEEN_COST = 256, 512, 2_048
     """What a segment takes besides its bytes, which are there twice; what this does, and more once bytes were put together."""
@@ -149,48 +140,43 @@ class Detector:
         self.ports = ports
         self.syn = syn
         self.limit = limit
-        self.items: list[Chunk | StreamGap] = []
+        self.items: list[SideData | StreamGap] = []
+        self.packets = 0
+        """So many brought bytes before these were put together."""
         self.size = 0
         self.cost = 0
         """About what all this takes."""
         self.limited = False
-        self.at = 0
-        """The packet with which the bytes so far were weighed last."""
         self._seen: _Seen | None = None
 
-    def add(self, items: list[Chunk | StreamGap]) -> tuple[Verdict, int] | None:
-        """Take these bytes in packet by packet; the verdict and the packet that made it certain, or None."""
-        self.items.extend(items)
+    def add(self, items: list[SideData | StreamGap]) -> Verdict | None:
+        """Take the bytes of a packet in; the verdict, or None while there is none."""
+        self.items += items
+        data = [item for item in items if type(item) is SideData]
         if items and not self.cost:
             self.cost = self.OWN_COST
-        for item in items:
-            if isinstance(item, Chunk):
-                self.cost += 2 * len(item.data) + self.SEGMENT_COST * len(item.starts)
+        self.cost += sum([2 * len(item.data) + self.SEGMENT_COST for item in data])
+        self.size += sum([len(item.data) for item in data])
         seen = self._seen
         if seen is None:
-            if sum([len(item.data) for item in self.items if isinstance(item, Chunk)]) < min(LEAST, self.limit):
+            self.packets += bool(data)
+            if self.size < min(LEAST, self.limit):
                 return None
-            seen, items = self._begin(), self.items
-        for release in self._take(seen, items):
-            self.limited = self.size >= self.limit
-            if self.size < LEAST and not self.limited:
-                continue
-            if not self.limited and (seen.effort.left <= 0 or (seen.packets > EVERY_PACKET and self.size < seen.next)):
-                continue
-            seen.next = self.size + self.size // 4
-            self.at = release
-            verdict = self._weigh(seen, self.limited)
-            if verdict is not None:
-                return verdict, release
-        return None
+            seen = self._begin()
+        else:
+            self._put(seen, items)
+            seen.packets += bool(data)
+        self.limited = self.size >= self.limit
+        if not data or (self.size < LEAST and not self.limited):
+            return None
+        if not self.limited and (seen.effort.left <= 0 or (seen.packets > EVERY_PACKET and self.size < seen.next)):
+            return None
+        seen.next = self.size + self.size // 4
+        return self._weigh(seen, self.limited)
 
     def finish(self) -> Verdict:
         """The verdict when no byte will follow."""
-        seen = self._seen
-        if seen is None:
-            seen = self._begin()
-            for _ in self._take(seen, self.items):
-                pass
+        seen = self._seen or self._begin()
         verdict = self._weigh(seen, True)
         assert verdict is not None
         return verdict
@@ -199,28 +185,18 @@ class Detector:
         seen = self._seen = _Seen()
         seen.effort.spend(-FIRST)
         self.cost += self.SEEN_COST
+        self._put(seen, self.items)
+        seen.packets = self.packets
         return seen
 
-    def _take(self, seen: _Seen, items: list[Chunk | StreamGap]) -> Iterator[int]:
-        """Put these bytes where they belong, with a stop at the end of each packet."""
-        pieces: list[tuple[int, int, int, int, bytes]] = []
+    @staticmethod
+    def _put(seen: _Seen, items: list[SideData | StreamGap]) -> None:
+        """Put these bytes where they belong."""
         for item in items:
-            if isinstance(item, StreamGap):
-                if item.size is None:
-                    seen.breaks.append((item.side, item.position))
-            else:
-                starts, data = item.starts, item.data
-                for index, start in enumerate(starts):
-                    end = starts[index + 1] if index + 1 < len(starts) else len(data)
-                    pieces.append((item.releases[index], item.orders[index], item.side, item.position + start, data[start:end]))
-        # What one packet made certain goes in the order of its byte stream, not of its capture
-        pieces.sort(key=itemgetter(0, 2, 3))
-        for index, (release, _order, side, position, data) in enumerate(pieces):
-            self.size += len(data)
-            seen.put(side, position, data)
-            if index + 1 == len(pieces) or pieces[index + 1][0] != release:
-                seen.packets += 1
-                yield release
+            if isinstance(item, SideData):
+                seen.put(item.side, item.position, item.data)
+            elif item.size is None:
+                seen.breaks.append((item.side, item.position))
 
     def _weigh(self, seen: _Seen, final: bool) -> Verdict | None:
         seen.looks += 1

@@ -9,12 +9,9 @@ record once it has been handed on.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from dissect.options import VALUES as VALUES
 from dissect.options import Options as Options
@@ -258,91 +255,66 @@ class Verdict(msgspec.Struct, gc=False):
     candidates: tuple[str, ...] = ()
 
 
-class Batch(msgspec.Struct):
-    """Columns of one length over one buffer, which is the first member."""
-
-    def rows(self, low: int, high: int) -> Self:
-        """The rows [low, high), over the same buffer."""
-        return self if low == 0 and high >= len(self) else self.chosen(slice(low, high))
-
-    def chosen(self, rows: slice | NDArray[Any]) -> Self:
-        """These rows, over the same buffer."""
-        names = self.__struct_fields__
-        return type(self)(getattr(self, names[0]), *[getattr(self, name)[rows] for name in names[1:]])
-
-    def parts(self, most: int | None) -> Iterator[Self]:
-        """The rows in batches of so many at most."""
-        step = most or len(self) or 1
-        for start in range(0, len(self), step):
-            yield self.rows(start, start + step)
-
-    def __len__(self) -> int:
-        return len(getattr(self, self.__struct_fields__[1]))
-
-
-class PacketBatch(Batch):
-    """Some packets as numpy columns over ONE buffer, in file order.
-
-    `time_ns` int64 since 1970 UTC, `number` int64 from 1 per file, `file` int32 index of the input, `offset` int64 of the
-    packet's first captured byte in `buffer`, `captured` and `wire` int64 lengths in bytes, `link` int32 the
-    DLT / LINKTYPE number.
-    """
+class Packet(NamedTuple):
+    """One captured packet: its bytes are `buffer[offset : offset + captured]`. Those that came together share a buffer."""
 
     buffer: bytes
-    time_ns: NDArray[np.int64]
-    number: NDArray[np.int64]
-    file: NDArray[np.int32]
-    offset: NDArray[np.int64]
-    captured: NDArray[np.int64]
-    wire: NDArray[np.int64]
-    link: NDArray[np.int32]
+    time_ns: int
+    """Since 1970 UTC."""
+    number: int
+    """From 1 per file."""
+    file: int
+    """The index of the input."""
+    offset: int
+    captured: int
+    wire: int
+    """The length as sent."""
+    link: int
+    """The DLT / LINKTYPE number."""
 
 
-class SegmentBatch(Batch):
-    """The TCP segments of some packets as columns; `buffer` is the packets' (reassembled datagrams appended).
+make_packet = tuple.__new__
+"""As `make_span`."""
 
-    `order` is the index of the packet in this run over all inputs (0, 1, 2...). `flow` is a uint8 matrix (n, 40), the
-    conversation's complete key: bytes 0-15 the lower endpoint's address (IPv4 in the first four, the rest zero), 16-17 its port
-    (big-endian), 18-33 and 34-35 the higher endpoint's, 36 the IP version, 37-39 zero; "lower" compares (address, port) as bytes.
-    `reverse`: the sender is the higher endpoint. `seq` and `ack` are uint32 held in int64; `flags` FIN 1, SYN 2, RST 4, PSH 8, ACK 16.
-    `offset` and `length` are the captured payload in `buffer`, `wire` the payload as sent (greater than `length` where the snap
-    length cut it).
+
+class Segment(msgspec.Struct, gc=False):
+    """One TCP segment.
+
+    `ends` is the directed key: the sender's address, the receiver's (4 bytes each, or 16), the sender's port, the receiver's (2 bytes
+    each). Where files are kept apart, three bytes more are the number of the network, in all files but the first.
     """
 
-    buffer: bytes
-    order: NDArray[np.int64]
-    time_ns: NDArray[np.int64]
-    number: NDArray[np.int64]
-    file: NDArray[np.int32]
-    flow: NDArray[np.uint8]
-    reverse: NDArray[np.bool_]
-    seq: NDArray[np.int64]
-    ack: NDArray[np.int64]
-    flags: NDArray[np.uint8]
-    window: NDArray[np.int32]
-    offset: NDArray[np.int64]
-    length: NDArray[np.int64]
-    wire: NDArray[np.int64]
+    ends: bytes
+    order: int
+    """The index of the packet in this run over all inputs."""
+    time_ns: int
+    number: int
+    file: int
+    seq: int
+    ack: int
+    flags: int
+    """FIN 1, SYN 2, RST 4, PSH 8, ACK 16."""
+    window: int
+    data: bytes
+    """The payload as captured."""
+    wire: int
+    """The length of the payload as sent, greater than that of `data` where the snap length cut it."""
 
 
-class Chunk(msgspec.Struct, gc=False):
-    """Bytes of one side in order, without a gap, as handed on by the reassembler.
+class SideData(msgspec.Struct, gc=False):
+    """Bytes of one side in order, as the reassembler hands them on: what of one segment was new.
 
-    The lists run parallel, one entry a segment (or the part of one that was new): `starts` offset in `data` where it starts
-    (starts[0] == 0), `orders` the packet that first brought it, `numbers` its number in its file, `files`, `times` in ns.
-    `releases` is the packet that made it certain that these are the next bytes; it never falls along the byte stream and
-    is never below `orders`. In the ordinary case `releases is orders`.
+    `position` counts from the start of the byte stream; `order`, `number`, `file` and `time_ns` are those of the packet that first
+    brought them. What is handed on is certain with the packet that is being read.
     """
 
     side: int
     position: int
     data: bytes
-    starts: list[int]
-    orders: list[int]
-    releases: list[int]
-    numbers: list[int]
-    files: list[int]
-    times: list[int]
+    order: int
+    number: int
+    file: int
+    time_ns: int
     notes: tuple[tuple[int, str], ...] = ()
     """(position in the byte stream, text): what the reassembler has to say of these bytes."""
 
@@ -352,15 +324,14 @@ class StreamGap(msgspec.Struct, gc=False):
     length), or that are there and tell nothing ("skipped": TLS that does not authenticate). `size` is None where nobody knows how many
     there were; positions then go on as if none.
 
-    `release` is the order of the packet that made it certain; `order`, `number`, `file` and `time_ns` are those of the packet
-    that brought the first byte after it, or else of the conversation's last packet; of a "cut" one, of the packet that was cut.
+    `order`, `number`, `file` and `time_ns` are those of the packet that brought the first byte after it, or else of the conversation's
+    last packet; of a "cut" one, of the packet that was cut.
     """
 
     side: int
     position: int
     size: int | None
     reason: Literal["lost", "cut", "skipped"]
-    release: int
     order: int
     number: int
     file: int

@@ -1,6 +1,6 @@
 """What a caller chooses, each declared once: its name and type, its default, and how a command line writes and explains it.
 
-`--help` reads this, so nothing here imports numpy or msgspec.
+`--help` reads this, so nothing here imports msgspec.
 """
 
 from __future__ import annotations

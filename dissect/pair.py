@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dissect.model import Exchange, Gap, Message, Pair
+from dissect.model import Exchange, Message, Pair
 from dissect.protocols.behaviour import Handshake
 from dissect.protocols.protocol import Tally
 from dissect.protocols.records import (
@@ -22,6 +22,7 @@ from dissect.protocols.records import (
     GAP,
     LARGE,
     NONE,
+    TOLD,
     Emitted,
     make_emitted,
     rfc3339,
@@ -31,7 +32,6 @@ from dissect.protocols.records import (
 class Moment(NamedTuple):
     """When it was certain how a request ended, and where the record of that stands."""
 
-    release: int
     order: int
     rank: int
     position: int
@@ -122,17 +122,18 @@ class Doubt:
             return None
         return "bytes lost" if self.lost[answering] >= asked.order else "bytes skipped"
 
-    def note(self, one: Emitted, key: Hashable, asked: Emitted, others: deque[Any]) -> None:
-        """Note where the key does not tell which request is answered, as an answer or one of them may be among lost bytes.
+    def note(self, one: Emitted, key: Hashable, asked: Emitted, following: Any) -> None:
+        """Note where the key does not tell which request is answered, as an answer or one of them may be among lost bytes; `following`: the
+        next one that is open with it.
 
         From then on all are one off, until none is open.
         """
-        if not others:
+        if following is None:
             self.doubtful.discard(key)
             if key in self.stale:
                 self.stale.discard(key)
                 _note(one, STALE)
-        elif key not in self.doubtful and _asked(others[0]).order < one.order and max(self.gaps) >= asked.order:
+        elif key not in self.doubtful and _asked(following).order < one.order and max(self.gaps) >= asked.order:
             self.doubtful.add(key)
         if key in self.doubtful:
             _note(one, UNSURE)
@@ -183,9 +184,6 @@ class Exchanges:
     known of it.
     """
 
-    DERIVED = ("_late",)
-    """Requests that are reported as late, which live captures do only, are of no concern to another process."""
-
     def __init__(
         self,
         every: bool,
@@ -202,8 +200,13 @@ class Exchanges:
         self.pairs = pairs
         """Gets every exchange with its messages, where these are wanted; some of them may never be handed on."""
         self.handshake = Handshake() if handshake is None else handshake
+        self.refused = 0
+        """Requests that the packet at hand refused."""
         self._late: dict[int, Emitted] = {}
         """Requests reported as not answered in time, by identity. They stay open: a late response must not answer the next one."""
+
+    def prepare(self) -> None:
+        self._late = {id(one): one for one in self._late.values()}
 
     def _link(self, one: Emitted, asked: Emitted) -> None:
         response, request = one.record, asked.record
@@ -237,6 +240,7 @@ class Exchanges:
             self.pairs.append(Pair(request, response.record, outcome, None, response.first_time - request.time_ns, None))
 
     def _refuse(self, requests: int) -> None:
+        self.refused += requests
         for tally in self.tallies:
             tally.refused += requests
 
@@ -266,7 +270,7 @@ class Exchanges:
         self.links.append((exchange, request, answer))
         if self.pairs is not None:
             self.pairs.append(Pair(request, answer, outcome, reason, exchange.latency_ns, exchange))
-        return make_emitted((*moment[:4], exchange, NONE, None, 0))
+        return make_emitted((*moment[:3], exchange, NONE, None, 0))
 
     def is_late(self, asked: Emitted) -> bool:
         """Whether a request was reported as not answered in time."""
@@ -276,11 +280,6 @@ class Exchanges:
         """Whether a request that ends now was reported before."""
         return self._late.pop(id(asked), None) is not None
 
-    def take_back(self, record: Message | Gap, exchanges: list[Emitted]) -> list[Emitted]:
-        """Those of these exchanges that do not name a record, which is not handed on."""
-        naming = {id(link[0]) for link in self.links if link[1] is record or link[2] is record}
-        return [one for one in exchanges if id(one.record) not in naming]
-
 
 class Pairer(Exchanges):
     """The open requests of one conversation.
@@ -288,10 +287,6 @@ class Pairer(Exchanges):
     `reuse` says what a key that is still open means: "queue", the oldest waiting request is answered first, or
     "supersede", the older request will not be answered any more. `whole`: the capture has the conversation's beginning.
     """
-
-    MADE_OF = ("reuse", "limit", "every", "links", "paired", "whole", "unanswered", "tallies", "large", "pairs", "handshake")
-    DERIVED = ("_halfway",)
-    """Of those that an exception left halfway it is told at once."""
 
     def __init__(
         self,
@@ -326,14 +321,15 @@ class Pairer(Exchanges):
         """Large messages, of any conversation, that may be remembered: for whoever hands them on, to call `lighten` then."""
         self.left = 0
         """Requests that had no response at the end."""
+        self.out = TOLD
+        """What was paired with the packet at hand, so far."""
         self._spare = 0
         """Keys in `open` beyond one for each request: the limit counts requests."""
-        self._halfway: list[Any] = []
-        """Requests that a response has taken off; if an exception comes before it is told what that means, they were not answered."""
 
-    def run(self, emitted: list[Emitted], out: list[Emitted] | None = None) -> list[Emitted]:
-        """Pair these records, in their order; returns them with the exchanges that became certain, in `out` if there is one."""
-        out = [] if out is None else out
+    def run(self, emitted: list[Emitted]) -> list[Emitted]:
+        """Pair these records, in their order; returns them with the exchanges that became certain."""
+        out = self.out = []
+        self.refused = 0
         append = out.append
         for one in emitted:
             append(one)
@@ -385,28 +381,24 @@ class Pairer(Exchanges):
             if self.partly:
                 self.partly.pop(key, None)
             entry = asked = opened.get(key)
-            try:
-                if type(entry) is deque:
-                    asked = entry.popleft()
-                    if not entry:
-                        del opened[key]
-                    if self.doubt is not None:
-                        self.doubt.note(one, key, asked, entry)
-                elif entry is not None:
-                    del opened[key]
-                elif self.perhaps:
-                    asked = self.perhaps.pop(key, None)
-                    if asked is not None and self.doubt is not None and max(self.doubt.gaps) >= asked.order:
-                        one.record.notes = [*one.record.notes, UNSURE]
-                if asked is None:
-                    self._remember(key, one)
-                    one.record.outcome = None
-                else:
-                    self._answer(one, asked, append)
-            except Exception:
-                if asked is not None:
-                    self._halfway.append(asked)
-                raise
+            if type(entry) is deque:
+                asked = entry[0]
+                if self.doubt is not None:
+                    self.doubt.note(one, key, asked, entry[1] if len(entry) > 1 else None)
+            elif entry is None and self.perhaps:
+                asked = self.perhaps.pop(key, None)
+                if asked is not None and self.doubt is not None and max(self.doubt.gaps) >= asked.order:
+                    one.record.notes = [*one.record.notes, UNSURE]
+            if asked is None:
+                self._remember(key, one)
+                one.record.outcome = None
+                return
+            # It is open until its answer is, as an exception may come between
+            self._answer(one, asked, append)
+            if type(entry) is deque and len(entry) > 1:
+                entry.popleft()
+            elif entry is not None:
+                del opened[key]
         elif role == ASK:
             key = one.key
             if self.early:
@@ -470,25 +462,24 @@ class Pairer(Exchanges):
 
     def orders(self) -> list[int]:
         """When each of them was certain."""
-        found = [_oldest(entry).release for entry in self.open.values()]
-        return found + [one.release for one in self.perhaps.values()] + [one.release for one in self._earlies()]
+        found = [_oldest(entry).order for entry in self.open.values()]
+        return found + [one.order for one in self.perhaps.values()] + [one.order for one in self._earlies()]
 
-    def drop(self, until: int, release: int, time_ns: int) -> list[Emitted]:
-        """Forget those that were certain with the packet `until` or before; as there are too many, which the packet `release` tells, at
-        this time."""
+    def drop(self, until: int, time_ns: int) -> list[Emitted]:
+        """Forget those that came with the packet `until` or before, as there are too many, which is told at this time."""
         out: list[Emitted] = []
         while self.open:
             asked = _oldest(next(iter(self.open.values())))
-            if asked.release > until:
+            if asked.order > until:
                 break
-            self._drop_oldest(_moment_of(asked, release, time_ns), out.append)
-        for key in [key for key, one in self.perhaps.items() if one.release <= until]:
+            self._drop_oldest(_moment_of(asked, time_ns), out.append)
+        for key in [key for key, one in self.perhaps.items() if one.order <= until]:
             del self.perhaps[key]
-        for key in [key for key, found in self.early.items() if found[0][0].release <= until]:
-            self._keep_early(key, [found for found in self.early[key] if found[0].release > until])
+        for key in [key for key, found in self.early.items() if found[0][0].order <= until]:
+            self._keep_early(key, [found for found in self.early[key] if found[0].order > until])
         return out
 
-    def expire(self, now_ns: int, patience_ns: int, release: int) -> list[Emitted]:
+    def expire(self, now_ns: int, patience_ns: int) -> list[Emitted]:
         """Requests made longer than `patience_ns` ago are reported, once each, as unanswered for now; live only."""
         out: list[Emitted] = []
         late = self._late
@@ -503,19 +494,19 @@ class Pairer(Exchanges):
                         continue
                     late[id(asked)] = asked
                     time_ns = asked.record.time_ns + patience_ns
-                    out.append(self._exchange(asked, None, "unanswered", "timeout", _moment_of(asked, release, time_ns)))
+                    out.append(self._exchange(asked, None, "unanswered", "timeout", _moment_of(asked, time_ns)))
         return out
 
-    def close(self, release: int, reason: str, time_ns: int = 0, order: int = 0) -> list[Emitted]:
+    def close(self, reason: str, time_ns: int = 0, order: int = 0) -> list[Emitted]:
         """Every request that is still open ends as unanswered: `reason` "closed" or "capture ended", or bytes were lost or skipped, or what
         the request itself tells at `time_ns`, the end, the time of the packet `order`. One that was answered in part counts as answered."""
         found = {id(asked): asked for entry in self.open.values() for asked in _asked_of(entry)}
         out: list[Emitted] = []
         time = rfc3339(time_ns)
-        for at, asked in enumerate(sorted(found.values(), key=lambda one: one[1:4])):
+        for at, asked in enumerate(sorted(found.values(), key=lambda one: one[:3])):
             if not self.handshake.done:
                 self.handshake.unanswered(asked.record.name)
-            moment = Moment(release, order, BEHIND, at, time, time_ns)
+            moment = Moment(order, BEHIND, at, time, time_ns)
             if self.is_late(asked):
                 self.left += 1
             elif not self._answered_partly(asked, moment, out.append):
@@ -524,17 +515,25 @@ class Pairer(Exchanges):
         self._forget()
         return out
 
-    def fail(self, release: int, untold: list[Message | Gap]) -> list[Emitted]:
-        """An exception ended this conversation: every request that is still open ends with it, but for those that are not handed on."""
-        without = {id(record) for record in untold}
-        every = [asked for entry in (deque(self._halfway), *self.open.values()) for asked in _asked_of(entry)]
-        found = [*{id(asked): asked for asked in every if id(asked) not in self._late and id(asked.record) not in without}.values()]
+    def fail(self, untold: list[Emitted]) -> list[Emitted]:
+        """An exception ended this conversation with a packet, of which neither these messages nor `out` are handed on: every request that
+        is still open ends with it, and those that had an end in what is not handed on, but for requests that are not handed on either."""
+        gone = {id(one.record) for one in (*untold, *self.out)}
+        answered = [request for record, request, _ in self.links if id(record) in gone]
+        self.links[:] = [link for link in self.links if id(link[0]) not in gone]
+        if self.out is not TOLD:
+            self._refuse(-self.refused)
+            for tally in self.tallies:
+                tally.unanswered -= sum(type(one.record) is Exchange and one.record.outcome == "unanswered" for one in self.out)
+        without = {id(one.record) for one in untold}
+        every = [asked for entry in self.open.values() for asked in _asked_of(entry)]
+        every += [Emitted(one.packets[1], 0, one.position, one, ASK, None, 0) for one in answered]
+        found = {id(asked.record): asked for asked in every if id(asked) not in self._late}
         self._forget()
         self.handshake.midway = False
-        found.sort(key=lambda one: one[1:4])
-        self.left = len(found)
-        moments = [_moment(asked)._replace(release=release) for asked in found]
-        return [self._exchange(asked, None, "unanswered", FAILED, moment) for asked, moment in zip(found, moments, strict=True)]
+        ended = sorted([asked for key, asked in found.items() if key not in without], key=lambda one: one[:3])
+        self.left = len(ended)
+        return [self._exchange(asked, None, "unanswered", FAILED, _moment(asked)) for asked in ended]
 
     def _forget(self) -> None:
         self.open.clear()
@@ -543,7 +542,6 @@ class Pairer(Exchanges):
         self.perhaps.clear()
         self.partly.clear()
         self.doubt = None
-        self._halfway.clear()
 
     def _answered_partly(self, asked: Emitted, moment: Moment, append: Callable[[Emitted], None]) -> bool:
         """Whether a request that ends had answers in part, of which the last one then is its answer."""
@@ -599,40 +597,37 @@ class Pairer(Exchanges):
 
     def _answer_many(self, one: Emitted, append: Callable[[Emitted], None]) -> None:
         opened = self.open
-        done = self._halfway
+        done: list[_Batch] = []
         keys: Any = one.key
         response = one.record
         refused = response.outcome == "refused"
         first: Emitted | None = None
+        batch: _Batch | None = None
         for key in keys:
-            entry = opened.get(key)
-            if type(entry) is deque:
-                batch = entry.popleft()
-                if self.doubt is not None:
-                    try:
-                        self.doubt.note(one, key, batch.asked, entry)
-                    except Exception:
-                        done.append(batch)
-                        raise
-                if not entry:
-                    del opened[key]
-            elif entry is None:
+            entry: Any = opened.get(key)
+            if entry is None:
                 self._remember(key, one)
                 continue
+            if type(entry) is deque:
+                others, entry = entry, entry.popleft()
+                if self.doubt is not None:
+                    self.doubt.note(one, key, entry.asked, others[0] if others else None)
+                if not others:
+                    del opened[key]
             else:
-                batch = entry
                 del opened[key]
-            asked = batch.asked
-            if first is None or (asked is not first and asked[1:4] < first[1:4]):
-                first = asked
-            batch.left -= 1
-            if batch.left > 0:
+            if entry is not batch:
+                batch = entry
+                if first is None or entry.asked[:3] < first[:3]:
+                    first = entry.asked
+                if refused and not entry.refused:
+                    entry.refused = True
+                    self._refuse(1)
+            entry.left -= 1
+            if entry.left > 0:
                 self._spare -= 1
-            if refused and not batch.refused:
-                batch.refused = True
-                self._refuse(1)
-            if not batch.left:
-                done.append(batch)
+            elif not entry.left:
+                done.append(entry)
         if first is None:
             response.outcome = None
             return
@@ -640,7 +635,6 @@ class Pairer(Exchanges):
         for batch in done:
             if not (self._late and self._told(batch.asked)):
                 self._ended(batch.asked, one, "refused" if batch.refused else "answered", append)
-        done.clear()
 
     def _remember(self, key: Hashable, one: Emitted) -> None:
         early = self.early
@@ -719,12 +713,12 @@ class Pairer(Exchanges):
 
 def _moment(one: Emitted) -> Moment:
     """When a record was certain, which tells how a request ended."""
-    return Moment(*one[:4], one.record.time, one.record.time_ns)
+    return Moment(*one[:3], one.record.time, one.record.time_ns)
 
 
-def _moment_of(asked: Emitted, release: int, time_ns: int) -> Moment:
+def _moment_of(asked: Emitted, time_ns: int) -> Moment:
     """A moment that tells of a request, at its place."""
-    return Moment(release, *asked[1:4], rfc3339(time_ns), time_ns)
+    return Moment(*asked[:3], rfc3339(time_ns), time_ns)
 
 
 def waiting(pairer: Pairer, time_ns: int) -> list[tuple[Message, str]]:

@@ -26,11 +26,8 @@ def packets(path: Path) -> list[Packet]:
     """The packets of a capture; of a damaged one those that are whole."""
     found: list[Packet] = []
     try:
-        for batch in open_capture(path).batches():
-            for row in range(len(batch)):
-                start = int(batch.offset[row])
-                raw = bytes(batch.buffer[start : start + int(batch.captured[row])])
-                found.append(Packet(int(batch.time_ns[row]), int(batch.link[row]), int(batch.wire[row]), raw))
+        for some in open_capture(path).batches():
+            found += [Packet(one.time_ns, one.link, one.wire, one.buffer[one.offset : one.offset + one.captured]) for one in some]
     except CaptureError:
         pass
     return found

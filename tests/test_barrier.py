@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 
-import dissect.conversation.memory
+import dissect.conversation.table
 import dissect.detect
-from dissect.conversation.tracked import Tracked
 from dissect.detect import Detector
 from dissect.errors import BARRIER, CaptureError
 from dissect.inspector import Inspector
 from dissect.model import Exchange, Gap, Message
 from dissect.pair import Pairer
 from dissect.protocols import PROTOCOLS
-from dissect.protocols.base import Dissector
-from dissect.protocols.flow import Flow
-from dissect.protocols.framing import Hooks
-from dissect.protocols.iggy.dissector import IggyDissector
-from dissect.protocols.iggy.framing import Framing
+from dissect.protocols.buffer import ReceiveBuffer
+from dissect.protocols.dissector import Dissector
 from dissect.protocols.mewbase.dissector import MewbaseDissector
-from dissect.protocols.rabbitmq import dissector as rabbitmq
-from dissect.protocols.rabbitmq.dissector import RabbitmqStreamDissector, StreamDissector
+from dissect.protocols.parser import Parser
+from dissect.protocols.rabbitmq.dissector import StreamDissector
+from dissect.protocols.records import Frame
 from dissect.protocols.seastar.dissector import SeastarDissector
 from dissect.render.jsonl import encode
-from dissect.tcp.assembler import Assembler, ByteStream
-from dissect.tcp.conversations import Stretch, _Plain
+from dissect.tcp.assembler import TcpStream
 from tests.planting import BATCHES, Planted, Result, adds_up, check, meaning, mixed, plant, run, whole
-from tests.protocols.test_aligned import capture
 
 pytestmark = pytest.mark.usefixtures("unharmed", "barrier")
 
@@ -83,16 +77,15 @@ def in_all_batches() -> Result:
 
 
 def ended_before(result: Result, found: Target) -> None:
-    """Fails unless the conversation ends before the frame that failed, and one report says so."""
+    """Fails unless the conversation ends before the packet of the frame that failed, and one report says so."""
     message, conversation = found.message, found.conversation
     check(result, whole())
     (report,) = result.reports
     assert (report.what.split()[0], report.conversation, report.number) == ("Planted", conversation, message.packets[1])
     assert message.src in report.between and message.dst in report.between
     messages = whole().of(conversation, Message)
-    place = next(index for index, one in enumerate(messages) if (one.src, one.position) == (message.src, message.position))
     kept = result.of(conversation, Message)
-    assert [meaning(one) for one in kept] == [meaning(one) for one in messages[:place]]
+    assert [meaning(one) for one in kept] == [meaning(one) for one in messages if one.packets[1] < message.packets[1]]
     (row,) = [row for row in result.rows if row.conversation == conversation]
     assert row.internal_error == f"Planted, packet {message.packets[1]}"
     ends = {one.src: one.position + one.size for one in kept}
@@ -118,66 +111,43 @@ def frame_at(found: Target, dissector: Dissector, side: int, data: Any, start: i
 
 
 def in_decode(patch: pytest.MonkeyPatch, found: Target) -> None:
+    def here(self: Dissector, frame: Frame) -> bool:
+        return frame_at(found, self, frame.side, frame.data, frame.start, frame.end)
+
     for owner in DISSECTORS:
-        plant(patch, owner, "decode", lambda self, side, data, start, end, damage: frame_at(found, self, side, data, start, end))
-    in_short_handlers(patch, found)
+        plant(patch, owner, "decode", here)
 
 
-def in_short_handlers(patch: pytest.MonkeyPatch, found: Target) -> None:
-    def planted(handlers: Any) -> Any:
-        return tuple({key: guarded(handler) for key, handler in table.items()} for table in handlers)
-
-    def guarded(handler: Any) -> Any:
-        def handle(self: Dissector, side: int, data: bytes, start: int, end: int) -> Any:
-            if frame_at(found, self, side, data, start, end):
-                raise Planted
-            return handler(self, side, data, start, end)
-
-        return handle
-
-    def ways(*given: Any) -> Any:
-        found = made(*given)
-        return found._replace(opened=planted(found.opened), followed=planted(found.followed), guarded=planted(found.guarded))
-
-    made = rabbitmq.ways
-    patch.setattr(rabbitmq, "ways", ways)
-    for name in ("_quick_ask", "_quick_answer"):
-        plant(patch, IggyDissector, name, lambda self, side, data, start, end: frame_at(found, self, side, data, start, end))
-
-
-def in_boundaries(patch: pytest.MonkeyPatch, found: Target) -> None:
+def in_split_frames(patch: pytest.MonkeyPatch, found: Target) -> None:
     def reaches(ends: list[int], self: Dissector, side: int, data: bytes, at: int) -> bool:
         return any(frame_at(found, self, side, data, start, end) for start, end in zip([at, *ends], ends, strict=False))
 
-    for owner in (*DISSECTORS, Framing, Hooks):
-        if "boundaries" in vars(owner):
-            plant(patch, owner, "boundaries", reaches, after=True)
-    not_by_column(patch)
+    for owner in (*DISSECTORS, Dissector):
+        if "split_frames" in vars(owner):
+            plant(patch, owner, "split_frames", reaches, after=True)
 
 
-def in_measure(patch: pytest.MonkeyPatch, found: Target) -> None:
+def in_frame_length(patch: pytest.MonkeyPatch, found: Target) -> None:
     def here(self: Dissector, side: int, data: bytes, at: int) -> bool:
         return frame_at(found, self, side, data, at, at + len(found.frame))
 
     def short_of(function: Any) -> Any:
-        def boundaries(self: Dissector, side: int, data: bytes, at: int) -> list[int]:
+        def split_frames(self: Dissector, side: int, data: bytes, at: int) -> list[int]:
             ends: list[int] = function(self, side, data, at)
             starts = [start for start in [at, *ends][:-1] if here(self, side, data, start)]
             return [end for end in ends if not starts or end <= starts[0]]
 
-        return boundaries
+        return split_frames
 
     for owner in DISSECTORS:
-        plant(patch, owner, "measure", here)
-    for owner in (*DISSECTORS, Framing, Hooks):
-        if "boundaries" in vars(owner):
-            patch.setattr(owner, "boundaries", short_of(vars(owner)["boundaries"]))
-    not_by_column(patch)
+        plant(patch, owner, "frame_length", here)
+        if "split_frames" in vars(owner):
+            patch.setattr(owner, "split_frames", short_of(vars(owner)["split_frames"]))
 
 
 def in_pairing(patch: pytest.MonkeyPatch, found: Target, name: str = "take") -> None:
     def here(self: Pairer, one: Any, *_: Any) -> bool:
-        return isinstance(one[4], Message) and (one[4].conversation, one[4].src, one[4].position) == (
+        return isinstance(one.record, Message) and (one.record.conversation, one.record.src, one.record.position) == (
             found.conversation,
             found.message.src,
             found.message.position,
@@ -197,7 +167,7 @@ def in_linking(patch: pytest.MonkeyPatch, found: Target) -> None:
 
 def in_making_exchanges(patch: pytest.MonkeyPatch, found: Target) -> None:
     def here(self: Pairer, asked: Any, response: Any, *_: Any) -> bool:
-        one = None if response is None else response[4]
+        one = None if response is None else response.record
         return one is not None and (one.conversation, one.src, one.position) == (
             found.conversation,
             found.message.src,
@@ -207,12 +177,8 @@ def in_making_exchanges(patch: pytest.MonkeyPatch, found: Target) -> None:
     plant(patch, Pairer, "_exchange", here)
 
 
-def not_by_column(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(StreamDissector, "aligned", False)
-
-
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("room", [in_decode, in_boundaries, in_measure, in_pairing], ids=lambda room: room.__name__)
+@pytest.mark.parametrize("room", [in_decode, in_split_frames, in_frame_length, in_pairing], ids=lambda room: room.__name__)
 def test_a_frame_ends_its_conversation(family: str, room: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
     found = target(family, "request" if room is in_pairing else "")
     room(monkeypatch, found)
@@ -235,13 +201,6 @@ def test_a_response_ends_its_conversation_and_its_request_is_not_answered(
     assert [(one.outcome, one.reason, one.response) for one in ended if one.src == asked.src] == [("unanswered", "internal error", None)]
 
 
-@pytest.mark.parametrize("family", ["rabbitmq-stream", "iggy"])
-def test_short_handlers(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = target(family)
-    in_short_handlers(monkeypatch, found)
-    ended_before(in_all_batches(), found)
-
-
 def test_the_way_back_into_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[int, int]] = []
 
@@ -258,24 +217,25 @@ def test_the_way_back_into_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     check(result, whole())
 
 
-def test_frames_that_wait_for_their_layout_come_before_the_one_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_that_wait_come_before_the_one_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     held: list[int] = []
 
-    def waits(self: IggyDissector, *_: Any) -> bool:
-        if self.held:
-            held.append(len(self.held))
-        return bool(self.held)
+    def waits(self: Dissector, *_: Any) -> bool:
+        held.append(len(list(self.held_frames())))
+        return held[-1] > 0
 
-    plant(monkeypatch, IggyDissector, "_emit_answer", waits)
+    for owner in DISSECTORS:
+        if owner.holds:
+            plant(monkeypatch, owner, "take", waits)
     result = in_all_batches()
-    assert held
+    assert any(held)
     check(result, whole())
     for report in result.reports:
         assert report.conversation is not None
         kept = {(one.src, one.position) for one in result.of(report.conversation, Message)}
         before = [one for one in whole().of(report.conversation, Message) if one.packets[1] < (report.number or 0)]
         assert before
-        assert {(one.src, one.position) for one in before} <= kept
+        assert kept < {(one.src, one.position) for one in before}
 
 
 # Rooms in which a packet is at hand
@@ -287,36 +247,16 @@ def packets_of(conversation: int, share: float) -> int:
     return int(messages[int(len(messages) * share)].packets[1]) - 1
 
 
-def walked(patch: pytest.MonkeyPatch, order: int) -> None:
-    """Let a segment be taken one by one however many there are."""
-    init = _Plain.__init__
-    rows: dict[int, list[int]] = {}
-
-    def made(self: _Plain, batch: Any, by_flow: Any, begin: Any) -> None:
-        init(self, batch, by_flow, begin)
-        rows[id(self)] = batch.order[by_flow].tolist()
-
-    take = _Plain.take
-
-    def taken(self: _Plain, assembler: Assembler, stretch: int) -> bool:
-        _, low, high, _ = self.stretches[stretch]
-        return order not in rows[id(self)][low:high] and take(self, assembler, stretch)
-
-    patch.setattr(_Plain, "__init__", made)
-    patch.setattr(_Plain, "take", taken)
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("share", [0, 0.5, 0.9])
 def test_a_segment_ends_its_conversation(family: str, late: bool, share: float, monkeypatch: pytest.MonkeyPatch) -> None:
     conversation = target(family).conversation
     order = packets_of(conversation, share)
-    walked(monkeypatch, order)
     if late:
-        plant(monkeypatch, Assembler, "step", lambda result, self, at, *_: at == order, after=True)
+        plant(monkeypatch, TcpStream, "feed", lambda result, self, segment, *_: segment.order == order, after=True)
     else:
-        plant(monkeypatch, Assembler, "step", lambda self, at, *_: at == order)
+        plant(monkeypatch, TcpStream, "feed", lambda self, segment, *_: segment.order == order)
     result = in_all_batches()
     check(result, whole())
     (report,) = result.reports
@@ -326,48 +266,22 @@ def test_a_segment_ends_its_conversation(family: str, late: bool, share: float, 
     assert row.internal_error == f"Planted, packet {order + 1}"
     assert (row.packets, row.bytes, row.ended) == (before.packets, before.bytes, before.ended)
     kept = [meaning(one) for one in result.of(conversation, Message)]
-    some = [meaning(one) for one in whole().of(conversation, Message) if one.packets[1] < order + 1 + late]
+    some = [meaning(one) for one in whole().of(conversation, Message) if one.packets[1] < order + 1]
     assert kept == (some if row.protocol else [])
 
 
-@pytest.mark.parametrize("name", ["flush", "latest"])
-def test_joining_ends_the_conversation_of_these_bytes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    order = packets_of(target("rabbitmq-stream").conversation, 0.5)
-    walked(monkeypatch, order)
-    plant(monkeypatch, ByteStream, name, lambda self, *_: any(piece[1] == order for piece in self.run or ()))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_what_follows_reassembly_ends_the_conversation_of_these_bytes(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    order = packets_of(target(family).conversation, 0.5)
+    plant(monkeypatch, Parser, "take", lambda self, items, now: now == order)
     result = in_all_batches()
     check(result, whole())
     assert [report.number for report in result.reports] == [order + 1]
 
 
-@pytest.mark.parametrize("first", ["client", "server"])
-def test_joining_whole_stretches(first: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of both sides, of which this one failed first."""
-    messages = whole().of(target("mewbase").conversation, Message)[20:]
-    order, other = next(
-        (one.packets[1] - 1, two.packets[1] - 1) for one, two in pairwise(messages) if one.sender == first and two.sender != first
-    )
-    assert order < other
-    seen: list[bool] = []
-
-    def holds(self: Stretch) -> bool:
-        found = {order, other}.intersection(self.columns.order[self.low : self.high].tolist())
-        seen.append(bool(found))
-        return seen[-1]
-
-    plant(monkeypatch, Stretch, "chunk", holds)
-    result = run(mixed())
-    assert any(seen)
-    check(result, whole())
-    assert [report.number for report in result.reports] == [order + 1]
-    messages = result.of(target("mewbase").conversation, Message)
-    assert messages[-1].packets[1] <= order
-    assert len(messages) == sum(one.packets[1] <= order for one in whole().of(target("mewbase").conversation, Message))
-
-
 @pytest.mark.parametrize("protocol", PROTOCOLS, ids=lambda protocol: protocol.name)
 def test_a_probe_ends_the_search_for_the_protocol(protocol: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = target("iggy")
+    found = target("mewbase")
     ports = {int(endpoint.rpartition(":")[2]) for endpoint in (found.message.src, found.message.dst)}
 
     def probe(view: Any) -> Any:
@@ -376,6 +290,8 @@ def test_a_probe_ends_the_search_for_the_protocol(protocol: Any, monkeypatch: py
         return protocol.probe(view)
 
     planted = msgspec.structs.replace(protocol, probe=probe)
+    # So that it is asked, whatever others said
+    monkeypatch.setattr(dissect.detect, "ALIKE", -1)
     monkeypatch.setattr(dissect.detect, "PROTOCOLS", tuple(planted if one is protocol else one for one in PROTOCOLS))
     result = in_all_batches()
     check(result, whole())
@@ -387,7 +303,7 @@ def test_a_probe_ends_the_search_for_the_protocol(protocol: Any, monkeypatch: py
     assert result.of(found.conversation) == []
 
 
-@pytest.mark.parametrize("owner", [Detector, *DISSECTORS, Pairer, Flow], ids=lambda owner: owner.__name__)
+@pytest.mark.parametrize("owner", [Detector, *DISSECTORS, Pairer, Parser, ReceiveBuffer], ids=lambda owner: owner.__name__)
 def test_what_a_conversation_begins_with(owner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[None] = []
     plant(monkeypatch, owner, "__init__", lambda *_: calls.append(None) is None and len(calls) == 1)
@@ -407,7 +323,8 @@ def test_what_a_conversation_begins_with(owner: Any, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_end_of_a_dissector(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     conversation = target(family).conversation
-    plant(monkeypatch, Dissector, "close", lambda self, *_: self.context.conversation == conversation)
+    for owner in {next(one for one in owner.__mro__ if "close" in vars(one)) for owner in DISSECTORS}:
+        plant(monkeypatch, owner, "close", lambda self: self.context.conversation == conversation)
     result = in_all_batches()
     check(result, whole())
     assert [report.conversation for report in result.reports] == [conversation]
@@ -421,7 +338,7 @@ def test_the_end_of_pairing(family: str, monkeypatch: pytest.MonkeyPatch) -> Non
     take = Pairer.take
 
     def passed(self: Pairer, one: Any, append: Any) -> None:
-        record = one[4]
+        record = one.record
         if (record.conversation, record.src, record.position) != (conversation, message.src, message.position):
             take(self, one, append)
 
@@ -441,7 +358,7 @@ def test_the_end_of_pairing(family: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_row_that_cannot_be_made_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     conversation = target("mewbase").conversation
-    plant(monkeypatch, Tracked, "row", lambda tracked, number: tracked.tcp.index == conversation)
+    plant(monkeypatch, dissect.conversation.table, "row_of", lambda one, number: one.index == conversation)
     result = in_all_batches()
     assert encode(result.records) == encode(whole().records)
     assert result.rows == [row for row in whole().rows if row.conversation != conversation]
@@ -454,59 +371,11 @@ def test_conversations_that_cannot_be_related(monkeypatch: pytest.MonkeyPatch) -
 
     planted = tuple(msgspec.structs.replace(one, relate=relate) if one.relate else one for one in PROTOCOLS)
     assert planted != PROTOCOLS
-    monkeypatch.setattr(dissect.conversation.memory, "PROTOCOLS", planted)
+    monkeypatch.setattr(dissect.conversation.table, "PROTOCOLS", planted)
     result = in_all_batches()
     assert encode(result.records) == encode(whole().records)
     assert result.rows == whole().rows
     assert {report.conversation for report in result.reports} == {None}
-
-
-# Short cuts for many at once
-
-
-SHORT_CUTS = [(_Plain, "__init__"), (_Plain, "take"), (_Plain, "_taken"), (RabbitmqStreamDissector, "frames"), (Dissector, "at_rest")]
-
-
-@pytest.mark.parametrize(("owner", "name"), SHORT_CUTS, ids=lambda one: one if isinstance(one, str) else one.__name__)
-def test_a_short_cut_that_fails_costs_nothing(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    owner = next(one for one in owner.__mro__ if name in vars(one))
-    plant(monkeypatch, owner, name, lambda *_: True)
-    told = 0
-    for rows in (*BATCHES, 100):
-        result = run(mixed(), rows)
-        assert encode(result.records) == encode(whole().records)
-        assert encode(result.rows) == encode(whole().rows)
-        assert {report.cost for report in result.reports} <= {"nothing is lost, the long way was taken"}
-        whose = [report.conversation for report in result.reports]
-        assert len(set(whose)) == len(whose)
-        told += len(whose)
-    assert told
-
-
-def test_a_short_cut_that_fails_for_one_is_taken_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = capture(0)
-    expected = encode(run(data).records)
-    before = run(data, detail=True)
-    messages = [record for record in before.records if isinstance(record, Message)]
-    frames = [message.raw["frame"] for message in messages if message.raw is not None]
-    index = next(index for index in range(len(frames) // 2, len(frames)) if frames.count(frames[index]) == 1)
-    conversation, by_column = messages[index].conversation, 0
-    function = StreamDissector.frames.__func__  # type: ignore[attr-defined]
-
-    def planted(cls: Any, buffer: bytes, offset: Any, end: Any, limit: int) -> Any:
-        nonlocal by_column
-        if any(frames[index] in buffer[low:high] for low, high in zip(offset.tolist(), end.tolist(), strict=True)):
-            raise Planted
-        by_column += len(offset)
-        return function(cls, buffer, offset, end, limit)
-
-    monkeypatch.setattr(StreamDissector, "frames", classmethod(planted))
-    for rows in (20, 100, 900):
-        by_column = 0
-        result = run(data, rows)
-        assert encode(result.records) == expected
-        assert [report.conversation for report in result.reports] == [conversation]
-        assert by_column > len(messages) / 3
 
 
 # What passes
@@ -514,7 +383,7 @@ def test_a_short_cut_that_fails_for_one_is_taken_for_the_others(monkeypatch: pyt
 
 def test_without_the_barrier_an_exception_ends_it_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(BARRIER, "off")
-    in_decode(monkeypatch, target("iggy"))
+    in_decode(monkeypatch, target("mewbase"))
     with pytest.raises(Planted):
         run(mixed())
 
@@ -526,8 +395,6 @@ def test_what_is_no_bug_passes(error: Any, monkeypatch: pytest.MonkeyPatch) -> N
 
     for owner in DISSECTORS:
         monkeypatch.setattr(owner, "decode", planted)
-    for name in ("_quick_ask", "_quick_answer"):
-        monkeypatch.setattr(IggyDissector, name, planted)
     with pytest.raises(error if isinstance(error, type) else type(error)):
         run(mixed())
 
@@ -537,10 +404,10 @@ def test_what_there_is_not_enough_of_costs_one_conversation_too(error: type[Exce
     found = target("seastar-rpc")
     decode = SeastarDissector.decode
 
-    def planted(self: Any, side: int, data: Any, start: int, end: int, damage: Any) -> Any:
-        if frame_at(found, self, side, data, start, end):
+    def planted(self: Any, frame: Frame) -> Any:
+        if frame_at(found, self, frame.side, frame.data, frame.start, frame.end):
             raise error
-        return decode(self, side, data, start, end, damage)
+        return decode(self, frame)
 
     monkeypatch.setattr(SeastarDissector, "decode", planted)
     result = in_all_batches()
@@ -551,7 +418,7 @@ def test_what_there_is_not_enough_of_costs_one_conversation_too(error: type[Exce
 def test_no_text_of_an_exception_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     found = target("mewbase")
 
-    def planted(self: Any, side: int, data: Any, start: int, end: int, damage: Any) -> Any:
+    def planted(self: Any, frame: Frame) -> Any:
         raise KeyError("hunter2")
 
     monkeypatch.setattr(MewbaseDissector, "decode", planted)
@@ -559,15 +426,16 @@ def test_no_text_of_an_exception_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.conversation in {report.conversation for report in result.reports}
     assert not any("hunter2" in report.text("x") for report in result.reports)
     assert b"hunter2" not in encode(result.rows)
-    assert all(" in dissect/protocols/records.py:" in report.what for report in result.reports)
+    assert all(" in dissect/protocols/parser.py:" in report.what for report in result.reports)
 
 
-def test_reading_that_fails_ends_all_inputs_with_what_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("rows", BATCHES)
+def test_reading_that_fails_ends_all_inputs_with_what_was_read(rows: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[None] = []
     from dissect.capture.link import LinkParser
 
-    plant(monkeypatch, LinkParser, "segments", lambda *_: calls.append(None) is None and len(calls) == 20)
-    result = run(mixed(), 7)
+    plant(monkeypatch, LinkParser, "segment", lambda *_: calls.append(None) is None and len(calls) == 134)
+    result = run(mixed(), rows)
     adds_up(result)
     assert len(result.records) > 50
     (report,) = result.reports
@@ -579,8 +447,8 @@ def test_nothing_is_kept_of_what_failed(monkeypatch: pytest.MonkeyPatch) -> None
 
     from dissect.capture.files import open_capture
 
-    in_decode(monkeypatch, target("iggy"))
+    in_decode(monkeypatch, target("mewbase"))
     inspector = Inspector([open_capture(io.BytesIO(mixed()))])
     list(inspector.records())
-    (failed,) = [tracked for tracked in inspector.conversations if tracked.failure]
-    assert (failed.dissector, failed.pairer, failed.detector, failed.missed) == (None, None, None, ())
+    (failed,) = [one for one in inspector.table.conversations if one.failure]
+    assert (failed.parser, failed.pairer, failed.detector, failed.missed) == (None, None, None, [])

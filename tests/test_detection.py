@@ -12,7 +12,7 @@ import pytest
 from dissect.capture.files import open_capture
 from dissect.detect import ALIKE_KEPT, Detector, _alike, neighbour
 from dissect.inspector import Inspector
-from dissect.model import Chunk, ConversationRow, Message, Options, Verdict
+from dissect.model import ConversationRow, Message, Options, SideData, Verdict
 from dissect.protocols import PROTOCOLS
 from dissect.protocols.protocol import Protocol, View
 from tests.bench.hostile import MANY
@@ -130,10 +130,13 @@ def test_all_protocols_interleaved_on_odd_ports_read_as_each_alone() -> None:
 def test_a_beginning_that_is_captured_late_is_the_beginning() -> None:
     """A segment captured before the first one is certain only with it, and still comes behind it."""
     detector = Detector((40_000, 50_000), True, 1 << 20)
-    chunk = Chunk(0, 0, b"SSTARRPC\0\0\0\0" + bytes(40), [0, 12], [2, 1], [2, 2], [3, 2], [0, 0], [20, 10])
-    found = detector.add([chunk])
+    found = detector.add([said(0, 0, b"SSTARRPC\0\0\0\0", 2), said(0, 12, bytes(40), 1)])
     assert found is not None
-    assert (found[0].protocol, found[1]) == ("seastar-rpc", 2)
+    assert found.protocol == "seastar-rpc"
+
+
+def said(side: int, position: int, data: bytes, order: int = 1) -> SideData:
+    return SideData(side, position, data, order, order + 1, 0, order * 10)
 
 
 def counted_probes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -156,8 +159,8 @@ def test_what_begins_with_the_same_bytes_is_weighed_once(monkeypatch: pytest.Mon
 
     def told(data: bytes, server: int, syn: bool, number: int) -> Verdict:
         detector = Detector((40_000 + number, server), syn, 1 << 20)
-        found = detector.add([Chunk(0, 0, data, [0], [1], [1], [1], [0], [1])])
-        return detector.finish() if found is None else found[0]
+        found = detector.add([said(0, 0, data)])
+        return detector.finish() if found is None else found
 
     for data in MANY.values():
         for server, syn in ((5552, False), (50_000, False), (50_000, True)):
@@ -185,17 +188,17 @@ def test_a_look_that_was_not_made_is_made_when_more_bytes_come() -> None:
         told = []
         for _ in range(2):
             detector = Detector((40_000, 50_000), False, 1 << 20)
-            reach, said, state = [0, 0], [], []
+            reach, found, state = [0, 0], [], []
             for order, (side, more) in enumerate([(0, piece), (1, bytes(3)), (0, piece[::-1])]):
-                said.append(detector.add([Chunk(side, reach[side], more, [0], [order], [order], [order], [0], [1])]))
+                found.append(detector.add([said(side, reach[side], more, order)]))
                 reach[side] += len(more)
                 seen = detector._seen
                 owed += seen is not None and seen.owed is not None
-                if said[-1] is not None:
+                if found[-1] is not None:
                     break
                 if seen is not None and seen.looks > 1:
                     state.append((seen.effort.left, seen.known, seen.verdicts, seen.weighed))
-            told.append((said, state, detector.finish() if said[-1] is None else None))
+            told.append((found, state, detector.finish() if found[-1] is None else None))
         assert told[0] == told[1]
     assert owed > 50
 
@@ -218,11 +221,10 @@ def test_at_the_end_only_what_hinges_on_it_is_looked_for_again(monkeypatch: pyte
         found = []
         for afresh in (False, True):
             detector = Detector((40_000, 50_000), False, 1 << 20)
-            if not piece or detector.add([Chunk(0, 0, piece, [0], [1], [1], [1], [0], [1])]) is not None:
+            if not piece or detector.add([said(0, 0, piece)]) is not None:
                 break
             if afresh:
                 detector._seen = None
-                detector.size = 0
             before = len(looks)
             found.append(detector.finish())
             if afresh:
@@ -268,7 +270,7 @@ def test_the_port_decides_between_equal_candidates(ports: tuple[int, int], told:
 
     monkeypatch.setattr("dissect.detect.PROTOCOLS", (equal("one", 7_001), equal("other", 7_002)))
     detector = Detector(ports, True, 1 << 20)
-    detector.add([Chunk(0, 0, bytes(64), [0], [1], [1], [1], [0], [1])])
+    detector.add([said(0, 0, bytes(64))])
     verdict = detector.finish()
     assert verdict.protocol == told
     assert verdict.evidence[-1].startswith("the port decides" if told else "not enough to tell")

@@ -13,8 +13,7 @@ from dissect.capture.files import open_capture
 from dissect.inspector import Inspector
 from dissect.model import Ending, Exchange, Finding, Message, Options, Record
 from dissect.render.summary import Lines
-from dissect.spark.flows import FlowInspector
-from tests.tcp.segments import ACK, FIN, RST, SYN, Segment, a, b, batch, handshake
+from tests.tcp.segments import ACK, FIN, RST, SYN, Segment, a, b, captured, handshake
 
 GOLDEN = Path(__file__).parents[1] / "captures" / "golden"
 
@@ -61,8 +60,7 @@ def read(segments: Sequence[Segment], size: int, options: Options = READ, bare: 
     found: list[Record] = []
     for at in range(0, len(segments), size):
         some = segments[at : at + size]
-        for part in inspector.take_segments(batch(some, at), at, at + len(some)):
-            found += part
+        found += inspector.take(captured(some, at))
     return found + inspector.finish()
 
 
@@ -80,9 +78,9 @@ def test_how_it_ended(case: str) -> None:
 def test_a_live_capture_tells_of_a_reset_two_seconds_later(case: str) -> None:
     segments, expected = CASES[case]
     inspector = Inspector([], READ)
-    some = batch(segments)
-    list(inspector.take_segments(some, 0, len(segments)))
-    last = int(some.time_ns[-1])
+    some = captured(segments)
+    inspector.take(some)
+    last = some[-1].time_ns
     assert inspector.age(last + 1_400 * MS) == []
     assert told(inspector.age(last + 2_000 * MS)) == [expected]
     assert inspector.age(last + 29_999 * MS) == []
@@ -123,20 +121,18 @@ def test_a_live_capture_tells_of_a_side_that_ended_two_seconds_later(case: str) 
     every = [*before, *behind]
     inspector = Inspector([], READ)
     records: list[Record] = []
-    for part in inspector.take_segments(batch(before), 0, len(before)):
-        records += part
-    ended = int(batch(before).time_ns[-1])
+    records += inspector.take(captured(before))
+    ended = captured(before)[-1].time_ns
     records += inspector.age(ended + 1_400 * MS)
     assert told(records) == []
     records += inspector.age(ended + 2_000 * MS)
     ((*same, _, open_, refused),) = told(records)
     assert (open_, refused) == (waiting, refusals)
     records += inspector.age(ended + 2_600 * MS)
-    for part in inspector.take_segments(batch(behind, len(before)), len(before), len(every)):
-        records += part
+    records += inspector.take(captured(behind, len(before)))
     records += inspector.age(ended + 60_000 * MS) + inspector.finish()
     assert len(told(records)) == 1
-    assert inspector.outbox.ahead == {}
+    assert inspector.run.ahead == {}
     whole = read(every, len(every))
     ((*in_file, _, _, _),) = told(whole)
     assert same == in_file
@@ -153,12 +149,11 @@ def test_a_live_capture_tells_of_failed_tls_at_once() -> None:
     before = [*handshake(), a(1000, properties), b(5000, alert, ack=1016), b(5007, ack=1016, flags=FIN | ACK, time_ns=600 * MS)]
     behind = [a(1016, ack=5008, flags=FIN | ACK, time_ns=9_000 * MS), b(5008, ack=1017, time_ns=9_001 * MS)]
     inspector = Inspector([], Options(findings=True))
-    list(inspector.take_segments(batch(before), 0, len(before)))
+    inspector.take(captured(before))
     records = inspector.age(601 * MS)
     assert [type(one).__name__ for one in records] == ["Ending", "Finding"]
     assert [one.rule for one in records if isinstance(one, Finding)] == ["tls.plain-peer"]
-    for part in inspector.take_segments(batch(behind, len(before)), len(before), len(before) + len(behind)):
-        records += part
+    records += inspector.take(captured(behind, len(before)))
     records += inspector.finish()
     assert [type(one).__name__ for one in records] == ["Ending", "Finding", "Gap", "Exchange"]
 
@@ -169,12 +164,10 @@ def test_a_live_diagnosis_knows_what_a_server_left_open(case: str) -> None:
     options = Options(decode_as=READ.decode_as, findings=True)
     inspector = Inspector([], options)
     found: list[Record] = []
-    for part in inspector.take_segments(batch(before), 0, len(before)):
-        found += part
-    found += inspector.age(int(batch(before).time_ns[-1]) + 2_000 * MS)
+    found += inspector.take(captured(before))
+    found += inspector.age(captured(before)[-1].time_ns + 2_000 * MS)
     early = [(one.rule, one.severity, one.cause) for one in found if isinstance(one, Finding)]
-    for part in inspector.take_segments(batch(behind, len(before)), len(before), len(before) + len(behind)):
-        found += part
+    found += inspector.take(captured(behind, len(before)))
     found += inspector.finish()
     assert [(one.rule, one.severity, one.cause) for one in found if isinstance(one, Finding)] == early
     every = [*before, *behind]
@@ -184,7 +177,7 @@ def test_a_live_diagnosis_knows_what_a_server_left_open(case: str) -> None:
 
 def test_a_connection_without_a_byte_is_none_of_which_nothing_was_read() -> None:
     inspector = Inspector([], Options())
-    list(inspector.take_segments(batch(REFUSED), 0, 2))
+    inspector.take(captured(REFUSED))
     inspector.age(60_000 * MS)
     assert (inspector.past.conversations, inspector.past.unread) == (1, {})
 
@@ -206,14 +199,14 @@ def test_refused_connections_are_counted_by_port_where_nothing_is_expected() -> 
             inspector = Inspector([], Options(), bare=bare)
             for begin in range(0, len(segments), size):
                 some = segments[begin : begin + size]
-                list(inspector.take_segments(batch(some, begin), begin, begin + len(some)))
+                inspector.take(captured(some, begin))
             inspector.finish()
-            assert inspector.memory.refused() == {8091: 2, 81: 2}
+            assert inspector.run.refused == {8091: 2, 81: 2}
     inspector = Inspector([], Options())
-    list(inspector.take_segments(batch(segments), 0, len(segments)))
+    inspector.take(captured(segments))
     inspector.age(60_000 * MS)
     assert not inspector.rows()
-    assert inspector.memory.refused() == {8091: 2, 81: 2}
+    assert inspector.run.refused == {8091: 2, 81: 2}
 
 
 def test_connections_without_a_byte_are_told_of_known_ports_alone() -> None:
@@ -238,7 +231,7 @@ def test_what_was_never_connected_is_counted_once() -> None:
     for size in (1, 2):
         inspector = Inspector([], READ, bare=True)
         for at in range(0, 2, size):
-            list(inspector.take_segments(batch(REFUSED[at : at + size], at), at, at + size))
+            inspector.take(captured(REFUSED[at : at + size], at))
         inspector.finish()
         for _ in range(2):
             assert len(inspector.rows()) == 1
@@ -286,27 +279,14 @@ def test_a_server_that_leaves_in_the_handshake(more: list[Segment], bad: bool) -
     segments = [*MET, *more]
     for size in (1, len(segments)):
         inspector, shown = Inspector([], READ), list[str]()
-        view = Lines({"rabbitmq-stream": lambda _: ""}, broken_off=inspector.endings.broken_off)
+        view = Lines({"rabbitmq-stream": lambda _: ""}, broken_off=inspector.run.broken_off)
         for at in range(0, len(segments), size):
-            inspector.endings.broken_off.clear()
+            inspector.run.broken_off.clear()
             some = segments[at : at + size]
-            for part in inspector.take_segments(batch(some, at), at, at + len(some)):
-                view.add(part, shown)
+            view.add(inspector.take(captured(some, at)), shown)
         view.add(inspector.finish(), shown)
         assert ("! server " in shown[-1] and "in the handshake (PeerProperties, answered)" in shown[-1]) == bad
         assert inspector.counters.broken_off == bad
-
-
-def test_what_is_needed_is_carried_to_another_process() -> None:
-    segments = ENDED
-    for cut in range(1, len(segments)):
-        first = FlowInspector(READ)
-        list(first.feed(batch(segments[:cut])))
-        second = FlowInspector.restore(first.state(), READ)
-        list(second.feed(batch(segments[cut:], cut)))
-        second.finish()
-        found = [one for one, _, _ in [*first.take_linked(), *second.take_linked()]]
-        assert told(found) == [CASES["a message behind the first FIN"][1]]
 
 
 def test_a_request_ends_when_that_is_certain() -> None:
@@ -340,6 +320,6 @@ def test_every_capture_agrees_with_its_records() -> None:
 @pytest.mark.parametrize(("options", "told"), [(READ, "decode as rabbitmq-stream on port 5552 was asked for"), (Options(), "no bytes")])
 def test_a_connection_that_carried_nothing_has_the_row_that_was_asked_for(options: Options, told: str) -> None:
     inspector = Inspector([], options, bare=True)
-    assert [one for one in inspector.take_segments(batch(UNUSED), 0, len(UNUSED)) if isinstance(one, Message)] == []
+    assert [one for one in inspector.take(captured(UNUSED)) if isinstance(one, Message)] == []
     (row,) = inspector.rows()
     assert (row.evidence, row.ended, row.packets) == ((told,), "FIN by client", (4, 2))

@@ -8,8 +8,9 @@ import pytest
 
 from dissect.model import Exchange, Gap, Message
 from dissect.pair import EARLY_KEPT, EARLY_SAME, STALE, TEXT_KEPT, UNSURE, Link, Pairer
-from dissect.protocols.flow import END
-from dissect.protocols.records import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, NONE, Emitted
+from dissect.protocols.buffer import END
+from dissect.protocols.records import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, NONE, TOLD, Emitted
+from tests.planting import Planted, plant
 
 
 class Talk:
@@ -22,28 +23,31 @@ class Talk:
         self.order = 0
 
     def put(self, role: int, key: Any, time_ns: int, outcome: str | None = None, side: int | None = None) -> Message:
+        one = self.made(role, key, time_ns, outcome, side)
+        self.keep(self.pairer.run([one]))
+        message: Message = one.record
+        return message
+
+    def made(self, role: int, key: Any, time_ns: int, outcome: str | None = None, side: int | None = None) -> Emitted:
+        """A message of the next packet."""
         self.order += 1
         side = (1 if role in (ANSWER, ANSWER_MANY, ANSWER_PART) else 0) if side is None else side
         kind: Any = "response" if side else "request"
         message = Message(
             1, 0, "", time_ns, 0, "a", "b", None, "toy", "Do", kind, None, 0, (1, 1), 0, 1, {}, None, outcome, None, (), None
         )  # fmt: skip
-        self._take(side, message, role, key, time_ns)
-        return message
+        return Emitted(self.order, side, self.order, message, role, key, time_ns)
 
     def gap(self, reason: Any, side: int, time_ns: int) -> None:
         self.order += 1
-        self._take(side, Gap(1, 0, "", time_ns, 0, "a", "b", None, "toy", 0, 1, reason, False), GAP, None, time_ns)
-
-    def _take(self, side: int, record: Message | Gap, role: int, key: Any, time_ns: int) -> None:
-        one = Emitted(self.order, self.order, side, self.order, record, role, key, time_ns)
-        self.keep(self.pairer.run([one]))
+        gap = Gap(1, 0, "", time_ns, 0, "a", "b", None, "toy", 0, 1, reason, False)
+        self.keep(self.pairer.run([Emitted(self.order, side, self.order, gap, GAP, None, time_ns)]))
 
     def keep(self, emitted: list[Emitted]) -> None:
         self.said += [one.record for one in emitted if isinstance(one.record, Exchange)]
 
     def close(self, reason: str = "closed") -> list[tuple[Any, ...]]:
-        self.keep(self.pairer.close(END, reason))
+        self.keep(self.pairer.close(reason))
         return [(one.outcome, one.reason, one.latency_ns) for one in self.said]
 
     def request_of(self, message: Message) -> Message | None:
@@ -265,7 +269,7 @@ def test_a_request_of_which_parts_were_answered_is_not_unanswered(every: bool) -
     talk.put(ANSWER_PART, 1, 180, "answered")
     talk.put(ANSWER_PART, 2, 190, "answered")
     assert talk.pairer.weight() == 5
-    assert talk.pairer.expire(10_000, 0, 9)[0][4].request == 0  # type: ignore[union-attr]
+    assert talk.pairer.expire(10_000, 9)[0].record.request == 0  # type: ignore[union-attr]
     # the same id again: the older one has its answer
     talk.put(ASK, 2, 200)
     answered = [("answered", None, 90), ("answered", None, 80)]
@@ -380,7 +384,7 @@ def test_responses_without_requests_are_not_kept_without_end() -> None:
             talk.put(ANSWER, 1, 100, "answered")
         assert talk.pairer.weight() == kept
         assert len(talk.pairer.orders()) == kept
-        talk.pairer.drop(END, END, 0)
+        talk.pairer.drop(END, 0)
         assert not talk.pairer.early
 
 
@@ -391,13 +395,32 @@ def test_messages_that_need_no_answer_leave_nothing() -> None:
     assert not talk.pairer.open
 
 
-def test_what_names_a_record_that_is_not_handed_on_is_taken_back() -> None:
-    talk = Talk()
-    first = talk.put(ASK, 1, 100)
-    second = talk.put(ASK, 2, 200)
-    ended = talk.pairer.close(END, "closed")
-    (left,) = talk.pairer.take_back(first, ended)
-    assert talk.request_of(left.record) is second  # type: ignore[arg-type]
+def test_requests_end_with_the_packet_that_failed_but_for_its_own() -> None:
+    talk = Talk(every=True)
+    first, second = talk.put(ASK, 1, 100), talk.put(ASK, 2, 200)
+    talk.pairer.out = TOLD
+    made = [talk.made(ANSWER, 1, 300, "refused"), talk.made(ASK, 3, 300)]
+    talk.pairer.run(made)
+    ended = talk.pairer.fail(made)
+    assert [(talk.request_of(one.record), one.record.outcome, one.record.reason) for one in ended] == [
+        (first, "unanswered", "internal error"),
+        (second, "unanswered", "internal error"),
+    ]
+    assert [record for record, _, _ in talk.links] == [one.record for one in ended]
+    assert not talk.pairer.open
+
+
+def test_an_answer_that_cannot_be_taken_leaves_its_request_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    for reuse in ("queue", "supersede"):
+        talk = Talk(reuse)
+        asked = [talk.put(ASK, 1, 100), talk.put(ASK, 1, 200)][0 if reuse == "queue" else 1 :]
+        talk.pairer.out = TOLD
+        made = [talk.made(ANSWER, 1, 300, "answered")]
+        with monkeypatch.context() as patch:
+            plant(patch, Pairer, "_link", lambda *_: True)
+            with pytest.raises(Planted):
+                talk.pairer.run(made)
+        assert [talk.request_of(one.record) for one in talk.pairer.fail(made)] == asked
 
 
 def test_a_large_request_that_waits_keeps_its_numbers_and_short_texts() -> None:

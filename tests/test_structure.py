@@ -17,6 +17,8 @@ ROWS = (
     {"protocols"},
     {"detect", "pair", "diagnose", "filter"},
     {"conversation"},
+    {"snapshot"},
+    {"session"},
     {"inspector", "latency"},
     {"render", "spark", "golden", "scrub"},
     {"cli"},

@@ -182,7 +182,7 @@ def _nothing(row: ConversationRow) -> str:
 
 def _none(run: Run | LiveRun, wanted: int) -> str:
     """That there is no such conversation."""
-    known = run.inspector.count()
+    known = len(run.inspector.table)
     if not known:
         return f"there is no conversation {wanted}, nor any other"
     return f"there is no conversation {wanted}, but {count(known, 'other')}, from 0 on; streamdump conversations lists them"

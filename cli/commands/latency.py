@@ -144,7 +144,7 @@ class _Taker:
 
     def take(self, records: list[Record]) -> bool:
         """Count what ended with these records; whether that is enough."""
-        pairs = self.run.inspector.outbox.told_pairs()
+        pairs = self.run.inspector.run.told_pairs()
         if records:
             self.clock.begin(records[0].time_ns)
         if self.asked is not None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
 from dissect.errors import CaptureError
+from dissect.model import Packet
 
 BLOCK = 1 << 20
 """Bytes of a natural block: large enough that the cost per block does not show, small enough for the processor's cache."""
@@ -144,7 +145,7 @@ class Blocks:
         block = parts[0] if len(parts) == 1 else b"".join(parts)
         most = max(least, usual)
         if size > most + usual:
-            # A little packed data can make very much at once, and columns of small packets take several times their bytes.
+            # A little packed data can make very much at once, and small packets take several times their bytes.
             self._back = block[most:]
             block = block[:most]
         return block
@@ -164,6 +165,13 @@ class Blocks:
     def located(self, error: CaptureError, offset: int) -> CaptureError:
         """An error that `read` raised, with the position."""
         return type(error)(error.reason, self.name, offset, self.packets or None)
+
+
+def parts(packets: list[Packet], most: int | None) -> Iterator[list[Packet]]:
+    """The packets in lists of so many at most."""
+    step = most or len(packets) or 1
+    for start in range(0, len(packets), step):
+        yield packets[start : start + step]
 
 
 def explain(error: OSError) -> str:

@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import BinaryIO, Self, cast
 
 from dissect.capture import pcap, pcapng
-from dissect.capture.blocks import Blocks, Raw, explain
+from dissect.capture.blocks import Blocks, Raw, explain, parts
 from dissect.capture.unpack import packing
 from dissect.errors import CaptureError, NoCapture
-from dissect.model import PacketBatch
+from dissect.model import Packet
 
 NAMES = (".pcap", ".pcapng", ".cap")
 PACKED = (".gz", ".zst", ".lz4", ".xz", ".bz2")
@@ -39,7 +39,7 @@ class Reader:
         """Key logs of TLS found so far, each with the number of packets before it; whoever uses one takes it away."""
         self._packets = self._begin()
 
-    def _begin(self) -> Iterator[PacketBatch]:
+    def _begin(self) -> Iterator[list[Packet]]:
         start = self._blocks.read(4)
         self._blocks.unread(start)
         magic = start[:4]
@@ -79,17 +79,17 @@ class Reader:
         """The size of the input as `bytes_read` counts it; None for a pipe."""
         return self._blocks.raw.total
 
-    def __iter__(self) -> Iterator[PacketBatch]:
+    def __iter__(self) -> Iterator[list[Packet]]:
         return self.batches()
 
-    def batches(self, rows: int | None = None, size: int | None = None) -> Iterator[PacketBatch]:
+    def batches(self, rows: int | None = None, size: int | None = None) -> Iterator[list[Packet]]:
         """The packets in batches of what a block of about `size` bytes holds, or of at most `rows`; a damaged input gives all that is
         whole, then the error."""
         if size is not None:
             self._blocks.hold(size)
         try:
-            for batch in self._packets:
-                yield from batch.parts(rows)
+            for packets in self._packets:
+                yield from parts(packets, rows)
         finally:
             self.close()
 

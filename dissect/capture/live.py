@@ -1,4 +1,4 @@
-"""Captures from interfaces of Linux: raw packets with the kernel's times go into batches, no Python runs for a packet alone.
+"""Captures from interfaces of Linux: raw packets with the kernel's times.
 
 The socket is scapy's; its packets are read from a ring that it shares with the kernel (TPACKET_V3), which is handed over in blocks of
 some tens of milliseconds. One socket serves everything: several interfaces are one socket for all whose filter looks at the interface,
@@ -17,18 +17,13 @@ from time import monotonic, time_ns
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dissect.capture import bpf
-from dissect.capture.blocks import explain
-from dissect.capture.columns import gather
-from dissect.capture.duplicates import Duplicates, places
+from dissect.capture.blocks import explain, parts
+from dissect.capture.duplicates import Duplicates, digest, place_of
 from dissect.capture.interfaces import Interface, interfaces, is_up
+from dissect.capture.link import IPV4, IPV6
 from dissect.errors import InterfaceError
-from dissect.model import PacketBatch
-
-Ints = NDArray[np.int64]
+from dissect.model import Packet, make_packet
 
 SOL_PACKET = 263
 ADD_MEMBERSHIP, RX_RING, STATISTICS, VERSION = 1, 5, 6, 10
@@ -47,7 +42,7 @@ RETIRE_MS = 20
 """A block that is not full is handed over after so long: what waiting adds to the time until a message is seen."""
 
 TICK_MS = 100
-"""How long a quiet capture waits before it gives an empty batch, so that time goes on for whoever reads."""
+"""How long a quiet capture waits before it gives an empty list, so that time goes on for whoever reads."""
 
 LINGER_S = 5.0
 """So long a capture that was stopped waits for packets that the kernel says it has."""
@@ -62,56 +57,23 @@ MOST_PORTS = 50
 
 ETHERNET, LOOPBACK = 1, 772
 LINK_ETHERNET, LINK_SLL2 = 1, 276
-COOKED, TAG = 20, 4
+TAG = 4
 VLAN_VALID, VLAN_TYPE_VALID = 0x10, 0x40
 VLAN = (0x8100, 0x88A8)
 
 STATUS, PACKETS_IN_BLOCK, FIRST_PACKET, BLOCK_LENGTH = 8, 12, 16, 20
 USER = 1
 
-HEAD = np.dtype(
-    [
-        ("next", "=u4"),
-        ("second", "=u4"),
-        ("nanosecond", "=u4"),
-        ("captured", "=u4"),
-        ("wire", "=u4"),
-        ("status", "=u4"),
-        ("mac", "=u2"),
-        ("net", "=u2"),
-        ("hash", "=u4"),
-        ("tag", "=u4"),
-        ("tag_type", "=u2"),
-        ("unused", "V10"),
-        ("family", "=u2"),
-        ("protocol", ">u2"),
-        ("interface", "=i4"),
-        ("hardware", "=u2"),
-        ("type", "u1"),
-        ("address_length", "u1"),
-        ("address", "V8"),
-    ]
-)
-"""struct tpacket3_hdr and the struct sockaddr_ll behind it; then come 14 free bytes, a link header and the IP header."""
+HEAD = struct.Struct("=6I2H4xIH12x2siHBB8s").unpack_from
+"""struct tpacket3_hdr and the struct sockaddr_ll behind it: next, second, nanosecond, captured, wire, status, mac, net, tag, its type,
+protocol, interface, hardware, packet type, length of the address, address. Then come 14 free bytes, a link header and the IP header."""
 
-SLL2 = np.dtype(
-    [
-        ("protocol", ">u2"),
-        ("zero", "u2"),
-        ("interface", ">u4"),
-        ("hardware", ">u2"),
-        ("type", "u1"),
-        ("address_length", "u1"),
-        ("address", "V8"),
-        ("tag", ">u2"),
-        ("inner", ">u2"),
-    ]
-)
-"""The header of LINKTYPE_LINUX_SLL2, with room for a VLAN tag behind it."""
+SLL2 = struct.Struct(">2HIHBB8s").pack
+"""The header of LINKTYPE_LINUX_SLL2."""
 
 
 class Live:
-    """The packets of some interfaces, in batches as they come; a reader like that of a file.
+    """The packets of some interfaces as they come; a reader like that of a file.
 
     `granted` is the size of the ring that the kernel made, `packets` the number handed on so far, `dropped` those that found the ring
     full, `duplicates` those taken out because they had been seen on another interface. `now_ns`: all that was captured until about
@@ -185,8 +147,8 @@ class Live:
         """Lets `batches` end once everything captured so far has been handed on."""
         self._stopped_ns = time_ns()
 
-    def batches(self, rows: int | None = None, size: int | None = None) -> Iterator[PacketBatch]:
-        """What has come, at most every `RETIRE_MS`, or an empty batch after `TICK_MS`; raises `InterfaceError` when the interface goes.
+    def batches(self, rows: int | None = None, size: int | None = None) -> Iterator[list[Packet]]:
+        """What has come, at most every `RETIRE_MS`, or an empty list after `TICK_MS`; raises `InterfaceError` when the interface goes.
         `size` is of no account: blocks are those of the ring."""
         gone: InterfaceError | None = None
         until: float | None = None
@@ -199,16 +161,16 @@ class Live:
                 events = self._poll.poll(2 * RETIRE_MS if ending else TICK_MS)
                 if events and events[0][1] & select.POLLERR:
                     gone = gone or self._failed()
-            batch = self._take()
+            packets = self._take()
             self.now_ns = now
             self._count_drops()
-            yield from batch.parts(rows)
-            if not len(batch):
+            yield from parts(packets, rows)
+            if not packets:
                 # A busy machine may hand over the last block late
                 if until is not None and (gone is not None or self._all_here() or monotonic() > until):
                     break
-                yield batch
-            elif self._stopped_ns is not None and int(batch.time_ns[-1]) > self._stopped_ns:
+                yield packets
+            elif self._stopped_ns is not None and packets[-1].time_ns > self._stopped_ns:
                 break
             gone = gone or self._missing()
         if gone is not None:
@@ -244,54 +206,51 @@ class Live:
         """Whether all that was received has been handed on; a few packets may have come before they were counted."""
         return self.packets + self.duplicates + self.dropped >= self._received
 
-    def _take(self) -> PacketBatch:
+    def _take(self) -> list[Packet]:
         """The packets of the blocks at hand."""
         ring = self._ring
-        pieces: list[bytes] = []
-        at: list[int] = []
-        base = 0
-        unpack = struct.Struct("=I").unpack_from
-        while len(pieces) < TOGETHER and self._ready():
+        packets: list[Packet] = []
+        blocks = 0
+        while blocks < TOGETHER and self._ready():
             start = self._block * BLOCK
             count, place, length = struct.unpack_from("=III", ring, start + PACKETS_IN_BLOCK)
             piece = ring[start : start + max(length, place)]
             struct.pack_into("=I", ring, start + STATUS, 0)
             self._block = (self._block + 1) % self._blocks
             for _ in range(count):
-                at.append(base + place)
-                place += unpack(piece, place)[0]
-            pieces.append(piece)
-            base += len(piece)
-        return self._batch(b"".join(pieces), np.array(at, np.int64))
+                place += self._packet(packets, piece, place)
+            blocks += 1
+        return packets
 
-    def _batch(self, buffer: bytes, at: Ints) -> PacketBatch:
-        head = gather(buffer, at, HEAD)
-        net = at + head["net"]
-        if self._cooked:
-            buffer, offset, captured, wire, kind = _cook(buffer, at, head)
-        else:
-            buffer, offset, captured, wire = _tagged(buffer, at, head)
-        times = head["second"].astype(np.int64) * 1_000_000_000 + head["nanosecond"]
-        count = len(at)
-        batch = PacketBatch(
-            buffer,
-            times,
-            np.zeros(count, np.int64),
-            np.zeros(count, np.int32),
-            offset,
-            captured,
-            wire,
-            np.full(count, self.link, np.int32),
+    def _packet(self, packets: list[Packet], piece: bytes, at: int) -> int:
+        """Adds the packet of which the head is `at`, unless it repeats another; how far the next one is."""
+        following, second, fraction, captured, wire, status, mac, net, tag, tag_type, kind, interface, hardware, how, size, address = HEAD(
+            piece, at
         )
-        if self._cooked and count:
-            place = places(head["type"].astype(np.int64), head["interface"].astype(np.int64))
-            again = self._again.find(batch, net, offset + captured - net, kind, place)
-            if again is not None:
-                self.duplicates += len(again)
-                batch = _without(batch, again)
-        batch.number = np.arange(self.packets + 1, self.packets + 1 + len(batch), dtype=np.int64)
-        self.packets += len(batch)
-        return batch
+        time_ns = second * 1_000_000_000 + fraction
+        vlan = b""
+        if status & VLAN_VALID:
+            vlan = struct.pack(">HH", tag_type if status & VLAN_TYPE_VALID else VLAN[0], tag)
+        buffer, offset = piece, at + mac
+        if self._cooked:
+            # A Linux cooked header (version 2) stands instead of the packet's own
+            captured = max(captured - (net - mac), 0)
+            wire = max(wire - (net - mac), captured)
+            data = piece[at + net : at + net + captured]
+            inner = _behind_tag(data, int.from_bytes(kind, "big"))
+            if data and inner in (IPV4, IPV6) and self._again.again(digest(data, 0, captured), time_ns, place_of(how, interface)):
+                self.duplicates += 1
+                return int(following)
+            types = vlan + inner.to_bytes(2, "big")
+            head = SLL2(int.from_bytes(types[:2], "big"), 0, interface, hardware, how, size, address) + types[2:]
+            buffer, offset, captured, wire = head + data, 0, captured + len(head), wire + len(head)
+        elif vlan:
+            # The kernel hands the tag over beside the frame; here it is put back
+            frame = piece[offset : offset + captured]
+            buffer, offset, captured, wire = frame[:12] + vlan + frame[12:], 0, captured + len(vlan), wire + len(vlan)
+        self.packets += 1
+        packets.append(make_packet(Packet, (buffer, time_ns, self.packets, 0, offset, captured, wire, self.link)))
+        return int(following)
 
 
 def _found(names: Sequence[str]) -> list[Interface]:
@@ -341,77 +300,12 @@ def _ring(opened: socket.socket, blocks: int) -> int:
             return blocks
 
 
-def _tagged(buffer: bytes, at: Ints, head: NDArray[Any]) -> tuple[bytes, Ints, Ints, Ints]:
-    """Ethernet frames as they were sent: the kernel hands a VLAN tag over beside the frame, here it is put back."""
-    offset = at + head["mac"]
-    captured = head["captured"].astype(np.int64)
-    wire = head["wire"].astype(np.int64)
-    rows = np.flatnonzero((head["status"] & VLAN_VALID) != 0)
-    if not len(rows):
-        return buffer, offset, captured, wire
-    data = np.frombuffer(buffer, np.uint8).copy()
-    tag = np.empty((len(rows), 2), ">u2")
-    tag[:, 0] = _tag_types(head[rows])
-    tag[:, 1] = head["tag"][rows]
-    place = offset[rows][:, None] - TAG
-    data[place + np.arange(12)] = data[place + TAG + np.arange(12)]
-    data[place + 12 + np.arange(TAG)] = tag.view(np.uint8)
-    offset[rows] -= TAG
-    captured[rows] += TAG
-    wire[rows] += TAG
-    return data.tobytes(), offset, captured, wire
-
-
-def _cook(buffer: bytes, at: Ints, head: NDArray[Any]) -> tuple[bytes, Ints, Ints, Ints, Ints]:
-    """Packets of any link type with a Linux cooked header (version 2) instead of their own, and what they are (EtherType)."""
-    net = at + head["net"]
-    link = head["net"].astype(np.int64) - head["mac"]
-    captured = np.maximum(head["captured"].astype(np.int64) - link, 0)
-    wire = np.maximum(head["wire"].astype(np.int64) - link, captured)
-    kind = head["protocol"].astype(np.int64)
-    data = np.frombuffer(buffer, np.uint8).copy()
-    kind = _behind_tag(data, net, kind, captured)
-    tagged = (head["status"] & VLAN_VALID) != 0
-    cooked = np.zeros(len(at), SLL2)
-    for name in ("interface", "hardware", "type", "address_length", "address", "tag"):
-        cooked[name] = head[name]
-    cooked["inner"] = kind
-    cooked["protocol"] = np.where(tagged, _tag_types(head), kind)
-    size = np.where(tagged, COOKED + TAG, COOKED)
-    offset = net - size
-    image = cooked.view(np.uint8).reshape(len(at), SLL2.itemsize)
-    data[offset[:, None] + np.arange(COOKED)] = image[:, :COOKED]
-    rows = np.flatnonzero(tagged)
-    data[net[rows][:, None] - TAG + np.arange(TAG)] = image[rows, COOKED:]
-    return data.tobytes(), offset, captured + size, wire + size, kind
-
-
-def _behind_tag(data: NDArray[np.uint8], net: Ints, kind: Ints, captured: Ints) -> Ints:
-    """The EtherTypes of what is at `net`: where the kernel says it is a VLAN tag it may lie before that and go with the link header."""
-    rows = np.flatnonzero(np.isin(kind, VLAN) & (captured > 4))
-    if len(rows):
-        at = net[rows]
-        following = data[at + 2].astype(np.int64) << 8 | data[at + 3]
-        version, after = data[at] >> 4, data[at + TAG] >> 4
-        here = ~(((following == 0x0800) & (after == 4)) | ((following == 0x86DD) & (after == 6)))
-        kind[rows] = np.where(here & (version == 4), 0x0800, np.where(here & (version == 6), 0x86DD, kind[rows]))
-    return kind
-
-
-def _tag_types(head: NDArray[Any]) -> NDArray[Any]:
-    return np.where((head["status"] & VLAN_TYPE_VALID) != 0, head["tag_type"], VLAN[0])
-
-
-def _without(batch: PacketBatch, rows: Ints) -> PacketBatch:
-    kept = np.ones(len(batch), np.bool_)
-    kept[rows] = False
-    return PacketBatch(
-        batch.buffer,
-        batch.time_ns[kept],
-        batch.number[kept],
-        batch.file[kept],
-        batch.offset[kept],
-        batch.captured[kept],
-        batch.wire[kept],
-        batch.link[kept],
-    )
+def _behind_tag(data: bytes, kind: int) -> int:
+    """The EtherType of what `data` is: where the kernel says it is a VLAN tag that may lie before it and go with the link header."""
+    if kind not in VLAN or len(data) <= TAG:
+        return kind
+    following = int.from_bytes(data[2:TAG], "big")
+    version, after = data[0] >> 4, data[TAG] >> 4
+    if (following, after) in ((IPV4, 4), (IPV6, 6)):
+        return kind
+    return IPV4 if version == 4 else IPV6 if version == 6 else kind

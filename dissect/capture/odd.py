@@ -1,4 +1,4 @@
-"""Reads the packets that columns do not: IP options, extension headers, fragments, headers cut short. One at a time, through dpkt."""
+"""Reads the rare packets: IP options, extension headers, fragments, headers cut short. One at a time, through dpkt."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ PIECE_COST, RANGE_COST = 160, 80
 """About what a piece takes in memory besides its bytes, and a range of bytes that are there."""
 
 
-class Segment(NamedTuple):
-    """One row of a `SegmentBatch`; `offset` counts from the start of the packet, or of `datagram` where that was reassembled."""
+class OddSegment(NamedTuple):
+    """The TCP segment of an odd packet; `offset`, where its `data` is, counts from the start of the packet, or of `datagram` where that was
+    reassembled."""
 
-    flow: bytes
-    reverse: bool
+    ends: bytes
     seq: int
     ack: int
     flags: int
     window: int
     offset: int
-    length: int
+    data: bytes
     wire: int
     datagram: bytes | None = None
 
@@ -97,8 +97,6 @@ class Partial(msgspec.Struct):
 class OddPackets:
     """Reads single packets and puts fragments together, within limits."""
 
-    MADE_OF = ()
-
     def __init__(self, datagrams: int = 1024, held: int = 16 << 20, age_ns: int = 30_000_000_000) -> None:
         """At most so many datagrams and bytes wait, and no datagram for longer than `age_ns` of capture time; the oldest go first."""
         self.dropped = 0
@@ -108,7 +106,7 @@ class OddPackets:
         self._held = 0
         self._waiting: dict[Hashable, Partial] = {}
 
-    def packet(self, packet: bytes, sent: int, time_ns: int) -> Segment | Outcome:
+    def packet(self, packet: bytes, sent: int, time_ns: int) -> OddSegment | Outcome:
         """What an IP packet carries; `sent` is its length on the wire, for headers that do not name one."""
         version = packet[0] >> 4 if packet else 0
         try:
@@ -120,7 +118,7 @@ class OddPackets:
             pass
         return UNDECODED
 
-    def _ipv4(self, packet: bytes, sent: int, time_ns: int) -> Segment | Outcome:
+    def _ipv4(self, packet: bytes, sent: int, time_ns: int) -> OddSegment | Outcome:
         size = (packet[0] & 15) * 4
         header = dpkt.ip.IP(packet[: max(size, 20)])
         total = header.len or sent
@@ -129,11 +127,11 @@ class OddPackets:
         if total < size:
             return UNDECODED
         if not (header.mf or header.offset):
-            return _segment(packet, size, total, header.src, header.dst, 4)
+            return _segment(packet, size, total, header.src, header.dst)
         key = (header.src, header.dst, header.id, 4)
         return self._fragment(key, packet[:size], TCP, header.offset * 8, bool(header.mf), packet[size:total], total - size, time_ns)
 
-    def _ipv6(self, packet: bytes, sent: int, time_ns: int) -> Segment | Outcome:
+    def _ipv6(self, packet: bytes, sent: int, time_ns: int) -> OddSegment | Outcome:
         payload, following = struct.unpack_from(">HB", packet, 4)
         src, dst = packet[8:24], packet[24:40]
         total = payload + 40 if payload else sent
@@ -154,11 +152,11 @@ class OddPackets:
             following = header.nxt
         if following != TCP:
             return NOT_TCP
-        return _segment(packet, at, total, src, dst, 6)
+        return _segment(packet, at, total, src, dst)
 
     def _fragment(
         self, key: Hashable, header: bytes, following: int, offset: int, more: bool, data: bytes, size: int, time_ns: int
-    ) -> Segment | Outcome:
+    ) -> OddSegment | Outcome:
         end = offset + size
         if size <= 0 or end > LARGEST_DATAGRAM or (more and size % 8):
             return UNDECODED
@@ -189,7 +187,7 @@ class OddPackets:
             self.dropped += 1
         return WAITS
 
-    def _whole(self, partial: Partial, end: int, time_ns: int) -> Segment | Outcome:
+    def _whole(self, partial: Partial, end: int, time_ns: int) -> OddSegment | Outcome:
         """The segment of a complete datagram: where fragments overlap the first that came counts, what was cut stays missing."""
         known = min(end, partial.captured.reach)
         data = bytearray(known)
@@ -209,7 +207,7 @@ class OddPackets:
         found = _UNJOINED.packet(datagram, len(header) + end, time_ns)
         if found is WAITS:
             return UNDECODED
-        return found._replace(datagram=datagram) if isinstance(found, Segment) else found
+        return found._replace(datagram=datagram) if isinstance(found, OddSegment) else found
 
     def _expire(self, time_ns: int) -> None:
         while self._waiting:
@@ -228,7 +226,7 @@ class Unjoined(OddPackets):
 
     def _fragment(
         self, key: Hashable, header: bytes, following: int, offset: int, more: bool, data: bytes, size: int, time_ns: int
-    ) -> Segment | Outcome:
+    ) -> OddSegment | Outcome:
         return WAITS
 
 
@@ -245,7 +243,7 @@ class Traced(OddPackets):
 
     def _fragment(
         self, key: Hashable, header: bytes, following: int, offset: int, more: bool, data: bytes, size: int, time_ns: int
-    ) -> Segment | Outcome:
+    ) -> OddSegment | Outcome:
         found = super()._fragment(key, header, following, offset, more, data, size, time_ns)
         if found is WAITS and key in self._waiting:
             self._marks.setdefault(key, []).append(self.mark)
@@ -267,24 +265,13 @@ def _jumbo(header: dpkt.ip6.IP6HopOptsHeader) -> int | None:
     return None
 
 
-def _segment(packet: bytes, start: int, total: int, src: bytes, dst: bytes, version: int) -> Segment | Outcome:
+def _segment(packet: bytes, start: int, total: int, src: bytes, dst: bytes) -> OddSegment | Outcome:
     """The TCP segment at `start` of a packet that is `total` bytes long on the wire."""
     header = dpkt.tcp.TCP(packet[start : min(start + 60, total)])
     offset = start + header.off * 4
     wire = total - offset
     if wire < 0:
         return UNDECODED
-    source = src.ljust(16, b"\0") + header.sport.to_bytes(2, "big")
-    target = dst.ljust(16, b"\0") + header.dport.to_bytes(2, "big")
-    reverse = source > target
-    return Segment(
-        b"".join((min(source, target), max(source, target), bytes((version, 0, 0, 0)))),
-        reverse,
-        header.seq,
-        header.ack,
-        header.flags & 0xFF,
-        header.win,
-        min(offset, len(packet)),
-        min(max(len(packet) - offset, 0), wire),
-        wire,
-    )
+    ends = src + dst + header.sport.to_bytes(2, "big") + header.dport.to_bytes(2, "big")
+    data = packet[offset : offset + wire]
+    return OddSegment(ends, header.seq, header.ack, header.flags & 0xFF, header.win, min(offset, len(packet)), data, wire)

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
-import numpy as np
 
 from dissect.capture.files import Reader
-from dissect.capture.link import LinkParser, Piece
+from dissect.capture.link import LinkParser, Piece, network_key
 from dissect.capture.merge import merge
 from dissect.capture.write import Writer
-from dissect.model import PacketBatch, SegmentBatch
+from dissect.model import Packet, Segment
 
 
 class Flow(msgspec.Struct):
@@ -42,9 +41,6 @@ class Spot(NamedTuple):
 class _Between(msgspec.Struct):
     """The conversations between two endpoints by first packet, of each its index, and whether it is wanted."""
 
-    low: str
-    high: str
-    """The endpoints as `SegmentBatch.flow` has them."""
     firsts: list[int] = msgspec.field(default_factory=list)
     indexes: list[int] = msgspec.field(default_factory=list)
     wanted: list[bool] = msgspec.field(default_factory=list)
@@ -57,42 +53,33 @@ class Pick:
         self, flows: Iterable[Flow], wanted: set[int] | None, pieces: Mapping[int, Piece], spots: Iterable[Spot] | None = None
     ) -> None:
         """`wanted`: conversations, None for all of them; `pieces`: of which segments fragments are part; `spots`: only these packets."""
-        self._between: dict[bytes, _Between] = {}
+        self._between: dict[bytes, tuple[_Between, str]] = {}
+        """By the `ends` of their segments, and with the one that sends."""
         for flow in sorted(flows, key=lambda one: one.first):
-            key, low, high = _key(flow.endpoints, flow.network)
-            between = self._between.setdefault(key, _Between(low, high))
+            there, back = _ends(flow.endpoints, flow.network)
+            between = self._between.setdefault(there, (_Between(), flow.endpoints[0]))[0]
+            self._between.setdefault(back, (between, flow.endpoints[1]))
             between.firsts.append(flow.first)
             between.indexes.append(flow.index)
             between.wanted.append(wanted is None or flow.index in wanted)
         self._pieces = pieces
         self._spots = None if spots is None else _ranges(spots)
 
-    def rows(self, segments: SegmentBatch, begin: int, count: int) -> list[int]:
-        """Which of `count` packets are wanted, of which the first has the order `begin`."""
-        flow = segments.flow.tobytes()
-        columns = (segments.order, segments.reverse, segments.number, segments.file, segments.wire)
-        kept = [
-            row[0] - begin
-            for at, row in enumerate(zip(*(column.tolist() for column in columns), strict=True))
-            if self._is_wanted(flow[40 * at : 40 * at + 40], *row)
-        ]
-        if self._pieces:
-            kept += [
-                order - begin
-                for order in range(begin, begin + count)
-                if (piece := self._pieces.get(order)) is not None and self._is_wanted(*piece)
-            ]
-            kept.sort()
-        return kept
+    def wants(self, order: int, segment: Segment | None) -> bool:
+        """Whether the packet of this order is wanted, which carries this segment."""
+        if segment is not None and self._is_wanted(segment.ends, order, segment.number, segment.file, segment.wire):
+            return True
+        piece = self._pieces.get(order)
+        return piece is not None and self._is_wanted(*piece)
 
-    def _is_wanted(self, flow: bytes, order: int, reverse: bool, number: int, file: int, wire: int) -> bool:
-        between = self._between.get(flow)
+    def _is_wanted(self, ends: bytes, order: int, number: int, file: int, wire: int) -> bool:
+        between, src = self._between.get(ends, (None, ""))
         at = -1 if between is None else bisect_right(between.firsts, order) - 1
         if between is None or at < 0 or not between.wanted[at]:
             return False
         if self._spots is None:
             return True
-        firsts, lasts = self._spots.get((between.indexes[at], between.high if reverse else between.low, file), ((), ()))
+        firsts, lasts = self._spots.get((between.indexes[at], src, file), ((), ()))
         place = bisect_right(firsts, number) - 1
         return wire > 0 and place >= 0 and number <= lasts[place]
 
@@ -111,20 +98,20 @@ def copy(sources: Sequence[Reader | None], limits: Sequence[int], most: int, lin
     capped = [None if source is None else _Capped(source, limit) for source, limit in zip(sources, limits, strict=True)]
     interfaces: dict[tuple[int, int], int] = {}
     order = written = 0
-    for batch in merge(capped, []):
-        if order + len(batch) > most:
-            batch = batch.rows(0, most - order)
-        rows = pick.rows(link.segments(batch, order), order, len(batch))
-        order += len(batch)
-        if rows:
-            some = batch if len(rows) == len(batch) else batch.chosen(np.array(rows, np.int64))
-            for index, kind in zip(some.file.tolist(), some.link.tolist(), strict=True):
-                if (index, kind) not in interfaces:
-                    source = sources[index]
-                    assert source is not None
-                    interfaces[index, kind] = writer.add_interface(kind, Path(source.name).name, 0)
-            writer.write(some, [interfaces[one] for one in zip(some.file.tolist(), some.link.tolist(), strict=True)])
-            written += len(rows)
+    for packets in merge(capped, []):
+        some: list[Packet] = []
+        for packet in packets[: most - order]:
+            if pick.wants(order, link.segment(packet, order)):
+                some.append(packet)
+            order += 1
+        for packet in some:
+            if (packet.file, packet.link) not in interfaces:
+                source = sources[packet.file]
+                assert source is not None
+                interfaces[packet.file, packet.link] = writer.add_interface(packet.link, Path(source.name).name, 0)
+        if some:
+            writer.write(some, [interfaces[packet.file, packet.link] for packet in some])
+            written += len(some)
         if order >= most:
             break
     return Copied(written, order)
@@ -137,24 +124,23 @@ class _Capped:
         self._source = source
         self._left = limit
 
-    def batches(self, rows: int | None = None, size: int | None = None) -> Iterator[PacketBatch]:
-        for batch in self._source.batches(rows, size):
-            if len(batch) >= self._left:
-                yield batch.rows(0, self._left)
+    def batches(self, rows: int | None = None, size: int | None = None) -> Iterator[list[Packet]]:
+        for packets in self._source.batches(rows, size):
+            yield packets[: self._left]
+            self._left -= len(packets)
+            if self._left <= 0:
                 break
-            self._left -= len(batch)
-            yield batch
 
 
-def _key(endpoints: tuple[str, str], network: int) -> tuple[bytes, str, str]:
-    """What stands for two endpoints in `SegmentBatch.flow`, and these in its order."""
-    ends = []
+def _ends(endpoints: tuple[str, str], network: int) -> tuple[bytes, bytes]:
+    """The `ends` of segments from the first endpoint to the second, and of those back."""
+    hosts, ports = [], []
     for text in endpoints:
         host, _, port = text.rpartition(":")
-        address = ip_address(host.strip("[]"))
-        ends.append((address.packed.ljust(16, b"\0") + int(port).to_bytes(2, "big"), text))
-    (low, low_text), (high, high_text) = sorted(ends)
-    return low + high + bytes((address.version,)) + network.to_bytes(3, "big"), low_text, high_text
+        hosts.append(ip_address(host.strip("[]")).packed)
+        ports.append(int(port).to_bytes(2, "big"))
+    behind = network_key(network)
+    return b"".join((*hosts, *ports, behind)), b"".join((*hosts[::-1], *ports[::-1], behind))
 
 
 def _ranges(spots: Iterable[Spot]) -> dict[tuple[int, str, int], tuple[list[int], list[int]]]:

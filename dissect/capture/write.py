@@ -15,12 +15,10 @@ from stat import S_IFLNK, S_IFMT, S_IFREG, S_ISREG
 from time import gmtime, strftime
 from typing import NamedTuple
 
-import numpy as np
-
 from dissect.capture.blocks import explain
 from dissect.capture.whole import is_of_system
 from dissect.errors import UsageError
-from dissect.model import PacketBatch
+from dissect.model import Packet
 
 SECTION, INTERFACE, STATISTICS, ENHANCED, SECRETS = 0x0A0D0D0A, 1, 5, 6, 10
 TLS_KEYS = 0x544C534B
@@ -83,24 +81,23 @@ class Writer:
         self._interfaces += 1
         return self._interfaces - 1
 
-    def fitting(self, batch: PacketBatch, size: int) -> tuple[int, bool]:
-        """How many packets of a batch can be written until the files have `size` bytes, the one that gets there included; whether they
+    def fitting(self, packets: Sequence[Packet], size: int) -> tuple[int, bool]:
+        """How many of these packets can be written until the files have `size` bytes, the one that gets there included; whether they
         then have."""
-        ends = self.written + np.cumsum(_sizes(batch))
-        if self._file < 0:
-            ends += len(self._head)
-        before = int(np.searchsorted(ends, size))
-        return min(before + 1, len(batch)), before < len(batch)
+        reached = self.written + (len(self._head) if self._file < 0 else 0)
+        for count, packet in enumerate(packets, 1):
+            reached += OVERHEAD + packet.captured + (-packet.captured & 3)
+            if reached >= size:
+                return count, True
+        return len(packets), False
 
-    def write(self, batch: PacketBatch, interfaces: Sequence[int] | None = None) -> None:
+    def write(self, packets: Sequence[Packet], interfaces: Sequence[int] | None = None) -> None:
         """Adds packets, all of the first interface or each of its own; on disk when this returns."""
         ring = self._ring
         parts: list[bytes] = []
         held = 0
-        buffer = batch.buffer
         seen_on: Iterable[int] = repeat(0) if interfaces is None else interfaces
-        rows = zip(batch.time_ns.tolist(), batch.offset.tolist(), batch.captured.tolist(), batch.wire.tolist(), seen_on, strict=False)
-        for time_ns, offset, captured, wire, interface in rows:
+        for (buffer, time_ns, _, _, offset, captured, wire, _), interface in zip(packets, seen_on, strict=False):
             if ring is not None and (self._file < 0 or self._full(ring, held, time_ns)):
                 self._put(b"".join(parts))
                 parts, held = [], 0
@@ -212,10 +209,6 @@ def _create(path: Path) -> int:
         path.unlink()
     new = os.O_EXCL if kind in (0, S_IFREG) else 0
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | new, 0o600)
-
-
-def _sizes(batch: PacketBatch) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    return OVERHEAD + batch.captured + (-batch.captured & 3)
 
 
 def _section() -> bytes:

@@ -2,105 +2,125 @@
 
 from __future__ import annotations
 
-from dissect.conversation.run import Counters
-from dissect.conversation.tracked import Tracked
+from typing import TYPE_CHECKING
+
 from dissect.detect import TOO_FEW, neighbour
-from dissect.diagnose.windows import Windows
 from dissect.model import Ending, Message, Options
 from dissect.pair import BEHIND, waiting
 from dissect.protocols import PROTOCOLS, known_ports
 from dissect.protocols.records import NONE, SENDERS, Emitted, rfc3339
-from dissect.tcp.conversations import CROWDED, IDLE, LAST_NS, REUSED
+from dissect.tcp.assembler import REUSED
+
+if TYPE_CHECKING:
+    from dissect.conversation.conversation import Conversation
+
+IDLE, CROWDED = "forgotten after a long time without a packet", "forgotten for newer ones"
+"""How conversations end that are forgotten."""
+
+LAST_NS = 2_000_000_000
+"""So long after a RST packets that it crossed may come, and a SYN that is tried again; and after a FIN that of the other side."""
 
 UNANSWERED = {IDLE: "timeout", CROWDED: "limit"}
-"""Why requests stay open in conversations that are forgotten."""
+"""Why requests stay open in these."""
 
 
-class Endings:
-    """Makes them; `windows`: where a diagnosis is asked for, what is known of sides that had no room."""
+def of(conversation: Conversation) -> list[Emitted]:
+    """How a conversation ended, and where findings are asked for, all else that is known at the end."""
+    run, tcp = conversation.run, conversation.tcp
+    emitted = _ending(conversation)
+    if is_unused(conversation):
+        if tcp.end is not None and tcp.end.how == "refused":
+            run.refused[tcp.ports[1]] += 1
+    elif run.windows is not None:
+        emitted.append(closed(conversation))
+    return emitted
 
-    def __init__(self, options: Options, counters: Counters, windows: Windows | None) -> None:
-        self._options = options
-        self._counters = counters
-        self._windows = windows
-        self.ports = known_ports(options)
-        """Those of our protocols, at which connections that carried nothing have endings too."""
-        self.broken_off: dict[int, str] = {}
-        """By conversation, of those that ended last: how far the handshake had come in the middle of which the server left."""
 
-    def of(self, tracked: Tracked, release: int) -> list[Emitted]:
-        """How a conversation ended, and where findings are asked for, all else that is known at the end."""
-        emitted = self._ending(tracked, release)
-        if self._windows is not None and not tracked.told:
-            emitted.append(self.closed(tracked, release))
-        return emitted
+def ahead(conversation: Conversation, now_ns: int) -> list[Emitted]:
+    """How one side has ended a conversation that the other one goes on with, two seconds later; at once where it cannot go on, as TLS
+    has failed. Where nothing that comes will change it, the diagnosis is told as well."""
+    run, tcp, tls = conversation.run, conversation.tcp, conversation.carried.told()
+    failed = tls is not None and any(alert.fatal for alert in tls.alerts)
+    assert tcp.end is not None
+    patience = 0 if failed else min(run.options.closed_time_ns, LAST_NS)
+    if conversation.ahead or conversation.detector is not None or now_ns < tcp.end.time_ns + patience:
+        return []
+    left: list[tuple[Message, str]] = []
+    if conversation.pairer is not None:
+        left = waiting(conversation.pairer, tcp.last[3])
+        conversation.note(len(left))
+    emitted = _ending(conversation)
+    for one in emitted:
+        run.ahead[tcp.index] = one.record
+    conversation.ahead = True
+    if run.windows is not None and (failed or tcp.end.how != "FIN" or tcp.end.side != (conversation.client or 0)):
+        emitted.append(closed(conversation, tuple(one for one in left if one[1] != "timeout")))
+    return emitted
 
-    def ahead(self, tracked: Tracked, now_ns: int, release: int) -> list[Emitted]:
-        """How one side has ended a conversation that the other one goes on with, two seconds later; at once where it cannot go on, as TLS
-        has failed. Where nothing that comes will change it, the diagnosis is told as well."""
-        tls, end = tracked.carried.told(), tracked.tcp.end
-        failed = tls is not None and any(alert.fatal for alert in tls.alerts)
-        assert end is not None
-        patience = 0 if failed else min(self._options.closed_time_ns, LAST_NS)
-        if tracked.told or tracked.ahead or tracked.detector is not None or now_ns < end.time_ns + patience:
-            return []
-        left: list[tuple[Message, str]] = []
-        if tracked.dissector is not None and tracked.pairer is not None:
-            left = waiting(tracked.pairer, tracked.tcp.last[3])
-            tracked.note(tracked.dissector, tracked.pairer, len(left))
-        emitted = self._ending(tracked, release)
-        tracked.ahead = True
-        if self._windows is not None and (failed or end.how != "FIN" or end.side != (tracked.client or 0)):
-            emitted.append(self.closed(tracked, release, tuple(one for one in left if one[1] != "timeout")))
-        return emitted
 
-    def closed(self, tracked: Tracked, release: int, ahead: tuple[tuple[Message, str], ...] | None = None) -> Emitted:
-        """The end of a conversation, for the diagnosis; `ahead`: see there."""
-        from dissect.diagnose.ends import closed_of
-        from dissect.tls.troubles import troubles
+def is_unused(conversation: Conversation) -> bool:
+    """Whether it never carried a byte, and none of our protocols is expected on its ports."""
+    tcp = conversation.tcp
+    return not any(tcp.stream_bytes) and not known_ports(conversation.run.options).intersection(tcp.ports)
 
-        assert self._windows is not None
-        tcp, told = tracked.tcp, tracked.carried.told()
-        closed = closed_of(
-            tcp,
-            tracked.verdict or TOO_FEW,
-            tracked.client,
-            self._expected(tcp.ports),
-            told,
-            troubles(told) if told else {},
-            self._windows.of(tcp),
-            tracked.failure,
-            tracked.facts or {},
-            tracked.begun,
-            (neighbour(tracked.begun[0], tracked.whole), neighbour(tracked.begun[1], tracked.whole)),
-            ahead,
-        )
-        return Emitted(release, tcp.last[0], BEHIND + 2, 0, closed, NONE, None, tcp.last[3])
 
-    def _ending(self, tracked: Tracked, release: int) -> list[Emitted]:
-        """How a conversation ended, or a connection to a known port that never carried a byte, if it did."""
-        tcp, end, client, protocol = tracked.tcp, tracked.tcp.end, tracked.client, tracked.protocol
-        empty = not any(tcp.stream_bytes)
-        if tracked.told or tracked.ahead or (not (tcp.syn and tcp.ports[1] in self.ports) if empty else protocol is None):
-            return []
-        side, how, time_ns = client or 0, "forgotten", tcp.last[3]
-        if end is not None:
-            side, how, time_ns = end.side, end.how if empty or end.how != "refused" else "RST", end.time_ns
-        elif empty and not tcp.packets[1] and tcp.ended != REUSED:
-            how = "no answer"
-        elif tcp.ended not in UNANSWERED:
-            return []
-        source, target = tcp.endpoints[side], tcp.endpoints[1 - side]
-        head = (1, 0, rfc3339(time_ns), time_ns, tcp.index, source, target, SENDERS[client][side], None if empty else protocol)
-        if tracked.midway and tracked.step is not None and how in ("FIN", "RST") and SENDERS[client][side] == "server":
-            self._counters.broken_off += 1
-            self.broken_off[tcp.index] = tracked.step
-        ending = Ending(*head, how, None, tracked.open, tracked.tally.refused)  # type: ignore[arg-type]
-        return [Emitted(release, tcp.last[0], BEHIND + 1, 0, ending, NONE, None, time_ns)]
+def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] | None = None) -> Emitted:
+    """The end of a conversation, for the diagnosis; `before`: where it is told ahead, the requests that will have no response, and why."""
+    from dissect.diagnose.ends import closed_of
+    from dissect.tls.troubles import troubles
 
-    def _expected(self, ports: tuple[int, int]) -> str | None:
-        """The protocol that these ports are asked or known to be for."""
-        for port, name, _ in self._options.decode_as:
-            if port in ports:
-                return name
-        return next((protocol.name for protocol in PROTOCOLS if set(protocol.ports) & set(ports)), None)
+    run, tcp, told = conversation.run, conversation.tcp, conversation.carried.told()
+    assert run.windows is not None
+    begun, whole = conversation.begun, conversation.whole
+    closed = closed_of(
+        tcp,
+        conversation.verdict or TOO_FEW,
+        conversation.client,
+        _expected(tcp.ports, run.options),
+        told,
+        troubles(told) if told else {},
+        run.windows.of(tcp),
+        conversation.failure,
+        conversation.facts or {},
+        begun,
+        (neighbour(begun[0], whole), neighbour(begun[1], whole)),
+        before,
+    )
+    return Emitted(tcp.last[0], BEHIND + 2, 0, closed, NONE, None, tcp.last[3])
+
+
+def _ending(conversation: Conversation) -> list[Emitted]:
+    """How a conversation ended, or a connection to a known port that never carried a byte, if it did."""
+    run, tcp, protocol = conversation.run, conversation.tcp, conversation.protocol
+    client = conversation.known_client
+    end = tcp.end
+    empty = not any(tcp.stream_bytes)
+    if conversation.ahead or (not (tcp.syn and tcp.ports[1] in known_ports(run.options)) if empty else protocol is None):
+        return []
+    side, how, time_ns = client or 0, "forgotten", tcp.last[3]
+    if end is not None:
+        side, how, time_ns = end.side, end.how if empty or end.how != "refused" else "RST", end.time_ns
+    elif empty and not tcp.packets[1] and tcp.ended != REUSED:
+        how = "no answer"
+    elif tcp.ended not in UNANSWERED:
+        return []
+    source, target = tcp.endpoints[side], tcp.endpoints[1 - side]
+    sender = SENDERS[client][side]
+    if conversation.midway and conversation.step is not None and how in ("FIN", "RST") and sender == "server":
+        run.counters.broken_off += 1
+        run.broken_off[tcp.index] = conversation.step
+    last = conversation.latest_ns
+    quiet_ns = None if last is None else time_ns - last
+    head = (1, 0, rfc3339(time_ns), time_ns, tcp.index, source, target, sender, None if empty else protocol)
+    ending = Ending(*head, how, quiet_ns, conversation.open, conversation.tally.refused)  # type: ignore[arg-type]
+    run.counters.by_server += ending.protocol is not None and sender == "server"
+    run.counters.unconnected += how in ("refused", "no answer")
+    return [Emitted(tcp.last[0], BEHIND + 1, 0, ending, NONE, None, time_ns)]
+
+
+def _expected(ports: tuple[int, int], options: Options) -> str | None:
+    """The protocol that these ports are asked or known to be for."""
+    for port, name, _ in options.decode_as:
+        if port in ports:
+            return name
+    return next((protocol.name for protocol in PROTOCOLS if set(protocol.ports) & set(ports)), None)

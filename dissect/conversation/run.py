@@ -1,16 +1,25 @@
-"""What all conversations of a run share: its counts, what is to be told of bugs, and what is known of records until they are handed on."""
+"""What all conversations of a run share: what was chosen, its counts, what is to be told of bugs, and what is known of records until they
+are handed on."""
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import TYPE_CHECKING
+
 import msgspec
 
-from dissect.errors import Failure, Report, bug
-from dissect.model import Ending, Message, Pair, Record
+from dissect.errors import Report
+from dissect.model import ConversationRow, Ending, Options, Pair
 from dissect.pair import KEYS_COUNTED, Link, Pairer
-from dissect.protocols.flow import END
 from dissect.protocols.protocol import Tally
 from dissect.protocols.records import Emitted
-from dissect.tcp.conversations import Conversations
+from dissect.tcp.assembler import Pool
+from dissect.tls.gate import Gate
+
+if TYPE_CHECKING:
+    from dissect.conversation.conversation import Conversation
+    from dissect.diagnose.engine import Diagnoser
+    from dissect.diagnose.windows import Windows
 
 KEY_BYTES = 8 * KEYS_COUNTED
 """The least bytes for each of what a large message adds to the open requests, as they are counted."""
@@ -48,38 +57,39 @@ class Reports(list[Report]):
             self._told.add(report)
             self.add(report)
 
-    def detours(self, tcp: Conversations) -> None:
-        """Tell of exceptions that cost nothing, unless they cost the conversation its dissection by now."""
-        for failure in tcp.lost:
-            self.add(Report(failure.what, "this packet was passed over", failure.number, failure.file))
-        for what, conversation in tcp.detours:
-            tracked = None if conversation is None else conversation.state
-            if tracked is None:
-                self.once(Report(what, "nothing is lost, the long way was taken"))
-            elif tracked.detour is None and tracked.failure is None:
-                tracked.detour = what
-                self.add(tracked.report(Failure(what, 0), "nothing is lost, the long way was taken"))
-        tcp.lost.clear()
-        tcp.detours.clear()
 
+class Run(msgspec.Struct):
+    """One run over some packets."""
 
-class Outbox(msgspec.Struct):
-    """What is known of records until they are handed on, and of those that were what the ones to come need."""
-
+    options: Options
+    gate: Gate
+    pool: Pool
+    counters: Counters
+    reports: Reports
+    diagnoser: Diagnoser | None = None
+    """Says what went wrong, where `Options.findings` asks for it."""
+    windows: Windows | None = None
+    """What is known then of sides that had no room."""
     links: list[Link] = []
     """Filled by pairing: numbers are known only when records are handed on."""
     large: list[tuple[Pairer, Emitted]] = []
     """Filled by pairing: what was handed on need not be remembered whole."""
     pairs: list[Pair] | None = None
     """Filled by pairing, where they are wanted."""
-    latest: dict[int, int] = {}
-    """By conversation: when the last message came."""
-    over: dict[int, int] = {}
-    """By conversation: the packet of the first FIN or RST, behind which no message counts for that."""
     ahead: dict[int, Ending] = {}
     """By conversation: how it ended, where that was told before it was over."""
     keys: int = 0
     """What large messages may have added to the open requests, since this was last set to 0."""
+    broken_off: dict[int, str] = {}
+    """By conversation, of those that ended last: how far the handshake had come in the middle of which the server left."""
+    detecting: dict[int, Conversation] = {}
+    """Those whose protocol is not known yet."""
+    paired: dict[int, Conversation] = {}
+    """Those with requests."""
+    refused: Counter[int] = msgspec.field(default_factory=Counter)
+    """By port the connections that were refused there, where none of our protocols is expected."""
+    suspected: ConversationRow | None = None
+    """The first conversation that was read as it was asked for, but holds a login of another protocol: its fact `looks_like`."""
 
     def told_pairs(self) -> list[Pair]:
         """The exchanges that ended with the records handed on since this was called last."""
@@ -94,37 +104,10 @@ class Outbox(msgspec.Struct):
             self.pairs[:] = late
         return found
 
-    def lighten(self, reports: Reports) -> None:
+    def lighten(self) -> None:
         """Let what was handed on be remembered in less."""
         for pairer, one in self.large:
             if one.record.number:
                 self.keys += one.record.size // KEY_BYTES
-                try:
-                    pairer.lighten(one)
-                except Exception as error:
-                    reports.once(Report(bug(error), "more is remembered than is needed"))
+                pairer.lighten(one)
         self.large.clear()
-
-    def timed(self, emitted: list[Emitted], counters: Counters) -> list[Record]:
-        """These records, the endings among them with how long no message had come."""
-        latest, over = self.latest, self.over
-        records: list[Record] = [one.record for one in emitted]
-        if not over and Ending not in set(map(type, records)):
-            for record in records:
-                # Messages that waited for others are older than these
-                if type(record) is Message and record.time_ns > latest.get(record.conversation, 0):
-                    latest[record.conversation] = record.time_ns
-            return records
-        for one in emitted:
-            record = one.record
-            if type(record) is Message:
-                if one.order <= over.get(record.conversation, END) and record.time_ns > latest.get(record.conversation, 0):
-                    latest[record.conversation] = record.time_ns
-            elif type(record) is Ending:
-                last = latest.pop(record.conversation, None)
-                over.pop(record.conversation, None)
-                record.quiet_ns = None if last is None else record.time_ns - last
-                # Here, as rows of what carried nothing are made by ending it once more
-                counters.by_server += record.protocol is not None and record.sender == "server"
-                counters.unconnected += record.how in ("refused", "no answer")
-        return records

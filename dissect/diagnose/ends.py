@@ -7,14 +7,14 @@ from typing import Any
 
 from dissect.diagnose.rules import Closed
 from dissect.model import Message, Verdict
-from dissect.tcp.assembler import Conversation
+from dissect.tcp.assembler import TcpStream
 
 CLOSE_NOTIFY = 0
 """The alert that announces the end."""
 
 
 def closed_of(
-    tcp: Conversation,
+    tcp: TcpStream,
     verdict: Verdict,
     client: int | None,
     expected: str | None,
@@ -66,7 +66,7 @@ def closed_of(
     )
 
 
-def _how(tcp: Conversation) -> tuple[str, int | None, int | None]:
+def _how(tcp: TcpStream) -> tuple[str, int | None, int | None]:
     """How a conversation ended, by whom, and when."""
     end = tcp.end
     if end is not None:

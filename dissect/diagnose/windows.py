@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 
-from dissect.model import SegmentBatch
-from dissect.tcp.conversations import endpoint
+from dissect.capture.link import endpoints
 
 if TYPE_CHECKING:
-    from dissect.tcp.assembler import Conversation
+    from dissect.model import Segment
+    from dissect.tcp.assembler import TcpStream
 
 SIDES_KEPT = 4_096
 """So many sides of conversations are remembered."""
@@ -35,7 +34,7 @@ class _Run(msgspec.Struct):
 
 
 class Windows:
-    """Looks at the segments by column, and at single ones only of a side that has no room."""
+    """Looks at the segments."""
 
     def __init__(self) -> None:
         self._runs: dict[tuple[str, str], list[_Run]] = {}
@@ -43,28 +42,20 @@ class Windows:
         self._shut: dict[bytes, tuple[str, str]] = {}
         """Those that have no room now."""
 
-    def look(self, segments: SegmentBatch) -> None:
-        """Take these segments in."""
-        shut = (segments.window == 0) & ((segments.flags & (SYN | FIN | RST)) == 0)
-        if not self._shut and not shut.any():
+    def look(self, segment: Segment) -> None:
+        """Take this segment in."""
+        if (segment.window and not self._shut) or segment.flags & (FIN | RST):
             return
-        keys = [one.tobytes() for one in np.column_stack([segments.flow, segments.reverse.astype(np.uint8)])]
-        wanted = self._shut.keys() | {keys[row] for row in np.flatnonzero(shut).tolist()}
-        for row, key in enumerate(keys):
-            if key not in wanted or segments.flags[row] & (FIN | RST):
-                continue
-            ends, now = self._shut.get(key), int(segments.time_ns[row])
-            if ends is not None:
-                self._runs[ends][-1].until = now
-                if not shut[row]:
-                    del self._shut[key]
-            elif shut[row]:
-                low, high = endpoint(key, 0)[0], endpoint(key, 18)[0]
-                self._begin(
-                    key, (high, low) if key[-1] else (low, high), _Run(int(segments.order[row]), int(segments.number[row]), now, now)
-                )
+        ends, now = self._shut.get(segment.ends), segment.time_ns
+        if ends is not None:
+            self._runs[ends][-1].until = now
+            if segment.window or segment.flags & SYN:
+                del self._shut[segment.ends]
+        elif not segment.window and not segment.flags & SYN:
+            self._begin(segment.ends, _Run(segment.order, segment.number, now, now))
 
-    def _begin(self, key: bytes, ends: tuple[str, str], run: _Run) -> None:
+    def _begin(self, key: bytes, run: _Run) -> None:
+        ends = endpoints(key)
         if ends not in self._runs and len(self._runs) >= SIDES_KEPT:
             gone = next(iter(self._runs))
             del self._runs[gone]
@@ -74,11 +65,11 @@ class Windows:
         del runs[:-RUNS_KEPT]
         self._shut[key] = ends
 
-    def of(self, tcp: Conversation) -> tuple[Stopped | None, Stopped | None]:
+    def of(self, tcp: TcpStream) -> tuple[Stopped | None, Stopped | None]:
         """How it was for each side of a conversation that has ended; None: there was always room."""
         return self._side(tcp, 0), self._side(tcp, 1)
 
-    def _side(self, tcp: Conversation, side: int) -> Stopped | None:
+    def _side(self, tcp: TcpStream, side: int) -> Stopped | None:
         runs = self._runs.get((tcp.endpoints[side], tcp.endpoints[1 - side]), ())
         mine = [run for run in runs if tcp.first[0] <= run.order <= tcp.last[0]]
         return (mine[0].number, mine[0].since, max(run.until - run.since for run in mine)) if mine else None

@@ -8,10 +8,10 @@ collapsed and the error holds for every quantile. Zero has a bin of its own, neg
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
-import numpy as np
 from ddsketch.ddsketch import BaseDDSketch
 from ddsketch.mapping import LogarithmicMapping
 from ddsketch.store import DenseStore
@@ -129,9 +129,8 @@ class Sketch:
         sizes = list(self.bins())
         if sizes:
             low, high = self.least, self.greatest
-            places = np.searchsorted(np.array(bounds, float), [min(max(value, low), high) for value, _ in sizes], "right")
-            for place, (_, count) in zip(places.tolist(), sizes, strict=True):
-                counts[place] += count
+            for value, count in sizes:
+                counts[bisect_right(bounds, min(max(value, low), high))] += count
         filled = [index for index, count in enumerate(counts) if count]
         if not filled:
             return []
@@ -180,14 +179,13 @@ class Sketch:
         if not waiting:
             return
         self._note(len(waiting), sum(waiting), min(waiting), max(waiting))
-        # Integers of any width, which an array of integers does not hold
-        values = np.array(waiting, float)
+        bins: dict[int, list[int]] = {}
+        for value in waiting:
+            number = value and 1 + math.ceil(math.log(abs(value)) / _WIDTH)
+            bins.setdefault(-number if value < 0 else number, []).append(value)
         waiting.clear()
-        numbers = np.sign(values) * (4_096 + np.ceil(np.log(np.maximum(np.abs(values), 1.0)) / _WIDTH))
-        _, first, counts = np.unique(numbers, return_index=True, return_counts=True)
-        add = self._sketch.add
-        for value, count in zip(values[first].tolist(), counts.tolist(), strict=True):
-            add(value, count)
+        for values in bins.values():
+            self._sketch.add(values[0], len(values))
 
 
 def _filled(store: DenseStore) -> list[tuple[int, int]]:

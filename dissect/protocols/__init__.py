@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from dissect.options import Options
 from dissect.protocols.iggy.dissector import PROTOCOLS as IGGY
 from dissect.protocols.mewbase.dissector import PROTOCOLS as MEWBASE
@@ -17,4 +19,9 @@ PORTS = frozenset(port for protocol in PROTOCOLS for port in protocol.ports)
 
 def known_ports(options: Options) -> frozenset[int]:
     """The ports of all protocols, with those that `-d` names."""
-    return PORTS | {port for port, _, _ in options.decode_as}
+    return _ports(options.decode_as)
+
+
+@cache
+def _ports(decode_as: tuple[tuple[int, str, str | None], ...]) -> frozenset[int]:
+    return PORTS | {port for port, _, _ in decode_as}

@@ -15,7 +15,7 @@ from dissect.protocols.effort import Effort
 from dissect.protocols.private import Private
 
 if TYPE_CHECKING:
-    from dissect.protocols.base import Dissector
+    from dissect.protocols.dissector import Dissector
 
 
 class Tally(msgspec.Struct, gc=False):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dissect.conversation.tracked import Tracked
+from dissect.conversation.conversation import Conversation
 from dissect.inspector import Inspector
 from dissect.model import Message, Record
 from dissect.render.summary import latency_text
@@ -66,10 +66,10 @@ class Watch:
         from rich.box import SIMPLE_HEAD
         from rich.table import Table
 
-        tracked = {one.tcp.index: one for one in inspector.conversations}
-        self._latencies = {index: kept for index, kept in self._latencies.items() if index in tracked}
-        self._rates = {index: self._rate(one, now) for index, one in tracked.items()}
-        counters, conversations = inspector.counters, inspector.past.conversations + len(tracked)
+        known = {one.index: one for one in inspector.table.conversations}
+        self._latencies = {index: kept for index, kept in self._latencies.items() if index in known}
+        self._rates = {index: self._rate(one, now) for index, one in known.items()}
+        counters, conversations = inspector.counters, len(inspector.table)
         counts = (count(counters.packets, "packet"), count(counters.messages, "message"), count(conversations, "conversation"))
         made = Table(
             box=SIMPLE_HEAD,
@@ -79,9 +79,9 @@ class Watch:
             title=", ".join(counts),
             title_justify="left",
         )
-        wanted = [one for one in tracked.values() if shown is None or shown(one.tcp.index)]
+        wanted = [one for one in known.values() if shown is None or shown(one.index)]
         latest = sorted(wanted, key=lambda one: (one.done, -one.tcp.last[3]))[: max(1, height - AROUND)]
-        listed = sorted(latest, key=lambda one: one.tcp.index)
+        listed = sorted(latest, key=lambda one: one.index)
         rows = [dict(zip(_NAMES, self._cells(one), strict=True)) for one in listed]
         names = [name for name in _NAMES if name != "gaps" or any(row[name] for row in rows)]
         if width is not None:
@@ -98,9 +98,9 @@ class Watch:
             made.add_row(*(row[name] for name in names), style="dim" if one.tcp.end is not None or one.done else None)
         return made
 
-    def _rate(self, one: Tracked, now: float) -> _Rates:
-        size = sum(one.tcp.bytes)
-        rates = self._rates.get(one.tcp.index)
+    def _rate(self, one: Conversation, now: float) -> _Rates:
+        size = sum(one.tcp.payload)
+        rates = self._rates.get(one.index)
         if rates is None:
             return _Rates(now, one.tally.messages, size)
         passed = now - rates.since
@@ -108,14 +108,14 @@ class Watch:
             return _Rates(now, one.tally.messages, size, ((one.tally.messages - rates.messages) / passed, (size - rates.bytes) / passed))
         return rates
 
-    def _open(self, one: Tracked) -> str:
+    def _open(self, one: Conversation) -> str:
         """How many requests are open, or how it ended."""
         if one.tcp.end is not None:
             return one.tcp.how(one.client).partition(",")[0].replace(" by ", " ")
         return "" if one.pairer is None else f"{len(one.pairer.open):,}"
 
-    def _cells(self, one: Tracked) -> list[str]:
-        index = one.tcp.index
+    def _cells(self, one: Conversation) -> list[str]:
+        index = one.index
         first, second = one.tcp.endpoints
         if one.client == 1:
             first, second = second, first

@@ -14,7 +14,7 @@ import msgspec
 from dissect.capture.link import ETHERNET, IPV4, IPV6, SHORT, SLL, SLL2, TUNNELS, UDP_TUNNELS, UNKNOWN_LINK
 from dissect.scrub.replace import FILL, Addresses
 from dissect.scrub.search import Range, Streams
-from dissect.tcp.conversations import Conversation
+from dissect.tcp.assembler import TcpStream
 from dissect.tcp.sequence import distance
 
 TCP, UDP, ICMP, IGMP, ICMP6 = 6, 17, 1, 2, 58
@@ -84,7 +84,7 @@ def _apart(edits: list[Edit]) -> list[Edit]:
 class Talk(NamedTuple):
     """A conversation as packets are held against it."""
 
-    conversation: Conversation
+    tcp: TcpStream
     known: bool
     """Whether it is of a protocol that is read."""
     first: End
@@ -342,7 +342,7 @@ class Packets:
                 payload[:] = FILL * len(payload)
             return
         side = 0 if talk.first == source else 1
-        counted = talk.conversation.sides[side]
+        counted = talk.tcp.sides[side]
         if counted.first is None:
             payload[:] = FILL * len(payload)
             return

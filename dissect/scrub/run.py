@@ -19,7 +19,7 @@ from dissect.capture.blocks import explain
 from dissect.capture.files import Reader, open_capture
 from dissect.capture.link import network
 from dissect.capture.whole import in_place_of
-from dissect.conversation.tracked import Tracked
+from dissect.conversation.conversation import Conversation
 from dissect.errors import CaptureError, UsageError
 from dissect.inspector import Inspector
 from dissect.model import Gap, Message, Options, Span
@@ -101,7 +101,7 @@ def _scrub(source: str | Path | BinaryIO, file: BinaryIO, wanted: Wanted, option
     file.seek(0)
     inspector = Inspector([open_capture(file, name=name)], replace(options, **_ALL))
     if wanted.anything:
-        inspector.reading.gate = plan.gate = Listening(inspector.options, inspector.keys, plan.side)
+        inspector.run.gate = plan.gate = Listening(inspector.options, inspector.keys, plan.side)
     for batch in inspector.batches():
         plan.take(batch)
     if inspector.reports:
@@ -111,7 +111,7 @@ def _scrub(source: str | Path | BinaryIO, file: BinaryIO, wanted: Wanted, option
     done.packets, done.left_out, done.error = len(copy.offsets), copy.left_out, copy.error
     if copy.offsets:
         with mmap(file.fileno(), 0) as memory:
-            packets = _overwrite(memory, copy, _again(file, name), plan, inspector.conversations)
+            packets = _overwrite(memory, copy, _again(file, name), plan, inspector.table.conversations)
             if packets.unread and not wanted.anything and not wanted.foreign:
                 kinds = ", ".join(f"{number:,} packet{'s' * (number > 1)} {what}" for what, number in packets.unread.most_common())
                 raise SecretLeft(
@@ -138,7 +138,7 @@ def _again(file: BinaryIO, name: str) -> Reader:
     return open_capture(file, name=name)
 
 
-def _overwrite(memory: mmap, copy: Copied, reader: Reader, plan: _Plan, conversations: Sequence[Tracked]) -> Packets:
+def _overwrite(memory: mmap, copy: Copied, reader: Reader, plan: _Plan, conversations: Sequence[Conversation]) -> Packets:
     talks = plan.talks(conversations)
     wanted = plan.wanted
     packets = Packets(memory, talks, wanted.anything, wanted.payloads, Addresses() if wanted.addresses else None)
@@ -151,13 +151,11 @@ def _overwrite(memory: mmap, copy: Copied, reader: Reader, plan: _Plan, conversa
 def _pass(packets: Packets, copy: Copied, reader: Reader) -> None:
     """Overwrite what is to be, packet by packet."""
     for batch in reader.batches():
-        start, kind = network(batch)
-        first_packet = int(batch.number[0]) - 1
-        inside = (start - batch.offset).tolist()
-        rows = zip(inside, kind.tolist(), batch.wire.tolist(), batch.link.tolist(), strict=True)
-        for order, (ahead, what, wire, link) in enumerate(rows, first_packet):
+        for packet in batch:
+            ip, kind, _ = network(packet)
+            order = packet.number - 1
             offset = copy.offsets[order]
-            packets.packet(order, offset, copy.sizes[order], wire, link, offset + ahead, what)
+            packets.packet(order, offset, copy.sizes[order], packet.wire, packet.link, offset + ip - packet.offset, kind)
     packets.finish()
 
 
@@ -209,14 +207,14 @@ class _Plan:
                 # bytes that nobody read
                 self._of(record.conversation, record.src).add(record.position, record.position + (record.size or 0), FILL[0])
 
-    def talks(self, conversations: Sequence[Tracked]) -> dict[frozenset[End], list[tuple[int, Talk]]]:
+    def talks(self, conversations: Sequence[Conversation]) -> dict[frozenset[End], list[tuple[int, Talk]]]:
         """The conversations by their ends, in the order of their first packets."""
         found: dict[frozenset[End], list[tuple[int, Talk]]] = {}
-        for tracked in conversations:
-            tcp = tracked.tcp
-            known = tracked.verdict is not None and tracked.verdict.protocol is not None
+        for conversation in conversations:
+            tcp = conversation.tcp
+            known = conversation.protocol is not None
             edits = self._of(tcp.index, tcp.endpoints[0]), self._of(tcp.index, tcp.endpoints[1])
-            if tracked.carried.unread is not None:
+            if conversation.carried.unread is not None:
                 self.done.sealed += 1
                 if self.gate is not None:
                     one, other = self.gate.sides[tcp.index]

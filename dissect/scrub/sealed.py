@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dissect.errors import Failure
-from dissect.model import Chunk, Options, StreamGap
+from dissect.model import Options, SideData, StreamGap
 from dissect.scrub.packets import Edits
 from dissect.scrub.replace import FILL
-from dissect.tcp.conversations import Delivery
+from dissect.tcp.assembler import TcpStream
 from dissect.tls.gate import Carried, Gate
 from dissect.tls.hello import CERTIFICATE, CLIENT_HELLO, SERVER_HELLO
 from dissect.tls.keys import KeyLog
@@ -46,7 +45,7 @@ class Side:
         """Nothing was sealed yet."""
         self._lost = False
 
-    def take(self, item: Chunk | StreamGap) -> None:
+    def take(self, item: SideData | StreamGap) -> None:
         """Take what comes next."""
         if self._lost:
             return
@@ -157,16 +156,16 @@ class Listening(Gate):
         self._side = side
 
     def take(
-        self, carried: Carried, delivery: Delivery, items: list[Chunk | StreamGap], end: int, final: bool
-    ) -> tuple[list[Chunk | StreamGap], Failure | None]:
+        self, carried: Carried, tcp: TcpStream, items: list[SideData | StreamGap], release: int, final: bool
+    ) -> list[SideData | StreamGap]:
         """The same, after a look at it."""
-        index = delivery.conversation.index
+        index = tcp.index
         sides = self.sides.get(index)
         if sides is None:
             sides = self.sides[index] = self._side(), self._side()
         for item in items:
             sides[item.side].take(item)
-        found = super().take(carried, delivery, items, end, final)
+        found = super().take(carried, tcp, items, release, final)
         if carried.plain and carried.unread is None:
             del self.sides[index]
         return found

@@ -20,40 +20,29 @@ from __future__ import annotations
 
 import gc
 import mmap
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from dissect import snapshot
 from dissect.capture.blocks import UNREADABLE
 from dissect.capture.duplicates import Duplicates
+from dissect.capture.link import network_key
 from dissect.capture.odd import OddPackets
-from dissect.conversation.tracked import Tracked
 from dissect.errors import CaptureError, ForeignState, Report
-from dissect.inspector import Inspector
-from dissect.model import ConversationRow, Message, Options, Record, SegmentBatch
-from dissect.protocols.records import PLACE, Emitted
-from dissect.spark import places, state
-from dissect.spark.keys import UNUSED, flow_ids
-from dissect.spark.rows import (
-    CARRY,
-    CARRY_IN_ORDER,
-    EARLIEST,
-    FRAGMENT,
-    LATEST,
-    REPEATED,
-    ROWS,
-    SEGMENT,
-    batch_of_rows,
-)
-from dissect.tcp.conversations import Conversation
-from dissect.tls import stage  # noqa: F401 - whose classes are in what was carried
+from dissect.model import ConversationRow, Options, Segment
+from dissect.protocols.records import Emitted
+from dissect.session import Linked, Session
+from dissect.spark import places
+from dissect.spark.keys import ends_of, key_of, network_of
+from dissect.spark.rows import CARRY, CARRY_IN_ORDER, EARLIEST, FRAGMENT, LATEST, REPEATED, ROWS, SEGMENT, batch_of_rows
 from dissect.tls.keys import KeyLog, logged
 
 SORTED_BY = ("flow_id", "merge_ns", "file", "number", "-kind")
@@ -71,11 +60,8 @@ HELD_RECORDS, HELD_BYTES = 256, 16 << 20
 """So many records, or bytes of rows to be carried, are handed on together: what happens to records while they fit in the processor's
 cache is fast."""
 
-PILED = 256
-"""Counts of so many batches are kept until they are added up."""
-
-Linked = tuple[Record, Message | None, Message | None]
-"""A record with the request and the response that it names."""
+NEAR = 1 << 14
+"""So many segments are compared with each other to find those that several files have."""
 
 
 class Results(msgspec.Struct):
@@ -94,90 +80,6 @@ class Results(msgspec.Struct):
 
     def carry_batch(self) -> pa.RecordBatch:
         return batch_of_rows(self.carry)
-
-
-class FlowInspector(Inspector):
-    """An inspector whose records name the messages that belong to them instead of their numbers."""
-
-    MADE_OF = ("options",)
-    OWN = ("inputs", "batch_rows", "counters", "errors", "reports", "link", "past", "linked", "_bare", "_number", "_aged_ns")
-    WIRED = ("endings", "reading", "memory", "_totals")
-    VIEWS = ("asked", "diagnoser", "_windows")
-    DERIVED = ("options", "keys", *OWN, *WIRED, *VIEWS)
-
-    def __init__(self, options: Options) -> None:
-        super().__init__([], options, keys=key_log(options.keylog))
-        self.linked: list[Linked] = []
-        self.orders = 0
-
-    def resume(self) -> None:
-        """Keys are not carried: they are looked up again."""
-        for tracked in self.conversations:
-            if tracked.carried.stage is not None:
-                tracked.carried.stage.keys = self.keys
-        self._wire()
-
-    def _tracked(self, conversation: Conversation) -> Tracked:
-        if conversation.state is None:
-            conversation.index = conversation_id(conversation.first)
-        return super()._tracked(conversation)
-
-    def _hand_out(self, emitted: list[Emitted]) -> list[Record]:
-        named: dict[int, Linked] = {id(link[0]): link for link in self.outbox.links}
-        self.outbox.links.clear()
-        self.endings.broken_off.clear()
-        records = self.outbox.timed(emitted, self.counters)
-        find = named.get
-        self.linked += [find(id(record)) or (record, None, None) for record in records]
-        self.outbox.large.clear()
-        return records
-
-    def feed(self, segments: SegmentBatch) -> Iterator[None]:
-        """Take rows in order, a part after the other."""
-        count = len(segments)
-        if count:
-            begin, self.orders = self.orders, self.orders + count
-            segments.order = np.arange(begin, self.orders, dtype=np.int64)
-            for _ in self.take_segments(segments, begin, self.orders):
-                yield
-
-    def take_linked(self) -> list[Linked]:
-        """What became certain since the last call."""
-        linked, self.linked = self.linked, []
-        return linked
-
-    def forget(self, now_ns: int) -> list[ConversationRow]:
-        """End the conversations that had no packet for long, as a live capture does; the rows of those that are gone for good."""
-        options, order = self.options, self.orders
-        emitted: list[Emitted] = []
-        for delivery in self._tcp.evict(now_ns, options.idle_time_ns, options.closed_time_ns, options.tracked_limit, order):
-            emitted += self._deliver(delivery, order, True)
-        emitted.sort(key=PLACE)
-        self._hand_out(emitted)
-        gone: list[ConversationRow] = []
-        self.memory.drop(now_ns, gone.extend)
-        return gone
-
-    def due(self) -> int | None:
-        """When `forget` has something to do again if no packet comes; None: nothing is known any more."""
-        times = self._tcp.due(self.options.idle_time_ns, self.options.closed_time_ns)
-        times += [tracked.tcp.last[3] + self.options.closed_time_ns for tracked in self.conversations if tracked.done]
-        return min(times, default=None)
-
-    def state(self) -> bytes:
-        """All that the records of following packets depend on."""
-        pairers = [tracked.pairer for tracked in self.conversations if tracked.pairer is not None]
-        # Fields of requests were handed on, and can be most of what there is
-        handed_on = {id(message.fields) for pairer in pairers if not pairer.reads for message in pairer.kept()}
-        return state.encode(self, handed_on)
-
-    @staticmethod
-    def restore(data: bytes, options: Options) -> FlowInspector:
-        """An inspector that goes on where the one was whose state this is; raises `ForeignState`."""
-        inspector = state.decode(data, options)
-        if type(inspector) is not FlowInspector:
-            raise ForeignState("it holds something else")
-        return inspector
 
 
 def key_log(names: tuple[str, ...]) -> KeyLog:
@@ -211,9 +113,9 @@ def _add(log: KeyLog, name: str) -> None:
             raise
 
 
-def conversation_id(first: tuple[int, int, int, int]) -> int:
+def conversation_id(first: Segment) -> int:
     """A number of a conversation that is the same in every run: that of its first packet, below that of its file."""
-    return first[2] << FILE_BITS | first[1]
+    return first.file << FILE_BITS | first.number
 
 
 def dissect(
@@ -227,32 +129,30 @@ def dissect(
     _begin(options)
     options = replace(options, waiting_total=NO_TOTAL, undecided_total=NO_TOTAL, open_total=NO_TOTAL)
     reader = _Reader(paths or {})
-    mark = (-1, -1)
+    repeated = None
     opened = _Opened(options, until, len(paths or {}) != 1)
     for batch in batches:
-        carried: list[dict[str, Any]] = []
-        kind = _column(batch, "kind")
-        if len(kind) and kind.max() >= CARRY:
-            carries = kind >= CARRY
-            carried = batch.filter(pa.array(carries)).to_pylist()
-            batch = batch.filter(pa.array(~carries))
-        if not batch.num_rows:
-            for row in carried:
-                yield from opened.carried(row)
-            yield from opened.made()
-            continue
-        segments, flow_id, mark = _segments(batch, mark, reader)
-        opened.twice.add(segments, flow_id)
-        low = 0
-        for row in carried:
-            # What is carried sorts before the packets of its conversations
-            high = int(np.searchsorted(flow_id, row["flow_id"], "left"))
-            yield from opened.packets(segments, flow_id, low, high)
-            yield from opened.carried(row)
-            low = high
-        yield from opened.packets(segments, flow_id, low, len(segments))
+        for kind, file, number, time_ns, flow_id, flow, reverse, seq, ack, flags, size, wire, place, data in _columns(batch, COLUMNS):
+            if kind >= CARRY:
+                yield from opened.carried(_carry(kind, flow_id, flow, time_ns, data))
+            elif kind == REPEATED:
+                repeated = file, number
+            elif (file, number) != repeated:
+                if data is None:
+                    data = reader.piece(file, place, size)
+                segment = Segment(ends_of(flow, reverse), 0, time_ns, number, file, seq, ack, flags, 0, data, wire)
+                yield from opened.packet(flow_id, segment)
         yield from opened.made()
     yield from opened.end()
+
+
+COLUMNS = ("kind", "file", "number", "time_ns", "flow_id", "flow", "reverse", "seq", "ack", "flags", "length", "wire", "place", "payload")
+
+
+def _columns(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
+    """The values of some columns, row by row; None for those that are not there."""
+    there = set(batch.schema.names)
+    return zip(*[batch.column(name).to_pylist() if name in there else [None] * len(batch) for name in names], strict=True)
 
 
 def _begin(options: Options) -> None:
@@ -270,12 +170,10 @@ class Straight:
         _begin(options)
         self._opened = _Opened(options, None, several)
 
-    def take(self, segments: SegmentBatch) -> Iterator[Results]:
+    def take(self, segments: Iterable[Segment]) -> Iterator[Results]:
         """What some more of them make certain."""
-        if len(segments):
-            self._opened.twice.add(segments)
-            yield from self._opened.feed(segments)
-            yield from self._opened.made()
+        for segment in segments:
+            yield from self._opened.packet(0, segment)
 
     def close(self) -> Iterator[Results]:
         """What is left at the end."""
@@ -287,14 +185,15 @@ class _Opened:
 
     def __init__(self, options: Options, until: int | None, several: bool) -> None:
         self.results = Results()
-        self.twice = _Twice(several)
+        self._twice = Twice() if several else None
         self._held = 0
         """Bytes in rows to be carried."""
         self._options = replace(options, exchanges=True)
         self._until = until
         self._flow_id: int | None = None
         self._flow = b""
-        self._inspector: FlowInspector | None = None
+        self._session: Session | None = None
+        self._emitted: list[Emitted] = []
         self._row: dict[str, Any] | None = None
         """What was carried of these conversations, while no packet needs it."""
 
@@ -303,94 +202,89 @@ class _Opened:
         if row["kind"] == CARRY_IN_ORDER:
             self._carry(row)
             return
-        if row["flow_id"] == self._flow_id and (self._row is not None or self._inspector is not None):
+        if row["flow_id"] == self._flow_id and (self._row is not None or self._session is not None):
             raise ForeignState(f"there are two of the conversations {row['flow_id']}")
         yield from self.close()
         self._flow_id, self._flow, self._row = row["flow_id"], row["flow"], row
         if self._until is None or row["time_ns"] <= self._until:
             self._restore()
 
-    def packets(self, segments: SegmentBatch, flow_id: NDArray[np.int64], low: int, high: int) -> Iterator[Results]:
-        """Take the packets from `low` to `high`."""
-        while low < high:
-            if flow_id[low] != self._flow_id:
-                yield from self.close()
-            # Conversations that share a flow_id share an inspector; of the others all but the last are complete, and where nothing is
-            # carried on they may be looked at together.
-            following = int(flow_id[low] if self._until is not None else flow_id[high - 1])
-            end = int(np.searchsorted(flow_id[low:high], following, "right")) + low
-            if self._until is None:
-                begin = int(np.searchsorted(flow_id[low:high], following, "left")) + low
-                if begin > low:
-                    yield from self._feed(segments, int(flow_id[low]), low, begin)
-                    yield from self.close()
-                    low = begin
-            yield from self._feed(segments, following, low, end)
-            low = end
-
-    def feed(self, segments: SegmentBatch) -> Iterator[Results]:
-        """Take packets of the conversations at hand; what became certain while there are more."""
-        inspector = self._inspector
-        if inspector is None:
-            inspector = self._inspector = FlowInspector(self._options)
-        for _ in inspector.feed(segments):
-            if len(inspector.linked) >= HELD_RECORDS:
+    def packet(self, flow_id: int, segment: Segment) -> Iterator[Results]:
+        """Take a packet; what became certain while there are more. Conversations that share a `flow_id` share a session."""
+        if flow_id != self._flow_id:
+            yield from self.close()
+        session = self._session
+        if session is None:
+            if self._row is not None:
+                session = self._restore()
+            else:
+                session = self._session = Session(self._options, key_log(self._options.keylog), index=conversation_id)
+                self._flow_id, self._flow = flow_id, key_of(segment.ends)[1]
+        counters = session.run.counters
+        segment.order = counters.packets
+        counters.packets += 1
+        if self._twice is not None and segment.data:
+            self._twice.add(segment)
+        emitted = session.feed(segment)
+        if emitted:
+            self._emitted += emitted
+            if len(self._emitted) >= HELD_RECORDS:
                 yield from self.made()
 
-    def _feed(self, segments: SegmentBatch, flow_id: int, low: int, high: int) -> Iterator[Results]:
-        if self._row is not None:
-            self._restore()
-        if self._inspector is None:
-            self._flow_id, self._flow = flow_id, segments.flow[low].tobytes()
-        yield from self.feed(segments.rows(low, high))
-
-    def _restore(self) -> None:
+    def _restore(self) -> Session:
         assert self._row is not None
-        self._inspector = FlowInspector.restore(self._row["payload"], self._options)
+        session = self._session = Session.restore(self._row["payload"], self._options, key_log(self._options.keylog))
         self._row = None
+        return session
 
     def made(self) -> Iterator[Results]:
         """What became certain so far."""
-        if self._inspector is not None:
-            self._take(self._inspector)
+        if self._session is not None:
+            self._take(self._session)
         results = self.results
-        if results.records or results.conversations or results.carry or results.reports or results.twice or results.suspected:
+        if any(getattr(results, name) for name in results.__struct_fields__):
             self.results = Results()
             self._held = 0
             yield results
 
     def close(self) -> Iterator[Results]:
         """No more rows of these conversations will come."""
-        results, inspector, row = self.results, self._inspector, self._row
+        results, session, row = self.results, self._session, self._row
         if row is not None:
             self._carry(row)
-        elif inspector is not None:
+        elif session is not None:
             if self._until is None:
-                inspector.finish()
-                results.conversations += inspector.rows(related=False)
+                self._emitted += session.finish()
+                results.conversations += [one for some in session.table.rows(related=False) for one in some]
+                self._take(session)
             else:
-                results.conversations += inspector.forget(self._until)
-                due = inspector.due()
+                emitted, gone = session.forget(self._until, session.run.counters.packets)
+                self._emitted += emitted
+                results.conversations += gone
+                self._take(session)
+                due = session.table.due()
                 if due is not None:
                     assert self._flow_id is not None
-                    self._carry(_carry(CARRY, self._flow_id, self._flow, min(due, LATEST), inspector.state()))
-            self._take(inspector)
-        self._inspector = self._row = None
+                    self._carry(_carry(CARRY, self._flow_id, self._flow, min(due, LATEST), session.snapshot()))
+        self._session = self._row = None
         if len(results.records) >= HELD_RECORDS or self._held >= HELD_BYTES:
             yield from self.made()
 
     def end(self) -> Iterator[Results]:
         """No more rows will come."""
         yield from self.close()
-        self.results.twice = self.twice.found()
+        if self._twice is not None:
+            self.results.twice = self._twice.found()
         yield from self.made()
 
-    def _take(self, inspector: FlowInspector) -> None:
-        self.results.records += inspector.take_linked()
-        self.results.reports += inspector.reports
-        inspector.reports.clear()
-        self.results.suspected = earliest((self.results.suspected, inspector.reading.suspected))
-        inspector.reading.suspected = None
+    def _take(self, session: Session) -> None:
+        results, run = self.results, session.run
+        results.records += session.linked(self._emitted)
+        results.reports += run.reports
+        results.suspected = earliest((results.suspected, run.suspected))
+        run.suspected = None
+        run.reports.clear()
+        self._emitted = []
 
     def _carry(self, row: dict[str, Any]) -> None:
         self.results.carry.append(row)
@@ -424,117 +318,47 @@ class _Reader:
         self._paths = paths
         self._maps: dict[int, mmap.mmap] = {}
 
-    def pieces(self, files: list[int], places: list[int | None], lengths: list[int]) -> list[bytes]:
-        """The bytes at these places of these files; none where the place is unknown."""
-        maps = self._maps
-        for file in set(files) - maps.keys():
+    def piece(self, file: int, place: int | None, length: int) -> bytes:
+        """The bytes at this place of a file; none where the place is unknown."""
+        if place is None or not length:
+            return b""
+        if file not in self._maps:
             with Path(self._paths[file]).open("rb") as stream:
-                maps[file] = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        return [
-            maps[file][place : place + length] if place is not None else b""
-            for file, place, length in zip(files, places, lengths, strict=True)
-        ]
+                self._maps[file] = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
+        return self._maps[file][place : place + length]
 
 
-def _column(batch: pa.RecordBatch, name: str) -> NDArray[Any]:
-    return np.asarray(batch.column(name).to_numpy(zero_copy_only=False))
+class Twice:
+    """Counts the segments that are alike and come from different files, near each other."""
 
+    def __init__(self) -> None:
+        self._near: defaultdict[tuple[bytes, int, int], set[int]] = defaultdict(set)
+        """By what makes segments alike, the files that have one."""
+        self._alike: Counter[tuple[int, int]] = Counter()
+        self._seen: Counter[tuple[int, int]] = Counter()
+        """By flow and file, how many segments with data there were."""
 
-def _segments(batch: pa.RecordBatch, mark: tuple[int, int], reader: _Reader) -> tuple[SegmentBatch, NDArray[np.int64], tuple[int, int]]:
-    """The segments of a batch without those marked as seen before, their flow_id, and the last mark."""
-    kind = _column(batch, "kind")
-    if (kind == REPEATED).any() or mark[0] >= 0:
-        file, number = _column(batch, "file"), _column(batch, "number")
-        marked = kind == REPEATED
-        drop = marked.copy()
-        drop[1:] |= marked[:-1] & (file[1:] == file[:-1]) & (number[1:] == number[:-1])
-        drop[0] |= (int(file[0]), int(number[0])) == mark
-        mark = (int(file[-1]), int(number[-1])) if marked[-1] else (-1, -1)
-        batch = batch.filter(pa.array(~drop))
-    count = batch.num_rows
-    payload = batch.column("payload")
-    length = _column(batch, "length").astype(np.int64)
-    if payload.null_count:
-        files, places = batch.column("file").to_pylist(), batch.column("place").to_pylist()
-        inside = payload.is_valid().to_pylist()
-        again = [None if here or not size else place for here, place, size in zip(inside, places, length.tolist(), strict=True)]
-        files = [file for file, place in zip(files, again, strict=True) if place is not None]
-        wanted = [one for one in again if one is not None]
-        sizes = [size for size, place in zip(length.tolist(), again, strict=True) if place is not None]
-        found = iter(reader.pieces(files, list(wanted), sizes))
-        own = payload.to_pylist()
-        buffer = b"".join([(here or b"") if place is None else next(found) for here, place in zip(own, again, strict=True)])
-        offset = np.cumsum(length) - length
-    else:
-        start, _ = payload.offset, payload.buffers()
-        offsets = np.frombuffer(payload.buffers()[1], np.int32)[start : start + count + 1].astype(np.int64)
-        first = int(offsets[0]) if count else 0
-        data = payload.buffers()[2]
-        buffer = b"" if data is None else data.slice(first, int(offsets[-1]) - first).to_pybytes()
-        offset = offsets[:-1] - first
-    flow = np.frombuffer(b"".join(batch.column("flow").to_pylist()), np.uint8).reshape(-1, 40)
-    segments = SegmentBatch(
-        buffer,
-        np.zeros(count, np.int64),
-        _column(batch, "time_ns"),
-        _column(batch, "number"),
-        _column(batch, "file"),
-        flow,
-        _column(batch, "reverse").astype(np.bool_),
-        _column(batch, "seq"),
-        _column(batch, "ack"),
-        _column(batch, "flags").astype(np.uint8),
-        np.zeros(count, np.int32),
-        offset,
-        length,
-        _column(batch, "wire").astype(np.int64),
-    )
-    return segments, _column(batch, "flow_id"), mark
+    def add(self, segment: Segment) -> None:
+        """Take a segment with data."""
+        self._seen[key_of(segment.ends)[0], segment.file] += 1
+        self._near[segment.ends, segment.seq, len(segment.data)].add(segment.file)
+        if len(self._near) >= NEAR:
+            self._count()
 
-
-class _Twice:
-    """Counts the segments that are alike and come from different files."""
-
-    def __init__(self, several: bool) -> None:
-        self._several = several
-        self._alike: dict[tuple[int, int], int] = {}
-        self._seen: list[NDArray[np.int64]] = []
-        """Flows, files, and how many segments with data there were."""
-
-    def add(self, segments: SegmentBatch, flow_id: NDArray[np.int64] | None = None) -> None:
-        """Take some segments: those that are alike come near each other."""
-        if not self._several:
-            return
-        flow_id = flow_ids(segments.flow) if flow_id is None else flow_id
-        rows = np.flatnonzero(segments.length > 0)
-        columns = (segments.file, segments.length, segments.seq, segments.reverse, flow_id)
-        file, length, seq, reverse, flow = (column[rows].astype(np.int64) for column in columns)
-        self._seen.append(_summed(np.stack([flow, file, np.ones_like(flow)])))
-        if len(self._seen) >= PILED:
-            self._seen = [_summed(np.concatenate(self._seen, axis=1))]
-        if not len(file) or (file == file[0]).all():
-            return
-        order = np.lexsort((file, length, seq, reverse, flow))
-        file, length, seq, reverse, flow = (key[order] for key in (file, length, seq, reverse, flow))
-        alike = (flow[1:] == flow[:-1]) & (reverse[1:] == reverse[:-1]) & (seq[1:] == seq[:-1]) & (length[1:] == length[:-1])
-        at = np.flatnonzero(alike & (file[1:] != file[:-1]))
-        for pair in zip(file[at].tolist(), file[at + 1].tolist(), strict=True):
-            self._alike[pair] = self._alike.get(pair, 0) + 1
+    def _count(self) -> None:
+        for files in self._near.values():
+            if len(files) > 1:
+                self._alike.update(pairwise(sorted(files)))
+        self._near.clear()
 
     def found(self) -> dict[tuple[int, int], tuple[int, int]]:
         """Of two files that have flows in common how many segments of the second the first has too, of how many."""
-        flow, file, count = np.concatenate([*self._seen, np.empty((3, 0), np.int64)], axis=1)
+        self._count()
+        seen = self._seen
         return {
-            (first, second): (found, int(count[(file == second) & np.isin(flow, flow[file == first])].sum()))
-            for (first, second), found in self._alike.items()
+            (first, second): (alike, sum(count for (flow, file), count in seen.items() if file == second and (flow, first) in seen))
+            for (first, second), alike in self._alike.items()
         }
-
-
-def _summed(seen: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Rows of flow, file and a number: one for each flow and file."""
-    flow, file, count = seen[:, np.lexsort(seen[1::-1])]
-    begin = np.flatnonzero(np.append(True, (flow[1:] != flow[:-1]) | (file[1:] != file[:-1]))[: len(flow)])
-    return np.stack([flow[begin], file[begin], np.add.reduceat(count, begin)]) if len(begin) else seen
 
 
 class Seen(msgspec.Struct):
@@ -549,49 +373,32 @@ def in_order(batches: Iterator[pa.RecordBatch], carry: bool = False) -> Iterator
     and marks on packets that were seen before. `carry`: at the end a row of what has to be given with the next packets."""
     networks: dict[int, Seen] = {}
     given = False
+    names = ("kind", "file", "number", "time_ns", "merge_ns", "flow_id", "flow", "wire", "payload", "cooked", "digest")
     for batch in batches:
-        names = ("kind", "file", "number", "time_ns", "merge_ns", "flow_id", "flow", "wire", "payload", "cooked", "digest")
         rows: list[dict[str, Any]] = []
-        for kind, file, number, time_ns, merge_ns, flow_id, flow, wire, payload, cooked, digest in zip(
-            *(batch.column(name).to_pylist() for name in names), strict=True
-        ):
-            place = {"file": file, "number": number, "time_ns": time_ns, "merge_ns": merge_ns}
+        for kind, file, number, time_ns, merge_ns, flow_id, flow, wire, payload, cooked, digest in _columns(batch, names):
+            row = {"file": file, "number": number, "time_ns": time_ns, "merge_ns": merge_ns}
             if kind == CARRY_IN_ORDER:
                 if given:
                     raise ForeignState("there are two of the packets looked at in order")
-                networks, given = state.decode(payload, Options()), True
+                networks, given = snapshot.decode(payload), True
                 if type(networks) is not dict or {type(one) for one in networks.values()} - {Seen}:
                     raise ForeignState("it holds something else")
                 continue
-            network = flow_id if flow is None else int.from_bytes(flow[UNUSED], "big")
-            seen = networks.get(network)
-            if seen is None:
-                seen = networks[network] = Seen()
+            network = flow_id if flow is None else network_of(flow)
+            seen = networks.setdefault(network, Seen())
             if digest is not None and seen.duplicates.again(digest, time_ns, cooked):
                 if kind == SEGMENT:
-                    rows.append({**place, "kind": REPEATED, "flow_id": flow_id, "flow": flow})
+                    rows.append({**row, "kind": REPEATED, "flow_id": flow_id, "flow": flow})
             elif kind == FRAGMENT:
                 found = seen.odd.packet(payload, wire, time_ns)
                 if not isinstance(found, str) and found.datagram is not None:
-                    flow = found.flow[: UNUSED.start] + network.to_bytes(3, "big")
-                    rows.append(
-                        {
-                            **place,
-                            "kind": SEGMENT,
-                            "flow_id": int(flow_ids(np.frombuffer(flow, np.uint8).reshape(1, 40))[0]),
-                            "flow": flow,
-                            "reverse": found.reverse,
-                            "seq": found.seq,
-                            "ack": found.ack,
-                            "flags": found.flags,
-                            "length": found.length,
-                            "wire": found.wire,
-                            "payload": found.datagram[found.offset : found.offset + found.length],
-                        }
-                    )
+                    row["flow_id"], row["flow"], row["reverse"] = key_of(found.ends + network_key(network))
+                    row |= {"kind": SEGMENT, "seq": found.seq, "ack": found.ack, "flags": found.flags}
+                    rows.append(row | {"length": len(found.data), "wire": found.wire, "payload": found.data})
         for start in range(0, len(rows), ROWS):
             yield batch_of_rows(rows[start : start + ROWS])
     if carry:
         for seen in networks.values():
             seen.duplicates.forget()
-        yield batch_of_rows([_carry(CARRY_IN_ORDER, 0, bytes(40), 0, state.encode(networks))])
+        yield batch_of_rows([_carry(CARRY_IN_ORDER, 0, bytes(40), 0, snapshot.encode(networks))])

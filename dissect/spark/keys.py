@@ -2,20 +2,42 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+from functools import lru_cache
+from hashlib import blake2b
 
-from dissect.capture.link import UNUSED, of_network
-from dissect.tcp.conversations import mix
-
-__all__ = ["NETWORKS", "UNUSED", "flow_ids", "of_network"]
+from dissect.capture.link import network_key
 
 NETWORKS = 1 << 24
 """So many networks have a number of their own in them."""
 
+NETWORK = slice(37, 40)
+"""Where its number is in a flow."""
 
-def flow_ids(flow: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """One number for each flow; two flows may share it."""
-    mixed = mix(flow.view(np.uint64))
-    mixed ^= mixed >> np.uint64(32)
-    return np.asarray(mixed.view(np.int64))
+Key = tuple[int, bytes, bool]
+"""A number of a flow, which two may share; the flow; and whether its higher endpoint sends."""
+
+
+@lru_cache(1 << 14)
+def key_of(ends: bytes) -> Key:
+    """The key of a segment with these `ends`: a flow is address, port, address, port, IP version, network, the lower endpoint first."""
+    size = 4 if len(ends) < 36 else 16
+    ports = 2 * size
+    pad, rest = bytes(16 - size), ends[ports + 4 :] or bytes(3)
+    one = ends[:size] + pad + ends[ports : ports + 2]
+    two = ends[size:ports] + pad + ends[ports + 2 : ports + 4]
+    reverse = one > two
+    flow = (two + one if reverse else one + two) + (b"\x04" if size == 4 else b"\x06") + rest
+    return int.from_bytes(blake2b(flow, digest_size=8).digest(), "big", signed=True), flow, reverse
+
+
+@lru_cache(1 << 14)
+def ends_of(flow: bytes, reverse: bool) -> bytes:
+    """The `ends` of a segment with this flow."""
+    size = 4 if flow[36] == 4 else 16
+    one, two = (flow[18:36], flow[:18]) if reverse else (flow[:18], flow[18:36])
+    return one[:size] + two[:size] + one[16:] + two[16:] + network_key(network_of(flow))
+
+
+def network_of(flow: bytes) -> int:
+    """The number of a flow's network."""
+    return int.from_bytes(flow[NETWORK], "big")

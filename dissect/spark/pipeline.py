@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from dissect.conversation.memory import relate
+from dissect.conversation.table import relate
 from dissect.errors import Report, UsageError
 from dissect.model import ConversationRow, Options
 from dissect.spark import places

@@ -382,8 +382,8 @@ def first_ns(path: str) -> int | None:
     """When the first packet of a capture was captured; None where there is none, or no capture."""
     try:
         with places.open_packets(path) as reader:
-            for batch in reader.batches(1):
-                return int(batch.time_ns[0])
+            for packets in reader.batches(1):
+                return packets[0].time_ns
     except CaptureError:
         pass
     return None

@@ -32,12 +32,12 @@ import numpy as np
 from dissect.capture import pcap, pcapng
 from dissect.capture.blocks import Blocks, Damaged, Raw
 from dissect.capture.files import named_as_capture, open_capture
-from dissect.capture.link import SLL, SLL2, LinkParser
+from dissect.capture.link import SLL, SLL2, LinkParser, network_key
 from dissect.capture.unpack import packing
 from dissect.errors import CaptureError, MissingCodec, NoCapture, UsageError
-from dissect.model import PacketBatch
+from dissect.model import Packet, make_packet
 from dissect.spark import places
-from dissect.spark.keys import flow_ids, of_network
+from dissect.spark.keys import key_of
 
 TARGET = 64 << 20
 """Bytes of a range, unless asked for otherwise."""
@@ -554,38 +554,37 @@ class Range(io.RawIOBase):
         super().close()
 
 
-def batches(split: Split) -> Iterator[tuple[PacketBatch, int | None]]:
-    """The packets of a range, numbered as in the file, and where in the file each batch's buffer begins (None where it is packed)."""
-    for batch, base in _batches(split):
+def batches(split: Split) -> Iterator[tuple[list[Packet], int | None]]:
+    """The packets of a range, numbered as in the file, and where in the file their buffer begins (None where it is packed)."""
+    before, after, last = split.number if split.stop is not None else 0, split.after, split.number + split.packets
+    for packets, base in _batches(split):
+        if before:
+            packets = [make_packet(Packet, (*one[:2], one.number + before, *one[3:])) for one in packets]
         # A packed file may have grown since it was examined.
-        low, high = np.searchsorted(batch.number, (split.after, split.number + split.packets), "right").tolist()
-        if low < high:
-            yield batch.rows(low, high), base
+        if packets[0].number <= after or packets[-1].number > last:
+            packets = [one for one in packets if after < one.number <= last]
+        if packets:
+            yield packets, base
 
 
-def _batches(split: Split, secrets: pcapng.Secrets | None = None) -> Iterator[tuple[PacketBatch, int | None]]:
+def _batches(split: Split, secrets: pcapng.Secrets | None = None) -> Iterator[tuple[list[Packet], int | None]]:
     if split.stop is None:
         reader = places.open_packets(split.path)
-        for batch in reader:
-            yield batch, None
+        for packets in reader:
+            yield packets, None
         if secrets is not None:
             secrets += reader.secrets
         return
     head = split.head
     stream = Range(split.path, head, split.start, split.stop)
     raw = Raw(cast(BinaryIO, stream), split.path)
+    blocks = Blocks(raw, None)
     try:
-        for batch in _packets(raw, head[:4], secrets):
-            batch.number = batch.number + split.number
+        for packets in pcap.read_packets(blocks, {}) if head[:4] in pcap.MAGICS else pcapng.read_packets(blocks, {}, secrets):
             # A reader takes in nothing beyond the buffer that it hands on.
-            yield batch, raw.count - len(batch.buffer) - len(head) + split.start
+            yield packets, raw.count - len(packets[0].buffer) - len(head) + split.start
     finally:
         raw.close()
-
-
-def _packets(raw: Raw, magic: bytes, secrets: pcapng.Secrets | None) -> Iterator[PacketBatch]:
-    blocks = Blocks(raw, None)
-    return pcap.read_packets(blocks, {}) if magic in pcap.MAGICS else pcapng.read_packets(blocks, {}, secrets)
 
 
 def examine(piece: Piece) -> Examined:
@@ -607,21 +606,24 @@ def examine(piece: Piece) -> Examined:
     secrets: pcapng.Secrets = []
     end = start
     flows: set[int] | None = set()
+    network = network_key(piece.network)
     try:
-        for batch, base in _batches(Split(0, piece.path, start, None if packed else stop, piece.head), secrets):
-            one.packets += len(batch)
-            one.latest_ns = max(one.latest_ns, int(batch.time_ns.max()))
-            one.middle_ns = int(np.partition(batch.time_ns, len(batch) // 2)[len(batch) // 2])
-            segments = parser.segments(batch, 0)
-            one.payload += int(segments.length.sum())
-            one.fragments += len(parser.fragments)
-            if np.isin(batch.link, (SLL, SLL2)).any():
-                one.sightings += len(batch)
-            if flows is not None:
-                flows.update(flow_ids(of_network(segments.flow, piece.network)).tolist())
-                flows = flows if len(flows) < MANY else None
+        for packets, base in _batches(Split(0, piece.path, start, None if packed else stop, piece.head), secrets):
+            one.packets += len(packets)
+            times = sorted([packet.time_ns for packet in packets])
+            one.latest_ns, one.middle_ns = max(one.latest_ns, times[-1]), times[len(times) // 2]
+            one.sightings += len(packets) if any(packet.link in (SLL, SLL2) for packet in packets) else 0
+            for packet in packets:
+                segment = parser.segment(packet, 0)
+                if segment is not None:
+                    one.payload += len(segment.data)
+                    if flows is not None:
+                        flows.add(key_of(segment.ends + network)[0])
+                elif parser.fragment is not None:
+                    one.fragments += 1
+            flows = flows if flows is not None and len(flows) < MANY else None
             if base is not None:
-                end = base + int(batch.offset[-1] + batch.captured[-1])
+                end = base + packets[-1].offset + packets[-1].captured
     except CaptureError as error:
         one.error = (error.reason, error.offset, error.packet)
         if not packed:

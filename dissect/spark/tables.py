@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from dissect.errors import Report, bug
 from dissect.model import ConversationRow, Ending, Exchange, Gap, Message
-from dissect.spark.flows import FILE_BITS, Linked
+from dissect.session import Linked
+from dissect.spark.flows import FILE_BITS
 from dissect.spark.splits import Trouble
 from dissect.spark.typed import STRUCTS, WHOLE_CLASSES, WIDE, Objects, Struct, struct_name
 

@@ -18,11 +18,13 @@ import pyarrow.compute
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from dissect.model import Options, SegmentBatch
+from dissect.capture.link import LinkParser, network_key
+from dissect.model import Options, Segment
 from dissect.spark import places
 from dissect.spark.blocks import Order, Runs, Sorter
 from dissect.spark.flows import IN_ORDER, SORTED_BY, Results, Straight, dissect, in_order
-from dissect.spark.rows import CARRY, CARRY_IN_ORDER, SCHEMA, SEGMENT, Choice, merged_segments, read, segments_and_rows
+from dissect.spark.keys import key_of
+from dissect.spark.rows import CARRY, CARRY_IN_ORDER, SCHEMA, SEGMENT, Home, Row, batch_of, merged_segments, parsed, read, row_of
 from dissect.spark.splits import Plan, Split, grouped
 from dissect.spark.tables import PointOf
 from dissect.spark.write import CarryFile, Target, Writer
@@ -153,7 +155,7 @@ def at_home(work: Work, source: Source) -> Iterator[Block]:
     files = len({split.file for split in source.splits})
     depends = any(split.fragments or split.sightings for split in source.splits)
     sent = sorter(max(work.count, 1))
-    home = None if source.home is None else partial(_among, _ids(source.home))
+    home = None if source.home is None else frozenset(_ids(source.home).tolist())
     if source.carry or work.until is not None or depends or files > FILES:
         yield from _in_order(work, source, home, sent)
     elif home is None or not work.count:
@@ -165,27 +167,40 @@ def at_home(work: Work, source: Source) -> Iterator[Block]:
         yield from _in_order(work, source, home, sent)
 
 
-def _dissected(work: Work, segments: Iterable[SegmentBatch]) -> Iterator[Results]:
+def _dissected(work: Work, segments: Iterable[Segment]) -> Iterator[Results]:
     straight = Straight(work.options, len(work.paths) > 1)
-    for some in segments:
-        yield from straight.take(some)
+    yield from straight.take(segments)
     yield from straight.close()
 
 
-def _at_once(work: Work, source: Source, home: Choice, sent: Sorter) -> Iterator[Block]:
+def _at_once(work: Work, source: Source, home: Home, sent: Sorter) -> Iterator[Block]:
     """The ranges of one file: what is at home is dissected as it is read."""
     straight = Straight(work.options, several=False)
+    parser = LinkParser(stateless=True)
     with _writing(work, source.part) as put:
         for split in source.splits:
-            for segments, others in segments_and_rows(split, home, work.payload):
-                for rows in others:
-                    yield from sent.add(simple(rows, work.payload))
-                put(straight.take(segments))
+            network = network_key(split.network)
+            for packets, base, latest_ns in parsed(split):
+                mine: list[Segment] = []
+                others: list[Row] = []
+                for packet, latest in zip(packets, latest_ns, strict=True):
+                    segment = parser.segment(packet, 0)
+                    if segment is None:
+                        continue
+                    if key_of(segment.ends + network)[0] not in home:
+                        others += row_of(parser, packet, segment, split, base, latest, work.payload)
+                        continue
+                    segment.ends += network
+                    segment.file = split.file
+                    mine.append(segment)
+                put(straight.take(mine))
+                if others:
+                    yield from sent.add(simple(batch_of(others), work.payload))
         put(straight.close())
         yield from sent.close()
 
 
-def _in_order(work: Work, source: Source, home: Choice | None, sent: Sorter) -> Iterator[Block]:
+def _in_order(work: Work, source: Source, home: Home | None, sent: Sorter) -> Iterator[Block]:
     """What is at home is dissected in the order of its conversations, with what was carried of them."""
     own, alone = Sorter(BY_CONVERSATION), sorter(0)
     runs, ordered = Runs(BY_CONVERSATION), Runs(BY_TIME)
@@ -200,7 +215,7 @@ def _in_order(work: Work, source: Source, home: Choice | None, sent: Sorter) -> 
                 ordered.add(block)
         rows = simple(batch, work.payload)
         if home is not None:
-            here = home(rows.column("flow_id").to_numpy())
+            here = np.array([one in home for one in rows.column("flow_id").to_pylist()], np.bool_)
             if work.count:
                 yield from sent.add(rows.filter(pa.array(~here)) if here.any() else rows)
             rows = rows.filter(pa.array(here))
@@ -342,13 +357,6 @@ def _part_of(count: int, batch: pa.RecordBatch) -> NDArray[np.int64]:
 
 def _ids(data: bytes) -> NDArray[np.int64]:
     return np.frombuffer(data, np.int64)
-
-
-def _among(sorted_ids: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Which of these numbers are there."""
-    at = np.searchsorted(sorted_ids, ids)
-    at[at == len(sorted_ids)] = 0
-    return np.asarray(sorted_ids[at] == ids) if len(sorted_ids) else np.zeros(len(ids), np.bool_)
 
 
 def flows_carried(paths: Sequence[str]) -> tuple[dict[str, NDArray[np.int64]], bool]:

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from dissect.conversation.memory import RELATED
+from dissect.conversation.table import RELATED
 from dissect.errors import Report, UsageError
 from dissect.model import ConversationRow
 from dissect.spark import places

@@ -1,7 +1,4 @@
-"""Reassembles both byte streams of one conversation, segment by segment: the exact way, which knows every kind of trouble.
-
-`conversations` takes a shorter way for segments that lie in order and must leave the same state behind; whatever one rule here
-looks at (positions, the count of packets, the latest capture time) therefore depends on packets alone, never on batches.
+"""Reassembles both byte streams of one conversation, segment by segment.
 
 What is believed, where packets contradict each other:
 
@@ -24,17 +21,16 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections import OrderedDict, deque
 from heapq import heapify, heappop, heappush
-from itertools import accumulate
-from typing import Any, Literal, NamedTuple
+from operator import attrgetter
+from typing import Literal, NamedTuple
 
 import msgspec
-import numpy as np
 
-from dissect.errors import Failure, bug
-from dissect.model import Chunk, Options, StreamGap
+from dissect.model import Options, Segment, SideData, StreamGap
 from dissect.tcp.sequence import FAR, MASK, NEAR
 
 FIN, SYN, RST, ACK = 1, 2, 4, 16
+_ANY = FIN | SYN | RST | ACK
 
 END = 1 << 62
 """The order of the end of the capture: after every packet."""
@@ -64,12 +60,11 @@ UNKNOWN, TENTATIVE, FIXED = 0, 1, 2
 Mark = tuple[int, int, int, int]
 """A packet: (order, number, file, time_ns)."""
 
+Items = list[SideData | StreamGap]
+
 Piece = tuple[int, bytes | None, int, int, int, int, int]
 """Waiting bytes: (end, data or None where the snap length cut them, order, number, file, time_ns, clock when they came)."""
 
-
-FIRST = [0]
-"""Where the only segment of a chunk starts, and mostly its file: nothing changes what was handed on, so that all may share it."""
 
 REPEATED_KEPT = 8
 """So many packets of each side that brought nothing new are named."""
@@ -112,68 +107,6 @@ class Side(msgspec.Struct, gc=False):
         self.retransmitted += 1
         if self.retransmitted <= REPEATED_KEPT:
             self.repeated += (packet,)
-
-
-class Conversation(msgspec.Struct, eq=False):
-    """Both byte streams between two endpoints. Side 0 sent the SYN, or without one the first packet.
-
-    `first` and `last` are the packets from the first to the one that closed it, `latest` counts those that came after it was closed.
-    `syn`: side 0 is known to be the client. `open`: not ended by FIN of both sides, RST, or a new SYN. `ended` says how it ended.
-    `over`: the sides that said themselves, by FIN or RST, that they send no more, a bit for each; `end` is the first time that one did.
-    """
-
-    endpoints: tuple[str, str]
-    ports: tuple[int, int]
-    first: Mark
-    last: Mark
-    latest: Mark
-    index: int = -1
-    syn: bool = False
-    sides: tuple[Side, Side] = msgspec.field(default_factory=lambda: (Side(), Side()))
-    ended: str = "open"
-    open: bool = True
-    over: int = 0
-    end: End | None = None
-    limit_hits: int = 0
-    foreign: int | None = None
-    """A file whose bytes are not those of the file that it began in."""
-    state: Any = None
-    """Free for whoever is given the conversation."""
-
-    @property
-    def packets(self) -> list[int]:
-        return [side.packets for side in self.sides]
-
-    @property
-    def bytes(self) -> list[int]:
-        return [side.bytes for side in self.sides]
-
-    @property
-    def stream_bytes(self) -> list[int]:
-        """Bytes of each byte stream: when all is delivered, those of its chunks and gaps."""
-        return [side.stream for side in self.sides]
-
-    @property
-    def retransmissions(self) -> int:
-        return self.sides[0].retransmitted + self.sides[1].retransmitted
-
-    @property
-    def out_of_order(self) -> int:
-        return self.sides[0].out_of_order + self.sides[1].out_of_order
-
-    @property
-    def conflicts(self) -> int:
-        return self.sides[0].conflicts + self.sides[1].conflicts
-
-    def how(self, client: int | None) -> str:
-        """How it ended and who did that first: "FIN by server", "refused by server", "no answer", "open at end of capture"."""
-        if self.end is None:
-            silent = self.syn and not self.sides[1].packets and self.open and self.ended != "open"
-            return "no answer" if silent else self.ended
-        side = self.end.side
-        who = self.endpoints[side] if client is None else "client" if side == client else "server"
-        how = self.end.how if self.end.how != "refused" or not any(self.stream_bytes) else "RST"
-        return f"{how} by {who}{', open at end of capture' if self.open and self.ended != 'open' else ', half open' if self.open else ''}"
 
 
 class Waiting:
@@ -283,48 +216,41 @@ def cost(data: bytes | None) -> int:
 class Pool:
     """The limits, and what waits over all conversations."""
 
-    MADE_OF = ("options",)
     DERIVED = ("limit", "total_limit", "time_limit")
 
     def __init__(self, options: Options) -> None:
-        self.limit = options.waiting_limit
-        self.total_limit = options.waiting_total
-        self.time_limit = options.waiting_time_ns
+        self.options = options
+        self.prepare()
         self.total = 0
         self.count = 0
-        # (order of the packet that began the wait, side, number for a total order, the byte stream, its assembler)
-        self._queue: list[tuple[int, int, int, ByteStream, Assembler]] = []
+        # (order of the packet that began the wait, side, number for a total order, the byte stream, its conversation)
+        self._queue: list[tuple[int, int, int, ByteStream, TcpStream]] = []
         self._tickets = 0
 
-    def begin(self, stream: ByteStream, assembler: Assembler, since: int) -> None:
+    def prepare(self) -> None:
+        self.limit = self.options.waiting_limit
+        self.total_limit = self.options.waiting_total
+        self.time_limit = self.options.waiting_time_ns
+
+    def begin(self, stream: ByteStream, whose: TcpStream, since: int) -> None:
         """A byte stream begins to wait."""
         self.count += 1
         if len(self._queue) > 2 * self.count + 1024:
             self._queue = [entry for entry in self._queue if _waits(entry)]
             heapify(self._queue)
         self._tickets += 1
-        heappush(self._queue, (since, stream.side, self._tickets, stream, assembler))
+        heappush(self._queue, (since, stream.side, self._tickets, stream, whose))
 
-    def relieve(self, order: int) -> list[Assembler]:
-        """Release what has waited longest until the total is within its limit; returns whose it was."""
-        touched = []
+    def longest(self) -> tuple[ByteStream, TcpStream] | None:
+        """What has waited longest, if the total is over its limit."""
         while self.total > self.total_limit and self._queue:
-            entry = self._queue[0]
-            if not _waits(entry):
-                heappop(self._queue)
-                continue
-            *_, stream, assembler = entry
-            try:
-                assembler.give_up(stream, order)
-                assembler.conversation.limit_hits += 1
-                assembler.check_closed(order)
-            except Exception as error:
-                assembler.fail(bug(error), order, assembler.conversation.last)
-            touched.append(assembler)
-        return touched
+            if _waits(self._queue[0]):
+                return self._queue[0][3:]
+            heappop(self._queue)
+        return None
 
 
-def _waits(entry: tuple[int, int, int, ByteStream, Assembler]) -> bool:
+def _waits(entry: tuple[int, int, int, ByteStream, TcpStream]) -> bool:
     waiting = entry[3].waiting
     return waiting is not None and waiting.since == entry[0]
 
@@ -338,19 +264,21 @@ class ByteStream:
         "certain",
         "count",
         "doubt",
+        "expected",
         "fin",
         "hasty",
         "hint",
-        "items",
+        "kept",
         "known",
         "later",
         "next",
         "notes",
         "origin",
+        "out",
         "pending",
+        "plain",
         "reach",
         "recent",
-        "run",
         "sent",
         "side",
         "stray",
@@ -358,10 +286,15 @@ class ByteStream:
         "waiting",
     )
 
-    def __init__(self, side: int, count: Side) -> None:
+    def __init__(self, side: int, count: Side, out: Items) -> None:
         self.side = side
         self.count = count
+        # What is released goes here.
+        self.out = out
         self.known = UNKNOWN
+        # Whether a segment that simply follows needs no other look, and the sequence number that it would have.
+        self.plain = False
+        self.expected = 0
         # The sequence number at position 0 of the inside, and the SYN's own.
         self.base = 0
         self.syn: int | None = None
@@ -385,14 +318,11 @@ class ByteStream:
         self.doubt: int | None = None
         self.stray: int | None = None
         self.waiting: Waiting | None = None
-        # The last bytes released, ending at `next` once `flush` was called.
-        self.recent = b""
+        # The last bytes released, ending at `next`, piece by piece, and how many these are. (None where there are none.)
+        self.recent: deque[bytes] | None = None
+        self.kept = 0
         # (position, order of arrival, what, value, value)
         self.notes: list[tuple[int, int, str, int, int]] | None = None
-        # Bytes released but not yet joined: (data, order, release, number, file, time_ns)
-        self.run: list[tuple[bytes, int, int, int, int, int]] | None = None
-        # Chunks and gaps that were released and not yet handed on. (None where there are none: most conversations are at rest.)
-        self.items: list[Any] | None = None
 
     @property
     def top(self) -> int:
@@ -405,6 +335,7 @@ class ByteStream:
         self.known = known
         self.next = self.origin = self.sent = self.acked = self.certain = 0
         self.pending = self.doubt = None
+        self.count.first = base
 
     def shift(self, position: int) -> None:
         """Nothing is released yet, and the byte stream begins at `position` after all."""
@@ -412,95 +343,56 @@ class ByteStream:
         self.certain = max(self.certain, position) if self.certain > self.next else position
         self.next = self.origin = position
         self.sent = max(self.sent, position)
+        self.count.first = (self.base + position) & MASK
 
-    def emit(self, data: bytes, order: int, release: int, number: int, file: int, time_ns: int) -> None:
+    def emit(self, data: bytes, order: int, number: int, file: int, time_ns: int) -> None:
         """Release the next bytes."""
         if self.known < FIXED:
             self.known = FIXED
             self.origin = self.next
-        if self.run is None:
-            self.run = [(data, order, release, number, file, time_ns)]
-        else:
-            self.run.append((data, order, release, number, file, time_ns))
-        self.next += len(data)
+        start = self.next
+        end = self.next = start + len(data)
+        notes = self.taken_notes(start, end) if self.notes else ()
+        self.out.append(SideData(self.side, start - self.origin, data, order, number, file, time_ns, notes))
+        self.count.stream += len(data)
+        self.keep(data, end)
 
-    def put(self, item: Any) -> None:
-        """Have this handed on."""
-        if self.items is None:
-            self.items = [item]
-        else:
-            self.items.append(item)
+    def keep(self, data: bytes, end: int) -> None:
+        """Keep bytes that were released, up to `end`, to compare them with what is sent again."""
+        recent = self.recent
+        if recent is None:
+            recent = self.recent = deque()
+        recent.append(data)
+        self.kept += len(data)
+        if self.kept > 2 * HELD_BACK:
+            least = min(end - min(self.acked, end) + HELD_BACK, HELD_BACK_UNACKED)
+            while self.kept - len(recent[0]) >= least:
+                self.kept -= len(recent.popleft())
 
-    def gap(self, end: int, reason: Literal["lost", "cut"], release: int, mark: Mark) -> None:
+    def gap(self, end: int, reason: Literal["lost", "cut"], mark: Mark) -> None:
         """Release a gap up to `end`."""
         if self.known < FIXED:
             self.known = FIXED
             self.origin = self.next
-        self.flush()
         size = end - self.next
-        self.put(StreamGap(self.side, self.next - self.origin, size, reason, release, *mark))
+        self.out.append(StreamGap(self.side, self.next - self.origin, size, reason, *mark))
         if reason == "lost":
             self.count.lost += size
         else:
             self.count.cut += size
+        self.count.stream += size
         self.next = end
-        self.recent = b""
+        self.forget()
 
-    def flush(self) -> None:
-        """Join the bytes released so far to a chunk."""
-        run = self.run
-        if not run:
-            return
-        orders: list[int]
-        releases: list[int]
-        if len(run) == 1:
-            data, order, release, number, file, time_ns = run[0]
-            starts, orders, numbers, files, times = FIRST, [order], [number], [file] if file else FIRST, [time_ns]
-            releases = orders if release == order else [release]
-        else:
-            parts, orders, releases, numbers, files, times = map(list, zip(*run, strict=True))
-            starts = list(accumulate(map(len, parts), initial=0))
-            starts.pop()
-            data = b"".join(parts)
-            if releases == orders:
-                releases = orders
-        start = self.next - len(data)
-        notes, left = self.parted_notes(start, self.next) if self.notes else ((), self.notes)
-        recent = self.latest(data, self.keep(self.next, self.acked))
-        self.put(Chunk(self.side, start - self.origin, data, starts, orders, releases, numbers, files, times, notes))
-        self.recent, self.notes = recent, left
-        self.run = None
+    def forget(self) -> None:
+        """Bytes released so far are not compared any more."""
+        self.recent, self.kept = None, 0
 
-    def flush_singly(self) -> tuple[str, int, Mark] | None:
-        """Join the bytes released so far piece by piece, as an exception came when it was done at once: the one that raises it, if any
-        does, as what it is, when, and with which packet. Those behind it are lost."""
-        run, end = self.run or [], self.next
-        self.next -= sum(len(piece[0]) for piece in run)
-        for piece in run:
-            self.run = [piece]
-            self.next += len(piece[0])
-            try:
-                self.flush()
-            except Exception as error:
-                self.run, self.next = None, end
-                return bug(error), piece[2], (piece[1], *piece[3:])
-        return None
-
-    @staticmethod
-    def keep(end: int, acked: int) -> int:
-        """How many of the bytes released last are kept."""
-        return end - max(end - HELD_BACK_UNACKED, min(acked, end) - HELD_BACK)
-
-    def latest(self, data: bytes, keep: int) -> bytes:
-        """The end of what was released before and this."""
-        return data[-keep:] if len(data) >= keep else (self.recent + data)[-keep:]
-
-    def parted_notes(self, start: int, end: int) -> tuple[tuple[tuple[int, str], ...], list[tuple[int, int, str, int, int]] | None]:
-        """The notes for a chunk that reaches from `start` to `end`, and those that are left; those on a gap before it move to its first
-        byte."""
+    def taken_notes(self, start: int, end: int) -> tuple[tuple[int, str], ...]:
+        """The notes for the bytes from `start` to `end`, which are then forgotten; those on a gap before them move to the first."""
         assert self.notes is not None
         taken = [note for note in self.notes if note[0] < end]
-        left = self.notes[len(taken) :] or None
+        self.notes = self.notes[len(taken) :] or None
         origin = self.origin
         notes = []
         for at, _, what, one, two in taken:
@@ -509,19 +401,19 @@ class ByteStream:
             else:
                 text = f"{one} bytes from before the first byte released came late and were dropped"
             notes.append((max(at, start) - origin, text))
-        return tuple(notes), left
+        return tuple(notes)
 
     def note(self, position: int, arrival: int, what: str, one: int, two: int) -> None:
         """Leave a note on the byte at `position`, or on the next one if that was released already."""
         if self.notes is None:
             self.notes = []
-        elif len(self.notes) >= NOTES_KEPT:
-            # Those on released bytes leave with them: how many wait must not depend on when that is done.
-            self.flush()
-            if self.notes is None:
-                self.notes = []
         if len(self.notes) < NOTES_KEPT:
             insort(self.notes, (max(position, self.next), arrival, what, one, two))
+
+    def judge(self) -> None:
+        """Note whether what simply follows needs no other look."""
+        self.plain = self.known == FIXED and self.fin is None and self.waiting is None and not self.pending and self.sent <= self.next
+        self.expected = (self.base + self.next) & MASK
 
     def holds(self, position: int) -> bool:
         return position < self.next or (self.waiting is not None and self.waiting.covers(position))
@@ -529,30 +421,168 @@ class ByteStream:
 
 def _difference(at: int, one: bytes, two: bytes) -> tuple[int, int]:
     """Where two pieces of equal length that begin at position `at` first differ, and in how many bytes."""
-    places = np.flatnonzero(np.frombuffer(one, np.uint8) != np.frombuffer(two, np.uint8))
-    return at + int(places[0]), len(places)
+    places = [place for place, (mine, theirs) in enumerate(zip(one, two, strict=True)) if mine != theirs]
+    return at + places[0], len(places)
 
 
-class Assembler:
-    """Both byte streams of one conversation."""
+class Counted:
+    """What was counted of both byte streams between two endpoints, and how they ended."""
 
-    __slots__ = ("clock", "closed", "conversation", "failure", "flip", "packets", "pool", "reset", "streams", "told")
+    __slots__ = ()
 
-    def __init__(self, conversation: Conversation, flip: int, pool: Pool) -> None:
-        self.conversation = conversation
-        # A segment's side is its `reverse` column xor this.
-        self.flip = flip
+    endpoints: tuple[str, str]
+    sides: tuple[Side, Side]
+    syn: bool
+    open: bool
+    ended: str
+    end: End | None
+
+    @property
+    def packets(self) -> list[int]:
+        return [side.packets for side in self.sides]
+
+    @property
+    def payload(self) -> list[int]:
+        """Bytes of payload as sent, repeated ones included."""
+        return [side.bytes for side in self.sides]
+
+    @property
+    def stream_bytes(self) -> list[int]:
+        """Bytes of each byte stream: those of what was handed on of it, and of its gaps."""
+        return [side.stream for side in self.sides]
+
+    @property
+    def retransmissions(self) -> int:
+        return self.sides[0].retransmitted + self.sides[1].retransmitted
+
+    @property
+    def out_of_order(self) -> int:
+        return self.sides[0].out_of_order + self.sides[1].out_of_order
+
+    @property
+    def conflicts(self) -> int:
+        return self.sides[0].conflicts + self.sides[1].conflicts
+
+    def how(self, client: int | None) -> str:
+        """How it ended and who did that first: "FIN by server", "refused by server", "no answer", "open at end of capture"."""
+        if self.end is None:
+            silent = self.syn and not self.sides[1].packets and self.open and self.ended != "open"
+            return "no answer" if silent else self.ended
+        side = self.end.side
+        who = self.endpoints[side] if client is None else "client" if side == client else "server"
+        how = self.end.how if self.end.how != "refused" or not any(self.stream_bytes) else "RST"
+        return f"{how} by {who}{', open at end of capture' if self.open and self.ended != 'open' else ', half open' if self.open else ''}"
+
+
+class TcpStream(Counted):
+    """Both byte streams between two endpoints, and what was counted of them. Side 0 sent the SYN, or without one the first packet.
+
+    `first` and `last` are the packets from the first to the one that closed it, `latest` counts those that came after it was closed.
+    `syn`: side 0 is known to be the client. `open`: not ended by FIN of both sides, RST, or a new SYN. `ended` says how it ended.
+    `over`: the sides that said themselves, by FIN or RST, that they send no more, a bit for each; `end` is the first time that one did.
+    """
+
+    __slots__ = (
+        "clock",
+        "closed",
+        "end",
+        "ended",
+        "endpoints",
+        "first",
+        "foreign",
+        "index",
+        "last",
+        "latest",
+        "limit_hits",
+        "open",
+        "out",
+        "over",
+        "pool",
+        "ports",
+        "received",
+        "reset",
+        "sides",
+        "streams",
+        "syn",
+    )
+
+    def __init__(self, endpoints: tuple[str, str], ports: tuple[int, int], first: Mark, index: int, pool: Pool) -> None:
+        self.endpoints = endpoints
+        self.ports = ports
+        self.first = self.last = self.latest = first
+        self.index = index
         self.pool = pool
-        self.streams = (ByteStream(0, conversation.sides[0]), ByteStream(1, conversation.sides[1]))
-        self.packets = 0
+        self.out: Items = []
+        self.sides = Side(), Side()
+        self.streams = ByteStream(0, self.sides[0], self.out), ByteStream(1, self.sides[1], self.out)
+        self.received = 0
         # The latest capture time: packets may be out of order in time, waiting must not become shorter again.
-        self.clock = conversation.first[3]
+        self.clock = first[3]
         self.closed: int | None = None
         self.reset = False
-        # Its end has been delivered.
-        self.told = False
-        # What an exception was that came, until it is delivered.
-        self.failure: Failure | None = None
+        self.syn = False
+        self.ended = "open"
+        self.open = True
+        self.over = 0
+        self.end: End | None = None
+        self.limit_hits = 0
+        self.foreign: int | None = None
+        """A file whose bytes are not those of the file that it began in."""
+
+    def take(self) -> Items:
+        """What was released since the last call, those of side 0 first."""
+        items = [*self.out]
+        self.out.clear()
+        if len(items) > 1:
+            items.sort(key=_side)
+        return items
+
+    def feed(self, segment: Segment, side: int) -> Items | None:
+        """What a segment releases. None where it is the first one captured of another conversation between the same endpoints."""
+        own, other = self.streams[side], self.streams[1 - side]
+        flags, wire, data = segment.flags, segment.wire, segment.data
+        if flags & _ANY == ACK and segment.seq == own.expected and own.plain and other.plain and len(data) == wire:
+            # The next bytes, or none, as nearly always; what follows does the same for all others
+            behind = (other.expected - segment.ack) & MASK
+            if behind < 0x8000_0000:
+                order, number, file, time_ns = segment.order, segment.number, segment.file, segment.time_ns
+                self.latest = self.last = (order, number, file, time_ns)
+                if time_ns > self.clock:
+                    self.clock = time_ns
+                self.received += 1
+                count = own.count
+                count.packets += 1
+                acked = other.next - behind
+                if acked > other.acked:
+                    other.acked = acked
+                if not wire:
+                    return NOTHING
+                count.bytes += wire
+                count.stream += wire
+                at = own.next
+                own.next = own.sent = end = at + wire
+                own.expected = (segment.seq + wire) & MASK
+                notes = own.taken_notes(at, end) if own.notes else ()
+                own.keep(data, end)
+                return [SideData(side, at - own.origin, data, order, number, file, time_ns, notes)]
+        if (wire or flags & SYN) and not self.takes(side, segment.seq, segment.ack, flags, wire):
+            return None
+        self._step(own, other, segment)
+        own.judge()
+        other.judge()
+        return self.take() if self.out else NOTHING
+
+    def _count(self, count: Side, segment: Segment) -> Mark:
+        count.packets += 1
+        count.bytes += segment.wire
+        self.received += 1
+        mark = (segment.order, segment.number, segment.file, segment.time_ns)
+        self.latest = mark
+        if self.closed is None:
+            self.last = mark
+            if segment.time_ns > self.clock:
+                self.clock = segment.time_ns
+        return mark
 
     def takes(self, side: int, seq: int, ack: int, flags: int, wire: int) -> bool:
         """Whether a segment belongs to this conversation; otherwise it is the first one captured of another between the same ports."""
@@ -606,101 +636,76 @@ class Assembler:
             return (own.base + own.origin) & MASK == (seq + 1) & MASK
         return True
 
-    def step(
-        self,
-        order: int,
-        time_ns: int,
-        number: int,
-        file: int,
-        side: int,
-        seq: int,
-        ack: int,
-        flags: int,
-        offset: int,
-        length: int,
-        wire: int,
-        buffer: bytes,
-    ) -> None:
-        """Take one segment that belongs to this conversation."""
-        # Long, as every segment that is not taken by column comes here: each call would be one more for all of them
-        own, other = self.streams[side], self.streams[1 - side]
-        count = own.count
-        count.packets += 1
-        count.bytes += wire
-        self.packets += 1
-        mark = (order, number, file, time_ns) if self.packets > 1 else self.conversation.first
-        self.conversation.latest = mark
+    def _step(self, own: ByteStream, other: ByteStream, segment: Segment) -> None:
+        count, seq, flags, wire = own.count, segment.seq, segment.flags, segment.wire
+        mark = self._count(count, segment)
         if self.closed is not None:
             return
-        self.conversation.last = mark
-        if time_ns > self.clock:
-            self.clock = time_ns
         if other.pending:
             self._expire(other)
         if own.pending:
             self._expire(own)
         if flags & SYN:
-            if not self._synchronise(own, other, seq, ack, flags):
+            if not self._synchronise(own, other, seq, segment.ack, flags):
                 return
             seq = (seq + 1) & MASK
         elif flags & ACK:
-            self._acknowledge(other, own, seq, ack)
+            self._acknowledge(other, own, seq, segment.ack)
         if flags & RST:
             self._reset(own, seq, mark)
         else:
             if not own.known:
                 own.start(seq, TENTATIVE)
             at = own.next + ((seq - own.base - own.next + 0x8000_0000) & MASK) - 0x8000_0000
-            if not wire:
-                if not flags & (SYN | FIN):
-                    self._witness(own, at)
-            elif at == own.next and wire == length and own.waiting is None and own.fin is None and own.known == FIXED:
+            if at == own.next and wire == len(segment.data) and wire and own.waiting is None and own.fin is None and own.known == FIXED:
                 if own.sent > at:
                     count.out_of_order += 1
-                own.emit(buffer[offset : offset + length], order, order, number, file, time_ns)
-                if own.next > own.sent:
-                    own.sent = own.next
-            else:
+                own.emit(segment.data, *mark)
+                own.sent = max(own.sent, own.next)
+            elif wire:
                 conflicts = count.conflicts
-                fits = self._bring(own, at, buffer[offset : offset + length], wire, mark, bool(flags & FIN))
-                if file != self.conversation.first[2] and (not fits or count.conflicts > conflicts):
-                    self.conversation.foreign = file
+                fits = self._bring(own, at, segment.data, wire, mark, bool(flags & FIN))
+                if segment.file != self.first[2] and (not fits or count.conflicts > conflicts):
+                    self.foreign = segment.file
+            elif not flags & (SYN | FIN):
+                _witness(own, at)
             if flags & FIN and own.fin is None:
                 self._end(own, own.next + ((seq + wire - own.base - own.next + 0x8000_0000) & MASK) - 0x8000_0000, mark)
         if own.waiting is not None:
-            self._settle(own, order)
+            self._settle(own)
         if other.waiting is not None:
-            self._settle(other, order)
+            self._settle(other)
         if own.fin is not None and other.fin is not None:
-            self.check_closed(order)
+            self.check_closed(segment.order)
 
-    def give_up(self, stream: ByteStream, release: int) -> None:
+    def give_up(self, stream: ByteStream) -> None:
         """Release the first gap, and what waited for it."""
         waiting = stream.waiting
         assert waiting is not None
         first = waiting.starts[waiting.head]
-        stream.gap(first, "lost", release, waiting.pieces[first][2:6])
-        self._drain(stream, release)
+        stream.gap(first, "lost", waiting.pieces[first][2:6])
+        self._drain(stream)
+        stream.judge()
 
     def check_closed(self, release: int) -> None:
         """Close when both sides' FIN have been reached."""
         one, two = self.streams
         if one.next == one.fin and two.next == two.fin and self.closed is None:
             self.closed = release
-            self.conversation.ended = "FIN"
-            self.conversation.open = False
+            self.ended = "FIN"
+            self.open = False
+            self._let_go()
 
     def finish(self, release: int) -> None:
         """Release everything, with gaps between and behind: no more segments will come."""
-        conversation = self.conversation
         for stream, other in (self.streams, self.streams[::-1]):
             while stream.waiting is not None:
-                self.give_up(stream, release)
+                self.give_up(stream)
             top = stream.top
             if self._is_no_byte(stream, other, stream.next):
                 top = stream.next
             if top > stream.next:
-                stream.gap(top, "lost", release, conversation.last)
+                stream.gap(top, "lost", self.last)
         self._end_at(release)
 
     def _is_no_byte(self, stream: ByteStream, other: ByteStream, end: int) -> bool:
@@ -710,51 +715,25 @@ class Assembler:
 
     def _end_at(self, release: int) -> None:
         """No more segments will come."""
-        conversation = self.conversation
         self.closed = release
-        if conversation.open:
-            ended = [conversation.endpoints[stream.side] for stream in self.streams if stream.fin is not None]
+        if self.open:
+            ended = [self.endpoints[stream.side] for stream in self.streams if stream.fin is not None]
             if len(ended) == 2:
-                conversation.ended = "FIN"
-                conversation.open = False
+                self.ended = "FIN"
+                self.open = False
             elif release != END:
-                conversation.ended = REUSED
-                conversation.open = False
+                self.ended = REUSED
+                self.open = False
             elif ended:
-                conversation.ended = f"FIN by {ended[0]}, open at end of capture"
+                self.ended = f"FIN by {ended[0]}, open at end of capture"
             else:
-                conversation.ended = "open at end of capture"
+                self.ended = "open at end of capture"
+        self._let_go()
 
-    def collect(self) -> list[Any]:
-        """What was released since the last call."""
-        items: list[Any] = []
+    def _let_go(self) -> None:
         for stream in self.streams:
-            if stream.run:
-                stream.flush()
-        for stream in self.streams:
-            if stream.items:
-                items += stream.items
-                stream.items = None
-            stream.count.stream = stream.next - stream.origin
-            if stream.known:
-                stream.count.first = (stream.base + stream.origin) & MASK
-            if self.closed is not None:
-                stream.recent = b""
-                stream.notes = None
-        return items
-
-    def fail(self, what: str, release: int, mark: Mark) -> None:
-        """An exception came with a packet: from here on segments are only counted. What was released before counts."""
-        for stream in self.streams:
-            if stream.waiting is not None:
-                self.pool.total -= stream.waiting.cost
-                self.pool.count -= 1
-                stream.waiting = None
-            stream.sent = max(stream.sent, stream.next)
-            stream.pending = stream.notes = None
-        if type(self) is not Counting or (self.failure is not None and release < self.failure.release):
-            self.failure = Failure(what, release, mark[1], mark[2])
-        self.__class__ = Counting
+            stream.forget()
+            stream.notes = None
 
     def _synchronise(self, own: ByteStream, other: ByteStream, seq: int, ack: int, flags: int) -> bool:
         """Take a SYN; False for one that answers something else."""
@@ -776,7 +755,7 @@ class Assembler:
         own.known = FIXED
         own.syn = seq
         if fresh and own.side == (1 if flags & ACK else 0):
-            self.conversation.syn = True
+            self.syn = True
         return True
 
     def _acknowledge(self, stream: ByteStream, acker: ByteStream, seq: int, ack: int) -> None:
@@ -804,14 +783,14 @@ class Assembler:
             if at > max(stream.next, stream.certain):
                 if stream.pending is None:
                     stream.pending = deque()
-                stream.pending.append((at, self.packets, self.clock, stream.later))
+                stream.pending.append((at, self.received, self.clock, stream.later))
         stream.acked = max(at, stream.acked)
 
     def _expire(self, stream: ByteStream) -> None:
         """Make certain what was acknowledged long enough ago."""
         pending = stream.pending
         assert pending is not None
-        packets, clock = self.packets - ACKED_PACKETS, self.clock - ACKED_TIME_NS
+        packets, clock = self.received - ACKED_PACKETS, self.clock - ACKED_TIME_NS
         while pending:
             position, came, when, _ = pending[0]
             if came <= packets or when <= clock:
@@ -822,29 +801,20 @@ class Assembler:
 
     def _reset(self, own: ByteStream, seq: int, mark: Mark) -> None:
         if own.known:
-            self._witness(own, own.next + ((seq - own.base - own.next + 0x8000_0000) & MASK) - 0x8000_0000)
-        self.conversation.over |= 1 << own.side
+            _witness(own, own.next + ((seq - own.base - own.next + 0x8000_0000) & MASK) - 0x8000_0000)
+        self.over |= 1 << own.side
         if not self.reset:
             self.reset = True
-            self.conversation.ended = f"RST by {self.conversation.endpoints[own.side]}"
-            self.conversation.open = False
+            self.ended = f"RST by {self.endpoints[own.side]}"
+            self.open = False
         self._note_end(own, "RST", mark)
 
     def _note_end(self, own: ByteStream, how: Literal["FIN", "RST"], mark: Mark) -> None:
         """Note who was the first to end it."""
-        if self.conversation.end is None:
+        if self.end is None:
             other = self.streams[1 - own.side]
             refused = how == "RST" and own.syn is None and other.syn is not None and own.count.packets == 1 and not other.count.bytes
-            self.conversation.end = End(own.side, "refused" if refused else how, mark[0], mark[3])
-
-    def _witness(self, own: ByteStream, at: int) -> None:
-        """A segment without bytes shows that those before `at` were sent."""
-        if at <= own.sent or own.fin is not None:
-            return
-        if own.known == TENTATIVE and at == own.next + 1 and own.waiting is None:
-            own.shift(at)
-        elif _plausible(own, at):
-            own.sent = at
+            self.end = End(own.side, "refused" if refused else how, mark[0], mark[3])
 
     def _end(self, own: ByteStream, end: int, mark: Mark) -> None:
         """Take the position of a FIN, unless it contradicts what was seen."""
@@ -853,7 +823,7 @@ class Assembler:
         if own.known == TENTATIVE and end == own.next + 1 and own.waiting is None:
             own.shift(end)
         own.fin = own.sent = end
-        self.conversation.over |= 1 << own.side
+        self.over |= 1 << own.side
         self._note_end(own, "FIN", mark)
         own.acked = min(own.acked, end)
         own.certain = min(own.certain, end)
@@ -901,9 +871,9 @@ class Assembler:
             if at < before:
                 count.out_of_order += 1
             if data:
-                own.emit(data, mark[0], mark[0], mark[1], mark[2], mark[3])
+                own.emit(data, *mark)
             if len(data) < wire:
-                own.gap(end, "cut", mark[0], mark)
+                own.gap(end, "cut", mark)
             return fits
         self._wait(own, own.waiting, at, data, end, mark, before)
         return fits
@@ -949,35 +919,34 @@ class Assembler:
             count.conflicts += 1
             for position, places in conflicts:
                 own.note(position, mark[0], "conflict", position, places)
-        self._drain(own, mark[0])
+        self._drain(own)
 
     def _compare(self, own: ByteStream, at: int, data: bytes, order: int) -> None:
         """Note where bytes that were released already are sent again and differ."""
-        own.flush()
-        low = max(own.next - HELD_BACK_UNACKED, min(own.acked, own.next) - HELD_BACK, own.next - len(own.recent))
+        base = own.next - own.kept
+        low = max(own.next - HELD_BACK_UNACKED, min(own.acked, own.next) - HELD_BACK, base)
         start, end = max(at, low), min(at + len(data), own.next)
         if start >= end:
             return
-        base = own.next - len(own.recent)
-        kept, again = own.recent[start - base : end - base], data[start - at : end - at]
+        kept, again = b"".join(own.recent or ())[start - base : end - base], data[start - at : end - at]
         if kept != again:
             own.count.conflicts += 1
             position, places = _difference(start, kept, again)
             own.note(position, order, "conflict", position, places)
 
-    def _drain(self, stream: ByteStream, release: int) -> None:
+    def _drain(self, stream: ByteStream) -> None:
         """Release the pieces that follow each other from the next position on."""
         waiting = stream.waiting
         assert waiting is not None
         starts, position = waiting.starts, stream.next
         while waiting.head < len(starts) and starts[waiting.head] == stream.next:
             piece = waiting.pop()
-            end, data, order, number, file, time_ns, _ = piece
+            end, data, *mark, _ = piece
             self.pool.total -= cost(data)
             if data is None:
-                stream.gap(end, "cut", release, (order, number, file, time_ns))
+                stream.gap(end, "cut", (mark[0], mark[1], mark[2], mark[3]))
             else:
-                stream.emit(data, order, release, number, file, time_ns)
+                stream.emit(data, *mark)
         if waiting.head == len(starts):
             stream.waiting = None
             self.pool.count -= 1
@@ -985,98 +954,93 @@ class Assembler:
             # Of those that wait nobody knows which came behind the next gap
             waiting.begun = stream.later
 
-    def _settle(self, stream: ByteStream, release: int) -> None:
+    def _settle(self, stream: ByteStream) -> None:
         """Release what need not or must not wait longer."""
         pool = self.pool
         while (waiting := stream.waiting) is not None:
             if waiting.cost > pool.limit or self.clock - waiting.oldest() >= pool.time_limit:
-                self.conversation.limit_hits += 1
+                self.limit_hits += 1
             elif stream.certain < waiting.starts[waiting.head]:
-                if not self._is_passed(stream, waiting):
+                if not _is_passed(stream, waiting):
                     return
                 stream.hasty = stream.next, waiting.starts[waiting.head]
-            self.give_up(stream, release)
-
-    def _is_passed(self, stream: ByteStream, waiting: Waiting) -> bool:
-        """Whether the bytes missing before those that wait are certainly lost, as the other side has them and few are captured late."""
-        if stream.later - waiting.begun < PASSED or stream.reach >= PASSED or not stream.pending:
-            return False
-        end = waiting.starts[waiting.head]
-        came = next((later for position, _, _, later in stream.pending if position >= end), None)
-        return came is not None and stream.later - max(came, waiting.begun) >= PASSED
+            self.give_up(stream)
 
 
-class Counting(Assembler):
+class Counting(TcpStream):
     """A conversation after an exception: its bytes are not put together any more, it is only known how far its byte streams reach."""
 
     __slots__ = ()
 
-    def takes(self, side: int, seq: int, ack: int, flags: int, wire: int) -> bool:
-        return flags & (SYN | ACK) != SYN or (self.closed is None and self.streams[side].syn == seq)
+    def __init__(self, tcp: TcpStream) -> None:
+        for name in TcpStream.__slots__:
+            setattr(self, name, getattr(tcp, name))
+        for stream in self.streams:
+            if stream.waiting is not None:
+                self.pool.total -= stream.waiting.cost
+                self.pool.count -= 1
+                stream.waiting = None
+            stream.sent = max(stream.sent, stream.next)
+            stream.pending = stream.notes = None
+            stream.forget()
+        self.out.clear()
 
-    def step(
-        self,
-        order: int,
-        time_ns: int,
-        number: int,
-        file: int,
-        side: int,
-        seq: int,
-        ack: int,
-        flags: int,
-        offset: int,
-        length: int,
-        wire: int,
-        buffer: bytes,
-    ) -> None:
-        count, mark = self.streams[side].count, (order, number, file, time_ns)
-        if self.conversation.latest != mark:
+    def feed(self, segment: Segment, side: int) -> Items | None:
+        flags, own = segment.flags, self.streams[side]
+        if flags & (SYN | ACK) == SYN and (self.closed is not None or own.syn != segment.seq):
+            return None
+        mark = self.latest
+        if mark[0] != segment.order:
             # else it was counted before the exception came
-            count.packets += 1
-            count.bytes += wire
-            self.packets += 1
-        self.conversation.latest = mark
+            mark = self._count(own.count, segment)
         if self.closed is not None:
-            return
-        self.conversation.last = mark
-        self.clock = max(self.clock, time_ns)
-        self._reach(side, seq, ack, flags, wire)
-        if flags & RST or self.streams[side].fin is not None:
-            self._note_end(self.streams[side], "RST" if flags & RST else "FIN", mark)
+            return NOTHING
+        self._reach(side, segment)
+        self._measure()
+        if flags & RST or own.fin is not None:
+            self._note_end(own, "RST" if flags & RST else "FIN", mark)
         if flags & RST and not self.reset:
             self.reset = True
-            self.conversation.ended = f"RST by {self.conversation.endpoints[side]}"
-            self.conversation.open = False
-        one, two = self.streams
-        if one.fin is not None and two.fin is not None:
-            self._end_at(order)
+            self.ended = f"RST by {self.endpoints[side]}"
+            self.open = False
+        if self.streams[0].fin is not None and self.streams[1].fin is not None:
+            self._end_at(segment.order)
+        return NOTHING
 
     def finish(self, release: int) -> None:
         self._end_at(release)
 
-    def collect(self) -> list[Any]:
-        items = super().collect()
+    def _end_at(self, release: int) -> None:
+        super()._end_at(release)
+        self._measure()
+
+    def _measure(self) -> None:
         for stream, other in (self.streams, self.streams[::-1]):
             end = stream.sent if self._is_no_byte(stream, other, stream.sent) else max(stream.top, stream.next)
             stream.count.stream = end - stream.origin
-        return items
 
-    def _reach(self, side: int, seq: int, ack: int, flags: int, wire: int) -> None:
-        own, other = self.streams[side], self.streams[1 - side]
-        if flags & SYN:
+    def _reach(self, side: int, segment: Segment) -> None:
+        own, other, seq = self.streams[side], self.streams[1 - side], segment.seq
+        if segment.flags & SYN:
             seq = (seq + 1) & MASK
         if not own.known:
             own.start(seq, FIXED)
-            own.syn = (seq - 1) & MASK if flags & SYN else None
-        end = _position(own, seq + wire)
+            own.syn = (seq - 1) & MASK if segment.flags & SYN else None
+        end = _position(own, seq + segment.wire)
         if _plausible(own, end):
             own.sent = max(own.sent, end)
-            if flags & FIN and own.fin is None and end == own.sent:
+            if segment.flags & FIN and own.fin is None and end == own.sent:
                 own.fin = end
-        if flags & ACK and other.known:
-            end = _position(other, ack)
+        if segment.flags & ACK and other.known:
+            end = _position(other, segment.ack)
             if _plausible(other, end):
                 other.acked = max(other.acked, end)
+
+
+_side = attrgetter("side")
+
+NOTHING: Items = []
+"""What most segments release that carry no bytes; nobody adds to it."""
 
 
 def _position(stream: ByteStream, seq: int) -> int:
@@ -1096,3 +1060,22 @@ def _plausible(stream: ByteStream, position: int) -> bool:
         return True
     stream.doubt = position
     return False
+
+
+def _witness(own: ByteStream, at: int) -> None:
+    """A segment without bytes shows that those before `at` were sent."""
+    if at <= own.sent or own.fin is not None:
+        return
+    if own.known == TENTATIVE and at == own.next + 1 and own.waiting is None:
+        own.shift(at)
+    elif _plausible(own, at):
+        own.sent = at
+
+
+def _is_passed(stream: ByteStream, waiting: Waiting) -> bool:
+    """Whether the bytes missing before those that wait are certainly lost, as the other side has them and few are captured late."""
+    if stream.later - waiting.begun < PASSED or stream.reach >= PASSED or not stream.pending:
+        return False
+    end = waiting.starts[waiting.head]
+    came = next((later for position, _, _, later in stream.pending if position >= end), None)
+    return came is not None and stream.later - max(came, waiting.begun) >= PASSED

@@ -235,7 +235,7 @@ def _tell(stage: Stage, flow: Flow, lost: Lost, epoch: Epoch, opener: Opener, se
     if size == 0:
         return
     index = flow.find(end)
-    flow.gap(size, lost.reason, flow.release(index), flow.mark(index))
+    flow.gap(size, lost.reason, flow.mark(index))
     if lost.reason == "skipped" and lost.passed:
         flow.told.append(f"{lost.passed} TLS record{'' if lost.passed == 1 else 's'} before this did not authenticate")
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import deque
-from itertools import accumulate
 from typing import Any
 
 import msgspec
 
-from dissect.model import Chunk, StreamGap
-from dissect.tcp.conversations import until
+from dissect.model import SideData, StreamGap
 from dissect.tls.ciphers import Opener
 from dissect.tls.facts import Alert, Mark
 
@@ -64,7 +62,6 @@ class Lost(msgspec.Struct):
 class Flow:
     """One side. Positions count the sealed byte stream, but for `plain`, which counts what comes out."""
 
-    MADE_OF = ("side",)
     DERIVED = ("opener", "secret", "openers")
     """Keys are looked up again where this goes on."""
 
@@ -86,10 +83,12 @@ class Flow:
         self.index = 0
         self.jumbled = False
         self.notes: list[tuple[int, str]] = []
-        self.queue: deque[Chunk | StreamGap] = deque()
+        self.queue: deque[SideData | StreamGap] = deque()
         """What comes behind the bytes at hand."""
         self.floor = 0
         """Nothing is certain before this packet."""
+        self.now = 0
+        """The packet that is being read."""
         self.blocked = False
         """It waits for keys or for the other side; `held` counts what is kept meanwhile, `crossed` is the packet that made it too much."""
         self.held = 0
@@ -100,10 +99,7 @@ class Flow:
         """Its sealed records are read one at a time."""
         self.epoch: Epoch | None = None
         self.seq = 0
-        self.opener: Opener | None = None
-        self.secret: tuple[bytes, bool, int, bytes] | None = None
-        """The latest traffic secret, with its session, whether it is the server's, and its generation."""
-        self.openers: dict[tuple[str, int, int, bytes, bool], Opener | None] = {}
+        self.prepare()
         self.round = -1
         """Which handshake of the connection it is in; a renegotiation begins another. `entered`: that of the keys in use."""
         self.entered = -1
@@ -130,37 +126,41 @@ class Flow:
         self.plain = 0
         self.told: list[str] = []
         """Notes for the next byte that comes out."""
-        self.out: list[Chunk | StreamGap] = []
+        self.out: list[SideData | StreamGap] = []
+
+    def prepare(self) -> None:
+        self.opener: Opener | None = None
+        self.secret: tuple[bytes, bool, int, bytes] | None = None
+        """The latest traffic secret, with its session, whether it is the server's, and its generation."""
+        self.openers: dict[tuple[str, int, int, bytes, bool], Opener | None] = {}
 
     @property
     def position(self) -> int:
         return self.base + self.at
 
-    def add(self, chunk: Chunk) -> None:
+    def add(self, item: SideData) -> None:
         """Take the next bytes."""
         if self.at == len(self.data):
             self.base += self.at
-            self.data, self.at = chunk.data, 0
+            self.data, self.at = item.data, 0
         else:
-            self.data = self.data[self.at :] + chunk.data
+            self.data = self.data[self.at :] + item.data
             self.base += self.at
             self.at = 0
-        if self.index or (self.starts and self.base >= chunk.position):
-            count = len(self.starts) if self.base >= chunk.position else self.index
+        if self.index or (self.starts and self.base >= item.position):
+            count = len(self.starts) if self.base >= item.position else self.index
             for column in (self.starts, self.orders, self.releases, self.numbers, self.files, self.times):
                 del column[:count]
             self.index = 0
-        position = chunk.position
-        self.starts += [position + start for start in chunk.starts] if position else chunk.starts
-        self.orders += chunk.orders
-        self.releases += chunk.releases
-        self.numbers += chunk.numbers
-        self.files += chunk.files
-        self.times += chunk.times
-        if chunk.releases is not chunk.orders and chunk.releases != chunk.orders:
+        self.starts.append(item.position)
+        self.orders.append(item.order)
+        self.releases.append(self.now)
+        self.numbers.append(item.number)
+        self.files.append(item.file)
+        self.times.append(item.time_ns)
+        if self.now != item.order:
             self.jumbled = True
-        if chunk.notes:
-            self.notes += chunk.notes
+        self.notes += item.notes
 
     def drop(self, position: int) -> None:
         """Forget the bytes at hand; those that come next are at `position`."""
@@ -233,11 +233,9 @@ class Flow:
             item = self.queue[self.weighed - 1]
             self.weighed += 1
             if isinstance(item, StreamGap):
-                self._weigh(0, [item.release], limit)
+                self._weigh(0, [self.now], limit)
                 continue
-            ends = [*item.starts[1:], len(item.data)]
-            for start, end, release in zip(item.starts, ends, item.releases, strict=True):
-                self._weigh(end - start, [release], limit)
+            self._weigh(len(item.data), [self.now], limit)
 
     def _weigh(self, size: int, release: list[int], limit: int) -> None:
         self.held += max(size, PIECE_COST)
@@ -260,66 +258,26 @@ class Flow:
 
     def emit(self, said: list[tuple[bytes, int, int, int]]) -> None:
         """Hand on what was in records: of each the content, its first segment, the one that completed it, and where it ends."""
-        parts, firsts, picks, ends = ([*column] for column in zip(*said, strict=True))
-        starts = list(accumulate(map(len, parts), initial=0))
-        size = starts.pop()
-        lasts: list[int] = []
-        if self.jumbled:
-            lasts = [self.releases[index] for index in picks]
-            picks = [max(range(first, last + 1), key=self.orders.__getitem__) for first, last in zip(firsts, picks, strict=True)]
-        orders = [self.orders[index] for index in picks]
-        releases = orders
-        if self.jumbled or self.floor > orders[0]:
-            releases = [max(release, self.floor) for release in lasts or orders]
-        self.out.append(
-            Chunk(
-                self.side,
-                self.plain,
-                parts[0] if len(parts) == 1 else b"".join(parts),
-                starts,
-                orders,
-                releases,
-                [self.numbers[index] for index in picks],
-                [self.files[index] for index in picks],
-                [self.times[index] for index in picks],
-                self._notes(starts, ends) if self.notes or self.told else (),
-            )
-        )
-        self.plain += size
+        for data, first, pick, end in said:
+            index = max(range(first, pick + 1), key=self.orders.__getitem__) if self.jumbled else pick
+            notes = self._notes(end) if self.notes or self.told else ()
+            self.out.append(SideData(self.side, self.plain, data, *self.mark(index), notes))
+            self.plain += len(data)
 
-    def _notes(self, starts: list[int], ends: list[int]) -> tuple[tuple[int, str], ...]:
-        """The notes on the records of a chunk, each at the first byte of its record."""
-        found = [(self.plain, text) for text in self.told]
+    def _notes(self, end: int) -> tuple[tuple[int, str], ...]:
+        """The notes on a record that ends here."""
+        mine = [*self.told, *[text for position, text in self.notes if position < self.base + end]]
         self.told = []
-        rest = []
-        for position, text in self.notes:
-            place = next((place for place, end in enumerate(ends) if self.base + end > position), None)
-            if place is None:
-                rest.append((position, text))
-            else:
-                found.append((self.plain + starts[place], text))
-        self.notes = rest
-        return tuple(sorted(found, key=lambda one: one[0]))
+        self.notes = [note for note in self.notes if note[0] >= self.base + end]
+        return tuple((self.plain, text) for text in mine)
 
-    def gap(self, size: int | None, reason: Any, release: int, mark: Mark) -> None:
+    def gap(self, size: int | None, reason: Any, mark: Mark) -> None:
         """Hand on that bytes are missing here."""
         order, number, file, time_ns = mark
-        self.out.append(StreamGap(self.side, self.plain, size, reason, release, order, number, file, time_ns))
+        self.out.append(StreamGap(self.side, self.plain, size, reason, order, number, file, time_ns))
         self.plain += size or 0
 
-    def take_until(self, release: int) -> list[Chunk | StreamGap]:
-        """What came out and was certain with the packet `release`; the rest was never said."""
-        kept = []
-        for item in self.take():
-            certain = until(item, release)
-            if certain is not None:
-                kept.append(certain)
-            if certain is not item:
-                self.plain = item.position + (len(certain.data) if isinstance(certain, Chunk) else 0)
-                break
-        return kept
-
-    def take(self) -> list[Chunk | StreamGap]:
+    def take(self) -> list[SideData | StreamGap]:
         """What came out since the last call."""
         out, self.out = self.out, []
         return out

@@ -1,20 +1,16 @@
 """All TLS of a run: which conversations begin like it, which wait for keys, and how much they may hold.
 
-The inspector gives every conversation's bytes to `Gate.take` until it is known that they are no TLS.
+Every conversation's bytes are given to `Gate.take` until it is known that they are no TLS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import numpy as np
 
-from dissect.errors import Failure, bug
-from dissect.model import Chunk, Options, PacketBatch, SegmentBatch, StreamGap, Verdict
-from dissect.tcp.assembler import PIECE_COST
-from dissect.tcp.conversations import END, Conversation, Delivery
+from dissect.model import Options, SideData, StreamGap, Verdict
+from dissect.tcp.assembler import TcpStream
 from dissect.tls.keys import KeyLog
 from dissect.tls.records import alert, begins, sealed
 
@@ -27,8 +23,8 @@ BOTH = 3
 
 
 class Carried(msgspec.Struct, gc=False):
-    """What is known of one conversation's TLS. `heard`: the sides whose first bytes were looked at, a bit for each. `ending`: the packet
-    that ended a conversation which still waits for keys."""
+    """What is known of one conversation's TLS. `heard`: the sides whose first bytes were looked at, a bit for each. `waits`: for keys,
+    and so does its end."""
 
     heard: int = 0
     stage: Stage | None = None
@@ -41,11 +37,18 @@ class Carried(msgspec.Struct, gc=False):
     whole: bool = False
     """Its beginning was captured."""
     limit_hits: int = 0
-    ending: int | None = None
+    waits: bool = False
 
     def told(self) -> Facts | None:
         """What is known of TLS besides what was said in it; None where there is none."""
         return self.facts if self.stage is None else self.stage.told()
+
+    def break_off(self) -> list[Any]:
+        """Nothing more is read, as something failed; what is known by now is kept, if it can be told."""
+        stage, self.stage, self.heard = self.stage, None, BOTH
+        if stage is not None:
+            self.facts = stage.told()
+        return []
 
     def reach(self) -> tuple[int, int] | None:
         """How many bytes each side said inside of TLS, as far as that was read; None where nothing was."""
@@ -69,156 +72,96 @@ class Carried(msgspec.Struct, gc=False):
 
 
 class Gate:
-    """Turns what was delivered of conversations into what was said in them."""
+    """Turns the bytes of conversations into what was said in them."""
 
     def __init__(self, options: Options, keys: KeyLog) -> None:
         self.options = options
         self.keys = keys
         self.inside: dict[int, str] = {}
         """By conversation, what those are carried in of which something could be read: TLS 1.3."""
-        self._waiting: dict[int, tuple[Conversation, Carried]] = {}
+        self.waiting: dict[int, tuple[TcpStream, Carried]] = {}
         """By conversation, those that wait for keys, the oldest first."""
-        self._known = 0
 
     def take(
-        self, carried: Carried, delivery: Delivery, items: list[Chunk | StreamGap], end: int, final: bool
-    ) -> tuple[list[Chunk | StreamGap], Failure | None]:
-        """What goes on to detection, and where an exception came; packets below `end` have been seen. The end of a conversation that waits
-        for keys is put off, unless this is `final`."""
-        try:
-            return self._take(carried, delivery, items, end, final), None
-        except Exception as error:
-            what = bug(error)
-            if carried.stage is None:
-                raise
-        return self._torn(carried, carried.stage, delivery, what)
-
-    def _take(self, carried: Carried, delivery: Delivery, items: list[Chunk | StreamGap], end: int, final: bool) -> list[Chunk | StreamGap]:
+        self, carried: Carried, tcp: TcpStream, items: list[SideData | StreamGap], release: int, final: bool
+    ) -> list[SideData | StreamGap]:
+        """What goes on to detection with the packet `release`. The end of a conversation that waits for keys is put off, unless this is
+        `final`."""
         if carried.heard != BOTH and items:
-            self._hear(carried, items, delivery.conversation.syn)
+            self._hear(carried, items, tcp.syn)
         stage = carried.stage
         if stage is None:
             return items
-        conversation, closed = delivery.conversation, delivery.closed
-        self.keys.asking = conversation.index
-        items = stage.feed(items, end)
-        if closed is None and not stage.waiting:
-            # Keys came after the end
-            closed = carried.ending
-        if closed is not None:
-            if stage.waiting and not final:
-                carried.ending, delivery.closed = closed, None
-            else:
-                closed = delivery.closed = max(closed, stage.floor)
-                items += stage.close(closed, conversation.last)
+        self.keys.asking = tcp.index
+        items = stage.feed(items, release)
+        closed = tcp.closed is not None
+        carried.waits = stage.waiting and not final
+        if closed and not carried.waits:
+            items += stage.close(release, tcp.last)
         if stage.plain:
             carried.stage = None
             return items
-        if stage.waiting and not final:
-            self._waiting.setdefault(conversation.index, (conversation, carried))
+        if carried.waits:
+            self.waiting.setdefault(tcp.index, (tcp, carried))
         else:
-            self._waiting.pop(conversation.index, None)
-        self._learn(carried, stage, conversation)
-        if delivery.closed is not None:
+            self.waiting.pop(tcp.index, None)
+        self._learn(carried, stage, tcp)
+        if closed and not carried.waits:
             carried.facts, carried.limit_hits = stage.told(), stage.limit_hits
             carried.stage = None
         return items
 
-    def _learn(self, carried: Carried, stage: Stage, conversation: Conversation) -> None:
+    def _learn(self, carried: Carried, stage: Stage, tcp: TcpStream) -> None:
         carried.client = stage.client
         carried.unread = None if stage.emitted else stage.verdict()
         if stage.emitted and not carried.read:
             carried.read = True
             carried.whole = carried.client == 0 and not stage.middle
-            self.inside[conversation.index] = stage.name
+            self.inside[tcp.index] = stage.name
 
-    def _torn(self, carried: Carried, stage: Stage, delivery: Delivery, what: str) -> tuple[list[Chunk | StreamGap], Failure | None]:
-        """What was said before an exception came, which ends the reading of TLS in this conversation."""
-        conversation = delivery.conversation
-        items, failure = stage.rescue(what, conversation.last)
-        self._waiting.pop(conversation.index, None)
-        if delivery.closed is None:
-            delivery.closed = carried.ending
-        carried.heard, carried.stage = BOTH, None
-        self._learn(carried, stage, conversation)
-        carried.facts, carried.limit_hits = stage.told(), stage.limit_hits
-        return items, failure
+    def forget(self, index: int) -> None:
+        """A conversation waits for keys no longer."""
+        self.waiting.pop(index, None)
 
-    def woken(self, deliveries: list[Delivery], closed: int | None = None) -> list[Delivery]:
-        """What was delivered, and the conversations that new keys may be for; `closed`: no more will come."""
-        if not self._waiting or (self._known == self.keys.changes and closed is None):
-            return deliveries
-        self._known = self.keys.changes
-        here = {delivery.conversation.index for delivery in deliveries}
-        more = [Delivery(conversation, [], closed) for index, (conversation, _) in self._waiting.items() if index not in here]
-        return sorted(deliveries + more, key=lambda delivery: delivery.conversation.index)
-
-    def crowded(self, segments: SegmentBatch) -> bool:
-        """Whether these segments may make all that waits for keys too much, so that their order counts over all conversations."""
-        if not self.keys.expecting:
-            return False
-        return self._held() + int(segments.length.sum()) + PIECE_COST * len(segments) > self.options.keys_total
-
-    def surplus(self, order: int) -> Iterator[Delivery]:
+    def surplus(self, release: int) -> list[int]:
         """The conversations that must not wait any longer since all hold too much, the oldest first, until there is some room."""
-        held = self._held()
+        held = sum([carried.stage.held for _, carried in self.waiting.values() if carried.stage is not None])
+        found: list[int] = []
         if held <= self.options.keys_total:
-            return
-        for conversation, carried in list(self._waiting.values()):
+            return found
+        for index, (_, carried) in self.waiting.items():
             assert carried.stage is not None
             held -= carried.stage.held
-            carried.stage.give_up(order)
-            yield Delivery(conversation, [], None)
+            carried.stage.give_up(release)
+            found.append(index)
             if held <= self.options.keys_total * 3 // 4:
-                return
+                break
+        return found
 
-    def stale(self, before_ns: int, order: int) -> Iterator[Delivery]:
+    def stale(self, before_ns: int, release: int) -> list[int]:
         """The conversations that wait still, though they ended before this time."""
-        for conversation, carried in list(self._waiting.values()):
-            if carried.ending is not None and conversation.last[3] <= before_ns:
-                assert carried.stage is not None
-                carried.stage.give_up(order)
-                yield Delivery(conversation, [], None)
+        found = [index for index, (tcp, _) in self.waiting.items() if tcp.closed is not None and tcp.last[3] <= before_ns]
+        for index in found:
+            stage = self.waiting[index][1].stage
+            assert stage is not None
+            stage.give_up(release)
+        return found
 
-    def take_secrets(self, inputs: Sequence[Any], batch: PacketBatch | None, packets: int) -> None:
-        """Take the keys that captures hold: each is known from the packet behind it on, as in one that is written while it is read.
-
-        `batch`: the packets that come next, after so many others; None at the end.
-        """
-        for index, source in enumerate(inputs):
-            secrets = getattr(source, "secrets", None)
-            while secrets:
-                before, text = secrets[0]
-                order = END
-                if batch is not None:
-                    behind = np.flatnonzero((batch.file == index) & (batch.number > before))
-                    if not len(behind):
-                        break
-                    order = packets + int(behind[0])
-                self.keys.add(text, order)
-                del secrets[0]
-
-    def _held(self) -> int:
-        return sum([carried.stage.held for _, carried in self._waiting.values() if carried.stage is not None])
-
-    def _hear(self, carried: Carried, items: list[Chunk | StreamGap], syn: bool) -> None:
+    def _hear(self, carried: Carried, items: list[SideData | StreamGap], syn: bool) -> None:
         """Look at the first bytes of each side: TLS, or what a server of TLS says to others?"""
-        chunks = [item for item in items if isinstance(item, Chunk)]
-        if len(chunks) > 1:
-            chunks.sort(key=lambda one: (one.releases[0], one.side))
-        for chunk in chunks:
-            side = 1 << chunk.side
-            if carried.heard & side:
+        for item in items:
+            side = 1 << item.side
+            if type(item) is not SideData or carried.heard & side:
                 continue
-            first = chunk.data[: chunk.starts[1]] if len(chunk.starts) > 1 else chunk.data
+            first = item.data
             if not carried.heard:
                 found, middle = begins(first), self.keys.named and sealed(first)
                 if found is not False or middle:
                     from dissect.tls.stage import Stage
 
                     carried.stage = Stage(self.options, self.keys, syn, middle)
-            elif carried.stage is None and not chunk.position and alert(first):
+            elif carried.stage is None and not item.position and alert(first):
                 from dissect.tls.facts import refused
 
-                carried.facts = refused(chunk.side, first, (chunk.orders[0], chunk.numbers[0], chunk.files[0], chunk.times[0]))
+                carried.facts = refused(item.side, first, (item.order, item.number, item.file, item.time_ns))
             carried.heard |= side

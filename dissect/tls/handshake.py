@@ -19,8 +19,6 @@ UNCOUNTED = (hello.HELLO_REQUEST, hello.NEW_SESSION_TICKET, hello.KEY_UPDATE)
 class Handshake:
     """Takes the messages of both sides. A fact that the other side may wait for comes with the packet from which on it is known."""
 
-    MADE_OF = ("client",)
-
     def __init__(self, client: int) -> None:
         self.client = client
         """The side that sent the ClientHello."""

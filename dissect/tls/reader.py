@@ -211,7 +211,7 @@ class Reader(Needs):
             flow.lost.framed = flow.lost.tried = False
             flow.lost.scan = behind
         elif flow.epoch is None and flow.round < 0:
-            flow.stop(BEGINNING, gap.release)
+            flow.stop(BEGINNING, flow.now)
             flow.deaf = True
         else:
             flow.lose(flow.position, flow.seq, behind, gap.reason)

@@ -12,10 +12,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dissect.errors import Failure, bug
-from dissect.model import Chunk, Options, StreamGap, Verdict
+from dissect.model import Options, SideData, StreamGap, Verdict
 from dissect.tls import back, hello
-from dissect.tls.ciphers import HEADER
 from dissect.tls.facts import Facts, Mark
 from dissect.tls.flow import Flow, Lost
 from dissect.tls.handshake import Handshake
@@ -31,9 +29,6 @@ WAITING = "waiting for keys"
 class Stage(Reader):
     """One connection, from its first bytes on."""
 
-    MADE_OF = ("options",)
-    DERIVED = ("options", "keys", "end")
-
     def __init__(self, options: Options, keys: KeyLog | None = None, whole: bool = True, middle: bool = False) -> None:
         """`whole`: both byte streams begin where their sides began; `middle`: they begin with records that were sealed before."""
         self.options = options
@@ -44,7 +39,7 @@ class Stage(Reader):
         """None as long as it is not certain that this is TLS."""
         self.plain = False
         """It is not TLS after all: whatever comes goes on as it is."""
-        self.opening: list[Chunk | StreamGap] = []
+        self.opening: list[SideData | StreamGap] = []
         self.first = -1
         self.middle = middle
         if middle:
@@ -59,9 +54,11 @@ class Stage(Reader):
 
     # What the inspector calls
 
-    def feed(self, items: list[Chunk | StreamGap], end: int) -> list[Chunk | StreamGap]:
-        """What these bytes say, and what keys that came meanwhile make of those before; all packets below `end` have been seen."""
-        self.end = end
+    def feed(self, items: list[SideData | StreamGap], release: int) -> list[SideData | StreamGap]:
+        """What these bytes say, which are certain with the packet `release`, and what keys that came meanwhile make of those before."""
+        self.end = release + 1
+        for flow in self.flows:
+            flow.now = release
         if self.handshake is None:
             items = self._open(items)
             if self.plain or self.handshake is None:
@@ -76,10 +73,10 @@ class Stage(Reader):
             if flow.blocked:
                 self._too_much(flow, release)
 
-    def close(self, release: int, last: Mark) -> list[Chunk | StreamGap]:
+    def close(self, release: int, last: Mark) -> list[SideData | StreamGap]:
         """What is left when no byte, and no key, will follow."""
         if self.handshake is None:
-            return self._settle(release)
+            return self._settle()
         out = self._drain()
         while any(flow.blocked for flow in self.flows):
             # One side's end may be what the other waits for.
@@ -99,26 +96,6 @@ class Stage(Reader):
             self._finish(flow, release, last)
             out += flow.take()
         return out
-
-    def rescue(self, what: str, last: Mark) -> tuple[list[Chunk | StreamGap], Failure]:
-        """What could be read when an exception came, and where that was: record by record, up to the one that raises it, and of the other
-        side what was certain by then. `last`: the packet to blame where none does."""
-        failure: Failure | None = None
-        for flow in self.flows:
-            flow.singly = True
-            try:
-                while self._run(flow):
-                    pass
-            except Exception as error:
-                data, at = flow.data, flow.at
-                end = at + HEADER + int.from_bytes(data[at + 3 : at + HEADER], "big")
-                index = flow.find(min(end, len(data)))
-                if flow.starts and (failure is None or flow.release(index) < failure.release):
-                    failure = Failure(bug(error), flow.release(index), *flow.mark(index)[1:3])
-        failure = failure or Failure(what, *last[:3])
-        out = [item for flow in self.flows for item in flow.take_until(failure.release)]
-        self.emitted = self.emitted or bool(out)
-        return out, failure
 
     @property
     def waiting(self) -> bool:
@@ -170,48 +147,40 @@ class Stage(Reader):
 
     # The first bytes
 
-    def _open(self, items: list[Chunk | StreamGap]) -> list[Chunk | StreamGap]:
+    def _open(self, items: list[SideData | StreamGap]) -> list[SideData | StreamGap]:
         """Tell by the bytes that were certain first; what goes on if this is not TLS."""
         self.opening += items
         if self.first < 0:
-            chunks = [item for item in self.opening if isinstance(item, Chunk)]
-            if not chunks:
+            self.first = next((item.side for item in self.opening if type(item) is SideData), -1)
+            if self.first < 0:
                 return []
-            self.first = min(chunks, key=lambda one: (one.releases[0], one.side)).side
         data = b""
         for item in self.opening:
             if item.side != self.first:
                 continue
-            if not isinstance(item, Chunk):
+            if type(item) is not SideData:
                 if data:
-                    return self._settle(item.release)
+                    return self._settle()
                 continue
-            for index, start in enumerate(item.starts):
-                held = bool(data)
-                data += item.data[start : item.starts[index + 1] if index + 1 < len(item.starts) else None]
-                found = begins(data)
-                if found is False:
-                    return self._settle(item.releases[index] if held else 0)
-                if found:
-                    self.handshake = Handshake(self.first if data[5] == hello.CLIENT_HELLO else 1 - self.first)
-                    opening, self.opening = self.opening, []
-                    return opening
+            data += item.data
+            found = begins(data)
+            if found is False:
+                return self._settle()
+            if found:
+                self.handshake = Handshake(self.first if data[5] == hello.CLIENT_HELLO else 1 - self.first)
+                opening, self.opening = self.opening, []
+                return opening
         return []
 
-    def _settle(self, release: int) -> list[Chunk | StreamGap]:
-        """This is not TLS, which the packet `release` told."""
+    def _settle(self) -> list[SideData | StreamGap]:
+        """This is not TLS."""
         self.plain = True
         opening, self.opening = self.opening, []
-        for item in opening:
-            if not isinstance(item, Chunk):
-                item.release = max(item.release, release)
-            elif item.releases[0] < release:
-                item.releases = [max(one, release) for one in item.releases]
         return opening
 
     # Both sides
 
-    def _drain(self) -> list[Chunk | StreamGap]:
+    def _drain(self) -> list[SideData | StreamGap]:
         """Read both sides until neither gets further: what one tells may free the other."""
         progress = True
         while progress:
@@ -269,4 +238,4 @@ class Stage(Reader):
         elif flow.lost is not None:
             reason = flow.lost.reason
         if reason is not None:
-            flow.gap(None, reason, release, last)
+            flow.gap(None, reason, last)

@@ -19,16 +19,17 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from struct import Struct
 from typing import Any, NamedTuple
+from unittest.mock import patch
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from dissect.capture.files import open_capture  # noqa: E402
-from dissect.capture.link import LinkParser  # noqa: E402
 from dissect.inspector import Inspector  # noqa: E402
-from dissect.model import Chunk, Message, Options  # noqa: E402
-from dissect.tcp.conversations import Conversations  # noqa: E402
+from dissect.model import Message, Options, SideData, StreamGap  # noqa: E402
+from dissect.protocols.parser import Parser  # noqa: E402
+from dissect.protocols.records import Emitted  # noqa: E402
 
 FOLDER = ROOT / "captures" / "golden" / "seastar-rpc"
 MAGIC = b"SSTARRPC"
@@ -138,9 +139,9 @@ class Side:
         self.data = bytearray()
         self.ends: list[tuple[int, int]] = []
 
-    def add(self, chunk: Chunk) -> None:
-        self.ends += zip([chunk.position + one for one in [*chunk.starts[1:], len(chunk.data)]], chunk.numbers, strict=True)
-        self.data += chunk.data
+    def add(self, item: SideData) -> None:
+        self.ends.append((item.position + len(item.data), item.number))
+        self.data += item.data
 
     def packet(self, end: int) -> int:
         """The packet that completed the bytes before `end`."""
@@ -148,20 +149,19 @@ class Side:
 
 
 def truth(path: Path) -> Shown:
-    parser, tcp = LinkParser(), Conversations(Options())
     sides: dict[int, tuple[tuple[str, str], tuple[Side, Side]]] = {}
-    order = 0
-    deliveries = []
-    for batch in open_capture(str(path)).batches():
-        deliveries += tcp.feed(parser.segments(batch, order))
-        order += len(batch)
-    for delivery in [*deliveries, *tcp.finish()]:
-        conversation = delivery.conversation
-        _, both = sides.setdefault(conversation.index, (conversation.endpoints, (Side(), Side())))
-        for item in delivery.items:
-            if not isinstance(item, Chunk):
+    take = Parser.take
+
+    def noted(self: Parser, items: list[SideData | StreamGap], now: int = 0) -> list[Emitted]:
+        _, both = sides.setdefault(self.context.conversation, (self.context.endpoints, (Side(), Side())))
+        for item in items:
+            if not isinstance(item, SideData):
                 raise SystemExit(f"{path}: bytes are missing, so nothing tells what is right")
             both[item.side].add(item)
+        return take(self, items, now)
+
+    with patch.object(Parser, "take", noted):
+        list(Inspector([open_capture(str(path))]).records())
     found = Shown.nothing()
     for endpoints, both in sides.values():
         data = [bytes(side.data) for side in both]

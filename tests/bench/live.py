@@ -20,12 +20,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dissect.inspector import Inspector
-from dissect.model import Options, PacketBatch
+from dissect.model import Options, Packet
 from dissect.render.jsonl import encode
 from tests.capture.peers import Pair, capturing, free_port
 
@@ -65,20 +63,9 @@ def conversation(number: int, exchanges: int) -> list[bytes]:
     return frames
 
 
-def batch_of(frames: Sequence[bytes], before: int, start_ns: int, step_ns: int) -> PacketBatch:
+def batch_of(frames: Sequence[bytes], before: int, start_ns: int, step_ns: int) -> list[Packet]:
     """Packets, of which `before` came earlier, at equal intervals."""
-    count = len(frames)
-    sizes = np.array([len(frame) for frame in frames], np.int64)
-    return PacketBatch(
-        b"".join(frames),
-        start_ns + step_ns * np.arange(count, dtype=np.int64),
-        np.arange(before + 1, before + 1 + count, dtype=np.int64),
-        np.zeros(count, np.int32),
-        np.cumsum(sizes) - sizes,
-        sizes,
-        sizes,
-        np.ones(count, np.int32),
-    )
+    return [Packet(frame, start_ns + step_ns * at, before + at + 1, 0, 0, len(frame), len(frame), 1) for at, frame in enumerate(frames)]
 
 
 def delay(count: int = 100) -> bool:

@@ -43,12 +43,11 @@ def sources(protocol: str = "*") -> list[list[tuple[int, bytes]]]:
         if not records or any(isinstance(one, Gap) or (isinstance(one, Message) and (one.fault or one.notes)) for one in records):
             continue
         packets = []
-        for batch in open_capture(path):
-            rows = zip(*(column.tolist() for column in (batch.time_ns, batch.offset, batch.captured, batch.link)), strict=True)
-            for time_ns, at, size, link in rows:
-                ip = batch.buffer[at + IP_AT.get(link, 0) : at + size]
-                if link in IP_AT and ip[:1] and ip[0] >> 4 == 4 and ip[9] == 6:
-                    packets.append((time_ns, ip))
+        for some in open_capture(path):
+            for packet in some:
+                ip = packet.buffer[packet.offset + IP_AT.get(packet.link, 0) : packet.offset + packet.captured]
+                if packet.link in IP_AT and ip[:1] and ip[0] >> 4 == 4 and ip[9] == 6:
+                    packets.append((packet.time_ns, ip))
         if packets:
             packets.sort(key=lambda one: one[0])
             found.append([(time_ns - packets[0][0], ip) for time_ns, ip in packets])

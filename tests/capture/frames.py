@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import struct
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import NamedTuple
 
 from dissect.capture.files import Reader, open_capture
 from dissect.capture.link import LinkParser
-from dissect.model import SegmentBatch
+from dissect.model import Packet as Captured
+from dissect.model import Segment
 
 A, B = bytes.fromhex("c0000201"), bytes.fromhex("c0000202")  # 192.0.2.1, 192.0.2.2
 A6, B6 = bytes.fromhex("20010db8000000000000000000000001"), bytes.fromhex("20010db8000000000000000000000002")
@@ -130,51 +131,27 @@ def pcapng(packets: Iterable[Packet], link: int = ETHERNET, *, order: str = "<")
     return b"".join([section(order), interface(link, resolution=9, order=order), *blocks])
 
 
-class Row(NamedTuple):
-    """One segment of a `SegmentBatch`, with its payload."""
-
-    order: int
-    time_ns: int
-    number: int
-    file: int
-    flow: bytes
-    reverse: bool
-    seq: int
-    ack: int
-    flags: int
-    window: int
-    payload: bytes
-    wire: int
-
-
 def reader(data: bytes) -> Reader:
     return open_capture(io.BytesIO(data), name="test")
 
 
-def table(batch: SegmentBatch) -> list[Row]:
-    columns: Sequence[Any] = (batch.order, batch.time_ns, batch.number, batch.file, batch.flow, batch.reverse, batch.seq, batch.ack)
-    rest = (batch.flags, batch.window, batch.offset, batch.length, batch.wire)
-    rows = []
-    for order, time_ns, number, file, flow, reverse, seq, ack, flags, window, offset, length, wire in zip(*columns, *rest, strict=True):
-        payload = batch.buffer[int(offset) : int(offset) + int(length)]
-        assert len(payload) == length
-        numbers = (int(order), int(time_ns), int(number), int(file), flow.tobytes(), bool(reverse))
-        rows.append(Row(*numbers, int(seq), int(ack), int(flags), int(window), payload, int(wire)))
-    return rows
+def bytes_of(packet: Captured) -> bytes:
+    """What was captured of a packet."""
+    return packet.buffer[packet.offset : packet.offset + packet.captured]
 
 
-def segments(data: bytes, rows: int | None = None, parser: LinkParser | None = None) -> list[Row]:
-    """All segments of a file, in batches of so many packets."""
+def parsed(parser: LinkParser, packets: Iterable[Captured], order: int = 0) -> list[Segment]:
+    """The segments of these packets, of which the first has this order."""
+    return [found for at, packet in enumerate(packets, order) if (found := parser.segment(packet, at)) is not None]
+
+
+def segments(data: bytes, rows: int | None = None, parser: LinkParser | None = None) -> list[Segment]:
+    """All segments of a file, read so many packets at a time."""
     parser = parser or LinkParser()
-    found: list[Row] = []
-    count = 0
-    for batch in reader(data).batches(rows):
-        found += table(parser.segments(batch, count))
-        count += len(batch)
-    return found
+    return parsed(parser, (packet for packets in reader(data).batches(rows) for packet in packets))
 
 
-def parse(packets: Iterable[Packet | bytes], link: int = ETHERNET) -> tuple[list[Row], LinkParser]:
+def parse(packets: Iterable[Packet | bytes], link: int = ETHERNET) -> tuple[list[Segment], LinkParser]:
     """The segments of these packets and the parser; checked to be the same for batches of 1, of 7 and of all."""
     file = pcap((one if isinstance(one, Packet) else Packet(one) for one in packets), link, nano=True)
     parsers = [LinkParser(), LinkParser(), LinkParser()]
@@ -184,7 +161,6 @@ def parse(packets: Iterable[Packet | bytes], link: int = ETHERNET) -> tuple[list
     return every, parsers[2]
 
 
-def flow(src: bytes, sport: int, dst: bytes, dport: int) -> tuple[bytes, bool]:
-    """The key of a conversation, and whether this sender is the higher endpoint."""
-    ends = [address.ljust(16, b"\0") + port.to_bytes(2, "big") for address, port in ((src, sport), (dst, dport))]
-    return b"".join(sorted(ends)) + bytes((4 if len(src) == 4 else 6, 0, 0, 0)), ends[0] > ends[1]
+def ends(src: bytes, sport: int, dst: bytes, dport: int) -> bytes:
+    """The key of this sender and this receiver."""
+    return src + dst + struct.pack(">HH", sport, dport)

@@ -17,10 +17,7 @@ from typing import Any
 
 import pytest
 
-from dissect.capture.files import open_capture
-from dissect.capture.link import LinkParser
-from dissect.model import Chunk, Options
-from dissect.tcp.conversations import Conversations
+from tests.tcp.segments import reassembled
 from tests.waiting import PATIENCE
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
@@ -39,22 +36,11 @@ needs_capture = pytest.mark.skipif(not may_capture(), reason="capturing needs Li
 
 def said(path: Path) -> list[tuple[int, bytes]]:
     """What the sides of the first conversation of a capture sent, segment by segment in the order in which it became certain."""
-    parser, conversations = LinkParser(), Conversations(Options())
     pieces: list[tuple[int, int, int, int, bytes]] = []
-    order = 0
-    deliveries = []
-    for batch in open_capture(path).batches():
-        deliveries += conversations.feed(parser.segments(batch, order))
-        order += len(batch)
-    deliveries += conversations.finish()
-    for delivery in deliveries:
-        if delivery.conversation.index:
-            continue
-        for item in delivery.items:
-            assert isinstance(item, Chunk), f"{path.name} lacks bytes"
-            ends = [*item.starts[1:], len(item.data)]
-            for at, end, release, sent in zip(item.starts, ends, item.releases, item.orders, strict=True):
-                pieces.append((release, sent, item.side, item.position + at, item.data[at:end]))
+    for story in reassembled(path)[:1]:
+        for side in (0, 1):
+            assert not story.gaps(side), f"{path.name} lacks bytes"
+            pieces += [(release, order, side, at, data) for _, at, data, order, release, _, _ in story.items[side]]
     pieces.sort()
     return [(piece[2], piece[4]) for piece in pieces]
 

@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
-from dissect.capture.link import LinkParser, SeparateFiles
+from dissect.capture.link import SeparateFiles
 from dissect.capture.merge import merge
-from dissect.capture.odd import PIECES, UNDECODED, WAITS, OddPackets, Segment
-from tests.capture.frames import A, B, Packet, ethernet, ip4, ip6, parse, pcap, reader, segments, table, tcp
+from dissect.capture.odd import PIECES, UNDECODED, WAITS, OddPackets, OddSegment
+from tests.capture.frames import A, B, Packet, ethernet, ip4, ip6, parse, parsed, pcap, reader, tcp
 from tests.work import peak, steps
 
 SECOND = 1_000_000_000
@@ -49,7 +49,7 @@ def test_fragments_in_every_order(name: str) -> None:
     assert len(fragments) == 4
     for order in itertools.permutations(range(4)):
         found, parser = parse([ethernet(fragments[n]).ljust(60, b"\xee") for n in order])
-        assert [(one.seq, one.payload, one.wire, one.order, one.number) for one in found] == [(1000, DATA, len(DATA), 3, 4)]
+        assert [(one.seq, one.data, one.wire, one.order, one.number) for one in found] == [(1000, DATA, len(DATA), 3, 4)]
         counters = parser.counters
         assert (counters.fragments, counters.reassembled, counters.tcp) == (4, 1, 1)
 
@@ -57,15 +57,15 @@ def test_fragments_in_every_order(name: str) -> None:
 def test_first_fragment_smaller_than_the_tcp_header() -> None:
     for fragments in (cut4(tcp(DATA), 8), cut6(tcp(DATA), 8)):
         for packets in (fragments, fragments[::-1]):
-            assert [one.payload for one in parse(map(ethernet, packets))[0]] == [DATA]
+            assert [one.data for one in parse(map(ethernet, packets))[0]] == [DATA]
 
 
 def test_datagram_of_the_largest_size() -> None:
     data = random.Random(1).randbytes(65_535 - 20 - 20)
     fragments = cut4(tcp(data), 1480)
-    assert [one.payload for one in parse(map(ethernet, reversed(fragments)))[0]] == [data]
+    assert [one.data for one in parse(map(ethernet, reversed(fragments)))[0]] == [data]
     data += bytes(20)
-    assert [one.payload for one in parse(map(ethernet, cut6(tcp(data), 1448)))[0]] == [data]
+    assert [one.data for one in parse(map(ethernet, cut6(tcp(data), 1448)))[0]] == [data]
 
 
 def test_datagrams_interleave_with_others_and_with_ordinary_packets() -> None:
@@ -75,13 +75,13 @@ def test_datagrams_interleave_with_others_and_with_ordinary_packets() -> None:
     packets = [x for four in zip(one, two, other, six, strict=True) for x in (*four, ip4(tcp(b"plain", seq=9)))]
     found, _ = parse(map(ethernet, packets))
     assert [row.seq for row in found] == [9, 1, 2, 3, 4, 9] if len(one) == 2 else [9, 9, 1, 2, 3, 4, 9]
-    assert all(row.payload in (DATA, b"plain") for row in found)
+    assert all(row.data in (DATA, b"plain") for row in found)
 
 
 def test_repeated_fragments_count_once() -> None:
     fragments = cut4(tcp(DATA), 200)
     found, parser = parse(map(ethernet, [fragments[0], fragments[0], fragments[3], fragments[1], fragments[3], fragments[2]]))
-    assert [one.payload for one in found] == [DATA]
+    assert [one.data for one in found] == [DATA]
     assert parser.counters.fragments == 6
 
 
@@ -89,8 +89,8 @@ def test_where_fragments_overlap_the_first_that_came_counts() -> None:
     head = tcp()
     first = ip4(head + b"a" * 100, more=True)
     overlapping = ip4(b"b" * 100, offset=80)
-    assert [one.payload for one in parse(map(ethernet, [first, overlapping]))[0]] == [b"a" * 100 + b"b" * 60]
-    assert [one.payload for one in parse(map(ethernet, [overlapping, first]))[0]] == [b"a" * 60 + b"b" * 100]
+    assert [one.data for one in parse(map(ethernet, [first, overlapping]))[0]] == [b"a" * 100 + b"b" * 60]
+    assert [one.data for one in parse(map(ethernet, [overlapping, first]))[0]] == [b"a" * 60 + b"b" * 100]
 
 
 def test_overlaps_do_not_hide_a_gap() -> None:
@@ -110,9 +110,9 @@ def test_missing_fragment_gives_nothing() -> None:
 def test_fragments_cut_by_the_snap_length_leave_the_wire_length() -> None:
     frames = [ethernet(one) for one in cut4(tcp(DATA), 400)]
     found, _ = parse([Packet(frame[:134], wire=len(frame)) for frame in frames])
-    assert [(one.payload, one.wire) for one in found] == [(DATA[:80], len(DATA))]
+    assert [(one.data, one.wire) for one in found] == [(DATA[:80], len(DATA))]
     found, _ = parse([frames[0], Packet(frames[1][:34], wire=len(frames[1]))])
-    assert [(one.payload, one.wire) for one in found] == [(DATA[:380], len(DATA))]
+    assert [(one.data, one.wire) for one in found] == [(DATA[:380], len(DATA))]
 
 
 def test_fragments_that_cannot_be_are_undecoded() -> None:
@@ -143,13 +143,13 @@ def test_fragments_of_other_protocols_are_not_kept() -> None:
     assert (parser.counters.not_tcp, parser.counters.fragments) == (2, 0)
 
 
-def send(odd: OddPackets, *packets: bytes, time_ns: int = 0) -> list[Segment | str]:
+def send(odd: OddPackets, *packets: bytes, time_ns: int = 0) -> list[OddSegment | str]:
     return [odd.packet(one, len(one), time_ns) for one in packets]
 
 
 def test_age_limit_counts_capture_time() -> None:
     first, second = cut4(tcp(DATA), 400)
-    for later, expected in ((30 * SECOND, Segment), (30 * SECOND + 1, str)):
+    for later, expected in ((30 * SECOND, OddSegment), (30 * SECOND + 1, str)):
         odd = OddPackets()
         assert send(odd, first) == [WAITS]
         assert isinstance(send(odd, second, time_ns=later)[0], expected)
@@ -161,7 +161,7 @@ def test_identity_used_again_after_the_age_limit_is_another_datagram() -> None:
     odd = OddPackets()
     send(odd, old[0])
     (_, found) = send(odd, *new, time_ns=40 * SECOND)
-    assert isinstance(found, Segment)
+    assert isinstance(found, OddSegment)
     assert found.datagram is not None
     assert found.datagram.endswith(b"n" * 700)
 
@@ -171,7 +171,7 @@ def test_limit_of_datagrams_drops_the_oldest() -> None:
     cuts = [cut4(tcp(DATA), 400, identity=n) for n in range(5)]
     assert send(odd, *(one[0] for one in cuts)) == [WAITS] * 5
     assert odd.dropped == 2
-    assert [isinstance(one, Segment) for one in send(odd, *(one[1] for one in reversed(cuts)))] == [True, True, True, False, False]
+    assert [isinstance(one, OddSegment) for one in send(odd, *(one[1] for one in reversed(cuts)))] == [True, True, True, False, False]
 
 
 def test_limit_of_bytes_drops_the_oldest() -> None:
@@ -179,7 +179,7 @@ def test_limit_of_bytes_drops_the_oldest() -> None:
     cuts = [cut4(tcp(DATA), 400, identity=n) for n in range(5)]
     send(odd, *(one[0] for one in cuts))
     assert odd.dropped == 2
-    assert isinstance(send(odd, cuts[4][1])[0], Segment)
+    assert isinstance(send(odd, cuts[4][1])[0], OddSegment)
 
 
 def test_memory_is_bounded_by_the_limits() -> None:
@@ -263,14 +263,16 @@ def test_packets_that_are_none() -> None:
 def test_files_kept_separate_put_their_own_datagrams_together(rows: int | None) -> None:
     files = [pcap([Packet(ethernet(one), 1000 * n) for n, one in enumerate(cut4(tcp(bytes([fill]) * 700), 400))]) for fill in (1, 2, 3)]
     parser = SeparateFiles()
-    found = [row for at, batch in enumerate(merge([*map(reader, files)], rows=rows)) for row in table(parser.segments(batch, at))]
-    assert [(one.file, one.flow[37:], one.payload) for one in found] == [(n, bytes((0, 0, n)), bytes([n + 1]) * 700) for n in range(3)]
+    found = parsed(parser, (packet for packets in merge([*map(reader, files)], rows=rows) for packet in packets))
+    assert [(one.file, one.ends[12:], one.data) for one in found] == [
+        (n, bytes((0, 0, n)) if n else b"", bytes([n + 1]) * 700) for n in range(3)
+    ]
 
 
-def test_reassembled_datagrams_follow_the_buffer_of_their_batch() -> None:
-    file = pcap([Packet(ethernet(one)) for one in CUTS["IPv4"]])
-    (batch,) = reader(file)
-    found = LinkParser().segments(batch, 0)
-    assert found.buffer.startswith(batch.buffer)
-    assert len(found.buffer) == len(batch.buffer) + 20 + 20 + len(DATA)
-    assert table(found) == segments(file)
+def test_pieces_of_files_kept_separate_are_those_of_their_own_segments() -> None:
+    files = [pcap([Packet(ethernet(one), 1000 * n) for n, one in enumerate(cut4(tcp(bytes(700)), 400))]) for _ in range(2)]
+    parser = SeparateFiles()
+    parser.pieces = {}
+    found = parsed(parser, (packet for packets in merge([*map(reader, files)]) for packet in packets))
+    assert len(found[0].ends) == 12
+    assert {(piece.ends, piece.file) for piece in parser.pieces.values()} == {(one.ends, one.file) for one in found}

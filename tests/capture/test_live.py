@@ -24,7 +24,7 @@ from dissect.errors import InterfaceError, UsageError
 from dissect.inspector import Inspector
 from dissect.model import Message, Record
 from dissect.protocols import PROTOCOLS
-from tests.capture.frames import ethernet, ip4, tcp
+from tests.capture.frames import bytes_of, ethernet, ip4, tcp
 from tests.capture.peers import GOLDEN, Pair, capturing, free_port, needs_capture, records, said
 from tests.waiting import PATIENCE, signalled, state, unread, until
 
@@ -135,7 +135,7 @@ def test_each_packet_counts_once(names: list[str], expression: str | None) -> No
         for _ in inspector.batches():
             pass
     # With -f '' others may talk as well: look at this conversation.
-    (mine,) = [one for one in inspector.conversations if port in one.tcp.ports]
+    (mine,) = [one for one in inspector.table.conversations if port in one.tcp.ports]
     assert mine.tcp.stream_bytes == [100, 100]
     assert mine.tcp.retransmissions == again
     assert live.dropped == 0
@@ -155,12 +155,8 @@ def test_vlan_tags_are_put_back(names: list[str]) -> None:
         for frame in (other, *sent):
             sender.send(frame)
         live.stop()
-        batches = [batch for batch in live.batches() if len(batch)]
-        frames = [
-            batch.buffer[offset : offset + size]
-            for batch in batches
-            for offset, size in zip(batch.offset.tolist(), batch.captured.tolist(), strict=True)
-        ]
+        batches = [packets for packets in live.batches() if packets]
+        frames = [bytes_of(packet) for packets in batches for packet in packets]
     if names == ["lo"]:
         assert frames == sent
     else:
@@ -191,7 +187,7 @@ def test_ipv6_and_large_segments() -> None:
         inspector = Inspector([live])
         for _ in inspector.batches():
             pass
-    (one,) = inspector.conversations
+    (one,) = inspector.table.conversations
     assert (one.tcp.stream_bytes, one.tally.gaps, live.dropped) == ([len(big), 0], 0, 0)
 
 
@@ -201,7 +197,7 @@ def test_the_snap_length_cuts() -> None:
         with Pair(port) as pair:
             pair.say(0, bytes(500))
         live.stop()
-        captured = [size for batch in live.batches() for size in zip(batch.captured.tolist(), batch.wire.tolist(), strict=True)]
+        captured = [(packet.captured, packet.wire) for packets in live.batches() for packet in packets]
     assert max(one[0] for one in captured) == 60
     assert max(one[1] for one in captured) == 566
 
@@ -599,8 +595,8 @@ def test_conversations_are_forgotten_by_time_and_count() -> None:
         clock = Clock(inspector)
         records = clock.conversations(1000)
         assert sum(isinstance(record, Message) for record in records) == 8000
-        assert len(inspector.conversations) < most
-        assert len(inspector._tcp._table) < most
+        assert len(inspector.table.conversations) < most
+        assert len(inspector.table._by_ends) < 2 * most
         assert inspector.past.conversations + len(inspector.rows()) == 1000
         indexes = [row.conversation for row in inspector.rows()]
         assert indexes[-1] == 999

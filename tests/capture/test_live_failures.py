@@ -12,8 +12,7 @@ from dissect.errors import BARRIER
 from dissect.inspector import Inspector
 from dissect.model import ConversationRow, Ending, Exchange, Gap, Message, Options, Record
 from dissect.pair import Pairer
-from dissect.tcp.assembler import Assembler
-from dissect.tcp.conversations import _Plain
+from dissect.tcp.assembler import TcpStream
 from tests.bench.live import PING, PONG, batch_of, conversation
 from tests.capture.peers import Pair, capturing, free_port, needs_capture, records
 from tests.capture.test_live import pings
@@ -27,7 +26,7 @@ PLANTED = """
 import dissect.pair
 take = dissect.pair.Pairer.take
 def planted(self, one, append):
-    if one[4].conversation == 0 and one[4].position >= 16:
+    if one.record.conversation == 0 and one.record.position >= 16:
         raise ZeroDivisionError
     take(self, one, append)
 dissect.pair.Pairer.take = planted
@@ -52,13 +51,11 @@ class Endless:
 
 
 def in_pairing(patch: pytest.MonkeyPatch) -> None:
-    plant(patch, Pairer, "take", lambda self, one, append: one[4].conversation % 3 == 0 and one[4].position >= 16)
+    plant(patch, Pairer, "take", lambda self, one, append: one.record.conversation % 3 == 0 and one.record.position >= 16)
 
 
 def in_reassembly(patch: pytest.MonkeyPatch) -> None:
-    # Segment by segment however many there are
-    patch.setattr(_Plain, "take", lambda *_: False)
-    plant(patch, Assembler, "step", lambda self, order, *_: order % 42 == 7)
+    plant(patch, TcpStream, "feed", lambda self, segment, _: segment.order % 42 == 7)
 
 
 @pytest.mark.usefixtures("barrier")
@@ -79,9 +76,9 @@ def test_those_that_failed_are_forgotten_as_others_are(
     inspector = endless.inspector
     failed = inspector.counters.failures
     assert 300 < failed == len(inspector.reports)
-    assert len(inspector.conversations) < 150
-    assert len(inspector._tcp._table) < 150
-    assert inspector._tcp._pool.total == inspector._tcp._pool.count == 0
+    assert len(inspector.table.conversations) < 150
+    assert len(inspector.table._by_ends) < 2 * 150
+    assert inspector.run.pool.total == inspector.run.pool.count == 0
     rows = [*endless.gone, *inspector.rows()]
     assert len(rows) == 1000
     assert sum(row.internal_error is not None for row in rows) == failed
@@ -165,7 +162,7 @@ def test_peers_on_the_loopback_interface(tmp_path: Path) -> None:
     }
     told = [line for line in err.splitlines() if "internal error: " in line]
     assert len(told) == 1
-    assert "ZeroDivisionError in dissect/protocols/records.py:" in told[0]
+    assert "ZeroDivisionError in dissect/pair.py:" in told[0]
     assert f" of lo, conversation 0 {made[0]['src']} > {made[0]['dst']} iggy: " in told[0]
     assert "1 internal error" in err.splitlines()[-1]
 

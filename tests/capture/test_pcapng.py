@@ -38,7 +38,7 @@ STATISTICS = block(5, bytes(12))
 
 
 def times(*blocks: bytes) -> list[int]:
-    return [time for batch in reader(b"".join(blocks)) for time in batch.time_ns.tolist()]
+    return [packet.time_ns for packets in reader(b"".join(blocks)) for packet in packets]
 
 
 def damaged(*blocks: bytes) -> tuple[int, CaptureError]:
@@ -94,7 +94,7 @@ def test_each_interface_has_its_own_link_type() -> None:
         ]
     )
     opened = reader(file)
-    assert [link for batch in opened for link in batch.link.tolist()] == [1, NULL, SLL2]
+    assert [packet.link for packets in opened for packet in packets] == [1, NULL, SLL2]
     assert opened.link_types == (1, SLL2, NULL)
     assert [one.seq for one in segments(file)] == [9, 9, 9]
 
@@ -156,9 +156,9 @@ def test_simple_packets_are_as_long_as_the_snap_length() -> None:
     frame = ethernet(ip4(tcp(bytes(100))))
     packet = Packet(frame[:68], wire=len(frame))
     (segment,) = segments(section() + interface(snap=68) + simple(packet))
-    assert (segment.payload, segment.wire) == (bytes(14), 100)
+    assert (segment.data, segment.wire) == (bytes(14), 100)
     # Without a snap length the rest of the block is taken, which a writer that cuts must fill up.
-    assert segments(section() + interface(snap=0) + simple(packet))[0].payload == bytes(14)
+    assert segments(section() + interface(snap=0) + simple(packet))[0].data == bytes(14)
 
 
 def test_simple_packet_without_an_interface_is_damage() -> None:
@@ -189,7 +189,7 @@ def test_unknown_blocks_are_skipped() -> None:
 
 def test_options_of_packets_are_skipped() -> None:
     comment = struct.pack("<HH4sI", 1, 4, b"note", 0)
-    assert [one.payload for one in segments(section() + interface() + enhanced(PACKETS[4], options=comment))] == [bytes([5]) * 5]
+    assert [one.data for one in segments(section() + interface() + enhanced(PACKETS[4], options=comment))] == [bytes([5]) * 5]
 
 
 def test_broken_options_of_an_interface_are_left() -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dissect.capture.files import open_capture
 from dissect.capture.link import LinkParser
 from dissect.errors import CaptureError
+from dissect.model import Segment
 from tests.capture.frames import (
     NULL,
     PPP,
@@ -20,7 +21,6 @@ from tests.capture.frames import (
     SLL2,
     START_NS,
     Packet,
-    Row,
     block,
     enhanced,
     ethernet,
@@ -28,12 +28,12 @@ from tests.capture.frames import (
     ip4,
     ip6,
     obsolete,
+    parsed,
     pcap,
     section,
     simple,
     sll,
     sll2,
-    table,
     tcp,
 )
 from tests.capture.test_fragments import CUTS
@@ -52,22 +52,22 @@ FRAMES = [
 COOKED = [wrap(ip4(tcp(b"x", seq=n)), kind) for n in range(3) for wrap in (sll, sll2) for kind in (0, 4)]
 
 
-def read(data: bytes, rows: int | None) -> tuple[list[Row], object, str]:
+def read(data: bytes, rows: int | None) -> tuple[list[Segment], object, str]:
     """All that can be said of a file, read in batches of so many packets."""
     parser = LinkParser()
-    found: list[Row] = []
+    found: list[Segment] = []
     ended = ""
     try:
         count = 0
         for batch in open_capture(io.BytesIO(data), name="any").batches(rows):
-            assert (batch.offset >= 0).all()
-            assert (batch.offset + batch.captured <= len(batch.buffer)).all()
-            assert (batch.wire >= batch.captured).all()
-            assert (batch.time_ns >= 0).all()
-            segments = parser.segments(batch, count)
-            assert (segments.length >= 0).all()
-            assert (segments.wire >= segments.length).all()
-            found += table(segments)
+            for packet in batch:
+                assert packet.offset >= 0
+                assert packet.offset + packet.captured <= len(packet.buffer)
+                assert packet.wire >= packet.captured
+                assert packet.time_ns >= 0
+            some = parsed(parser, batch, count)
+            assert all(one.wire >= len(one.data) for one in some)
+            found += some
             count += len(batch)
     except CaptureError as error:
         ended = str(error)

@@ -13,13 +13,13 @@ import pytest
 from dissect.capture.files import open_capture
 from dissect.capture.write import Ring, Writer
 from dissect.errors import UsageError
-from dissect.model import PacketBatch
-from tests.capture.frames import START_NS, Packet, pcap, reader
+from dissect.model import Packet as Captured
+from tests.capture.frames import START_NS, Packet, bytes_of, pcap, reader
 
 PACKET = b"a packet with a password in it"
 
 
-def batch() -> PacketBatch:
+def batch() -> list[Captured]:
     (one,) = reader(pcap([Packet(PACKET)])).batches()
     return one
 
@@ -31,7 +31,7 @@ def write(path: Path, ring: Ring | None = None) -> None:
 
 
 def packets(path: Path) -> list[bytes]:
-    return [bytes(one.buffer[at : at + size]) for one in open_capture(str(path)) for at, size in zip(one.offset, one.captured, strict=True)]
+    return [bytes_of(one) for some in open_capture(str(path)) for one in some]
 
 
 @pytest.fixture(autouse=True)

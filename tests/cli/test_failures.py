@@ -59,7 +59,7 @@ def records(text: str) -> list[dict[str, Any]]:
 @pytest.fixture
 def broken(monkeypatch: pytest.MonkeyPatch) -> None:
     """The conversation of a client that creates a stream fails with that."""
-    plant(monkeypatch, Pairer, "take", lambda self, one, append: isinstance(one[4], Message) and one[4].name == "Create")
+    plant(monkeypatch, Pairer, "take", lambda self, one, append: isinstance(one.record, Message) and one.record.name == "Create")
 
 
 @pytest.mark.usefixtures("broken")
@@ -151,7 +151,7 @@ def test_the_library_tells_of_each_failure(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_what_no_barrier_catches_is_a_line_too(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    plant(monkeypatch, LinkParser, "segments", lambda *_: True)
+    plant(monkeypatch, LinkParser, "segment", lambda *_: True)
     code, out, err = shown(capsys, SOME)
     assert (code, out) == (5, "")
     assert re.fullmatch(
@@ -309,14 +309,14 @@ def test_a_terminal_is_told_too(tmp_path: Path) -> None:
         "import dissect.pair\n"
         "take = dissect.pair.Pairer.take\n"
         "def planted(self, one, append):\n"
-        "    if getattr(one[4], 'name', '') == 'Create':\n"
+        "    if getattr(one.record, 'name', '') == 'Create':\n"
         "        raise ZeroDivisionError\n"
         "    take(self, one, append)\n"
         "dissect.pair.Pairer.take = planted\n"
     )
     code, text = on_terminal([str(SOME)], 120, {"PYTHONPATH": str(tmp_path), BARRIER: ""})
     assert code == 5
-    assert "streamdump: internal error: ZeroDivisionError in dissect/protocols/records.py:" in text
+    assert "streamdump: internal error: ZeroDivisionError in dissect/pair.py:" in text
     assert "Traceback" not in text
     code, text = on_terminal([str(SOME)], 120, {"PYTHONPATH": str(tmp_path), BARRIER: "off"})
     assert "Traceback" in text

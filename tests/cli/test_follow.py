@@ -106,17 +106,11 @@ def test_only_the_handshake(capture: Path, messages: int, told: str, capsys: pyt
 def sent(capture: Path, port: int, back: bool) -> bytes:
     """The payloads of a connection without loss or repetition, as the packets have them."""
     found = b""
-    parser, order = LinkParser(), 0
-    for batch in open_capture(capture):
-        segments = parser.segments(batch, order)
-        order += len(batch)
-        for row in range(len(segments)):
-            flow = segments.flow[row].tobytes()
-            ports = [int.from_bytes(flow[at : at + 2], "big") for at in (16, 34)]
-            source = ports[1] if segments.reverse[row] else ports[0]
-            if port in ports and (source == port) is not back:
-                start = int(segments.offset[row])
-                found += segments.buffer[start : start + int(segments.length[row])]
+    parser = LinkParser()
+    for order, packet in enumerate(packet for batch in open_capture(capture) for packet in batch):
+        segment = parser.segment(packet, order)
+        if segment is not None and int.from_bytes(segment.ends[10:] if back else segment.ends[8:10], "big") == port:
+            found += segment.data
     return found
 
 

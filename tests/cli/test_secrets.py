@@ -59,7 +59,7 @@ def looks_like(path: Path, port: int, protocol: str, rows: int | None = None) ->
     inspector = Inspector([open_capture(str(path))], Options(decode_as=((port, protocol, None),)), rows)
     list(inspector.records())
     found: str | None = inspector.rows()[0].facts.get("looks_like")
-    assert (inspector.reading.suspected is None) == (found is None)
+    assert (inspector.run.suspected is None) == (found is None)
     return found
 
 
@@ -83,7 +83,7 @@ def test_a_right_protocol_is_not_doubted(path: Path) -> None:
     spoken = {(int(row.endpoints[1].rpartition(":")[2]), row.protocol, None) for row in inspector.rows() if row.protocol}
     again = Inspector([open_capture(str(path))], Options(decode_as=tuple(spoken)))
     list(again.records())
-    assert again.reading.suspected is None
+    assert again.run.suspected is None
 
 
 def test_a_login_in_pieces_and_behind_other_bytes(tmp_path: Path) -> None:

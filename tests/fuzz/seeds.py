@@ -42,7 +42,7 @@ def talks() -> dict[str, list[bytes]]:
                 else:
                     side = 0 if record.src == ends.setdefault(which, record.src) else 1
                     sent.setdefault(which, []).append((side, data))
-        for tracked in inspector.conversations:
+        for tracked in inspector.table.conversations:
             said = sent.get(tracked.tcp.index)
             if said and tracked.verdict is not None:
                 found[tracked.verdict.protocol].append(program(said))

@@ -29,7 +29,7 @@ def rows_of(path: Path, rows: int | None = None, bare: bool = False) -> list[byt
     inspector = Inspector([open_capture(path)], Options(), rows, bare=bare)
     for _ in inspector.records():
         pass
-    assert inspector.count() == len(inspector.rows())
+    assert len(inspector.table) == len(inspector.rows())
     return [msgspec.json.encode(row) for row in inspector.rows()]
 
 

@@ -23,8 +23,7 @@ from tests.planting import BATCHES, GOLDEN, Result, check, run
 
 CAPTURES = [path for path in sorted(GOLDEN.rglob("*.pcap*")) if path.suffix != ".jsonl" and path.stat().st_size < 30_000]
 
-ROOMS = ["dissect.tcp.assembler", "dissect.tcp.conversations", "dissect.detect", "dissect.pair", "dissect.bson"]
-ROOMS += ["dissect.conversation.reading", "dissect.conversation.tracked"]
+ROOMS = ["dissect.tcp.assembler", "dissect.detect", "dissect.pair", "dissect.bson", "dissect.conversation.conversation"]
 ROOMS += [
     info.name for package in (dissect.protocols, dissect.layout) for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
 ]
@@ -33,29 +32,21 @@ ERRORS = (ZeroDivisionError, TypeError, AttributeError, AssertionError, MemoryEr
 """None of those that say that bytes cannot be read."""
 
 PASSED_OVER = {
-    "dissect.protocols.base": "emit is_plain pairs_at_once pass_over set_lanes take_cuts",
-    "dissect.protocols.failing": "_discount break_off count drop drop_made fail fail_made missed take_back",
-    "dissect.protocols.framing": "_break _bytes_again _cut_again _left _put_broken _restart _uncut rank",
-    "dissect.protocols.records": "_make _second _second_text by_conversation count_gap is_broken range_of records_of rfc3339",
-    "dissect.protocols.iggy.turns": "_save emit missed",
-    "dissect.pair": "_forget fail take_back",
-    "dissect.tcp.assembler": "__init__ _end_at _is_no_byte _position _reach fail flush_singly relieve",
-    "dissect.tcp.conversations": """__init__ _by_column _collect _collect_singly _columns _conversation _create _deliver _finish
-        _flip _in_order _keep_bare _number _walk bare bare_delivery bare_keys bare_over bare_refused due endpoint evict feed
-        feed_unjoined finish half_over is_between last packet rows""",
+    "dissect.conversation.conversation": """__init__ _end _fail _gaps _settle _tell _united decide feed finish guard
+        note relieve report row wake""",
+    "dissect.pair": "_forget _light _small fail lighten",
+    "dissect.protocols.parser": "tell unread",
+    "dissect.protocols.records": "count_gap range_of rfc3339 _second_text",
+    "dissect.tcp.assembler": "__init__",
 }
 """What deals with exceptions itself, and what is not about one conversation."""
 
-LOOKED_AT = {"dissect.conversation.reading": "_decide _start begin", "dissect.conversation.tracked": "keep_begin learn row"}
-"""All but these is of that kind."""
-
-GOES_ON = ("Counting",)
-"""What there is where reassembly has failed."""
+GOES_ON = ("Counting", "Pool")
+"""What there is where reassembly has failed, and for all conversations."""
 
 
 def left_out(module: str, owner: str, name: str) -> bool:
-    wanted = LOOKED_AT.get(module)
-    return owner in GOES_ON or (name in PASSED_OVER.get(module, "").split() if wanted is None else name not in wanted.split())
+    return owner in GOES_ON or name in PASSED_OVER.get(module, "").split()
 
 
 class Function:

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dissect.model import Options
-from dissect.tcp.conversations import END
-from tests.tcp.segments import ACK, FIN, RST, SYN, A, B, Segment, Story, feed, tell
+from dissect.tcp.assembler import END
+from tests.tcp.segments import ACK, FIN, RST, SYN, A, B, Segment, Story, one, tell
 
 FIRST = st.sampled_from([(1000, 5000), (0xFFFF_FFF0, 0xFFFF_FF00), (0, 0xFFFF_FFFF), (0x7FFF_FFF0, 0x8000_0000)])
 MILLISECOND = 1_000_000
@@ -99,10 +99,10 @@ def firsts(segments: list[Segment]) -> tuple[int, int]:
 PATIENT = Options(waiting_time_ns=1 << 60)
 
 
-@given(traffic(), st.sampled_from([None, 9]))
-def test_nothing_is_lost_or_invented_while_there_is_time(case: tuple[list[Segment], list[int]], size: int | None) -> None:
+@given(traffic())
+def test_nothing_is_lost_or_invented_while_there_is_time(case: tuple[list[Segment], list[int]]) -> None:
     segments, _ = case
-    (story,) = feed(segments, size, PATIENT)
+    story = one(segments, PATIENT)
     model = Model(segments, firsts(segments))
     for side in (0, 1):
         known = model.known[side]
@@ -125,7 +125,7 @@ def held(story: Story, side: int) -> tuple[dict[int, tuple[int, int]], dict[int,
 @given(traffic(cut=True, ahead=True))
 def test_each_byte_knows_the_packet_that_brought_it(case: tuple[list[Segment], list[int]]) -> None:
     segments, _ = case
-    (story,) = feed(segments)
+    story = one(segments)
     model = Model(segments, firsts(segments))
     for side in (0, 1):
         known, gaps = held(story, side)
@@ -140,7 +140,7 @@ def test_each_byte_knows_the_packet_that_brought_it(case: tuple[list[Segment], l
 
 
 @given(traffic(cut=True, ahead=True), st.sampled_from([Options(), Options(waiting_limit=600), Options(waiting_total=600)]))
-def test_batches_never_show(case: tuple[list[Segment], list[int]], options: Options) -> None:
+def test_the_branch_for_segments_that_follow_never_shows(case: tuple[list[Segment], list[int]], options: Options) -> None:
     tell(case[0], options)
 
 
@@ -160,7 +160,7 @@ ANYTHING = st.builds(
 
 
 @given(st.lists(ANYTHING, max_size=40), st.sampled_from([Options(), Options(waiting_limit=600), Options(waiting_total=600)]))
-def test_anything_is_taken_and_batches_never_show(segments: list[Segment], options: Options) -> None:
+def test_anything_is_taken(segments: list[Segment], options: Options) -> None:
     tell(segments, options)
 
 
@@ -210,5 +210,5 @@ def empty(draw: st.DrawFn) -> list[Segment]:
 
 @settings(max_examples=300)
 @given(empty())
-def test_conversations_that_carry_nothing_are_the_same_however_they_are_kept(segments: list[Segment]) -> None:
+def test_conversations_that_carry_nothing(segments: list[Segment]) -> None:
     tell(segments)

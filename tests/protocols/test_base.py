@@ -1,24 +1,28 @@
-"""The shared engine of framing, on a protocol made for it: 0xA5, a length byte that counts the rest, that many bytes."""
+"""The parser of every protocol, on one made for it: 0xA5, a length byte that counts the rest, that many bytes."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from itertools import groupby
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dissect.model import Chunk, Gap, Message, Options, Record, StreamGap, Verdict
-from dissect.protocols.base import Dissector
-from dissect.protocols.flow import END, Flow
-from dissect.protocols.protocol import Context
-from dissect.protocols.records import NONE, Damage, Emitted
+from dissect.model import Gap, Message, Options, Record, SideData, StreamGap
+from dissect.protocols.buffer import END, ReceiveBuffer
+from dissect.protocols.dissector import WAIT, Dissector
+from dissect.protocols.parser import Parser
+from dissect.protocols.protocol import Context, Protocol, Verdict
+from dissect.protocols.records import Decoded, Frame
 
 
 class Toy(Dissector):
     protocol = "toy"
     header_size = 2
 
-    def measure(self, side: int, data: bytes, at: int) -> int:
+    def frame_length(self, side: int, data: bytes, at: int) -> int:
         return 2 + data[at + 1] if data[at] == 0xA5 else -1
 
     def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
@@ -34,50 +38,49 @@ class Toy(Dissector):
             at += 1
         return False, at
 
-    def decode(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> tuple[Any, ...]:
-        return ("frame", "one_way", None, {"body": data[start:end].hex()}, None, [damage.reason] if damage else (), None, NONE, None, None)
+    def decode(self, frame: Frame) -> Decoded:
+        notes = [frame.damage.reason] if frame.damage else ()
+        return Decoded("frame", "one_way", None, {"body": frame.data[frame.start : frame.end].hex()}, notes=notes)
 
 
-def toy(syn: bool = True, **options: Any) -> Toy:
-    verdict = Verdict("toy", 1.0, ())
-    return Toy(Context(0, ("10.0.0.1:1", "10.0.0.2:2"), (1, 2), 0, syn, verdict, Options(**options)))
+TOY = Protocol("toy", "made up", (), Toy, lambda view: None, lambda message: message.name)
+ENDS = "10.0.0.1:1", "10.0.0.2:2"
+
+
+def toy(syn: bool = True, protocol: Protocol = TOY, **options: Any) -> Parser:
+    given = Options(**options)
+    return Parser(protocol, given, Context(0, ENDS, (1, 2), 0, syn, Verdict("toy", 1.0, ()), given))
 
 
 def frame(body: bytes) -> bytes:
     return bytes([0xA5, len(body)]) + body
 
 
-def chunk(position: int, segments: list[bytes], first: int, side: int = 0) -> Chunk:
+def chunk(position: int, segments: list[bytes], first: int, side: int = 0) -> list[SideData | StreamGap]:
     """Consecutive segments, brought by the packets `first`, `first` + 1, ..."""
-    starts, at = [], 0
-    for segment in segments:
-        starts.append(at)
-        at += len(segment)
-    orders = list(range(first, first + len(segments)))
-    return Chunk(
-        side,
-        position,
-        b"".join(segments),
-        starts,
-        orders,
-        orders,
-        [one + 1 for one in orders],
-        [0] * len(orders),
-        [one * 1000 for one in orders],
-    )
+    found: list[SideData | StreamGap] = []
+    for order, segment in enumerate(segments, first):
+        found.append(SideData(side, position, segment, order, order + 1, 0, order * 1000))
+        position += len(segment)
+    return found
 
 
-def gap(position: int, size: int, order: int, reason: Any = "lost", side: int = 0) -> StreamGap:
-    return StreamGap(side, position, size, reason, order, order, order + 1, 0, order * 1000)
+def gap(position: int, size: int | None, order: int, reason: Any = "lost", side: int = 0) -> StreamGap:
+    return StreamGap(side, position, size, reason, order, order + 1, 0, order * 1000)
 
 
-def run(dissector: Toy, *feeds: list[Chunk | StreamGap]) -> list[Record]:
-    emitted: list[Emitted] = []
+def run(parser: Parser, *feeds: list[SideData | StreamGap]) -> list[Record]:
+    """What is said of these items, some of which are certain with the same packet."""
+    said: list[Record] = []
     for items in feeds:
-        emitted += dissector.feed(items)
-    emitted += dissector.close(END, (99, 100, 0, 99_000))
-    emitted.sort(key=lambda one: one[:4])
-    return [one[4] for one in emitted]
+        said += [one.record for one in parser.take(items, max(item.order for item in items))]
+    return said + [one.record for one in parser.close((99, 100, 0, 99_000), END)]
+
+
+def one_by_one(*parts: list[SideData | StreamGap] | StreamGap) -> list[list[SideData | StreamGap]]:
+    """Each item with a packet of its own; a gap with the one that brought what follows it."""
+    items = [item for part in parts for item in (part if isinstance(part, list) else [part])]
+    return [list(together) for _, together in groupby(items, lambda item: item.order)]
 
 
 def brief(records: list[Record]) -> list[tuple[Any, ...]]:
@@ -92,7 +95,7 @@ def brief(records: list[Record]) -> list[tuple[Any, ...]]:
 
 def test_two_frames_in_a_segment_and_one_over_two() -> None:
     data = frame(b"ab") + frame(b"c")
-    said = brief(run(toy(), [chunk(0, [data, frame(b"xyz")[:2], b"xyz"], 0)]))
+    said = brief(run(toy(), *one_by_one(chunk(0, [data, frame(b"xyz")[:2], b"xyz"], 0))))
     assert said == [
         ("message", 0, 4, (1, 1), "a5026162"),
         ("message", 4, 3, (1, 1), "a50163"),
@@ -101,25 +104,25 @@ def test_two_frames_in_a_segment_and_one_over_two() -> None:
 
 
 def test_a_gap_inside_a_frame_is_part_of_it() -> None:
-    said = run(toy(), [chunk(0, [frame(b"abcdef")[:4]], 0), gap(4, 2, 1), chunk(6, [b"ef" + frame(b"g")], 1)])
+    said = run(toy(), *one_by_one(chunk(0, [frame(b"abcdef")[:4]], 0), gap(4, 2, 1), chunk(6, [b"ef" + frame(b"g")], 1)))
     assert brief(said) == [("message", 0, 8, (1, 2), "a5066162"), ("lost", 4, 2, True), ("message", 8, 3, (2, 2), "a50167")]
     assert isinstance(said[0], Message)
     assert said[0].notes == ["2 bytes lost"]
 
 
 def test_a_gap_of_the_snap_length_is_called_so() -> None:
-    said = run(toy(), [chunk(0, [frame(b"abcdef")[:4]], 0), gap(4, 2, 1, "cut"), chunk(6, [b"ef"], 1)])
+    said = run(toy(), *one_by_one(chunk(0, [frame(b"abcdef")[:4]], 0), gap(4, 2, 1, "cut"), chunk(6, [b"ef"], 1)))
     assert isinstance(said[0], Message)
     assert said[0].notes == ["2 bytes cut by the snap length"]
 
 
 def test_a_gap_that_ends_with_the_frame_keeps_the_border() -> None:
-    said = brief(run(toy(), [chunk(0, [frame(b"abcd")[:3]], 0), gap(3, 3, 1), chunk(6, [frame(b"")], 1)]))
+    said = brief(run(toy(), *one_by_one(chunk(0, [frame(b"abcd")[:3]], 0), gap(3, 3, 1), chunk(6, [frame(b"")], 1))))
     assert said == [("message", 0, 6, (1, 1), "a50461"), ("lost", 3, 3, True), ("message", 6, 2, (2, 2), "a500")]
 
 
 def test_a_lost_header_is_searched_for() -> None:
-    said = brief(run(toy(), [chunk(0, [frame(b"a")], 0), gap(3, 2, 1), chunk(5, [b"zz" + frame(b"q") + frame(b"r")], 1)]))
+    said = brief(run(toy(), *one_by_one(chunk(0, [frame(b"a")], 0), gap(3, 2, 1), chunk(5, [b"zz" + frame(b"q") + frame(b"r")], 1))))
     assert said == [
         ("message", 0, 3, (1, 1), "a50161"),
         ("lost", 3, 2, False),
@@ -130,7 +133,7 @@ def test_a_lost_header_is_searched_for() -> None:
 
 
 def test_bytes_that_are_no_frame_are_skipped_and_counted() -> None:
-    said = brief(run(toy(), [chunk(0, [frame(b"a") + b"junk" + frame(b"b") + frame(b"c")], 0)]))
+    said = brief(run(toy(), *one_by_one(chunk(0, [frame(b"a") + b"junk" + frame(b"b") + frame(b"c")], 0))))
     assert said == [
         ("message", 0, 3, (1, 1), "a50161"),
         ("skipped", 3, 4, False),
@@ -140,24 +143,27 @@ def test_bytes_that_are_no_frame_are_skipped_and_counted() -> None:
 
 
 def test_a_frame_cut_off_by_the_end_of_the_capture() -> None:
-    said = run(toy(), [chunk(0, [frame(b"abcdef")[:5]], 0)])
+    said = run(toy(), *one_by_one(chunk(0, [frame(b"abcdef")[:5]], 0)))
     assert brief(said) == [("message", 0, 5, (1, 1), "a506616263")]
     assert isinstance(said[0], Message)
     assert said[0].notes == ["5 of 8 bytes captured"]
 
 
 def test_half_a_header_at_the_end_is_skipped() -> None:
-    assert brief(run(toy(), [chunk(0, [frame(b"a") + b"\xa5"], 0)])) == [("message", 0, 3, (1, 1), "a50161"), ("skipped", 3, 1, False)]
+    assert brief(run(toy(), *one_by_one(chunk(0, [frame(b"a") + b"\xa5"], 0)))) == [
+        ("message", 0, 3, (1, 1), "a50161"),
+        ("skipped", 3, 1, False),
+    ]
 
 
 def test_a_frame_over_the_limit_is_skipped_by_its_length() -> None:
     data = frame(b"x" * 200) + frame(b"y")
-    said = brief(run(toy(frame_limit=100), [chunk(0, [data[:50], data[50:]], 0)]))
+    said = brief(run(toy(frame_limit=100), *one_by_one(chunk(0, [data[:50], data[50:]], 0))))
     assert [one[:3] for one in said] == [("message", 0, 202), ("message", 202, 3)]
 
 
 def test_what_the_other_side_does_is_merged_in_packet_order() -> None:
-    said = run(toy(), [chunk(0, [frame(b"1")], 0), chunk(3, [frame(b"3")], 2), chunk(0, [frame(b"2")], 1, side=1)])
+    said = run(toy(), [*chunk(0, [frame(b"1")], 0), *chunk(3, [frame(b"3")], 2), *chunk(0, [frame(b"2")], 1, side=1)])
     assert [(one.src, one.time_ns) for one in said if isinstance(one, Message)] == [
         ("10.0.0.1:1", 0),
         ("10.0.0.2:2", 1000),
@@ -182,60 +188,123 @@ def conversations(draw: st.DrawFn) -> list[tuple[int, int, bytes | int]]:
     return out
 
 
-def items_of(conversation: list[tuple[int, int, bytes | int]], cuts: set[int]) -> list[list[Chunk | StreamGap]]:
-    """The same packets in batches that end after the packets in `cuts`; neighbours of one side in a batch are one chunk."""
-    feeds: list[list[Chunk | StreamGap]] = [[]]
-    runs: dict[int, tuple[int, list[bytes], list[int]]] = {}
-
-    def flush(side: int) -> None:
-        if side in runs:
-            position, segments, orders = runs.pop(side)
-            one = chunk(position, segments, 0, side)
-            one.orders = one.releases = orders
-            one.numbers, one.times = [order + 1 for order in orders], [order * 1000 for order in orders]
-            feeds[-1].append(one)
-
+def items_of(conversation: list[tuple[int, int, bytes | int]]) -> list[SideData | StreamGap]:
+    """The same as items, of which a gap is certain with what follows it."""
+    found: list[SideData | StreamGap] = []
     for order, (side, position, content) in enumerate(conversation):
         if isinstance(content, int):
-            flush(side)
             following = next((at for at in range(order, len(conversation)) if conversation[at][0] == side and at > order), order)
-            feeds[-1].append(gap(position, content, max(order, following), side=side))
+            found.append(gap(position, content, following, side=side))
         else:
-            _, segments, orders = runs.setdefault(side, (position, [], []))
-            segments.append(content)
-            orders.append(order)
+            found += chunk(position, [content], order, side)
+    return found
+
+
+def joined(items: list[SideData | StreamGap], cuts: set[int]) -> list[list[SideData | StreamGap]]:
+    """What is certain with one packet each: with those of `cuts`, and the last one."""
+    feeds: list[list[SideData | StreamGap]] = [[]]
+    for order, item in enumerate(items):
+        feeds[-1].append(item)
         if order in cuts:
-            for one in (0, 1):
-                flush(one)
+            feeds[-1].sort(key=lambda one: one.side)
             feeds.append([])
-    for one in (0, 1):
-        flush(one)
-    return feeds
+    feeds[-1].sort(key=lambda one: one.side)
+    return [feed for feed in feeds if feed]
 
 
 @given(conversations(), st.sets(st.integers(0, 40)), st.booleans())
-def test_pieces_do_not_matter_and_every_byte_is_counted(conversation: list[Any], cuts: set[int], syn: bool) -> None:
-    whole = run(toy(syn), *items_of(conversation, set()))
-    assert brief(run(toy(syn), *items_of(conversation, cuts))) == brief(whole)
-    for side, source in enumerate(("10.0.0.1:1", "10.0.0.2:2")):
+def test_what_is_certain_at_once_does_not_matter_and_every_byte_is_counted(conversation: list[Any], cuts: set[int], syn: bool) -> None:
+    items = items_of(conversation)
+    whole = run(toy(syn), *one_by_one(items))
+    some = run(toy(syn), *joined(items, cuts))
+    for side, source in enumerate(ENDS):
         length = sum(content if isinstance(content, int) else len(content) for one, _, content in conversation if one == side)
+        mine = [one for one in whole if isinstance(one, Message | Gap) and one.src == source]
+        again = [one for one in some if isinstance(one, Message | Gap) and one.src == source]
+        assert sorted(brief([*again]), key=repr) == sorted(brief([*mine]), key=repr)
         counted = 0
-        mine = [
-            one for one in whole if isinstance(one, Message | Gap) and one.src == source and not (isinstance(one, Gap) and one.in_frame)
-        ]
-        for record in sorted(mine, key=lambda one: one.position):
+        for record in sorted([one for one in mine if not (isinstance(one, Gap) and one.in_frame)], key=lambda one: one.position):
             assert record.position == counted
-            counted += record.size
+            counted += record.size or 0
         assert counted == length
 
 
+def test_pieces_do_not_matter() -> None:
+    data = b"".join(frame(bytes([at]) * at) for at in range(40)) + b"junk" + frame(b"x") * 3
+    whole = brief(run(toy(), *one_by_one(chunk(0, [data], 0))))
+    for size in (1, 2, 3, 7, 100):
+        said = brief(run(toy(), *one_by_one(chunk(0, [data[at : at + size] for at in range(0, len(data), size)], 0))))
+        assert [(*one[:3], one[-1]) for one in said] == [(*one[:3], one[-1]) for one in whole]
+
+
+def test_a_gap_of_which_nobody_knows_the_size_ends_the_frame_in_it() -> None:
+    said = run(toy(), *one_by_one(chunk(0, [frame(b"abcdef")[:4]], 0), gap(4, None, 1), chunk(4, [b"ef" + frame(b"g") * 2], 1)))
+    assert brief(said) == [
+        ("message", 0, 4, (1, 1), "a5066162"),
+        ("lost", 4, None, False),
+        ("skipped", 4, 2, False),
+        ("message", 6, 3, (2, 2), "a50167"),
+        ("message", 9, 3, (2, 2), "a50167"),
+    ]
+
+
+class Polite(Toy):
+    """Of side 1 nothing is said before side 0 spoke; and what one side says may free the other."""
+
+    stepwise = True
+    asked = False
+
+    def frame_length(self, side: int, data: bytes, at: int) -> int:
+        return WAIT if side and not self.asked else super().frame_length(side, data, at)
+
+    def decode(self, frame: Frame) -> Decoded:
+        if frame.side == 0 and not self.asked:
+            self.asked = self.news = True
+        return super().decode(frame)
+
+    def give_up(self, side: int) -> None:
+        self.asked = True
+
+
+POLITE = Protocol("toy", "made up", (), Polite, lambda view: None, lambda message: message.name)
+
+
+def test_a_side_may_wait_for_the_other() -> None:
+    answer = chunk(0, [frame(b"b"), frame(b"c")], 0, side=1)
+    said = brief(run(toy(protocol=POLITE), *one_by_one(answer, chunk(0, [frame(b"a")], 2))))
+    assert [one[-1] for one in said] == ["a50162", "a50163", "a50161"], "in the order of the packets that completed them"
+    assert len(run(toy(protocol=POLITE), *one_by_one(answer))) == 2
+    lost = run(toy(protocol=POLITE), *one_by_one(answer, gap(6, 5, 2, side=1)))
+    assert brief(lost) == [("message", 0, 3, (1, 1), "a50162"), ("message", 3, 3, (2, 2), "a50163"), ("lost", 6, 5, False)]
+
+
+def test_what_waits_for_the_other_side_is_bounded() -> None:
+    parser = toy(protocol=POLITE, undecided_limit=100)
+    answers = chunk(0, [frame(b"x" * 20)] * 10, 0, side=1)
+    said = [len(parser.take([item], item.order)) for item in answers if isinstance(item, SideData)]
+    assert said == [0, 0, 0, 0, 5, 1, 1, 1, 1, 1]
+
+
+def test_a_parser_needs_no_room_but_its_own() -> None:
+    made = """
+import struct, sys
+from dissect.model import Options
+from dissect.protocols import PROTOCOLS
+from dissect.protocols.parser import Parser
+parser = Parser(next(one for one in PROTOCOLS if one.name == "rabbitmq-stream"), Options())
+frame = struct.pack(">IHHI", 8, 0x15, 1, 7)
+print([(one.name, one.id, one.position) for one in parser.feed(0, 0, frame + frame[:5]) + parser.feed(0, 17, frame[5:])])
+print([name for name in sys.modules if name.startswith(("dissect.tcp", "dissect.capture", "dissect.conversation", "dissect.inspector"))])
+"""
+    said = subprocess.run([sys.executable, "-c", made], capture_output=True, text=True, check=True).stdout.splitlines()
+    assert said == ["[('Open', 7, 0), ('Open', 7, 12)]", "[]"]
+
+
 def test_notes_of_a_frame_that_is_long_in_coming_are_not_copied() -> None:
-    flow = Flow(False)
+    buffer = ReceiveBuffer(False)
     kept = []
     for at in range(3):
-        one = chunk(at, [b"."], at)
-        one.notes = ((at, "conflict"),)
-        flow.add(one)
-        kept.append(flow.notes)
-    assert flow.notes == [(0, "conflict"), (1, "conflict"), (2, "conflict")]
+        buffer.add(SideData(0, at, b".", at, at + 1, 0, at, ((at, "conflict"),)))
+        kept.append(buffer.notes)
+    assert buffer.notes == [(0, "conflict"), (1, "conflict"), (2, "conflict")]
     assert kept[0] is kept[1] is kept[2]

@@ -14,14 +14,17 @@ from hypothesis import strategies as st
 
 from dissect.capture.files import open_capture
 from dissect.inspector import Inspector
-from dissect.model import Chunk, Exchange, Gap, Message, Options, StreamGap, Verdict
+from dissect.model import Exchange, Gap, Message, Options, SideData, StreamGap, Verdict
 from dissect.pair import Link, Pairer
-from dissect.protocols.flow import END
-from dissect.protocols.mewbase.dissector import AHEAD, CUT, EARLY, MIDDLE, PROTOCOLS, REST_NOTE, MewbaseDissector, says, unanswered
+from dissect.protocols.buffer import END
+from dissect.protocols.mewbase.dissector import PROTOCOLS, REST_NOTE, MewbaseDissector
 from dissect.protocols.mewbase.layouts import FRAMES
+from dissect.protocols.mewbase.order import AHEAD, CUT, EARLY, MIDDLE
 from dissect.protocols.mewbase.probe import probe
+from dissect.protocols.mewbase.telling import says, unanswered
+from dissect.protocols.parser import Parser
 from dissect.protocols.protocol import Context, SideView, View
-from dissect.protocols.records import Emitted
+from dissect.protocols.records import PLACE, Emitted
 
 CAPTURES = Path(__file__).parents[2] / "captures" / "golden" / "mewbase"
 
@@ -60,54 +63,38 @@ def rest(data: bytes, inside: bool) -> bytes:
     return bytes(out)
 
 
-def dissector(syn: bool = True, client: int | None = 0, **options: Any) -> MewbaseDissector:
+def parser(syn: bool = True, client: int | None = 0, **options: Any) -> Parser:
+    how = Options(**options)
     verdict = Verdict("mewbase", 1.0, ())
-    return MewbaseDissector(Context(0, ("10.0.0.1:1", "10.0.0.2:7451"), (1, 7451), client, syn, verdict, Options(**options)))
+    return Parser(PROTOCOLS[0], how, Context(0, ("10.0.0.1:1", "10.0.0.2:7451"), (1, 7451), client, syn, verdict, how))
 
 
-def chunks(packets: list[tuple[int, bytes]], first: int = 0) -> list[Chunk]:
-    """One chunk a packet; packet n is at n seconds."""
+def pieces(packets: list[tuple[int, bytes]]) -> list[SideData | StreamGap]:
+    """One a packet; packet n is at n seconds."""
     position = [0, 0]
-    made = []
-    for order, (side, data) in enumerate(packets, first):
-        made.append(Chunk(side, position[side], data, [0], [order], [order], [order + 1], [0], [order * 10**9]))
+    made: list[SideData | StreamGap] = []
+    for order, (side, data) in enumerate(packets):
+        made.append(SideData(side, position[side], data, order, order + 1, 0, order * 10**9))
         position[side] += len(data)
     return made
 
 
-def joined(packets: list[tuple[int, bytes]]) -> list[Chunk]:
-    """The same packets as one chunk a side."""
-    made = []
-    for side in (0, 1):
-        own = [(order, data) for order, (one, data) in enumerate(packets) if one == side]
-        starts, at = [], 0
-        for _, data in own:
-            starts.append(at)
-            at += len(data)
-        orders = [order for order, _ in own]
-        if own:
-            times = [order * 10**9 for order in orders]
-            made.append(
-                Chunk(side, 0, b"".join(data for _, data in own), starts, orders, orders, [o + 1 for o in orders], [0] * len(own), times)
-            )
-    return made
-
-
-def run(items: list[Any], one: MewbaseDissector | None = None, each: bool = True) -> list[Emitted]:
-    one = one or dissector()
+def run(items: list[SideData | StreamGap], one: Parser | None = None, each: bool = True) -> list[Emitted]:
+    """The records of these, `each` by itself or all with one packet, one side after the other."""
+    one = one or parser()
     emitted = []
-    for part in [[item] for item in items] if each else [items]:
-        emitted += one.feed(part)
-    last = max((max(item.orders) for item in items if isinstance(item, Chunk)), default=0)
-    return emitted + one.close(END, (last, last + 1, 0, last * 10**9))
+    for part in [[item] for item in items] if each else [sorted(items, key=lambda item: item.side)]:
+        emitted += one.take(part)
+    last = max((item.order for item in items), default=0)
+    return emitted + one.close((last, last + 1, 0, last * 10**9), END)
 
 
-def paired(packets: list[tuple[int, bytes]], one: MewbaseDissector | None = None) -> list[Any]:
+def paired(packets: list[tuple[int, bytes]], one: Parser | None = None) -> list[Any]:
     """The records of these packets, numbered and paired."""
     links: list[Link] = []
     pairer = Pairer("supersede", 65536, False, links)
-    out = pairer.run(run(list(chunks(packets)), one)) + pairer.close(END, "closed")
-    records = [emitted[4] for emitted in out]
+    out = pairer.run(run(pieces(packets), one)) + pairer.close("closed")
+    records = [emitted.record for emitted in out]
     for number, record in enumerate(records, 1):
         record.number = number
     for record, request, _ in links:
@@ -115,7 +102,7 @@ def paired(packets: list[tuple[int, bytes]], one: MewbaseDissector | None = None
     return records
 
 
-def messages(packets: list[tuple[int, bytes]], one: MewbaseDissector | None = None) -> list[Message]:
+def messages(packets: list[tuple[int, bytes]], one: Parser | None = None) -> list[Message]:
     return [record for record in paired(packets, one) if isinstance(record, Message)]
 
 
@@ -161,7 +148,7 @@ def test_every_table_is_tried() -> None:
 
 @pytest.mark.parametrize(("side", "data", "kind", "ident"), EVERY_TYPE)
 def test_every_type(side: int, data: bytes, kind: str, ident: int | None) -> None:
-    one = dissector(syn=False)
+    one = parser(syn=False)
     before: list[tuple[int, bytes]] = [(0, frame("PING")), (1, OK)]
     message = messages([*before, (side, data)], one)[2]
     document = pymongo.decode(data)
@@ -219,7 +206,7 @@ def test_error_codes_have_labels() -> None:
 )
 def test_notes_on_fields(data: bytes, notes: list[str]) -> None:
     for detail in (False, True):
-        message = messages([(0, CONNECT), (0, data)], dissector(detail=detail))[1]
+        message = messages([(0, CONNECT), (0, data)], parser(detail=detail))[1]
         assert list(message.notes) == notes
         assert message.fault is None
 
@@ -329,35 +316,34 @@ def test_what_was_asked_before_an_answered_subscription_is_not_answered_any_more
 
 
 def test_pairing_by_order_says_when_it_is_unsure() -> None:
-    one = dissector()
-    made = chunks([(0, frame("CONNECT", version="0.1")), (1, OK), (0, frame("EMIT", channel="c", event={}))])
+    one = parser()
+    made = pieces([(0, frame("CONNECT", version="0.1")), (1, OK), (0, frame("EMIT", channel="c", event={}))])
     position = len(frame("CONNECT", version="0.1")) + len(frame("EMIT", channel="c", event={}))
-    gap = StreamGap(0, position, 100, "lost", 3, 3, 4, 0, 3 * 10**9)
+    gap = StreamGap(0, position, 100, "lost", 3, 4, 0, 3 * 10**9)
     later = frame("EMIT", channel="d", event={})
-    made += [gap, Chunk(0, position + 100, later, [0], [3], [3], [4], [0], [3 * 10**9])]  # type: ignore[list-item]
-    made.append(Chunk(1, len(OK), OK, [0], [4], [4], [5], [0], [4 * 10**9]))
+    made += [gap, SideData(0, position + 100, later, 3, 4, 0, 3 * 10**9), SideData(1, len(OK), OK, 4, 5, 0, 4 * 10**9)]
     links: list[Link] = []
     out = Pairer("supersede", 100, False, links).run(run(made, one))
-    answer = out[-1][4]
+    answer = out[-1].record
     assert answer.name == "RESPONSE"
     assert answer.notes == ["paired by order although bytes were lost: unsure"]
 
 
-def snapped(packets: list[tuple[int, bytes, int | None]], one: MewbaseDissector | None = None) -> list[Any]:
+def snapped(packets: list[tuple[int, bytes, int | None]], one: Parser | None = None) -> list[Any]:
     """As `paired`, of packets of which only so many bytes were captured; messages alone are counted."""
     position = [0, 0]
-    items: list[Any] = []
+    items: list[SideData | StreamGap] = []
     for order, (side, data, keep) in enumerate(packets):
         kept = data[:keep]
         at, time_ns = position[side], order * 10**9
-        items.append(Chunk(side, at, kept, [0], [order], [order], [order + 1], [0], [time_ns]))
+        items.append(SideData(side, at, kept, order, order + 1, 0, time_ns))
         if len(kept) < len(data):
-            items.append(StreamGap(side, at + len(kept), len(data) - len(kept), "cut", order, order, order + 1, 0, time_ns))
+            items.append(StreamGap(side, at + len(kept), len(data) - len(kept), "cut", order, order + 1, 0, time_ns))
         position[side] += len(data)
     links: list[Link] = []
     pairer = Pairer("supersede", 65536, True, links, unanswered=unanswered)
-    emitted = sorted(run(items, one), key=lambda each: each[:4])
-    records: list[Any] = [each[4] for each in pairer.run(emitted) + pairer.close(END, "closed")]
+    emitted = sorted(run(items, one), key=PLACE)
+    records: list[Any] = [each.record for each in pairer.run(emitted) + pairer.close("closed")]
     for number, record in enumerate([one for one in records if isinstance(one, Message)], 1):
         record.number = number
     for record, request, _ in links:
@@ -406,11 +392,11 @@ def test_cut_frames_of_which_nobody_knows_whether_they_had_a_rid_are_paired_with
 
 def test_pairs_by_order_after_a_start_in_the_middle_are_unsure() -> None:
     emit = frame("EMIT", channel="c", event={})
-    said = messages([(0, emit), (1, OK), (0, emit), (1, OK)], dissector(syn=False))
+    said = messages([(0, emit), (1, OK), (0, emit), (1, OK)], parser(syn=False))
     assert [(one.request, list(one.notes)) for one in said if one.sender == "server"] == [(1, [MIDDLE]), (3, [MIDDLE])]
     assert [list(one.notes) for one in messages([(0, emit), (1, OK)])] == [[], []]
     # a SYN that was not captured, and the beginning all the same
-    said = messages([(0, frame("CONNECT", version="0.1")), (1, OK), (0, emit), (1, OK)], dissector(syn=False))
+    said = messages([(0, frame("CONNECT", version="0.1")), (1, OK), (0, emit), (1, OK)], parser(syn=False))
     assert [list(one.notes) for one in said] == [[], [], [], []]
 
 
@@ -462,9 +448,9 @@ def test_a_subscription_that_was_not_given_out() -> None:
     ],
 )
 def test_the_dates_that_frames_allow(packets: list[tuple[int, bytes]], dates: str | None) -> None:
-    one = dissector()
+    one = parser()
     messages(packets, one)
-    assert one.facts.get("layout") == dates
+    assert one.dissector.facts.get("layout") == dates
 
 
 # Framing
@@ -481,7 +467,7 @@ def test_lengths_as_the_document_says(inside: bool) -> None:
     assert found[2].fields == {"size": len(sent[1]) - 4, "type": "PUB", "frame": {"channel": "c", "event": {"z": 1}, "rID": 0}}
     assert [list(message.notes) for message in found] == [[REST_NOTE], [], [REST_NOTE], [REST_NOTE]]
     assert all(message.fault is None for message in found)
-    assert run(list(chunks([(side, data[at : at + 1]) for side, data in packets for at in range(len(data))])))[0][4].name == "CONNECT"
+    assert run(pieces([(side, data[at : at + 1]) for side, data in packets for at in range(len(data))]))[0].record.name == "CONNECT"
 
 
 @pytest.mark.parametrize("junk", [b"\0" * 12, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x04\0\0\0", b"\xff" * 40])
@@ -502,11 +488,11 @@ def test_a_length_without_end_takes_everything() -> None:
 
 def test_a_frame_with_a_gap_is_read_up_to_it() -> None:
     data = frame("PUB", channel="c", rID=3, event={"text": "x" * 100})
-    one = dissector()
-    made: list[Any] = list(chunks([(0, CONNECT), (0, data[:80])]))
-    made.append(StreamGap(0, len(CONNECT) + 80, 20, "lost", 2, 2, 3, 0, 2 * 10**9))
-    made.append(Chunk(0, len(CONNECT) + 100, data[100:] + CONNECT, [0], [2], [2], [3], [0], [2 * 10**9]))
-    records = [emitted[4] for emitted in run(made, one)]
+    one = parser()
+    made = pieces([(0, CONNECT), (0, data[:80])])
+    made.append(StreamGap(0, len(CONNECT) + 80, 20, "lost", 2, 3, 0, 2 * 10**9))
+    made.append(SideData(0, len(CONNECT) + 100, data[100:] + CONNECT, 2, 3, 0, 2 * 10**9))
+    records = [emitted.record for emitted in run(made, one)]
     damaged = next(record for record in records if isinstance(record, Message) and record.name == "PUB")
     assert damaged.size == len(data)
     assert damaged.fields == {"size": len(data), "type": "PUB", "frame": {"channel": "c", "rID": 3, "event": {}}}
@@ -533,15 +519,15 @@ def test_finding_the_way_back_needs_the_next_frame() -> None:
     outer = frame("PUB", channel="c", event=inner, rID=1)
     tail = outer[50:]
     following = frame("LISTBINDERS", rID=2)
-    one = dissector(syn=False)
-    records = [emitted[4] for emitted in run(list(chunks([(0, tail + following + CONNECT)])), one)]
+    one = parser(syn=False)
+    records = [emitted.record for emitted in run(pieces([(0, tail + following + CONNECT)]), one)]
     assert [record.name for record in records if isinstance(record, Message)] == ["LISTBINDERS", "CONNECT"]
     gap = next(record for record in records if isinstance(record, Gap))
     assert (gap.position, gap.size) == (0, len(tail))
 
 
 def test_who_is_the_client() -> None:
-    one = dissector(syn=False, client=None)
+    one = parser(syn=False, client=None)
     found = messages([(0, frame("RESPONSE", ok=True, rID=1)), (1, frame("LISTBINDERS", rID=2))], one)
     assert [message.sender for message in found] == ["server", "client"]
     wrong = messages([(0, CONNECT), (0, OK)])[1]
@@ -562,7 +548,7 @@ CONVERSATION: list[tuple[int, bytes]] = [
 
 
 def told(emitted: list[Emitted]) -> list[bytes]:
-    return [msgspec.json.encode((one[0], one[1], one[2], one[3], one[4], one[5], str(one[6]))) for one in emitted]
+    return [msgspec.json.encode((*one[:5], str(one.key))) for one in sorted(emitted, key=PLACE)]
 
 
 @given(
@@ -588,14 +574,13 @@ def test_pieces_do_not_matter(cuts: list[tuple[int, int]], damage: list[tuple[in
                 packets.append((side, bytes(raw[at : at + size])))
                 at += size
         packets.append((side, bytes(raw[at:])))
-    one, other, single = dissector(syn), dissector(syn), dissector(syn, detail=True)
-    apart = told(run(list(chunks(packets)), one))
-    assert apart == told(run(list(joined(packets)), other, each=False))
+    apart = told(run(pieces(packets), parser(syn)))
+    assert apart == told(run(pieces(packets), parser(syn), each=False))
     # a view of the bytes changes no value
-    detailed = run(list(chunks(packets)), single)
+    detailed = run(pieces(packets), parser(syn, detail=True))
     for emitted in detailed:
-        if isinstance(emitted[4], Message):
-            message = emitted[4]
+        if isinstance(emitted.record, Message):
+            message = emitted.record
             assert message.raw is not None
             assert message.spans is not None
             leaves = [span for span in message.spans if span.leaf]
@@ -606,17 +591,17 @@ def test_pieces_do_not_matter(cuts: list[tuple[int, int]], damage: list[tuple[in
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.binary(min_size=1, max_size=40)), min_size=1, max_size=12), st.booleans())
 def test_any_bytes_in_any_pieces(packets: list[tuple[int, bytes]], syn: bool) -> None:
-    apart = run(list(chunks(packets)), dissector(syn))
-    assert told(apart) == told(run(list(joined(packets)), dissector(syn), each=False))
+    apart = run(pieces(packets), parser(syn))
+    assert told(apart) == told(run(pieces(packets), parser(syn), each=False))
     for side in (0, 1):
         size = sum(len(data) for one, data in packets if one == side)
-        assert sum(one[4].size for one in apart if one[4].src == f"10.0.0.{side + 1}:{(1, 7451)[side]}") == size
+        assert sum(one.record.size for one in apart if one.record.src == f"10.0.0.{side + 1}:{(1, 7451)[side]}") == size
 
 
 @given(st.lists(st.tuples(st.integers(0, 1), st.sampled_from(CONVERSATION), st.integers(0, 99), st.binary(max_size=12)), max_size=8))
 def test_frames_between_noise(parts: list[tuple[int, tuple[int, bytes], int, bytes]]) -> None:
     packets = [(side, sent[:-cut] + noise if cut < len(sent) and cut else sent + noise) for side, (_, sent), cut, noise in parts]
-    assert told(run(list(chunks(packets)), dissector())) == told(run(list(joined(packets)), dissector(), each=False))
+    assert told(run(pieces(packets))) == told(run(pieces(packets), each=False))
 
 
 # Secrets
@@ -637,8 +622,8 @@ def test_secrets_never_show() -> None:
         for broken in [data, *(data[:at] + bytes([data[at] ^ 0x15]) + data[at + 1 :] for at in range(4, len(data)))]:
             framed = broken
             for options in ({}, {"detail": True}):
-                for emitted in run(list(chunks([(0, CONNECT), (0, framed), (0, CONNECT)])), dissector(**options)):
-                    record = emitted[4]
+                for emitted in run(pieces([(0, CONNECT), (0, framed), (0, CONNECT)]), parser(**options)):
+                    record = emitted.record
                     if not isinstance(record, Message):
                         continue
                     shown = msgspec.json.encode((record.fields, record.notes, record.fault)) + says(record).encode()
@@ -653,7 +638,7 @@ def test_secrets_never_show() -> None:
                         assert not any(secret in shown for secret in secrets), (broken, shown)
     for alone, shown in (("top-secret-token", "<redacted 16 bytes>"), (["tim"], ["<redacted 3 bytes>"])):
         assert messages([(0, pymongo.encode({"type": "CONNECT", "frame": alone}))])[0].fields["frame"] == shown
-    revealed = messages([(0, sent[0])], dissector(show_secrets=True))[0]
+    revealed = messages([(0, sent[0])], parser(show_secrets=True))[0]
     assert revealed.fields["frame"]["authInfo"] == auth
 
 
@@ -784,17 +769,17 @@ def pairs_of(packets: list[tuple[int, bytes]]) -> tuple[dict[int, int], list[lis
     """Which request each response answers, both counted by side, and the notes of responses."""
     links: list[Link] = []
     pairer = Pairer("supersede", 65536, False, links)
-    out = pairer.run(run(list(chunks(packets)))) + pairer.close(END, "closed")
+    out = pairer.run(run(pieces(packets))) + pairer.close("closed")
     places: dict[int, int] = {}
     notes = []
     counts = [0, 0]
     for emitted in out:
-        if isinstance(emitted[4], Message):
-            side = emitted[4].sender == "server"
-            places[id(emitted[4])] = counts[side]
+        if isinstance(emitted.record, Message):
+            side = emitted.record.sender == "server"
+            places[id(emitted.record)] = counts[side]
             counts[side] += 1
             if side:
-                notes.append(list(emitted[4].notes))
+                notes.append(list(emitted.record.notes))
     found = {}
     for record, request, response in links:
         answer = record if isinstance(record, Message) else response

@@ -8,19 +8,23 @@ import struct
 import sys
 import zlib
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import cramjam
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import dissect
+from dissect.detect import BY_NAME
 from dissect.layout import Layout
-from dissect.model import Chunk, Gap, Message, Options, StreamGap, Verdict
+from dissect.model import Gap, Message, Options, SideData, StreamGap, Verdict
+from dissect.protocols.buffer import END
 from dissect.protocols.effort import Effort
-from dissect.protocols.flow import END
+from dissect.protocols.parser import Parser
 from dissect.protocols.protocol import Context, SideView, View
 from dissect.protocols.rabbitmq import chunk as chunks
 from dissect.protocols.rabbitmq import compression, layouts, layouts_draft
@@ -40,6 +44,7 @@ from dissect.protocols.rabbitmq.probe import probe_current, probe_draft
 from dissect.protocols.rabbitmq.streams import Teller
 from dissect.protocols.rabbitmq.telling import says
 from dissect.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Damage
+from dissect.protocols.records import Frame as Cut
 from tests.layout_properties import check_agreement, check_tiles, check_truncations
 from tests.protocols.rabbitmq_frames import FRAMES, Frame
 
@@ -53,13 +58,18 @@ def context(syn: bool = False, client: int | None = 0, **options: Any) -> Contex
     return Context(0, ("10.0.0.1:4000", "10.0.0.2:5552"), (4000, 5552), client, syn, verdict, Options(**options))
 
 
+def made(context: Context, name: str) -> Any:
+    """The dissector of a parser."""
+    return Parser(BY_NAME[name], context.options, context).dissector
+
+
 def current(**options: Any) -> RabbitmqStreamDissector:
     """One of a connection that is open, unless its beginning was captured."""
-    return opened(RabbitmqStreamDissector(context(**options)))
+    return opened(made(context(**options), "rabbitmq-stream"))
 
 
 def draft(**options: Any) -> RabbitmqStreamDraftDissector:
-    return opened(RabbitmqStreamDraftDissector(context(**options)))
+    return opened(made(context(**options), "rabbitmq-stream-draft"))
 
 
 def opened(dissector: Any) -> Any:
@@ -69,14 +79,17 @@ def opened(dissector: Any) -> Any:
     return dissector
 
 
+def cut(side: int, data: bytes, start: int, end: int, damage: Damage | None = None) -> Cut:
+    """A frame that one packet brought."""
+    return Cut(side, 0, data, start, end, damage, 0, 0, 1, 1, 0, 0, 0)
+
+
 def decode(data: bytes | str, side: int = CLIENT, dissector: StreamDissector | None = None, damage: Damage | None = None) -> dict[str, Any]:
     """What one frame says, with another behind it in the buffer."""
     if isinstance(data, str):
         data = bytes.fromhex(data)
     dissector = dissector or current()
-    names = ("name", "kind", "id", "fields", "outcome", "notes", "fault", "role", "key", "spans")
-    decoded = dissector.decode(side, b"\xff\x00" + data + data, 2, 2 + len(data), damage)
-    said = dict(zip(names, decoded, strict=True))
+    said = msgspec.structs.asdict(dissector.decode(cut(side, b"\xff\x00" + data + data, 2, 2 + len(data), damage)))
     said["notes"] = list(said["notes"])
     return said
 
@@ -146,10 +159,10 @@ def entries_of(said: dict[str, Any]) -> list[dict[str, Any]]:
 def test_a_frame_as_captured(expected: Frame) -> None:
     dissector = draft() if expected.draft else current()
     if expected.draft and expected.hex[8:12] == "0002" and expected.name == "Unsubscribe":
-        dissector.decode(CLIENT, bytes.fromhex("0000000c 0005 0000 00000008 00000001"), 0, 16, None)
+        decode("0000000c 0005 0000 00000008 00000001", CLIENT, dissector)
     elif expected.draft and (expected.name, expected.kind) == ("Subscribe", "response"):
         asked = next(one for one in FRAMES if one.draft and (one.name, one.kind) == ("Subscribe", "request"))
-        dissector.decode(CLIENT, bytes.fromhex(asked.hex), 0, len(asked.hex) // 2, None)
+        decode(asked.hex, CLIENT, dissector)
     said = decode(expected.hex, SERVER if expected.sender == "server" else CLIENT, dissector)
     head = struct.unpack(">IHH", bytes.fromhex(expected.hex[:16]))
     assert said["fields"] == {"size": head[0], "key": head[1], "version": head[2], **expected.fields}
@@ -519,7 +532,7 @@ def test_a_null_reference_of_a_publisher_is_noted() -> None:
 @pytest.mark.parametrize(("over", "word"), [(0, "captured"), (1, "sent"), (2, "captured"), (3, "sent")])
 def test_a_frame_that_its_sender_cut_off_was_not_sent(over: int, word: str) -> None:
     dissector = current()
-    dissector.over = over
+    dissector.parser.over = over
     (record,) = feed(dissector, segments(CLIENT, 0, [HEARTBEAT + frame(1, b"\0\0\0\1\x05", string("ref"), string("s"))[:16]]))[1:]
     assert isinstance(record, Message)
     assert record.fault is not None
@@ -662,8 +675,8 @@ def test_the_short_way_follows_the_handshake() -> None:
     first, again = (handler(dissector, CLIENT, hello, 0, len(hello)) for _ in range(2))
     assert first is not None and again is not None
     assert dissector.phase is Phase.GREETED
-    assert list(first[5]) == []
-    assert list(again[5]) == ["PeerProperties while the connection is greeted"]
+    assert list(first.notes) == []
+    assert list(again.notes) == ["PeerProperties while the connection is greeted"]
 
 
 def test_a_request_captured_behind_its_answer_is_not_unexpected() -> None:
@@ -730,7 +743,7 @@ def test_what_is_not_known_is_hidden_where_a_password_is_expected(place: Place, 
     unknown = frame(key, b"\0\0\0\2", b"s3cret-s3cret", version=9)
     dissector = current()
     dissector.guard.place = place
-    dissector.guard.until = dissector.began + 1 if place is Place.LEAVING else 0
+    dissector.guard.until = 1 if place is Place.LEAVING else 0
     assert passwords(decode(unknown, CLIENT, dissector)) == (place is Place.OUTSIDE)
 
 
@@ -771,7 +784,7 @@ def test_a_packed_sub_batch(name: str) -> None:
     assert [bytes.fromhex(one["body"]) for one in batch["messages"]] == BODIES
     assert [one["offset"] for one in batch["messages"]] == [40, 41, 42]
     assert following["offset"] == 43
-    assert dissector.buffers == {"unpacked": UNPACKED}
+    assert dissector.details == {"unpacked": UNPACKED}
     inner = [span for span in said["spans"] if span.leaf and span.buffer == "unpacked"]
     assert [span.offset for span in inner] == [0, 4, 9, 13, 153]
     assert sum(span.length for span in inner) == len(UNPACKED)
@@ -1028,17 +1041,18 @@ def test_requests_that_are_never_answered_do_not_add_up() -> None:
 # Framing
 
 
-def feed(dissector: StreamDissector, *items: Chunk | StreamGap) -> list[Any]:
-    emitted = dissector.feed(items)
-    emitted += dissector.close(END, (99, 99, 0, 99))
-    emitted.sort(key=lambda one: one[:4])
-    return [one[4] for one in emitted]
+def feed(dissector: StreamDissector, *parts: list[SideData] | StreamGap) -> list[Any]:
+    """The records of what came, a packet after the other, and the end."""
+    items = [item for part in parts for item in (part if isinstance(part, list) else [part])]
+    emitted = []
+    for order, together in groupby(items, lambda item: item.order):
+        emitted += dissector.parser.take([*together], order)
+    return [one.record for one in emitted + dissector.parser.close((99, 99, 0, 99), END)]
 
 
-def segments(side: int, position: int, parts: list[bytes], first: int = 0) -> Chunk:
-    starts = [sum(map(len, parts[:index])) for index in range(len(parts))]
-    orders = list(range(first, first + len(parts)))
-    return Chunk(side, position, b"".join(parts), starts, orders, orders, orders, [0] * len(parts), orders)
+def segments(side: int, position: int, parts: list[bytes], first: int = 0) -> list[SideData]:
+    starts = [position + sum(map(len, parts[:index])) for index in range(len(parts))]
+    return [SideData(side, at, data, order, order, 0, order) for order, (at, data) in enumerate(zip(starts, parts, strict=True), first)]
 
 
 def brief(records: list[Any]) -> list[tuple[Any, ...]]:
@@ -1088,7 +1102,7 @@ def test_after_a_gap_that_hides_a_header_it_begins_again() -> None:
     records = feed(
         dissector,
         segments(SERVER, 0, [CONFIRM + ANSWER_OK[:5]]),
-        StreamGap(SERVER, 26, 9, "lost", 5, 5, 5, 0, 5),
+        StreamGap(SERVER, 26, 9, "lost", 6, 6, 0, 6),
         segments(SERVER, 35, [CONFIRM + CONFIRM], 6),
     )
     assert brief(records) == [
@@ -1267,7 +1281,7 @@ def test_details_change_nothing(sample: tuple[bytes, int, bool], places: list[tu
         if span.leaf:
             assert span.offset == reached.get(span.buffer, 0), span
             reached[span.buffer] = span.offset + span.length
-    sizes = {"frame": len(data), **{name: len(content) for name, content in dissector.buffers.items() if content}}
+    sizes = {"frame": len(data), **{name: len(content) for name, content in dissector.details.items() if content}}
     assert reached == sizes
     assert json.dumps(fast["fields"], allow_nan=False) == json.dumps(slow["fields"], allow_nan=False), "in the same order"
 

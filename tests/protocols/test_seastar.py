@@ -19,8 +19,9 @@ from hypothesis import strategies as st
 from dissect.capture.files import open_capture
 from dissect.errors import CaptureError, UsageError
 from dissect.inspector import Inspector
-from dissect.model import Chunk, ConversationRow, Exchange, Gap, Message, Options, Record, StreamGap, Verdict
-from dissect.protocols.flow import END
+from dissect.model import ConversationRow, Exchange, Gap, Message, Options, Record, SideData, StreamGap, Verdict
+from dissect.protocols.buffer import END
+from dissect.protocols.parser import Parser
 from dissect.protocols.protocol import Context, SideView, View
 from dissect.protocols.records import Emitted
 from dissect.protocols.seastar import telling
@@ -81,68 +82,38 @@ Event = tuple[int, bytes | int]
 """A segment: its side and its bytes, or the size of a gap."""
 
 
-def items(events: Iterable[Event]) -> list[Chunk | StreamGap]:
-    """One chunk a segment, in packet order."""
-    made: list[Chunk | StreamGap] = []
+def items(events: Iterable[Event]) -> list[SideData | StreamGap]:
+    """One a segment, in packet order."""
+    made: list[SideData | StreamGap] = []
     positions = [0, 0]
     for order, (side, data) in enumerate(events):
         at = positions[side]
         if isinstance(data, int):
-            made.append(StreamGap(side, at, data, "lost", order, order, order + 1, 0, order * 1000))
+            made.append(StreamGap(side, at, data, "lost", order, order + 1, 0, order * 1000))
             positions[side] += data
         elif data:
-            made.append(Chunk(side, at, data, [0], [order], [order], [order + 1], [0], [order * 1000]))
+            made.append(SideData(side, at, data, order, order + 1, 0, order * 1000))
             positions[side] += len(data)
     return made
 
 
-def joined(one: Sequence[Chunk | StreamGap]) -> list[Chunk | StreamGap]:
-    """The same segments in as few chunks as possible, each side by itself, as a large batch gives them."""
-    made: list[Chunk | StreamGap] = []
-    for side in (0, 1):
-        for item in one:
-            if item.side != side:
-                continue
-            last = made[-1] if made and made[-1].side == side else None
-            if isinstance(item, StreamGap) or not isinstance(last, Chunk):
-                made.append(item)
-                continue
-            made[-1] = Chunk(
-                side,
-                last.position,
-                last.data + item.data,
-                [*last.starts, *(len(last.data) + start for start in item.starts)],
-                last.orders + item.orders,
-                last.releases + item.releases,
-                last.numbers + item.numbers,
-                last.files + item.files,
-                last.times + item.times,
-            )
-    return made
-
-
-def dissector(syn: bool = True, layout: str | None = None, client: int | None = None, **options: Any) -> SeastarDissector:
+def parser(syn: bool = True, layout: str | None = None, client: int | None = None, **options: Any) -> Parser:
     known = 0 if syn else client
+    how = Options(**options)
     verdict = Verdict("seastar-rpc", 1.0, (), None, known, layout)
-    return SeastarDissector(Context(0, ("10.0.0.1:1", "10.0.0.2:2"), (1, 2), known, syn, verdict, Options(**options)))
-
-
-def finish(one: SeastarDissector, emitted: list[Emitted], order: int) -> list[Record]:
-    emitted += one.close(END, (order, order + 1, 0, order * 1000))
-    emitted.sort(key=lambda each: each[:4])
-    return [each[4] for each in emitted]
+    return Parser(PROTOCOLS[0], how, Context(0, ("10.0.0.1:1", "10.0.0.2:2"), (1, 2), known, syn, verdict, how))
 
 
 def read(events: Sequence[Event], bulk: bool = False, **how: Any) -> list[Record]:
-    one = dissector(**how)
+    """The records of these, which came one by one or, `bulk`, all with one packet, one side after the other."""
+    one = parser(**how)
+    emitted: list[Emitted] = []
     made = items(events)
-    if bulk:
-        emitted = one.feed(joined(made))
-    else:
-        emitted = []
-        for item in made:
-            emitted += one.feed([item])
-    return finish(one, emitted, len(events))
+    for part in [sorted(made, key=lambda item: item.side)] if bulk else [[item] for item in made]:
+        emitted += one.take(part)
+    order = len(events)
+    emitted += one.close((order, order + 1, 0, order * 1000), END)
+    return [each.record for each in emitted]
 
 
 def messages(events: Sequence[Event], **how: Any) -> list[Message]:
@@ -153,8 +124,8 @@ def opened(*more: Event, client: Any = DEFAULT, server: Any = DEFAULT) -> list[E
     return [(0, negotiation(*client)), (1, negotiation(*server)), *more]
 
 
-def encoded(records: list[Record]) -> list[Any]:
-    return [msgspec.json.encode(record) for record in records]
+def encoded(records: list[Record]) -> list[bytes]:
+    return sorted(map(msgspec.json.encode, records))
 
 
 # The two properties of dissectors, and the accounting
@@ -494,27 +465,9 @@ def test_what_the_server_grants_is_in_force(timeout: bool, duration: bool) -> No
 def test_an_early_request_waits_for_the_answer() -> None:
     events = [(0, negotiation(*DEFAULT) + request(1, b"early")), (0, request(2)), (1, negotiation(*DEFAULT))]
     made = items(events)
-    one = dissector()
-    assert [each[4].name for each in one.feed(made[:2])] == ["Negotiation"]
-    rest = one.feed(made[2:])
-    assert [(each[4].name, each[0], each[1]) for each in rest] == [("Request", 2, 0), ("Request", 2, 1), ("Negotiation", 2, 2)]
-
-
-@pytest.mark.parametrize(
-    ("syn", "events"),
-    [
-        (False, [(0, negotiation()), (1, negotiation()), (0, request(1, timeout=None))]),
-        (True, [(0, negotiation((0, b"LZ4"))), (0, b"x" * 60), (0, 110), (1, 193), (1, b"y" * 60), (1, 50)]),
-    ],
-)
-def test_nothing_is_certain_before_what_it_waited_for(syn: bool, events: list[Event]) -> None:
-    one = dissector(syn=syn)
-    emitted: list[Emitted] = []
-    for order, item in enumerate(items(events)):
-        told = one.feed([item])
-        assert all(each[0] >= order for each in told)
-        emitted += told
-    assert emitted
+    one = parser()
+    assert [each.record.name for item in made[:2] for each in one.take([item])] == ["Negotiation"]
+    assert [(each.record.name, each.order) for each in one.take(made[2:])] == [("Request", 0), ("Request", 1), ("Negotiation", 2)]
 
 
 def test_the_answer_need_not_come_for_what_was_not_offered() -> None:

@@ -11,6 +11,7 @@ from dissect.model import Gap, Message
 from dissect.protocols.effort import Effort
 from dissect.protocols.seastar import layouts
 from dissect.protocols.seastar.compression import chunks, unpack
+from dissect.protocols.seastar.dissector import SeastarDissector
 from dissect.protocols.seastar.framing import (
     CERTAIN,
     FAR,
@@ -34,13 +35,13 @@ from tests.protocols.test_seastar import (
     FRAGMENTED_TERMS,
     LZ4_TERMS,
     Event,
-    dissector,
     exception,
     items,
     lz4,
     messages,
     negotiation,
     opened,
+    parser,
     read,
     request,
     response,
@@ -180,15 +181,17 @@ def test_an_answer_ends_what_a_negative_id_means() -> None:
 
 
 def test_negative_ids_are_remembered_up_to_the_limit_of_open_requests() -> None:
-    one = dissector(open_limit=2)
-    one.feed(items(opened(*((0, request(-number)) for number in range(1, 9)))))
-    assert len(one.negative) == 2
+    one = parser(open_limit=2)
+    one.take(items(opened(*((0, request(-number)) for number in range(1, 9)))))
+    assert isinstance(one.dissector, SeastarDissector)
+    assert len(one.dissector.negative) == 2
 
 
 def test_what_is_unpacked_is_taken_from_the_allowance() -> None:
-    one = dissector()
-    one.feed(items(opened((0, lz4(request(1, bytes(1000)))), client=LZ4_TERMS, server=LZ4_TERMS)))
-    assert one.allowance.left == Allowance.FREE - 1028
+    one = parser()
+    one.take(items(opened((0, lz4(request(1, bytes(1000)))), client=LZ4_TERMS, server=LZ4_TERMS)))
+    assert isinstance(one.dissector, SeastarDissector)
+    assert one.dissector.allowance.left == Allowance.FREE - 1028
 
 
 def test_a_chunk_refers_to_all_that_a_match_can_reach() -> None:

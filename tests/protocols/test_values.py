@@ -13,15 +13,16 @@ import cramjam
 import msgspec
 import pytest
 
+from dissect import snapshot
 from dissect.capture.files import open_capture
 from dissect.inspector import Inspector
-from dissect.model import Chunk, Limited, Message, Options, Verdict
+from dissect.model import Limited, Message, Options, SideData, Verdict
 from dissect.protocols import PROTOCOLS
-from dissect.protocols.base import Dissector
-from dissect.protocols.flow import END
+from dissect.protocols.buffer import END
+from dissect.protocols.dissector import Dissector
+from dissect.protocols.parser import Parser
 from dissect.protocols.protocol import Context
 from dissect.protocols.rabbitmq.language import is_sound
-from dissect.spark import state
 from tests.capture.frames import ACK, START_NS, SYN, Packet, ethernet, ip4, pcap, tcp
 from tests.protocols.test_iggy import ONE
 from tests.protocols.test_iggy import request as iggy_request
@@ -30,7 +31,7 @@ from tests.protocols.test_mewbase import OK as CONNECTED
 from tests.protocols.test_seastar import negotiation
 from tests.work import peak
 
-BY_NAME = {protocol.name: protocol.dissector for protocol in PROTOCOLS}
+BY_NAME = {protocol.name: protocol for protocol in PROTOCOLS}
 LIMIT, BARE = 60, 20
 SMALL = Options(values_limit=LIMIT, bare_limit=BARE)
 SERVER = 1
@@ -165,14 +166,15 @@ AROUND: dict[str, tuple[list[tuple[int, bytes]], list[tuple[int, bytes]]]] = {
 def told(events: list[tuple[int, bytes]], protocol: str, layout: str | None, options: Options) -> tuple[list[Message], Dissector]:
     """The messages of a conversation, and its dissector."""
     verdict = Verdict(protocol, 1.0, (), None, 0, layout)
-    dissector = BY_NAME[protocol](Context(0, ("192.0.2.1:1", "192.0.2.2:2"), (1, 2), 0, True, verdict, options))
+    parser = Parser(BY_NAME[protocol], options, Context(0, ("192.0.2.1:1", "192.0.2.2:2"), (1, 2), 0, True, verdict, options))
+    dissector = parser.dissector
     at = [0, 0]
     emitted = []
     for order, (side, data) in enumerate(events):
-        emitted += dissector.feed([Chunk(side, at[side], data, [0], [order], [order], [order + 1], [0], [order * 1000])])
+        emitted += parser.take([SideData(side, at[side], data, order, order + 1, 0, order * 1000)], order)
         at[side] += len(data)
-    emitted += dissector.close(END, (len(events), len(events) + 1, 0, len(events) * 1000))
-    return [one[4] for one in sorted(emitted, key=lambda one: one[:4])], dissector
+    emitted += parser.close((len(events), len(events) + 1, 0, len(events) * 1000), END)
+    return [one.record for one in emitted], dissector
 
 
 def decoded(case: Case, options: Options) -> tuple[Message, Dissector]:
@@ -204,11 +206,11 @@ def test_a_frame_stops_at_its_limit(name: str) -> None:
     kind = "table" if name == "properties" else case.protocol
     # The size of a document is no element, and a pair is made as a whole
     assert LIMIT - 2 <= made(message.fields, kind) - (kind == "mewbase") <= LIMIT
-    assert stopped.limit_hits == 1
+    assert stopped.parser.limit_hits == 1
     whole, free = decoded(case, Options())
     assert whole.fault is None
     assert made(whole.fields, kind) > LIMIT
-    assert free.limit_hits == 0
+    assert free.parser.limit_hits == 0
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -218,7 +220,7 @@ def test_it_stops_at_the_same_place_with_details(name: str) -> None:
     detailed, stopped = decoded(case, replace(SMALL, detail=True))
     assert (detailed.fields, detailed.fault, list(detailed.notes)) == (plain.fields, plain.fault, list(plain.notes))
     assert type(detailed.fault) is Limited
-    assert stopped.limit_hits == 1
+    assert stopped.parser.limit_hits == 1
     for buffer, data in (detailed.raw or {}).items():
         at = 0
         for span in detailed.spans or []:
@@ -232,7 +234,7 @@ def test_each_frame_begins_anew() -> None:
     fits, too_many = deliver(entry(amqp(FIVE))), CASES["AMQP list"].frame
     messages, dissector = told([(SERVER, one) for one in (too_many, fits, too_many, fits)], "rabbitmq-stream", None, SMALL)
     assert [message.fault is None for message in messages] == [False, True, False, True]
-    assert dissector.limit_hits == 2
+    assert dissector.parser.limit_hits == 2
 
 
 def nothings(count: int, kind: bytes = b"\x40") -> bytes:
@@ -255,14 +257,13 @@ def test_values_without_bytes_count_for_the_conversation(detail: bool) -> None:
         "count says 9, of a conversation no more than 20 values without bytes are made",
         "count says 9, of a conversation no more than 20 values without bytes are made",
     ]
-    assert dissector.limit_hits == 2
+    assert dissector.parser.limit_hits == 2
 
 
 def test_another_process_goes_on_counting() -> None:
     _, dissector = told([(SERVER, nothings(9))] * 2, "rabbitmq-stream", None, SMALL)
-    again = state.decode(state.encode(dissector), SMALL)
+    again = snapshot.decode(snapshot.encode(dissector), SMALL)
     assert again.values.bare == dissector.values.bare == 2
-    assert again.limit_hits == dissector.limit_hits
 
 
 def test_an_array_of_very_many_values_without_bytes_takes_no_memory() -> None:
@@ -287,7 +288,7 @@ def test_very_many_values_take_no_more_memory_than_their_limit(detail: bool) -> 
 
 def test_a_frame_is_tried_as_a_layout_without_making_much() -> None:
     """Whatever looks like a frame is, on the way back into frames."""
-    layout = next(one for one in BY_NAME["rabbitmq-stream"].language.heads if one.name == "Deliver")
+    layout = next(one for one in BY_NAME["rabbitmq-stream"].dissector.language.heads if one.name == "Deliver")
     bomb = deliver(entry(amqp(array(b"\x40", 0xFFFF_FFFF))), sub_batch(1, 1, entry(bytes(8 << 20))))
     assert not is_sound(layout, bomb, 0, len(bomb))
     assert peak(lambda: is_sound(layout, bomb, 0, len(bomb))) < 2 << 20

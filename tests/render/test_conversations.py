@@ -16,7 +16,7 @@ from dissect.options import Options
 from dissect.render.conversations import plain, table
 from dissect.render.live import Watch
 from dissect.render.terminal import COLOURED, PLAIN, width, wrapped
-from tests.tcp.segments import ACK, FIN, RST, SYN, Segment, a, b, batch, handshake
+from tests.tcp.segments import ACK, FIN, RST, SYN, Segment, a, b, captured, handshake
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 CASES = ("rabbitmq-stream/lost_segments_405.pcap", "iggy/seed-lossy.pcap", "iggy/node080-tls.pcap", "seastar-rpc/ipv6.pcap")
@@ -107,8 +107,7 @@ def test_bytes_that_were_sent_again_and_differ_are_told() -> None:
 def test_how_each_ended_and_by_whom() -> None:
     def ended(segments: list[Segment], known: bool = True) -> str:
         inspector = Inspector([], Options(decode_as=((5552, "rabbitmq-stream", None),) if known else ()))
-        for _ in inspector.take_segments(batch(segments), 0, len(segments)):
-            pass
+        inspector.take(captured(segments))
         found = [row.ended for row in inspector.rows()]
         inspector.finish()
         found += [row.ended for row in inspector.rows()]
@@ -122,7 +121,7 @@ def test_how_each_ended_and_by_whom() -> None:
     assert ended([*talk[1:], a(1008, ack=5001, flags=FIN | ACK)], False) == "FIN by server"
     assert ended([a(1000, b"x" * 9), a(1009, flags=RST)], False) == "RST by 192.0.2.1:40000"
     assert ended([a(999, ack=None, flags=SYN), b(0, ack=1000, flags=RST | ACK)]) == "refused by server"
-    assert ended([a(999, ack=None, flags=SYN)] * 2) == "no answer"
+    assert ended([a(999, ack=None, flags=SYN)] * 2) == "open, then no answer"
 
 
 @pytest.mark.parametrize("width", [80, 110])

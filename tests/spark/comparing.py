@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dissect.capture.files import open_capture
 from dissect.errors import CaptureError
@@ -88,7 +89,7 @@ def without_spark(files: Sequence[Path], split: int, payload: bool = True, batch
     read = [one for part in found.splits for one in rows.read(part, payload)]
     ordered = [one for part in found.splits for one in rows.read(part, payload, ordered=True)]
     alone = _sorted(ordered, flows.IN_ORDER)
-    packets = [one for one in read if one.column("kind")[0].as_py() == rows.SEGMENT]
+    packets = [one.filter(pc.equal(one.column("kind"), rows.SEGMENT)) for one in read]
     packets += list(flows.in_order(iter(alone.to_batches(batch))))
     lines: Lines = {name: [] for name in tables.LINKED}
     options = Options(keylog=tuple(found.secrets))

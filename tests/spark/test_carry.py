@@ -12,11 +12,14 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from dissect import snapshot
 from dissect.errors import ForeignState
 from dissect.model import Options
 from dissect.pair import Pairer
 from dissect.protocols.seastar.verbs import Verbs
-from dissect.spark import flows, rows, state
+from dissect.session import Session
+from dissect.spark import flows, rows
+from dissect.tls.keys import KeyLog
 from tests.capture.frames import ACK, FIN, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, pcapng, sll, tcp
 from tests.spark.captures import SNAP, fragments, generated, records, rotated, troubled
 from tests.spark.lots import FOREVER, Lots, at_once, in_lots, packets
@@ -298,13 +301,13 @@ def test_two_states_of_the_same_conversations(tmp_path: Path) -> None:
 def test_what_is_carried_across_conversations_passes_untouched() -> None:
     (made,) = flows.in_order(iter([]), carry=True)
     (results,) = flows.dissect(iter([made]), Options(), None, 0)
-    assert results.carry == made.to_pylist()
+    assert results.carry_batch().equals(made)
     assert results.carry[0]["kind"] == rows.CARRY_IN_ORDER
     assert list(flows.in_order(iter([results.carry_batch()]))) == []
     with pytest.raises(ForeignState, match="two of the packets"):
         list(flows.in_order(iter([made, made])))
     with pytest.raises(ForeignState, match="something else"):
-        list(flows.in_order(iter([rows.batch_of_rows([{**results.carry[0], "payload": state.encode([])}])])))
+        list(flows.in_order(iter([rows.batch_of_rows([{**results.carry[0], "payload": snapshot.encode([])}])])))
 
 
 def test_conversations_that_are_looked_at_again_after_the_end_of_times(tmp_path: Path) -> None:
@@ -318,20 +321,20 @@ def test_fields_of_open_requests_are_not_carried(tmp_path: Path) -> None:
     (lot,) = tables(tmp_path, [talk(1000, START_NS)])
     lots = Lots(Options())
     lots.add(lot)
-    inspector = flows.FlowInspector.restore(carried(lots)[0]["payload"], Options())
-    (tracked,) = inspector.conversations
-    assert isinstance(tracked.pairer, Pairer)
-    (request,) = tracked.pairer.kept()
+    session = Session.restore(carried(lots)[0]["payload"], Options(), KeyLog())
+    (one,) = session.table.conversations
+    assert isinstance(one.pairer, Pairer)
+    (request,) = one.pairer.kept()
     assert (request.name, request.fields) == ("PeerProperties", {})
-    assert tracked.pairer.links is inspector.outbox.links
+    assert one.pairer.links is session.run.links
 
 
 def test_the_options_given_count(tmp_path: Path) -> None:
     (lot,) = tables(tmp_path, [talk(1000, START_NS)])
     lots = Lots(Options(show_secrets=True))
     lots.add(lot)
-    inspector = flows.FlowInspector.restore(carried(lots)[0]["payload"], Options(bytes_as="base64"))
-    dissector: Any = inspector.conversations[0].dissector
+    session = Session.restore(carried(lots)[0]["payload"], Options(bytes_as="base64"), KeyLog())
+    dissector: Any = session.table.conversations[0].parser.dissector  # type: ignore[union-attr]
     assert (dissector.style.show_secrets, dissector.style.bytes_as) == (False, "base64")
     assert dissector.handlers == dissector.ways.followed
     dissector.lost(0)
@@ -344,8 +347,8 @@ def test_handlers_are_chosen_again_where_frames_told_the_client(tmp_path: Path) 
     options = Options(decode_as=((5552, "rabbitmq-stream", None),))
     lots = Lots(options)
     lots.add(lot)
-    inspector = flows.FlowInspector.restore(carried(lots)[0]["payload"], options)
-    dissector: Any = inspector.conversations[0].dissector
+    session = Session.restore(carried(lots)[0]["payload"], options, KeyLog())
+    dissector: Any = session.table.conversations[0].parser.dissector  # type: ignore[union-attr]
     assert (dissector.context.client, dissector.client) == (None, 0)
     assert dissector.handlers == dissector.ways.guarded, "a password may still come"
 

@@ -21,16 +21,15 @@ from dissect.errors import BARRIER, Report
 from dissect.inspector import Inspector
 from dissect.model import Message, Options
 from dissect.pair import Pairer
-from dissect.protocols.base import Dissector
-from dissect.protocols.rabbitmq.dissector import StreamDissector
+from dissect.protocols.parser import Parser
+from dissect.protocols.records import Frame
 from dissect.spark import flows, follow, tables
 from dissect.spark.follow import Follow
 from dissect.spark.pipeline import Settings, texts_of
 from dissect.spark.rotation import Rotation
 from dissect.spark.splits import Trouble
 from dissect.spark.write import Receipt
-from dissect.tcp.assembler import Assembler
-from dissect.tcp.conversations import _Plain
+from dissect.tcp.assembler import TcpStream
 from tests.planting import GOLDEN, plant
 from tests.rewrite import capture
 from tests.rewrite import packets as packets_of
@@ -45,7 +44,7 @@ PLANTED = """
 import dissect.pair
 take = dissect.pair.Pairer.take
 def planted(self, one, append):
-    if getattr(one[4], "name", "") == "Create":
+    if getattr(one.record, "name", "") == "Create":
         raise ZeroDivisionError
     take(self, one, append)
 dissect.pair.Pairer.take = planted
@@ -53,20 +52,18 @@ dissect.pair.Pairer.take = planted
 
 
 def in_pairing(patch: pytest.MonkeyPatch) -> None:
-    plant(patch, Pairer, "take", lambda self, one, append: isinstance(one[4], Message) and one[4].position > 400)
+    plant(patch, Pairer, "take", lambda self, one, append: isinstance(one.record, Message) and one.record.position > 400)
 
 
 def in_reassembly(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(_Plain, "take", lambda *_: False)
-    plant(patch, Assembler, "step", lambda self, order, time_ns, number, *_: number == 40)
+    plant(patch, TcpStream, "feed", lambda self, segment, side: segment.number == 40)
 
 
 def in_cutting(patch: pytest.MonkeyPatch) -> None:
-    def reaches(self: Dissector, side: int, flow: Any, data: bytes, ends: list[int], at: int = 0) -> bool:
-        return side == 1 and flow.position - at + ends[-1] > 300
+    def reaches(self: Parser, frame: Frame) -> bool:
+        return frame.side == 1 and frame.whole[2] > 300
 
-    patch.setattr(StreamDissector, "aligned", False)
-    plant(patch, Dissector, "_put_frames", reaches)
+    plant(patch, Parser, "put", reaches)
 
 
 @pytest.mark.usefixtures("barrier")

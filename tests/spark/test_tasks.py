@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -19,7 +18,7 @@ from dissect.spark import blocks, pipeline, splits, tasks
 from dissect.spark.blocks import Order, Runs, Sorter
 from dissect.spark.flows import SORTED_BY
 from dissect.spark.places import folder
-from dissect.spark.rows import SCHEMA, batch_of
+from dissect.spark.rows import SCHEMA, batch_of_rows
 from dissect.spark.splits import plan
 from dissect.spark.tasks import sources
 from tests.capture.frames import Packet, ip4, pcap, sll
@@ -218,7 +217,7 @@ def comparable(tables: dict[str, list[dict[str, Any]]], files: list[str]) -> dic
 def some(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Captures of all families, under names that sort as they are listed."""
     place = tmp_path_factory.mktemp("some")
-    for at, path in enumerate(sorted(GOLDEN.glob("*/*.pcap*"))[1::5]):
+    for at, path in enumerate(sorted(path for path in GOLDEN.glob("*/*.pcap*") if path.suffix != ".gz")[1::5]):
         (place / f"{at:02}{path.suffix}").write_bytes(path.read_bytes())
     return sorted(place.iterdir())
 
@@ -275,11 +274,10 @@ def test_each_capture_kept_separate_says_what_it_says_alone(some: list[Path], tm
 
 def rows(count: int, dice: random.Random, size: int) -> pa.RecordBatch:
     """Some rows in no order."""
-    numbers = {name: np.array([dice.randrange(most) for _ in range(count)], np.int64) for name, most in COLUMNS.items()}
+    numbers = {name: [dice.randrange(most) for _ in range(count)] for name, most in COLUMNS.items()}
     payload = [dice.randbytes(dice.randrange(size)) for _ in range(count)]
-    columns: dict[str, Any] = {name: pa.array(values).cast(SCHEMA.field(name).type) for name, values in numbers.items()}
-    columns |= {"payload": pa.array(payload, pa.binary()), "length": pa.array([len(one) for one in payload], pa.int32())}
-    return batch_of(columns, count)
+    found = [dict(zip(numbers, values, strict=True)) for values in zip(*numbers.values(), strict=True)]
+    return batch_of_rows([{**row, "payload": data, "length": len(data)} for row, data in zip(found, payload, strict=True)])
 
 
 COLUMNS = {"flow_id": 5, "merge_ns": 4, "file": 3, "number": 6, "kind": 4}
@@ -324,10 +322,8 @@ def test_a_connection_that_is_larger_than_memory_is_read_piece_by_piece(monkeypa
     sorter = Sorter(order)
     count = 0
     for at in range(100):
-        columns = {name: pa.array(np.zeros(50, np.int64)).cast(SCHEMA.field(name).type) for name in ("flow_id", "file", "kind")}
-        columns["number"] = columns["merge_ns"] = pa.array(np.arange(at * 50, at * 50 + 50))
-        columns |= {"payload": pa.array([bytes(1000)] * 50, pa.binary()), "length": pa.array([1000] * 50, pa.int32())}
-        for _, block in sorter.add(batch_of(columns, 50)):
+        same = {"flow_id": 0, "file": 0, "kind": 0, "payload": bytes(1000), "length": 1000}
+        for _, block in sorter.add(batch_of_rows([{**same, "number": one, "merge_ns": one} for one in range(at * 50, at * 50 + 50)])):
             runs.add(block)
     for _, block in sorter.close():
         runs.add(block)

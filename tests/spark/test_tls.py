@@ -15,11 +15,13 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
+from dissect import snapshot
 from dissect.capture.files import open_capture
 from dissect.errors import CaptureError, ForeignState
 from dissect.inspector import Inspector
 from dissect.model import Message, Options
-from dissect.spark import flows, places, rows, state
+from dissect.session import Session
+from dissect.spark import flows, places, rows
 from dissect.spark.splits import plan
 from dissect.tls.keys import KeyLog
 from dissect.tls.stage import Stage
@@ -84,10 +86,9 @@ def test_no_key_is_carried(tmp_path: Path) -> None:
             carried = row["payload"]
             assert not any(secret in carried or secret.hex().encode() in carried for secret in secrets)
             if row["kind"] == rows.CARRY:
-                inspector = flows.FlowInspector.restore(carried, options)
-                for tracked in inspector.conversations:
-                    if tracked.carried.stage is not None:
-                        assert all(flow.opener is None and flow.secret is None and not flow.openers for flow in tracked.carried.stage.flows)
+                for one in Session.restore(carried, options, KeyLog()).table.conversations:
+                    if one.carried.stage is not None:
+                        assert all(flow.opener is None and flow.secret is None and not flow.openers for flow in one.carried.stage.flows)
     assert derived not in secrets
 
 
@@ -113,9 +114,9 @@ def test_a_damaged_state_is_told(tmp_path: Path) -> None:
     lots.add(packets([capture])[:20])
     (carried,) = [row["payload"] for row in lots.carry.to_pylist() if row["kind"] == rows.CARRY]
     with pytest.raises(ForeignState):
-        flows.FlowInspector.restore(carried[:-3], options)
+        Session.restore(carried[:-3], options, KeyLog())
     stage = Stage(Options(), KeyLog())
-    assert type(state.decode(state.encode(stage), Options())) is Stage
+    assert type(snapshot.decode(snapshot.encode(stage), Options(), KeyLog())) is Stage
 
 
 def blocks(keys: bytes, packets: list[Packet], place: int) -> bytes:

@@ -1,15 +1,25 @@
-"""Builds segment batches by hand, cuts them in pieces, and brings what the reassembler says of them into one comparable form."""
+"""Builds segments by hand and brings what the reassembler says of them into one comparable form."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+from unittest.mock import patch
 
-import numpy as np
-
-from dissect.model import Chunk, Options, SegmentBatch, StreamGap
-from dissect.tcp import conversations
-from dissect.tcp.conversations import Conversation, Conversations, Delivery
+from dissect import model
+from dissect.capture.files import open_capture
+from dissect.capture.link import RAW, LinkParser
+from dissect.conversation import table
+from dissect.conversation.conversation import Conversation, Items
+from dissect.conversation.run import Counters, Reports, Run
+from dissect.conversation.table import ConversationTable
+from dissect.model import Options, SideData, StreamGap
+from dissect.protocols.records import Emitted
+from dissect.tcp.assembler import Pool, TcpStream
+from dissect.tls.gate import Gate
+from dissect.tls.keys import KeyLog
+from tests.capture.frames import ip4, tcp
 
 FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16
 MASK = 0xFFFF_FFFF
@@ -46,57 +56,48 @@ def handshake() -> list[Segment]:
     return [a(999, ack=None, flags=SYN), b(4999, ack=1000, flags=SYN | ACK), a(1000, ack=5000)]
 
 
-def _address(endpoint: tuple[str, int]) -> bytes:
-    host, port = endpoint
-    return bytes(int(part) for part in host.split(".")).ljust(16, b"\0") + port.to_bytes(2, "big")
+def _address(host: str) -> bytes:
+    return bytes(int(part) for part in host.split("."))
 
 
-def batch(segments: Sequence[Segment], first: int = 0) -> SegmentBatch:
-    """Segments as a batch whose first one is packet `first`; a packet each millisecond where they give no time."""
-    count = len(segments)
-    flow = np.zeros((count, 40), np.uint8)
-    reverse = np.zeros(count, np.bool_)
-    buffer = bytearray(b"before the first payload")
-    offsets = []
-    for index, segment in enumerate(segments):
-        source, target = _address(segment.src), _address(segment.dst)
-        reverse[index] = source > target
-        low, high = sorted((source, target))
-        flow[index] = np.frombuffer(low + high + b"\4\0\0\0", np.uint8)
-        offsets.append(len(buffer))
-        buffer += segment.data + b"\xee"
-    order = np.arange(first, first + count, dtype=np.int64)
-    times = [(first + index) * 1_000_000 if segment.time_ns is None else segment.time_ns for index, segment in enumerate(segments)]
-    return SegmentBatch(
-        bytes(buffer),
-        order,
-        np.array(times, np.int64),
-        order + 1,
-        np.zeros(count, np.int32),
-        flow,
-        reverse,
-        np.array([segment.seq & MASK for segment in segments], np.int64),
-        np.array([(segment.ack or 0) & MASK for segment in segments], np.int64),
-        np.array([segment.flags for segment in segments], np.uint8),
-        np.full(count, 65535, np.int32),
-        np.array(offsets, np.int64),
-        np.array([len(segment.data) for segment in segments], np.int64),
-        np.array([len(segment.data) if segment.wire is None else segment.wire for segment in segments], np.int64),
-    )
+def made(segments: Iterable[Segment], first: int = 0, file: int = 0) -> list[model.Segment]:
+    """Segments of which the first one is packet `first`; a packet each millisecond where they give no time."""
+    found = []
+    for order, one in enumerate(segments, first):
+        (source, sport), (target, dport) = one.src, one.dst
+        ends = _address(source) + _address(target) + sport.to_bytes(2, "big") + dport.to_bytes(2, "big")
+        time_ns = order * 1_000_000 if one.time_ns is None else one.time_ns
+        wire = len(one.data) if one.wire is None else one.wire
+        seq, ack = one.seq & MASK, (one.ack or 0) & MASK
+        found.append(model.Segment(ends, order, time_ns, order + 1, file, seq, ack, one.flags, 65535, one.data, wire))
+    return found
+
+
+def captured(segments: Sequence[Segment], first: int = 0) -> list[model.Packet]:
+    """The same as packets of a capture."""
+    found = []
+    for (src, dst, *_), one in zip(segments, made(segments, first), strict=True):
+        payload = tcp(one.data, sport=src[1], dport=dst[1], seq=one.seq, ack=one.ack, flags=one.flags)
+        data = ip4(payload, src=_address(src[0]), dst=_address(dst[0]))
+        size = len(data) + one.wire - len(one.data)
+        found.append(model.Packet(data, one.time_ns, one.number, one.file, 0, len(data), size, RAW[0]))
+    return found
 
 
 class Story(NamedTuple):
-    """What was said of one conversation, independent of how bytes came joined in chunks.
+    """What was said of one conversation.
 
     `items` of both sides: ("bytes", position, bytes, order, release, number, time_ns) a segment, ("gap", position, size, reason,
-    release, order) a gap; `notes` (position, text) of both sides.
+    release, order) a gap, where `release` is the packet with which it came out; `notes` (position, text) of both sides.
     """
 
-    conversation: Conversation
+    conversation: TcpStream
     items: tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]
     notes: tuple[list[tuple[int, str]], list[tuple[int, str]]]
     closed: list[int]
     ends: list[tuple[int, int, int, int]]
+    handed: list[tuple[int, Items]]
+    """What came out, and with which packets."""
 
     def bytes(self, side: int) -> bytes:
         """The bytes of a side, a dot for each that is missing."""
@@ -106,90 +107,111 @@ class Story(NamedTuple):
         return [item[1:4] for item in self.items[side] if item[0] == "gap"]
 
     def summary(self) -> tuple[Any, ...]:
-        """All that must not depend on batches."""
+        """All of it, to be compared."""
         row = self.conversation
         counts = [tuple(getattr(side, name) for name in side.__struct_fields__) for side in row.sides]
         head = (row.index, row.endpoints, row.ports, row.first, row.last, row.latest, row.syn, row.ended, row.open, row.limit_hits)
-        return (*head, counts, self.items, self.notes, self.closed, self.ends)
+        return (*head, row.over, row.end, row.foreign, counts, self.items, self.notes, self.closed, self.ends)
 
 
-def feed(segments: Sequence[Segment], size: int | None = None, options: Options | None = None, bare: bool = False) -> list[Story]:
-    """What becomes of segments in batches of `size`, by conversation."""
-    return run([batch(segments[at : at + size], at) for at in range(0, len(segments), size)] if size else [batch(segments)], options, bare)
+class Recorded(Conversation):
+    """A conversation in which nothing follows reassembly: what comes out of it is written down."""
 
+    __slots__ = ("story",)
 
-def run(batches: Iterable[SegmentBatch], options: Options | None = None, bare: bool = False) -> list[Story]:
-    tcp = Conversations(options or Options(), bare)
-    stories: dict[int, Story] = {}
-    for one in batches:
-        _add(stories, tcp.feed(one))
-    _add(stories, tcp.finish())
-    nothing = [tcp.bare_delivery(key) for _, key in tcp.bare()]
-    assert not any(delivery.items for delivery in nothing)
-    _add(stories, nothing)
-    assert tcp.feed(batch([])) == []
-    assert (tcp._pool.total, tcp._pool.count) == (0, 0)
-    return [stories[index] for index in sorted(stories)]
+    def __init__(self, run: Run, tcp: TcpStream) -> None:
+        super().__init__(run, tcp)
+        self.story = Story(tcp, ([], []), ([], []), [], [], [])
 
-
-def _add(stories: dict[int, Story], deliveries: list[Delivery]) -> None:
-    for delivery in deliveries:
-        index = delivery.conversation.index
-        story = stories.setdefault(index, Story(delivery.conversation, ([], []), ([], []), [], []))
-        assert not story.closed, "nothing follows the end of a conversation"
-        for item in delivery.items:
-            check(item)
+    def _read(self, items: Items, release: int, final: bool) -> list[Emitted]:
+        story = self.story
+        if items:
+            story.handed.append((release, items))
+        for item in items:
+            assert not story.closed, "nothing follows the end of a conversation"
+            check(item, release)
             into = story.items[item.side]
             assert item.position == (_end(into[-1]) if into else 0)
             if isinstance(item, StreamGap):
-                into.append(("gap", item.position, item.size, item.reason, item.release, item.order))
-                continue
-            story.notes[item.side].extend(item.notes)
-            ends = [*item.starts[1:], len(item.data)]
-            columns = zip(item.starts, ends, item.orders, item.releases, item.numbers, item.times, strict=True)
-            for start, end, order, release, number, time_ns in columns:
-                into.append(("bytes", item.position + start, item.data[start:end], order, release, number, time_ns))
-        if delivery.closed is not None:
-            story.closed.append(delivery.closed)
-            # Nothing that comes later may change it: a batch may hold more packets.
-            story.ends.append(delivery.conversation.last)
-            for side in (0, 1):
-                size = sum(len(item[2]) if item[0] == "bytes" else item[2] for item in story.items[side])
-                assert delivery.conversation.stream_bytes[side] == size
-                releases = [item[4] for item in story.items[side]]
-                assert releases == sorted(releases)
-                assert not releases or releases[-1] <= delivery.closed
+                into.append(("gap", item.position, item.size, item.reason, release, item.order))
+            else:
+                into.append(("bytes", item.position, item.data, item.order, release, item.number, item.time_ns))
+                story.notes[item.side].extend(item.notes)
+        return []
+
+    def _close(self, release: int) -> list[Emitted]:
+        self.done = True
+        story, tcp = self.story, self.tcp
+        assert tcp.closed is not None
+        story.closed.append(tcp.closed)
+        story.ends.append(tcp.last)
+        for side in (0, 1):
+            assert tcp.stream_bytes[side] == sum(len(item[2]) if item[0] == "bytes" else item[2] for item in story.items[side])
+            releases = [item[4] for item in story.items[side]]
+            assert releases == sorted(releases)
+            assert not releases or releases[-1] <= tcp.closed
+        return []
+
+
+class Stepwise(TcpStream):
+    """Reassembly without the branch for segments that are simply the next ones."""
+
+    __slots__ = ()
+
+    def feed(self, segment: model.Segment, side: int) -> Items | None:
+        self.streams[side].plain = False
+        return super().feed(segment, side)
+
+
+def new_table(options: Options | None = None, keeps: bool = True) -> ConversationTable:
+    """A table of conversations with nothing in it."""
+    options, counters = options or Options(), Counters()
+    gate = Gate(options, KeyLog())
+    return ConversationTable(Run(options, gate, Pool(options), counters, Reports(counters)), keeps)
+
+
+def run(segments: Iterable[model.Segment], options: Options | None = None, stream: type[TcpStream] = TcpStream) -> list[Story]:
+    """What becomes of segments, by conversation."""
+    with patch.multiple(table, Conversation=Recorded, TcpStream=stream):
+        conversations = new_table(options)
+        for segment in segments:
+            conversations.feed(segment)
+        conversations.finish()
+    assert not conversations.run.reports
+    pool = conversations.run.pool
+    assert (pool.total, pool.count) == (0, 0)
+    found = sorted(conversations.conversations, key=lambda one: one.index)
+    return [one.story for one in found if isinstance(one, Recorded)]
+
+
+def reassembled(path: Path | BinaryIO, stream: type[TcpStream] = TcpStream) -> list[Story]:
+    """What becomes of the segments of a capture, by conversation."""
+    link = LinkParser()
+    packets = (packet for batch in open_capture(path, name="test").batches() for packet in batch)
+    segments = (link.segment(packet, order) for order, packet in enumerate(packets))
+    return run((segment for segment in segments if segment is not None), stream=stream)
 
 
 def _end(item: tuple[Any, ...]) -> int:
     return int(item[1]) + (len(item[2]) if item[0] == "bytes" else int(item[2]))
 
 
-def check(item: Chunk | StreamGap) -> None:
+def check(item: SideData | StreamGap, release: int) -> None:
     """What holds of every item by itself."""
     if isinstance(item, StreamGap):
+        assert item.size is not None
         assert item.size > 0
         return
-    assert item.data and item.starts[0] == 0
-    assert all(one < two for one, two in zip(item.starts, [*item.starts[1:], len(item.data)], strict=True))
-    assert all(order <= release for order, release in zip(item.orders, item.releases, strict=True))
+    assert item.data
+    assert item.order <= release
     assert all(item.position <= at < item.position + len(item.data) for at, _ in item.notes)
 
 
 def tell(segments: Sequence[Segment], options: Options | None = None) -> list[Story]:
-    """What becomes of segments: must be the same in batches of one, of a few, and in one, however those that carry nothing are kept."""
-    stories = feed(segments, None, options)
-    whole = [story.summary() for story in stories]
-    few = conversations.FEW
-    try:
-        # By column, however few segments, and then as it comes.
-        for conversations.FEW in (0, few):
-            for size in (1, 3, 7, 20, None):
-                for bare in (False, True):
-                    parts = feed(segments, size, options, bare)
-                    assert [story.summary() for story in parts] == whole, f"batches of {size}"
-    finally:
-        conversations.FEW = few
+    """What becomes of segments; the branch for those that are simply the next ones must not show."""
+    stories = run(made(segments), options)
+    plain = run(made(segments), options, Stepwise)
+    assert [story.summary() for story in plain] == [story.summary() for story in stories]
     return stories
 
 

@@ -9,9 +9,9 @@ import time
 
 import pytest
 
-from dissect.model import Chunk, Options
-from dissect.tcp.conversations import END, Conversations
-from tests.tcp.segments import ACK, FIN, RST, SYN, Segment, a, b, batch, handshake, one, run, tell
+from dissect.model import Options
+from dissect.tcp.assembler import END
+from tests.tcp.segments import ACK, FIN, RST, SYN, Segment, a, b, handshake, made, one, run, tell
 
 SECOND = 1_000_000_000
 
@@ -528,9 +528,7 @@ def test_bytes_that_wait_in_all_conversations_are_limited() -> None:
     [(a(1000, b"hello"), False), (a(1005, b" world"), False), (a(1000, b"hullo"), True), (a(3_000_000_000, b"stray"), True)],
 )
 def test_bytes_of_another_file_that_do_not_fit_are_told(segment: Segment, differs: bool) -> None:
-    later = batch([segment], 4)
-    later.file[:] = 1
-    (story,) = run([batch([*handshake(), a(1000, b"hello")]), later])
+    (story,) = run([*made([*handshake(), a(1000, b"hello")]), *made([segment], 4, file=1)])
     assert story.conversation.foreign == (1 if differs else None)
 
 
@@ -611,14 +609,11 @@ def test_single_bytes_out_of_order_do_not_cost_their_square(step: int) -> None:
     def cost(count: int) -> float:
         places = range(1001, 1001 + 2 * count, 2)
         segments = [*handshake(), *(a(at, b"x") for at in places[:: step // 2]), *(a(at - 1, b"y") for at in places)]
-        one = batch([segment._replace(time_ns=0) for segment in segments])
-        tcp = Conversations(Options(waiting_limit=1 << 30))
+        found = made(segment._replace(time_ns=0) for segment in segments)
         begin = time.process_time()
-        deliveries = [*tcp.feed(one), *tcp.finish()]
+        (story,) = run(found, Options(waiting_limit=1 << 30))
         spent = time.process_time() - begin
-        (chunk,) = (item for delivery in deliveries for item in delivery.items)
-        assert isinstance(chunk, Chunk)
-        assert chunk.data == b"yx" * count
+        assert story.bytes(0) == b"yx" * count
         return spent
 
     # Four times as many; their square would be sixteen times as much.

@@ -8,12 +8,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from dissect.capture.files import open_capture
-from dissect.capture.link import LinkParser
 from dissect.inspector import Inspector
-from dissect.model import Chunk, ConversationRow, Gap, Message, Options, Record, StreamGap
-from dissect.tcp.conversations import END, Conversations
+from dissect.model import ConversationRow, Gap, Message, Options, Record, SideData, StreamGap
 from dissect.tls.keys import KeyLog
 from dissect.tls.stage import Stage
+from tests.tcp.segments import reassembled
 
 BATCHES = (1, 7, None)
 
@@ -85,33 +84,19 @@ def meaning(messages: list[Message]) -> list[tuple[Any, ...]]:
     ]
 
 
-def opened(capture: bytes, keys: bytes | KeyLog, options: Options | None = None) -> tuple[list[list[Chunk | StreamGap]], Stage]:
+def opened(capture: bytes, keys: bytes | KeyLog, options: Options | None = None) -> tuple[list[list[SideData | StreamGap]], Stage]:
     """What comes out of the first conversation, by side, and the stage that did it."""
-    link, tcp = LinkParser(), Conversations(options or Options())
     log = log_of(keys) if isinstance(keys, bytes) else keys
     stage = Stage(options or Options(), log)
-    sides: list[list[Chunk | StreamGap]] = [[], []]
-    order = 0
-
-    def put(items: list[Chunk | StreamGap]) -> None:
-        for item in items:
-            sides[item.side].append(item)
-
-    deliveries = []
-    for batch in open_capture(io.BytesIO(capture), name="test").batches():
-        segments = link.segments(batch, order)
-        order += len(batch)
-        deliveries += tcp.feed(segments)
-    deliveries += tcp.finish()
-    for delivery in deliveries:
-        if delivery.conversation.index == 0:
-            put(stage.feed(delivery.items, END))  # type: ignore[arg-type]
-            if delivery.closed is not None:
-                log.expecting = False
-                put(stage.close(delivery.closed, delivery.conversation.last))
+    sides: list[list[SideData | StreamGap]] = [[], []]
+    story, *_ = reassembled(io.BytesIO(capture))
+    out = [item for release, items in story.handed for item in stage.feed(items, release)]
+    log.expecting = False
+    for item in out + stage.close(story.closed[0], story.ends[0]):
+        sides[item.side].append(item)
     return sides, stage
 
 
-def text(items: list[Chunk | StreamGap]) -> bytes:
+def text(items: list[SideData | StreamGap]) -> bytes:
     """The bytes of a side; a gap stands as its size."""
-    return b"".join([one.data if isinstance(one, Chunk) else b"<%s>" % str(one.size).encode() for one in items])
+    return b"".join([one.data if isinstance(one, SideData) else b"<%s>" % str(one.size).encode() for one in items])

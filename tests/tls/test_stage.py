@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from dissect.capture.files import open_capture
 from dissect.inspector import Inspector
-from dissect.model import Chunk, Options, StreamGap
+from dissect.model import Options, SideData, StreamGap
 from dissect.tls import back, ciphers
 from dissect.tls.keys import KeyLog
 from dissect.tls.schedule import Keys
@@ -51,7 +51,7 @@ def changed(packet: Packet, at: int) -> Packet:
     return packet._replace(data=bytes(data))
 
 
-def true(items: list[Chunk | StreamGap], whole: bytes) -> bool:
+def true(items: list[SideData | StreamGap], whole: bytes) -> bool:
     """Whether what came out of a side is of its bytes, in their places as long as those are known."""
     position, exact, least = 0, True, 0
     for item in items:
@@ -65,11 +65,10 @@ def true(items: list[Chunk | StreamGap], whole: bytes) -> bool:
                 return False
             least = position + len(item.data)
         else:
-            for start, end in zip(item.starts, [*item.starts[1:], len(item.data)], strict=True):
-                found = whole.find(item.data[start:end], least)
-                if found < 0:
-                    return False
-                least = found + end - start
+            found = whole.find(item.data, least)
+            if found < 0:
+                return False
+            least = found + len(item.data)
         position += len(item.data)
     return True
 
@@ -89,7 +88,7 @@ def test_a_lost_record_costs_itself(version: str, suite: str, lost: int) -> None
     (gap,) = [item for item in sides[CLIENT] if isinstance(item, StreamGap)]
     assert gap.reason == "lost"
     assert gap.size is not None
-    kept = b"".join(item.data for item in sides[CLIENT] if isinstance(item, Chunk))
+    kept = b"".join(item.data for item in sides[CLIENT] if isinstance(item, SideData))
     assert kept == whole[: gap.position] + whole[gap.position + gap.size :]
     assert len(kept) == len(whole) - sum(len(data) for side, data in LINES if side == CLIENT and data not in kept)
     assert text(sides[SERVER]) == bytes_of(LINES, SERVER)
@@ -138,7 +137,7 @@ def test_lost_session_tickets_are_not_taken_for_data() -> None:
     tickets = data_packets(wire, SERVER)[1:2]
     sides, _ = opened(wire.capture(tickets), one.keys)
     assert [item.size for item in sides[SERVER] if isinstance(item, StreamGap)] == [None]
-    assert b"".join(item.data for item in sides[SERVER] if isinstance(item, Chunk)) == bytes_of(LINES, SERVER)
+    assert b"".join(item.data for item in sides[SERVER] if isinstance(item, SideData)) == bytes_of(LINES, SERVER)
 
 
 @pytest.mark.parametrize("version", ["1.2", "1.3"])
@@ -433,7 +432,7 @@ def test_bytes_that_were_read_are_not_kept() -> None:
     inspector = Inspector([], keys=log_of(one.keys))
     for batch in open_capture(io.BytesIO(Wire().send(one.sent).capture()), name="test").batches():
         inspector.take(batch)
-    (tracked,) = inspector.conversations
+    (tracked,) = inspector.table.conversations
     assert tracked.carried.stage is not None
     assert tracked.carried.stage.emitted
     assert [len(flow.data) for flow in tracked.carried.stage.flows] == [0, 0]
@@ -715,7 +714,7 @@ def test_early_data_taken_and_not_taken(tmp_path: Path) -> None:
 def test_other_conversations_are_left_alone() -> None:
     for name in (RABBIT, "iggy/py090-basic.pcap"):
         found = once((GOLDEN / name).read_bytes())
-        assert all(tracked.carried.stage is None and tracked.carried.facts is None for tracked in found.inspector.conversations)
+        assert all(tracked.carried.stage is None and tracked.carried.facts is None for tracked in found.inspector.table.conversations)
 
 
 @pytest.mark.parametrize("size", [1, 2, 5, 11])
@@ -796,7 +795,7 @@ def test_a_plain_client_on_a_port_of_tls() -> None:
     assert found.facts["tls"] == "only the server"
     assert found.facts["tls_alerts"] == ["fatal unexpected_message by the server"]
     assert found.facts["tls_troubles"] == {"tls.plain-peer": "the client does not speak TLS, and the server expects it"}
-    (tracked,) = found.inspector.conversations
+    (tracked,) = found.inspector.table.conversations
     assert tracked.carried.facts is not None
     assert tracked.carried.facts.plain_peer == CLIENT
     assert tracked.carried.facts.alerts[0].packet[1] == 4
@@ -806,7 +805,7 @@ def test_keys_reach_no_output() -> None:
     what = said(GOLDEN / RABBIT)
     one = talk(what)
     found = once(Wire().send(one.sent).end().capture(), one.keys, detail=True, show_secrets=True)
-    shown = repr(found.records) + repr(found.rows) + repr(found.inspector.conversations)
+    shown = repr(found.records) + repr(found.rows) + repr(found.inspector.table.conversations)
     for line in one.keys.split():
         assert line.decode() not in shown or len(line) < 40 or line in (line for line in one.keys.split()[1::3])
     secrets = [bytes.fromhex(line.decode()) for line in one.keys.split()[2::3] if re.fullmatch(rb"[0-9a-f]+", line)]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dissect.model import Chunk
+from dissect.model import SideData
 from tests.capture.peers import GOLDEN, said
 from tests.tls.peers import CLIENT, SERVER, OpenSSL, Said, Wire, talk
 from tests.tls.reading import opened, read, text
@@ -67,7 +67,7 @@ def test_each_record_is_where_tshark_sees_it(tmp_path: Path) -> None:
     one = talk(said(GOLDEN / "iggy/py090-basic.pcap"))
     capture = Wire().send(one.sent, 700).end().capture()
     sides, _ = opened(capture, one.keys)
-    ours = sorted(number for side in sides for item in side if isinstance(item, Chunk) for number in item.numbers)
+    ours = sorted(item.number for side in sides for item in side if isinstance(item, SideData))
     path, log = tmp_path / "capture.pcap", tmp_path / "keys.log"
     path.write_bytes(capture)
     log.write_bytes(one.keys)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from struct import Struct
 from zlib import crc32
 
@@ -26,6 +27,7 @@ _FRAME = Struct("<Q24xII").unpack_from
 CHECKED_OPERATIONS = frozenset((1, 3, *range(128, 150)))
 
 
+@cache
 def checks(code: int | None, layout: str, asks: bool) -> Check | None:
     """The check of a command's frames; None where there is nothing to check."""
     rank = RANK[layout]

@@ -1,248 +1,245 @@
 """Apache Iggy over TCP: a request leads with its length, a response with its status; or both with a header of 256 bytes.
 
 No frame states its layout, and no response the request it answers: `candidates` keeps the layouts that are left, `waiting` the requests
-that wait for their answers, and `turns` hands frames on when both are known. Here is what a frame means.
+that wait for their answers, and a frame has its turn here when both are known. What it means then, `meaning` says.
 """
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, ClassVar
 
-from dissect.layout.values import UNREADABLE, redacted
-from dissect.layout.walk import Walked
-from dissect.model import Fault
-from dissect.protocols.flow import END
+from dissect.protocols.buffer import END, Range
+from dissect.protocols.dissector import Dissector
 from dissect.protocols.iggy import frames
 from dissect.protocols.iggy.behaviour import BEHAVIOUR
 from dissect.protocols.iggy.bodies import ADDED, PARTS
-from dissect.protocols.iggy.candidates import STATING, Frame
-from dissect.protocols.iggy.checks import CHECKED_OPERATIONS, checks, request_checksum
-from dissect.protocols.iggy.commands import NON_REPLICATED, OPERATIONS
+from dissect.protocols.iggy.candidates import Candidates, Given, Placed
 from dissect.protocols.iggy.features import LAYOUTS
-from dissect.protocols.iggy.frames import HEADER, OLD_LOGIN_CODE, REPLY, U32, Table
-from dissect.protocols.iggy.framing import PORTS
-from dissect.protocols.iggy.hiding import LOGIN, hide
+from dissect.protocols.iggy.frames import HEADER
+from dissect.protocols.iggy.framing import PORTS, Framing
+from dissect.protocols.iggy.hiding import LOGIN
+from dissect.protocols.iggy.meaning import Meaning
 from dissect.protocols.iggy.private import PRIVATE
 from dissect.protocols.iggy.probe import probe
-from dissect.protocols.iggy.statuses import ambiguous
 from dissect.protocols.iggy.telling import TEXT, relate, says, streams
-from dissect.protocols.iggy.turns import Turns
-from dissect.protocols.iggy.waiting import SHAKEN, make_asked
+from dissect.protocols.iggy.waiting import UNSURE, Waiting
+from dissect.protocols.parser import Parser
 from dissect.protocols.protocol import Context, Protocol
-from dissect.protocols.records import ANSWER, ASK, NONE, Damage, Decoded
+from dissect.protocols.records import Decoded, Frame
 
-LOGINS = frozenset((38, 40, 44, 45, OLD_LOGIN_CODE))
-"""Commands that let a client in."""
+HELD_FRAMES, HELD_BYTES = 256, 1 << 20
+"""So much of a conversation waits for its layout; then it is decoded with the likeliest one, and says so."""
 
-_FIRST = ("V1",)
-"""The layout whose requests have no checksum."""
+EARLY_FRAMES = 64
+"""So many responses wait for a request that the capture shows later; then requests are not waited for any more."""
 
 
-class IggyDissector(Turns):
-    """One conversation of a client and a server of Apache Iggy."""
+class IggyDissector(Dissector):
+    """One conversation of a client and a server of Apache Iggy: hands on the frames of both sides, each when it is certain what it answers
+    and how it is read."""
 
     protocol: ClassVar[str] = "iggy"
-    DERIVED = ("style", "plain")
+    header_size: ClassVar[int] = 8
+    holds = True
+    DERIVED = ("placed",)
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        self.style = self.layouts.style
-        self.plain = not self.options.detail
-        self.entered = END if context.syn else 0
-        """The packet that made certain that the client was let in: what began before may be a login, whatever it looks like."""
+    def __init__(self, context: Context, parser: Parser) -> None:
+        super().__init__(context, parser)
+        client = self.client
+        if client is None:
+            client = self.client = 0 if context.ports[1] in PORTS or context.ports[0] not in PORTS else 1
+        self.layouts = Candidates(context, client, self.facts)
+        self.framing = Framing(self.layouts, parser)
+        self.waiting = Waiting(self.layouts, client, context.syn)
+        self.meaning = Meaning(self.layouts, context)
+        self.layouts.tell()
+        self.held: list[tuple[Frame, Given]] = []
+        """What waits for the layout to be told."""
+        self.held_bytes = 0
+        self.assumed = False
+        """Whether nothing waits for that any more."""
+        self.early: list[Frame] = []
+        """Responses that wait for a request that the capture shows later."""
+        self.patient = True
+        self.doubted: deque[Frame] = deque()
+        """What the server sent behind a gap: the client may have lost a request as well, which shows with its next bytes only."""
+        self.doubted_bytes = 0
+        self.hasty = False
+        """Whether more came than may wait."""
+        self.prepare()
 
-    def decode(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> Decoded | tuple[Any, ...]:
-        given = self.given
-        asks = side == self.client
-        if given is None:
-            if damage is None and self.plain:
-                quick = self._quick_ask(side, data, start, end) if asks else self._quick_answer(side, data, start, end)
-                if quick is not None:
-                    return quick
-            waiting = self.waiting
-            if asks:
-                given = waiting.ask(data, start, end, waiting.orders[waiting.number + 1], damage)
-            else:
-                given = waiting.answer(data, start, end, 0, damage)
-        else:
-            self.given = None
-        frame = Frame(side, data, start, end, given, self.layouts.layout, damage)
-        table = self.layouts.table(frame.layout, side, data, start, end, given)
-        # An error, or the answer to a request that was not seen, of which nothing is hidden where it is whole
-        unasked = table.code is None and not asks and not self.layouts.long[side]
-        if damage is None and self.plain and (unasked or (table.code is not None and not table.mixed)):
-            try:
-                fields = table.reader(self.style)(data, start, end)
-            except UNREADABLE:
-                return self._walked(frame, table)
-            if "trailing" not in fields:
-                return self._finish_up(frame, table, table.name, fields, [], None, None)
-        return self._walked(frame, table)
+    def prepare(self) -> None:
+        self.placed: Placed | None = None
+        """What is known of the frame that is decoded."""
 
-    def _quick_ask(self, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
-        """A whole, well-formed request of the settled layout; None leaves it, untouched, to the exact way. With `_quick_answer` this saves
-        15 % of a run over real traffic."""
-        layouts = self.layouts
-        long = layouts.long[side]
-        if long:
-            key = -data[start + 176]
-            if key == -NON_REPLICATED:
-                key = U32(data, start + 196)[0]
-        else:
-            key = U32(data, start + 4)[0]
-        try:
-            quick = layouts.asks[key]
-        except KeyError:
-            quick = layouts.quick_of(key, True)
-        if quick is None:
-            return None
-        name, read, check = quick
-        try:
-            fields = read(data, start, end)
-        except UNREADABLE:
-            return None
-        if "trailing" in fields:
-            return None
-        waiting = self.waiting
-        opened = waiting.open
-        waiting.number = number = waiting.number + 1
-        notes: Any = ()
-        if long:
-            if check is not None:
-                notes = check(data, start, start + HEADER, end)
-            operation = data[start + 176]
-            if operation in CHECKED_OPERATIONS and layouts.candidates != _FIRST:
-                notes = [*notes, *request_checksum(data, start, end)]
-            ident = fields["request"]
-            code = OPERATIONS[operation] if key < 0 else key
-            opened.append(make_asked((number, code, operation, data[start + 128 : start + 144], ident)))
-            return (name, "request", ident, fields, None, notes, None, ASK, number, None)
-        if check is not None:
-            notes = check(data, start, start + 8, end)
-        opened.append(make_asked((number, key, None, b"", 0)))
-        return (name, "request", None, fields, None, notes, None, ASK, number, None)
+    def frame_length(self, side: int, data: bytes, at: int) -> int:
+        return self.framing.length(side, data, at)
 
-    def _quick_answer(self, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
-        """A whole, well-formed answer without an error to the oldest request; None leaves it, untouched, to the exact way."""
-        opened = self.waiting.open
-        if not opened or self.waiting.trust.state == SHAKEN:
-            return None
-        number, code, operation, client, request = opened[0]
-        layouts = self.layouts
-        long = layouts.long[side]
-        if long is not layouts.long[1 - side]:
-            return None
-        if long:
-            if code is None or operation is None:
-                return None
-            key = code if operation == NON_REPLICATED else -operation
-            echoed = data[start + 160 : start + 176]
-            if data[start + 60] != REPLY or data[start + 208] != operation or (echoed != client and any(echoed[4:])):
-                return None
-        else:
-            if U32(data, start)[0] or code is None:
-                return None
-            key = code
-        try:
-            quick = layouts.answers[key]
-        except KeyError:
-            quick = layouts.quick_of(key, False)
-        if quick is None:
-            return None
-        name, read, check = quick
-        try:
-            fields = read(data, start, end)
-        except UNREADABLE:
-            return None
-        if "trailing" in fields:
-            return None
-        ident = None
-        if long:
-            ident = fields["request"]
-            if fields["status"] or fields.get("results") or (ident != request and echoed == client):
-                return None
-        opened.popleft()
-        notes: Any = () if check is None else check(data, start, start + (HEADER if long else 8), end)
-        return (name, "response", ident, fields, "answered", notes, None, ANSWER, number, None)
+    def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
+        return self.framing.search(side, data, at, end, final)
 
-    def _walked(self, frame: Frame, table: Table) -> Decoded | tuple[Any, ...]:
-        _, data, start, end, _, _, damage = frame
-        missing = None if damage is None else damage.reason
-        form, walked = table.walk(data, start, end, self.style, missing)
-        if not self.style.show_secrets:
-            other = self.layouts.hiding(frame, table, walked, self.began < self.entered)
-            if other is not None:
-                _, hidden = other.walk(data, start, end, self.style, missing)
-                if missing is None and table.code is not None:
-                    body = hidden.spans[-1].offset
-                    hidden = hidden._replace(fault=Fault("body", body, f"cannot be read as {form.name} to its end"))
-                walked = hidden
-            elif walked.fault is not None or "trailing" in walked.fields or walked.fields.get("password") == redacted(0):
-                # A token reads as a name if a byte of 0 behind it, of what follows, is the length of its password
-                cut = damage is not None and not table.mixed and (table.secret or self.began >= self.entered)
-                walked = hide(walked, data, start, table.name if table.secret else None, cut)
-        name = form.name if table.code is not None else table.name
-        if damage is not None and name in STATING and walked.fault is not None and "trailing" not in walked.fields:
-            # what there is of it is as it should be
-            self.layouts.hear(walked.fields)
-        return self._finish_up(frame, table, name, walked.fields, walked.notes, walked.fault, walked)
+    def give_up(self, side: int) -> None:
+        self.framing.stubborn = True
 
-    def _finish_up(
-        self, frame: Frame, table: Table, name: str, fields: dict[str, Any], notes: list[str], fault: Any, walked: Walked | None
-    ) -> Decoded | tuple[Any, ...]:
-        notes = self._noted(frame, table, fields, notes, fault, walked)
-        given = frame.given
-        long = self.layouts.long[frame.side]
-        if name == "get_stats" or (name in STATING and fault is None and "trailing" not in fields):
-            self.layouts.hear(fields)
-        spans = walked.spans if walked is not None and not self.plain else None
-        ident = fields.get("request") if long else None
-        if not isinstance(ident, int):
-            # hidden
-            ident = None
-        if table in frames.OTHERS:
-            return (f"unknown {fields.get('command')}", "one_way", ident, fields, None, notes, fault, NONE, None, spans)
+    def lost(self, side: int) -> None:
+        self.waiting.trust.lose()
+
+    def decode(self, frame: Frame) -> Decoded:
+        assert self.placed is not None
+        return self.meaning.decode(frame, self.placed, self.parser.now)
+
+    def held_frames(self) -> Iterable[Range]:
+        if not (self.held or self.early or self.doubted):
+            return ()
+        waiting = (*self.early, *self.doubted, *(frame for frame, _ in self.held))
+        return [whole for whole in (frame.whole for frame in waiting) if whole[1] < whole[2]]
+
+    def take(self, frame: Frame) -> None:
         if frame.side == self.client:
-            if table.code is None:
-                name = frames.name_of(given.code)
-                if given.code is None and given.operation is not None:
-                    name = f"unknown operation {given.operation}"
-                elif given.code is not None:
-                    notes = [*notes, f"command code {given.code} is not known in {frame.layout}"]
-            return (name, "request", ident, fields, None, notes, fault, ASK, given.number, spans)
-        if table.code is None and table is not frames.EVICTED:
-            name = frames.name_of(given.code)
-        status = fields.get("status", 0)
-        refused = bool(status) or bool(fields.get("results")) or table is frames.EVICTED
-        if status:
-            meanings = ambiguous(frame.layout).get(status)
-            if meanings is not None:
-                notes = [*notes, f"status {status} is {meanings}, by release"]
-        if not refused and given.code in LOGINS and self.entered == END:
-            self.entered = self.release
-        number = given.number
-        # An eviction that nobody asked for is one
-        asked = number is not None or table is frames.EVICTED
-        outcome = None if not asked else "refused" if refused else "answered"
-        return (name, "response", ident, fields, outcome, notes, fault, NONE if number is None else ANSWER, number, spans)
+            self._take_request(frame)
+        elif self.doubted or self._doubts(frame):
+            self._doubt(frame)
+        else:
+            self._take_answer(frame)
 
-    def _noted(self, frame: Frame, table: Table, fields: dict[str, Any], notes: list[str], fault: Any, walked: Walked | None) -> list[str]:
-        """The notes on a frame, with those on what it answers, on its checksums and on its layout."""
-        side, data, start, end, given, layout, _ = frame
-        asks, long = side == self.client, self.layouts.long[side]
-        if given.notes:
-            notes = [*notes, *given.notes]
-        if fault is None:
-            check = checks(table.code, layout, asks)
-            if check is not None and not (walked is not None and "trailing" in fields):
-                notes = [*notes, *check(data, start, start + (HEADER if long else 8), end)]
-            if asks and long and layout != "V1" and end - start >= HEADER:
-                notes = [*notes, *request_checksum(data, start, end)]
-        if self.differ:
-            self.differ = False
-            notes = [*notes, f"layout undecided ({', '.join(self.layouts.candidates)}): read as {layout}"]
-        return notes
+    def close(self) -> None:
+        """Decode what is held with the likeliest layout."""
+        self.waiting.trust.hear(END)
+        self._stop_doubting()
+        self._give_up_early()
+        self.assumed = True
+        self._release()
+
+    def _take_request(self, frame: Frame) -> None:
+        waiting, trust = self.waiting, self.waiting.trust
+        if frame.data is None and frame.damage[1]:
+            self.parser.put(frame)
+            return
+        self.hasty = False
+        if frame.data is None:
+            # answers that wait for their requests go on waiting: those behind the gap come now
+            trust.lose_asks(frame.order)
+            self._stop_doubting(frame.order)
+            self.parser.put(frame)
+            return
+        self.layouts.hear_framing(frame.side)
+        self._stop_doubting(frame.order)
+        while trust.unsure and self.early and self.early[0].order < frame.order:
+            self._place_early()
+        self._place(frame, waiting.ask(frame))
+        trust.hear(frame.order)
+        self._stop_doubting()
+        # after a loss they go on waiting until every request that was sent before them is here
+        while self.early and waiting.open and not trust.unsure:
+            self._place_early()
+
+    def _take_answer(self, frame: Frame) -> None:
+        waiting, trust = self.waiting, self.waiting.trust
+        if self.hasty:
+            # one that is missing may follow any of the requests seen so far
+            trust.lose_asks(frame.order)
+        if frame.data is None:
+            if frame.damage[1]:
+                self.parser.put(frame)
+                return
+            self._give_up_early()
+            certain = waiting.lose_answers(frame.start, frame.order, self.layouts.long[frame.side])
+            self.parser.put(frame)
+            if certain:
+                trust.regain()
+            return
+        self.layouts.hear_framing(frame.side)
+        if self.early and trust.unsure:
+            self._give_up_early()
+            self._take_answer(frame)
+        elif not waiting.open and self.patient and not trust.unsure and waiting.expects(frame):
+            self.early.append(frame.alone())
+            if len(self.early) > EARLY_FRAMES:
+                self.patient = False
+                self._give_up_early()
+        else:
+            self._place(frame, waiting.answer(frame))
+
+    # What waits for the other side
+
+    def _doubts(self, frame: Frame) -> bool:
+        return not self.hasty and self.waiting.trust.doubts(frame.order)
+
+    def _doubt(self, frame: Frame) -> None:
+        """Let what the server sent wait for the next bytes of the client."""
+        if frame.data is not None:
+            frame = frame.alone()
+            self.doubted_bytes += frame.end
+        self.doubted.append(frame)
+        self.hasty = len(self.doubted) > EARLY_FRAMES or self.doubted_bytes > HELD_BYTES
+        if self.hasty:
+            self._stop_doubting()
+
+    def _stop_doubting(self, before: int = 0) -> None:
+        """Go on with what waited for bytes of the client: with what came `before` a packet, or with what there is no doubt about."""
+        while self.doubted and (self.doubted[0].order < before if before else not self._doubts(self.doubted[0])):
+            frame = self.doubted.popleft()
+            self.doubted_bytes -= frame.end if frame.data is not None else 0
+            self._take_answer(frame)
+
+    def _place_early(self) -> None:
+        """Place the first of the responses that came before their requests."""
+        early = self.early.pop(0)
+        self._place(early, self.waiting.answer(early))
+
+    def _give_up_early(self) -> None:
+        """Responses whose request does not come."""
+        while self.early:
+            self._place_early()
+
+    # What waits for the layout
+
+    def _place(self, frame: Frame, given: Given) -> None:
+        """Make the record of a frame, or hold it until its layout is known; with it all that waited for what it tells."""
+        layouts = self.layouts
+        before = layouts.candidates
+        placed = layouts.place(frame, given, not layouts.settled and not self._misleads(frame, given))
+        if layouts.candidates is not before:
+            self._release()
+        if not self.assumed and (placed.differ or (self.held and self._asked_by_held(given))):
+            self.held.append((frame.alone(), given))
+            self.held_bytes += frame.end - frame.start
+            if len(self.held) > HELD_FRAMES or self.held_bytes > HELD_BYTES:
+                self.assumed = True
+                self.facts["undecided"] = "more frames waited for the layout than are kept"
+                self._release()
+            return
+        self.placed = placed
+        self.parser.put(frame)
+
+    def _release(self) -> None:
+        """Make records of what was held and need not be any more."""
+        held, self.held, self.held_bytes = self.held, [], 0
+        for frame, given in held:
+            placed = self.layouts.place(frame, given, False)
+            if not self.assumed and (placed.differ or self._asked_by_held(given)):
+                self.held.append((frame, given))
+                self.held_bytes += frame.end
+            else:
+                self.placed = placed
+                self.parser.put(frame)
+
+    def _asked_by_held(self, given: Given) -> bool:
+        """Whether the request that this answers is held."""
+        return given.number is not None and any(given.number == before.number for _, before in self.held)
+
+    def _misleads(self, frame: Frame, given: Given) -> bool:
+        """Whether nothing should be told of the layouts from this frame.
+
+        What answers another request tells a wrong layout, and an answer without a body fits nearly anything.
+        """
+        if frame.side == self.client:
+            return False
+        bare = frame.end - frame.start <= (HEADER if self.layouts.long[frame.side] else 8)
+        return self.layouts.mismatch or UNSURE in given.notes or (self.waiting.trust.believes and bare)
 
 
 @cache

@@ -32,7 +32,7 @@ from dissect.protocols.iggy.commands import (
     Forms,
     forms,
 )
-from dissect.protocols.iggy.features import CLASSIC, LAYOUTS, RANK
+from dissect.protocols.iggy.features import CLASSIC, LAYOUTS, LONG
 from dissect.protocols.iggy.statuses import statuses
 
 OLD_LOGIN_CODE, OLD_LOGOUT_CODE = -OLD_LOGIN.code, -OLD_LOGOUT.code
@@ -313,6 +313,7 @@ def asks(code: int) -> dict[str, Table]:
     return {layout: _short(code, forms(command.request, layout)[0], True) for layout in LAYOUTS if exists(code, layout)}
 
 
+@lru_cache(CODES_KEPT)
 def answer(code: int | None, layout: str) -> Table:
     """The table of a response with status 0 in the classic framing."""
     command = None if code is None else command_of(code)
@@ -484,7 +485,7 @@ ZEROS = frozenset(("reserved", "reserved_end", "operation_padding"))
 
 def header_layouts(data: bytes, start: int, end: int, asks: bool) -> tuple[str, ...]:
     """The layouts of the 256-byte framing that this header can have."""
-    every = ("V1", "V2", "V3", "V4")
+    every = LONG
     if end - start < HEADER:
         return every
     if asks:
@@ -502,10 +503,6 @@ def header_layouts(data: bytes, start: int, end: int, asks: bool) -> tuple[str, 
     if data[start + 60] == REPLY and any(data[start + 220 : start + 224]):
         return every[:1]
     return every
-
-
-def newest(candidates: tuple[str, ...]) -> str:
-    return max(candidates, key=RANK.__getitem__)
 
 
 def documented() -> tuple[Layout, ...]:

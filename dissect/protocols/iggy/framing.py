@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING
 
-from dissect.protocols.base import Dissector
+from dissect.protocols.dissector import SEARCH_WINDOW, WAIT
 from dissect.protocols.effort import STEP, Effort
-from dissect.protocols.framing import SEARCH_WINDOW, WAIT
 from dissect.protocols.iggy.candidates import Candidates
 from dissect.protocols.iggy.commands import BY_CODE
 from dissect.protocols.iggy.features import CLASSIC
 from dissect.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32
 from dissect.protocols.iggy.resync import LIMIT, LONG_TOLD, find_long, find_request, may_be_long, responses_to
 from dissect.protocols.iggy.statuses import NAMES
-from dissect.protocols.protocol import Context
+
+if TYPE_CHECKING:
+    from dissect.protocols.parser import Parser
 
 PORTS = (8090,)
 
@@ -27,25 +28,23 @@ LATEST_COMMAND = 29
 """The highest command byte of the 256-byte framing."""
 
 
-class Framing(Dissector):
+class Framing:
     """Cuts both byte streams of a conversation into frames."""
 
-    header_size: ClassVar[int] = 8
-
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
-        if self.client is None:
-            self.client = 0 if context.ports[1] in PORTS or context.ports[0] not in PORTS else 1
-        self.layouts = Candidates(context, self.client, self.facts)
-        # frames are cut ahead of what is decoded, so where they begin must not depend on the layouts left
-        candidates = self.layouts.candidates
+    def __init__(self, layouts: Candidates, parser: Parser) -> None:
+        self.layouts = layouts
+        self.parser = parser
+        self.client = layouts.client
+        candidates = layouts.candidates
         self.searched = candidates if candidates and candidates[0] in CLASSIC else CLASSIC
+        """The layouts in which requests are looked for, whatever is told later."""
         self.starts: list[list[int]] = [[], []]
         self.known = [0, 0]
         self.stubborn = False
-        self.layouts.tell()
+        """Whether bytes of the other side are waited for no more."""
 
-    def measure(self, side: int, data: bytes, at: int) -> int:
+    def length(self, side: int, data: bytes, at: int) -> int:
+        """As `Dissector.frame_length` says."""
         long = self.layouts.long[side]
         if long is None:
             if side != self.client and self.layouts.long[1 - side] is None and not self.stubborn:
@@ -60,7 +59,7 @@ class Framing(Dissector):
             return size if size >= HEADER and 0 < data[at + 60] <= LATEST_COMMAND else -1
         first, second = U32_U32(data, at)
         if side == self.client:
-            return first + 4 if first >= 4 and (first <= self.options.frame_limit or second in BY_CODE) else -1
+            return first + 4 if first >= 4 and (first <= self.parser.options.frame_limit or second in BY_CODE) else -1
         if not first or not second:
             return int(second) + 8
         if len(data) - at < min(12, second + 8):
@@ -71,53 +70,17 @@ class Framing(Dissector):
     def _refused(self, side: int, data: bytes, at: int, size: int) -> int:
         """The size of an error that does not hold a text of the length it states, where its status is known and the segment ends with it,
         or goes on as a response does."""
-        flow, end = self.flows[side], at + size
+        buffer, end = self.parser.buffers[side], at + size
         if U32(data, at)[0] not in NAMES or size > REFUSAL_SIZE:
             return -1
         if end > len(data):
             return 0
-        following = flow.segment(flow.base + end - 1) + 1
-        rest = data[end : flow.starts[following] - flow.base if following < len(flow.starts) else len(data)]
+        following = buffer.segment(buffer.base + end - 1) + 1
+        rest = data[end : buffer.starts[following] - buffer.base if following < len(buffer.starts) else len(data)]
         if len(rest) < 8:
             return size if not rest else -1
         status, length = U32_U32(rest, 0)
         return size if (not status or status in NAMES) and length <= LIMIT else -1
-
-    def boundaries(self, side: int, data: bytes, at: int) -> list[int]:
-        long = self.layouts.long[side]
-        ends: list[int] = []
-        last = len(data)
-        limit = min(self.options.frame_limit, last)
-        if long is None:
-            return super().boundaries(side, data, at)
-        if long:
-            while last - at >= HEADER:
-                size = U32(data, at + 48)[0]
-                if size < HEADER or size > limit or not 0 < data[at + 60] <= LATEST_COMMAND:
-                    break
-                at += size
-                if at > last:
-                    break
-                ends.append(at)
-        elif side == self.client:
-            while last - at >= 8:
-                size = U32(data, at)[0]
-                if size < 4 or size > limit:
-                    break
-                at += size + 4
-                if at > last:
-                    break
-                ends.append(at)
-        else:
-            while last - at >= 8:
-                status, size = U32_U32(data, at)
-                if size > limit or (status and size):
-                    break
-                at += size + 8
-                if at > last:
-                    break
-                ends.append(at)
-        return ends
 
     def _framing(self, side: int, data: bytes, at: int) -> bool | None:
         """Whether this side speaks the 256-byte framing, told by its first bytes; None where more are needed."""
@@ -135,20 +98,16 @@ class Framing(Dissector):
             long = False if any(first) else None
         if long is not None:
             self.layouts.speaks(side, long)
-            if side == self.client:
-                self.settle(side, self.flows[side].base + at + 8)
         return long
 
-    def give_up(self, side: int) -> None:
-        self.stubborn = True
-
-    def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
-        flow = self.flows[side]
-        base, known = flow.base, min(at + self.known[side], end)
+    def search(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
+        """As `Dissector.resync` says."""
+        buffer = self.parser.buffers[side]
+        base, known = buffer.base, min(at + self.known[side], end)
         # Not every segment may have been looked at
-        between = flow.starts[flow.segment(base + known) + 1 : flow.segment(base + end - 1) + 1]
+        between = buffer.starts[buffer.segment(base + known) + 1 : buffer.segment(base + end - 1) + 1]
         starts = [*(at + start for start in self.starts[side]), known, *(start - base for start in between)][: SEGMENTS_KEPT + 1]
-        flow.effort.spend(4 * STEP)
+        buffer.effort.spend(4 * STEP)
         found, place = self._find(side, data, at, end, starts, final)
         if not found and end - place > SEARCH_WINDOW:
             # as the caller does
@@ -159,7 +118,7 @@ class Framing(Dissector):
 
     def _find(self, side: int, data: bytes, at: int, end: int, starts: list[int], final: bool) -> tuple[bool, int]:
         long, other = self.layouts.long[side], self.layouts.long[1 - side]
-        effort = self.flows[side].effort
+        effort = self.parser.buffers[side].effort
         client = side == self.client
         kinds = (REQUEST,) if client else (REPLY, EVICTION)
         if long or (long is None and (other is not False or self.layouts.blind)):

@@ -7,17 +7,17 @@ as long as nothing was missed; what is believed behind a loss is a state, and al
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
-from itertools import chain, islice
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import NamedTuple
 
 from dissect.protocols.iggy import frames
-from dissect.protocols.iggy.candidates import TEXT_LAYOUTS, WEIGHED_SIZE, Candidates, Given, fits
-from dissect.protocols.iggy.commands import NON_REPLICATED, OPERATIONS, REGISTER
-from dissect.protocols.iggy.frames import EVICTION, HEADER, OLD_LOGIN_CODE, OLD_LOGOUT_CODE, REPLY, REQUEST, U32, Table
+from dissect.protocols.iggy.candidates import TEXT_LAYOUTS, Candidates, Given, fits
+from dissect.protocols.iggy.commands import OPERATIONS, REGISTER
+from dissect.protocols.iggy.frames import EVICTION, HEADER, OLD_LOGIN_CODE, OLD_LOGOUT_CODE, REPLY, REQUEST, U32_U32, Table
 from dissect.protocols.iggy.hiding import is_text
-from dissect.protocols.records import Cut, Damage
+from dissect.protocols.records import Frame
 
 SURE, BELIEVED, SUPPOSED, SHAKEN = "sure", "believed", "supposed", "shaken"
 """How far the order of frames tells who answers whom: it does; it seems to, as the client keeps one request in flight, which the next
@@ -48,30 +48,26 @@ BODY = 16
 
 NEVER = -1
 
-ORDERS_KEPT = 1_024
-"""So many packets of requests that were answered are remembered before they are forgotten at once."""
-
 TRIED = 256
 """So many open requests are tried for a response when some may have been missed."""
 
 STALE = 13
 """The reason of an eviction that no request need have caused."""
 
-_ASKS, _ANSWERS = bytes([REQUEST]), bytes([REPLY])
-"""The command in a frame of the 256-byte framing."""
-
 UNSURE = "the pairing is unsure: frames were missed before"
 MIDDLE = "the pairing is unsure: the beginning was not captured"
 
 
 class Asked(NamedTuple):
-    """A request that waits for its response: its running number and what it asks for."""
+    """A request that waits for its response: its running number, what it asks for, and the packet that completed it. Gaps keep frames
+    back, so these are not in order."""
 
     number: int
     code: int | None
     operation: int | None = None
     client: bytes = b""
     request: int = 0
+    order: int = NEVER
 
 
 make_asked = partial(tuple.__new__, Asked)
@@ -150,8 +146,6 @@ class Trust:
 class Waiting:
     """The requests of one conversation that wait for their answers, the oldest first."""
 
-    MADE_OF = ("layouts", "client", "whole")
-
     def __init__(self, layouts: Candidates, client: int, whole: bool) -> None:
         self.layouts = layouts
         self.client = client
@@ -159,10 +153,8 @@ class Waiting:
         self.trust = Trust(whole)
         self.open: deque[Asked] = deque()
         self.number = 0
-        self.orders: dict[int, int] = {}
-        """By the running number of a request: the packet that completed it. Gaps keep frames back, so they are not taken in order."""
-        self.forgotten = 0
-        """Below this number there are none in `orders`."""
+        self.latest = NEVER
+        """The packet that completed the last request."""
         self.pipelined = False
         self.unmatched = NEVER
         """The latest packet with a response that nothing had asked for when it was handed on."""
@@ -172,7 +164,7 @@ class Waiting:
         trust = self.trust
         certain = not trust.unsure and self._skip_answers(size)
         trust.lost_answers = max(trust.lost_answers, order)
-        trust.hear(self.orders.get(self.number, NEVER))
+        trust.hear(self.latest)
         trust.room += 1 + size // (HEADER if long else 8)
         return certain
 
@@ -189,157 +181,62 @@ class Waiting:
             self.open.popleft()
         return True
 
-    def expects(self, data: bytes, start: int, end: int) -> bool:
+    def expects(self, frame: Frame) -> bool:
         """Whether a response that nothing asked for will find its request later in the capture."""
+        data, start, end = frame.data, frame.start, frame.end
         if self.layouts.mismatch or not self.layouts.long[1 - self.client] or end - start <= 60:
             return not self.layouts.mismatch
         return data[start + 60] == REPLY or (data[start + 60] == EVICTION and not _may_come_unasked(data, start, end))
 
-    # Many frames at once
-
-    def ordinary(self, cuts: list[Cut], at: int) -> int:
-        """Where the frames end that neither are gaps nor answer what was not asked."""
-        opened, client, orders = self.open, self.client, self.orders
-        long = self.layouts.long[client]
-        self.forget()
-        last, unsure = self.number, self.trust.unsure
-        oldest = opened[0].number if opened else last + 1
-        for index in range(at, len(cuts)):
-            cut = cuts[index]
-            data = cut.data
-            if data is None:
-                return index
-            if long and data[cut.start + 60 : cut.start + 61] != (_ASKS if cut.side == client else _ANSWERS):
-                return index
-            if cut.side == client:
-                if cut.order < self.unmatched:
-                    return index
-                last += 1
-                orders[last] = cut.order
-            elif unsure:
-                return index
-            elif oldest <= last:
-                if oldest < last and not self.pipelined:
-                    self.pipelined = orders[oldest + 1] < cut.order
-                oldest += 1
-            else:
-                return index
-        return len(cuts)
-
-    def alike(self, cuts: list[Cut], at: int, held: set[int | None]) -> int:
-        """Where the ordinary frames end that all layouts which are left read alike, so that nothing can be told from them.
-
-        `held`: the requests and answers that wait for their layout.
-        """
-        layouts = self.layouts
-        if layouts.blind or layouts.mismatch:
-            return at
-        client, orders = self.client, self.orders
-        long = layouts.long[client]
-        candidates = set(layouts.candidates)
-        self.forget()
-        last, unsure = self.number, self.trust.unsure
-        asked: list[tuple[int, int | None, int | None]] = []
-        waiting: Iterator[Any] = chain(self.open, asked)
-        for index in range(at, len(cuts)):
-            cut = cuts[index]
-            asks, data, start, end = cut.side == client, cut.data, cut.start, cut.end
-            if data is None or cut.damage is not None:
-                return index
-            if long and (end - start < HEADER or not candidates.issubset(frames.header_layouts(data, start, end, asks))):
-                return index
-            if asks:
-                if cut.order < self.unmatched or (long and data[start + 60] != REQUEST):
-                    return index
-                operation: int | None = data[start + 176] if long else None
-                if operation is None or operation == NON_REPLICATED:
-                    code = key = U32(data, start + (4 if operation is None else 196))[0]
-                else:
-                    code, key = OPERATIONS.get(operation), -operation
-                if layouts.quick_of(key, True) is None:
-                    return index
-                last += 1
-                orders[last] = cut.order
-                asked.append((last, code, operation))
-                continue
-            if unsure:
-                return index
-            number, code, operation = next(waiting, (0, None, None))[:3]
-            if code is None or number in held:
-                return index
-            if long and (data[start + 60] != REPLY or operation != NON_REPLICATED or data[start + 208] != operation):
-                return index
-            refused = U32(data, start + 216)[0] or U32(data, start + 224)[0] if long else U32(data, start)[0]
-            if (refused or layouts.quick_of(code, False) is None) and (
-                end - start > WEIGHED_SIZE or (code, data[start:end]) not in layouts.weighed
-            ):
-                return index
-            if number < last and not self.pipelined:
-                self.pipelined = orders[number + 1] < cut.order
-        return len(cuts)
-
-    def forget(self) -> None:
-        """Keep no more of what was asked than there may be open requests."""
-        opened, orders = self.open, self.orders
-        while len(opened) > self.layouts.options.open_limit:
-            opened.popleft()
-        if len(orders) > 2 * len(opened) + ORDERS_KEPT:
-            oldest = opened[0].number if opened else self.number + 1
-            # Not all that is there: the requests of a whole batch of packets are, before the first one is taken in
-            for number in range(self.forgotten, oldest):
-                orders.pop(number, None)
-            self.forgotten = oldest
-
-    # One frame
-
-    def ask(self, data: bytes, start: int, end: int, order: int, damage: Damage | None) -> Given:
+    def ask(self, frame: Frame) -> Given:
         """Take a request in."""
-        opened = self.open
-        self.forget()
+        data, start, end = frame.data, frame.start, frame.end
         self.number = number = self.number + 1
-        self.orders[number] = order
+        self.latest = frame.order
+        operation: int | None = None
+        client, request = b"", 0
         if self.layouts.long[self.client]:
             operation, code = frames.operation_and_code(data, start, end)
             if operation == REGISTER:
-                code = frames.registered_by(data, start, end, None if damage is None else damage.reason)
+                code = frames.registered_by(data, start, end, None if frame.damage is None else frame.damage.reason)
+            if end - start <= 60 or data[start + 60] != REQUEST:
+                # a frame between replicas
+                return Given(number, code, operation)
             client = data[start + 128 : start + 144]
             request = int.from_bytes(data[start + 168 : start + 176], "little")
-            asked = Asked(number, code, operation, client, request)
         else:
-            code, operation = U32(data, start + 4)[0], None
+            length, code = U32_U32(data, start)
             if is_text(code):
                 code = None
             elif (code == 32 or code == 33) and ("L0" in self.layouts.candidates or code == 32):
-                code = _old_code(code, U32(data, start)[0])
-            asked = Asked(number, code)
-        if self.layouts.long[self.client] and data[start + 60 : start + 61] != _ASKS:
-            # a frame between replicas
-            return Given(number, code, operation)
-        if self.pipelined or order >= self.unmatched:
+                code = _old_code(code, length)
+        if self.pipelined or frame.order >= self.unmatched:
             # else a gap kept it back so long that its answer was handed on
-            opened.append(asked)
+            self.open.append(make_asked((number, code, operation, client, request, frame.order)))
+            if len(self.open) > self.layouts.options.open_limit:
+                self.open.popleft()
         return Given(number, code, operation)
 
     def _asked_before(self, order: int) -> int:
         """How many of the open requests were sent before this packet."""
         count = 0
         for asked in self.open:
-            if self.orders[asked.number] >= order:
+            if asked.order >= order:
                 break
             count += 1
         return count
 
-    def _latest(self, data: bytes, start: int, end: int, order: int, damage: Damage | None) -> Asked | None:
+    def _latest(self, frame: Frame) -> Asked | None:
         """The request that a response after a loss answers where the client keeps one in flight, having read all answers before.
 
         None: it may keep more in flight, or a request of which nothing is known may be the one that is answered.
         """
-        trust = self.trust
+        trust, order = self.trust, frame.order
         answered, trust.answered = trust.answered, max(trust.answered, order)
         count = self._asked_before(order)
         if self.pipelined or not count:
             return None
-        orders = [self.orders[self.open[index].number] for index in range(count)]
+        orders = [asked.order for asked in islice(self.open, count)]
         if orders[-1] < max(trust.lost_asks, answered):
             # behind a response comes the next request first: if it is not here it was lost
             return None
@@ -348,72 +245,70 @@ class Waiting:
             self.pipelined = True
             return None
         asked = self.open[count - 1]
-        return asked if self.layouts.long[1 - self.client] or self._can_answer(asked, data, start, end, damage, {}) else None
+        return asked if self.layouts.long[1 - self.client] or self._can_answer(asked, frame, {}) else None
 
     def _take(self, asked: Asked) -> None:
         """Remove a request, and those before it, which are not answered any more."""
         while self.open.popleft().number != asked.number:
             pass
 
-    def answer(self, data: bytes, start: int, end: int, order: int, damage: Damage | None) -> Given:
+    def answer(self, frame: Frame) -> Given:
         """Find the request that a response answers, and remove it."""
-        opened = self.open
+        opened, order, size = self.open, frame.order, frame.end - frame.start
         if self.layouts.mismatch:
             return Given(None, None, None, (f"{self.layouts.facts['mismatch']}: this answers bytes of a frame, not a request",))
         if self.layouts.long[1 - self.client]:
-            return self._long_answer(data, start, end, order, damage)
+            return self._long_answer(frame)
         if not opened:
             self.unmatched = max(self.unmatched, order)
             return Given(None, None, None, ("no request for this response was seen",))
         trust = self.trust
         if trust.unsure:
-            latest = self._latest(data, start, end, order, damage)
+            latest = self._latest(frame)
             if latest is None:
-                return self._guess(data, start, end, order, damage)
+                return self._guess(frame)
             self._take(latest)
             trust.go(ALONE if self.whole else FIRST, latest.number)
-            return Given(latest.number, latest.code, latest.operation, trust.supposed(latest, end - start))
+            return Given(latest.number, latest.code, latest.operation, trust.supposed(latest, size))
         asked = opened[0]
-        if len(opened) > 1 and self.orders[opened[1].number] < order:
+        if len(opened) > 1 and opened[1].order < order:
             self.pipelined = True
         if trust.believes:
-            if self.pipelined or not self._can_answer(asked, data, start, end, damage, {}):
+            if self.pipelined or not self._can_answer(asked, frame, {}):
                 trust.go(MISFIT)
-                return self._guess(data, start, end, order, damage)
+                return self._guess(frame)
             if asked.number > trust.until:
                 trust.go(LASTED)
         del opened[0]
-        return Given(asked.number, asked.code, asked.operation, trust.supposed(asked, end - start))
+        return Given(asked.number, asked.code, asked.operation, trust.supposed(asked, size))
 
-    def _guess(self, data: bytes, start: int, end: int, order: int, damage: Damage | None) -> Given:
+    def _guess(self, frame: Frame) -> Given:
         """The request that a response may answer, after some may have been missed: the first whose answer it can be."""
-        count = min(TRIED, self._asked_before(order))
+        count = min(TRIED, self._asked_before(frame.order))
         known: dict[Table, bool] = {}
-        fitting = [index for index in range(count) if self._can_answer(self.open[index], data, start, end, damage, known)]
+        fitting = [index for index in range(count) if self._can_answer(self.open[index], frame, known)]
         if not fitting:
             self.trust.room += 1
             return Given(None, None, None, (UNSURE,))
         asked = self.open[fitting[0]]
-        sure = len(fitting) == 1 and end - start >= BODY and self.orders[asked.number] >= self.trust.lost_asks
+        sure = len(fitting) == 1 and frame.end - frame.start >= BODY and asked.order >= self.trust.lost_asks
         self._take(asked)
         if sure:
             self.trust.go(SINGLE)
         return Given(asked.number, asked.code, asked.operation, () if sure else (UNSURE,))
 
-    def _can_answer(self, asked: Asked, data: bytes, start: int, end: int, damage: Damage | None, known: dict[Table, bool]) -> bool:
+    def _can_answer(self, asked: Asked, frame: Frame, known: dict[Table, bool]) -> bool:
         """Whether some layout reads a response as that to this request; `known`: what was found out about this response before."""
-        given = Given(asked.number, asked.code, asked.operation)
-        server = 1 - self.client
-        for layout in self.layouts.candidates:
-            table = self.layouts.table(layout, server, data, start, end, given)
+        for table in self.layouts.tables(frame, Given(asked.number, asked.code, asked.operation)):
             if table not in known:
-                known[table] = table.name != "unknown" and fits(table, data, start, end, damage)
+                known[table] = table.name != "unknown" and fits(table, frame.data, frame.start, frame.end, frame.damage)
             if known[table]:
                 return True
         return False
 
-    def _long_answer(self, data: bytes, start: int, end: int, order: int, damage: Damage | None) -> Given:
+    def _long_answer(self, frame: Frame) -> Given:
         opened, trust = self.open, self.trust
+        data, start, end, order = frame.data, frame.start, frame.end, frame.order
         if end - start < 209:
             return self._oldest(())
         kind = data[start + 60]
@@ -433,20 +328,22 @@ class Waiting:
             self.unmatched = max(self.unmatched, order)
             return Given(None, None, operation, ("no request for this response was seen",))
         if trust.unsure:
-            latest = self._latest(data, start, end, order, damage)
+            latest = self._latest(frame)
             if latest is not None and _echoes(latest, client, request, operation):
                 self._take(latest)
                 trust.go(ALONE, latest.number)
                 return Given(latest.number, latest.code, latest.operation)
-        elif len(opened) > 1 and self.orders[opened[1].number] < order:
+        elif len(opened) > 1 and opened[1].order < order:
             self.pipelined = True
             trust.go(MISFIT)
         if opened[0].number > trust.until:
             trust.go(LASTED)
+        if not trust.unsure and _echoes(opened[0], client, request, operation):
+            return self._oldest(())
         before = min(TRIED, self._asked_before(order)) if trust.unsure else TRIED
         echoing = [asked for asked in islice(opened, before) if _echoes(asked, client, request, operation)]
-        if echoing and (trust.unsure or echoing[0].number == opened[0].number or len(echoing) == 1):
-            if trust.unsure and len(echoing) == 1 and any(client[4:]) and self.orders[echoing[0].number] >= trust.lost_asks:
+        if echoing and (trust.unsure or len(echoing) == 1):
+            if trust.unsure and len(echoing) == 1 and any(client[4:]) and echoing[0].order >= trust.lost_asks:
                 trust.go(SINGLE)
             self._take(echoing[0])
             return Given(echoing[0].number, echoing[0].code, echoing[0].operation, (UNSURE,) if trust.unsure else ())

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final
 
 from dissect.allowance import Values
-from dissect.bson import ELEMENT, UNREADABLE, Special, Walked, read, walk
+from dissect.bson import ELEMENT, UNREADABLE, Walked, read, walk
 from dissect.layout.values import RENDER, redacted
-from dissect.model import Fault, Limited, Message, Span
-from dissect.protocols.base import Dissector
+from dissect.model import Fault, Limited, Span
+from dissect.protocols.dissector import Dissector
 from dissect.protocols.mewbase.behaviour import BEHAVIOUR
 from dissect.protocols.mewbase.framing import (
     COUNTED,
@@ -42,25 +41,19 @@ from dissect.protocols.mewbase.layouts import (
     shape,
     shown_in_connect,
 )
+from dissect.protocols.mewbase.order import Dates, Order
 from dissect.protocols.mewbase.private import PRIVATE
 from dissect.protocols.mewbase.probe import probe
+from dissect.protocols.mewbase.telling import TEXT, failed, says, streams, unanswered
+from dissect.protocols.parser import Parser
 from dissect.protocols.protocol import Context, Protocol
-from dissect.protocols.records import ANSWER, ANSWER_PART, ASK, NONE, Damage
+from dissect.protocols.records import ANSWER, ANSWER_PART, ASK, NONE, Damage, Decoded, Frame
 
 _INT32 = Struct("<i").unpack_from
 
 SHAPES_KEPT: Final = 4096
 SHAPE_FIELDS: Final = 32
 """Shapes of frames are remembered, so many of up to so many fields."""
-
-NUMBERED: Final = "2016-12-01"
-"""The day from which requests carry a rID."""
-
-LOST: Final = "paired by order although bytes were lost: unsure"
-MIDDLE: Final = "paired by order although the beginning was not captured: unsure"
-CUT: Final = "paired by order although a rID may be missing: unsure"
-AHEAD: Final = "paired by order although responses came that nothing had asked for: unsure"
-EARLY: Final = "no request for this response was seen before it"
 
 DOCUMENT: Final = 0x03
 
@@ -91,78 +84,55 @@ class MewbaseDissector(Dissector):
     header_size = 5
     DERIVED = ("small",)
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
+    def __init__(self, context: Context, parser: Parser) -> None:
+        super().__init__(context, parser)
         self.shifts: list[Shift | None] = [None, None]
         """How each side counts its lengths, once a frame told."""
-        self.broken_shifts: dict[int, deque[Shift | None]] = {}
-        """By side, what was known of that when frames that are not whole were cut: frames behind them may have told since."""
-        self.numbered = False
-        """A frame with rID was seen: both programs are of December 2016 or later."""
         self.read = [(-1, False), (-1, False)]
         """By side: where the document lies that was read last to see whether it is a frame, and whether it is."""
-        self.unsure = "" if context.syn else MIDDLE
-        """Why pairing by order may be wrong: frames were missed."""
-        self.heard = False
-        """The server has answered, or may have: what comes now is not the answer to CONNECT."""
-        self.waiting: deque[tuple[str, tuple[Any, ...], bool]] = deque()
-        """Requests without rID whose answers are due: name, key, and whether a rID may be among what could not be read of it."""
-        self.asked = 0
-        self.early: tuple[str, tuple[Any, ...]] | None = None
-        """A response that was captured before its request: its name and key."""
-        self.ahead = False
-        """Whether the last response was one."""
+        self.dates = Dates(self.facts)
+        self.order = Order(context.syn, self.options.open_limit, self.dates)
+        """The requests without rID."""
         self.results: dict[tuple[Any, ...], int] = {}
         """Open queries whose number of results the server told (until November 2016): results still to come."""
         self.subscriptions: set[Any] | None = set() if context.syn else None
         """What the server has given out; None when not all of it was seen."""
-        self.since = self.until = ""
-        self.small = ELEMENT * self.options.values_limit
-        """Frames of so few bytes cannot have too many elements."""
+        self.prepare()
         self.broken_login = [True, True]
         """Whether no frame of a side was read as a whole since a CONNECT may have begun: then its rest may pass for a frame."""
 
+    def prepare(self) -> None:
+        self.small = ELEMENT * self.options.values_limit
+        """Frames of so few bytes cannot have too many elements."""
+
     # Framing
 
-    def measure(self, side: int, data: bytes, at: int) -> int:
-        size = self._length(side, data, at)
-        if size < 0:
-            # That no frame begins here, and so whatever follows, is certain with the last byte that was looked at.
-            flow = self.flows[side]
-            flow.raise_releases(flow.releases[flow.segment(flow.base + at - size - 1)])
-            length = int(_INT32(data, at)[0])
-            # As frames are cut ahead of what is decoded, this must not depend on what the latter tells of the client
-            if side == self.context.client and not 5 <= length <= self.options.frame_limit and not _LETTERS(data, at):
-                self.facts.setdefault("wrong_length_of_client", length)
-            return -1
-        return size
-
-    def _length(self, side: int, data: bytes, at: int) -> int:
-        """The size of the frame at `at`, 0 when more bytes are needed, or minus the number of bytes that tell that none begins here."""
+    def frame_length(self, side: int, data: bytes, at: int) -> int:
         shift = self.shifts[side]
         size = int(_INT32(data, at)[0])
         if data[at + 4 : at + 10] == TYPE:
             if shift is None:
                 if size >= SHORTEST - 4:
-                    size, shift = first_length(data, at)
-                    if shift is not None:
-                        self.shifts[side] = shift
+                    size, self.shifts[side] = first_length(data, at)
                     return size
             elif size + shift[0] >= SHORTEST:
                 return size + shift[0]
-        size = odd_length(data, at, shift or COUNTED)
-        if size <= 5 or self._reads(side, data, at, size):
+        stated, size = size, odd_length(data, at, shift or COUNTED)
+        if 0 <= size <= 5 or (size > 5 and self._reads(side, data, at, size)):
             return size
-        return -size
+        # As frames are cut ahead of what is decoded, this must not depend on what the latter tells of the client
+        if side == self.context.client and not 5 <= stated <= self.options.frame_limit and not _LETTERS(data, at):
+            self.facts.setdefault("wrong_length_of_client", stated)
+        return -1
 
     def _reads(self, side: int, data: bytes, at: int, size: int) -> bool:
         """Whether the document data[at:at + size] is a frame; that all of one was read to find that it is not must not happen again and
         again for the same bytes."""
-        flow = self.flows[side]
-        position = flow.base + at
+        buffer = self.parser.buffers[side]
+        position = buffer.base + at
         if self.read[side][0] == position:
             return self.read[side][1]
-        effort = flow.effort
+        effort = buffer.effort
         end = position + size
         if end > effort.seen:
             effort.pay(end - max(effort.seen, position))
@@ -172,28 +142,6 @@ class MewbaseDissector(Dissector):
             effort.spend(4 * READ * size)
         self.read[side] = (position, good)
         return good
-
-    def boundaries(self, side: int, data: bytes, at: int) -> list[int]:
-        ends: list[int] = []
-        append = ends.append
-        size, limit = len(data), self.options.frame_limit
-        last = size - 10
-        counted = self.shifts[side] == COUNTED
-        while at <= last:
-            if counted and data[at + 4 : at + 10] == TYPE:
-                length = _INT32(data, at)[0]
-                if length < SHORTEST:
-                    break
-            else:
-                length = self._length(side, data, at)
-                if length <= 0:
-                    break
-                counted = self.shifts[side] == COUNTED
-            at += length
-            if at > size or length > limit:
-                break
-            append(at)
-        return ends
 
     def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
         shift = self.shifts[side]
@@ -212,17 +160,12 @@ class MewbaseDissector(Dissector):
 
     def lost(self, side: int) -> None:
         self.subscriptions = None
-        self.heard = True
-        if not self.numbered:
-            self.unsure, self.early = LOST, None
-            self.waiting.clear()
-
-    def broken(self, side: int, data: bytes) -> None:
-        self.broken_shifts.setdefault(side, deque()).append(self.shifts[side])
+        self.order.lose()
 
     # Decoding
 
-    def decode(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> tuple[Any, ...]:
+    def decode(self, frame: Frame) -> Decoded:
+        side, data, start, end, damage = frame.side, frame.data, frame.start, frame.end, frame.damage
         # Without this way for whole frames a run over real traffic takes twice as long
         if damage is None and not self.options.detail and self.small >= _INT32(data, start)[0] == end - start >= SHORTEST:
             inner = start + 21 + data[start + 10]
@@ -239,18 +182,14 @@ class MewbaseDissector(Dissector):
                         )
         return self._walk(side, data, start, end, damage)
 
-    def _walk(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> tuple[Any, ...]:
+    def _walk(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> Decoded:
         """Any frame: with byte ranges, damaged, in another order, with secrets."""
         options = self.options
         claimed = int(_INT32(data, start)[0])
         size = end - start
-        shift = COUNTED
+        shift = COUNTED if damage is None and claimed == size else self.shifts[side] or COUNTED
         if damage is not None:
-            broken = self.broken_shifts.get(side)
-            shift = (broken.popleft() if broken else self.shifts[side]) or COUNTED
             size = max(damage.size, claimed + shift[0])
-        elif claimed != size:
-            shift = self.shifts[side] or COUNTED
         known = head(data, start)
         table = None if known is None else known[0]
         # What cannot be read of a frame that may hold secrets may be one.
@@ -282,7 +221,7 @@ class MewbaseDissector(Dissector):
         typed = True
         if careful and not options.show_secrets:
             walked, typed = self._hidden(side, table, walked, walked_as, any(data.find(name, start, end) >= 0 for name in _TELLING))
-        self.limit_hits += walked.stopped and type(walked.fault) is not Limited
+        self.parser.limit_hits += walked.stopped and type(walked.fault) is not Limited
         hide = careful and not options.show_secrets
         notes = walked.notes
         if shift[0]:
@@ -316,16 +255,16 @@ class MewbaseDissector(Dissector):
 
     def _unknown(
         self, side: int, name: str | None, fields: dict[str, Any], body: dict[str, Any], notes: list[str], fault: Fault | None, spans: Any
-    ) -> tuple[Any, ...]:
+    ) -> Decoded:
         """A frame of no known type; servers drop it without an answer."""
         if name is None:
-            return ("unknown", "one_way", None, fields, None, notes, fault, NONE, None, spans)
+            return Decoded("unknown", "one_way", None, fields, None, notes, fault, NONE, None, spans)
         notes.append(_UNKNOWN.get(name, "no server knows this type; they drop it without an answer"))
         rid = body.get("rID")
         if _plain(rid) and "ok" not in body and (self.client is None or side == self.client):
-            self._number()
-            return (name, "request", _ident(rid), fields, None, notes, fault, ASK, (side, rid), spans)
-        return (name, "one_way", _ident(rid), fields, None, notes, fault, NONE, None, spans)
+            self.order.number()
+            return Decoded(name, "request", _ident(rid), fields, None, notes, fault, ASK, (side, rid), spans)
+        return Decoded(name, "one_way", _ident(rid), fields, None, notes, fault, NONE, None, spans)
 
     def _meaning(
         self,
@@ -337,7 +276,7 @@ class MewbaseDissector(Dissector):
         notes: Any,
         fault: Fault | None,
         spans: list[Span] | None,
-    ) -> tuple[Any, ...]:
+    ) -> Decoded:
         """What a frame of a known type is for; `notes` may be added to when it is a list."""
         name = table.name
         kind: str = table.kind
@@ -345,8 +284,8 @@ class MewbaseDissector(Dissector):
             notes = [*notes, *found.odd]
             if fault is None:
                 notes += found.missing
-        if found.since > self.since or (found.until and found.until != self.until):
-            self._date(found.since, found.until)
+        if found.since > self.dates.since or (found.until and found.until != self.dates.until):
+            self.dates.narrow(found.since, found.until)
         if fault is None and table is not _CONNECT:
             self.broken_login[side] = False
         client = self.client
@@ -363,7 +302,7 @@ class MewbaseDissector(Dissector):
                 ident = _ident(rid)
                 if not _plain(rid):
                     rid = None
-            self._number()
+            self.order.number()
         outcome: str | None = None
         role = NONE
         key: tuple[Any, ...] | None = None
@@ -375,12 +314,12 @@ class MewbaseDissector(Dissector):
             ident, role, key, notes = self._response(side, name, body, found, rid, fault, notes)
             if role != NONE:
                 outcome = "refused" if failed else "answered"
-            self.heard = True
+            self.order.heard = True
         elif kind == "request":
             ident, role, key, notes = self._request(side, table, body, rid, fault, notes)
         else:
             return self._one_way(side, name, fields, body, notes, fault, spans)
-        return (name, kind, ident, fields, outcome, notes, fault, role, key, spans)
+        return Decoded(name, kind, ident, fields, outcome, notes, fault, role, key, spans)
 
     def _response(
         self, side: int, name: str, body: dict[str, Any], found: Shape, rid: Any, fault: Fault | None, notes: Any
@@ -388,7 +327,7 @@ class MewbaseDissector(Dissector):
         """Id, role, key and notes of what answers a request."""
         if name == "QUERYRESULT" or name == "QUERYRESPONSE":
             query = body.get("queryID")
-            if found.later and "last" in found.later and self.numbered and fault is None:
+            if found.later and "last" in found.later and self.order.numbered and fault is None:
                 notes.append("mandatory field last is missing")
             if not _plain(query):
                 return _ident(query), NONE, None, notes
@@ -397,7 +336,7 @@ class MewbaseDissector(Dissector):
         if name == "SUBRESPONSE" and self.subscriptions is not None and body.get("ok", True):
             self._subscribed(body.get("subID"))
         ident = _ident(body.get("rID"))
-        return (ident, ANSWER, (1 - side, rid), notes) if rid is not None else (ident, *self._in_order(name, found, fault, notes))
+        return (ident, ANSWER, (1 - side, rid), notes) if rid is not None else (ident, *self.order.answer(name, fault, notes, self.client))
 
     def _request(
         self, side: int, table: FrameTable, body: dict[str, Any], rid: Any, fault: Fault | None, notes: Any
@@ -408,7 +347,7 @@ class MewbaseDissector(Dissector):
         if table.name == "QUERY":
             # Answered by an id of its own
             query = body.get("queryID")
-            if rid is None and "rID" not in body and self.numbered and fault is None:
+            if rid is None and "rID" not in body and self.order.numbered and fault is None:
                 notes = [*notes, "mandatory field rID is missing"]
             if _plain(query):
                 role, key = ASK, (side, query, 0)
@@ -420,15 +359,15 @@ class MewbaseDissector(Dissector):
             elif "rID" not in body:
                 # authInfo came three days before rID
                 if "authInfo" in body:
-                    self._number()
-                role, key, notes = self._ask(side, table, fault, notes)
+                    self.order.number()
+                role, key, notes = self.order.ask(side, table, fault, notes)
         if self.subscriptions is not None and "subID" in body:
             notes = self._unsubscribed(body["subID"], notes)
         return ident, role, key, notes
 
     def _one_way(
         self, side: int, name: str, fields: dict[str, Any], body: dict[str, Any], notes: Any, fault: Fault | None, spans: list[Span] | None
-    ) -> tuple[Any, ...]:
+    ) -> Decoded:
         if name == "QUERYACK":
             ident = _ident(body.get("queryID"))
         elif name != "PING":
@@ -440,80 +379,10 @@ class MewbaseDissector(Dissector):
             # empty, but with a sequence number in March 2017
             ident = _ident(body.get("sequence"))
             if type(ident) is int and body.get("type") == 8:
-                return (name, "request", ident, fields, None, notes, fault, ASK, (side, ident + 1, 0, 0), spans)
+                return Decoded(name, "request", ident, fields, None, notes, fault, ASK, (side, ident + 1, 0, 0), spans)
             if type(ident) is int and body.get("type") == 0:
-                return (name, "response", ident, fields, "answered", notes, fault, ANSWER, (1 - side, ident, 0, 0), spans)
-        return (name, "one_way", ident, fields, None, notes, fault, NONE, None, spans)
-
-    def _ask(self, side: int, table: FrameTable, fault: Fault | None, notes: Any) -> tuple[int, tuple[Any, ...] | None, Any]:
-        """A request without rID: CONNECT, or one of a time when answers came in the order of the requests."""
-        if table is not _CONNECT:
-            if fault is not None and self.numbered:
-                return NONE, None, notes
-            if self.numbered or table.since > NUMBERED:
-                if fault is None:
-                    notes = [*notes, "mandatory field rID is missing"]
-            elif fault is None:
-                self._date("", NUMBERED)
-        elif self.unsure == MIDDLE and not self.asked and not self.heard:
-            # the beginning after all
-            self.unsure = ""
-        self.asked += 1
-        early = self.early
-        if early is not None and (early[0] == "SUBRESPONSE") == (table.name == "SUBSCRIBE"):
-            self.early = None
-            return ASK, early[1], notes
-        key = (side, "in order", self.asked)
-        self.waiting.append((table.name, key, fault is not None))
-        if len(self.waiting) > self.options.open_limit:
-            self.waiting.popleft()
-        return ASK, key, notes
-
-    def _in_order(self, name: str, found: Shape, fault: Fault | None, notes: Any) -> tuple[int, tuple[Any, ...] | None, Any]:
-        """The request that a response without rID answers."""
-        waiting = self.waiting
-        greets = bool(waiting) and waiting[0][0] == "CONNECT"
-        if self.numbered:
-            if fault is not None and not (greets and not self.heard):
-                # its rID is among what could not be read
-                return NONE, None, notes
-            if not greets:
-                if fault is None:
-                    notes = [*notes, "mandatory field rID is missing"]
-                if not waiting:
-                    return NONE, None, notes
-        if name == "SUBRESPONSE" and any(one[0] == "SUBSCRIBE" for one in waiting):
-            # what stands before it will not be answered any more
-            while waiting[0][0] != "SUBSCRIBE":
-                waiting.popleft()
-        elif not waiting or (name == "SUBRESPONSE" and not self.unsure):
-            return self._before_request(name, fault, notes)
-        _, key, cut = waiting.popleft()
-        self.ahead = False
-        if self.unsure:
-            notes = [*notes, self.unsure]
-        elif (cut or fault is not None) and not self.numbered and not self.until and not (greets and not self.heard):
-            notes = [*notes, CUT]
-        return ANSWER, key, notes
-
-    def _before_request(self, name: str, fault: Fault | None, notes: Any) -> tuple[int, tuple[Any, ...] | None, Any]:
-        """A response without rID that nothing asked for, yet. One is as if captured in another order; of a second one behind it nobody
-        knows what else was not asked."""
-        if self.unsure or fault is not None:
-            return NONE, None, notes
-        if self.early is not None or self.ahead:
-            self.unsure, self.early = AHEAD, None
-            return NONE, None, notes
-        key = self.client, "before", self.asked
-        self.early, self.ahead = (name, key), True
-        # Of a capture of one direction there is nothing to say
-        return ANSWER, key, [*notes, EARLY] if self.asked else notes
-
-    def _number(self) -> None:
-        """A rID was seen, so requests of which one may have been cut off are not answered by order."""
-        if not self.numbered:
-            self.numbered = True
-            self.waiting = deque(one for one in self.waiting if one[0] == "CONNECT" or not one[2])
+                return Decoded(name, "response", ident, fields, "answered", notes, fault, ANSWER, (1 - side, ident, 0, 0), spans)
+        return Decoded(name, "one_way", ident, fields, None, notes, fault, NONE, None, spans)
 
     def _result(self, name: str, body: dict[str, Any], key: tuple[Any, ...]) -> int:
         """Whether more results follow."""
@@ -550,14 +419,6 @@ class MewbaseDissector(Dissector):
             return notes
         return [*notes, f"subscription {subscription} was not given out on this connection"]
 
-    def _date(self, since: str, until: str) -> None:
-        """Narrow down the time that the two programs are of: seen first that day, and gone that day."""
-        self.since = max(self.since, since)
-        if until and (not self.until or until < self.until):
-            self.until = until
-        known = not self.until or self.since <= self.until
-        self.facts["layout"] = f"{self.since}..{self.until}" if known else "of no one date"
-
 
 _CONNECT = BY_NAME["CONNECT"]
 
@@ -573,11 +434,6 @@ _UNKNOWN: Final = {
     "PUBLISH": "PUBLISH is the document's name for PUB; servers drop it without an answer",
     "LISTCHANNELS": "servers know LISTCHANNNELS only, with three N; they drop this without an answer",
 }
-
-
-def unanswered(request: Message, time_ns: int) -> str | None:
-    """That the id of a request could not be read, by which it may have been answered."""
-    return "bytes lost" if request.id is None and request.fault is not None and request.name != "CONNECT" else None
 
 
 def _is_frame(document: dict[str, Any]) -> bool:
@@ -649,155 +505,6 @@ def _label(spans: list[Span] | None, body: dict[str, Any]) -> list[Span] | None:
     return [span._replace(label=label) if span.name == "errCode" and span.depth == 1 else span for span in spans]
 
 
-# What a line of text says of a message
-
-
-def _failed(message: Message) -> bool:
-    body = message.fields.get("frame")
-    return type(body) is dict and body.get("ok") is False
-
-
-SAID: Final = 72
-"""Characters of a document in a line."""
-
-
-def says(message: Message) -> str:
-    """The fields of a frame that tell most."""
-    fields = message.fields
-    body = fields.get("frame")
-    if type(body) is not dict:
-        return ""
-    name = message.name
-    parts: list[str] = []
-    get = body.get
-    if name == "RECEV" or name == "ACKEV":
-        parts.append(f"subscription {_brief(get('subID', get('SubID')))}")
-        if "pos" in body:
-            parts.append(f"pos {_brief(body['pos'])}")
-        if "event" in body:
-            parts.append(_brief(body["event"]))
-        elif "bytes" in body:
-            parts.append(f"{_brief(body['bytes'])} bytes")
-    elif name == "QUERY" or name == "QUERYRESULT" or name == "QUERYACK" or name == "QUERYRESPONSE":
-        parts.append(f"query {_brief(get('queryID'))}")
-        if "errCode" in body:
-            parts.append(_error(body))
-        parts += [_brief(body[key]) for key in ("name", "binder", "params", "matcher", "docID", "result") if key in body]
-        if "numResults" in body:
-            parts.append(f"{_brief(body['numResults'])} results")
-        if "bytes" in body:
-            parts.append(f"{_brief(body['bytes'])} bytes")
-        if get("last"):
-            parts.append("last")
-    else:
-        if message.id is not None:
-            parts.append(f"#{message.id}")
-        if message.kind == "response":
-            parts.append("OK" if get("ok") else _error(body))
-        parts += [
-            f"{_LEADS.get(key, f'{key} ')}{_brief(value)}"
-            for key, value in body.items()
-            if key not in _SAID_ALREADY and value is not None and _UNSET.get(key) != value
-        ]
-    return "  ".join(parts)
-
-
-_SAID_ALREADY: Final = frozenset(("ok", "rID", "errCode", "errCode_label", "errMsg", "sequence"))
-_UNSET: Final = {"sessID": -1, "startPos": -1, "startTimestamp": 0}
-"""What clients write for a field that is not used."""
-_LEADS: Final = {
-    "channel": "",
-    "event": "",
-    "name": "",
-    "command": "",
-    "sessID": "session ",
-    "startPos": "from pos ",
-    "startTimestamp": "from time ",
-    "durableID": "durable ",
-    "filterName": "filter ",
-    "subID": "subscription ",
-    "SubID": "subscription ",
-}
-
-
-def _error(body: dict[str, Any]) -> str:
-    label = body.get("errCode_label")
-    code = _brief(body.get("errCode", "?"))
-    told = f"refused {code} {label}" if label else f"refused {code}"
-    return f"{told}: {_brief(body['errMsg'])}" if "errMsg" in body else told
-
-
-def _brief(value: Any) -> str:
-    """A value in at most about `SAID` characters."""
-    if type(value) is str:
-        return value if len(value) <= SAID else f"{value[: SAID - 1]}…"
-    if isinstance(value, dict | list):
-        out: list[str] = []
-        _pour(value, out, SAID)
-        text = "".join(out)
-        return text if len(text) <= SAID else f"{text[: SAID - 1]}…"
-    if type(value) is bool:
-        return "true" if value else "false"
-    return "null" if value is None else str(value)
-
-
-def _pour(value: Any, out: list[str], room: int) -> int:
-    """Write `value` until there is no more room; returns the room left."""
-    if isinstance(value, Special) and len(value) == 1:
-        value = next(iter(value.values()))
-    if isinstance(value, dict):
-        before, closing = "{", "}"
-        items: Any = value.items()
-    elif type(value) is list:
-        before, closing = "[", "]"
-        items = ((None, item) for item in value)
-    else:
-        text = f'"{value[:SAID]}"' if type(value) is str else _brief(value)
-        out.append(text)
-        return room - len(text)
-    if not value:
-        out.append(before)
-    for key, item in items:
-        lead = before if key is None else f"{before}{key[:SAID]}="
-        # Most are of these two, and a call for each costs more than all the rest
-        kind = type(item)
-        text = f'{lead}"{item[:SAID]}"' if kind is str else f"{lead}{item}" if kind is int else lead
-        out.append(text)
-        room -= len(text)
-        if room > 0 and kind is not str and kind is not int:
-            room = _pour(item, out, room)
-        if room <= 0:
-            break
-        before = " "
-    out.append(closing)
-    return room - 1
-
-
-TEXT: Final = """\
-A frame is one BSON document {type, frame}; fields are those of BSON, so the tables name them without byte positions.
-Values are printed as MongoDB Extended JSON v2, relaxed.
-
-The length in front counts itself. (The protocol's own document says that it does not; a sender that does it that way is read, and a
-note says so.) There was no version on the wire: `conversations` tells the dates between which the frames of a connection were in
-use, as 2016-12-01..2017-06-28.
-
-RESPONSE answers by rID, the one to CONNECT by being first. Before December 2016 there was no rID and answers came in the order of
-requests; where frames were missed that is unsure, and a note says so. Once a rID was seen, a frame whose rID is cut off stays
-unpaired. QUERYRESULT answers by queryID until `last`; a query that got results is answered even where that one is missing. authInfo,
-username and password are secrets, but a `user` or `username` in the authInfo of a whole CONNECT."""
-
-
-def streams() -> Callable[[Message], str | None]:
-    """Tells the channel of requests, as these name it."""
-    return _channel
-
-
-def _channel(request: Message) -> str | None:
-    frame = request.fields.get("frame")
-    named = [frame.get(name) for name in ("channel", "streamName")] if isinstance(frame, dict) else []
-    return next((one for one in named if isinstance(one, str)), None)
-
-
 PROTOCOLS: Final = (
     Protocol(
         "mewbase",
@@ -813,6 +520,6 @@ PROTOCOLS: Final = (
         private=PRIVATE,
         unanswered=unanswered,
         streams=streams,
-        alarms=dict.fromkeys(("RESPONSE", "SUBRESPONSE", "QUERYRESULT", "QUERYRESPONSE"), _failed),
+        alarms=dict.fromkeys(("RESPONSE", "SUBRESPONSE", "QUERYRESULT", "QUERYRESPONSE"), failed),
     ),
 )

@@ -15,7 +15,7 @@ from typing import Final
 
 from dissect.bson import ELEMENT, TYPES, UNREADABLE, read, walk
 from dissect.model import VALUES
-from dissect.protocols.framing import SEARCH_WINDOW
+from dissect.protocols.dissector import SEARCH_WINDOW
 from dissect.protocols.mewbase.layouts import FRAMES, FrameTable
 
 TYPE: Final = b"\x02type\x00"
@@ -83,8 +83,7 @@ def reads(data: bytes, at: int, end: int, shift: Shift) -> bool:
 def first_length(data: bytes, at: int) -> tuple[int, Shift | None]:
     """The size of a frame of a side whose way of counting is not known yet, and that way where the frame tells it.
 
-    As `odd_length`, for a frame that begins as real programs' do; nothing but the bytes of the frame itself is looked at, so that it is
-    certain as soon as they are there.
+    For a frame that begins as real programs' do: nothing but its own bytes is looked at; 0 when more of them are needed.
     """
     size = int(_INT32(data, at)[0])
     have = len(data) - at
@@ -116,27 +115,25 @@ def first_length(data: bytes, at: int) -> tuple[int, Shift | None]:
 
 
 def odd_length(data: bytes, at: int, shift: Shift) -> int:
-    """The size of a frame that does not begin as real programs' frames do, if it reads, once all of it is there.
-
-    0 when more bytes are needed. When no frame can begin at `at`, minus the number of bytes that tell so.
-    """
+    """The size of a frame that does not begin as real programs' frames do, if it reads, once all of it is there; 0 when more bytes are
+    needed, -1 when no frame can begin at `at`."""
     size = int(_INT32(data, at)[0]) + shift[0]
     have = len(data) - at
     start = data[at + 4 : at + 10]
     if size < 5:
-        return -4
+        return -1
     if size == 5:
-        return -5 if start[0] else 5
+        return -1 if start[0] else 5
     if size >= SHORTEST and len(start) < 6 and TYPE.startswith(start):
         return 0
     if start[0] not in TYPES or size > ODD_LIMIT:
-        return -5
+        return -1
     room = min(5 + ODD_NAME, size)
     name = data.find(0, at + 5, at + room)
     if name < 0:
-        return -room if have >= room else 0
+        return -1 if have >= room else 0
     if not data[at + 5 : name].isascii():
-        return at - name
+        return -1
     return size if have >= size else 0
 
 

@@ -7,23 +7,21 @@ from enum import Enum
 from struct import Struct
 from typing import Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from dissect.allowance import Allowance, Spans, Values
-from dissect.capture.columns import gather
 from dissect.errors import Malformed
 from dissect.layout import UNREADABLE, Layout, Style, decoder, fault_of, walk
 from dissect.layout.values import RENDER
 from dissect.model import Fault, Head, Limited, Span
-from dissect.protocols.base import Dissector
+from dissect.protocols.dissector import Dissector
+from dissect.protocols.parser import Parser
 from dissect.protocols.protocol import Context, Protocol
 from dissect.protocols.rabbitmq import guard, layouts, layouts_draft
 from dissect.protocols.rabbitmq.behaviour import BEHAVIOUR
 from dissect.protocols.rabbitmq.chunk import Reader, draft_form
 from dissect.protocols.rabbitmq.guard import Guard, Place, Seen
-from dissect.protocols.rabbitmq.handlers import PUBLISHER_LAYOUTS, open_key, ways
-from dissect.protocols.rabbitmq.hiding import Frame, hide, hide_rest, holds_challenge, is_chunk, read_login
+from dissect.protocols.rabbitmq.handlers import PUBLISHER_LAYOUTS, Handlers, open_key, ways
+from dissect.protocols.rabbitmq.hiding import Frame as Read
+from dissect.protocols.rabbitmq.hiding import hide, hide_rest, holds_challenge, is_chunk, read_login
 from dissect.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, Language, is_sound
 from dissect.protocols.rabbitmq.parts import ADDED, DRAFT_PARTS, PARTS
 from dissect.protocols.rabbitmq.private import PRIVATE
@@ -31,7 +29,10 @@ from dissect.protocols.rabbitmq.probe import probe_current, probe_draft
 from dissect.protocols.rabbitmq.publishers import Publishers
 from dissect.protocols.rabbitmq.streams import Streams, Teller
 from dissect.protocols.rabbitmq.telling import alarms, says
-from dissect.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Damage
+from dissect.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Damage, Decoded, Frame
+
+NO_HANDLERS: tuple[Handlers, Handlers] = ({}, {})
+"""One object for very many conversations."""
 
 _BODIED = frozenset(("Publish", "Deliver"))
 """Messages that hold those of the user."""
@@ -41,9 +42,6 @@ _NONE: frozenset[str] = frozenset()
 
 UNKNOWN_LIMIT = 1 << 20
 """A frame of a command that is not known is believed up to this size (the default frame_max)."""
-
-FRAMES_BY_COLUMN = 16
-"""Frames of a segment up to which they are told by column; more are rare, and one by one they cost less."""
 
 KNOWN_LIMIT = 0x7FFF_FFFF
 
@@ -97,40 +95,45 @@ class StreamDissector(Dissector):
     """What the protocol in use and its draft have in common."""
 
     header_size = 8
-    key = (4, 8)
-    aligned = True
     reuse = "queue"
-    DERIVED = ("bodies", "unasked", "style", "render", "small", "tried", "ways")
+    DERIVED = ("bodies", "unasked", "style", "render", "small", "tried", "ways", "handlers", "frame")
 
     language: ClassVar[Language]
     handshake: ClassVar[Mapping[Phase, Mapping[str, Phase]]]
     lead: ClassVar[int]
     """So many frames a client sends before SaslAuthenticate."""
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
+    def __init__(self, context: Context, parser: Parser) -> None:
+        super().__init__(context, parser)
         self.phase = Phase.FRESH if context.syn else Phase.OPEN
         self.guard = Guard(context.syn, self.lead, self.options.show_secrets)
         self.ahead = _NONE
         """What was answered before it was seen to be asked."""
-        full = self.options.bodies or self.options.detail
+        self.frame_max = _UNLIMITED
+        self.allowance = Allowance()
+        self.values = Values(self.options.values_limit, self.options.bare_limit)
+        self.renewed = False
+        """Whether `publisher_key` has more to say than the publisher id."""
+        self.prepare()
+
+    def prepare(self) -> None:
+        options = self.options
+        full = options.bodies or options.detail
         self.unasked = self._unasked() if full else _NONE
         """The messages that nobody asks for."""
         self.bodies = (_BODIED - self.unasked if self.unasked else _BODIED) if full else _NONE
         """Those whose bodies are decoded."""
-        values = self.options.values_limit
-        self.ways = ways(self.language, self.options.bytes_as, self.options.show_secrets, values, self.bodies)
+        self.ways = ways(self.language, options.bytes_as, options.show_secrets, options.values_limit, self.bodies)
         self.style = self.ways.style
         self.render = RENDER[self.style.bytes_as]
-        self.frame_max = _UNLIMITED
-        self.allowance = Allowance()
-        self.values = Values(self.options.values_limit, self.options.bare_limit)
-        self.tried = Values(self.options.values_limit)
+        self.tried = Values(options.values_limit)
         """For the short way, which leaves values without bytes to `decode`."""
-        self.small = self.options.values_limit // 2
+        self.small = options.values_limit // 2
         """Frames of so few bytes cannot hold too many values that take one: three are a pair of two."""
-        self.renewed = False
-        """Whether `publisher_key` has more to say than the publisher id."""
+        self.handlers: tuple[Handlers, Handlers] = NO_HANDLERS
+        """By side, the short way for frames without flaw."""
+        self.frame: Any = None
+        """The one that is decoded."""
         self._choose_handlers()
 
     def _choose_handlers(self) -> None:
@@ -144,15 +147,11 @@ class StreamDissector(Dissector):
                     for side, choices in ((client, self.language.client), (server, self.language.server))
                 )
             self.handlers = (server, client) if self.client else (client, server)
-        self.set_lanes()
 
     @property
     def is_open(self) -> bool:
         """Whether nothing of the handshake is to come."""
         return self.phase is _OPEN
-
-    def resume(self) -> None:
-        self._choose_handlers()
 
     def _unasked(self) -> frozenset[str]:
         wanted = self.options.wanted
@@ -169,13 +168,13 @@ class StreamDissector(Dissector):
 
     # Framing
 
-    def measure(self, side: int, data: bytes, at: int) -> int:
+    def frame_length(self, side: int, data: bytes, at: int) -> int:
         size, word = _HEAD(data, at)
         if size < 4 or size > (KNOWN_LIMIT if word in self.language.words else UNKNOWN_LIMIT):
             return -1
         return int(size) + 4
 
-    def boundaries(self, side: int, data: bytes, at: int) -> list[int]:
+    def split_frames(self, side: int, data: bytes, at: int) -> list[int]:
         ends: list[int] = []
         append = ends.append
         head, words = _HEAD, self.language.words
@@ -192,38 +191,9 @@ class StreamDissector(Dissector):
             append(at)
         return ends
 
-    @classmethod
-    def frames(
-        cls, buffer: bytes, offset: NDArray[np.int64], end: NDArray[np.int64], limit: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-        words = cls.language.sorted_words
-        rows: list[NDArray[np.int64]] = []
-        starts: list[NDArray[np.int64]] = []
-        stops: list[NDArray[np.int64]] = []
-        sound = np.ones(len(offset), np.bool_)
-        row, at = np.arange(len(offset)), offset
-        while len(row):
-            whole = end[row] - at >= 8
-            sound[row[~whole]] = False
-            row, at = row[whole], at[whole]
-            head = gather(buffer, at, [("size", ">u4"), ("word", ">u4")])
-            size, word = head["size"].astype(np.int64), head["word"].astype(np.int64)
-            stop = at + size + 4
-            good = (size >= 4) & (size <= limit - 4) & (stop <= end[row])
-            good &= words[np.minimum(np.searchsorted(words, word), len(words) - 1)] == word
-            good &= len(rows) < FRAMES_BY_COLUMN
-            sound[row[~good]] = False
-            row, at, stop = row[good], at[good], stop[good]
-            rows.append(row)
-            starts.append(at)
-            stops.append(stop)
-            more = stop < end[row]
-            row, at = row[more], stop[more]
-        return np.concatenate(rows), np.concatenate(starts), np.concatenate(stops), sound
-
     def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
         client = None if self.client is None else side == self.client
-        return self.language.search(client, data, at, end, final, self.flows[side].effort)[:2]
+        return self.language.search(client, data, at, end, final, self.parser.buffers[side].effort)[:2]
 
     def lost(self, side: int) -> None:
         self.guard.lose()
@@ -257,12 +227,26 @@ class StreamDissector(Dissector):
         if phase is _OPEN:
             self._choose_handlers()
 
-    def decode(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> tuple[Any, ...]:
+    def decode(self, frame: Frame) -> Decoded:
+        if frame.damage is None:
+            data, start = frame.data, frame.start
+            handler = self.handlers[frame.side].get(data[start + 4 : start + 8])
+            if handler is not None:
+                try:
+                    decoded = handler(self, frame.side, data, start, frame.end)
+                except UNREADABLE:
+                    decoded = None
+                if decoded is not None:
+                    return decoded
+        self.frame = frame
+        return self._decode(frame.side, frame.data, frame.start, frame.end, frame.damage)
+
+    def _decode(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> Decoded:
         """Any frame: damaged, not known, from the wrong side, with details wanted. Exact and slow."""
         (word,) = _WORD(data, start)
         if self.client is None and damage is None:
             self._tell_client(side, word, data, start, end)
-        frame = Frame(side, data, start, end, word, None if damage is None else damage.reason)
+        frame = Read(side, data, start, end, word, None if damage is None else damage.reason)
         layout, frame.odd = self._layout_of(side, word, data, start, end)
         if layout is None:
             self._read_unknown(frame)
@@ -273,7 +257,7 @@ class StreamDissector(Dissector):
         shown = shown or self._protect(frame)
         spans = frame.spans if self.options.detail else None
         if layout is None:
-            return frame.name, frame.kind, None, frame.fields, None, frame.notes, frame.fault, NONE, None, spans
+            return Decoded(frame.name, frame.kind, None, frame.fields, None, frame.notes, frame.fault, NONE, None, spans)
         ident, outcome, role, key = self.meaning(layout, side, read if frame.sound else frame.fields)
         if frame.odd is not None:
             # Whoever is right about the direction, this answers nothing and waits for nothing.
@@ -284,9 +268,9 @@ class StreamDissector(Dissector):
             unexpected = self.advance(frame.name, frame.kind)
             if unexpected is not None:
                 frame.notes.append(unexpected)
-        return frame.name, frame.kind, ident, frame.fields, outcome, frame.notes, frame.fault, role, key, spans
+        return Decoded(frame.name, frame.kind, ident, frame.fields, outcome, frame.notes, frame.fault, role, key, spans)
 
-    def _read(self, frame: Frame, layout: Layout) -> None:
+    def _read(self, frame: Read, layout: Layout) -> None:
         """A frame that has a layout."""
         frame.layout, frame.name, frame.kind = layout, layout.name, layout.kind
         data, start, end, missing = frame.data, frame.start, frame.end, frame.missing
@@ -307,7 +291,7 @@ class StreamDissector(Dissector):
         frame.whole = (frame.fault is None or type(frame.fault) is Limited) and "trailing" not in frame.fields
         frame.sound = frame.whole and frame.odd is None
 
-    def _read_unknown(self, frame: Frame) -> None:
+    def _read_unknown(self, frame: Read) -> None:
         """A frame whose key or version is not known."""
         word = frame.word
         key, version = word >> 16, word & 0xFFFF
@@ -326,22 +310,22 @@ class StreamDissector(Dissector):
 
     # Secrets
 
-    def _protect(self, frame: Frame) -> bool:
+    def _protect(self, frame: Read) -> bool:
         """Hide what may be a password where the frame stands, which it may change; whether the frame is shown as what it says it is."""
         before = self.guard.place
         trusted = self.guard.trusted[frame.side]
-        inside = before is not _OUTSIDE or self.began < self.guard.until
+        inside = before is not _OUTSIDE or self.frame.began < self.guard.until
         shown = self._shows(frame)
         if (before is _OUTSIDE) != (self.guard.place is _OUTSIDE):
             self._choose_handlers()
         if not shown:
-            hide(frame, self.style, trusted, self.spread)
-            self.buffers = {}
+            hide(frame, self.style, trusted, self.frame.spread)
+            self.details = {}
         elif inside:
             hide_rest(frame)
         return shown
 
-    def _shows(self, frame: Frame) -> bool:
+    def _shows(self, frame: Read) -> bool:
         """Whether a frame may be shown where it stands, which it may change."""
         side, data, start, end, layout = frame.side, frame.data, frame.start, frame.end, frame.layout
         # Without its beginning a connection may be the other way round
@@ -354,9 +338,9 @@ class StreamDissector(Dissector):
         certain = certain or (of_server and layout in self.language.delivered and is_chunk(frame, self.language))
         code = max(self.language.accepted)
         challenge = name != "SaslAuthenticate" and guard.is_challenge(data, start, end, code)
-        if of_server and (challenge or (self.spread and holds_challenge(frame))):
+        if of_server and (challenge or (self.frame.spread and holds_challenge(frame))):
             login, certain = True, False
-        seen = Seen(name, certain, self.guard.trusted[side], login, self.began, self.spread, self.release)
+        seen = Seen(name, certain, self.guard.trusted[side], login, self.frame.began, self.frame.spread, self.parser.now)
         # A challenge that ends before its data is followed by them
         short = name == "SaslAuthenticate" and frame.fields.get("response_code") == code and "sasl_opaque_data" not in frame.fields
         self.guard.trusted[side] = frame.sound and not short
@@ -500,11 +484,11 @@ class StreamDissector(Dissector):
         if reader.spans is not None:
             reader.spans.close()
         if detail and reader.buffers:
-            self.buffers = reader.buffers
+            self.details = reader.buffers
         return fields, reader.spans or [], reader.notes(), fault
 
 
-def _plainly(layout: Layout, style: Style, frame: Frame) -> dict[str, Any] | None:
+def _plainly(layout: Layout, style: Style, frame: Read) -> dict[str, Any] | None:
     """The fields of a frame of which there is nothing to say, or None."""
     try:
         fields = decoder(layout, style)(frame.data, frame.start, frame.end)
@@ -521,8 +505,8 @@ class RabbitmqStreamDissector(StreamDissector):
     handshake = HANDSHAKE
     lead = 2
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
+    def __init__(self, context: Context, parser: Parser) -> None:
+        super().__init__(context, parser)
         self.publishers = Publishers(self.options.open_limit, context.syn)
 
     def lost(self, side: int) -> None:
@@ -555,8 +539,8 @@ class RabbitmqStreamDraftDissector(StreamDissector):
     handshake = DRAFT_HANDSHAKE
     lead = 1
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
+    def __init__(self, context: Context, parser: Parser) -> None:
+        super().__init__(context, parser)
         self.unsubscribing: dict[int, int] = {}
         self.subscribing: dict[int, int] = {}
 

@@ -6,7 +6,7 @@ opaque, 5 % where they are what all golden captures hold.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cache
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,10 +21,17 @@ from dissect.protocols.rabbitmq.amqp import read as read_amqp
 from dissect.protocols.rabbitmq.chunk import CURRENT, MAGIC, crc_note
 from dissect.protocols.rabbitmq.guard import Place, is_mechanism, username
 from dissect.protocols.rabbitmq.language import Language, Table
-from dissect.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Handler, Handlers
+from dissect.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, Decoded
 
 if TYPE_CHECKING:
     from dissect.protocols.rabbitmq.dissector import StreamDissector
+
+Handler = Callable[[Any, int, bytes, int, int], "Decoded | None"]
+"""Decodes a frame without flaw, given the dissector, side, bytes, start and end; None, or one of `UNREADABLE`, where it takes a closer
+look."""
+
+Handlers = Mapping[bytes, Handler]
+"""By the bytes of a frame that say what it is."""
 
 _OUTSIDE = Place.OUTSIDE
 
@@ -47,19 +54,20 @@ def open_key(side: int, number: int, ident: int = 0) -> int:
 def _follow(handler: Handler) -> Handler:
     """`handler` for a connection that is perhaps not open yet."""
 
-    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> Decoded | None:
         decoded = handler(self, side, data, start, end)
         if decoded is None:
             return None
         if self.guard.place is not _OUTSIDE:
             self.guard.trusted[side] = True
             if side != self.client:
-                self.guard.listen(decoded[0])
+                self.guard.listen(decoded.name)
         if self.is_open:
             return decoded
-        name, kind, ident, fields, outcome, notes, *rest = decoded
-        note = self.advance(name, kind)
-        return decoded if note is None else (name, kind, ident, fields, outcome, (*notes, note), *rest)
+        note = self.advance(decoded.name, decoded.kind)
+        if note is not None:
+            decoded.notes = (*decoded.notes, note)
+        return decoded
 
     return handle
 
@@ -69,12 +77,12 @@ def _ask(layout: Layout, style: Style, language: Language) -> Handler:
     number = language.numbers[name]
     keys = open_key(0, number), open_key(1, number)
 
-    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> Decoded | None:
         fields = read(data, start, end)
         if "trailing" in fields:
             return None
         ident = fields["correlation_id"]
-        return name, "request", ident, fields, None, (), None, ASK, keys[side] - ident, None
+        return Decoded(name, "request", ident, fields, None, (), None, ASK, keys[side] - ident)
 
     return handle
 
@@ -82,10 +90,10 @@ def _ask(layout: Layout, style: Style, language: Language) -> Handler:
 def _declare(layout: Layout, style: Style, language: Language) -> Handler:
     ask = _ask(layout, style, language)
 
-    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> Decoded | None:
         asked = ask(self, side, data, start, end)
         # A null reference is noted
-        return None if asked is not None and asked[3].get("publisher_reference", "") is None else asked
+        return None if asked is not None and asked.fields.get("publisher_reference", "") is None else asked
 
     return handle
 
@@ -93,10 +101,10 @@ def _declare(layout: Layout, style: Style, language: Language) -> Handler:
 def _keep(layout: Layout, handler: Handler) -> Handler:
     """`handler` for what changes the state of the connection."""
 
-    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> Decoded | None:
         decoded = handler(self, side, data, start, end)
         if decoded is not None:
-            self.follow(layout, side, decoded[3], [])
+            self.follow(layout, side, decoded.fields, [])
         return decoded
 
     return handle
@@ -106,7 +114,7 @@ def _greet(layout: Layout, style: Style, language: Language) -> Handler:
     holds = language.holds
     ask = _ask(layout, style, language)
 
-    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> Decoded | None:
         asked = None if holds.search(data, start + 8, end) else ask(self, side, data, start, end)
         if asked is not None:
             self.guard.lead()
@@ -118,7 +126,7 @@ def _greet(layout: Layout, style: Style, language: Language) -> Handler:
 def _handshake(layout: Layout, style: Style, language: Language) -> Handler:
     ask = _ask(layout, style, language)
 
-    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> Decoded | None:
         # On an open connection it changes what may be shown
         asked = None if self.guard.place is _OUTSIDE else ask(self, side, data, start, end)
         if asked is not None:
@@ -131,10 +139,10 @@ def _handshake(layout: Layout, style: Style, language: Language) -> Handler:
 def _authenticate(layout: Layout, style: Style, language: Language) -> Handler:
     ask = _ask(layout, style, language)
 
-    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> Decoded | None:
         asked = ask(self, side, data, start, end)
         if asked is not None:
-            fields = asked[3]
+            fields = asked.fields
             mechanism = fields["mechanism"]
             if not is_mechanism(mechanism):
                 return None
@@ -151,14 +159,14 @@ def _answer(layout: Layout, style: Style, language: Language) -> Handler:
     keys = open_key(1, number), open_key(0, number)
     coded = any(field.name == "response_code" for field in layout.fields if isinstance(field, Field))
 
-    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> Decoded | None:
         fields = read(data, start, end)
         if "trailing" in fields:
             return None
         ident = fields["correlation_id"]
         # The response to Metadata has no code of its own
         outcome = "answered" if not coded or fields["response_code"] in accepted else "refused"
-        return name, "response", ident, fields, outcome, (), None, ANSWER, keys[side] - ident, None
+        return Decoded(name, "response", ident, fields, outcome, (), None, ANSWER, keys[side] - ident)
 
     return handle
 
@@ -166,10 +174,10 @@ def _answer(layout: Layout, style: Style, language: Language) -> Handler:
 def _offer(layout: Layout, style: Style, language: Language) -> Handler:
     answer = _answer(layout, style, language)
 
-    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> Decoded | None:
         # On an open connection it changes what may be shown, and what is no mechanism may be of a challenge
         answered = None if self.guard.place is _OUTSIDE else answer(self, side, data, start, end)
-        return answered if answered is not None and all(map(is_mechanism, answered[3]["mechanisms"])) else None
+        return answered if answered is not None and all(map(is_mechanism, answered.fields["mechanisms"])) else None
 
     return handle
 
@@ -177,11 +185,11 @@ def _offer(layout: Layout, style: Style, language: Language) -> Handler:
 def _one_way(layout: Layout, style: Style, language: Language) -> Handler:
     read, name = decoder(layout, style), layout.name
 
-    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> Decoded | None:
         fields = read(data, start, end)
         if "trailing" in fields:
             return None
-        return name, "one_way", None, fields, None, (), None, NONE, None, None
+        return Decoded(name, "one_way", None, fields)
 
     return handle
 
@@ -191,11 +199,11 @@ def _credit(layout: Layout, style: Style, language: Language) -> Handler:
     number = language.numbers[layout.name]
     keys = open_key(0, number), open_key(1, number)
 
-    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> Decoded | None:
         fields = read(data, start, end)
         if "trailing" in fields:
             return None
-        return "Credit", "one_way", None, fields, None, (), None, ASK_MAYBE, keys[side] - fields["subscription_id"], None
+        return Decoded("Credit", "one_way", None, fields, None, (), None, ASK_MAYBE, keys[side] - fields["subscription_id"])
 
     return handle
 
@@ -203,7 +211,7 @@ def _credit(layout: Layout, style: Style, language: Language) -> Handler:
 def _confirm(layout: Layout, style: Style, language: Language) -> Handler:
     read = decoder(layout, style)
 
-    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> Decoded | None:
         fields = read(data, start, end)
         if "trailing" in fields:
             return None
@@ -212,7 +220,7 @@ def _confirm(layout: Layout, style: Style, language: Language) -> Handler:
         if publisher is not None and (publisher or self.renewed):
             high = self.publisher_key(publisher, False) if self.renewed else publisher << 64
             keys = [high | one for one in keys]
-        return "PublishConfirm", "response", None, fields, "answered", (), None, ANSWER_MANY, keys, None
+        return Decoded("PublishConfirm", "response", None, fields, "answered", (), None, ANSWER_MANY, keys)
 
     return handle
 
@@ -227,7 +235,7 @@ def _publish(style: Style, bodies: bool) -> Handler:
     render = RENDER[style.bytes_as]
     head, each = _PUBLISH, _PUBLISHED
 
-    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> Decoded | None:
         size, key, version, publisher, count = head(data, start)
         if size > self.frame_max:
             return None
@@ -257,7 +265,7 @@ def _publish(style: Style, bodies: bool) -> Handler:
         if len(messages) != count or not values.take(count):
             return None
         fields = {"size": size, "key": key, "version": version, "publisher_id": publisher, "published_messages": messages}
-        return "Publish", "request", None, fields, None, (), None, ASK_MANY, keys, None
+        return Decoded("Publish", "request", None, fields, None, (), None, ASK_MANY, keys)
 
     return handle
 
@@ -266,7 +274,7 @@ def _deliver(style: Style, version_2: bool, bodies: bool) -> Handler:
     head, size_of_head = (_DELIVER_2, 17) if version_2 else (_DELIVER, 9)
     chunk_of = _chunk(style, bodies)
 
-    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> tuple[Any, ...] | None:
+    def handle(self: StreamDissector, side: int, data: bytes, start: int, end: int) -> Decoded | None:
         size, key, version, subscription, *committed = head(data, start)
         # More values than may be made are left to `Reader`, which counts them
         values = PLENTY if end - start <= self.small else _counted(self, end - start, 4)
@@ -278,7 +286,7 @@ def _deliver(style: Style, version_2: bool, bodies: bool) -> Handler:
         if version_2:
             (fields["committed_chunk_id"],) = committed
         fields["chunk"] = chunk
-        return "Deliver", "one_way", None, fields, None, notes, None, NONE, None, None
+        return Decoded("Deliver", "one_way", None, fields, None, notes)
 
     return handle
 

@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterable, Mapping
 from struct import Struct
 
-import numpy as np
-
 from dissect.allowance import PLENTY
 from dissect.errors import Malformed
 from dissect.layout import UNREADABLE, Layout, Style, decoder
@@ -69,7 +67,6 @@ class Language:
         "pattern",
         "published",
         "server",
-        "sorted_words",
         "words",
     )
 
@@ -88,7 +85,6 @@ class Language:
         self.client = _table((*client, *both))
         self.server = _table((*server, *both))
         self.words = frozenset((*self.client, *self.server))
-        self.sorted_words = np.array(sorted(self.words), np.int64)
         self.heads = heads
         self.published = frozenset(layout for layout in heads if layout.name == "Publish")
         self.delivered = frozenset(layout for layout in heads if layout.name == "Deliver")

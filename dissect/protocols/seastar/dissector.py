@@ -1,166 +1,101 @@
 """Seastar RPC: two negotiation frames say how all others look; requests from the client, responses from the server, or a stream.
 
 Until the framing of both sides is known, bytes are taken segment by segment in packet order, so that what one side tells reaches the
-other at the same packet however the bytes came; afterwards each side is cut in bulk.
+other in time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from operator import itemgetter
 from struct import Struct
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from dissect.allowance import Allowance
-from dissect.model import Chunk, StreamGap
-from dissect.protocols.flow import NEVER, Mark
-from dissect.protocols.framing import SEARCH, WAIT
+from dissect.layout import Style
+from dissect.layout.values import lossy
+from dissect.protocols.dissector import SEARCH, WAIT, Dissector
+from dissect.protocols.parser import Parser
 from dissect.protocols.protocol import Context, Protocol
-from dissect.protocols.records import Damage, Decoded, Emitted, straighten
+from dissect.protocols.records import Decoded, Frame
 from dissect.protocols.seastar import layouts
 from dissect.protocols.seastar.behaviour import BEHAVIOUR
 from dissect.protocols.seastar.frames import Packed, Plain, frames_of
 from dissect.protocols.seastar.framing import plausible
-from dissect.protocols.seastar.layouts import END_OF_STREAM, MAGIC
-from dissect.protocols.seastar.negotiation import EXPECTED, MISSED, SEEN
+from dissect.protocols.seastar.layouts import CONNECTION_ID, END_OF_STREAM, ISOLATION, MAGIC, STREAM_PARENT
+from dissect.protocols.seastar.negotiation import EXPECTED, MISSED, SEEN, Side, asks, greeting, more_behind
 from dissect.protocols.seastar.private import PRIVATE
 from dissect.protocols.seastar.probe import NAME, probe
-from dissect.protocols.seastar.resync import Resuming
+from dissect.protocols.seastar.resync import Search
 from dissect.protocols.seastar.telling import TEXT, Teller, hint, paired, relate, says, unanswered, verb, worked
-from dissect.protocols.seastar.terms import FORCED, GREETING, Framing, read_offer
+from dissect.protocols.seastar.terms import FORCED, GREETING, UNKNOWN, Framing, Offer, Terms, agree, read_offer
 
 _u32 = Struct("<I").unpack_from
+_u64 = Struct("<Q").unpack_from
 _i64 = Struct("<q").unpack_from
 
 
-class SeastarDissector(Resuming):
+class SeastarDissector(Dissector):
     """Frames whose headers depend on what both sides negotiated."""
 
     protocol: ClassVar[str] = NAME
     header_size: ClassVar[int] = 4
     reuse: ClassVar[str] = "supersede"
+    DERIVED = ("forced", "agreed", "style")
 
-    def __init__(self, context: Context) -> None:
-        super().__init__(context)
+    def __init__(self, context: Context, parser: Parser) -> None:
+        super().__init__(context, parser)
+        self.prepare()
+        self.sides = (Side(context.syn), Side(context.syn))
+        self.first: int | None = None
+        """The side whose negotiation frame came first."""
+        self.stepwise = True
         self.allowance = Allowance()
         self.negative: set[int] = set()
         """What requests with a negative msg_id, which the library never sends, asked."""
         self.frames_of: list[Plain | Packed | None] = [None, None]
         """What decodes the frames of each side behind its negotiation frame."""
+        if self.forced is not None:
+            self._settle()
+
+    def prepare(self) -> None:
+        options = self.options
+        self.style = Style(options.bytes_as, options.show_secrets, options.values_limit)
+        self.forced = FORCED.get(self.context.verdict.layout or "")
+        self.agreed: tuple[Offer | None, Offer | None, Terms] | None = None
 
     # Bytes to frames
 
-    def cut(self, items: Iterable[Chunk | StreamGap]) -> None:
-        items = list(items)
-        if all(self._decided(item.side) for item in items):
-            super().cut(items)
-            return
-        emitted: list[Emitted] = []
-        queue = _Segments(items)
-        try:
-            for item, release in queue:
-                self.now = max(self.now, release)
-                emitted += self._at_once((item,))
-                while self.news:
-                    # what one side tells may free the other
-                    self.news = False
-                    emitted += self._at_once(())
-                if self.failure is not None:
-                    break
-                if self._decided(0) and self._decided(1):
-                    emitted += self._at_once(queue.rest())
-                    break
-        finally:
-            # even if an exception came
-            self.ready = emitted
-            if len(emitted) > 1:
-                since = (self.flows[0].jumbled, self.flows[1].jumbled)
-                straighten(emitted, [int(one.record.src != self.context.endpoints[0]) for one in emitted], since)
-                emitted.sort(key=itemgetter(0, 1, 2, 3))
-
-    def _at_once(self, items: Iterable[Chunk | StreamGap]) -> list[Emitted]:
-        super().cut(items)
-        return self.emit_before(NEVER)
-
-    def _decided(self, side: int) -> bool:
-        """Whether nothing that either side sends can change how `side` is cut."""
+    def frame_length(self, side: int, data: bytes, at: int) -> int:
         one = self.sides[side]
-        return one.framing is not None and one.greeting != EXPECTED
-
-    def close(self, release: int, last: Mark) -> list[Emitted]:
-        self.now = release
-        return super().close(release, last)
-
-    def boundaries(self, side: int, data: bytes, at: int) -> list[int]:
-        one = self.sides[side]
-        framing = one.framing or self._framing(side)
-        if framing is None or one.greeting == EXPECTED:
-            end = self._greeting_end(side, data, at)
-            if end:
-                return [end]
-            if framing is None or (len(data) - at < len(MAGIC) and MAGIC.startswith(data[at:])):
-                return []
-            self._miss(side)
-        if one.strict:
-            return super().boundaries(side, data, at)
-        ends: list[int] = []
-        append = ends.append
-        size, limit, header, length_at = len(data), self.options.frame_limit, framing.header, framing.length_at
-        stream = framing.kind == "stream" and framing.codec is None
-        previous = -1
-        while size - at >= header:
-            length = _u32(data, at + length_at)[0]
-            length = header if stream and length == END_OF_STREAM else header + length
-            if length > size - at or length > limit:
-                break
-            previous = at
-            at += length
-            append(at)
-        if previous >= 0:
-            self._remember(side, framing, data, previous)
-        return ends
-
-    def _greeting_end(self, side: int, data: bytes, at: int) -> int:
-        """Where the negotiation frame at `at` ends, which is then known; 0 where there is none, or what it says depends on others."""
-        one, flow = self.sides[side], self.flows[side]
-        if one.greeting != EXPECTED or not data.startswith(MAGIC, at) or len(data) - at < GREETING:
-            return 0
-        end = at + GREETING + int(_u32(data, at + len(MAGIC))[0])
-        if end > len(data) or end - at > self.options.frame_limit or not self._tells_client(side, data, at, end):
-            return 0
-        if one.held:
-            flow.raise_releases(self.now)
-        self._learn(side)
-        one.begins = flow.base + end
-        return end
-
-    def measure(self, side: int, data: bytes, at: int) -> int:
-        one = self.sides[side]
-        framing = one.framing or self._framing(side)
         left = len(data) - at
         if one.greeting == EXPECTED:
-            head = data[at : at + len(MAGIC)]
-            if MAGIC.startswith(head):
-                if left < GREETING:
-                    return 0
-                length = GREETING + int(_u32(data, at + len(MAGIC))[0])
-                known = left < length or length > self.options.frame_limit
-                return length if known or self._tells_client(side, data, at, at + length) else WAIT
+            if MAGIC.startswith(data[at : at + len(MAGIC)]):
+                return 0 if left < GREETING else self._greeting_length(side, data, at)
             self._miss(side)
-            framing = framing or self._framing(side)
+        framing = one.framing or self._framing(side)
         if framing is None:
             return SEARCH if self.sides[1 - side].greeting != EXPECTED or one.greeting == MISSED else WAIT
-        header = framing.header
-        if left < header:
+        if left < one.header:
             return 0
-        if one.strict:
-            if not plausible(framing, data, at, len(data)):
-                return -1
-            self._remember(side, framing, data, at)
-        length = int(_u32(data, at + framing.length_at)[0])
+        if one.strict and not plausible(framing, data, at, len(data)):
+            return -1
+        if one.id_at is not None:
+            one.last_id = _i64(data, at + one.id_at)[0]
+        length = int(_u32(data, at + one.length_at)[0])
         if length == END_OF_STREAM and framing.kind == "stream" and framing.codec is None:
-            return header
-        return header + length
+            return one.header
+        return one.header + length
+
+    def _greeting_length(self, side: int, data: bytes, at: int) -> int:
+        """The length of the negotiation frame that begins at `at`, which is taken in where it is whole; WAIT where what it says depends on
+        the other side."""
+        one = self.sides[side]
+        length = GREETING + int(_u32(data, at + len(MAGIC))[0])
+        if length <= min(len(data) - at, self.options.frame_limit):
+            if not self._tells_client(side, data, at, at + length):
+                return WAIT
+            self._learn(side)
+            one.begins = self.parser.buffers[side].base + at + length
+        return length
 
     def _framing(self, side: int) -> Framing | None:
         """The framing of `side`, if what is known by now settles it."""
@@ -171,14 +106,6 @@ class SeastarDissector(Resuming):
             return None
         self._settle()
         return one.framing
-
-    def _remember(self, side: int, framing: Framing, data: bytes, at: int) -> None:
-        """Keep the msg_id of the frame at `at`, from which one goes on after a loss."""
-        if framing.codec is None:
-            if framing.kind == "request":
-                self.sides[side].last_id = _i64(data, at + (16 if framing.extra else 8))[0]
-            elif framing.kind == "response":
-                self.sides[side].last_id = _i64(data, at)[0]
 
     def broken(self, side: int, data: bytes) -> None:
         if self.sides[side].greeting == EXPECTED and data.startswith(MAGIC) and len(data) >= GREETING:
@@ -194,109 +121,202 @@ class SeastarDissector(Resuming):
         if self.client is not None:
             for one in (self.client, 1 - self.client):
                 if self.sides[one].held and self.sides[one].greeting == EXPECTED:
-                    self.flows[one].waiting = False
-                    self._cut(one)
+                    self.parser.resume(one)
         if self.sides[1 - side].greeting == EXPECTED:
             self._miss(1 - side)
         self._settle()
-        for flow in self.flows:
-            flow.raise_releases(self.now)
+
+    def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
+        one = self.sides[side]
+        if one.greeting == EXPECTED:
+            head = data[at : min(end, at + len(MAGIC))]
+            if head == MAGIC:
+                return True, at
+            if head and MAGIC.startswith(head) and not final:
+                return False, at
+            self._miss(side)
+            if one.framing is None:
+                self._settle()
+        candidates = self._candidates(side, self._terms()) if one.framing is None else (one.framing,)
+        search = Search(one, self.sides[1 - side], self.parser.buffers[side], self.options.frame_limit)
+        there, place, framing = search.find(data, at, end, final, candidates)
+        if there:
+            one.strict = True
+        if framing is not None:
+            self._adopt(side, framing)
+            self._describe()
+            self._settle()
+        return there, place
+
+    # What is in force, and who is the client
+
+    def _terms(self) -> Terms:
+        """What may be in force, by everything known so far."""
+        if self.forced is not None:
+            return self.forced
+        terms = self._negotiated()
+        for one in self.sides:
+            if one.framing is not None:
+                terms = terms.narrowed(one.framing)
+        return terms
+
+    def _negotiated(self) -> Terms:
+        if self.client is None:
+            return UNKNOWN
+        client, server = self.sides[self.client].offer, self.sides[1 - self.client].offer
+        agreed = self.agreed
+        if agreed is None or agreed[0] is not client or agreed[1] is not server:
+            agreed = self.agreed = (client, server, agree(client, server))
+        return agreed[2]
+
+    def _candidates(self, side: int, terms: Terms) -> tuple[Framing, ...]:
+        """The framings that `side` may have."""
+        role = None if self.client is None else side == self.client
+        return terms.framings(role)
+
+    def _settle(self) -> None:
+        """Take over every framing of which only one is possible."""
+        settled = False
+        for side, one in enumerate(self.sides):
+            if one.framing is None and (self.forced is not None or one.greeting != EXPECTED):
+                found = self._candidates(side, self._terms())
+                if len(found) == 1:
+                    self._adopt(side, found[0])
+                    settled = True
+        if settled:
+            self._describe()
+
+    def _adopt(self, side: int, framing: Framing) -> None:
+        one = self.sides[side]
+        one.framing = framing
+        one.header, one.length_at, one.id_at = framing.header, framing.length_at, framing.id_at
+        if framing.kind in ("request", "response") and self.client is None:
+            self.client = side if framing.kind == "request" else 1 - side
+        one.inferred = None if self.forced is not None else self._doubt(side)
+        self._decide()
+
+    def _decide(self) -> None:
+        """See whether what either side sends can still change how frames are cut."""
+        self.stepwise = any(one.framing is None or one.greeting == EXPECTED for one in self.sides)
+
+    def _doubt(self, side: int) -> str | None:
+        """Why the framing of `side` is a guess, if it is one."""
+        if self.client is None:
+            return "no negotiation was captured"
+        client, server = self.sides[self.client].offer, self.sides[1 - self.client].offer
+        if server is not None and server.rest:
+            return "the server's negotiation is damaged"
+        terms = self._negotiated()
+        if (client is not None or server is not None) and len(self._candidates(side, terms)) == 1:
+            return None
+        missing = [name for name, offer in (("client", client), ("server", server)) if offer is None]
+        if len(missing) == 2:
+            return "no negotiation was captured"
+        return f"the {missing[0]}'s negotiation was not captured" if missing else "the client's negotiation is damaged"
+
+    def _describe(self) -> None:
+        """What `conversations` shows of this connection."""
+        terms = self._terms()
+        names = terms.layouts()
+        self.facts["layout"] = names[0] if len(names) == 1 else None
+        self.facts["candidates"] = tuple(names) if len(names) > 1 else ()
+        reasons = [one.inferred for one in self.sides if one.inferred is not None]
+        if reasons:
+            self.facts["inferred"] = reasons[0]
+
+    def _learn(self, side: int) -> None:
+        """Take in the negotiation frame of `side`, or what there is of it, whose records are known."""
+        one = self.sides[side]
+        assert one.offer is not None
+        one.greeting = SEEN
+        one.greets = True
+        self.news = True
+        self._decide()
+        features = one.offer.features
+        if side == self.client:
+            if len(features.get(STREAM_PARENT, b"")) == 8:
+                self.facts["stream_parent"] = _u64(features[STREAM_PARENT])[0]
+            if ISOLATION in features:
+                self.facts["isolation"] = lossy(features[ISOLATION])
+        elif len(features.get(CONNECTION_ID, b"")) == 8:
+            self.facts["connection_id"] = _u64(features[CONNECTION_ID])[0]
+
+    def _tells_client(self, side: int, data: bytes, at: int, end: int) -> bool:
+        """Whether it is known which side is the client, when `side` begins with the negotiation frame data[at:end].
+
+        An answer waits for what it answers, should that have been captured later.
+        """
+        one, other = self.sides[side], self.sides[1 - side]
+        told = (self.client, other.greeting, other.held)
+        if one.held:
+            if told == one.heard and (self.client is not None or not more_behind(self.parser.buffers[side])):
+                return False
+        else:
+            one.offer = read_offer(data[at:end])
+        one.heard = told
+        if self.client is None and not self._learns_client(side, end - at):
+            return False
+        if side != self.client and other.greeting == EXPECTED:
+            one.held = True
+            self.news = other.held
+            return False
+        return True
+
+    def _learns_client(self, side: int, size: int) -> bool:
+        one, other = self.sides[side], self.sides[1 - side]
+        ours, theirs = one.offer, other.offer
+        assert ours is not None
+        if STREAM_PARENT in ours.features:
+            self.client = side
+        elif CONNECTION_ID in ours.features:
+            self.client = 1 - side
+        elif other.greeting == MISSED:
+            # It sends what can only follow this answer to its own negotiation, which was before the capture.
+            self.client = 1 - side
+        elif (first := asks(ours, theirs, self.parser.buffers[side], size)) is not None:
+            self.client = side if first else 1 - side
+        elif other.held:
+            assert theirs is not None
+            if theirs.exceeds(ours):
+                self.client = 1 - side
+            elif ours.exceeds(theirs):
+                self.client = side
+            elif all(framing.kind == "sealed" for framing in agree(ours, theirs).framings(True)):
+                self.client = self.first
+        elif other.greeting != EXPECTED:
+            self.client = side
+        if self.client is None:
+            if self.first is None:
+                self.first = side
+            one.held = True
+            return False
+        self.news = other.held
+        return True
+
+    def _miss(self, side: int) -> None:
+        """The negotiation frame of `side` is not where it should be, so it will not come."""
+        self.sides[side].greeting = MISSED
+        self.news = True
+        self._decide()
 
     # Frames to messages
 
-    def decode(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> Decoded | tuple[Any, ...]:
+    def decode(self, frame: Frame) -> Decoded:
+        side = frame.side
         one = self.sides[side]
         if one.greets:
             one.greets = False
             self.frames_of[side] = None
-            return self.greeting(side, data, start, end, damage)
+            offer, other = one.offer, self.sides[1 - side].offer
+            return greeting(frame, side == self.client, offer, other, self._negotiated(), self.style, self.options.detail)
         frames = self.frames_of[side]
         if frames is None:
             # a frame of no framing is never cut
             assert one.framing is not None
             frames = self.frames_of[side] = frames_of(self.options, one.framing, one.inferred, self.negative, self.allowance)
-        found = frames.decode(data, start, end, damage)
-        self.buffers = frames.buffers
+        found = frames.decode(frame.data, frame.start, frame.end, frame.damage)
+        self.details = frames.buffers
         return found
-
-
-class _Segments:
-    """The segments and gaps of both sides, one by one in packet order."""
-
-    def __init__(self, items: list[Chunk | StreamGap]) -> None:
-        self.sides: tuple[list[Chunk | StreamGap], list[Chunk | StreamGap]] = ([], [])
-        for item in items:
-            self.sides[item.side].append(item)
-        self.at = [[0, 0], [0, 0]]
-
-    def __iter__(self) -> Iterator[tuple[Chunk | StreamGap, int]]:
-        heads = [self._head(0), self._head(1)]
-        while True:
-            one, other = heads
-            side = int(one is None or (other is not None and other < one))
-            head = heads[side]
-            if head is None:
-                return
-            yield self._take(side), head[0]
-            heads[side] = self._head(side)
-
-    def _head(self, side: int) -> tuple[int, int] | None:
-        """Release and order of the next segment of `side`."""
-        items = self.sides[side]
-        index, segment = self.at[side]
-        if index == len(items):
-            return None
-        item = items[index]
-        if isinstance(item, StreamGap):
-            return item.release, item.order
-        return item.releases[segment], item.orders[segment]
-
-    def _take(self, side: int) -> Chunk | StreamGap:
-        at = self.at[side]
-        item = self.sides[side][at[0]]
-        if isinstance(item, Chunk):
-            segment = at[1]
-            if segment + 1 < len(item.starts):
-                at[1] += 1
-                return _part(item, segment, segment + 1)
-            if segment:
-                item = _part(item, segment, segment + 1)
-        at[0] += 1
-        at[1] = 0
-        return item
-
-    def rest(self) -> list[Chunk | StreamGap]:
-        """All that was not yet taken."""
-        found: list[Chunk | StreamGap] = []
-        for side in (0, 1):
-            index, segment = self.at[side]
-            items = self.sides[side][index:]
-            if segment:
-                item = items[0]
-                assert isinstance(item, Chunk)
-                items[0] = _part(item, segment, len(item.starts))
-            found += items
-        return found
-
-
-def _part(chunk: Chunk, first: int, last: int) -> Chunk:
-    """The segments [first, last) of a chunk."""
-    start = chunk.starts[first]
-    end = chunk.starts[last] if last < len(chunk.starts) else len(chunk.data)
-    position = chunk.position + start
-    orders = chunk.orders[first:last]
-    return Chunk(
-        chunk.side,
-        position,
-        chunk.data[start:end],
-        [one - start for one in chunk.starts[first:last]],
-        orders,
-        orders if chunk.releases is chunk.orders else chunk.releases[first:last],
-        chunk.numbers[first:last],
-        chunk.files[first:last],
-        chunk.times[first:last],
-        tuple(note for note in chunk.notes if position <= note[0] < position + end - start),
-    )
 
 
 PROTOCOLS = (

@@ -9,7 +9,7 @@ from dissect.allowance import Allowance
 from dissect.layout import Layout, Style, read, walk
 from dissect.layout.values import RENDER
 from dissect.model import Fault, Options, Span
-from dissect.protocols.records import ANSWER, ASK, ASK_MAYBE, NONE, Damage
+from dissect.protocols.records import ANSWER, ASK, ASK_MAYBE, NONE, Damage, Decoded
 from dissect.protocols.seastar import compression, layouts
 from dissect.protocols.seastar.compression import Unpackable
 from dissect.protocols.seastar.layouts import END_OF_STREAM, OVER
@@ -22,21 +22,24 @@ _i64 = Struct("<q").unpack_from
 class Plain:
     """The frames of one side whose framing is known. `negative`: what requests with a negative msg_id asked, for both sides."""
 
-    MADE_OF: ClassVar[tuple[str, ...]] = ("options", "framing", "inferred", "negative")
-    DERIVED: ClassVar[tuple[str, ...]] = ("notes", "style", "tables", "buffers")
+    DERIVED: ClassVar[tuple[str, ...]] = ("notes", "style", "tables")
 
     def __init__(self, options: Options, framing: Framing, inferred: str | None, negative: set[int]) -> None:
         self.options = options
         self.framing = framing
         self.inferred = inferred
         self.negative = negative
-        self.notes = () if inferred is None else (f"framing inferred: {inferred}",)
-        self.style = Style(options.bytes_as, options.show_secrets, options.values_limit)
-        self.tables = layouts.tables(options.verbs)
+        self.prepare()
         self.buffers: dict[str, bytes] = {}
         """What the spans of the frame just decoded count in besides it, where details are asked for."""
 
-    def decode(self, data: bytes, start: int, end: int, damage: Damage | None) -> tuple[Any, ...]:
+    def prepare(self) -> None:
+        options = self.options
+        self.notes = () if self.inferred is None else (f"framing inferred: {self.inferred}",)
+        self.style = Style(options.bytes_as, options.show_secrets, options.values_limit)
+        self.tables = layouts.tables(options.verbs)
+
+    def decode(self, data: bytes, start: int, end: int, damage: Damage | None) -> Decoded:
         missing = None if damage is None else damage.reason
         return self.means(*self.fields(data, start, end, missing))
 
@@ -54,9 +57,7 @@ class Plain:
     def layout(self, data: bytes, start: int, end: int) -> Layout:
         raise NotImplementedError
 
-    def means(
-        self, layout: Layout, fields: dict[str, Any], notes: list[str], fault: Fault | None, spans: list[Span] | None
-    ) -> tuple[Any, ...]:
+    def means(self, layout: Layout, fields: dict[str, Any], notes: list[str], fault: Fault | None, spans: list[Span] | None) -> Decoded:
         """The message, as `Dissector.decode` gives it."""
         raise NotImplementedError
 
@@ -65,14 +66,12 @@ class Requests(Plain):
     def layout(self, data: bytes, start: int, end: int) -> Layout:
         return self.tables.request_timeout if self.framing.extra else self.tables.request
 
-    def means(
-        self, layout: Layout, fields: dict[str, Any], notes: list[str], fault: Fault | None, spans: list[Span] | None
-    ) -> tuple[Any, ...]:
+    def means(self, layout: Layout, fields: dict[str, Any], notes: list[str], fault: Fault | None, spans: list[Span] | None) -> Decoded:
         if fields.get("timeout", 0) >= OVER:
             notes.append("the timeout is negative as int64: over already, the server will not answer")
         ident = fields.get("msg_id")
         if ident is None:
-            return "Request", "request", None, fields, None, notes, fault, NONE, None, spans
+            return Decoded("Request", "request", None, fields, None, notes, fault, NONE, None, spans)
         if ident < 0:
             notes.append("the library sends no negative msg_id: here an answer has the same one, an exception its opposite")
             ident = -ident
@@ -82,8 +81,8 @@ class Requests(Plain):
             self.negative.discard(ident)
         verbs = self.options.verbs
         if verbs and fields.get("verb") in getattr(verbs, "one_way", ()):
-            return "Request", "one_way", ident, fields, None, notes, fault, ASK_MAYBE, ident, spans
-        return "Request", "request", ident, fields, None, notes, fault, ASK, ident, spans
+            return Decoded("Request", "one_way", ident, fields, None, notes, fault, ASK_MAYBE, ident, spans)
+        return Decoded("Request", "request", ident, fields, None, notes, fault, ASK, ident, spans)
 
 
 class Responses(Plain):
@@ -95,18 +94,16 @@ class Responses(Plain):
                 return self.tables.exception_duration if self.framing.extra else self.tables.exception
         return layouts.RESPONSE_DURATION if self.framing.extra else layouts.RESPONSE
 
-    def means(
-        self, layout: Layout, fields: dict[str, Any], notes: list[str], fault: Fault | None, spans: list[Span] | None
-    ) -> tuple[Any, ...]:
+    def means(self, layout: Layout, fields: dict[str, Any], notes: list[str], fault: Fault | None, spans: list[Span] | None) -> Decoded:
         ident = fields.get("msg_id")
         if ident is None:
-            return layout.name, "response", None, fields, None, notes, fault, NONE, None, spans
+            return Decoded(layout.name, "response", None, fields, None, notes, fault, NONE, None, spans)
         outcome = "refused" if layout.name == "Exception" else "answered"
         if outcome == "refused" and fault is None and fields["exception_type_label"] is None:
             notes.append(f"unknown exception type {fields['exception_type']}")
         ident = abs(ident)
         self.negative.discard(ident)
-        return layout.name, "response", ident, fields, outcome, notes, fault, ANSWER, ident, spans
+        return Decoded(layout.name, "response", ident, fields, outcome, notes, fault, ANSWER, ident, spans)
 
 
 class Streams(Plain):
@@ -118,21 +115,18 @@ class Streams(Plain):
     def layout(self, data: bytes, start: int, end: int) -> Layout:
         return layouts.END if end - start >= 4 and _u32(data, start)[0] == END_OF_STREAM else layouts.STREAM
 
-    def means(
-        self, layout: Layout, fields: dict[str, Any], notes: list[str], fault: Fault | None, spans: list[Span] | None
-    ) -> tuple[Any, ...]:
+    def means(self, layout: Layout, fields: dict[str, Any], notes: list[str], fault: Fault | None, spans: list[Span] | None) -> Decoded:
         if self.ended:
             notes.append("after this side's end-of-stream")
         if layout is layouts.END:
             self.ended = True
-        return layout.name, "one_way", None, fields, None, notes, fault, NONE, None, spans
+        return Decoded(layout.name, "one_way", None, fields, None, notes, fault, NONE, None, spans)
 
 
 class Packed:
     """The frames of one side that are compressed. `inside`: what is in them; None where the compression is not known."""
 
-    MADE_OF: ClassVar[tuple[str, ...]] = ("options", "codec", "inside", "notes", "allowance")
-    DERIVED: ClassVar[tuple[str, ...]] = ("render", "buffers")
+    DERIVED: ClassVar[tuple[str, ...]] = ("render",)
 
     def __init__(self, options: Options, codec: str, inside: Plain | None, notes: tuple[str, ...], allowance: Allowance) -> None:
         self.options = options
@@ -140,10 +134,13 @@ class Packed:
         self.inside = inside
         self.notes = notes
         self.allowance = allowance
-        self.render = RENDER[options.bytes_as]
+        self.prepare()
         self.buffers: dict[str, bytes] = {}
 
-    def decode(self, data: bytes, start: int, end: int, damage: Damage | None) -> tuple[Any, ...]:
+    def prepare(self) -> None:
+        self.render = RENDER[self.options.bytes_as]
+
+    def decode(self, data: bytes, start: int, end: int, damage: Damage | None) -> Decoded:
         self.buffers = {}
         size: int = _u32(data, start)[0]
         about: dict[str, Any] = {"algorithm": self.codec, "packed_size": size, "unpacked_size": None}
@@ -157,7 +154,7 @@ class Packed:
 
     def _closed(
         self, about: dict[str, Any], data: bytes, start: int, end: int, fault: Fault | None, *notes: str, spans: list[Span] | None = None
-    ) -> tuple[Any, ...]:
+    ) -> Decoded:
         """A frame that stays packed."""
         packed = self.render(data[start + 4 : end])
         if not self.options.detail:
@@ -165,9 +162,9 @@ class Packed:
         elif spans is None:
             spans = [Span("len", 0, 4, about["packed_size"]), Span("packed", 4, end - start - 4, packed)]
         fields = {"compression": about, "packed": packed}
-        return "Compressed", "one_way", None, fields, None, (*self.notes, *notes), fault, NONE, None, spans
+        return Decoded("Compressed", "one_way", None, fields, None, (*self.notes, *notes), fault, NONE, None, spans)
 
-    def _opened(self, inside: Plain, about: dict[str, Any], data: bytes, start: int, end: int) -> tuple[Any, ...]:
+    def _opened(self, inside: Plain, about: dict[str, Any], data: bytes, start: int, end: int) -> Decoded:
         spans: list[Span] | None = None
         try:
             limit = min(self.options.frame_limit, self.allowance.grow(end - start))
@@ -179,7 +176,7 @@ class Packed:
                 fields: dict[str, Any] = {"compression": about}
                 if about["packed_size"]:
                     fields["trailing"] = self.render(data[start + 4 : end])
-                return "Empty", "one_way", None, fields, None, self.notes, None, NONE, None, spans
+                return Decoded("Empty", "one_way", None, fields, None, self.notes, None, NONE, None, spans)
             inner = compression.unpack(blocks, data, start)
         except Unpackable as error:
             if isinstance(error, compression.Oversize):
@@ -188,7 +185,7 @@ class Packed:
         self.allowance.left -= len(inner)
         return self._with(inside, about, inner, None, spans)
 
-    def _with(self, inside: Plain, about: dict[str, Any], inner: bytes, missing: str | None, outer: list[Span] | None) -> tuple[Any, ...]:
+    def _with(self, inside: Plain, about: dict[str, Any], inner: bytes, missing: str | None, outer: list[Span] | None) -> Decoded:
         """The frame inside."""
         layout, fields, notes, fault, spans = inside.fields(inner, 0, len(inner), missing, "unpacked")
         if spans is not None and outer is not None:
@@ -196,7 +193,7 @@ class Packed:
             spans = [*outer, *spans]
         return inside.means(layout, {"compression": about, **fields}, notes, fault, spans)
 
-    def _cut_off(self, inside: Plain, about: dict[str, Any], data: bytes, start: int, end: int, damage: Damage) -> tuple[Any, ...]:
+    def _cut_off(self, inside: Plain, about: dict[str, Any], data: bytes, start: int, end: int, damage: Damage) -> Decoded:
         """A frame of which bytes are missing: the header inside it may still unpack."""
         inner = compression.unpack_head(data[start + 8 : end], 64) if about["packed_size"] >= 4 else b""
         if self.codec == compression.LZ4 and end - start >= 8:

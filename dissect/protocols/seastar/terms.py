@@ -65,6 +65,13 @@ class Framing(NamedTuple):
             return 24 if self.extra else 16
         return 8
 
+    @property
+    def id_at(self) -> int | None:
+        """Where in the header the msg_id stands; None where there is none, or it is compressed."""
+        if self.codec is not None or self.kind == "stream":
+            return None
+        return (16 if self.extra else 8) if self.kind == "request" else 0
+
     def __str__(self) -> str:
         extra = {"request": " with timeout", "response": " with handler duration"}.get(self.kind, "") if self.extra else ""
         return f"{self.kind}{extra}" + (f" in {self.codec}" if self.codec is not None else "")

@@ -1,0 +1,399 @@
+"""One conversation, from its first segment to its end: its bytes are put in order, its protocol is told, frames are cut, records made
+and paired."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from dissect.conversation import endings
+from dissect.conversation.run import Run
+from dissect.conversation.summary import report, row_of, unread_gaps
+from dissect.detect import BY_NAME, Detector, Suspicion, forced
+from dissect.errors import bug
+from dissect.model import Exchange, Gap, Head, Segment, SideData, StreamGap, Verdict
+from dissect.pair import Pairer
+from dissect.protocols.behaviour import Handshake
+from dissect.protocols.buffer import END, Mark, Range
+from dissect.protocols.parser import Parser, unread
+from dissect.protocols.protocol import Context, Tally
+from dissect.protocols.records import TOLD, Emitted, count_gap
+from dissect.tcp.assembler import Counting, TcpStream
+from dissect.tls.gate import Carried
+
+BEGIN_KEPT = 64
+"""So many bytes of each side are kept for the diagnosis."""
+
+Items = list[SideData | StreamGap]
+
+NOTHING: list[Emitted] = []
+"""What most segments make certain; nobody adds to it."""
+
+
+class Conversation:
+    """Holds the parts that a segment passes, and what is known of the conversation as a whole.
+
+    An exception in any of them costs this conversation what follows, and nothing else: the packet with which it came gives no records.
+    """
+
+    __slots__ = (
+        "ahead",
+        "begun",
+        "carried",
+        "client",
+        "detector",
+        "done",
+        "ended",
+        "facts",
+        "failure",
+        "latest_ns",
+        "limit_hits",
+        "midway",
+        "missed",
+        "open",
+        "pairer",
+        "parser",
+        "rowless",
+        "run",
+        "step",
+        "straight",
+        "suspicion",
+        "tally",
+        "tcp",
+        "verdict",
+        "whole",
+    )
+
+    def __init__(self, run: Run, tcp: TcpStream) -> None:
+        self.run = run
+        self.tcp = tcp
+        self.carried = Carried()
+        """Its TLS, between reassembly and detection."""
+        self.verdict: Verdict | None = None
+        self.detector: Detector | None = None
+        self.suspicion: Suspicion | None = None
+        """As long as a protocol that was asked for may turn out to be another."""
+        self.parser: Parser | None = None
+        self.pairer: Pairer | None = None
+        self.straight = False
+        """Whether bytes go from reassembly to the parser with nothing between them."""
+        self.tally = Tally()
+        self.limit_hits = 0
+        self.latest_ns: int | None = None
+        """When the last message came that was completed before either side said that it ends."""
+        self.open = 0
+        """Requests that had no response at the end."""
+        self.facts: dict[str, Any] | None = None
+        """Those of its dissector."""
+        self.step: str | None = None
+        """How far its handshake had come at the end."""
+        self.midway = False
+        """In the middle of it, and nothing that was refused tells why."""
+        self.client: int | None = None
+        self.whole = False
+        """Side 0 is the client, and both byte streams begin where it began."""
+        self.done = False
+        self.ended = False
+        """Its ending was handed on, or will be with the packet at hand."""
+        self.ahead = False
+        """It was, though only one side had ended."""
+        self.begun: tuple[bytes, bytes] = (b"", b"")
+        """The first bytes of each side, where a diagnosis is asked for and the protocol is known."""
+        self.failure: str | None = None
+        """An exception came: what it was. Nothing was dissected from there on."""
+        self.missed: list[Range] = []
+        """The bytes that were not, where the protocol is known: a gap at the end says so."""
+        self.rowless = False
+        """An exception came as its row was made."""
+
+    @property
+    def index(self) -> int:
+        return self.tcp.index
+
+    @property
+    def protocol(self) -> str | None:
+        return None if self.verdict is None else self.verdict.protocol
+
+    @property
+    def known_client(self) -> int | None:
+        """The side that is the client, though nobody may have looked at a byte yet."""
+        return 0 if self.tcp.syn and self.client is None else self.client
+
+    # What the table of conversations calls
+
+    def feed(self, segment: Segment, side: int) -> list[Emitted] | None:
+        """The records that a segment makes certain; None where it is the first one of another conversation."""
+        tcp = self.tcp
+        try:
+            items = tcp.feed(segment, side)
+            if items is None:
+                return None
+            if tcp.closed is not None or (items and not (self.straight and tcp.end is None)):
+                emitted = self.take(items, segment.order)
+            elif not items or not ((made := self.parser.take(items, segment.order)) or self.parser.dissector.holds):  # type: ignore[union-attr]
+                return NOTHING
+            else:
+                emitted = self.pairer.run(made)  # type: ignore[union-attr]
+            self._tell()
+            return emitted
+        except Exception as error:
+            return self._fail(bug(error), (segment.order, segment.number, segment.file, segment.time_ns), segment, side)
+
+    def finish(self, release: int, why: str | None = None) -> list[Emitted]:
+        """The records of the rest, as no segment follows; `release` is the packet that tells so, or END. `why`: it is forgotten."""
+        emitted = self.guard(release, self._finish, release, why)
+        # An exception may have come before its end
+        return emitted if self.done else emitted + self.guard(release, self._finish, release, why)
+
+    def guard(self, release: int, step: Callable[..., list[Emitted]], *values: Any) -> list[Emitted]:
+        """The records that `step` gives."""
+        try:
+            emitted = step(*values)
+            self._tell()
+            return emitted
+        except Exception as error:
+            return self._fail(bug(error), (release, *self.tcp.last[1:]))
+
+    def _tell(self) -> None:
+        """What was made with the packet at hand is handed on, and counts."""
+        parser, pairer = self.parser, self.pairer
+        if parser is not None and pairer is not None:
+            made = len(parser.made)
+            parser.tell()
+            pairer.out = TOLD
+            self.tally.records += made
+            self.run.counters.records += made
+
+    # On the way
+
+    def take(self, items: Items, release: int, final: bool = False) -> list[Emitted]:
+        """The records that these bytes make certain with the packet `release`; `final`: they wait for no keys."""
+        tcp = self.tcp
+        emitted = self._read(items, release, final)
+        if tcp.closed is not None and not self.done and not self.carried.waits:
+            emitted += self._close(release)
+        return emitted
+
+    def _finish(self, release: int, why: str | None) -> list[Emitted]:
+        tcp = self.tcp
+        if tcp.closed is None:
+            cut_short = tcp.open
+            tcp.finish(release)
+            if why is not None and cut_short:
+                tcp.ended = why
+                tcp.limit_hits += why == endings.CROWDED
+        return self.take(tcp.take(), release, True)
+
+    def relieve(self, release: int, stream: Any) -> list[Emitted]:
+        """Wait no longer for bytes that are missing before others."""
+        self.tcp.give_up(stream)
+        self.tcp.limit_hits += 1
+        self.tcp.check_closed(release)
+        return self.take(self.tcp.take(), release)
+
+    def _read(self, items: Items, release: int, final: bool) -> list[Emitted]:
+        """The records that these bytes complete."""
+        if self.verdict is None and self.detector is None:
+            self._begin()
+        if not self.carried.plain:
+            items = self.run.gate.take(self.carried, self.tcp, items, release, final)
+            self._learn()
+        if self.detector is not None:
+            found = self.detector.add(items) if items else None
+            if found is None:
+                return []
+            items = self._start(found)
+        return self._parse(items, release)
+
+    def _parse(self, items: Items, release: int) -> list[Emitted]:
+        if self.suspicion is not None:
+            self._suspect(self.suspicion, items)
+        parser, pairer = self.parser, self.pairer
+        if parser is None or pairer is None or not items:
+            return []
+        if self.tcp.end is not None:
+            parser.last = self.tcp.end.order
+        if self.run.diagnoser is not None:
+            self._keep_begin(items)
+        self.straight = self.carried.plain and self.suspicion is None and self.run.diagnoser is None
+        return pairer.run(parser.take(items, release))
+
+    def _close(self, release: int) -> list[Emitted]:
+        """The records that a conversation ends with."""
+        self.done = True
+        emitted = [] if self.detector is None else self._parse(self._start(self.detector.finish()), release)
+        parser, pairer, tcp = self.parser, self.pairer, self.tcp
+        if parser is not None and pairer is not None:
+            parser.over, parser.last = tcp.over, END if tcp.end is None else tcp.end.order
+            emitted = emitted + pairer.run(parser.close(tcp.last, release))
+            reason = "capture ended" if tcp.open else endings.UNANSWERED.get(tcp.ended, "closed")
+            ended = pairer.close(reason, tcp.last[3], tcp.last[0])
+            self._tell()
+            self._settle(sum(isinstance(one.record, Exchange) and one.record.outcome == "unanswered" for one in ended))
+            emitted += ended
+        self.limit_hits += self.carried.limit_hits
+        self.verdict = self.carried.unread or self.verdict
+        return emitted + self.guard(release, self._end)
+
+    def _end(self) -> list[Emitted]:
+        """The gaps of what was not dissected, and how it ended."""
+        self.ended = True
+        return unread_gaps(self) + endings.of(self)
+
+    def _settle(self, unanswered: int) -> None:
+        """No message will come: keep what its dissector and its requests tell at the end, without them."""
+        parser, pairer = self.parser, self.pairer
+        assert parser is not None and pairer is not None
+        self.tally.unanswered += unanswered
+        self.run.counters.unanswered += unanswered
+        self.note(pairer.left)
+        self.limit_hits += parser.limit_hits + pairer.limit_hits
+        # Each knows the other, and a run collects no cycles
+        del parser.dissector.parser
+        self.parser = self.pairer = None
+        self.straight = False
+        self.run.paired.pop(self.index, None)
+
+    def note(self, left: int) -> None:
+        """Note what its ending tells, with so many requests that have no response."""
+        assert self.parser is not None and self.pairer is not None
+        self.open, self.step, self.midway = left, self.pairer.handshake.step, self.pairer.handshake.midway
+        self.client = self.parser.dissector.client
+        self.latest_ns = self.parser.latest_ns
+
+    def _fail(self, what: str, mark: Mark, segment: Segment | None = None, side: int = 0) -> list[Emitted]:
+        """An exception came with a packet, which gives no records: what follows is only counted, and open requests end."""
+        run, tcp, ended = self.run, self.tcp, list[Emitted]()
+        if self.failure is None:
+            _, number, file, _ = mark
+            place = f", packet {number}{f' of file {file}' if file else ''}"
+            self.failure = f"{what.partition(' ')[0]}{place}"
+            run.reports.add(report(self, what, "what follows in it is skipped", number, file))
+        if type(tcp) is not Counting:
+            tcp = self.tcp = Counting(tcp)
+            if segment is not None:
+                tcp.feed(segment, side)
+        self.detector = self.suspicion = None
+        run.detecting.pop(self.index, None)
+        run.gate.forget(self.index)
+        if self.verdict is None:
+            self.verdict = Verdict(None, 0.0, ("an internal error came as it was looked for",))
+        if self.protocol is not None and self.facts is None:
+            self.missed = [(0, 0, END), (1, 0, END)]
+        if self.parser is not None and self.pairer is not None:
+            made = self.parser.made
+            self.missed = unread(self.parser)
+            for tally in (self.tally, run.counters):
+                for record in [one.record for one in made]:
+                    if type(record) is Gap:
+                        count_gap(tally, record, -1)
+                    elif record.fault is not None:
+                        tally.faults -= 1
+            ended = self.pairer.fail(made)
+            self._settle(len(ended))
+        if not self.carried.plain:
+            ended = ended + self.guard(mark[0], self.carried.break_off)
+        if tcp.closed is None or self.ended:
+            return ended
+        self.done = self.ended = True
+        return ended + self.guard(mark[0], self._end)
+
+    # Which protocol
+
+    def _begin(self) -> None:
+        """The first bytes, or the end."""
+        tcp, options = self.tcp, self.run.options
+        if tcp.syn and self.client is None:
+            self.client, self.whole = 0, True
+        verdict = forced(tcp.ports, tcp.syn, options)
+        if verdict is not None:
+            self._set_protocol(verdict)
+            if verdict.protocol is not None and not options.show_secrets:
+                self.suspicion = Suspicion(verdict.protocol, tcp.ports, tcp.syn)
+        else:
+            self.detector = Detector(tcp.ports, tcp.syn, options.undecided_limit)
+            self.run.detecting[self.index] = self
+
+    def _learn(self) -> None:
+        """Note what TLS tells, whatever is said in it."""
+        carried = self.carried
+        if self.client is None:
+            self.client = carried.client
+        if carried.unread is not None:
+            self.verdict = carried.unread
+        elif carried.read and self.parser is not None:
+            self.verdict = self.parser.context.verdict
+        elif carried.read and self.detector is not None:
+            self.verdict = None
+            self.detector.syn = self.whole = self.whole or carried.whole
+
+    def decide(self, release: int) -> list[Emitted]:
+        """Say what it speaks though more bytes may tell; the records of those that came."""
+        assert self.detector is not None
+        self.detector.limited = True
+        return self._parse(self._start(self.detector.finish()), release)
+
+    def _suspect(self, suspicion: Suspicion, items: Items) -> None:
+        """Look whether it speaks what was asked for."""
+        protocol, done = suspicion.add(items)
+        if protocol is not None:
+            assert self.facts is not None
+            self.facts["looks_like"] = f"a login of {protocol}"
+            if self.run.suspected is None:
+                self.run.suspected = row_of(self, 0)
+        if done:
+            self.suspicion = None
+
+    def _start(self, verdict: Verdict) -> Items:
+        """It is known what it speaks: the bytes that waited for that, if it is one of our protocols."""
+        detector, self.detector = self.detector, None
+        assert detector is not None
+        self._set_protocol(verdict)
+        self.run.detecting.pop(self.index, None)
+        self.limit_hits += detector.limited
+        return [] if self.parser is None else detector.items
+
+    def _set_protocol(self, verdict: Verdict) -> None:
+        self.verdict = verdict
+        if verdict.protocol is None:
+            return
+        tcp, run = self.tcp, self.run
+        if self.client is None:
+            self.client = verdict.client
+        protocol, options = BY_NAME[verdict.protocol], run.options
+        if options.findings:
+            # A rule may look at what nobody asked for
+            options = replace(options, wanted=None)
+        elif options.wanted is not None and not options.wanted(Head(verdict.protocol, self.index, *tcp.endpoints)):
+            options = replace(options, bodies=False, detail=False)
+        context = Context(self.index, tcp.endpoints, tcp.ports, self.client, self.whole, verdict, options)
+        parser = Parser(protocol, options, context, (self.tally, run.counters))
+        self.pairer = Pairer(
+            parser.dissector.reuse,
+            options.open_limit,
+            options.exchanges,
+            run.links,
+            protocol.paired,
+            self.whole,
+            protocol.unanswered,
+            (self.tally, run.counters),
+            run.large,
+            run.pairs,
+            Handshake(protocol.behaviour, self.whole),
+        )
+        self.parser, self.facts = parser, parser.dissector.facts
+        run.paired[self.index] = self
+        if run.diagnoser is not None:
+            run.diagnoser.begin(self.index, verdict.protocol, self.whole)
+
+    def _keep_begin(self, items: Items) -> None:
+        """Keep the first bytes of each side, which may tell what they are where they are no frames."""
+        if min(map(len, self.begun)) >= BEGIN_KEPT:
+            return
+        begun = [*self.begun]
+        for item in items:
+            have = len(begun[item.side])
+            if type(item) is SideData and item.position == have < BEGIN_KEPT:
+                begun[item.side] += item.data[: BEGIN_KEPT - have]
+        self.begun = begun[0], begun[1]

@@ -1,0 +1,352 @@
+"""All conversations of a run: each segment goes to its own, and what all of them hold together stays within its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from operator import attrgetter
+from socket import AF_INET, AF_INET6, inet_ntop
+
+from dissect.capture.pick import Flow
+from dissect.conversation.conversation import Conversation
+from dissect.conversation.endings import CROWDED, IDLE, LAST_NS, ahead, closed, is_unused
+from dissect.conversation.memory import Packed, Past
+from dissect.conversation.run import Run
+from dissect.conversation.summary import report, row_of
+from dissect.errors import Report, bug
+from dissect.model import ConversationRow, Segment
+from dissect.pair import KEYS_COUNTED
+from dissect.protocols import PROTOCOLS
+from dissect.protocols.buffer import END
+from dissect.protocols.records import LARGE, PLACE, Emitted
+from dissect.tcp.assembler import ACK, SYN, TcpStream
+
+EPOCH, SEGMENT = 1 << 18, 64
+"""After so many bytes, of which a segment counts some more than it carries, the totals over all conversations are looked at."""
+
+KEPT_OF_TOTAL = 0.75
+"""What is left of a total that was passed: finding what is oldest means looking at all."""
+
+FEW_KEYS = LARGE // 12 // KEYS_COUNTED + 2
+"""The most that one message which is not large adds to the open requests, as they are counted."""
+
+RELATED = frozenset(protocol.name for protocol in PROTOCOLS if protocol.relate is not None)
+"""Protocols whose conversations tell something of each other: their rows are complete when all are there."""
+
+
+class ConversationTable:
+    """Sends each segment to its conversation."""
+
+    def __init__(self, run: Run, keeps: bool, index: Callable[[Segment], int] | None = None) -> None:
+        """`keeps`: the capture has an end, so the rows of conversations that are forgotten are kept for it; else `past` counts them.
+        `index`: the number of a conversation by its first segment; without it they are counted."""
+        self.run = run
+        self.conversations: list[Conversation] = []
+        """Those that are not forgotten, by first packet."""
+        self.packed = Packed()
+        self.past = Past()
+        self._by_ends: dict[bytes, tuple[Conversation, int]] = {}
+        self._by_index: dict[int, Conversation] = {}
+        self._count = 0
+        self._index = index
+        self._most = run.options.tracked_limit if keeps else None
+        self._left = EPOCH
+        """So many bytes may come until the totals are looked at."""
+        self._opened = 0
+        """No more requests can be open than this, which was found when so many records had been made."""
+        self._counted = 0
+        self._known = 0
+
+    def feed(self, segment: Segment) -> list[Emitted]:
+        """The records that a segment makes certain."""
+        self._left -= len(segment.data) + SEGMENT
+        emitted = self._look_at_totals(segment) if self._left <= 0 else None
+        conversation, side = self._by_ends.get(segment.ends) or self._create(segment)
+        mine = conversation.feed(segment, side)
+        if mine is None:
+            mine = conversation.finish(segment.order)
+            conversation, side = self._create(segment)
+            mine = mine + (conversation.feed(segment, side) or [])
+        run = self.run
+        if run.pool.total > run.pool.total_limit:
+            mine = mine + self._relieve(segment.order)
+        if run.gate.waiting:
+            mine = self._keys(mine, segment.order)
+        return mine if emitted is None else emitted + mine
+
+    def finish(self) -> list[Emitted]:
+        """What is left at the end of the capture."""
+        emitted: list[Emitted] = []
+        for conversation in self.conversations:
+            if not conversation.done:
+                emitted += conversation.finish(END)
+        self._by_ends.clear()
+        emitted.sort(key=PLACE)
+        return emitted
+
+    def unused(self, ports: frozenset[int]) -> list[Emitted]:
+        """For the diagnosis alone, the ends of those that never carried a byte, of these ports."""
+        found = [closed(one) for one in self.conversations if ports.intersection(one.tcp.ports) and is_unused(one)]
+        return sorted(found, key=PLACE)
+
+    def age(self, now_ns: int, order: int) -> list[Emitted]:
+        """What becomes certain by the mere passing of time, for a capture without an end: requests that were not answered in time, and the
+        end of conversations that were silent for long, or ended a while ago."""
+        options = self.run.options
+        emitted = self._keys([], order)
+        for conversation in self.conversations:
+            pairer = conversation.pairer
+            if pairer is not None and pairer.open:
+                late = conversation.guard(order, pairer.expire, now_ns, options.answer_time_ns)
+                if conversation.pairer is pairer:
+                    conversation.tally.unanswered += len(late)
+                    self.run.counters.unanswered += len(late)
+                emitted += late
+        emitted += self.forget(now_ns, order)
+        for one in self.conversations:
+            if one.tcp.end is not None and one.tcp.closed is None and not one.ended:
+                emitted += one.guard(order, ahead, one, now_ns)
+        for index in self.run.gate.stale(now_ns - options.closed_time_ns, order):
+            emitted += _wake(self._by_index[index], order)
+        emitted.sort(key=PLACE)
+        return emitted
+
+    def forget(self, now_ns: int, order: int) -> list[Emitted]:
+        """What conversations end with that are forgotten: those without a packet for long, and the oldest of too many."""
+        options = self.run.options
+        old = [one for one, _ in self._by_ends.values() if now_ns >= _leaves(one.tcp, options.idle_time_ns, options.closed_time_ns)]
+        return self._forget(list(dict.fromkeys(old)), IDLE, order) + self._crowd(order)
+
+    def due(self) -> int | None:
+        """When `forget` or `drop` has something to do again if no packet comes; None: nothing is known any more."""
+        options = self.run.options
+        times = [_leaves(one.tcp, options.idle_time_ns, options.closed_time_ns) for one, _ in self._by_ends.values()]
+        times += [one.tcp.last[3] + options.closed_time_ns for one in self.conversations if one.done]
+        return min(times, default=None)
+
+    def drop(self, now_ns: int, leaving: Callable[[list[ConversationRow]], None] | None) -> None:
+        """Forget those that have ended, when they did long ago or there are too many; `leaving` gets their rows."""
+        options = self.run.options
+        done = [one for one in self.conversations if one.done]
+        done.sort(key=lambda one: one.tcp.last[3])
+        spare = len(self.conversations) - options.tracked_limit
+        before = now_ns - options.closed_time_ns
+        gone = [one for index, one in enumerate(done) if index < spare or one.tcp.last[3] <= before]
+        if not gone:
+            return
+        rows = [row for at, one in enumerate(gone) for row in self._row(one, self.past.conversations + 1 + at)]
+        for row in rows:
+            self.past.add(row)
+        self.past.conversations += len(gone) - len(rows)
+        self._let_go(gone)
+        if leaving is not None:
+            leaving(rows)
+
+    def rows(self, related: bool) -> Iterator[list[ConversationRow]]:
+        """The rows of all, by first packet, some at a time; `related`: with what they tell of each other."""
+        known: dict[int, Conversation | str | None] = {one.index: one for one in self.conversations}
+        known.update(self.packed.protocols())
+        number = self.past.conversations + 1
+        told: dict[int, list[ConversationRow]] = {}
+        for at, index in enumerate(sorted(known)):
+            one = known[index]
+            # Others have nothing to tell of the rest, and there may be very many
+            if related and (one.protocol if isinstance(one, Conversation) else one) in RELATED:
+                told[index] = self._known_row(index, one, number + at)
+        for what in relate([row for rows in told.values() for row in rows]) if told else ():
+            self.run.reports.once(Report(what, "conversations lack what others tell of them"))
+        for at, index in enumerate(sorted(known)):
+            rows = told.pop(index, None)
+            yield self._known_row(index, known[index], number + at) if rows is None else rows
+
+    def flows(self) -> Iterator[Flow]:
+        """What tells the packets of each; not after `drop` has forgotten some."""
+        separate = self.run.options.separate
+        for tcp in [one.tcp for one in self.conversations]:
+            order, _, file, _ = tcp.first
+            yield Flow(tcp.index, tcp.endpoints, order, file if separate else 0)
+        for index in self.packed.protocols():
+            yield self.packed.flow(index, separate)
+
+    def __len__(self) -> int:
+        """How many there are and were."""
+        return self.past.conversations + len(self.packed) + len(self.conversations)
+
+    # One conversation
+
+    def _create(self, segment: Segment) -> tuple[Conversation, int]:
+        """The conversation that begins with a segment, and the side that sent it."""
+        ends = segment.ends
+        size = 4 if len(ends) < 36 else 16
+        ports = 2 * size
+        back = ends[size:ports] + ends[:size] + ends[ports + 2 : ports + 4] + ends[ports : ports + 2] + ends[ports + 4 :]
+        # The sender of a SYN-ACK is not the one who began
+        side = int(segment.flags & (SYN | ACK) == SYN | ACK)
+        one, two = _endpoint(ends[:size], ends[ports : ports + 2]), _endpoint(ends[size:ports], ends[ports + 2 : ports + 4])
+        if side:
+            one, two = two, one
+        first = (segment.order, segment.number, segment.file, segment.time_ns)
+        index = self._count if self._index is None else self._index(segment)
+        self._count += 1
+        tcp = TcpStream((one[0], two[0]), (one[1], two[1]), first, index, self.run.pool)
+        conversation = Conversation(self.run, tcp)
+        self.conversations.append(conversation)
+        self._by_index[tcp.index] = conversation
+        self._by_ends[back] = conversation, 1 - side
+        found = self._by_ends[ends] = conversation, side
+        return found
+
+    def _known_row(self, index: int, one: Conversation | str | None, number: int) -> list[ConversationRow]:
+        return self._row(one, number) if isinstance(one, Conversation) else [self.packed.row(index, number)]
+
+    def _row(self, one: Conversation, number: int) -> list[ConversationRow]:
+        """The row of a conversation, if it can be made."""
+        try:
+            return [row_of(one, number)]
+        except Exception as error:
+            what = bug(error)
+            if not one.rowless:
+                one.rowless = True
+                self.run.reports.add(report(one, what, "its row is missing"))
+            return []
+
+    # What all hold together
+
+    def _look_at_totals(self, segment: Segment) -> list[Emitted]:
+        """Keep to the limits on all; the records that this makes certain before a segment."""
+        self._left = self._left % EPOCH or EPOCH
+        run, before = self.run, segment.order - 1
+        emitted: list[Emitted] = []
+        limit = run.options.undecided_total
+        undecided = sum([one.detector.cost for one in run.detecting.values() if one.detector is not None])
+        if undecided > limit:
+            for _, one in sorted(run.detecting.items()):
+                if one.detector is not None and one.detector.cost:
+                    undecided -= one.detector.cost
+                    emitted += one.guard(before, one.decide, before)
+                if undecided <= KEPT_OF_TOTAL * limit:
+                    break
+        made = run.counters.records
+        self._opened += FEW_KEYS * (made - self._counted) + run.keys
+        self._counted, run.keys = made, 0
+        if self._opened > run.options.open_total:
+            emitted += self._drop_requests(before, segment.time_ns)
+        emitted.sort(key=lambda one: one.record.conversation)
+        if self._most is not None and len(self.conversations) > self._most:
+            crowd = self._crowd(before)
+            crowd.sort(key=PLACE)
+            emitted += crowd
+            self._pack()
+        return emitted
+
+    def _drop_requests(self, release: int, time_ns: int) -> list[Emitted]:
+        limit, emitted = self.run.options.open_total, list[Emitted]()
+        paired = [(one, one.pairer) for one in self.run.paired.values() if one.pairer is not None]
+        self._opened = sum([pairer.weight() for _, pairer in paired])
+        while self._opened > limit:
+            orders = sorted([order for _, pairer in paired for order in pairer.orders()])
+            until = orders[int(len(orders) * (1 - KEPT_OF_TOTAL * limit / self._opened))]
+            for one, pairer in paired:
+                emitted += one.guard(release, pairer.drop, until, time_ns)
+            paired = [(one, pairer) for one, pairer in paired if one.pairer is pairer]
+            self._opened = sum([pairer.weight() for _, pairer in paired])
+        return emitted
+
+    def _relieve(self, order: int) -> list[Emitted]:
+        """Release what has waited longest for missing bytes until the total is within its limit."""
+        emitted: list[Emitted] = []
+        while (longest := self.run.pool.longest()) is not None:
+            stream, tcp = longest
+            one = self._by_index[tcp.index]
+            emitted += one.guard(order, one.relieve, order, stream)
+        emitted.sort(key=lambda one: one.record.conversation)
+        return emitted
+
+    def _keys(self, emitted: list[Emitted], order: int) -> list[Emitted]:
+        """Let conversations go on whose TLS waited for keys, where some came or all hold too much."""
+        gate = self.run.gate
+        woken: list[int] = []
+        if self._known != gate.keys.changes:
+            self._known = gate.keys.changes
+            woken = list(gate.waiting)
+        woken += gate.surplus(order)
+        if not woken:
+            return emitted
+        emitted = [*emitted]
+        for index in woken:
+            emitted += _wake(self._by_index[index], order)
+        emitted.sort(key=lambda one: one.record.conversation)
+        return emitted
+
+    def _crowd(self, order: int) -> list[Emitted]:
+        """While there are more than may be, forget first those that ended and then those longest without a packet."""
+        most = self.run.options.tracked_limit
+        held = list({one for one, _ in self._by_ends.values()})
+        if len(held) <= most:
+            return []
+        # Some more than needed: sorting them for each new conversation would be slow.
+        held.sort(key=lambda one: (one.tcp.open, one.tcp.last[3], one.tcp.last[0]))
+        return self._forget(held[: len(held) - most + most // 10], CROWDED, order)
+
+    def _forget(self, conversations: list[Conversation], why: str, order: int) -> list[Emitted]:
+        """What these end with, whose packets from now on are others'."""
+        gone = {id(one) for one in conversations}
+        for ends in [ends for ends, (one, _) in self._by_ends.items() if id(one) in gone]:
+            del self._by_ends[ends]
+        return [record for one in sorted(conversations, key=attrgetter("index")) if not one.done for record in one.finish(order, why)]
+
+    def _pack(self) -> None:
+        """Keep but the rows of those that have ended, unless their packets may still come."""
+        known = {id(one) for one, _ in self._by_ends.values()}
+        gone = []
+        for one in self.conversations:
+            # What files disagree on is told at the end
+            if one.done and id(one) not in known and one.tcp.foreign is None:
+                for row in self._row(one, 0):
+                    self.packed.add(row, one.tcp.first[0], one.tcp.first[2])
+                gone.append(one)
+        self._let_go(gone)
+        limit = self.run.options.tracked_limit
+        self._most = max(limit, len(self.conversations) + limit // 10)
+
+    def _let_go(self, gone: list[Conversation]) -> None:
+        """Forget all that is known of these."""
+        left = {id(one) for one in gone}
+        self.conversations[:] = [one for one in self.conversations if id(one) not in left]
+        for one in gone:
+            self.run.gate.inside.pop(one.index, None)
+            self.run.ahead.pop(one.index, None)
+            del self._by_index[one.index]
+
+
+def _wake(one: Conversation, order: int) -> list[Emitted]:
+    """The records that keys of TLS make certain, which came with this packet."""
+    return one.guard(order, one.take, [], order)
+
+
+def _leaves(tcp: TcpStream, idle_ns: int, closed_ns: int) -> int:
+    """When a conversation is forgotten if no packet comes. Who waits for a connection should not wait to be told that it was reset."""
+    if tcp.open and tcp.closed is None:
+        return tcp.last[3] + idle_ns
+    return tcp.last[3] + (min(closed_ns, LAST_NS) if tcp.reset else closed_ns)
+
+
+@lru_cache(1_024)
+def _endpoint(address: bytes, port: bytes) -> tuple[str, int]:
+    """An endpoint as text, and its port; a server's is one text for all of its conversations."""
+    number = int.from_bytes(port, "big")
+    if len(address) == 4:
+        return f"{inet_ntop(AF_INET, address)}:{number}", number
+    return f"[{inet_ntop(AF_INET6, address)}]:{number}", number
+
+
+def relate(rows: list[ConversationRow]) -> list[str]:
+    """Adds to conversations what others tell: an Iggy server's layout, a Seastar stream's parent. Returns what to report of exceptions."""
+    failed = []
+    for protocol in PROTOCOLS:
+        if protocol.relate is not None:
+            try:
+                protocol.relate([row for row in rows if row.protocol == protocol.name])
+            except Exception as error:
+                failed.append(bug(error))
+    return failed

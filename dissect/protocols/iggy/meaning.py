@@ -1,0 +1,121 @@
+"""Apache Iggy: what a frame means of which it is known what it answers and how it is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dissect.layout import Style
+from dissect.layout.values import UNREADABLE, redacted
+from dissect.layout.walk import Walked
+from dissect.model import Fault
+from dissect.protocols.buffer import END
+from dissect.protocols.iggy import frames
+from dissect.protocols.iggy.candidates import STATING, Candidates, Placed
+from dissect.protocols.iggy.checks import checks, request_checksum
+from dissect.protocols.iggy.frames import HEADER, OLD_LOGIN_CODE, Table
+from dissect.protocols.iggy.hiding import hide
+from dissect.protocols.iggy.statuses import ambiguous
+from dissect.protocols.protocol import Context
+from dissect.protocols.records import ANSWER, ASK, NONE, Decoded, Frame
+
+LOGINS = frozenset((38, 40, 44, 45, OLD_LOGIN_CODE))
+"""Commands that let a client in."""
+
+
+class Meaning:
+    """Decodes frames, hides what may be a secret in them, and takes in what they say of their sides."""
+
+    DERIVED = ("style", "plain")
+
+    def __init__(self, layouts: Candidates, context: Context) -> None:
+        self.layouts = layouts
+        self.context = context
+        self.prepare()
+        self.entered = END if context.syn else 0
+        """The packet that made certain that the client was let in: what began before may be a login, whatever it looks like."""
+
+    def prepare(self) -> None:
+        options = self.context.options
+        self.style = Style(options.bytes_as, options.show_secrets, options.values_limit)
+        self.plain = not options.detail
+
+    def decode(self, frame: Frame, placed: Placed, now: int) -> Decoded:
+        given, table, layout, differ = placed
+        data, start, end = frame.data, frame.start, frame.end
+        layouts = self.layouts
+        asks, long = frame.side == layouts.client, layouts.long[frame.side]
+        name = table.name
+        fields: dict[str, Any] | None = None
+        # of an error, or the answer to a request that was not seen, nothing is hidden where it is whole
+        if self.plain and frame.damage is None and not (table.mixed if table.code is not None else asks or long):
+            try:
+                fields = table.reader(self.style)(data, start, end)
+            except UNREADABLE:
+                fields = None
+        if fields is None or "trailing" in fields:
+            name, walked = self._walk(frame, table)
+            fields, fault, notes = walked.fields, walked.fault, [*walked.notes, *given.notes]
+            spans = None if self.plain else walked.spans
+        else:
+            fault, notes, spans = None, [*given.notes], None
+        whole = fault is None and "trailing" not in fields
+        if name == "get_stats" or (whole and name in STATING):
+            layouts.hear(fields)
+        if fault is None:
+            check = checks(table.code, layout, asks)
+            if check is not None and whole:
+                notes += check(data, start, start + (HEADER if long else 8), end)
+            if asks and long and layout != "V1" and end - start >= HEADER:
+                notes += request_checksum(data, start, end)
+        if differ:
+            notes.append(f"layout undecided ({', '.join(layouts.candidates)}): read as {layout}")
+        ident = fields.get("request") if long else None
+        if not isinstance(ident, int):
+            # hidden
+            ident = None
+        if table in frames.OTHERS:
+            return Decoded(f"unknown {fields.get('command')}", "one_way", ident, fields, None, notes, fault, NONE, None, spans)
+        if asks:
+            if table.code is None:
+                name = frames.name_of(given.code)
+                if given.code is None and given.operation is not None:
+                    name = f"unknown operation {given.operation}"
+                elif given.code is not None:
+                    notes.append(f"command code {given.code} is not known in {layout}")
+            return Decoded(name, "request", ident, fields, None, notes, fault, ASK, given.number, spans)
+        if table.code is None and table is not frames.EVICTED:
+            name = frames.name_of(given.code)
+        status = fields.get("status", 0)
+        refused = bool(status or fields.get("results")) or table is frames.EVICTED
+        if status and status in ambiguous(layout):
+            notes.append(f"status {status} is {ambiguous(layout)[status]}, by release")
+        if not refused and self.entered == END and given.code in LOGINS:
+            self.entered = now
+        number = given.number
+        # An eviction that nobody asked for is one
+        asked = number is not None or table is frames.EVICTED
+        outcome = None if not asked else "refused" if refused else "answered"
+        return Decoded(name, "response", ident, fields, outcome, notes, fault, NONE if number is None else ANSWER, number, spans)
+
+    def _walk(self, frame: Frame, table: Table) -> tuple[str, Walked]:
+        """A frame that is not plain, as it may be shown, and what it is called."""
+        data, start, end, damage = frame.data, frame.start, frame.end, frame.damage
+        missing = None if damage is None else damage.reason
+        form, walked = table.walk(data, start, end, self.style, missing)
+        if not self.style.show_secrets:
+            other = self.layouts.hiding(frame, table, walked, frame.began < self.entered)
+            if other is not None:
+                _, hidden = other.walk(data, start, end, self.style, missing)
+                if missing is None and table.code is not None:
+                    body = hidden.spans[-1].offset
+                    hidden = hidden._replace(fault=Fault("body", body, f"cannot be read as {form.name} to its end"))
+                walked = hidden
+            elif walked.fault is not None or "trailing" in walked.fields or walked.fields.get("password") == redacted(0):
+                # A token reads as a name if a byte of 0 behind it, of what follows, is the length of its password
+                cut = damage is not None and not table.mixed and (table.secret or frame.began >= self.entered)
+                walked = hide(walked, data, start, table.name if table.secret else None, cut)
+        name = form.name if table.code is not None else table.name
+        if damage is not None and name in STATING and walked.fault is not None and "trailing" not in walked.fields:
+            # what there is of it is as it should be
+            self.layouts.hear(walked.fields)
+        return name, walked

@@ -1,0 +1,610 @@
+"""Byte streams become frames and records: cutting, gaps, finding the way back; the same for every protocol.
+
+A parser knows bytes and positions, and of packets only which of them brought a byte. Nothing here depends on how the byte streams came
+in pieces: only positions, and where segments start, are looked at. It opens nothing, and is as easily used alone:
+
+    parser = Parser(BY_NAME["iggy"], Options())
+    for record in parser.feed(0, 0, request): ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from dissect.model import Gap, Limited, Message, Options, SideData, StreamGap, Verdict
+from dissect.protocols.buffer import END, Mark, Partial, Range, ReceiveBuffer
+from dissect.protocols.dissector import SEARCH, SEARCH_WINDOW, WAIT
+from dissect.protocols.effort import STEP
+from dissect.protocols.protocol import Context, Protocol, Tally
+from dissect.protocols.records import (
+    GAP,
+    PLACE,
+    SENDERS,
+    TOLD,
+    UNKNOWN,
+    Damage,
+    Emitted,
+    Frame,
+    count_gap,
+    in_order,
+    make_emitted,
+    make_frame,
+    rfc3339,
+    straighten,
+)
+
+if TYPE_CHECKING:
+    from dissect.protocols.dissector import Dissector
+
+_MISSING = {
+    "lost": "lost",
+    "cut": "cut by the snap length",
+    "both": "lost or cut by the snap length",
+    "skipped": "skipped",
+}
+"""How a damaged frame says why bytes of it are missing."""
+
+OVERSIZE_KEPT = 65_536
+"""Bytes kept of a frame longer than `Options.frame_limit`."""
+
+_PLACE_OF_FRAME = itemgetter(0, 1)
+
+
+class Parser:
+    """Cuts the two byte streams of one conversation into frames and gaps, and makes records of them."""
+
+    __slots__ = (
+        "buffers",
+        "context",
+        "dissector",
+        "ends",
+        "frames",
+        "held",
+        "last",
+        "latest_ns",
+        "limit_hits",
+        "made",
+        "now",
+        "options",
+        "over",
+        "quiet",
+        "tallies",
+        "turn",
+        "turned",
+    )
+    DERIVED = ("ends", "frames", "made", "turn", "turned")
+
+    def __init__(self, protocol: Protocol, options: Options, context: Context | None = None, tallies: tuple[Tally, ...] = ()) -> None:
+        """`tallies` count gaps and faults."""
+        if context is None:
+            context = Context(0, ("client", "server"), (0, 0), 0, True, Verdict(protocol.name, 1.0, ()), options)
+        self.context = context
+        self.options = options
+        self.buffers = (ReceiveBuffer(not context.syn), ReceiveBuffer(not context.syn))
+        self.dissector: Dissector = protocol.dissector(context, self)
+        self.quiet = False
+        """Whether the next bytes of either side begin with a frame, and nothing waits."""
+        self.prepare()
+        self.held: list[Range] = []
+        """Frames of packets before it of which no record was made."""
+        self.tallies = tallies
+        self.latest_ns: int | None = None
+        """When the last message came that was completed before either side said that it ends."""
+        self.limit_hits = 0
+        """Messages of which not all was made."""
+        self.now = 0
+        """The order of the packet at hand."""
+        self.last = END
+        """Of messages completed behind this packet the time does not count."""
+        self.over = 0
+        """The sides that said themselves that they send no more, a bit for each; known when the conversation ends."""
+
+    def prepare(self) -> None:
+        (one, two), client, index = self.context.endpoints, self.context.client or 0, self.context.conversation
+        self.ends = ((index, one, two, client), (index, two, one, 1 - client))
+        """By side what its records have in common: the conversation, sender and receiver, and the place of the side, the client first."""
+        self.turn = self.dissector.take if self.dissector.holds else self.put
+        """What a frame is given to whose turn has come."""
+        self.frames: list[Frame] = []
+        """What was cut with the packet at hand."""
+        self.turned = 0
+        """Of so many of these the turn has come."""
+        self.made = TOLD
+        """The records of it."""
+
+    def feed(self, side: int, position: int, data: bytes, mark: Mark = (0, 1, 0, 0)) -> list[Message | Gap]:
+        """The records that these bytes complete; `position` counts from the start of the byte stream of side 0 or 1."""
+        return [one.record for one in self.take([SideData(side, position, data, *mark)])]
+
+    def take(self, items: list[SideData | StreamGap], now: int = 0) -> list[Emitted]:
+        """The records that these bytes, certain with the packet `now`, complete, in their order."""
+        self.now = now
+        made = self.made = []
+        self.frames, self.turned = [], 0
+        dissector = self.dissector
+        if self.quiet and len(items) == 1 and type(items[0]) is SideData and self._whole(items[0]):
+            if dissector.news:
+                self._take(())
+        elif len(items) == 1 or not dissector.stepwise:
+            self._take(items)
+        else:
+            for item in in_order(items):
+                self._take([item])
+            straighten(made, [one.rank for one in made])
+        if len(made) > 1 and not dissector.holds:
+            made.sort(key=PLACE)
+        return made
+
+    def close(self, last: Mark, now: int) -> list[Emitted]:
+        """What is left when no byte will follow, which the packet `now` tells; `last` is the conversation's last one."""
+        self.now = now
+        if self.made is TOLD:
+            self.made, self.frames, self.turned = [], [], 0
+        before = len(self.made)
+        for side, buffer in enumerate(self.buffers):
+            if buffer.waiting:
+                self.dissector.give_up(side)
+                self.resume(side)
+        self._drain()
+        for side in (0, 1):
+            self._finish(side, last)
+        self._make()
+        self.dissector.close()
+        made = self.made[before:]
+        if not self.dissector.holds:
+            made.sort(key=PLACE)
+        return made
+
+    def resume(self, side: int) -> None:
+        """Cut the bytes that a side waits with."""
+        buffer = self.buffers[side]
+        buffer.waiting = False
+        self._cut(side, buffer)
+
+    def tell(self) -> None:
+        """What was made is handed on."""
+        if self.dissector.holds:
+            self.held = list(self.dissector.held_frames())
+        self.made = TOLD
+
+    # Records
+
+    def _take(self, items: Sequence[SideData | StreamGap]) -> None:
+        one, two = self.buffers
+        if len(items) == 1 and not (one.waiting or two.waiting):
+            item = items[0]
+            buffer = two if item.side else one
+            if type(item) is SideData:
+                self._data(item.side, buffer, item)
+                buffer.trim()
+            else:
+                self._gap(item.side, item)  # type: ignore[arg-type]
+        else:
+            for item in items:
+                buffer = two if item.side else one
+                buffer.queue.append(item)
+                if type(item) is SideData:
+                    buffer.queued += len(item.data)
+            self._drain()
+        if one.waiting or two.waiting:
+            self._drain()
+        self._make()
+        dissector = self.dissector
+        while dissector.news:
+            # what one side tells may free the other
+            dissector.news = False
+            self._drain()
+            self._make()
+        self.quiet = one.is_at_rest() and two.is_at_rest() and not dissector.stepwise
+
+    def _make(self) -> None:
+        """Make the records of the frames that were cut, in packet order of both sides."""
+        frames, begin = self.frames, self.turned
+        if begin == len(frames):
+            return
+        self.turned = len(frames)
+        if self.turned - begin > 1:
+            frames = frames[begin:]
+            straighten(frames, [frame.side for frame in frames])
+            frames.sort(key=lambda frame: (frame.order, self.ends[frame.side][3], frame.position))
+            begin = 0
+        for frame in frames[begin:]:
+            self.turn(frame)
+
+    def put(self, frame: Frame) -> None:
+        """Make the record of a frame."""
+        side, position, data, start, end, damage, order, _, first, number, file, first_time, time_ns = frame
+        dissector = self.dissector
+        conversation, source, target, rank = self.ends[side]
+        time = rfc3339(time_ns)
+        if data is None:
+            reason, in_frame = damage
+            sender = SENDERS[dissector.client][side]
+            known = start if start != UNKNOWN else None
+            head = (1, 0, time, time_ns, conversation, source, target, sender, dissector.protocol)
+            gap = Gap(*head, position, known, reason, in_frame)
+            if not in_frame:
+                dissector.lost(side)
+            for tally in self.tallies:
+                count_gap(tally, gap)
+            self.made.append(Emitted(order, rank, position, gap, GAP, None, time_ns))
+            return
+        decoded = dissector.decode(frame)
+        size = end - start if damage is None else damage.size
+        notes = decoded.notes
+        if self.buffers[side].notes:
+            notes = _segment_notes(self.buffers[side], position, size, notes)
+        fault = decoded.fault
+        message = Message(
+            1,
+            0,
+            time,
+            time_ns,
+            conversation,
+            source,
+            target,
+            SENDERS[dissector.client][side],
+            dissector.protocol,
+            decoded.name,
+            decoded.kind,
+            decoded.id,
+            file,
+            (first, number),
+            position,
+            size,
+            decoded.fields,
+            None,
+            decoded.outcome,
+            None,
+            notes,
+            fault,
+        )
+        if decoded.spans is not None and self.options.detail:
+            message.raw = {"frame": data[start:end], **dissector.details}
+            message.spans = decoded.spans
+            dissector.details = {}
+        if fault is not None:
+            self.limit_hits += type(fault) is Limited
+            for tally in self.tallies:
+                tally.faults += 1
+        if order <= self.last and (self.latest_ns is None or time_ns > self.latest_ns):
+            self.latest_ns = time_ns
+        self.made.append(make_emitted((order, rank, position, message, decoded.role, decoded.key, first_time)))
+
+    # Frames
+
+    def _drain(self) -> None:
+        """Cut both sides until neither gets further: what one side tells may free the other."""
+        buffers = self.buffers
+        progress = True
+        while progress:
+            progress = False
+            for side, buffer in enumerate(buffers):
+                if buffer.queue or buffer.waiting:
+                    before = buffer.position
+                    self._absorb(side, buffer)
+                    progress = progress or buffer.position != before
+            if progress and not (buffers[0].waiting or buffers[1].waiting):
+                break
+
+    def _absorb(self, side: int, buffer: ReceiveBuffer) -> None:
+        if buffer.waiting:
+            buffer.waiting = False
+            self._cut(side, buffer)
+        queue = buffer.queue
+        index = 0
+        while index < len(queue):
+            if buffer.waiting:
+                if buffer.have + buffer.queued <= self.options.undecided_limit:
+                    break
+                self.dissector.give_up(side)
+                self.resume(side)
+                continue
+            item = queue[index]
+            index += 1
+            if type(item) is SideData:
+                buffer.queued -= len(item.data)
+                self._data(side, buffer, item)
+            else:
+                self._gap(side, item)  # type: ignore[arg-type]
+        del queue[:index]
+        buffer.trim()
+
+    def _data(self, side: int, buffer: ReceiveBuffer, item: SideData) -> None:
+        """Take bytes in."""
+        buffer.add(item)
+        data = item.data
+        if buffer.partial is not None:
+            data = self._pass_by(side, buffer, buffer.partial, data)
+            if not data:
+                return
+        if buffer.have:
+            buffer.pieces.append(data)
+            buffer.have += len(data)
+            if buffer.have < buffer.need:
+                return
+        else:
+            buffer.take(data)
+        self._cut(side, buffer)
+
+    def _whole(self, item: SideData) -> bool:
+        """Cut a segment that holds nothing but whole frames, as most do, without taking it in; whether that could be done."""
+        side, data, turn = item.side, item.data, self.turn
+        ends = self.dissector.split_frames(side, data, 0)
+        if not ends or ends[-1] != len(data):
+            return False
+        buffer = self.buffers[side]
+        order, number, file, time_ns = mark = item.order, item.number, item.file, item.time_ns
+        base = item.position
+        buffer.starts, buffer.marks = [base], [mark]
+        if item.notes:
+            buffer.note(item.notes)
+        at = 0
+        for end in ends:
+            turn(make_frame((side, base + at, data, at, end, None, order, order, number, number, file, time_ns, time_ns)))
+            at = end
+        buffer.position = buffer.base = buffer.told = base + at
+        return True
+
+    def _pass_by(self, side: int, buffer: ReceiveBuffer, partial: Partial, data: bytes) -> bytes:
+        """Let bytes go by that belong to a frame which is not kept whole; returns those behind it."""
+        mine = data[: partial.position + partial.length - buffer.position]
+        if len(partial.prefix) < partial.want:
+            partial.prefix += mine[: partial.want - len(partial.prefix)]
+        first, last = buffer.span(buffer.position, buffer.position + len(mine))
+        partial.first, partial.last = min(partial.first, first), max(partial.last, last)
+        buffer.position += len(mine)
+        if buffer.position == partial.position + partial.length:
+            self._put_partial(side, partial.length)
+        return data[len(mine) :]
+
+    def _put_partial(self, side: int, size: int) -> None:
+        """Hand on the frame that went by, of which `size` bytes are in the byte stream."""
+        buffer = self.buffers[side]
+        partial = buffer.partial
+        assert partial is not None
+        order, number, file, time_ns = partial.last
+        began, first, first_file, first_time = partial.first
+        reason = f"{partial.lost} bytes {_MISSING[partial.why]}" if partial.lost else partial.reason
+        if size < partial.length:
+            missing = f"{size} of {partial.length} bytes {'sent' if self.over >> side & 1 else 'captured'}"
+            reason = f"{reason}, {missing}" if partial.lost else missing
+        damage = Damage(size, reason)
+        number_first = first if first_file == file else None
+        prefix = partial.prefix
+        frame = (side, partial.position, prefix, 0, len(prefix), damage, order, began, number_first, number, file, first_time, time_ns)
+        self.frames.append(make_frame(frame))
+        buffer.told = partial.position + size
+        buffer.partial = None
+
+    def _put_gap(self, side: int, position: int, size: int, reason: str, in_frame: bool, mark: Mark) -> None:
+        order, number, file, time_ns = mark
+        damage = (reason, in_frame)
+        self.frames.append(make_frame((side, position, None, size, 0, damage, order, order, None, number, file, time_ns, time_ns)))
+        if not in_frame:
+            self.buffers[side].told = position + max(size, 0)
+
+    def _end_skip(self, side: int, mark: Mark) -> None:
+        """Bytes passed over without finding a frame, up to here, are one gap."""
+        buffer = self.buffers[side]
+        if buffer.skip_from is not None and buffer.skip_from < buffer.position:
+            self._put_gap(side, buffer.skip_from, buffer.position - buffer.skip_from, "skipped", False, mark)
+        buffer.skip_from = None
+
+    def _gap(self, side: int, gap: StreamGap) -> None:
+        buffer = self.buffers[side]
+        if buffer.waiting:
+            self.dissector.give_up(side)
+            self.resume(side)
+        mark = (gap.order, gap.number, gap.file, gap.time_ns)
+        if gap.size is None:
+            self._unknown_gap(side, gap, mark)
+            return
+        size = gap.size
+        buffer.missing = size
+        self._stop(side, mark, f"{size} bytes {_MISSING[gap.reason]}")
+        buffer.missing = 0
+        partial = buffer.partial
+        position = gap.position
+        if partial is not None:
+            inside = min(size, partial.position + partial.length - position)
+            partial.why = gap.reason if not partial.lost or partial.why == gap.reason else "both"
+            partial.lost += inside
+            partial.want = min(partial.want, len(partial.prefix))
+            self._put_gap(side, position, inside, gap.reason, True, mark)
+            position += inside
+            size -= inside
+            buffer.position = position
+            if position == partial.position + partial.length:
+                self._put_partial(side, partial.length)
+        if size:
+            self._put_gap(side, position, size, gap.reason, False, mark)
+            buffer.position = buffer.base = position + size
+            buffer.searching = True
+            buffer.scan = buffer.position
+
+    def _unknown_gap(self, side: int, gap: StreamGap, mark: Mark) -> None:
+        """A gap of which nobody knows how many bytes it has: what was begun ends here, and frames are looked for behind it."""
+        buffer = self.buffers[side]
+        self._stop(side, mark, f"bytes {_MISSING[gap.reason]}")
+        if buffer.partial is not None:
+            self._put_partial(side, gap.position - buffer.partial.position)
+        self._put_gap(side, gap.position, UNKNOWN, gap.reason, False, mark)
+        buffer.position = buffer.scan = gap.position
+        buffer.searching = True
+
+    def _stop(self, side: int, mark: Mark, reason: str) -> None:
+        """The bytes at hand are not continued: an unfinished frame becomes `partial` or, without a whole header, skipped bytes."""
+        buffer = self.buffers[side]
+        if buffer.partial is not None:
+            return
+        if buffer.searching:
+            self._search(side, buffer, True)
+            if not buffer.searching:
+                self._cut(side, buffer)
+            if buffer.partial is not None:
+                return
+        data = buffer.rest()
+        if not buffer.searching and len(data) >= self.dissector.header_size:
+            length = self.dissector.frame_length(side, data, 0)
+            if length > 0:
+                self.dissector.broken(side, data)
+                first, last = buffer.span(buffer.position, buffer.position + len(data))
+                buffer.partial = Partial(buffer.position, length, data, len(data), reason, first, last)
+                buffer.position += len(data)
+                buffer.drop()
+                return
+        if data:
+            if buffer.skip_from is None:
+                buffer.skip_from = buffer.position
+            buffer.position += len(data)
+            buffer.drop()
+        self._end_skip(side, mark)
+
+    def _finish(self, side: int, mark: Mark) -> None:
+        """No byte of this side will follow."""
+        buffer = self.buffers[side]
+        if not buffer.starts:
+            return
+        self._stop(side, mark, "0 bytes captured")
+        if buffer.partial is not None:
+            self._put_partial(side, buffer.position - buffer.partial.position)
+
+    def _search(self, side: int, buffer: ReceiveBuffer, final: bool) -> None:
+        """Look for the next frame at the end of each segment in turn, so that it does not matter how many came at once.
+
+        Where looking costs more than bytes pay, not at the end of every segment.
+        """
+        effort, starts = buffer.effort, buffer.starts
+        stop = buffer.position + buffer.have
+        place = max(buffer.position, buffer.scan)
+        tried = buffer.tried
+        count = len(starts)
+        for index in range(buffer.segment(max(buffer.position, tried)), count):
+            end = min(starts[index + 1], stop) if index + 1 < count else stop
+            last = final and end == stop
+            if end <= tried and not last:
+                continue
+            if end > effort.seen:
+                effort.pay(end - max(effort.seen, starts[index]))
+                effort.seen = end
+            if effort.left <= 0 and not last:
+                buffer.tried = end
+                continue
+            data, base = buffer.join(), buffer.base
+            effort.begin(end - place, index + 1 - buffer.segment(place))
+            found, at = self.dissector.resync(side, data, place - base, end - base, last)
+            buffer.tried = end
+            effort.spend(STEP + (end - place >> 6))
+            place = base + at
+            if found:
+                if place > buffer.position and buffer.skip_from is None:
+                    buffer.skip_from = buffer.position
+                buffer.searching = False
+                buffer.consume(place - buffer.position)
+                self._end_skip(side, buffer.marks[buffer.segment(buffer.position)])
+                return
+            if last:
+                place = end
+            elif end - place > SEARCH_WINDOW:
+                place = end - SEARCH_WINDOW
+        if place > buffer.position:
+            if buffer.skip_from is None:
+                buffer.skip_from = buffer.position
+            buffer.consume(place - buffer.position)
+        buffer.scan = buffer.position
+
+    def _cut(self, side: int, buffer: ReceiveBuffer) -> None:
+        """Cut whole frames off the bytes at hand."""
+        dissector = self.dissector
+        while True:
+            if buffer.searching:
+                self._search(side, buffer, False)
+                if buffer.searching:
+                    buffer.need = 0
+                    return
+            data = buffer.join()
+            at = buffer.position - buffer.base
+            ends = dissector.split_frames(side, data, at)
+            if ends:
+                self._put_frames(side, buffer, data, ends, at)
+                buffer.consume(ends[-1] - at)
+                at = ends[-1]
+            left = buffer.have
+            if left < dissector.header_size:
+                buffer.need = dissector.header_size
+                return
+            length = dissector.frame_length(side, data, at)
+            if length == WAIT:
+                buffer.waiting = True
+                buffer.need = 0
+                return
+            if length < 0:
+                # This is no frame: what follows is passed over until frames certainly begin again.
+                buffer.searching = True
+                buffer.scan = buffer.position + (length != SEARCH)
+                buffer.tried = buffer.position
+                buffer.skip_from = buffer.position
+                continue
+            if length > self.options.frame_limit:
+                rest = buffer.rest()
+                dissector.broken(side, rest)
+                first, last = buffer.span(buffer.position, buffer.position + 1)
+                reason = f"frame of {length} bytes is over the limit of {self.options.frame_limit} bytes"
+                buffer.partial = Partial(buffer.position, length, b"", OVERSIZE_KEPT, reason, first, last)
+                buffer.drop()
+                buffer.take(self._pass_by(side, buffer, buffer.partial, rest))
+                if buffer.have:
+                    continue
+                return
+            if length and length <= left:
+                # `split_frames` stopped before a whole frame that is not plain
+                self._put_frames(side, buffer, data, [at + length], at)
+                buffer.consume(length)
+                continue
+            buffer.need = length or left + 1
+            return
+
+    def _put_frames(self, side: int, buffer: ReceiveBuffer, data: bytes, ends: list[int], at: int) -> None:
+        """Attribute the frames data[at:ends[0]], data[ends[0]:ends[1]], ... to the packets that brought them."""
+        starts, marks, base, append = buffer.starts, buffer.marks, buffer.base, self.frames.append
+        last = len(starts) - 1
+        index = buffer.segment(base + at)
+        for end in ends:
+            position = base + at
+            while index < last and starts[index + 1] <= position:
+                index += 1
+            first = index
+            while index < last and starts[index + 1] < base + end:
+                index += 1
+            order, number, file, time_ns = marks[index]
+            if index == first:
+                append(make_frame((side, position, data, at, end, None, order, order, number, number, file, time_ns, time_ns)))
+            else:
+                run = marks[first : index + 1]
+                (began, first_number, first_file, first_time), (order, number, file, time_ns) = min(run), max(run)
+                in_file = first_number if first_file == file else None
+                append(make_frame((side, position, data, at, end, None, order, began, in_file, number, file, first_time, time_ns)))
+            at = end
+        buffer.told = base + at
+
+
+def unread(parser: Parser) -> list[Range]:
+    """All bytes of which no record was handed on before the packet at hand, in no order; for each side the rest ends with `END`."""
+    frames = () if parser.made is TOLD else parser.frames
+    found = [frame.whole for frame in frames] + parser.held + list(parser.dissector.held_frames())
+    for one in parser.made:
+        record, side = one.record, int(one.record.src != parser.context.endpoints[0])
+        if type(record) is Message or not record.in_frame:
+            found.append((side, one.position, one.position + (record.size or 0)))
+    return found + [(side, parser.buffers[side].told, END) for side in (0, 1)]
+
+
+def _segment_notes(buffer: ReceiveBuffer, position: int, size: int, notes: Any) -> list[str]:
+    """`notes` with those that the reassembler left on bytes of this frame, which are then forgotten."""
+    merged = list(notes)
+    merged.extend(text for at, text in buffer.notes if at < position + size and text not in merged)
+    buffer.notes = [note for note in buffer.notes if note[0] >= position + size]
+    return merged

@@ -1,0 +1,73 @@
+"""Conversations that are given segments: what these make certain comes back, and what is known of them can go on in another process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dissect import snapshot
+from dissect.conversation.run import Counters, Reports, Run
+from dissect.conversation.table import ConversationTable
+from dissect.errors import ForeignState
+from dissect.model import ConversationRow, Message, Options, Record, Segment
+from dissect.protocols.records import PLACE, Emitted
+from dissect.tcp.assembler import Pool
+from dissect.tls.gate import Gate
+from dissect.tls.keys import KeyLog
+
+Linked = tuple[Record, Message | None, Message | None]
+"""A record with the request and the response that it names."""
+
+
+class Session:
+    """One run over segments, wherever they come from."""
+
+    def __init__(self, options: Options, keys: KeyLog, keeps: bool = False, index: Callable[[Segment], int] | None = None) -> None:
+        """`keeps`: the rows of conversations that are forgotten are kept to the end. `index`: the number of a conversation by its first
+        segment; without it they are counted."""
+        counters = Counters()
+        self.run = Run(options, Gate(options, keys), Pool(options), counters, Reports(counters))
+        self.table = ConversationTable(self.run, keeps, index)
+
+    def feed(self, segment: Segment) -> list[Emitted]:
+        """The records that a segment makes certain."""
+        return self.table.feed(segment)
+
+    def finish(self) -> list[Emitted]:
+        """What is left at the end."""
+        return self.table.finish()
+
+    def forget(self, now_ns: int, order: int) -> tuple[list[Emitted], list[ConversationRow]]:
+        """End the conversations that had no packet for long, as a live capture does: their records, and the rows of those gone for good."""
+        emitted, gone = self.table.forget(now_ns, order), list[ConversationRow]()
+        emitted.sort(key=PLACE)
+        self.table.drop(now_ns, gone.extend)
+        return emitted, gone
+
+    def linked(self, emitted: list[Emitted]) -> list[Linked]:
+        """These records, which were made since the last call, with the messages that they name."""
+        run = self.run
+        named: dict[int, Linked] = {id(link[0]): link for link in run.links}
+        run.links.clear()
+        run.broken_off.clear()
+        run.large.clear()
+        return [named.get(id(one.record)) or (one.record, None, None) for one in emitted]
+
+    def snapshot(self) -> bytes:
+        """All that the records of following segments depend on."""
+        pairers = [one.pairer for one in self.table.conversations if one.pairer is not None]
+        # Fields of requests were handed on, and can be most of what there is
+        handed_on = {id(message.fields) for pairer in pairers if not pairer.reads for message in pairer.kept()}
+        return snapshot.encode(self.table, handed_on)
+
+    @classmethod
+    def restore(cls, data: bytes, options: Options, keys: KeyLog) -> Session:
+        """A session that goes on where the one was whose snapshot this is; raises `ForeignState`."""
+        # Its classes may be in what was written
+        import dissect.tls.stage  # noqa: F401
+
+        table = snapshot.decode(data, options, keys)
+        if type(table) is not ConversationTable:
+            raise ForeignState("it holds something else")
+        session = cls.__new__(cls)
+        session.table, session.run = table, table.run
+        return session
