@@ -1,4 +1,4 @@
-"""What `streamdump` and `python -m cli` start."""
+"""What `streamdump` and `python -m streamdump` start."""
 
 import gc
 import sys
@@ -12,7 +12,7 @@ def main() -> int:
     # Modules and records are many objects and few cycles; nothing of it is put back, as this process ends with the run
     gc.set_threshold(200_000, 50, 50)
     try:
-        from cli.app import main as run
+        from streamdump.cli.app import main as run
     except KeyboardInterrupt:
         return 130
     gc.freeze()
@@ -38,7 +38,3 @@ def _leave(status: int) -> None:
         return
     atexit._run_exitfuncs()
     os._exit(status)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -17,12 +17,12 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from cli.exits import ExitCode
-from cli.help import page
-from cli.live import ways_out
-from cli.output import PipeClosed, fill_in, say, write_text
-from cli.run import COMMANDS
-from dissect.errors import FilterError, InterfaceError, InternalError, Report, StreamdumpError, UsageError, bug, crowded
+from streamdump.cli.exits import ExitCode
+from streamdump.cli.help import page
+from streamdump.cli.live import ways_out
+from streamdump.cli.output import PipeClosed, fill_in, say, write_text
+from streamdump.cli.run import COMMANDS
+from streamdump.errors import FilterError, InterfaceError, InternalError, Report, StreamdumpError, UsageError, bug, crowded
 
 READ = "read"
 """The command that needs no name; typing it means a file of that name."""
@@ -118,7 +118,7 @@ def command_of(names: tuple[str, ...]) -> Any:
     """These commands as typer builds them, once per process: it takes its time for each."""
     app = typer.Typer(cls=_Group, add_completion=True, rich_markup_mode=None, pretty_exceptions_enable=False)
     for name in names:
-        function = getattr(import_module(f"cli.commands.{name}"), name)
+        function = getattr(import_module(f"streamdump.cli.commands.{name}"), name)
         app.command(name, cls=_Command, hidden=name == READ, context_settings=HELP)(function)
     return typer.main.get_command(app)
 

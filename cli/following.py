@@ -6,23 +6,23 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from cli.exits import ExitCode
-from cli.output import say
-from cli.run import counts, suspicion
-from dissect.errors import UsageError
-from dissect.render.terminal import count
+from streamdump.cli.exits import ExitCode
+from streamdump.cli.output import say
+from streamdump.cli.run import counts, suspicion
+from streamdump.errors import UsageError
+from streamdump.render.terminal import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dissect.spark.follow import Batch, Follow
-    from dissect.spark.session import Session
-    from dissect.spark.splits import Trouble
+    from streamdump.spark.follow import Batch, Follow
+    from streamdump.spark.session import Session
+    from streamdump.spark.splits import Trouble
 
 
 def checked(folder: str, out: str) -> None:
     """Raises `UsageError` where a folder cannot be followed, or not into this output."""
-    from dissect.spark import places
+    from streamdump.spark import places
 
     name, target = places.normal(folder), places.normal(out)
     path, inside = places.local(name), places.local(target)

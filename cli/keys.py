@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from cli.output import say
+from streamdump.cli.output import say
 
 
 def key_logs(given: Sequence[str], live: bool = False) -> tuple[str, ...]:
@@ -14,7 +14,7 @@ def key_logs(given: Sequence[str], live: bool = False) -> tuple[str, ...]:
 
     One that is not there is an error, unless it is followed (`live`) or nobody asked for it here; that is told.
     """
-    from dissect.tls.keys import check, log_of
+    from streamdump.tls.keys import check, log_of
 
     found = []
     for path in given:

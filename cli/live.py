@@ -14,9 +14,9 @@ from time import monotonic
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from cli.exits import ExitCode
-from cli.keys import key_logs
-from cli.options import (
+from streamdump.cli.exits import ExitCode
+from streamdump.cli.keys import key_logs
+from streamdump.cli.options import (
     AutoStop,
     Buffer,
     CaptureFilter,
@@ -30,13 +30,13 @@ from cli.options import (
     size,
     whole,
 )
-from cli.output import PipeClosed, abandon, coloured, columns, say, write_text
-from cli.run import COMMANDS, OPERATOR, Asked, Run, Told, account, slip_of
-from dissect.errors import CaptureError, InterfaceError, Report, UsageError, bug
+from streamdump.cli.output import PipeClosed, abandon, coloured, columns, say, write_text
+from streamdump.cli.run import COMMANDS, OPERATOR, Asked, Run, Told, account, slip_of
+from streamdump.errors import CaptureError, InterfaceError, Report, UsageError, bug
 
 if TYPE_CHECKING:
-    from dissect.capture.write import Ring, Writer
-    from dissect.model import ConversationRow, Options, Packet, Record
+    from streamdump.capture.write import Ring, Writer
+    from streamdump.model import ConversationRow, Options, Packet, Record
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 KILOBYTE = 1000
@@ -131,10 +131,10 @@ class LiveRun(Told):
     """Captures with one inspector; the counterpart of `Run`."""
 
     def __init__(self, wanted: Wanted, files: Sequence[str], options: Options, colour: str, page: str | None = None) -> None:
-        from dissect.capture.live import Live
-        from dissect.inspector import Inspector
-        from dissect.protocols import known_ports
-        from dissect.tls.keys import KeyLog
+        from streamdump.capture.live import Live
+        from streamdump.inspector import Inspector
+        from streamdump.protocols import known_ports
+        from streamdump.tls.keys import KeyLog
 
         _check(wanted, files)
         super().__init__(colour)
@@ -167,7 +167,7 @@ class LiveRun(Told):
         self._before: list[tuple[signal.Signals, Any]] = []
         try:
             if wanted.write is not None:
-                from dissect.capture.write import Writer
+                from streamdump.capture.write import Writer
 
                 self.writer = Writer(wanted.write, self.live.link, self.live.name, snap, ring)
         except BaseException:
@@ -183,7 +183,7 @@ class LiveRun(Told):
             keys = ", and with them the keys of TLS" if wanted.embed else ""
             say(f"-w {wanted.write}: packets are written as captured, passwords and tokens included{keys}")
         if os.geteuid() == 0:
-            from cli.privileges import give_up
+            from streamdump.cli.privileges import give_up
 
             self.keys.poll(0)
             say(f"{self.live.name}: {give_up(os.environ, self.writer, ring is not None, None if page is None else Path(page))}")
@@ -311,7 +311,7 @@ def stops(wanted: Wanted) -> Stops:
 
 def ring_of(wanted: Wanted) -> Ring | None:
     """What `-b filesize:N`, `-b duration:N` and `-b files:N` say."""
-    from dissect.capture.write import Ring
+    from streamdump.capture.write import Ring
 
     if not wanted.ring:
         return None
@@ -340,16 +340,16 @@ def ways_out() -> list[str]:
     python = Path(sys.executable).resolve()
     own = Path(sys.prefix) / "bin" / "python-capture"
     return [
-        f"1. as root: sudo {sys.executable} -I -m cli -i ...",
+        f"1. as root: sudo {sys.executable} -I -m streamdump -i ...",
         f"2. with a Python of your own that may: install -m 700 {python} {own} && sudo setcap cap_net_raw=ep {own}, "
-        f"then {own} -I -m cli -i ...",
-        f"3. through a pipe: sudo tcpdump --immediate-mode -U -i any -w - tcp | {sys.executable} -I -m cli -",
+        f"then {own} -I -m streamdump -i ...",
+        f"3. through a pipe: sudo tcpdump --immediate-mode -U -i any -w - tcp | {sys.executable} -I -m streamdump -",
     ]
 
 
 def list_interfaces() -> ExitCode:
     """What `-D` prints: the interfaces with state and addresses."""
-    from dissect.capture.interfaces import interfaces
+    from streamdump.capture.interfaces import interfaces
 
     found = interfaces()
     rows = [[one.name, one.state, one.kind, ", ".join(one.addresses) or "no address"] for one in found]
@@ -365,7 +365,7 @@ class Table:
 
     def __init__(self, run: LiveRun, tick: Callable[[], None]) -> None:
         """`tick` is called after every batch."""
-        from dissect.render.live import Watch
+        from streamdump.render.live import Watch
 
         run.tick = tick
         self._tick = tick

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from dissect.errors import UsageError
+from streamdump.errors import UsageError
 
 if TYPE_CHECKING:
-    from dissect.protocols.protocol import Protocol
+    from streamdump.protocols.protocol import Protocol
 
 SHOWN, READ, WRITTEN, LIVE, LIMITS, OTHER = "What is shown", "What is read", "What is written", "Live capture", "Limits", "Other"
 
@@ -24,14 +24,14 @@ CLOCKS = ("r", "ad", "ud", "e")
 
 def interface_names(incomplete: str) -> list[str]:
     """What `-i` can be completed to."""
-    from dissect.capture.interfaces import interfaces
+    from streamdump.capture.interfaces import interfaces
 
     return [name for name in (*(one.name for one in interfaces()), "any") if name.startswith(incomplete)]
 
 
 def protocol_names(incomplete: str) -> list[str]:
     """What the name of a protocol can be completed to."""
-    from dissect.protocols import PROTOCOLS
+    from streamdump.protocols import PROTOCOLS
 
     return [protocol.name for protocol in PROTOCOLS if protocol.name.startswith(incomplete)]
 
@@ -42,7 +42,7 @@ _LAST_WORD = re.compile(r"(.*?)([^\s()!]*)", re.S)
 
 def field_names(incomplete: str) -> list[str]:
     """What the name of a field can be completed to: short ones first, paths once one is begun."""
-    from dissect.filter import names_of
+    from streamdump.filter import names_of
 
     known = names_of().known()
     return [name for name in known if name.startswith(incomplete) and (name.startswith("fields.") <= incomplete.startswith("fields."))]
@@ -50,7 +50,7 @@ def field_names(incomplete: str) -> list[str]:
 
 def filter_words(incomplete: str) -> list[str]:
     """What a filter can be completed to: a protocol or the name of a field, or behind `name ==` and the like a message or another value."""
-    from dissect.filter import names_of
+    from streamdump.filter import names_of
 
     value = _BEHIND_A_NAME.fullmatch(incomplete)
     if value is not None:
@@ -294,7 +294,7 @@ def decode_rule(rule: str) -> tuple[int, str, str | None]:
 
 def protocol_named(name: str) -> Protocol:
     """The protocol of that name; an unknown one raises with the nearest."""
-    from dissect.protocols import PROTOCOLS
+    from streamdump.protocols import PROTOCOLS
 
     known = {protocol.name: protocol for protocol in PROTOCOLS}
     found = known.get(name)

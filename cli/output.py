@@ -7,11 +7,11 @@ import shutil
 import sys
 from typing import IO, TYPE_CHECKING
 
-from cli.options import WHEN, one_of
-from dissect.errors import UsageError
+from streamdump.cli.options import WHEN, one_of
+from streamdump.errors import UsageError
 
 if TYPE_CHECKING:
-    from dissect.render.terminal import Palette
+    from streamdump.render.terminal import Palette
 
 AT_ONCE = 1 << 20
 """Characters that are encoded at a time: a frame alone may have many millions."""
@@ -46,7 +46,7 @@ def write_text(text: str) -> None:
 
 def say(text: str) -> None:
     """One line on standard error."""
-    from dissect.render.terminal import visible
+    from streamdump.render.terminal import visible
 
     line = f"streamdump: {visible(text)}\n"
     encoding = sys.stderr.encoding or "utf-8"
@@ -94,7 +94,7 @@ def coloured(when: str, stream: IO[str]) -> bool:
 
 def palette(when: str) -> Palette:
     """The colours of standard output."""
-    from dissect.render.terminal import COLOURED, PLAIN
+    from streamdump.render.terminal import COLOURED, PLAIN
 
     return COLOURED if coloured(when, sys.stdout) else PLAIN
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from cli.options import LIMITS as LIMITS_PANEL
-from cli.options import LIVE, READ, SHOWN, decode_rules, nanoseconds, one_of, size, whole
-from dissect.options import DEFAULTS, SETTINGS, Group, Options, Setting, members
+from streamdump.cli.options import LIMITS as LIMITS_PANEL
+from streamdump.cli.options import LIVE, READ, SHOWN, decode_rules, nanoseconds, one_of, size, whole
+from streamdump.options import DEFAULTS, SETTINGS, Group, Options, Setting, members
 
 PANELS: dict[Group, str] = {
     "shown": SHOWN,
@@ -121,7 +121,7 @@ def _value(setting: Setting, given: Any) -> Any:
         case "list":
             if given is None:
                 return None
-            from dissect.protocols.seastar.verbs import load_verbs
+            from streamdump.protocols.seastar.verbs import load_verbs
 
             return load_verbs(given)
         case "flag":

@@ -12,13 +12,13 @@ from pkgutil import walk_packages
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from dissect.capture.write import Writer
+    from streamdump.capture.write import Writer
 
 
 CODE = (Path(__file__).parent, Path(os.__file__).parent)
 """Where code is loaded from."""
 
-APART = ("cli.__main__", "dissect.golden.plugin", "dissect.spark")
+APART = ("streamdump.__main__", "streamdump.cli.__main__", "streamdump.golden.plugin", "streamdump.spark")
 """What has no part in live capture."""
 
 LATE = (
@@ -96,9 +96,9 @@ def _refused(user: User, how: int, folders: Iterable[Path]) -> Path | None:
 
 def _load() -> None:
     """Load what live capture may come to need, which later nobody may read."""
-    from dissect.render.html.page import load
+    from streamdump.render.html.page import load
 
-    for top in ("cli", "dissect", "rich"):
+    for top in ("rich", "streamdump"):
         for module in walk_packages(import_module(top).__path__, f"{top}."):
             if not module.name.startswith(APART):
                 with suppress(ImportError):

@@ -15,21 +15,21 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from cli.exits import ExitCode
-from cli.options import WHEN, one_of
-from cli.output import coloured, say
-from dissect.errors import CaptureError, MissingCodec, Report, UsageError, bug
-from dissect.render.terminal import count
+from streamdump.cli.exits import ExitCode
+from streamdump.cli.options import WHEN, one_of
+from streamdump.cli.output import coloured, say
+from streamdump.errors import CaptureError, MissingCodec, Report, UsageError, bug
+from streamdump.render.terminal import count
 
 if TYPE_CHECKING:
     from collections import Counter
 
-    from dissect.capture.files import Reader
-    from dissect.capture.link import Counters
-    from dissect.capture.spool import Twice
-    from dissect.inspector import Inspector
-    from dissect.model import ConversationRow, Options, Record
-    from dissect.render.summary import Lines
+    from streamdump.capture.files import Reader
+    from streamdump.capture.link import Counters
+    from streamdump.capture.spool import Twice
+    from streamdump.inspector import Inspector
+    from streamdump.model import ConversationRow, Options, Record
+    from streamdump.render.summary import Lines
 
 COMMANDS = ("check", "conversations", "diagnose", "follow", "latency", "pipeline", "protocols", "schema", "scrub")
 
@@ -77,8 +77,8 @@ class Asked:
 
     def __init__(self, text: str, options: Options) -> None:
         """Says what looks like a slip."""
-        from dissect.filter import compile_filter
-        from dissect.model import Finding
+        from streamdump.filter import compile_filter
+        from streamdump.model import Finding
 
         self._filter = compile_filter(text, options)
         self._records = 0
@@ -186,8 +186,8 @@ class Run(Told):
     ) -> None:
         """`packets` and `messages`: how many are enough; the one who shows the messages counts them. `prints`: results come meanwhile.
         `twice`: the captures can be read `again`."""
-        from dissect.capture.files import open_capture
-        from dissect.inspector import Inspector
+        from streamdump.capture.files import open_capture
+        from streamdump.inspector import Inspector
 
         if not files:
             if sys.stdin.isatty():
@@ -210,7 +210,7 @@ class Run(Told):
         for file in files:
             try:
                 if twice:
-                    from dissect.capture.spool import Twice
+                    from streamdump.capture.spool import Twice
 
                     one = Twice(file)
                     self.readers.append(one.first())
@@ -313,7 +313,7 @@ def titled(command: str, names: Sequence[str]) -> str:
 
 def introduction(run: Told, names: Sequence[str]) -> list[str]:
     """What a page says was read: which files, when it was captured, how much it is."""
-    from dissect.render.clock import utc
+    from streamdump.render.clock import utc
 
     rows = [row for some in run.inspector.each_rows(related=False) for row in some]
     begin, end = min((row.time_ns for row in rows), default=0), max((row.time_ns + row.duration_ns for row in rows), default=0)
@@ -345,7 +345,7 @@ def suspicion(row: ConversationRow) -> str:
 
 def account(inspector: Inspector, stopped: str | None, lost: Sequence[str] = ()) -> tuple[list[str], str | None]:
     """What was read, in parts of a line, and the command that can tell more; `lost`: what to say of packets besides."""
-    from dissect.protocols import PROTOCOLS
+    from streamdump.protocols import PROTOCOLS
 
     counters, past = inspector.counters, inspector.past
     conversations = len(inspector.table)
@@ -476,7 +476,7 @@ def _unread(names: Mapping[str, int]) -> str:
 
 def _by_hand(silent: Collection[int]) -> list[str]:
     """How to have conversations on known ports read, of which nobody knows what they are; `silent`: the ports of such."""
-    from dissect.protocols import PROTOCOLS
+    from streamdump.protocols import PROTOCOLS
 
     found = [(port, protocol.name) for protocol in PROTOCOLS for port in protocol.ports if port in silent]
     ports = dict(reversed(found))
@@ -601,7 +601,7 @@ class _Progress:
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-        from dissect.render.terminal import visible
+        from streamdump.render.terminal import visible
 
         console = Console(stderr=True, no_color=not coloured(self.colour, sys.stderr))
         name = self.readers[0].name if len(self.readers) == 1 else f"{len(self.readers)} files"

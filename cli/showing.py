@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from cli.options import FORMS, SHOWN, Enough, Json, Looks, TimeForm, check_clock, enough_of, field_names, looks_of, one_of
-from cli.output import write, write_text
-from cli.run import blocks
-from dissect.errors import UsageError
-from dissect.options import Options
+from streamdump.cli.options import FORMS, SHOWN, Enough, Json, Looks, TimeForm, check_clock, enough_of, field_names, looks_of, one_of
+from streamdump.cli.output import write, write_text
+from streamdump.cli.run import blocks
+from streamdump.errors import UsageError
+from streamdump.options import Options
 
 if TYPE_CHECKING:
-    from cli.run import Told
-    from dissect.inspector import Inspector
-    from dissect.model import Message, Record
-    from dissect.render.terminal import Palette
+    from streamdump.cli.run import Told
+    from streamdump.inspector import Inspector
+    from streamdump.model import Message, Record
+    from streamdump.render.terminal import Palette
 
 AT_ONCE = 4_096
 """Lines of a message that are put together at a time."""
@@ -178,7 +178,7 @@ def view_of_values(shown: Shown, form: Form, options: Options) -> View | None:
 
 
 def _json_view() -> View:
-    from dissect.render.jsonl import encode
+    from streamdump.render.jsonl import encode
 
     def show(batch: list[Record], failed: Failed) -> None:
         for block in blocks(encode, batch, failed):
@@ -188,8 +188,8 @@ def _json_view() -> View:
 
 
 def _fields_view(shown: Shown, form: Form, options: Options) -> View:
-    from dissect.filter import compile_columns
-    from dissect.render.fields import FieldLines
+    from streamdump.filter import compile_columns
+    from streamdump.render.fields import FieldLines
 
     lines = FieldLines(compile_columns(shown.names or (), options), form.looks.separator, form.looks.quote)  # type: ignore[arg-type]
 
@@ -202,9 +202,9 @@ def _fields_view(shown: Shown, form: Form, options: Options) -> View:
 
 def text_settings(shown: Shown, options: Options, colours: Palette, width: int | None, inspector: Inspector) -> dict[str, Any]:
     """What `Lines` takes."""
-    from dissect.protocols import PROTOCOLS
-    from dissect.render.hexdump import hexdump
-    from dissect.render.tree import tree as fields
+    from streamdump.protocols import PROTOCOLS
+    from streamdump.render.hexdump import hexdump
+    from streamdump.render.tree import tree as fields
 
     def details(message: Message) -> str:
         lines = chain(
@@ -236,7 +236,7 @@ def first(batch: list[Record], count: int) -> tuple[list[Record], int]:
     """The records up to the message number `count`, and how many messages are still to come."""
     if not count:
         return [], 0
-    from dissect.model import Message
+    from streamdump.model import Message
 
     for index, record in enumerate(batch):
         if type(record) is Message:

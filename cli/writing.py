@@ -6,21 +6,21 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.output import say
-from dissect.capture.blocks import explain
-from dissect.capture.pick import Pick, Spot, copy
-from dissect.capture.whole import in_place_of
-from dissect.capture.write import Writer, check, is_input
-from dissect.errors import CaptureError, UsageError
-from dissect.model import Exchange, Finding, Message
-from dissect.render.terminal import count
+from streamdump.capture.blocks import explain
+from streamdump.capture.pick import Pick, Spot, copy
+from streamdump.capture.whole import in_place_of
+from streamdump.capture.write import Writer, check, is_input
+from streamdump.cli.output import say
+from streamdump.errors import CaptureError, UsageError
+from streamdump.model import Exchange, Finding, Message
+from streamdump.render.terminal import count
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from cli.run import Run
-    from dissect.inspector import Inspector
-    from dissect.model import Record
+    from streamdump.cli.run import Run
+    from streamdump.inspector import Inspector
+    from streamdump.model import Record
 
 OPEN, ANSWERED = 1 << 17, 1 << 12
 """Requests without a response, and messages of late, of which it is remembered with which packets they came."""

@@ -1,6 +1,6 @@
 """streamdump's library: reads captures of message-streaming protocols, message by message.
 
-for record in dissect.read("capture.pcap"):
+for record in streamdump.read("capture.pcap"):
     ...
 """
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from dissect.model import Options, Record
+    from streamdump.model import Options, Record
 
 # Other distributions ship modules below `dissect` too; without this the two hide each other.
 __path__ = extend_path(__path__, __name__)
@@ -34,21 +34,21 @@ def read(*sources: str | Path | BinaryIO, where: str | None = None, **options: A
     """The records of a capture (of several, merged by time), in the order of the command line's output.
 
     A source is a path or a binary file object; `where` is a filter as `-Y` takes it (`"name == Open and latency > 20ms"`); `options` are
-    the members of `dissect.model.Options` (`show_secrets=True`, `bytes_as="raw"`, `exchanges=True`, `keylog=("keys.log",)`...).
+    the members of `streamdump.model.Options` (`show_secrets=True`, `bytes_as="raw"`, `exchanges=True`, `keylog=("keys.log",)`...).
 
-    Raises `dissect.errors.FilterError` at once, `CaptureError` after the last whole packet of a file that is damaged, and `InternalError`
-    at the end where a bug of ours cost the rest of a conversation.
+    Raises `streamdump.errors.FilterError` at once, `CaptureError` after the last whole packet of a file that is damaged, and
+    `InternalError` at the end where a bug of ours cost the rest of a conversation.
     """
     from dataclasses import replace
 
-    from dissect.model import Options
-    from dissect.tls.keys import check
+    from streamdump.model import Options
+    from streamdump.tls.keys import check
 
     check(options.get("keylog", ()))
     chosen = Options(**options)
     if where is None:
         return _records(sources, chosen)
-    from dissect.filter import compile_filter
+    from streamdump.filter import compile_filter
 
     asked = compile_filter(where, chosen)
     chosen = replace(chosen, wanted=asked.wanted)
@@ -56,8 +56,8 @@ def read(*sources: str | Path | BinaryIO, where: str | None = None, **options: A
 
 
 def _records(sources: tuple[str | Path | BinaryIO, ...], options: Options) -> Iterator[Record]:
-    from dissect.capture.files import open_capture
-    from dissect.inspector import Inspector
+    from streamdump.capture.files import open_capture
+    from streamdump.inspector import Inspector
 
     inspector = Inspector([open_capture(source) for source in sources], options, bare=True)
     yield from inspector.records()

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
-from dissect.allowance import Spans, Values
-from dissect.model import VALUES, Fault, Limited, Span, make_span
+from streamdump.allowance import Spans, Values
+from streamdump.model import VALUES, Fault, Limited, Span, make_span
 
 NESTING_LIMIT: Final = 200
 """Documents and arrays inside each other, the outermost not counted. Real events have fewer than ten levels."""

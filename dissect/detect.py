@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from dissect.model import Options, SideData, StreamGap, Verdict
-from dissect.protocols import PORTS, PROTOCOLS
-from dissect.protocols.effort import STEP, Effort
-from dissect.protocols.protocol import Protocol, SideView, View
+from streamdump.model import Options, SideData, StreamGap, Verdict
+from streamdump.protocols import PORTS, PROTOCOLS
+from streamdump.protocols.effort import STEP, Effort
+from streamdump.protocols.protocol import Protocol, SideView, View
 
 CERTAIN = 0.9
 """From this confidence on a verdict is final at once."""

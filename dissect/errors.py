@@ -171,7 +171,7 @@ def bug(error: Exception) -> str:
     trace = error.__traceback__
     while trace is not None:
         code, module = trace.tb_frame.f_code, str(trace.tb_frame.f_globals.get("__name__", ""))
-        if module.startswith(("dissect.", "cli.")):
+        if module.startswith("streamdump."):
             place = f" in {module.replace('.', '/')}.py:{trace.tb_lineno} ({code.co_name})"
         elif code.co_filename.startswith("<layout "):
             place = f" in {code.co_filename}:{trace.tb_lineno}"

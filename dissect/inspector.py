@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dissect.capture.link import LinkParser, SeparateFiles
-from dissect.capture.merge import merge
-from dissect.capture.pick import Flow
-from dissect.conversation.conversation import NOTHING
-from dissect.conversation.memory import Past
-from dissect.diagnose.rules import Closed
-from dissect.errors import CaptureError, InternalError, Report, bug
-from dissect.model import ConversationRow, Ending, Exchange, Message, Options, Packet, Record
-from dissect.protocols.buffer import END
-from dissect.protocols.records import Emitted
-from dissect.session import Session
-from dissect.tls.keys import KeyLog
+from streamdump.capture.link import LinkParser, SeparateFiles
+from streamdump.capture.merge import merge
+from streamdump.capture.pick import Flow
+from streamdump.conversation.conversation import NOTHING
+from streamdump.conversation.memory import Past
+from streamdump.diagnose.rules import Closed
+from streamdump.errors import CaptureError, InternalError, Report, bug
+from streamdump.model import ConversationRow, Ending, Exchange, Message, Options, Packet, Record
+from streamdump.protocols.buffer import END
+from streamdump.protocols.records import Emitted
+from streamdump.session import Session
+from streamdump.tls.keys import KeyLog
 
 if TYPE_CHECKING:
-    from dissect.diagnose.engine import Diagnoser
+    from streamdump.diagnose.engine import Diagnoser
 
 PART = 256
 """So many records are handed on at once: as long as they fit in the processor's cache, all that happens to them is fast."""
@@ -67,8 +67,8 @@ class Inspector:
         self.asked: dict[int, tuple[Message, Ending | None]] = {}
         """By the number of an exchange without a response, of those handed on last: the request, and what ended the conversation."""
         if self.options.findings:
-            from dissect.diagnose.engine import Diagnoser
-            from dissect.diagnose.windows import Windows
+            from streamdump.diagnose.engine import Diagnoser
+            from streamdump.diagnose.windows import Windows
 
             self.run.diagnoser = Diagnoser()
             self.run.windows = Windows()

@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from dissect.options import VALUES as VALUES
-from dissect.options import Options as Options
+from streamdump.options import VALUES as VALUES
+from streamdump.options import Options as Options
 
 Sender = Literal["client", "server"]
 Kind = Literal["request", "response", "one_way"]

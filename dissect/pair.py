@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dissect.model import Exchange, Message, Pair
-from dissect.protocols.behaviour import Handshake
-from dissect.protocols.protocol import Tally
-from dissect.protocols.records import (
+from streamdump.model import Exchange, Message, Pair
+from streamdump.protocols.behaviour import Handshake
+from streamdump.protocols.protocol import Tally
+from streamdump.protocols.records import (
     ANSWER,
     ANSWER_MANY,
     ANSWER_PART,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dissect import snapshot
-from dissect.conversation.run import Counters, Reports, Run
-from dissect.conversation.table import ConversationTable
-from dissect.errors import ForeignState
-from dissect.model import ConversationRow, Message, Options, Record, Segment
-from dissect.protocols.records import PLACE, Emitted
-from dissect.tcp.assembler import Pool
-from dissect.tls.gate import Gate
-from dissect.tls.keys import KeyLog
+from streamdump import snapshot
+from streamdump.conversation.run import Counters, Reports, Run
+from streamdump.conversation.table import ConversationTable
+from streamdump.errors import ForeignState
+from streamdump.model import ConversationRow, Message, Options, Record, Segment
+from streamdump.protocols.records import PLACE, Emitted
+from streamdump.tcp.assembler import Pool
+from streamdump.tls.gate import Gate
+from streamdump.tls.keys import KeyLog
 
 Linked = tuple[Record, Message | None, Message | None]
 """A record with the request and the response that it names."""
@@ -63,7 +63,7 @@ class Session:
     def restore(cls, data: bytes, options: Options, keys: KeyLog) -> Session:
         """A session that goes on where the one was whose snapshot this is; raises `ForeignState`."""
         # Its classes may be in what was written
-        import dissect.tls.stage  # noqa: F401
+        import streamdump.tls.stage  # noqa: F401
 
         table = snapshot.decode(data, options, keys)
         if type(table) is not ConversationTable:

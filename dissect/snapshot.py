@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dissect.errors import ForeignState
-from dissect.model import Options
-from dissect.tls.keys import KeyLog
+from streamdump.errors import ForeignState
+from streamdump.model import Options
+from streamdump.tls.keys import KeyLog
 
 FORMAT = 5
 """Changes with every change of what is written that reading does not find out by itself: what members mean, not which there are."""

@@ -9,7 +9,7 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
-from dissect.errors import BARRIER
+from streamdump.errors import BARRIER
 
 os.environ[BARRIER] = "off"
 

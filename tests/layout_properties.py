@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from dissect.layout import (
+from streamdump.layout import (
     UNREADABLE,
     Array,
     Bits,
@@ -38,8 +38,8 @@ from dissect.layout import (
     rows,
     walk,
 )
-from dissect.layout.types import parts_of
-from dissect.model import Limited
+from streamdump.layout.types import parts_of
+from streamdump.model import Limited
 
 BARE = Style("raw", show_secrets=True)
 STYLES = (BARE, Style(), Style("base64"), Style("text", show_secrets=True), Style("omit"), Style("raw"))

@@ -12,10 +12,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from dissect.capture.files import open_capture
-from dissect.errors import Report
-from dissect.inspector import Inspector
-from dissect.model import ConversationRow, Exchange, Gap, Message, Options, Record
+from streamdump.capture.files import open_capture
+from streamdump.errors import Report
+from streamdump.inspector import Inspector
+from streamdump.model import ConversationRow, Exchange, Gap, Message, Options, Record
 from tests.rewrite import capture, packets
 
 GOLDEN = Path(__file__).parents[1] / "captures" / "golden"

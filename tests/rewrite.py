@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from dissect.capture.files import open_capture
-from dissect.errors import CaptureError
+from streamdump.capture.files import open_capture
+from streamdump.errors import CaptureError
 
 _LINK_HEADER = {1: 14, 113: 16, 276: 20, 0: 4, 108: 4, 12: 0, 14: 0, 101: 0, 228: 0, 229: 0}
 

@@ -11,16 +11,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from cli.run import account
-from dissect.capture.files import open_capture
-from dissect.inspector import Inspector
-from dissect.model import Message, Options
-from dissect.protocols import PROTOCOLS
-from dissect.render import conversations as conversation_view
-from dissect.render.hexdump import hexdump
-from dissect.render.jsonl import encode
-from dissect.render.summary import Lines
-from dissect.render.tree import tree
+from streamdump.capture.files import open_capture
+from streamdump.cli.run import account
+from streamdump.inspector import Inspector
+from streamdump.model import Message, Options
+from streamdump.protocols import PROTOCOLS
+from streamdump.render import conversations as conversation_view
+from streamdump.render.hexdump import hexdump
+from streamdump.render.jsonl import encode
+from streamdump.render.summary import Lines
+from streamdump.render.tree import tree
 from tests.capture.frames import ACK, PSH, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, tcp
 
 CLIENT, SERVER = 0, 1

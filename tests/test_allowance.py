@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from dissect import allowance
-from dissect.allowance import FURTHER, Spans, Values
-from dissect.bson import walk as walk_bson
-from dissect.layout import Array, Blob, Field, Layout, Style, Text, u8, walk
-from dissect.model import VALUES, Options, Span
-from dissect.render.tree import tree
+from streamdump import allowance
+from streamdump.allowance import FURTHER, Spans, Values
+from streamdump.bson import walk as walk_bson
+from streamdump.layout import Array, Blob, Field, Layout, Style, Text, u8, walk
+from streamdump.model import VALUES, Options, Span
+from streamdump.render.tree import tree
 from tests.protocols.test_values import CASES, decoded, received
 from tests.render.records import detailed
 

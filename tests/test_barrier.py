@@ -8,23 +8,23 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-import dissect.conversation.table
-import dissect.detect
-from dissect.detect import Detector
-from dissect.errors import BARRIER, CaptureError
-from dissect.inspector import Inspector
-from dissect.model import Exchange, Gap, Message
-from dissect.pair import Pairer
-from dissect.protocols import PROTOCOLS
-from dissect.protocols.buffer import ReceiveBuffer
-from dissect.protocols.dissector import Dissector
-from dissect.protocols.mewbase.dissector import MewbaseDissector
-from dissect.protocols.parser import Parser
-from dissect.protocols.rabbitmq.dissector import StreamDissector
-from dissect.protocols.records import Frame
-from dissect.protocols.seastar.dissector import SeastarDissector
-from dissect.render.jsonl import encode
-from dissect.tcp.assembler import TcpStream
+import streamdump.conversation.table
+import streamdump.detect
+from streamdump.detect import Detector
+from streamdump.errors import BARRIER, CaptureError
+from streamdump.inspector import Inspector
+from streamdump.model import Exchange, Gap, Message
+from streamdump.pair import Pairer
+from streamdump.protocols import PROTOCOLS
+from streamdump.protocols.buffer import ReceiveBuffer
+from streamdump.protocols.dissector import Dissector
+from streamdump.protocols.mewbase.dissector import MewbaseDissector
+from streamdump.protocols.parser import Parser
+from streamdump.protocols.rabbitmq.dissector import StreamDissector
+from streamdump.protocols.records import Frame
+from streamdump.protocols.seastar.dissector import SeastarDissector
+from streamdump.render.jsonl import encode
+from streamdump.tcp.assembler import TcpStream
 from tests.planting import BATCHES, Planted, Result, adds_up, check, meaning, mixed, plant, run, whole
 
 pytestmark = pytest.mark.usefixtures("unharmed", "barrier")
@@ -291,8 +291,8 @@ def test_a_probe_ends_the_search_for_the_protocol(protocol: Any, monkeypatch: py
 
     planted = msgspec.structs.replace(protocol, probe=probe)
     # So that it is asked, whatever others said
-    monkeypatch.setattr(dissect.detect, "ALIKE", -1)
-    monkeypatch.setattr(dissect.detect, "PROTOCOLS", tuple(planted if one is protocol else one for one in PROTOCOLS))
+    monkeypatch.setattr(streamdump.detect, "ALIKE", -1)
+    monkeypatch.setattr(streamdump.detect, "PROTOCOLS", tuple(planted if one is protocol else one for one in PROTOCOLS))
     result = in_all_batches()
     check(result, whole())
     first = whole().of(found.conversation, Message)[0]
@@ -358,7 +358,7 @@ def test_the_end_of_pairing(family: str, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_a_row_that_cannot_be_made_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     conversation = target("mewbase").conversation
-    plant(monkeypatch, dissect.conversation.table, "row_of", lambda one, number: one.index == conversation)
+    plant(monkeypatch, streamdump.conversation.table, "row_of", lambda one, number: one.index == conversation)
     result = in_all_batches()
     assert encode(result.records) == encode(whole().records)
     assert result.rows == [row for row in whole().rows if row.conversation != conversation]
@@ -371,7 +371,7 @@ def test_conversations_that_cannot_be_related(monkeypatch: pytest.MonkeyPatch) -
 
     planted = tuple(msgspec.structs.replace(one, relate=relate) if one.relate else one for one in PROTOCOLS)
     assert planted != PROTOCOLS
-    monkeypatch.setattr(dissect.conversation.table, "PROTOCOLS", planted)
+    monkeypatch.setattr(streamdump.conversation.table, "PROTOCOLS", planted)
     result = in_all_batches()
     assert encode(result.records) == encode(whole().records)
     assert result.rows == whole().rows
@@ -426,13 +426,13 @@ def test_no_text_of_an_exception_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     assert found.conversation in {report.conversation for report in result.reports}
     assert not any("hunter2" in report.text("x") for report in result.reports)
     assert b"hunter2" not in encode(result.rows)
-    assert all(" in dissect/protocols/parser.py:" in report.what for report in result.reports)
+    assert all(" in streamdump/protocols/parser.py:" in report.what for report in result.reports)
 
 
 @pytest.mark.parametrize("rows", BATCHES)
 def test_reading_that_fails_ends_all_inputs_with_what_was_read(rows: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[None] = []
-    from dissect.capture.link import LinkParser
+    from streamdump.capture.link import LinkParser
 
     plant(monkeypatch, LinkParser, "segment", lambda *_: calls.append(None) is None and len(calls) == 134)
     result = run(mixed(), rows)
@@ -445,7 +445,7 @@ def test_reading_that_fails_ends_all_inputs_with_what_was_read(rows: int | None,
 def test_nothing_is_kept_of_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     import io
 
-    from dissect.capture.files import open_capture
+    from streamdump.capture.files import open_capture
 
     in_decode(monkeypatch, target("mewbase"))
     inspector = Inspector([open_capture(io.BytesIO(mixed()))])

@@ -16,7 +16,7 @@ from bson.errors import InvalidBSON
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dissect.bson import NESTING_LIMIT, UNREADABLE, Special, decimal128, read, walk
+from streamdump.bson import NESTING_LIMIT, UNREADABLE, Special, decimal128, read, walk
 
 OPTIONS: CodecOptions[Any] = CodecOptions(datetime_conversion=DatetimeConversion.DATETIME_MS, tz_aware=False)
 

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from dissect.capture.files import open_capture
-from dissect.detect import ALIKE_KEPT, Detector, _alike, neighbour
-from dissect.inspector import Inspector
-from dissect.model import ConversationRow, Message, Options, SideData, Verdict
-from dissect.protocols import PROTOCOLS
-from dissect.protocols.protocol import Protocol, View
+from streamdump.capture.files import open_capture
+from streamdump.detect import ALIKE_KEPT, Detector, _alike, neighbour
+from streamdump.inspector import Inspector
+from streamdump.model import ConversationRow, Message, Options, SideData, Verdict
+from streamdump.protocols import PROTOCOLS
+from streamdump.protocols.protocol import Protocol, View
 from tests.bench.hostile import MANY
 from tests.rewrite import Packet, capture, packets, random_ports, server_port, tcp_offset, with_ports
 
@@ -150,7 +150,7 @@ def counted_probes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return msgspec.structs.replace(protocol, probe=probe)
 
-    monkeypatch.setattr("dissect.detect.PROTOCOLS", tuple(counting(protocol) for protocol in PROTOCOLS))
+    monkeypatch.setattr("streamdump.detect.PROTOCOLS", tuple(counting(protocol) for protocol in PROTOCOLS))
     return looks
 
 
@@ -268,7 +268,7 @@ def test_the_port_decides_between_equal_candidates(ports: tuple[int, int], told:
     def equal(name: str, port: int) -> Protocol:
         return msgspec.structs.replace(PROTOCOLS[0], name=name, ports=(port,), probe=lambda _: Verdict(name, 0.95, ("looks like it",)))
 
-    monkeypatch.setattr("dissect.detect.PROTOCOLS", (equal("one", 7_001), equal("other", 7_002)))
+    monkeypatch.setattr("streamdump.detect.PROTOCOLS", (equal("one", 7_001), equal("other", 7_002)))
     detector = Detector(ports, True, 1 << 20)
     detector.add([said(0, 0, bytes(64))])
     verdict = detector.finish()

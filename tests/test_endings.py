@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-import dissect
-from dissect.capture.files import open_capture
-from dissect.inspector import Inspector
-from dissect.model import Ending, Exchange, Finding, Message, Options, Record
-from dissect.render.summary import Lines
+import streamdump
+from streamdump.capture.files import open_capture
+from streamdump.inspector import Inspector
+from streamdump.model import Ending, Exchange, Finding, Message, Options, Record
+from streamdump.render.summary import Lines
 from tests.tcp.segments import ACK, FIN, RST, SYN, Segment, a, b, captured, handshake
 
 GOLDEN = Path(__file__).parents[1] / "captures" / "golden"
@@ -305,7 +305,7 @@ def test_every_capture_agrees_with_its_records() -> None:
     """The counts and the silence of endings are those of the records before them."""
     hows = set()
     for path in (*GOLDEN.glob("mewbase/java-[a-p]*.pcap"), *GOLDEN.glob("rabbitmq-stream/h*.pcap")):
-        records = [*dissect.read(path, exchanges=True)]
+        records = [*streamdump.read(path, exchanges=True)]
         for ending in [one for one in records if isinstance(one, Ending)]:
             mine = [one for one in records if one.conversation == ending.conversation]
             outcomes = [one.outcome for one in mine if isinstance(one, Exchange)]

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from dissect.model import Exchange, Gap, Message
-from dissect.pair import EARLY_KEPT, EARLY_SAME, STALE, TEXT_KEPT, UNSURE, Link, Pairer
-from dissect.protocols.buffer import END
-from dissect.protocols.records import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, NONE, TOLD, Emitted
+from streamdump.model import Exchange, Gap, Message
+from streamdump.pair import EARLY_KEPT, EARLY_SAME, STALE, TEXT_KEPT, UNSURE, Link, Pairer
+from streamdump.protocols.buffer import END
+from streamdump.protocols.records import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, NONE, TOLD, Emitted
 from tests.planting import Planted, plant
 
 

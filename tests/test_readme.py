@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.app import main
-from dissect.filter import compile_filter
+from streamdump.cli.app import main
+from streamdump.filter import compile_filter
 from tests.capture.peers import needs_capture
 from tests.cli.terminal import on_terminal
 
@@ -31,7 +31,7 @@ SHOWN = [
 
 def test_the_library_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    example = re.search(r"```python\n(import dissect\n.*?)```", README, re.S)
+    example = re.search(r"```python\n(import streamdump\n.*?)```", README, re.S)
     assert example is not None
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
@@ -153,7 +153,7 @@ def test_the_steps_of_the_workflow_find_a_changed_handshake(tmp_path: Path) -> N
 
 
 def test_the_settings_it_shows_are_settings(tmp_path: Path) -> None:
-    from dissect.golden.settings import read_settings
+    from streamdump.golden.settings import read_settings
 
     shown = re.search(r"```toml\n(.*?)```", README, re.S)
     assert shown is not None

@@ -15,17 +15,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from dissect.capture.files import open_capture
-from dissect.capture.pick import Flow
-from dissect.conversation.conversation import Conversation
-from dissect.conversation.memory import Packed
-from dissect.conversation.table import EPOCH, SEGMENT
-from dissect.inspector import Inspector
-from dissect.model import ConversationRow, Options
-from dissect.pair import Pairer
-from dissect.protocols import PROTOCOLS
-from dissect.protocols.parser import Parser
-from dissect.protocols.protocol import Protocol
+from streamdump.capture.files import open_capture
+from streamdump.capture.pick import Flow
+from streamdump.conversation.conversation import Conversation
+from streamdump.conversation.memory import Packed
+from streamdump.conversation.table import EPOCH, SEGMENT
+from streamdump.inspector import Inspector
+from streamdump.model import ConversationRow, Options
+from streamdump.pair import Pairer
+from streamdump.protocols import PROTOCOLS
+from streamdump.protocols.parser import Parser
+from streamdump.protocols.protocol import Protocol
 from tests.bench.hostile import MANY
 from tests.capture.frames import ACK, FIN, RST, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, tcp
 

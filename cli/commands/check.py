@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.exits import ExitCode
-from cli.keys import key_logs
-from cli.options import (
+from streamdump.cli.exits import ExitCode
+from streamdump.cli.keys import key_logs
+from streamdump.cli.options import (
     LIVE,
     OTHER,
     READ,
@@ -24,19 +24,19 @@ from cli.options import (
     inputs,
     one_of,
 )
-from cli.output import palette, say, write, write_text
-from cli.parameters import READING, Members, gathers
-from dissect.errors import InterfaceError, InternalError, UsageError
-from dissect.options import Options
-from dissect.render.terminal import count
+from streamdump.cli.output import palette, say, write, write_text
+from streamdump.cli.parameters import READING, Members, gathers
+from streamdump.errors import InterfaceError, InternalError, UsageError
+from streamdump.options import Options
+from streamdump.render.terminal import count
 
 if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from dissect.golden.check import Checked, Source, Tasks
-    from dissect.golden.settings import Settings
-    from dissect.model import Options
+    from streamdump.golden.check import Checked, Source, Tasks
+    from streamdump.golden.settings import Settings
+    from streamdump.model import Options
 
 COMPARED = "What is compared"
 
@@ -102,7 +102,7 @@ def check(
     """Whether captures say what their golden files say they should."""
     from datetime import UTC, datetime
 
-    from dissect.golden.check import tasks, update_refused
+    from streamdump.golden.check import tasks, update_refused
 
     names = inputs(read_files, captures)
     if not names:
@@ -143,7 +143,7 @@ class _Chosen:
     """Settings of files with what the command line says on top."""
 
     def __init__(self, only: str | None, unordered: bool, heartbeats: bool, ignore: list[str], config: str | None) -> None:
-        from dissect.golden.settings import field_name, read_settings
+        from streamdump.golden.settings import field_name, read_settings
 
         self._only = only
         self._unordered = unordered
@@ -169,7 +169,7 @@ class _Chosen:
         """The settings for one capture."""
         from copy import deepcopy
 
-        from dissect.golden.settings import settings_for
+        from streamdump.golden.settings import settings_for
 
         found = self._one if self._one is not None else settings_for(capture, self._kept)
         if id(found) not in self._made:
@@ -198,7 +198,7 @@ class _Run:
 
     def files(self, work: Tasks, options: Options, update: bool) -> None:
         """Check captures that are files."""
-        from dissect.golden.check import capture_source
+        from streamdump.golden.check import capture_source
 
         for task in work.tasks:
             self.one(str(task.capture), task.golden, capture_source(task.capture, options), self.chosen.of(task.capture), update)
@@ -210,7 +210,7 @@ class _Run:
     def one(self, name: str, golden: Path, source: Source, settings: Settings, update: bool) -> None:
         from time import monotonic
 
-        from dissect.golden.check import check as compare
+        from streamdump.golden.check import check as compare
 
         since = monotonic()
         checked = compare(name, golden, source, settings, update, self.chosen.used)
@@ -234,8 +234,8 @@ class _Run:
         import subprocess
         from pathlib import Path
 
-        from dissect.golden.check import SUFFIX, golden_of, record_source
-        from dissect.golden.record import Recorder
+        from streamdump.golden.check import SUFFIX, golden_of, record_source
+        from streamdump.golden.record import Recorder
 
         path = Path(name.removesuffix(SUFFIX))
         place = golden_of(path if golden is None else Path(golden) / path.name)
@@ -270,11 +270,11 @@ class _Run:
         return ExitCode.DONE
 
     def _tell(self, one: Checked) -> None:
-        from dissect.golden import report
-        from dissect.render.terminal import visible
+        from streamdump.golden import report
+        from streamdump.render.terminal import visible
 
         if self.json:
-            from dissect.render.jsonl import encode
+            from streamdump.render.jsonl import encode
 
             write(encode([one]))
             if one.outcome in report.ERRORS:
@@ -292,8 +292,8 @@ class _Run:
             write_text("".join(f"{line}\n" for line in report.for_github(one)))
 
     def _unused(self, path: str) -> None:
-        from dissect.golden import report
-        from dissect.render.terminal import visible
+        from streamdump.golden import report
+        from streamdump.render.terminal import visible
 
         self.unused.append(path)
         if not self.json:
@@ -320,9 +320,9 @@ class _Run:
         """Write the report for CI servers."""
         from pathlib import Path
 
-        from dissect.capture.blocks import explain
-        from dissect.capture.whole import in_place_of
-        from dissect.golden.report import junit
+        from streamdump.capture.blocks import explain
+        from streamdump.capture.whole import in_place_of
+        from streamdump.golden.report import junit
 
         try:
             with in_place_of(Path(path), 0o666, as_is=True) as file:

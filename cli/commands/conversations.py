@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from cli.live import LiveRun, Table, Wanted, run_of
-from cli.options import SHOWN, Colour, Files, Json, ReadFiles, Where, inputs
-from cli.output import columns, palette, write, write_text
-from cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from cli.run import Run, asking, blocks
-from dissect.errors import Report
-from dissect.options import Options
+from streamdump.cli.live import LiveRun, Table, Wanted, run_of
+from streamdump.cli.options import SHOWN, Colour, Files, Json, ReadFiles, Where, inputs
+from streamdump.cli.output import columns, palette, write, write_text
+from streamdump.cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
+from streamdump.cli.run import Run, asking, blocks
+from streamdump.errors import Report
+from streamdump.options import Options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dissect.model import ConversationRow, Record
+    from streamdump.model import ConversationRow, Record
 
 
 AT_ONCE = 1024
@@ -106,12 +106,12 @@ def _show(run: Run | LiveRun, rows: list[ConversationRow], look: _Look) -> None:
         run.tell(Report(what, "it is not shown", None, None, row.conversation, " - ".join(row.endpoints)))
 
     if look.json:
-        from dissect.render.jsonl import encode
+        from streamdump.render.jsonl import encode
 
         for block in blocks(encode, rows, failed):
             write(block)
     elif rows:
-        from dissect.render.conversations import plain, table
+        from streamdump.render.conversations import plain, table
 
         width = columns()
 

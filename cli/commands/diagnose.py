@@ -7,19 +7,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.exits import ExitCode
-from cli.live import LiveRun, Wanted, run_of
-from cli.options import SHOWN, Colour, Enough, Files, Html, Json, ReadFiles, TimeForm, Where, check_clock, enough_of, inputs, one_of
-from cli.output import columns, palette, say, write, write_text
-from cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from cli.run import STOPPED, Asked, Run, blocks, introduction, titled
-from cli.showing import first
-from dissect.options import Options
-from dissect.render.terminal import count
+from streamdump.cli.exits import ExitCode
+from streamdump.cli.live import LiveRun, Wanted, run_of
+from streamdump.cli.options import (
+    SHOWN,
+    Colour,
+    Enough,
+    Files,
+    Html,
+    Json,
+    ReadFiles,
+    TimeForm,
+    Where,
+    check_clock,
+    enough_of,
+    inputs,
+    one_of,
+)
+from streamdump.cli.output import columns, palette, say, write, write_text
+from streamdump.cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
+from streamdump.cli.run import STOPPED, Asked, Run, blocks, introduction, titled
+from streamdump.cli.showing import first
+from streamdump.options import Options
+from streamdump.render.terminal import count
 
 if TYPE_CHECKING:
-    from dissect.diagnose.engine import Diagnoser, Summary
-    from dissect.model import ConversationRow, Finding, Record
+    from streamdump.diagnose.engine import Diagnoser, Summary
+    from streamdump.model import ConversationRow, Finding, Record
 
 FAIL_ON = ("error", "warning")
 
@@ -56,7 +70,7 @@ def diagnose(
     left = enough_of(enough)
     names = inputs(read_files, files)
     if html is not None:
-        from dissect.render.html.page import check_page
+        from streamdump.render.html.page import check_page
 
         check_page(html, names)
     options = replace(options, bytes_as="omit", findings=True)
@@ -82,9 +96,9 @@ class _Report:
     """What a page shows besides the conversations."""
 
     def __init__(self) -> None:
-        from dissect.protocols import PROTOCOLS
-        from dissect.render.findings import Findings
-        from dissect.render.html.ladders import Ladders
+        from streamdump.protocols import PROTOCOLS
+        from streamdump.render.findings import Findings
+        from streamdump.render.html.ladders import Ladders
 
         self.findings = Findings()
         self.ladders = Ladders({one.name: one.says for one in PROTOCOLS})
@@ -109,8 +123,8 @@ class _View:
         clock: Any,
         left: int | None,
     ) -> None:
-        from dissect.render.clock import Clock
-        from dissect.render.findings import Findings
+        from streamdump.render.clock import Clock
+        from streamdump.render.findings import Findings
 
         self.run = run
         self.diagnoser = diagnoser
@@ -128,7 +142,7 @@ class _View:
 
     def take(self, records: list[Record]) -> bool:
         """Note, or show, the findings among these; whether that is enough."""
-        from dissect.model import Finding
+        from streamdump.model import Finding
 
         if records:
             self.clock.begin(records[0].time_ns)
@@ -153,12 +167,12 @@ class _View:
 
     def _show(self, found: list[Finding]) -> None:
         if self.json:
-            from dissect.render.jsonl import encode
+            from streamdump.render.jsonl import encode
 
             for block in blocks(encode, found, self.run.failed):
                 write(block)
         elif self.live:
-            from dissect.render.findings import COLUMNS, finding_lines
+            from streamdump.render.findings import COLUMNS, finding_lines
 
             for one in found:
                 write_text("".join(f"{line}\n" for line in [*finding_lines(one, columns() or COLUMNS, self.palette, self.clock), ""]))
@@ -175,7 +189,7 @@ class _View:
         """Show what is known of the conversations, and of a capture the findings."""
         summaries = self._summaries()
         if self.json:
-            from dissect.render.jsonl import encode
+            from streamdump.render.jsonl import encode
 
             rows = {one.conversation: one for one in summaries}
             for some in self.run.inspector.each_rows():
@@ -186,7 +200,7 @@ class _View:
                 for block in blocks(encode, mine, self.run.failed):
                     write(block)
         else:
-            from dissect.render.findings import page
+            from streamdump.render.findings import page
 
             write_text(page(self.findings, summaries, columns(), self.palette, self.clock))
         told = [count(self.shown[name], name) for name in self.shown if self.shown[name]]
@@ -200,8 +214,8 @@ class _View:
 
     def write(self, path: str, names: list[str]) -> None:
         """Write the page, too."""
-        from dissect.render.html.page import write_page
-        from dissect.render.html.reports import diagnosis
+        from streamdump.render.html.page import write_page
+        from streamdump.render.html.reports import diagnosis
 
         assert self.report is not None
         write_page(

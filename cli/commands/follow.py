@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.exits import ExitCode
-from cli.live import LiveRun, Wanted, run_of
-from cli.options import READ, SHOWN, Colour, Files, ReadFiles, Where, inputs
-from cli.output import columns, palette, say, write, write_text
-from cli.parameters import Members, gathers
-from cli.run import Run, asking, lines_of
-from cli.showing import Failed, Form, Showing, Shown, View, form_of, options_for, text_settings, view_of_values
-from dissect.errors import UsageError
-from dissect.options import SETTINGS, Options
-from dissect.render.terminal import count
+from streamdump.cli.exits import ExitCode
+from streamdump.cli.live import LiveRun, Wanted, run_of
+from streamdump.cli.options import READ, SHOWN, Colour, Files, ReadFiles, Where, inputs
+from streamdump.cli.output import columns, palette, say, write, write_text
+from streamdump.cli.parameters import Members, gathers
+from streamdump.cli.run import Run, asking, lines_of
+from streamdump.cli.showing import Failed, Form, Showing, Shown, View, form_of, options_for, text_settings, view_of_values
+from streamdump.errors import UsageError
+from streamdump.options import SETTINGS, Options
+from streamdump.render.terminal import count
 
 if TYPE_CHECKING:
-    from dissect.model import ConversationRow, Head, Message, Record
-    from dissect.protocols.behaviour import Handshake
-    from dissect.render.terminal import Palette
+    from streamdump.model import ConversationRow, Head, Message, Record
+    from streamdump.protocols.behaviour import Handshake
+    from streamdump.render.terminal import Palette
 
 READY = "stopped by --until ready"
 SIDES = ("client", "server")
@@ -139,8 +139,8 @@ def _choose(shown: Shown, form: Form, ladder: bool, mermaid: bool, raw: str | No
 
 def _text(shown: Shown, options: Options, colours: Palette, run: Run | LiveRun, ladder: bool, mermaid: bool) -> View:
     """Shows lines, or a sequence diagram."""
-    from dissect.render.follow import DRAWN, Followed, Ladder, Mermaid
-    from dissect.render.terminal import PLAIN
+    from streamdump.render.follow import DRAWN, Followed, Ladder, Mermaid
+    from streamdump.render.terminal import PLAIN
 
     kind = Mermaid if mermaid else Ladder if ladder else Followed
     view = kind(**text_settings(shown, options, PLAIN if mermaid else colours, None if mermaid else columns(), run.inspector))
@@ -200,8 +200,8 @@ class _Raw:
 
     def show(self, batch: list[Record], failed: Failed) -> None:
         """Write those of its messages that are among these records."""
-        from dissect.model import Gap, Message
-        from dissect.render.follow import raw
+        from streamdump.model import Gap, Message
+        from streamdump.render.follow import raw
 
         for record in batch:
             if self._side not in (getattr(record, "sender", None), record.src):
@@ -241,7 +241,7 @@ class _Handshake:
 
     def until_ready(self, records: list[Record]) -> list[Record]:
         """The records up to the message that opens the connection."""
-        from dissect.model import Message
+        from streamdump.model import Message
 
         for index, record in enumerate(records):
             if self._first is None:
@@ -255,8 +255,8 @@ class _Handshake:
         return records
 
     def _take(self, message: Message) -> None:
-        from dissect.detect import BY_NAME
-        from dissect.protocols.behaviour import Handshake
+        from streamdump.detect import BY_NAME
+        from streamdump.protocols.behaviour import Handshake
 
         if self._handshake is None:
             self._handshake = Handshake(BY_NAME[message.protocol].behaviour)
@@ -270,7 +270,7 @@ class _Handshake:
     def told(self) -> str:
         """What became of it."""
         if self.ready:
-            from dissect.render.summary import latency_text
+            from streamdump.render.summary import latency_text
 
             took = latency_text(self._last - (self._first or 0))
             return f"ready after {took} and {count(self._messages, 'message')}"

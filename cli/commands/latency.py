@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.live import REFRESH, LiveRun, Wanted, run_of
-from cli.options import LIMITS as LIMITS_PANEL
-from cli.options import (
+from streamdump.cli.live import REFRESH, LiveRun, Wanted, run_of
+from streamdump.cli.options import LIMITS as LIMITS_PANEL
+from streamdump.cli.options import (
     SHOWN,
     Colour,
     Enough,
@@ -29,17 +29,17 @@ from cli.options import (
     one_of,
     whole,
 )
-from cli.output import coloured, columns, palette, say, write, write_text
-from cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from cli.run import Asked, Run, asking, introduction, titled
-from cli.showing import first
-from dissect.errors import Report, UsageError, bug
-from dissect.options import Options
+from streamdump.cli.output import coloured, columns, palette, say, write, write_text
+from streamdump.cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
+from streamdump.cli.run import Asked, Run, asking, introduction, titled
+from streamdump.cli.showing import first
+from streamdump.errors import Report, UsageError, bug
+from streamdump.options import Options
 
 if TYPE_CHECKING:
-    from dissect.latency.groups import Latencies
-    from dissect.model import Pair, Record
-    from dissect.render.clock import Clock
+    from streamdump.latency.groups import Latencies
+    from streamdump.model import Pair, Record
+    from streamdump.render.clock import Clock
 
 GROUPED = ("command", "conversation", "server", "client", "stream", "verb")
 SHORTEST_NS, INTERVALS = 1_000_000, 120
@@ -101,10 +101,10 @@ def latency(
     left = enough_of(enough)
     asked, options = asking(where, replace(options, bodies=False, pairs=True))
     if html is not None:
-        from dissect.render.html.page import check_page
+        from streamdump.render.html.page import check_page
 
         check_page(html, names)
-    from dissect.latency.groups import Latencies
+    from streamdump.latency.groups import Latencies
 
     found = Latencies(grouped, interval_ns=SHORTEST_NS if html is not None and width_ns is None else width_ns, slowest=number, groups=limit)
     with run_of(live, names, options, colour, asked, left, prints=False, page=html) as run:
@@ -130,7 +130,7 @@ class _Taker:
     """Counts the exchanges of a run, or with -Y those whose response is asked for, or whose record where there is no response."""
 
     def __init__(self, run: Run | LiveRun, found: Latencies, asked: Asked | None, clock: Any, left: int | None) -> None:
-        from dissect.render.clock import Clock
+        from streamdump.render.clock import Clock
 
         self.clock = Clock(clock)
         self.left = left
@@ -179,21 +179,21 @@ def _number(pair: Pair) -> int | None:
 def _show(found: Latencies, json: bool, csv: bool, colour: str, clock: Clock) -> None:
     """Print what was found."""
     if json:
-        from dissect.latency.rows import interval_rows, rows, slow_rows
-        from dissect.render.jsonl import encode
+        from streamdump.latency.rows import interval_rows, rows, slow_rows
+        from streamdump.render.jsonl import encode
 
         for some in (rows(found), interval_rows(found), [*slow_rows(found)]):
             write(encode(some))
         return
-    from dissect.render.latency import comma_separated, text
+    from streamdump.render.latency import comma_separated, text
 
     write_text(comma_separated(found) if csv else text(found, columns(), palette(colour), clock))
 
 
 def _write(path: str, found: Latencies, run: Run | LiveRun, names: list[str], alone: bool) -> None:
     """Write the page, too; `alone`: nobody but it asked for the course of time."""
-    from dissect.render.html.page import write_page
-    from dissect.render.html.reports import latencies
+    from streamdump.render.html.page import write_page
+    from streamdump.render.html.reports import latencies
 
     if alone:
         found.widen_to(INTERVALS)
@@ -244,7 +244,7 @@ class _Screen:
         self._latest = now
         from rich.text import Text
 
-        from dissect.render.latency import text
+        from streamdump.render.latency import text
 
         size = self._screen.console.size
         try:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli import following
-from cli.exits import ExitCode
-from cli.keys import key_logs
-from cli.options import (
+from streamdump.cli import following
+from streamdump.cli.exits import ExitCode
+from streamdump.cli.keys import key_logs
+from streamdump.cli.options import (
     OTHER,
     READ,
     Colour,
@@ -29,20 +29,20 @@ from cli.options import (
     size,
     whole,
 )
-from cli.output import coloured, say, write_text
-from cli.parameters import READING, Members, gathers
-from cli.run import counts, suspicion
-from dissect.errors import UsageError
-from dissect.options import Options, members
-from dissect.render.terminal import count
+from streamdump.cli.output import coloured, say, write_text
+from streamdump.cli.parameters import READING, Members, gathers
+from streamdump.cli.run import counts, suspicion
+from streamdump.errors import UsageError
+from streamdump.options import Options, members
+from streamdump.render.terminal import count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dissect.spark.pipeline import Progress, Run, Settings
-    from dissect.spark.places import Folder
-    from dissect.spark.session import Session
-    from dissect.spark.splits import Plan
+    from streamdump.spark.pipeline import Progress, Run, Settings
+    from streamdump.spark.places import Folder
+    from streamdump.spark.session import Session
+    from streamdump.spark.splits import Plan
 
 SPARK, WRITTEN, FOLLOWING = "Spark", "What is written", "A folder that is written to"
 FORMATS = ("parquet", "delta", "json", "csv")
@@ -160,17 +160,17 @@ def pipeline(
     _refuse(sources, follow, form, append=append, resume=resume, finish=finish, sql=sql)
     if out is None:
         raise UsageError("--out FOLDER is missing: where the tables go, or with --sql alone where they are")
-    from dissect.spark import places
+    from streamdump.spark import places
 
     every_ns, settle_ns = nanoseconds("--every", every), nanoseconds("--settle", settle)
     options = replace(options, show_secrets=show_secrets, keylog=tuple(map(places.normal, key_logs(options.keylog))))
     split_size, part_count = size("--split", split), None if parts is None else whole("--parts", parts)
     if follow is not None:
         following.checked(follow, out)
-    from dissect.spark.session import needed
+    from streamdump.spark.session import needed
 
     needed()
-    from dissect.spark.pipeline import Settings
+    from streamdump.spark.pipeline import Settings
 
     settings = Settings(sources or [], form, payload, split_size, part_count, options, separate, point, append)
     bar = _Bar(colour)
@@ -199,7 +199,7 @@ class _Calls:
     """What the command does, once it is known what that is."""
 
     def __init__(self, out: str, master: str, memory: str, ui: bool, quiet: bool, sql: str | None, bar: _Bar) -> None:
-        from dissect.spark import places
+        from streamdump.spark import places
 
         self.out = out
         self.place = places.folder(out)
@@ -212,8 +212,8 @@ class _Calls:
 
     def follow(self, settings: Settings, every_s: float, settle_ns: int, finish: bool) -> int:
         """`--follow`"""
-        from dissect.spark.follow import Follow
-        from dissect.spark.rotation import Rotation
+        from streamdump.spark.follow import Follow
+        from streamdump.spark.rotation import Rotation
 
         work = Follow(settings, self.out, Rotation(settings.sources[0], settle_ns), self.bar.show)
         self._kept = lambda: "; the same command goes on"
@@ -228,7 +228,7 @@ class _Calls:
 
     def run(self, settings: Settings, resume: bool) -> int:
         """Captures to tables."""
-        from dissect.spark.pipeline import Run
+        from streamdump.spark.pipeline import Run
 
         if not settings.append and _taken(self.place):
             raise UsageError(f"{self.out}: is there already; choose another --out, remove it, or --append to Delta tables")
@@ -268,7 +268,7 @@ class _Calls:
 
     def ask(self) -> int:
         """A query on tables that are there."""
-        from dissect.spark.views import form_of
+        from streamdump.spark.views import form_of
 
         form = form_of(self.place)
         if form is None:
@@ -281,7 +281,7 @@ class _Calls:
         return self._with_spark(done, lambda: self._interrupted(None), brief=True)
 
     def _query(self, session: Session, form: str) -> None:
-        from dissect.spark.views import views
+        from streamdump.spark.views import views
 
         assert self.sql is not None
         views(session.spark, self.place, form)
@@ -289,7 +289,7 @@ class _Calls:
 
     def _with_spark(self, action: Callable[[Session], ExitCode], interrupted: Callable[[], ExitCode], *, brief: bool) -> int:
         """Does something with Spark; whatever goes wrong is said in a sentence."""
-        from dissect.spark.session import Gone, Session, of_spark
+        from streamdump.spark.session import Gone, Session, of_spark
 
         session: Session | None = None
         interruption = _Interruption()
@@ -358,7 +358,7 @@ def _kept(run: Run) -> str:
 
 def _full(error: BaseException, out: Folder, session: Session) -> str:
     """Which disk is full, if that is what went wrong."""
-    from dissect.spark.places import Disk
+    from streamdump.spark.places import Disk
 
     if getattr(error, "errno", None) != errno.ENOSPC and os.strerror(errno.ENOSPC) not in str(error):
         return ""
@@ -414,7 +414,7 @@ def _reason(error: BaseException) -> str:
     if "java.lang.OutOfMemoryError" in text:
         return "Java had not enough memory; --memory gives it more"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    ours = [line for line in lines if line.startswith("dissect.errors.")]
+    ours = [line for line in lines if line.startswith("streamdump.errors.")]
     # What a worker's trace ends with.
     raised = [line for line in lines if re.match(r"\w+Error: ", line)]
     return (ours or raised)[-1].partition(": ")[2] if ours or raised else lines[0] if lines else type(error).__name__
@@ -434,7 +434,7 @@ QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 
 def _summary(run: Run) -> None:
     """Say on standard error what there is: counts, latency by command, the slowest, and what was not answered."""
-    from dissect.spark.views import summary
+    from streamdump.spark.views import summary
 
     assert run.plan is not None
     left_out = f"; {run.left_out:,} were in already" if run.left_out else ""
@@ -466,7 +466,7 @@ def _time(value: float) -> str:
 
 def _table(lines: list[tuple[str, ...]]) -> None:
     """Columns on standard error: text to the left, numbers to the right."""
-    from dissect.render.terminal import visible
+    from streamdump.render.terminal import visible
 
     shown = [[visible(cell) for cell in line] for line in lines]
     widths = [max(len(line[at]) for line in shown) for at in range(len(shown[0]))]
@@ -477,7 +477,7 @@ def _table(lines: list[tuple[str, ...]]) -> None:
 
 def _query(spark: Any, sql: str) -> None:
     """Print what a query gives, as columns between tabs."""
-    from dissect.render.terminal import visible
+    from streamdump.render.terminal import visible
 
     try:
         found = spark.sql(sql)

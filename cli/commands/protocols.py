@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from cli.exits import ExitCode
-from cli.options import SHOWN, Colour, protocol_named, protocol_names
-from cli.output import columns, palette, write_text
+from streamdump.cli.exits import ExitCode
+from streamdump.cli.options import SHOWN, Colour, protocol_named, protocol_names
+from streamdump.cli.output import columns, palette, write_text
 
 
 def protocols(
@@ -22,11 +22,11 @@ def protocols(
     colour: Colour = "auto",
 ) -> int:
     """The protocols that are read; with a NAME, its field tables."""
-    from dissect.protocols import PROTOCOLS
-    from dissect.render.protocols import listing, overview, tables
+    from streamdump.protocols import PROTOCOLS
+    from streamdump.render.protocols import listing, overview, tables
 
     if fields:
-        from dissect.filter import names_of
+        from streamdump.filter import names_of
 
         rows = names_of().listed(None if name is None else protocol_named(name).name)
         write_text(listing(rows, palette(colour), columns()))

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.exits import ExitCode
-from cli.help import brief
-from cli.live import LiveRun, Wanted, list_interfaces, run_of
-from cli.options import LIVE, OTHER, SHOWN, Colour, Files, ListInterfaces, OnlyMatching, ReadFiles, Where, inputs
-from cli.output import columns, palette, write_text
-from cli.parameters import Members, gathers
-from cli.run import Run, asking, lines_of
-from cli.showing import QUIET, Failed, Showing, Shown, View, form_of, options_for, text_settings, view_of_values
-from dissect.errors import UsageError
-from dissect.options import SETTINGS, Options
+from streamdump.cli.exits import ExitCode
+from streamdump.cli.help import brief
+from streamdump.cli.live import LiveRun, Wanted, list_interfaces, run_of
+from streamdump.cli.options import LIVE, OTHER, SHOWN, Colour, Files, ListInterfaces, OnlyMatching, ReadFiles, Where, inputs
+from streamdump.cli.output import columns, palette, write_text
+from streamdump.cli.parameters import Members, gathers
+from streamdump.cli.run import Run, asking, lines_of
+from streamdump.cli.showing import QUIET, Failed, Showing, Shown, View, form_of, options_for, text_settings, view_of_values
+from streamdump.errors import UsageError
+from streamdump.options import SETTINGS, Options
 
 if TYPE_CHECKING:
-    from cli.writing import Selection
-    from dissect.model import Record
-    from dissect.render.terminal import Palette
+    from streamdump.cli.writing import Selection
+    from streamdump.model import Record
+    from streamdump.render.terminal import Palette
 
 
 @gathers
@@ -81,14 +81,14 @@ def read(
 
 
 def _selection(path: str, names: Sequence[str], some: bool, alone: bool, keys: bool) -> Selection:
-    from cli.writing import Selection
+    from streamdump.cli.writing import Selection
 
     return Selection(path, names, some, alone, keys)
 
 
 def _text(shown: Shown, options: Options, colours: Palette, run: Run | LiveRun) -> View:
     """Shows lines."""
-    from dissect.render.summary import Lines
+    from streamdump.render.summary import Lines
 
     width = columns()
     lines = run.view = Lines(**text_settings(shown, options, colours, width, run.inspector))
@@ -104,7 +104,7 @@ def _text(shown: Shown, options: Options, colours: Palette, run: Run | LiveRun) 
 
 
 def _version() -> int:
-    import dissect
+    import streamdump
 
-    write_text(f"streamdump {dissect.__version__}\n")
+    write_text(f"streamdump {streamdump.__version__}\n")
     return ExitCode.DONE

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from cli.exits import ExitCode
-from cli.output import write_text
+from streamdump.cli.exits import ExitCode
+from streamdump.cli.output import write_text
 
 
 def schema() -> int:
     """The JSON Schema of a line of --json."""
     from json import dumps
 
-    from dissect.render import schema as contract
+    from streamdump.render import schema as contract
 
     write_text(dumps(contract.schema(), indent=2) + "\n")
     return ExitCode.DONE

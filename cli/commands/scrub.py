@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.exits import ExitCode
-from cli.output import say
-from cli.parameters import Members, gathers
-from dissect.errors import UsageError
-from dissect.options import Options
-from dissect.render.terminal import count
+from streamdump.cli.exits import ExitCode
+from streamdump.cli.output import say
+from streamdump.cli.parameters import Members, gathers
+from streamdump.errors import UsageError
+from streamdump.options import Options
+from streamdump.render.terminal import count
 
 if TYPE_CHECKING:
-    from dissect.scrub.run import Scrubbed, Wanted
+    from streamdump.scrub.run import Scrubbed, Wanted
 
 PLURAL = {
     "body": "bodies",
@@ -62,8 +62,8 @@ def scrub(
     """A copy of a capture that can be published: passwords and tokens overwritten."""
     from pathlib import Path
 
-    from dissect.scrub.files import spooled
-    from dissect.scrub.run import Wanted, scrub
+    from streamdump.scrub.files import spooled
+    from streamdump.scrub.run import Wanted, scrub
 
     if target == "-":
         raise UsageError("OUT - : the copy is written to a file only, which is whole or not there")

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
-from dissect.errors import CaptureError
-from dissect.model import Packet
+from streamdump.errors import CaptureError
+from streamdump.model import Packet
 
 BLOCK = 1 << 20
 """Bytes of a natural block: large enough that the cost per block does not show, small enough for the processor's cache."""

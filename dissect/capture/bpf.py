@@ -13,7 +13,7 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from dissect.errors import UsageError
+from streamdump.errors import UsageError
 
 SO_ATTACH_FILTER = 26
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self, cast
 
-from dissect.capture import pcap, pcapng
-from dissect.capture.blocks import Blocks, Raw, explain, parts
-from dissect.capture.unpack import packing
-from dissect.errors import CaptureError, NoCapture
-from dissect.model import Packet
+from streamdump.capture import pcap, pcapng
+from streamdump.capture.blocks import Blocks, Raw, explain, parts
+from streamdump.capture.unpack import packing
+from streamdump.errors import CaptureError, NoCapture
+from streamdump.model import Packet
 
 NAMES = (".pcap", ".pcapng", ".cap")
 PACKED = (".gz", ".zst", ".lz4", ".xz", ".bz2")

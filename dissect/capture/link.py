@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from dissect.capture.duplicates import Duplicates, digest, place_of
-from dissect.model import Packet, Segment
+from streamdump.capture.duplicates import Duplicates, digest, place_of
+from streamdump.model import Packet, Segment
 
 if TYPE_CHECKING:
-    from dissect.capture.odd import OddPackets
+    from streamdump.capture.odd import OddPackets
 
 ETHERNET, PPP, PPP_HDLC, CISCO_HDLC, SLL, SLL2, NULL, LOOP = 1, 9, 50, 104, 113, 276, 0, 108
 RAW = (12, 14, 101, 228, 229)
@@ -195,7 +195,7 @@ class LinkParser:
     def _of_odd(self, packet: Packet, order: int, ip: int, sent: int) -> Segment | None:
         """The segment of an odd packet."""
         # dpkt takes a tenth of the time to start, and most captures have no such packet
-        from dissect.capture.odd import NOT_TCP, UNDECODED, WAITS, OddPackets, Traced, Unjoined
+        from streamdump.capture.odd import NOT_TCP, UNDECODED, WAITS, OddPackets, Traced, Unjoined
 
         if self._odd is None:
             self._odd = Unjoined() if self.stateless else OddPackets() if self.pieces is None else Traced()

@@ -17,13 +17,13 @@ from time import monotonic, time_ns
 from types import TracebackType
 from typing import Any, Self
 
-from dissect.capture import bpf
-from dissect.capture.blocks import explain, parts
-from dissect.capture.duplicates import Duplicates, digest, place_of
-from dissect.capture.interfaces import Interface, interfaces, is_up
-from dissect.capture.link import IPV4, IPV6
-from dissect.errors import InterfaceError
-from dissect.model import Packet, make_packet
+from streamdump.capture import bpf
+from streamdump.capture.blocks import explain, parts
+from streamdump.capture.duplicates import Duplicates, digest, place_of
+from streamdump.capture.interfaces import Interface, interfaces, is_up
+from streamdump.capture.link import IPV4, IPV6
+from streamdump.errors import InterfaceError
+from streamdump.model import Packet, make_packet
 
 SOL_PACKET = 263
 ADD_MEMBERSHIP, RX_RING, STATISTICS, VERSION = 1, 5, 6, 10

@@ -8,9 +8,9 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from dissect.capture.blocks import Blocks
-from dissect.errors import CaptureError
-from dissect.model import Packet, make_packet
+from streamdump.capture.blocks import Blocks
+from streamdump.errors import CaptureError
+from streamdump.model import Packet, make_packet
 
 MAGICS: dict[bytes, tuple[str, int]] = {
     bytes.fromhex("d4c3b2a1"): ("<", 1000),

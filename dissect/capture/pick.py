@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from dissect.capture.files import Reader
-from dissect.capture.link import LinkParser, Piece, network_key
-from dissect.capture.merge import merge
-from dissect.capture.write import Writer
-from dissect.model import Packet, Segment
+from streamdump.capture.files import Reader
+from streamdump.capture.link import LinkParser, Piece, network_key
+from streamdump.capture.merge import merge
+from streamdump.capture.write import Writer
+from streamdump.model import Packet, Segment
 
 
 class Flow(msgspec.Struct):

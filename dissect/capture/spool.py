@@ -8,9 +8,9 @@ import tempfile
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from dissect.capture.blocks import explain
-from dissect.capture.files import Reader, open_capture
-from dissect.errors import CaptureError
+from streamdump.capture.blocks import explain
+from streamdump.capture.files import Reader, open_capture
+from streamdump.errors import CaptureError
 
 
 class Twice:

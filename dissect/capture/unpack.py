@@ -11,9 +11,9 @@ import zlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from dissect import lz4
-from dissect.capture.blocks import PIECE, Damaged, Raw
-from dissect.errors import CaptureError, MissingCodec
+from streamdump import lz4
+from streamdump.capture.blocks import PIECE, Damaged, Raw
+from streamdump.errors import CaptureError, MissingCodec
 
 GZIP = bytes.fromhex("1f8b")
 BZIP2 = b"BZh"

@@ -15,10 +15,10 @@ from stat import S_IFLNK, S_IFMT, S_IFREG, S_ISREG
 from time import gmtime, strftime
 from typing import NamedTuple
 
-from dissect.capture.blocks import explain
-from dissect.capture.whole import is_of_system
-from dissect.errors import UsageError
-from dissect.model import Packet
+from streamdump.capture.blocks import explain
+from streamdump.capture.whole import is_of_system
+from streamdump.errors import UsageError
+from streamdump.model import Packet
 
 SECTION, INTERFACE, STATISTICS, ENHANCED, SECRETS = 0x0A0D0D0A, 1, 5, 6, 10
 TLS_KEYS = 0x544C534B

@@ -7,20 +7,20 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from dissect.conversation import endings
-from dissect.conversation.run import Run
-from dissect.conversation.summary import report, row_of, unread_gaps
-from dissect.detect import BY_NAME, Detector, Suspicion, forced
-from dissect.errors import bug
-from dissect.model import Exchange, Gap, Head, Segment, SideData, StreamGap, Verdict
-from dissect.pair import Pairer
-from dissect.protocols.behaviour import Handshake
-from dissect.protocols.buffer import END, Mark, Range
-from dissect.protocols.parser import Parser, unread
-from dissect.protocols.protocol import Context, Tally
-from dissect.protocols.records import TOLD, Emitted, count_gap
-from dissect.tcp.assembler import Counting, TcpStream
-from dissect.tls.gate import Carried
+from streamdump.conversation import endings
+from streamdump.conversation.run import Run
+from streamdump.conversation.summary import report, row_of, unread_gaps
+from streamdump.detect import BY_NAME, Detector, Suspicion, forced
+from streamdump.errors import bug
+from streamdump.model import Exchange, Gap, Head, Segment, SideData, StreamGap, Verdict
+from streamdump.pair import Pairer
+from streamdump.protocols.behaviour import Handshake
+from streamdump.protocols.buffer import END, Mark, Range
+from streamdump.protocols.parser import Parser, unread
+from streamdump.protocols.protocol import Context, Tally
+from streamdump.protocols.records import TOLD, Emitted, count_gap
+from streamdump.tcp.assembler import Counting, TcpStream
+from streamdump.tls.gate import Carried
 
 BEGIN_KEPT = 64
 """So many bytes of each side are kept for the diagnosis."""

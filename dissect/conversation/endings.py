@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dissect.detect import TOO_FEW, neighbour
-from dissect.model import Ending, Message, Options
-from dissect.pair import BEHIND, waiting
-from dissect.protocols import PROTOCOLS, known_ports
-from dissect.protocols.records import NONE, SENDERS, Emitted, rfc3339
-from dissect.tcp.assembler import REUSED
+from streamdump.detect import TOO_FEW, neighbour
+from streamdump.model import Ending, Message, Options
+from streamdump.pair import BEHIND, waiting
+from streamdump.protocols import PROTOCOLS, known_ports
+from streamdump.protocols.records import NONE, SENDERS, Emitted, rfc3339
+from streamdump.tcp.assembler import REUSED
 
 if TYPE_CHECKING:
-    from dissect.conversation.conversation import Conversation
+    from streamdump.conversation.conversation import Conversation
 
 IDLE, CROWDED = "forgotten after a long time without a packet", "forgotten for newer ones"
 """How conversations end that are forgotten."""
@@ -66,8 +66,8 @@ def is_unused(conversation: Conversation) -> bool:
 
 def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] | None = None) -> Emitted:
     """The end of a conversation, for the diagnosis; `before`: where it is told ahead, the requests that will have no response, and why."""
-    from dissect.diagnose.ends import closed_of
-    from dissect.tls.troubles import troubles
+    from streamdump.diagnose.ends import closed_of
+    from streamdump.tls.troubles import troubles
 
     run, tcp, told = conversation.run, conversation.tcp, conversation.carried.told()
     assert run.windows is not None

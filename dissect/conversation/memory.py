@@ -6,8 +6,8 @@ from typing import get_type_hints
 
 import msgspec
 
-from dissect.capture.pick import Flow
-from dissect.model import ConversationRow
+from streamdump.capture.pick import Flow
+from streamdump.model import ConversationRow
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(tuple[(int, int, *get_type_hints(ConversationRow).values())]).decode  # type: ignore[misc]

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dissect.errors import Report
-from dissect.model import ConversationRow, Ending, Options, Pair
-from dissect.pair import KEYS_COUNTED, Link, Pairer
-from dissect.protocols.protocol import Tally
-from dissect.protocols.records import Emitted
-from dissect.tcp.assembler import Pool
-from dissect.tls.gate import Gate
+from streamdump.errors import Report
+from streamdump.model import ConversationRow, Ending, Options, Pair
+from streamdump.pair import KEYS_COUNTED, Link, Pairer
+from streamdump.protocols.protocol import Tally
+from streamdump.protocols.records import Emitted
+from streamdump.tcp.assembler import Pool
+from streamdump.tls.gate import Gate
 
 if TYPE_CHECKING:
-    from dissect.conversation.conversation import Conversation
-    from dissect.diagnose.engine import Diagnoser
-    from dissect.diagnose.windows import Windows
+    from streamdump.conversation.conversation import Conversation
+    from streamdump.diagnose.engine import Diagnoser
+    from streamdump.diagnose.windows import Windows
 
 KEY_BYTES = 8 * KEYS_COUNTED
 """The least bytes for each of what a large message adds to the open requests, as they are counted."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dissect.detect import TOO_FEW
-from dissect.errors import Report
-from dissect.model import ConversationRow, Gap
-from dissect.protocols.records import GAP, PLACE, SENDERS, Emitted, count_gap, rfc3339
+from streamdump.detect import TOO_FEW
+from streamdump.errors import Report
+from streamdump.model import ConversationRow, Gap
+from streamdump.protocols.records import GAP, PLACE, SENDERS, Emitted, count_gap, rfc3339
 
 if TYPE_CHECKING:
-    from dissect.conversation.conversation import Conversation
+    from streamdump.conversation.conversation import Conversation
 
 
 def report(conversation: Conversation, what: str, cost: str, number: int | None = None, file: int | None = None) -> Report:

@@ -7,19 +7,19 @@ from functools import lru_cache
 from operator import attrgetter
 from socket import AF_INET, AF_INET6, inet_ntop
 
-from dissect.capture.pick import Flow
-from dissect.conversation.conversation import Conversation
-from dissect.conversation.endings import CROWDED, IDLE, LAST_NS, ahead, closed, is_unused
-from dissect.conversation.memory import Packed, Past
-from dissect.conversation.run import Run
-from dissect.conversation.summary import report, row_of
-from dissect.errors import Report, bug
-from dissect.model import ConversationRow, Segment
-from dissect.pair import KEYS_COUNTED
-from dissect.protocols import PROTOCOLS
-from dissect.protocols.buffer import END
-from dissect.protocols.records import LARGE, PLACE, Emitted
-from dissect.tcp.assembler import ACK, SYN, TcpStream
+from streamdump.capture.pick import Flow
+from streamdump.conversation.conversation import Conversation
+from streamdump.conversation.endings import CROWDED, IDLE, LAST_NS, ahead, closed, is_unused
+from streamdump.conversation.memory import Packed, Past
+from streamdump.conversation.run import Run
+from streamdump.conversation.summary import report, row_of
+from streamdump.errors import Report, bug
+from streamdump.model import ConversationRow, Segment
+from streamdump.pair import KEYS_COUNTED
+from streamdump.protocols import PROTOCOLS
+from streamdump.protocols.buffer import END
+from streamdump.protocols.records import LARGE, PLACE, Emitted
+from streamdump.tcp.assembler import ACK, SYN, TcpStream
 
 EPOCH, SEGMENT = 1 << 18, 64
 """After so many bytes, of which a segment counts some more than it carries, the totals over all conversations are looked at."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from dissect.diagnose.rules import (
+from streamdump.diagnose.rules import (
     ANY,
     CLOSED,
     ERROR,
@@ -30,7 +30,7 @@ from dissect.diagnose.rules import (
     some,
     span_text,
 )
-from dissect.model import Exchange, Finding, Gap, Limited, Message, Severity
+from streamdump.model import Exchange, Finding, Gap, Limited, Message, Severity
 
 PLAIN = Family(())
 """Conversations of no protocol that is known here."""

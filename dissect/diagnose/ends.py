@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dissect.diagnose.rules import Closed
-from dissect.model import Message, Verdict
-from dissect.tcp.assembler import TcpStream
+from streamdump.diagnose.rules import Closed
+from streamdump.model import Message, Verdict
+from streamdump.tcp.assembler import TcpStream
 
 CLOSE_NOTIFY = 0
 """The alert that announces the end."""

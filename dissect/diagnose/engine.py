@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from dissect.diagnose.common import ACROSS, COMMON, PLAIN, Failed, Overview
-from dissect.diagnose.families import FAMILIES
-from dissect.diagnose.rules import (
+from streamdump.diagnose.common import ACROSS, COMMON, PLAIN, Failed, Overview
+from streamdump.diagnose.families import FAMILIES
+from streamdump.diagnose.rules import (
     ANY,
     CLOSED,
     ERROR,
@@ -34,9 +34,9 @@ from dissect.diagnose.rules import (
     numbers,
     packets,
 )
-from dissect.errors import Report, bug
-from dissect.model import Exchange, Finding, Gap, Message, Record, Severity
-from dissect.protocols.records import rfc3339
+from streamdump.errors import Report, bug
+from streamdump.model import Exchange, Finding, Gap, Message, Record, Severity
+from streamdump.protocols.records import rfc3339
 
 PENDING = 16
 """So many refusals wait for what the client does next."""

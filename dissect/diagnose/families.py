@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dissect.diagnose.iggy import FAMILY as IGGY
-from dissect.diagnose.mewbase import FAMILY as MEWBASE
-from dissect.diagnose.rabbitmq import FAMILY as RABBITMQ
-from dissect.diagnose.rules import Family
-from dissect.diagnose.seastar import FAMILY as SEASTAR
+from streamdump.diagnose.iggy import FAMILY as IGGY
+from streamdump.diagnose.mewbase import FAMILY as MEWBASE
+from streamdump.diagnose.rabbitmq import FAMILY as RABBITMQ
+from streamdump.diagnose.rules import Family
+from streamdump.diagnose.seastar import FAMILY as SEASTAR
 
 FAMILIES: tuple[Family, ...] = (RABBITMQ, IGGY, SEASTAR, MEWBASE)

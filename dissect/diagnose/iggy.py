@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from dissect.diagnose.rules import (
+from streamdump.diagnose.rules import (
     ANY,
     CLOSED,
     ERROR,
@@ -32,8 +32,8 @@ from dissect.diagnose.rules import (
     some,
     span_text,
 )
-from dissect.protocols.iggy.features import CLASSIC, FRAMINGS, LONG, in_words
-from dissect.protocols.iggy.frames import HEADER
+from streamdump.protocols.iggy.features import CLASSIC, FRAMINGS, LONG, in_words
+from streamdump.protocols.iggy.frames import HEADER
 
 LOGINS = ("login_user", "login_register", "login_with_personal_access_token", "login_register_with_pat")
 

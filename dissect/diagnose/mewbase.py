@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from dissect.bson import Special
-from dissect.diagnose.rules import (
+from streamdump.bson import Special
+from streamdump.diagnose.rules import (
     ANY,
     CLOSED,
     ERROR,
@@ -37,8 +37,8 @@ from dissect.diagnose.rules import (
     some,
     span_text,
 )
-from dissect.protocols.mewbase.dissector import REST_NOTE
-from dissect.protocols.mewbase.layouts import CLIENT, FRAMES
+from streamdump.protocols.mewbase.dissector import REST_NOTE
+from streamdump.protocols.mewbase.layouts import CLIENT, FRAMES
 
 REQUESTS = tuple(one.name for one in FRAMES if one.kind == "request" and one.side == CLIENT)
 TRANSACTIONS = ("STARTTX", "COMMITTX", "ABORTTX")

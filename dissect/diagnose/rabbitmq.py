@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dissect.diagnose.rules import (
+from streamdump.diagnose.rules import (
     ANY,
     CLOSED,
     ERROR,

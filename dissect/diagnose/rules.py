@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dissect.model import Exchange, Finding, Gap, Message, Severity, Verdict
+from streamdump.model import Exchange, Finding, Gap, Message, Severity, Verdict
 
 ERROR: Severity = "error"
 WARNING: Severity = "warning"

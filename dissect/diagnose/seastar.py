@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dissect.diagnose.rules import (
+from streamdump.diagnose.rules import (
     ANY,
     CLOSED,
     ERROR,
@@ -36,9 +36,9 @@ from dissect.diagnose.rules import (
     some,
     span_text,
 )
-from dissect.protocols.seastar.framing import LONGEST_HEADER
-from dissect.protocols.seastar.layouts import COMPRESS, ISOLATION, MAGIC, OVER, STREAM_PARENT, UNKNOWN_VERB, USER
-from dissect.protocols.seastar.telling import connection_text, worked
+from streamdump.protocols.seastar.framing import LONGEST_HEADER
+from streamdump.protocols.seastar.layouts import COMPRESS, ISOLATION, MAGIC, OVER, STREAM_PARENT, UNKNOWN_VERB, USER
+from streamdump.protocols.seastar.telling import connection_text, worked
 
 NEAR = 4
 """Who begins with so many bytes of the magic means it."""

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dissect.capture.link import endpoints
+from streamdump.capture.link import endpoints
 
 if TYPE_CHECKING:
-    from dissect.model import Segment
-    from dissect.tcp.assembler import TcpStream
+    from streamdump.model import Segment
+    from streamdump.tcp.assembler import TcpStream
 
 SIDES_KEPT = 4_096
 """So many sides of conversations are remembered."""

@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from dissect.errors import FilterError
-from dissect.filter import literals
-from dissect.filter.grammar import All, Any_, Compare, Name, Node, Not, There, Value, parse
-from dissect.filter.literals import Misfit, Want
-from dissect.filter.names import ADDRESS, ENDPOINT, FIELDS, PROTOCOL, RECORDS, TIME, Key, Meaning, Names, Path, names_of, nearest
-from dissect.filter.values import Clients, Test, addresses, ports, present, some
-from dissect.model import Head, Message, Options, Record
-from dissect.options import SETTINGS
-from dissect.protocols.declared import INT, OBJECT, OTHER, WORDS
-from dissect.protocols.records import rfc3339
+from streamdump.errors import FilterError
+from streamdump.filter import literals
+from streamdump.filter.grammar import All, Any_, Compare, Name, Node, Not, There, Value, parse
+from streamdump.filter.literals import Misfit, Want
+from streamdump.filter.names import ADDRESS, ENDPOINT, FIELDS, PROTOCOL, RECORDS, TIME, Key, Meaning, Names, Path, names_of, nearest
+from streamdump.filter.values import Clients, Test, addresses, ports, present, some
+from streamdump.model import Head, Message, Options, Record
+from streamdump.options import SETTINGS
+from streamdump.protocols.declared import INT, OBJECT, OTHER, WORDS
+from streamdump.protocols.records import rfc3339
 
 TRUE, FALSE = "True", "False"
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import msgspec
 
-from dissect.errors import UsageError
-from dissect.filter.grammar import There, parse, parts_of
-from dissect.filter.names import Key, Names, Path, names_of, tag_of
-from dissect.filter.values import Clients, addresses, collect, ports
-from dissect.model import Message, Options, Record
+from streamdump.errors import UsageError
+from streamdump.filter.grammar import There, parse, parts_of
+from streamdump.filter.names import Key, Names, Path, names_of, tag_of
+from streamdump.filter.values import Clients, addresses, collect, ports
+from streamdump.model import Message, Options, Record
 
 Get = Callable[[Any], Any]
 

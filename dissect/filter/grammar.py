@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
-from dissect.errors import FilterError
+from streamdump.errors import FilterError
 
 GRAMMAR = r"""
 ?start: any_of

@@ -13,11 +13,11 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from operator import ge, gt, le, lt
 from typing import Any, NamedTuple
 
-from dissect.filter.grammar import SIZES, TIMES, Value
-from dissect.filter.names import ADDRESS, DURATION, ENDPOINT, TIME, nearest
-from dissect.filter.values import REMEMBERED, Test, split
-from dissect.patterns import encodable, linear
-from dissect.protocols.declared import BOOL, FLOAT, INT, OTHER, WORDS
+from streamdump.filter.grammar import SIZES, TIMES, Value
+from streamdump.filter.names import ADDRESS, DURATION, ENDPOINT, TIME, nearest
+from streamdump.filter.values import REMEMBERED, Test, split
+from streamdump.patterns import encodable, linear
+from streamdump.protocols.declared import BOOL, FLOAT, INT, OTHER, WORDS
 
 DIGITS_LIMIT = 400
 WIDE_LIMIT = 64

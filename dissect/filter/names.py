@@ -14,11 +14,11 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 
-from dissect.filter.grammar import Entry, parts_of
-from dissect.model import Exchange, Gap, Message, Options, Record
-from dissect.protocols import PROTOCOLS
-from dissect.protocols.declared import BOOL, FLOAT, INT, OBJECT, OTHER, WORDS, Found, declared
-from dissect.protocols.protocol import Protocol
+from streamdump.filter.grammar import Entry, parts_of
+from streamdump.model import Exchange, Gap, Message, Options, Record
+from streamdump.protocols import PROTOCOLS
+from streamdump.protocols.declared import BOOL, FLOAT, INT, OBJECT, OTHER, WORDS, Found, declared
+from streamdump.protocols.protocol import Protocol
 
 RECORDS: tuple[type[Message | Gap | Exchange], ...] = get_args(Record)
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
-from dissect.filter.grammar import Entry
-from dissect.filter.names import Free
+from streamdump.filter.grammar import Entry
+from streamdump.filter.names import Free
 
 CLIENTS_KEPT = 65_536
 """So many conversations are remembered with their client."""

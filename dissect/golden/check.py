@@ -9,18 +9,18 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from dissect.capture.blocks import explain
-from dissect.capture.files import NAMES, named_as_capture, open_capture
-from dissect.capture.whole import in_place_of
-from dissect.errors import CaptureError, InternalError, MissingCodec, NoCapture, UsageError
-from dissect.golden.compare import Difference, differences
-from dissect.golden.files import Unfit, read_text, readable
-from dissect.golden.model import Said
-from dissect.golden.normalise import Normaliser
-from dissect.golden.settings import Settings
-from dissect.golden.text import LINES, GoldenError, parsed, written
-from dissect.inspector import Inspector
-from dissect.model import ConversationRow, Options, Record
+from streamdump.capture.blocks import explain
+from streamdump.capture.files import NAMES, named_as_capture, open_capture
+from streamdump.capture.whole import in_place_of
+from streamdump.errors import CaptureError, InternalError, MissingCodec, NoCapture, UsageError
+from streamdump.golden.compare import Difference, differences
+from streamdump.golden.files import Unfit, read_text, readable
+from streamdump.golden.model import Said
+from streamdump.golden.normalise import Normaliser
+from streamdump.golden.settings import Settings
+from streamdump.golden.text import LINES, GoldenError, parsed, written
+from streamdump.inspector import Inspector
+from streamdump.model import ConversationRow, Options, Record
 
 SUFFIX = ".golden"
 SIZE = 8 << 20

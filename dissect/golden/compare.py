@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from dissect.golden.align import aligned, common, out_of_order
-from dissect.golden.model import FAULT, GAP, NOTES, Conversation, Flow, Line, Said, ordered
-from dissect.golden.runs import ranges, without
-from dissect.golden.settings import Settings, duration_text
-from dissect.golden.text import ENDS, fields_text, head
-from dissect.golden.values import Alias, Mark, Several, cut, same, shown, text_of
+from streamdump.golden.align import aligned, common, out_of_order
+from streamdump.golden.model import FAULT, GAP, NOTES, Conversation, Flow, Line, Said, ordered
+from streamdump.golden.runs import ranges, without
+from streamdump.golden.settings import Settings, duration_text
+from streamdump.golden.text import ENDS, fields_text, head
+from streamdump.golden.values import Alias, Mark, Several, cut, same, shown, text_of
 
 AROUND = 2
 """Lines shown before and behind a difference."""

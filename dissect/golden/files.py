@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dissect.capture.blocks import explain
+from streamdump.capture.blocks import explain
 
 
 class Unfit(Exception):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dissect.golden.values import Alias
+from streamdump.golden.values import Alias
 
 CLIENT, SERVER = 0, 1
 

@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dissect.golden.model import FAULT, GAP, NOTES, Conversation, Flow, Line, Said, unpair
-from dissect.golden.rules import Rule, Rules, reduced
-from dissect.golden.runs import merged
-from dissect.golden.settings import Settings
-from dissect.golden.values import Alias, Mark, Several, key, same, shortened, shown
-from dissect.model import ConversationRow, Exchange, Gap, Message, Record
-from dissect.patterns import encodable
-from dissect.protocols import PROTOCOLS
-from dissect.protocols.behaviour import Flow as FlowTable
+from streamdump.golden.model import FAULT, GAP, NOTES, Conversation, Flow, Line, Said, unpair
+from streamdump.golden.rules import Rule, Rules, reduced
+from streamdump.golden.runs import merged
+from streamdump.golden.settings import Settings
+from streamdump.golden.values import Alias, Mark, Several, key, same, shortened, shown
+from streamdump.model import ConversationRow, Exchange, Gap, Message, Record
+from streamdump.patterns import encodable
+from streamdump.protocols import PROTOCOLS
+from streamdump.protocols.behaviour import Flow as FlowTable
 
 _REDACTED = re.compile(r"<redacted [0-9]+ bytes>")
 _ENDPOINT = re.compile(r"(?:[0-9]+(?:\.[0-9]+){3}|\[[0-9a-f:.]+\]):[0-9]+")

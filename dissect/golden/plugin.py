@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from dissect.golden.check import Source
-    from dissect.model import ConversationRow, Gap, Message, Record
+    from streamdump.golden.check import Source
+    from streamdump.model import ConversationRow, Gap, Message, Record
 
 SUFFIX = ".golden"
 OUTPUT = "streamdump_golden"
@@ -73,14 +73,14 @@ class Seen:
     @property
     def messages(self) -> list[Message]:
         """The messages alone."""
-        from dissect.model import Message
+        from streamdump.model import Message
 
         return [record for record in self.records if isinstance(record, Message)]
 
     @property
     def gaps(self) -> list[Gap]:
         """Bytes that belong to no message."""
-        from dissect.model import Gap
+        from streamdump.model import Gap
 
         return [record for record in self.records if isinstance(record, Gap)]
 
@@ -91,7 +91,7 @@ class Seen:
 
     def where(self, expression: str) -> list[Record]:
         """The records for which a filter holds, as `streamdump -Y` takes it: `seen.where("outcome == refused")`."""
-        from dissect.filter import compile_filter
+        from streamdump.filter import compile_filter
 
         return compile_filter(expression).select(self.records)
 
@@ -144,9 +144,9 @@ class _Place:
     ) -> list[str]:
         from copy import deepcopy
 
-        from dissect.golden import report
-        from dissect.golden.check import check, record_source
-        from dissect.golden.settings import ONLY, field_name, settings_for
+        from streamdump.golden import report
+        from streamdump.golden.check import check, record_source
+        from streamdump.golden.settings import ONLY, field_name, settings_for
 
         if only is not None and only not in ONLY:
             raise ValueError(f"only={only!r} is none of {', '.join(ONLY)}")
@@ -177,9 +177,9 @@ class Streamdump:
 
     def read(self, path: str | Path, where: str | None = None, **options: Any) -> Seen:
         """What a capture says, or of that the records for which the filter `where` holds; `path` from the folder of the test, `options` as
-        `dissect.read` takes them; without `keylog` the keys of TLS are those of the file that SSLKEYLOGFILE names."""
-        from dissect.capture.files import open_capture
-        from dissect.inspector import Inspector
+        `streamdump.read` takes them; without `keylog` the keys of TLS are those of the file that SSLKEYLOGFILE names."""
+        from streamdump.capture.files import open_capture
+        from streamdump.inspector import Inspector
 
         inspector = Inspector([open_capture(self._place.path(path))], self._options(options), bare=True)
         seen = Seen(self._place, not options.get("show_secrets"))
@@ -199,8 +199,8 @@ class Streamdump:
         `port`: TCP of this port or these, without it of the known ports; `filter` is what tcpdump would take instead. The test is
         skipped where one may not capture.
         """
-        from dissect.errors import InterfaceError
-        from dissect.golden.record import Recorder
+        from streamdump.errors import InterfaceError
+        from streamdump.golden.record import Recorder
 
         ports = () if port is None else (port,) if isinstance(port, int) else tuple(port)
         seen = Seen(self._place, not options.get("show_secrets"))
@@ -217,8 +217,8 @@ class Streamdump:
         seen._records, seen._rows = recorder.records, recorder.rows
 
     def _options(self, options: dict[str, Any], live: bool = False) -> Any:
-        from dissect.model import Options
-        from dissect.tls.keys import check, log_of
+        from streamdump.model import Options
+        from streamdump.tls.keys import check, log_of
 
         if "bytes_as" in options:
             raise TypeError("bytes are bytes here; leave bytes_as out")

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from xml.etree import ElementTree
 
-from dissect.golden.check import Checked
-from dissect.golden.compare import Difference
+from streamdump.golden.check import Checked
+from streamdump.golden.compare import Difference
 
 ERRORS = ("unreadable", "internal error")
 """Outcomes of captures that could not be compared."""

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from dissect.golden.settings import ByMessage, Settings
-from dissect.golden.values import Alias, Mark
-from dissect.patterns import encodable, linear
-from dissect.protocols.behaviour import Behaviour
+from streamdump.golden.settings import ByMessage, Settings
+from streamdump.golden.values import Alias, Mark
+from streamdump.patterns import encodable, linear
+from streamdump.protocols.behaviour import Behaviour
 
 What = Literal["drop", "paired", "alias", "host", "port", "mask", "reduce", "type", "pattern"]
 

@@ -15,10 +15,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from dissect.errors import UsageError
-from dissect.golden.files import Unfit, read_text
-from dissect.golden.values import cut
-from dissect.patterns import linear
+from streamdump.errors import UsageError
+from streamdump.golden.files import Unfit, read_text
+from streamdump.golden.values import cut
+from streamdump.patterns import linear
 
 ONLY = ("all", "handshake", "names")
 
@@ -149,7 +149,7 @@ class _Reader:
         return self.wrong(key, f"unknown {what}; " + (f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"))
 
     def settings(self, table: Any) -> Settings:
-        from dissect.protocols import PROTOCOLS
+        from streamdump.protocols import PROTOCOLS
 
         self._table("", table)
         found = Settings(source=self.path)

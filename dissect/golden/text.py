@@ -18,11 +18,11 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from dissect.errors import StreamdumpError
-from dissect.golden.model import GAP, Conversation, Flow, Line, Said, ordered
-from dissect.golden.normalise import BEHAVIOURS
-from dissect.golden.runs import Run, merged, ranges
-from dissect.golden.values import Alias, Several, Unreadable, cut, quoted, read, read_path, shown, text_of
+from streamdump.errors import StreamdumpError
+from streamdump.golden.model import GAP, Conversation, Flow, Line, Said, ordered
+from streamdump.golden.normalise import BEHAVIOURS
+from streamdump.golden.runs import Run, merged, ranges
+from streamdump.golden.values import Alias, Several, Unreadable, cut, quoted, read, read_path, shown, text_of
 
 VERSION = 1
 FIRST = "streamdump golden"

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from dissect.latency.sketch import Sketch
-from dissect.model import Message, Pair
-from dissect.protocols import PROTOCOLS
+from streamdump.latency.sketch import Sketch
+from streamdump.model import Message, Pair
+from streamdump.protocols import PROTOCOLS
 
 BY = ("command", "conversation", "server", "client", "stream", "verb")
 """What exchanges can be grouped by, besides their protocol."""

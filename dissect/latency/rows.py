@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from dissect.latency.groups import BY, Group, Key, Latencies
-from dissect.latency.records import IntervalRow, LatencyRow, SlowRow, Times
-from dissect.latency.sketch import Sketch
-from dissect.protocols.records import rfc3339
+from streamdump.latency.groups import BY, Group, Key, Latencies
+from streamdump.latency.records import IntervalRow, LatencyRow, SlowRow, Times
+from streamdump.latency.sketch import Sketch
+from streamdump.protocols.records import rfc3339
 
 QUANTILES = (0.5, 0.9, 0.95, 0.99, 0.999)
 

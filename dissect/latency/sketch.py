@@ -16,7 +16,7 @@ from ddsketch.ddsketch import BaseDDSketch
 from ddsketch.mapping import LogarithmicMapping
 from ddsketch.store import DenseStore
 
-from dissect.latency.records import Bucket
+from streamdump.latency.records import Bucket
 
 ACCURACY = 0.009
 """The relative error of a quantile: a little less than the 1 % that is promised, which leaves room for rounding."""

@@ -6,10 +6,10 @@ every byte, and never raises. `read` is the first, and on failure the second.
 
 from typing import Any
 
-from dissect.layout.build import encode
-from dissect.layout.docs import PartTable, describe, rows
-from dissect.layout.generate import decoder, reader
-from dissect.layout.types import (
+from streamdump.layout.build import encode
+from streamdump.layout.docs import PartTable, describe, rows
+from streamdump.layout.generate import decoder, reader
+from streamdump.layout.types import (
     Array,
     Bits,
     Blob,
@@ -55,9 +55,9 @@ from dissect.layout.types import (
     u128,
     u128le,
 )
-from dissect.layout.values import RENDER, UNREADABLE, lossy, redacted
-from dissect.layout.walk import Walked, Walker, fault_of, walk
-from dissect.model import Fault
+from streamdump.layout.values import RENDER, UNREADABLE, lossy, redacted
+from streamdump.layout.walk import Walked, Walker, fault_of, walk
+from streamdump.model import Fault
 
 __all__ = [
     "RENDER",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from dissect.allowance import Spans, Values
-from dissect.errors import Malformed, OverLimit
-from dissect.layout.types import Style
-from dissect.layout.values import RENDER, redacted, sized
-from dissect.model import VALUES, Span, make_span
+from streamdump.allowance import Spans, Values
+from streamdump.errors import Malformed, OverLimit
+from streamdump.layout.types import Style
+from streamdump.layout.values import RENDER, redacted, sized
+from streamdump.model import VALUES, Span, make_span
 
 NOTES_KEPT = 64
 """Notes on one frame; further ones are counted."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from struct import pack
 from typing import Any
 
-from dissect.layout.types import (
+from streamdump.layout.types import (
     Array,
     Bits,
     Blob,

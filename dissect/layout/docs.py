@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from dissect.layout.types import (
+from streamdump.layout.types import (
     Array,
     Bits,
     Blob,

@@ -16,7 +16,7 @@ from itertools import count
 from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dissect.layout.types import (
+from streamdump.layout.types import (
     Array,
     Bits,
     Blob,
@@ -43,7 +43,7 @@ from dissect.layout.types import (
     minimum,
     thinnest,
 )
-from dissect.layout.values import RENDER, lossy, not_finite, redacted
+from streamdump.layout.values import RENDER, lossy, not_finite, redacted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal
 
-from dissect.model import VALUES
+from streamdump.model import VALUES
 
 if TYPE_CHECKING:
-    from dissect.layout.walk import Walker
+    from streamdump.layout.walk import Walker
 
 BytesAs = Literal["hex", "base64", "text", "omit", "raw"]
 Labels = Mapping[int, str]

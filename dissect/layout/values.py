@@ -7,8 +7,8 @@ from binascii import b2a_base64
 from collections.abc import Callable
 from typing import Any
 
-from dissect.errors import Malformed
-from dissect.layout.types import BytesAs
+from streamdump.errors import Malformed
+from streamdump.layout.types import BytesAs
 
 UNREADABLE = (struct.error, ValueError, LookupError, Malformed)
 """What reading a frame raises when its bytes do not fit; text that is not UTF-8 is a ValueError."""

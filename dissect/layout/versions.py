@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from dissect.layout.types import Array, Choice, Entry, Field, Group, Optional, Repeat, Since, Sized, Type
+from streamdump.layout.types import Array, Choice, Entry, Field, Group, Optional, Repeat, Since, Sized, Type
 
 
 def at(entries: Sequence[Entry], version: int, marks: set[int]) -> tuple[Entry, ...]:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any, NamedTuple
 
-from dissect.errors import Malformed, OverLimit
-from dissect.layout.account import Account
-from dissect.layout.types import (
+from streamdump.errors import Malformed, OverLimit
+from streamdump.layout.account import Account
+from streamdump.layout.types import (
     Array,
     Bits,
     Blob,
@@ -35,8 +35,8 @@ from dissect.layout.types import (
     boolean,
     minimum,
 )
-from dissect.layout.values import UNREADABLE, lossy, not_finite, redacted, sized
-from dissect.model import Fault, Limited, Span
+from streamdump.layout.values import UNREADABLE, lossy, not_finite, redacted, sized
+from streamdump.model import Fault, Limited, Span
 
 
 class Walked(NamedTuple):

@@ -6,8 +6,8 @@ from bisect import bisect_right
 
 import msgspec
 
-from dissect.model import SideData, StreamGap
-from dissect.protocols.effort import Effort
+from streamdump.model import SideData, StreamGap
+from streamdump.protocols.effort import Effort
 
 END = 1 << 62
 """The order of the end of the capture: after every packet."""

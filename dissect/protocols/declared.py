@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from dissect.layout import (
+from streamdump.layout import (
     Array,
     Bits,
     Blob,
@@ -35,7 +35,7 @@ from dissect.layout import (
     rows,
     types,
 )
-from dissect.protocols.protocol import Protocol
+from streamdump.protocols.protocol import Protocol
 
 NUMBERS = {one.name: one for one in vars(types).values() if isinstance(one, Number)}
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from dissect.protocols.buffer import Range
-from dissect.protocols.protocol import Context
-from dissect.protocols.records import Decoded, Frame
+from streamdump.protocols.buffer import Range
+from streamdump.protocols.protocol import Context
+from streamdump.protocols.records import Decoded, Frame
 
 if TYPE_CHECKING:
-    from dissect.protocols.parser import Parser
+    from streamdump.protocols.parser import Parser
 
 WAIT = -2
 """`frame_length`: how long this frame is depends on bytes of the other side that are not there yet."""

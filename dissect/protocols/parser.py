@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from dissect.model import Gap, Limited, Message, Options, SideData, StreamGap, Verdict
-from dissect.protocols.buffer import END, Mark, Partial, Range, ReceiveBuffer
-from dissect.protocols.dissector import SEARCH, SEARCH_WINDOW, WAIT
-from dissect.protocols.effort import STEP
-from dissect.protocols.protocol import Context, Protocol, Tally
-from dissect.protocols.records import (
+from streamdump.model import Gap, Limited, Message, Options, SideData, StreamGap, Verdict
+from streamdump.protocols.buffer import END, Mark, Partial, Range, ReceiveBuffer
+from streamdump.protocols.dissector import SEARCH, SEARCH_WINDOW, WAIT
+from streamdump.protocols.effort import STEP
+from streamdump.protocols.protocol import Context, Protocol, Tally
+from streamdump.protocols.records import (
     GAP,
     PLACE,
     SENDERS,
@@ -36,7 +36,7 @@ from dissect.protocols.records import (
 )
 
 if TYPE_CHECKING:
-    from dissect.protocols.dissector import Dissector
+    from streamdump.protocols.dissector import Dissector
 
 _MISSING = {
     "lost": "lost",

@@ -9,13 +9,13 @@ from typing import Protocol as Typed
 
 import msgspec
 
-from dissect.model import ConversationRow, Message, Options, Verdict
-from dissect.protocols.behaviour import Behaviour
-from dissect.protocols.effort import Effort
-from dissect.protocols.private import Private
+from streamdump.model import ConversationRow, Message, Options, Verdict
+from streamdump.protocols.behaviour import Behaviour
+from streamdump.protocols.effort import Effort
+from streamdump.protocols.private import Private
 
 if TYPE_CHECKING:
-    from dissect.protocols.dissector import Dissector
+    from streamdump.protocols.dissector import Dissector
 
 
 class Tally(msgspec.Struct, gc=False):

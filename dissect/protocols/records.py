@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dissect.model import Fault, Gap, SideData, Span, StreamGap
-from dissect.protocols.protocol import Tally
+from streamdump.model import Fault, Gap, SideData, Span, StreamGap
+from streamdump.protocols.protocol import Tally
 
 NONE, ASK, ANSWER, ASK_MANY, ANSWER_MANY, ANSWER_PART, GAP, ASK_MAYBE = range(8)
 """What a message does for pairing: nothing, asks, answers; with a list of keys; answers and leaves the request open; may be

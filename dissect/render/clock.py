@@ -5,7 +5,7 @@ from __future__ import annotations
 from time import localtime, strftime
 from typing import Literal
 
-from dissect.protocols.records import rfc3339
+from streamdump.protocols.records import rfc3339
 
 Times = Literal["r", "ad", "ud", "e"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dissect.model import ConversationRow
-from dissect.render.summary import bytes_text
-from dissect.render.terminal import Palette, cut, pad, visible, width, wrapped
+from streamdump.model import ConversationRow
+from streamdump.render.summary import bytes_text
+from streamdump.render.terminal import Palette, cut, pad, visible, width, wrapped
 
 _HEADINGS = (
     "# from to protocol sure packets bytes messages gaps damaged refused unanswered retransmitted out_of_order conflicts limits ended"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Literal
 
-from dissect.filter import Columns
-from dissect.model import Record
-from dissect.render.jsonl import encode_value
-from dissect.render.terminal import visible
+from streamdump.filter import Columns
+from streamdump.model import Record
+from streamdump.render.jsonl import encode_value
+from streamdump.render.terminal import visible
 
 Quote = Literal["", '"', "'"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from dissect.diagnose.engine import Summary
-from dissect.diagnose.rules import SEVERITIES
-from dissect.model import Finding
-from dissect.render.clock import Clock
-from dissect.render.terminal import Palette, cut, pad, visible, width, wrapped
+from streamdump.diagnose.engine import Summary
+from streamdump.diagnose.rules import SEVERITIES
+from streamdump.model import Finding
+from streamdump.render.clock import Clock
+from streamdump.render.terminal import Palette, cut, pad, visible, width, wrapped
 
 COLUMNS = 80
 """Where there is no terminal that says how wide it is."""

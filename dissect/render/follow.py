@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from dissect.model import Ending, Finding, Message, Record
-from dissect.render.hexdump import hidden
-from dissect.render.summary import Lines, laid_out, latency_text
-from dissect.render.terminal import cut, pad, visible, width
+from streamdump.model import Ending, Finding, Message, Record
+from streamdump.render.hexdump import hidden
+from streamdump.render.summary import Lines, laid_out, latency_text
+from streamdump.render.terminal import cut, pad, visible, width
 
 WIDE = 100
 """Columns of a terminal from which on there is room for words where else are marks."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from dissect.model import Message, Span
-from dissect.render.terminal import PLAIN, Palette, cut, visible, width
-from dissect.render.tree import redacted
+from streamdump.model import Message, Span
+from streamdump.render.terminal import PLAIN, Palette, cut, visible, width
+from streamdump.render.tree import redacted
 
 ROW, NARROW_ROW = 16, 8
 PATH_KEPT = 200

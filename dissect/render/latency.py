@@ -6,12 +6,12 @@ import csv
 from collections.abc import Sequence
 from io import StringIO
 
-from dissect.latency.groups import Group, Latencies
-from dissect.latency.records import Bucket, IntervalRow, LatencyRow, SlowRow, Times
-from dissect.latency.rows import interval_rows, rows, slow_rows
-from dissect.latency.sketch import Sketch
-from dissect.render.clock import Clock
-from dissect.render.terminal import Palette, cut, pad, visible, width
+from streamdump.latency.groups import Group, Latencies
+from streamdump.latency.records import Bucket, IntervalRow, LatencyRow, SlowRow, Times
+from streamdump.latency.rows import interval_rows, rows, slow_rows
+from streamdump.latency.sketch import Sketch
+from streamdump.render.clock import Clock
+from streamdump.render.terminal import Palette, cut, pad, visible, width
 
 _TIMES = ("min", "p50", "p90", "p95", "p99", "p99.9", "max")
 _BARS = " ▁▂▃▄▅▆▇█"

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dissect.conversation.conversation import Conversation
-from dissect.inspector import Inspector
-from dissect.model import Message, Record
-from dissect.render.summary import latency_text
-from dissect.render.terminal import count, cut, visible
+from streamdump.conversation.conversation import Conversation
+from streamdump.inspector import Inspector
+from streamdump.model import Message, Record
+from streamdump.render.summary import latency_text
+from streamdump.render.terminal import count, cut, visible
 
 if TYPE_CHECKING:
     from rich.table import Table

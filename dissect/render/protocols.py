@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from textwrap import wrap
 
-from dissect.layout import rows
-from dissect.protocols.protocol import Protocol
-from dissect.render.terminal import PLAIN, Palette, cut, pad, width
+from streamdump.layout import rows
+from streamdump.protocols.protocol import Protocol
+from streamdump.render.terminal import PLAIN, Palette, cut, pad, width
 
 TEXT_WIDTH = 100
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from dissect.latency.records import Bucket, IntervalRow, LatencyRow, SlowRow, Times
-from dissect.model import ConversationRow, Ending, Exchange, Fault, Finding, Gap, Message
+from streamdump.latency.records import Bucket, IntervalRow, LatencyRow, SlowRow, Times
+from streamdump.model import ConversationRow, Ending, Exchange, Fault, Finding, Gap, Message
 
 _COMMON = {
     "record": "What kind of record this line is.",

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from dissect.model import Ending, Exchange, Finding, Gap, Message, Record
-from dissect.protocols.protocol import Teller
-from dissect.render.clock import Clock, Times
-from dissect.render.terminal import PLAIN, Palette, cut, visible, width, wrapped
+from streamdump.model import Ending, Exchange, Finding, Gap, Message, Record
+from streamdump.protocols.protocol import Teller
+from streamdump.render.clock import Clock, Times
+from streamdump.render.terminal import PLAIN, Palette, cut, visible, width, wrapped
 
 Says = Callable[[Message], str]
 Alarms = Mapping[str, Mapping[str, Callable[[Message], bool]]]

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from dissect.allowance import FURTHER, UNDECODED
-from dissect.model import Message, Span
-from dissect.render.terminal import PLAIN, Palette, cut, folded, pad, visible, width
+from streamdump.allowance import FURTHER, UNDECODED
+from streamdump.model import Message, Span
+from streamdump.render.terminal import PLAIN, Palette, cut, folded, pad, visible, width
 
 RAW, NARROW_RAW, NARROW = 8, 4, 80
 """Bytes shown beside a field, and on terminals of fewer columns than `NARROW`."""

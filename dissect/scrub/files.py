@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from dissect.capture import pcap, pcapng
-from dissect.capture.blocks import Blocks, Raw
-from dissect.capture.files import open_capture
-from dissect.capture.unpack import packing
-from dissect.errors import CaptureError
+from streamdump.capture import pcap, pcapng
+from streamdump.capture.blocks import Blocks, Raw
+from streamdump.capture.files import open_capture
+from streamdump.capture.unpack import packing
+from streamdump.errors import CaptureError
 
 PIECE = 1 << 20
 

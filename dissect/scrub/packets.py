@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from dissect.capture.link import ETHERNET, IPV4, IPV6, SHORT, SLL, SLL2, TUNNELS, UDP_TUNNELS, UNKNOWN_LINK
-from dissect.scrub.replace import FILL, Addresses
-from dissect.scrub.search import Range, Streams
-from dissect.tcp.assembler import TcpStream
-from dissect.tcp.sequence import distance
+from streamdump.capture.link import ETHERNET, IPV4, IPV6, SHORT, SLL, SLL2, TUNNELS, UDP_TUNNELS, UNKNOWN_LINK
+from streamdump.scrub.replace import FILL, Addresses
+from streamdump.scrub.search import Range, Streams
+from streamdump.tcp.assembler import TcpStream
+from streamdump.tcp.sequence import distance
 
 TCP, UDP, ICMP, IGMP, ICMP6 = 6, 17, 1, 2, 58
 EXTENSIONS = (0, 43, 51, 60)

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
-from dissect.model import Message, Span
-from dissect.protocols.private import Part, Private, What
+from streamdump.model import Message, Span
+from streamdump.protocols.private import Part, Private, What
 
 ANY = Private()
 _REDACTED = re.compile(r"<redacted ([0-9]+) bytes>")

@@ -15,22 +15,22 @@ from typing import Any, BinaryIO, NamedTuple
 
 import msgspec
 
-from dissect.capture.blocks import explain
-from dissect.capture.files import Reader, open_capture
-from dissect.capture.link import network
-from dissect.capture.whole import in_place_of
-from dissect.conversation.conversation import Conversation
-from dissect.errors import CaptureError, UsageError
-from dissect.inspector import Inspector
-from dissect.model import Gap, Message, Options, Span
-from dissect.protocols import PROTOCOLS
-from dissect.protocols.private import Part, Private
-from dissect.scrub.files import Copied, copied
-from dissect.scrub.packets import Echoes, Edit, Edits, End, Packets, Talk, end_of
-from dissect.scrub.parts import parts
-from dissect.scrub.replace import FILL, Addresses, Names, prose
-from dissect.scrub.sealed import Listening, Side
-from dissect.scrub.search import LEAST, Range, Search, pieces
+from streamdump.capture.blocks import explain
+from streamdump.capture.files import Reader, open_capture
+from streamdump.capture.link import network
+from streamdump.capture.whole import in_place_of
+from streamdump.conversation.conversation import Conversation
+from streamdump.errors import CaptureError, UsageError
+from streamdump.inspector import Inspector
+from streamdump.model import Gap, Message, Options, Span
+from streamdump.protocols import PROTOCOLS
+from streamdump.protocols.private import Part, Private
+from streamdump.scrub.files import Copied, copied
+from streamdump.scrub.packets import Echoes, Edit, Edits, End, Packets, Talk, end_of
+from streamdump.scrub.parts import parts
+from streamdump.scrub.replace import FILL, Addresses, Names, prose
+from streamdump.scrub.sealed import Listening, Side
+from streamdump.scrub.search import LEAST, Range, Search, pieces
 
 PRIVATE: dict[str, Private | None] = {protocol.name: protocol.private for protocol in PROTOCOLS}
 PACKED = (".gz", ".zst", ".lz4", ".xz", ".bz2")

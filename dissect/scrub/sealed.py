@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dissect.model import Options, SideData, StreamGap
-from dissect.scrub.packets import Edits
-from dissect.scrub.replace import FILL
-from dissect.tcp.assembler import TcpStream
-from dissect.tls.gate import Carried, Gate
-from dissect.tls.hello import CERTIFICATE, CLIENT_HELLO, SERVER_HELLO
-from dissect.tls.keys import KeyLog
-from dissect.tls.records import ALERT, CHANGE, MESSAGE, sane
+from streamdump.model import Options, SideData, StreamGap
+from streamdump.scrub.packets import Edits
+from streamdump.scrub.replace import FILL
+from streamdump.tcp.assembler import TcpStream
+from streamdump.tls.gate import Carried, Gate
+from streamdump.tls.hello import CERTIFICATE, CLIENT_HELLO, SERVER_HELLO
+from streamdump.tls.keys import KeyLog
+from streamdump.tls.records import ALERT, CHANGE, MESSAGE, sane
 
 HEADER = 5
 _EVERYTHING = 1 << 62

@@ -1,12 +1,12 @@
 """streamdump on Spark: captures as tables.
 
-    import dissect.spark
+    import streamdump.spark
 
-    dissect.spark.register(spark)
+    streamdump.spark.register(spark)
     packets = spark.read.format("streamdump.packets").load("captures/")
-    dissect.spark.messages(packets).groupBy("protocol", "name").count().show()
+    streamdump.spark.messages(packets).groupBy("protocol", "name").count().show()
 
-The functions take what the data source gives and return a table of `dissect.spark.tables`. PySpark is imported when they are called.
+The functions take what the data source gives and return a table of `streamdump.spark.tables`. PySpark is imported when they are called.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dissect.model import Options
+    from streamdump.model import Options
 
 __all__ = ["conversations", "endings", "exchanges", "gaps", "latency", "messages", "register"]
 
@@ -27,7 +27,7 @@ PARTS = 4
 
 def register(spark: Any) -> None:
     """Makes `streamdump.packets` known to a Spark session."""
-    from dissect.spark.source import source
+    from streamdump.spark.source import source
 
     spark.dataSource.register(source())
 
@@ -59,15 +59,15 @@ def conversations(packets: Any, options: Options | None = None, parts: int | Non
 
 def latency(exchanges: Any, by: Sequence[str] = ("protocol", "name")) -> Any:
     """How long these exchanges took, by columns of theirs: how many, refused and unanswered, quantiles as `streamdump latency` has them,
-    and the sketch they come from, which merges with others (`dissect.latency.sketch.Sketch.unpack`)."""
-    from dissect.spark.latencies import table
+    and the sketch they come from, which merges with others (`streamdump.latency.sketch.Sketch.unpack`)."""
+    from streamdump.spark.latencies import table
 
     return table(exchanges, by)
 
 
 def by_conversation(packets: Any, parts: int | None = None) -> Any:
     """The packets of each conversation together and in order, each conversation in one partition of `parts`: as sorted blocks of rows."""
-    from dissect.spark.rows import CARRY, SEGMENT
+    from streamdump.spark.rows import CARRY, SEGMENT
 
     spark = packets.sparkSession
     count = parts or PARTS * spark.sparkContext.defaultParallelism
@@ -81,20 +81,20 @@ BLOCKS = "part int, block binary"
 
 
 def _simple(batch: Any) -> Any:
-    from dissect.spark.tasks import simple
+    from streamdump.spark.tasks import simple
 
     return simple(batch)
 
 
 def _by_time(batch: Any) -> Any:
-    from dissect.spark.tasks import dependent
+    from streamdump.spark.tasks import dependent
 
     return dependent(batch)
 
 
 def _blocks(rows_of: Callable[[Any], Any], count: int, batches: Iterator[Any]) -> Iterator[Any]:
     """Rows as blocks, for parts by conversation, or (`count` 0) all of them by time."""
-    from dissect.spark.tasks import sorter
+    from streamdump.spark.tasks import sorter
 
     sorted_rows = sorter(count)
     for batch in batches:
@@ -103,7 +103,7 @@ def _blocks(rows_of: Callable[[Any], Any], count: int, batches: Iterator[Any]) -
 
 
 def _ordered(count: int, batches: Iterator[Any]) -> Iterator[Any]:
-    from dissect.spark.tasks import from_order
+    from streamdump.spark.tasks import from_order
 
     yield from map(_block, from_order(count, _of(batches)))
 
@@ -125,14 +125,14 @@ def _table(name: str, packets: Any, options: Options | None, parts: int | None) 
 
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from dissect.model import Options
-    from dissect.spark.tables import schema
+    from streamdump.model import Options
+    from streamdump.spark.tables import schema
 
     # Findings are no table
     chosen = replace(options or Options(), findings=False)
 
     def made(batches: Iterator[Any]) -> Iterator[Any]:
-        from dissect.spark import flows, tables, tasks, write
+        from streamdump.spark import flows, tables, tasks, write
 
         waiting = tables.Waiting(name)
         reports: list[Any] = []

@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from dissect.errors import CaptureError, UsageError
-from dissect.spark.rotation import Ready, Rotation, Taken
-from dissect.spark.splits import Plan, Split, Trouble, plan
+from streamdump.errors import CaptureError, UsageError
+from streamdump.spark.rotation import Ready, Rotation, Taken
+from streamdump.spark.splits import Plan, Split, Trouble, plan
 
 GONE_KEPT = 1000
 """Files that were read and are gone, and may come back under another name."""

@@ -21,11 +21,11 @@ from urllib.parse import quote, unquote
 import msgspec
 import pyarrow as pa
 
-from dissect.errors import UsageError
-from dissect.spark.known import Known
-from dissect.spark.places import Disk, Folder
-from dissect.spark.tables import DATE, SCHEMA, SCHEMA_KEY, TABLES, schema
-from dissect.spark.write import Written
+from streamdump.errors import UsageError
+from streamdump.spark.known import Known
+from streamdump.spark.places import Disk, Folder
+from streamdump.spark.tables import DATE, SCHEMA, SCHEMA_KEY, TABLES, schema
+from streamdump.spark.write import Written
 
 CLAIM = "streamdump.claim"
 

@@ -31,19 +31,19 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from dissect import snapshot
-from dissect.capture.blocks import UNREADABLE
-from dissect.capture.duplicates import Duplicates
-from dissect.capture.link import network_key
-from dissect.capture.odd import OddPackets
-from dissect.errors import CaptureError, ForeignState, Report
-from dissect.model import ConversationRow, Options, Segment
-from dissect.protocols.records import Emitted
-from dissect.session import Linked, Session
-from dissect.spark import places
-from dissect.spark.keys import ends_of, key_of, network_of
-from dissect.spark.rows import CARRY, CARRY_IN_ORDER, EARLIEST, FRAGMENT, LATEST, REPEATED, ROWS, SEGMENT, batch_of_rows
-from dissect.tls.keys import KeyLog, logged
+from streamdump import snapshot
+from streamdump.capture.blocks import UNREADABLE
+from streamdump.capture.duplicates import Duplicates
+from streamdump.capture.link import network_key
+from streamdump.capture.odd import OddPackets
+from streamdump.errors import CaptureError, ForeignState, Report
+from streamdump.model import ConversationRow, Options, Segment
+from streamdump.protocols.records import Emitted
+from streamdump.session import Linked, Session
+from streamdump.spark import places
+from streamdump.spark.keys import ends_of, key_of, network_of
+from streamdump.spark.rows import CARRY, CARRY_IN_ORDER, EARLIEST, FRAGMENT, LATEST, REPEATED, ROWS, SEGMENT, batch_of_rows
+from streamdump.tls.keys import KeyLog, logged
 
 SORTED_BY = ("flow_id", "merge_ns", "file", "number", "-kind")
 """How rows have to be sorted for `dissect`; a minus sign: descending."""

@@ -1,7 +1,7 @@
 """Follows a folder that captures are written to: a micro-batch for the files that became complete, until it is told to end.
 
 What is known between two micro-batches, a driver that was killed included, lies in `.follow` of the output: the state, and that of the
-open conversations as rows in Parquet files (`dissect.spark.flows`). A micro-batch writes its files beside them. What counts is one step
+open conversations as rows in Parquet files (`streamdump.spark.flows`). A micro-batch writes its files beside them. What counts is one step
 that is whole or not done at all: on a disk the rename of `state.json`; of Delta tables the commit of table `files`, whose transaction is
 the name of the state. The state names the batch, the files that it read, and the files that it wrote; these become visible
 afterwards, by the next start where this one was killed. Before that step nothing of a batch is seen, after it nothing of it is done again.
@@ -20,20 +20,20 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from dissect.capture.files import PACKED
-from dissect.errors import CaptureError, UsageError
-from dissect.model import ConversationRow, Options
-from dissect.spark import places
-from dissect.spark.pipeline import Job, Points, Progress, Settings, texts_of
-from dissect.spark.places import Disk, Folder
-from dissect.spark.rotation import Ready, Rotation, Seen, Taken, same_file
-from dissect.spark.session import of_spark
-from dissect.spark.splits import NEVER, Plan, Trouble
-from dissect.spark.tables import TABLES, Input
-from dissect.spark.write import CarryFile, Receipt, Target, Written, files_of, receipts, suspected, twice
+from streamdump.capture.files import PACKED
+from streamdump.errors import CaptureError, UsageError
+from streamdump.model import ConversationRow, Options
+from streamdump.spark import places
+from streamdump.spark.pipeline import Job, Points, Progress, Settings, texts_of
+from streamdump.spark.places import Disk, Folder
+from streamdump.spark.rotation import Ready, Rotation, Seen, Taken, same_file
+from streamdump.spark.session import of_spark
+from streamdump.spark.splits import NEVER, Plan, Trouble
+from streamdump.spark.tables import TABLES, Input
+from streamdump.spark.write import CarryFile, Receipt, Target, Written, files_of, receipts, suspected, twice
 
 if TYPE_CHECKING:
-    from dissect.spark.delta import Delta
+    from streamdump.spark.delta import Delta
 
 FOLDER = ".follow"
 
@@ -133,7 +133,7 @@ class Follow(Job):
         self.folder = self.out.at(FOLDER)
         self._delta: Delta | None = None
         if settings.form == "delta":
-            from dissect.spark.delta import Delta, check
+            from streamdump.spark.delta import Delta, check
 
             check()
             self._delta = Delta(self.out)
@@ -178,7 +178,7 @@ class Follow(Job):
         raise AssertionError
 
     def _batch(self, ready: list[Ready], told: list[Trouble], last: bool) -> Batch:
-        from dissect.spark.tasks import Work, flows_carried
+        from streamdump.spark.tasks import Work, flows_carried
 
         before = self.state
         state = msgspec.structs.replace(before, batch=before.batch + 1, taken=dict(before.taken))

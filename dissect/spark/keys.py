@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from hashlib import blake2b
 
-from dissect.capture.link import network_key
+from streamdump.capture.link import network_key
 
 NETWORKS = 1 << 24
 """So many networks have a number of their own in them."""

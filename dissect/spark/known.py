@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from dissect.spark.splits import HEAD, digest, head_of
+from streamdump.spark.splits import HEAD, digest, head_of
 
 
 class Known(NamedTuple):

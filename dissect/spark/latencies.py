@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from dissect.latency.groups import Group
-from dissect.latency.records import Times
-from dissect.latency.rows import times_of
+from streamdump.latency.groups import Group
+from streamdump.latency.records import Times
+from streamdump.latency.rows import times_of
 
 NEEDED = ("outcome", "reason", "latency_ns")
 

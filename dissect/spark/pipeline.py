@@ -14,20 +14,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 
-from dissect.conversation.table import relate
-from dissect.errors import Report, UsageError
-from dissect.model import ConversationRow, Options
-from dissect.spark import places
-from dissect.spark.keys import NETWORKS
-from dissect.spark.known import Captures
-from dissect.spark.places import Disk, Folder
-from dissect.spark.splits import HEAD, TARGET, Copy, Plan, Trouble, each, expand, plan, stamps, unpack
-from dissect.spark.tables import TABLES, Input, PointOf
-from dissect.spark.write import Receipt, Target, Writer, commit, files_of, forget_unnamed, receipts, suspected, twice
+from streamdump.conversation.table import relate
+from streamdump.errors import Report, UsageError
+from streamdump.model import ConversationRow, Options
+from streamdump.spark import places
+from streamdump.spark.keys import NETWORKS
+from streamdump.spark.known import Captures
+from streamdump.spark.places import Disk, Folder
+from streamdump.spark.splits import HEAD, TARGET, Copy, Plan, Trouble, each, expand, plan, stamps, unpack
+from streamdump.spark.tables import TABLES, Input, PointOf
+from streamdump.spark.write import Receipt, Target, Writer, commit, files_of, forget_unnamed, receipts, suspected, twice
 
 if TYPE_CHECKING:
-    from dissect.spark.delta import Delta
-    from dissect.spark.tasks import Source, Work
+    from streamdump.spark.delta import Delta
+    from streamdump.spark.tasks import Source, Work
 
 LOCALLY = 64 << 20
 """Captures of so few bytes together are looked at right here instead of by Spark."""
@@ -203,7 +203,7 @@ class Job:
 
     def tasks(self, found: Plan, carry: Mapping[str, Any] | None = None) -> tuple[list[Source], int]:
         """The tasks that read the captures of a plan, and the number of parts for what they do not dissect themselves."""
-        from dissect.spark.tasks import sources
+        from streamdump.spark.tasks import sources
 
         settings = self.settings
         here = settings.parts is None and settings.payload == "shuffle" and all(places.local(one.path) is not None for one in found.splits)
@@ -222,7 +222,7 @@ class Job:
 
         `depend`: packets depend on each other across conversations.
         """
-        from dissect.spark import tasks
+        from streamdump.spark import tasks
 
         for source in made:
             source.done = source.part in done
@@ -274,7 +274,7 @@ def _unpacked(pair: tuple[str, str]) -> Copy:
 
 
 def _at_home(work: Work, source: Source) -> int:
-    from dissect.spark.tasks import at_home
+    from streamdump.spark.tasks import at_home
 
     for _ in at_home(work, source):
         raise AssertionError
@@ -282,7 +282,7 @@ def _at_home(work: Work, source: Source) -> int:
 
 
 def _together(work: Work, first: int, done: Collection[int], part: int, blocks: Any) -> int:
-    from dissect.spark.tasks import together
+    from streamdump.spark.tasks import together
 
     return first + part if first + part in done else together(work, first + part, blocks)
 
@@ -334,7 +334,7 @@ class Run(Job):
 
     def _begin_delta(self) -> bool:
         """Find out what is in the tables, and commit what another run left."""
-        from dissect.spark.delta import Delta, check
+        from streamdump.spark.delta import Delta, check
 
         check()
         self._delta = delta = Delta(self.out)
@@ -361,7 +361,7 @@ class Run(Job):
 
     def go(self, cluster: Cluster) -> None:
         """Do it all; an interruption leaves the finished parts for `resume`, and nothing in `out`."""
-        from dissect.spark.tasks import Work
+        from streamdump.spark.tasks import Work
 
         self.cluster = cluster
         sizes = {file: self.stamps[file] for file in self.files}

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, cast
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 
-from dissect.capture.blocks import explain
-from dissect.capture.files import Reader, open_capture
-from dissect.errors import CaptureError, UsageError
+from streamdump.capture.blocks import explain
+from streamdump.capture.files import Reader, open_capture
+from streamdump.errors import CaptureError, UsageError
 
 STORES = {"s3": "s3", "s3a": "s3", "gs": "gs", "abfs": "abfs", "abfss": "abfss"}
 """Schemes of object stores, and what pyarrow calls them."""

@@ -25,10 +25,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from dissect.capture.files import PACKED
-from dissect.errors import CaptureError
-from dissect.spark import places
-from dissect.spark.splits import HEAD, NEVER, Trouble, digest
+from streamdump.capture.files import PACKED
+from streamdump.errors import CaptureError
+from streamdump.spark import places
+from streamdump.spark.splits import HEAD, NEVER, Trouble, digest
 
 HOLD_NS = 60_000_000_000
 """How long a complete file waits for those of other series that were written at the same time, and a cut end for what may follow."""

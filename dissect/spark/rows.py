@@ -8,12 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from dissect.capture.link import LinkParser, network_key
-from dissect.capture.merge import merge
-from dissect.errors import CaptureError
-from dissect.model import Packet, Segment
-from dissect.spark.keys import key_of
-from dissect.spark.splits import Split, batches
+from streamdump.capture.link import LinkParser, network_key
+from streamdump.capture.merge import merge
+from streamdump.errors import CaptureError
+from streamdump.model import Packet, Segment
+from streamdump.spark.keys import key_of
+from streamdump.spark.splits import Split, batches
 
 SEGMENT, FRAGMENT, OTHER, REPEATED, CARRY, CARRY_IN_ORDER = 0, 1, 2, 3, 4, 5
 """Kinds of rows: a TCP segment; a fragment of a TCP datagram, whose `payload` is the IP packet; a packet of a cooked capture that is

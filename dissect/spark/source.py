@@ -8,10 +8,10 @@ from typing import Any
 
 import msgspec
 
-from dissect.errors import CaptureError, UsageError
-from dissect.spark.arrivals import Arrivals, Offset
-from dissect.spark.rows import DDL
-from dissect.spark.splits import TARGET, Split, expand, grouped, plan
+from streamdump.errors import CaptureError, UsageError
+from streamdump.spark.arrivals import Arrivals, Offset
+from streamdump.spark.rows import DDL
+from streamdump.spark.splits import TARGET, Split, expand, grouped, plan
 
 NAME = "streamdump.packets"
 
@@ -122,7 +122,7 @@ def _number(options: Any, name: str, default: int, least: int) -> int:
 
 
 def _read(partition: Any) -> Iterator[Any]:
-    from dissect.spark.rows import read
+    from streamdump.spark.rows import read
 
     if partition is None or partition.value is None:
         return

@@ -29,15 +29,15 @@ from typing import Any, BinaryIO, cast
 import msgspec
 import numpy as np
 
-from dissect.capture import pcap, pcapng
-from dissect.capture.blocks import Blocks, Damaged, Raw
-from dissect.capture.files import named_as_capture, open_capture
-from dissect.capture.link import SLL, SLL2, LinkParser, network_key
-from dissect.capture.unpack import packing
-from dissect.errors import CaptureError, MissingCodec, NoCapture, UsageError
-from dissect.model import Packet, make_packet
-from dissect.spark import places
-from dissect.spark.keys import key_of
+from streamdump.capture import pcap, pcapng
+from streamdump.capture.blocks import Blocks, Damaged, Raw
+from streamdump.capture.files import named_as_capture, open_capture
+from streamdump.capture.link import SLL, SLL2, LinkParser, network_key
+from streamdump.capture.unpack import packing
+from streamdump.errors import CaptureError, MissingCodec, NoCapture, UsageError
+from streamdump.model import Packet, make_packet
+from streamdump.spark import places
+from streamdump.spark.keys import key_of
 
 TARGET = 64 << 20
 """Bytes of a range, unless asked for otherwise."""

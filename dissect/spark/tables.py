@@ -11,12 +11,12 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from dissect.errors import Report, bug
-from dissect.model import ConversationRow, Ending, Exchange, Gap, Message
-from dissect.session import Linked
-from dissect.spark.flows import FILE_BITS
-from dissect.spark.splits import Trouble
-from dissect.spark.typed import STRUCTS, WHOLE_CLASSES, WIDE, Objects, Struct, struct_name
+from streamdump.errors import Report, bug
+from streamdump.model import ConversationRow, Ending, Exchange, Gap, Message
+from streamdump.session import Linked
+from streamdump.spark.flows import FILE_BITS
+from streamdump.spark.splits import Trouble
+from streamdump.spark.typed import STRUCTS, WHOLE_CLASSES, WIDE, Objects, Struct, struct_name
 
 _JSON = msgspec.json.Encoder()
 

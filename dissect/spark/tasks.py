@@ -18,16 +18,16 @@ import pyarrow.compute
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from dissect.capture.link import LinkParser, network_key
-from dissect.model import Options, Segment
-from dissect.spark import places
-from dissect.spark.blocks import Order, Runs, Sorter
-from dissect.spark.flows import IN_ORDER, SORTED_BY, Results, Straight, dissect, in_order
-from dissect.spark.keys import key_of
-from dissect.spark.rows import CARRY, CARRY_IN_ORDER, SCHEMA, SEGMENT, Home, Row, batch_of, merged_segments, parsed, read, row_of
-from dissect.spark.splits import Plan, Split, grouped
-from dissect.spark.tables import PointOf
-from dissect.spark.write import CarryFile, Target, Writer
+from streamdump.capture.link import LinkParser, network_key
+from streamdump.model import Options, Segment
+from streamdump.spark import places
+from streamdump.spark.blocks import Order, Runs, Sorter
+from streamdump.spark.flows import IN_ORDER, SORTED_BY, Results, Straight, dissect, in_order
+from streamdump.spark.keys import key_of
+from streamdump.spark.rows import CARRY, CARRY_IN_ORDER, SCHEMA, SEGMENT, Home, Row, batch_of, merged_segments, parsed, read, row_of
+from streamdump.spark.splits import Plan, Split, grouped
+from streamdump.spark.tables import PointOf
+from streamdump.spark.write import CarryFile, Target, Writer
 
 BY_CONVERSATION, BY_TIME = Order(SORTED_BY), Order(IN_ORDER)
 

@@ -38,9 +38,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from dissect.protocols import PROTOCOLS
-from dissect.protocols.declared import BOOL, FLOAT, INT, LIST, OBJECT, OTHER, WORDS, Found, declared
-from dissect.protocols.protocol import Protocol
+from streamdump.protocols import PROTOCOLS
+from streamdump.protocols.declared import BOOL, FLOAT, INT, LIST, OBJECT, OTHER, WORDS, Found, declared
+from streamdump.protocols.protocol import Protocol
 
 NULL = type(None)
 WHOLE_CLASSES = frozenset((int, NULL))

@@ -15,13 +15,13 @@ import pyarrow.compute
 import pyarrow.csv
 import pyarrow.dataset
 
-from dissect.latency.sketch import Sketch
-from dissect.spark import places
-from dissect.spark.delta import Delta
-from dissect.spark.places import Disk, Folder
-from dissect.spark.rows import ROWS
-from dissect.spark.tables import DATE, TABLES, schema
-from dissect.spark.write import FORMATS, JSON, flat
+from streamdump.latency.sketch import Sketch
+from streamdump.spark import places
+from streamdump.spark.delta import Delta
+from streamdump.spark.places import Disk, Folder
+from streamdump.spark.rows import ROWS
+from streamdump.spark.tables import DATE, TABLES, schema
+from streamdump.spark.write import FORMATS, JSON, flat
 
 COMMANDS, SLOWEST, UNANSWERED = 40, 5, 20
 """So many are told of each kind."""
@@ -63,7 +63,7 @@ def views(spark: Any, out: Folder, form: str) -> None:
 
     The structs of protocols are there in Parquet and Delta only.
     """
-    from dissect.spark.latencies import table as latency
+    from streamdump.spark.latencies import table as latency
 
     for table in TABLES:
         found = _of_disk(spark, out, table, form) if isinstance(out, Disk) else _of_store(spark, out, table, form)
@@ -106,7 +106,7 @@ def _of_store(spark: Any, out: Folder, table: str, form: str) -> Any:
     place = out.at(table).name
 
     def rows(given: Iterator[Any]) -> Iterator[Any]:
-        from dissect.spark.views import read
+        from streamdump.spark.views import read
 
         for batch in given:
             for index in batch.column(0).to_pylist():

@@ -3,7 +3,7 @@
 A task names its files at random and says at its end which they are (its receipt, written as a whole). Tasks that were repeated or lost
 leave files that nobody names. When all parts are there, the files that their receipts name become the result: on a disk they are moved
 together, and one rename makes it; in an object store, where there is no such thing, they are moved one by one, and `_SUCCESS` comes
-last; in the form `delta` they are where they belong from the start, and a commit of each table says so (`dissect.spark.delta`).
+last; in the form `delta` they are where they belong from the start, and a commit of each table says so (`streamdump.spark.delta`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from dissect.conversation.table import RELATED
-from dissect.errors import Report, UsageError
-from dissect.model import ConversationRow
-from dissect.spark import places
-from dissect.spark.flows import Results, earliest
-from dissect.spark.places import Disk, Folder
-from dissect.spark.rows import SCHEMA
-from dissect.spark.splits import Trouble
-from dissect.spark.tables import DATE, TABLES, PointOf, Waiting, schema, sorted_out
+from streamdump.conversation.table import RELATED
+from streamdump.errors import Report, UsageError
+from streamdump.model import ConversationRow
+from streamdump.spark import places
+from streamdump.spark.flows import Results, earliest
+from streamdump.spark.places import Disk, Folder
+from streamdump.spark.rows import SCHEMA
+from streamdump.spark.splits import Trouble
+from streamdump.spark.tables import DATE, TABLES, PointOf, Waiting, schema, sorted_out
 
 FORMATS = ("parquet", "delta", "json", "csv")
 

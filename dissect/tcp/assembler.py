@@ -26,8 +26,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from dissect.model import Options, Segment, SideData, StreamGap
-from dissect.tcp.sequence import FAR, MASK, NEAR
+from streamdump.model import Options, Segment, SideData, StreamGap
+from streamdump.tcp.sequence import FAR, MASK, NEAR
 
 FIN, SYN, RST, ACK = 1, 2, 4, 16
 _ANY = FIN | SYN | RST | ACK

@@ -10,15 +10,15 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from dissect.tls.ciphers import HEADER, Opener
-from dissect.tls.flow import Epoch, Flow, Lost
-from dissect.tls.hello import TLS_12, TLS_13
-from dissect.tls.keys import TRAFFIC
-from dissect.tls.records import DATA, LARGEST, sane
+from streamdump.tls.ciphers import HEADER, Opener
+from streamdump.tls.flow import Epoch, Flow, Lost
+from streamdump.tls.hello import TLS_12, TLS_13
+from streamdump.tls.keys import TRAFFIC
+from streamdump.tls.records import DATA, LARGEST, sane
 
 if TYPE_CHECKING:
-    from dissect.tls.keys import KeyLog
-    from dissect.tls.stage import Stage
+    from streamdump.tls.keys import KeyLog
+    from streamdump.tls.stage import Stage
 
 FREE_WORK, FREE_GUESSES, WORK_A_BYTE = 100_000, 50_000, 1_000
 """What a side may spend, about in nanoseconds: at first, with its handshake captured and without, which is little since any number of

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dissect.tls.hello import version_name
-from dissect.tls.suites import suite_name
+from streamdump.tls.hello import version_name
+from streamdump.tls.suites import suite_name
 
 ALERTS = {
     0: "close_notify",

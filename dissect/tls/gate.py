@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from dissect.model import Options, SideData, StreamGap, Verdict
-from dissect.tcp.assembler import TcpStream
-from dissect.tls.keys import KeyLog
-from dissect.tls.records import alert, begins, sealed
+from streamdump.model import Options, SideData, StreamGap, Verdict
+from streamdump.tcp.assembler import TcpStream
+from streamdump.tls.keys import KeyLog
+from streamdump.tls.records import alert, begins, sealed
 
 if TYPE_CHECKING:
-    from dissect.tls.facts import Facts
-    from dissect.tls.stage import Stage
+    from streamdump.tls.facts import Facts
+    from streamdump.tls.stage import Stage
 
 BOTH = 3
 """Both sides, a bit for each."""
@@ -60,7 +60,7 @@ class Carried(msgspec.Struct, gc=False):
         told = self.told()
         if told is None:
             return {}
-        from dissect.tls.troubles import troubles
+        from streamdump.tls.troubles import troubles
 
         found = troubles(told)
         return told.row() | ({"tls_troubles": found} if found else {})
@@ -157,11 +157,11 @@ class Gate:
             if not carried.heard:
                 found, middle = begins(first), self.keys.named and sealed(first)
                 if found is not False or middle:
-                    from dissect.tls.stage import Stage
+                    from streamdump.tls.stage import Stage
 
                     carried.stage = Stage(self.options, self.keys, syn, middle)
             elif carried.stage is None and not item.position and alert(first):
-                from dissect.tls.facts import refused
+                from streamdump.tls.facts import refused
 
                 carried.facts = refused(item.side, first, (item.order, item.number, item.file, item.time_ns))
             carried.heard |= side

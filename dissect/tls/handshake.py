@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dissect.tls import hello
-from dissect.tls.facts import ALERTS_KEPT, Alert, Facts, kept
-from dissect.tls.flow import Flow
-from dissect.tls.hello import TLS_12, TLS_13, ClientHello, ServerHello
+from streamdump.tls import hello
+from streamdump.tls.facts import ALERTS_KEPT, Alert, Facts, kept
+from streamdump.tls.flow import Flow
+from streamdump.tls.hello import TLS_12, TLS_13, ClientHello, ServerHello
 
 KEPT = 64 << 10
 """Bytes of one message; a larger one is passed over."""

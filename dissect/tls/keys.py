@@ -15,11 +15,11 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
-from dissect.capture.blocks import Blocks, Raw, explain
-from dissect.capture.files import Reader, open_capture
-from dissect.capture.pcapng import MAGIC
-from dissect.capture.unpack import packing
-from dissect.errors import CaptureError, UsageError
+from streamdump.capture.blocks import Blocks, Raw, explain
+from streamdump.capture.files import Reader, open_capture
+from streamdump.capture.pcapng import MAGIC
+from streamdump.capture.unpack import packing
+from streamdump.errors import CaptureError, UsageError
 
 T = TypeVar("T")
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dissect.model import Options
-from dissect.tls import schedule
-from dissect.tls.ciphers import Opener, opener_of
-from dissect.tls.flow import Epoch, Flow
-from dissect.tls.handshake import Handshake
-from dissect.tls.hello import ClientHello, ServerHello
-from dissect.tls.keys import EARLY, HANDSHAKE, MASTER, TRAFFIC, KeyLog
-from dissect.tls.suites import suite
+from streamdump.model import Options
+from streamdump.tls import schedule
+from streamdump.tls.ciphers import Opener, opener_of
+from streamdump.tls.flow import Epoch, Flow
+from streamdump.tls.handshake import Handshake
+from streamdump.tls.hello import ClientHello, ServerHello
+from streamdump.tls.keys import EARLY, HANDSHAKE, MASTER, TRAFFIC, KeyLog
+from streamdump.tls.suites import suite
 
 KNOWN = 256
 """What opens records is kept for so many keys."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dissect.model import StreamGap
-from dissect.tls import hello
-from dissect.tls.ciphers import HEADER
-from dissect.tls.flow import Epoch, Flow
-from dissect.tls.hello import TLS_12, TLS_13
-from dissect.tls.needs import BEGINNING, MISSING, Gone, Needs
-from dissect.tls.records import ALERT, CHANGE, DATA, HEARTBEAT, LARGEST, MESSAGE, sane
+from streamdump.model import StreamGap
+from streamdump.tls import hello
+from streamdump.tls.ciphers import HEADER
+from streamdump.tls.flow import Epoch, Flow
+from streamdump.tls.hello import TLS_12, TLS_13
+from streamdump.tls.needs import BEGINNING, MISSING, Gone, Needs
+from streamdump.tls.records import ALERT, CHANGE, DATA, HEARTBEAT, LARGEST, MESSAGE, sane
 
 
 class Reader(Needs):

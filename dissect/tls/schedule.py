@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dissect.tls.suites import CBC, CHACHA20, Suite
+from streamdump.tls.suites import CBC, CHACHA20, Suite
 
 
 class Keys(NamedTuple):

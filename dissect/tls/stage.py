@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from dissect.model import Options, SideData, StreamGap, Verdict
-from dissect.tls import back, hello
-from dissect.tls.facts import Facts, Mark
-from dissect.tls.flow import Flow, Lost
-from dissect.tls.handshake import Handshake
-from dissect.tls.keys import KeyLog
-from dissect.tls.needs import BEGINNING, MISSING
-from dissect.tls.reader import Reader
-from dissect.tls.records import begins
+from streamdump.model import Options, SideData, StreamGap, Verdict
+from streamdump.tls import back, hello
+from streamdump.tls.facts import Facts, Mark
+from streamdump.tls.flow import Flow, Lost
+from streamdump.tls.handshake import Handshake
+from streamdump.tls.keys import KeyLog
+from streamdump.tls.needs import BEGINNING, MISSING
+from streamdump.tls.reader import Reader
+from streamdump.tls.records import begins
 
 NO_KEYS = "no keys"
 WAITING = "waiting for keys"

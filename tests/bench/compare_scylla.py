@@ -25,11 +25,11 @@ from xml.etree import ElementTree
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from dissect.capture.files import open_capture  # noqa: E402
-from dissect.inspector import Inspector  # noqa: E402
-from dissect.model import Message, Options, SideData, StreamGap  # noqa: E402
-from dissect.protocols.parser import Parser  # noqa: E402
-from dissect.protocols.records import Emitted  # noqa: E402
+from streamdump.capture.files import open_capture  # noqa: E402
+from streamdump.inspector import Inspector  # noqa: E402
+from streamdump.model import Message, Options, SideData, StreamGap  # noqa: E402
+from streamdump.protocols.parser import Parser  # noqa: E402
+from streamdump.protocols.records import Emitted  # noqa: E402
 
 FOLDER = ROOT / "captures" / "golden" / "seastar-rpc"
 MAGIC = b"SSTARRPC"

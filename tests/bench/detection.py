@@ -14,8 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from dissect.capture.files import open_capture  # noqa: E402
-from dissect.inspector import Inspector  # noqa: E402
+from streamdump.capture.files import open_capture  # noqa: E402
+from streamdump.inspector import Inspector  # noqa: E402
 from tests.rewrite import capture, packets, random_ports, with_ports  # noqa: E402
 
 FAMILIES = {"rabbitmq-stream": ("rabbitmq-stream", "rabbitmq-stream-draft")}

@@ -12,8 +12,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from dissect.capture.files import open_capture
-from dissect.inspector import Inspector
+from streamdump.capture.files import open_capture
+from streamdump.inspector import Inspector
 
 FOLDER = Path(__file__).parents[2] / "captures" / "golden" / "iggy"
 ROW = re.compile(r"\| `(\S+)` \| ([LV]\d) \|")

@@ -22,9 +22,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from dissect.inspector import Inspector
-from dissect.model import Options, Packet
-from dissect.render.jsonl import encode
+from streamdump.inspector import Inspector
+from streamdump.model import Options, Packet
+from streamdump.render.jsonl import encode
 from tests.capture.peers import Pair, capturing, free_port
 
 PING, PONG = bytes.fromhex("04000000 01000000"), bytes.fromhex("00000000 00000000")

@@ -16,10 +16,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import dissect
-from dissect.capture.files import open_capture
-from dissect.errors import CaptureError
-from dissect.model import Gap, Message
+import streamdump
+from streamdump.capture.files import open_capture
+from streamdump.errors import CaptureError
+from streamdump.model import Gap, Message
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 START_NS = 1_760_000_000_000_000_000
@@ -37,7 +37,7 @@ def sources(protocol: str = "*") -> list[list[tuple[int, bytes]]]:
         if "tls" in path.name:
             continue
         try:
-            records = list(dissect.read(path))
+            records = list(streamdump.read(path))
         except CaptureError:
             continue
         if not records or any(isinstance(one, Gap) or (isinstance(one, Message) and (one.fault or one.notes)) for one in records):

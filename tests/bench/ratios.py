@@ -24,7 +24,7 @@ import mix
 import twins
 from generate import write, write_short
 
-STREAMDUMP = [sys.executable, "-m", "cli"]
+STREAMDUMP = [sys.executable, "-m", "streamdump"]
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 SMALL = {
     "rabbitmq-stream": "handshake_close_405.pcap",

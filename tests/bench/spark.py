@@ -263,7 +263,7 @@ def main() -> None:
     parser.add_argument("--more", default="", help="more options of the pipeline")
     parser.add_argument("--tshark", action="store_true", help="also tshark -T json, parsed packet by packet")
     options = parser.parse_args()
-    own = [sys.executable, "-m", "cli"]
+    own = [sys.executable, "-m", "streamdump"]
     print(f"{'':<38}{'wall s':>8}{'CPU s':>8}{'MB/CPUs':>9}{'msg/CPUs':>12}   CPU and largest resident memory of")
     for row in options.rows.split(","):
         with tempfile.TemporaryDirectory(prefix="streamdump-bench-") as name:

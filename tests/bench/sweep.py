@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from dissect.capture.files import open_capture
-from dissect.inspector import Inspector
-from dissect.model import Exchange, Message, Options
+from streamdump.capture.files import open_capture
+from streamdump.inspector import Inspector
+from streamdump.model import Exchange, Message, Options
 from tests.rewrite import Packet, capture, packets
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"

@@ -7,10 +7,10 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from dissect.capture.files import Reader, open_capture
-from dissect.capture.link import LinkParser
-from dissect.model import Packet as Captured
-from dissect.model import Segment
+from streamdump.capture.files import Reader, open_capture
+from streamdump.capture.link import LinkParser
+from streamdump.model import Packet as Captured
+from streamdump.model import Segment
 
 A, B = bytes.fromhex("c0000201"), bytes.fromhex("c0000202")  # 192.0.2.1, 192.0.2.2
 A6, B6 = bytes.fromhex("20010db8000000000000000000000001"), bytes.fromhex("20010db8000000000000000000000002")

@@ -102,7 +102,7 @@ class Capture:
 
     def __init__(self, *argv: str, **more: Any) -> None:
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **more}
-        self.process = subprocess.Popen([sys.executable, "-m", "cli", *argv], bufsize=0, **pipes)
+        self.process = subprocess.Popen([sys.executable, "-m", "streamdump", *argv], bufsize=0, **pipes)
         self.told = b""
         self._rest = b""
         try:

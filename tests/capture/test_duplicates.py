@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from dissect.capture.link import LinkParser
+from streamdump.capture.link import LinkParser
 from tests.capture.frames import SLL, SLL2, START_NS, Packet, ethernet, ip4, ip6, parse, pcap, segments, sll, sll2, tcp
 from tests.capture.test_fragments import DATA, cut4
 

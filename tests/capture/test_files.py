@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from dissect.capture.files import open_capture
-from dissect.errors import CaptureError
+from streamdump.capture.files import open_capture
+from streamdump.errors import CaptureError
 from tests.capture.frames import START_NS, Packet, ethernet, ip4, pcap, pcapng, tcp
 
 PACKETS = [Packet(ethernet(ip4(tcp(bytes(n), seq=n))), START_NS + n) for n in range(20)]
@@ -159,12 +159,12 @@ def test_pipe_that_breaks_in_a_packet() -> None:
 
 @pytest.mark.parametrize("content", [PLAIN, gzip.compress(PLAIN)])
 def test_standard_input(content: bytes) -> None:
-    code = "from dissect.capture.files import open_capture; r = open_capture('-'); print(r.name, sum(map(len, r)))"
+    code = "from streamdump.capture.files import open_capture; r = open_capture('-'); print(r.name, sum(map(len, r)))"
     done = subprocess.run([sys.executable, "-c", code], input=content, capture_output=True, check=True)
     assert done.stdout.decode().split() == ["standard", "input", "20"]
 
 
 def test_reading_a_capture_needs_no_renderer_and_no_scapy() -> None:
-    code = "import sys, dissect.capture.files, dissect.capture.link; print({'rich', 'typer', 'scapy'} & set(sys.modules))"
+    code = "import sys, streamdump.capture.files, streamdump.capture.link; print({'rich', 'typer', 'scapy'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     assert done.stdout.decode().strip() == "set()"

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from dissect.capture.link import SeparateFiles
-from dissect.capture.merge import merge
-from dissect.capture.odd import PIECES, UNDECODED, WAITS, OddPackets, OddSegment
+from streamdump.capture.link import SeparateFiles
+from streamdump.capture.merge import merge
+from streamdump.capture.odd import PIECES, UNDECODED, WAITS, OddPackets, OddSegment
 from tests.capture.frames import A, B, Packet, ethernet, ip4, ip6, parse, parsed, pcap, reader, tcp
 from tests.work import peak, steps
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import dpkt
 import pytest
 
-from dissect.capture.link import LinkParser
-from dissect.errors import CaptureError
+from streamdump.capture.link import LinkParser
+from streamdump.errors import CaptureError
 from tests.capture.frames import (
     A6,
     ACK,

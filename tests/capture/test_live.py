@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
-from dissect.capture import bpf
-from dissect.capture.interfaces import interfaces, is_up
-from dissect.capture.live import LINK_ETHERNET, LINK_SLL2, MOST_PORTS, Live
-from dissect.errors import InterfaceError, UsageError
-from dissect.inspector import Inspector
-from dissect.model import Message, Record
-from dissect.protocols import PROTOCOLS
+from streamdump.capture import bpf
+from streamdump.capture.interfaces import interfaces, is_up
+from streamdump.capture.live import LINK_ETHERNET, LINK_SLL2, MOST_PORTS, Live
+from streamdump.errors import InterfaceError, UsageError
+from streamdump.inspector import Inspector
+from streamdump.model import Message, Record
+from streamdump.protocols import PROTOCOLS
 from tests.capture.frames import bytes_of, ethernet, ip4, tcp
 from tests.capture.peers import GOLDEN, Pair, capturing, free_port, needs_capture, records, said
 from tests.waiting import PATIENCE, signalled, state, unread, until
@@ -52,7 +52,9 @@ def pings(port: int) -> list[str]:
 
 
 def run(*argv: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "cli", *argv], capture_output=True, text=True, timeout=PATIENCE, check=False, **more)
+    return subprocess.run(
+        [sys.executable, "-m", "streamdump", *argv], capture_output=True, text=True, timeout=PATIENCE, check=False, **more
+    )
 
 
 def meaning(record: dict[str, Any]) -> dict[str, Any]:
@@ -305,7 +307,7 @@ def test_a_side_that_ends_is_told_of_while_the_other_goes_on() -> None:
 @pytest.mark.skipif(shutil.which("tcpdump") is None, reason="tcpdump is not installed")
 def test_a_pipe_from_tcpdump_is_as_prompt() -> None:
     port = free_port()
-    pipe = f"tcpdump --immediate-mode -U -i lo -w - tcp port {port} | {sys.executable} -m cli -d tcp.port=={port},iggy -"
+    pipe = f"tcpdump --immediate-mode -U -i lo -w - tcp port {port} | {sys.executable} -m streamdump -d tcp.port=={port},iggy -"
     pipes: Any = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True}
     with subprocess.Popen(["sh", "-c", pipe], **pipes) as process:
         try:
@@ -458,7 +460,7 @@ def _namespace() -> bool:
 @needs_capture
 @pytest.mark.skipif(not _namespace(), reason="needs unshare, nsenter and ip with the right to use them")
 def test_an_interface_that_goes_away_ends_the_capture() -> None:
-    command = f"ip link set lo up && exec {sys.executable} -m cli -i lo"
+    command = f"ip link set lo up && exec {sys.executable} -m streamdump -i lo"
     process = subprocess.Popen(["unshare", "-n", "sh", "-c", command], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stderr is not None
     assert "capturing" in process.stderr.readline()
@@ -468,14 +470,14 @@ def test_an_interface_that_goes_away_ends_the_capture() -> None:
     lines = [line for line in err.splitlines() if "it stays root" not in line]
     assert lines[0].startswith("streamdump: lo: 0 packets, 0 dropped by the kernel")
     assert lines[1] == "streamdump: lo: went away while capturing: network is down"
-    down = subprocess.run(["unshare", "-n", sys.executable, "-m", "cli", "-i", "lo"], capture_output=True, text=True, check=False)
+    down = subprocess.run(["unshare", "-n", sys.executable, "-m", "streamdump", "-i", "lo"], capture_output=True, text=True, check=False)
     assert (down.returncode, "the interface is down" in down.stderr) == (4, True)
 
 
 @needs_capture
 @pytest.mark.skipif(not _namespace(), reason="needs unshare, nsenter and ip with the right to use them")
 def test_what_to_do_where_nothing_came_on_the_known_ports() -> None:
-    command = f"ip link set lo up && {sys.executable} -m cli -i lo -a duration:1"
+    command = f"ip link set lo up && {sys.executable} -m streamdump -i lo -a duration:1"
     done = subprocess.run(["unshare", "-n", "sh", "-c", command], capture_output=True, text=True, check=True)
     told = "streamdump: nothing came on these ports; -f '' takes all TCP, -i any that of all interfaces"
     assert done.stderr.splitlines()[-1] == told
@@ -533,7 +535,7 @@ def test_without_libpcap_only_filters_of_ones_own_are_missing() -> None:
     code = (
         "import ctypes.util, sys; ctypes.util.find_library = lambda name: None;"
         "sys.modules['scapy.libs.winpcapy'] = None;"
-        "from cli.app import main; sys.exit(main(sys.argv[1:]))"
+        "from streamdump.cli.app import main; sys.exit(main(sys.argv[1:]))"
     )
 
     def without(*argv: str) -> subprocess.CompletedProcess[str]:
@@ -585,7 +587,7 @@ class Clock:
 
 
 def test_conversations_are_forgotten_by_time_and_count() -> None:
-    from dissect.model import Options
+    from streamdump.model import Options
 
     for options, most in (
         (Options(closed_time_ns=1_000_000_000, decode_as=((8090, "iggy", None),)), 150),
@@ -603,7 +605,7 @@ def test_conversations_are_forgotten_by_time_and_count() -> None:
 
 
 def test_an_open_conversation_that_is_forgotten_ends_its_requests() -> None:
-    from dissect.model import Options
+    from streamdump.model import Options
     from tests.bench.live import batch_of, conversation
 
     options = Options(idle_time_ns=60_000_000_000, answer_time_ns=1 << 60, decode_as=((8090, "iggy", None),))
@@ -623,7 +625,7 @@ def test_an_open_conversation_that_is_forgotten_ends_its_requests() -> None:
 
 
 def test_a_late_answer_is_paired_but_not_reported_twice() -> None:
-    from dissect.model import Exchange, Options
+    from streamdump.model import Exchange, Options
     from tests.bench.live import batch_of, conversation
 
     options = Options(exchanges=True, decode_as=((8090, "iggy", None),))

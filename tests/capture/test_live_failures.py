@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dissect.errors import BARRIER
-from dissect.inspector import Inspector
-from dissect.model import ConversationRow, Ending, Exchange, Gap, Message, Options, Record
-from dissect.pair import Pairer
-from dissect.tcp.assembler import TcpStream
+from streamdump.errors import BARRIER
+from streamdump.inspector import Inspector
+from streamdump.model import ConversationRow, Ending, Exchange, Gap, Message, Options, Record
+from streamdump.pair import Pairer
+from streamdump.tcp.assembler import TcpStream
 from tests.bench.live import PING, PONG, batch_of, conversation
 from tests.capture.peers import Pair, capturing, free_port, needs_capture, records
 from tests.capture.test_live import pings
@@ -23,13 +23,13 @@ START = 1_700_000_000 * SECOND
 IGGY = ((8090, "iggy", None),)
 
 PLANTED = """
-import dissect.pair
-take = dissect.pair.Pairer.take
+import streamdump.pair
+take = streamdump.pair.Pairer.take
 def planted(self, one, append):
     if one.record.conversation == 0 and one.record.position >= 16:
         raise ZeroDivisionError
     take(self, one, append)
-dissect.pair.Pairer.take = planted
+streamdump.pair.Pairer.take = planted
 """
 """The third request of the first conversation is too much."""
 
@@ -162,7 +162,7 @@ def test_peers_on_the_loopback_interface(tmp_path: Path) -> None:
     }
     told = [line for line in err.splitlines() if "internal error: " in line]
     assert len(told) == 1
-    assert "ZeroDivisionError in dissect/pair.py:" in told[0]
+    assert "ZeroDivisionError in streamdump/pair.py:" in told[0]
     assert f" of lo, conversation 0 {made[0]['src']} > {made[0]['dst']} iggy: " in told[0]
     assert "1 internal error" in err.splitlines()[-1]
 
@@ -172,7 +172,7 @@ def test_the_table_goes_on(tmp_path: Path) -> None:
     from tests.cli.terminal import on_terminal
 
     (tmp_path / "sitecustomize.py").write_text(
-        "import dissect.render.live\ndef planted(*_):\n    raise ZeroDivisionError\ndissect.render.live.Watch.table = planted\n"
+        "import streamdump.render.live\ndef planted(*_):\n    raise ZeroDivisionError\nstreamdump.render.live.Watch.table = planted\n"
     )
     port = free_port()
     argv = ["conversations", "-i", "lo", "-f", f"tcp port {port}", "-a", "duration:1"]

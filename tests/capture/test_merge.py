@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from dissect.capture import blocks as blocks_module
-from dissect.capture.merge import AT_HAND, merge
-from dissect.errors import CaptureError
+from streamdump.capture import blocks as blocks_module
+from streamdump.capture.merge import AT_HAND, merge
+from streamdump.errors import CaptureError
 from tests.capture.frames import NULL, START_NS, Packet, bytes_of, pcap, pcapng, reader
 from tests.work import peak, steps
 

@@ -8,9 +8,9 @@ import struct
 import dpkt
 import pytest
 
-from dissect.capture import blocks as blocks_module
-from dissect.capture.pcap import size_limit
-from dissect.errors import CaptureError
+from streamdump.capture import blocks as blocks_module
+from streamdump.capture.pcap import size_limit
+from streamdump.errors import CaptureError
 from tests.capture.frames import START_NS, Packet, bytes_of, ethernet, ip4, pcap, reader, segments, tcp
 
 PACKETS = [Packet(ethernet(ip4(tcp(bytes([n]) * n, seq=n))), START_NS + n * 1_001_000) for n in range(1, 30)]
@@ -113,7 +113,7 @@ def test_length_of_all_ones_allocates_nothing() -> None:
 
 
 def test_length_beyond_the_largest_packet_is_damage_even_when_so_much_follows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dissect.capture.pcap.ALWAYS", 100)
+    monkeypatch.setattr("streamdump.capture.pcap.ALWAYS", 100)
     file = pcap([PACKETS[0], Packet(bytes(200)), PACKETS[1]], snap=100)
     count, error = damaged(file)
     assert (count, error.packet) == (1, 1)

@@ -8,8 +8,8 @@ import struct
 import dpkt
 import pytest
 
-from dissect.capture import blocks as blocks_module
-from dissect.errors import CaptureError
+from streamdump.capture import blocks as blocks_module
+from streamdump.errors import CaptureError
 from tests.capture.frames import (
     NULL,
     SLL2,
@@ -198,7 +198,7 @@ def test_broken_options_of_an_interface_are_left() -> None:
 
 
 def test_large_unknown_blocks_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dissect.capture.pcapng.ALWAYS", 1000)
+    monkeypatch.setattr("streamdump.capture.pcapng.ALWAYS", 1000)
     for size in (900, 1000, 1100, 5000):
         large = block(0x0BAD, bytes(size))
         for piece in (64, 1 << 20):

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dissect.capture.files import open_capture
-from dissect.capture.link import LinkParser
-from dissect.errors import CaptureError
-from dissect.model import Segment
+from streamdump.capture.files import open_capture
+from streamdump.capture.link import LinkParser
+from streamdump.errors import CaptureError
+from streamdump.model import Segment
 from tests.capture.frames import (
     NULL,
     PPP,

@@ -15,10 +15,10 @@ import cramjam
 import pytest
 import xxhash
 
-from dissect.capture import blocks as blocks_module
-from dissect.capture import unpack
-from dissect.capture.files import open_capture
-from dissect.errors import CaptureError, MissingCodec
+from streamdump.capture import blocks as blocks_module
+from streamdump.capture import unpack
+from streamdump.capture.files import open_capture
+from streamdump.errors import CaptureError, MissingCodec
 from tests.capture.frames import Packet, ethernet, ip4, parse, pcap, pcapng, reader, segments, tcp
 
 RANDOM = random.Random(3)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from dissect.capture.files import open_capture
-from dissect.capture.write import Ring, Writer
-from dissect.errors import UsageError
-from dissect.model import Packet as Captured
+from streamdump.capture.files import open_capture
+from streamdump.capture.write import Ring, Writer
+from streamdump.errors import UsageError
+from streamdump.model import Packet as Captured
 from tests.capture.frames import START_NS, Packet, bytes_of, pcap, reader
 
 PACKET = b"a packet with a password in it"

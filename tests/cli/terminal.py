@@ -20,7 +20,7 @@ def on_terminal(argv: list[str], columns: int = 100, environment: Mapping[str, s
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "cli", *argv],
+        [sys.executable, "-m", "streamdump", *argv],
         stdin=slave,
         stdout=slave,
         stderr=slave if stderr else subprocess.DEVNULL,

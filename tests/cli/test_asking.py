@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-import dissect
-from cli.app import main
-from cli.exits import ExitCode
-from cli.options import field_names, filter_words
-from dissect.errors import CaptureError, FilterError
-from dissect.filter import compile_filter, names_of
-from dissect.model import Message
+import streamdump
+from streamdump.cli.app import main
+from streamdump.cli.exits import ExitCode
+from streamdump.cli.options import field_names, filter_words
+from streamdump.errors import CaptureError, FilterError
+from streamdump.filter import compile_filter, names_of
+from streamdump.model import Message
 from tests.capture.peers import GOLDEN, Pair, capturing, free_port, needs_capture
 from tests.cli.terminal import on_terminal
 from tests.work import steps
@@ -73,16 +73,16 @@ ASKED = (
 @pytest.mark.parametrize("detail", [False, True])
 def test_what_a_filter_leaves_out_changes_nothing_of_what_it_keeps(detail: bool) -> None:
     for path in (AMQP, LOST, PLAIN, EXPIRED, GOLDEN / "iggy" / "py090-errors.pcap", GOLDEN / "mewbase" / "py-flow.pcap"):
-        whole = list(dissect.read(path, detail=detail))
+        whole = list(streamdump.read(path, detail=detail))
         for expression in ASKED:
             keeps = compile_filter(expression).keeps
-            assert list(dissect.read(path, where=expression, detail=detail)) == [one for one in whole if keeps(one)], (path, expression)
+            assert list(streamdump.read(path, where=expression, detail=detail)) == [one for one in whole if keeps(one)], (path, expression)
 
 
 @pytest.mark.parametrize(("detail", "most"), [(False, 0.9), (True, 0.5)])
 def test_what_a_filter_on_names_leaves_out_is_not_decoded(detail: bool, most: float) -> None:
     def work(where: str | None) -> int:
-        return steps(lambda: list(dissect.read(AMQP, where=where, detail=detail)))
+        return steps(lambda: list(streamdump.read(AMQP, where=where, detail=detail)))
 
     work("protocol == rabbitmq-stream and name == Open")
     assert work("protocol == rabbitmq-stream and name == Open") < most * work(None)
@@ -123,7 +123,7 @@ def test_a_bug_in_a_filter_costs_the_record_with_which_it_comes(
         assert record.number != 5
         return str(record.src)
 
-    monkeypatch.setattr("dissect.filter.values.Clients.client", client)
+    monkeypatch.setattr("streamdump.filter.values.Clients.client", client)
     out, err = shown(capsys, *command, "-Y", "client contains 127", AMQP, code=ExitCode.INTERNAL)
     assert len(out.splitlines()) == (1 if "conversations" in command else 26)
     assert err.count("internal error") == 1
@@ -162,7 +162,7 @@ def test_conversations_with_a_match(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_verbs_that_are_named_can_be_asked_for(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     names = tmp_path / "verbs"
-    verb = next(one.fields["verb"] for one in dissect.read(EXPIRED) if isinstance(one, Message) and "verb" in one.fields)
+    verb = next(one.fields["verb"] for one in streamdump.read(EXPIRED) if isinstance(one, Message) and "verb" in one.fields)
     names.write_text(f"{verb} = SLEEP_LONG\n")
     out, _ = shown(capsys, "--verbs", names, "-Y", "verb == sleep_long", EXPIRED)
     assert len(out.splitlines()) == len(shown(capsys, "-Y", f"verb == {verb}", EXPIRED)[0].splitlines()) > 0
@@ -238,8 +238,8 @@ def test_a_header_and_csv(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_texts_keep_to_their_line_and_act_on_no_terminal() -> None:
-    from dissect.filter import compile_columns
-    from dissect.render.fields import FieldLines
+    from streamdump.filter import compile_columns
+    from streamdump.render.fields import FieldLines
     from tests.filter.test_language import message
 
     record = message(fields={"stream": "a\tb\nc\\d\x1b[31m\u202e\u2028\x7f", "properties": [{"key": "\u202ek", "value": "\t"}]})
@@ -304,18 +304,18 @@ def test_names_and_values_are_completed() -> None:
 
 
 def test_the_library_takes_a_filter() -> None:
-    published = [one for one in dissect.read(AMQP) if isinstance(one, Message) and one.name == "Publish"]
-    assert list(dissect.read(AMQP, where="name == Publish")) == published != []
+    published = [one for one in streamdump.read(AMQP) if isinstance(one, Message) and one.name == "Publish"]
+    assert list(streamdump.read(AMQP, where="name == Publish")) == published != []
     with pytest.raises(FilterError, match="did you mean stream"):
-        dissect.read("there is none", where="strem")
+        streamdump.read("there is none", where="strem")
     with pytest.raises(CaptureError):
-        list(dissect.read(GOLDEN / "seastar-rpc" / "stream_cut_file.pcap", where="name == Request"))
+        list(streamdump.read(GOLDEN / "seastar-rpc" / "stream_cut_file.pcap", where="name == Request"))
 
 
 def test_bytes_that_stay_bytes_are_asked_as_hex() -> None:
     asked: dict[str, Any] = {"where": "fields.chunk.entries.body matches '^[0-9a-f]+$'"}
-    raw = [one.number for one in dissect.read(AMQP, bytes_as="raw", **asked)]
-    assert raw == [one.number for one in dissect.read(AMQP, **asked)] != []
+    raw = [one.number for one in streamdump.read(AMQP, bytes_as="raw", **asked)]
+    assert raw == [one.number for one in streamdump.read(AMQP, **asked)] != []
 
 
 def test_columns_show_bytes_as_they_are_asked_for(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,8 +15,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cli.app import main
-from cli.exits import ExitCode
+from streamdump.cli.app import main
+from streamdump.cli.exits import ExitCode
 from tests.capture.peers import GOLDEN, free_port, needs_capture, said
 from tests.cli import test_hostile as hostile
 from tests.cli.test_hostile import HOSTILE
@@ -415,13 +415,13 @@ def test_what_is_said_inside_of_tls_while_a_command_runs(sealed: Path) -> None:
     Path("client.py").write_text(f"{client.format(root=root, port=port, name=HANDSHAKE.name)}\nopen('live.log', 'wb').write(one.keys)\n")
     run = ["--run", f"{sys.executable} client.py", "-i", "lo", "-f", f"tcp port {port}", "--keylog", "live.log"]
     done = subprocess.run(
-        [sys.executable, "-m", "cli", "check", "plain.pcap", *run],
+        [sys.executable, "-m", "streamdump", "check", "plain.pcap", *run],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
         cwd=sealed,
-        env={"PYTHONPATH": root, "PATH": "/usr/bin:/bin"},
+        env={"PATH": "/usr/bin:/bin"},
     )
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
     assert "--keylog live.log: is not there yet" in done.stderr
@@ -450,9 +450,9 @@ def test_what_is_said_while_a_command_runs(tmp_path: Path, monkeypatch: pytest.M
     def run(name: str, *more: str) -> subprocess.CompletedProcess[str]:
         Path("client.py").write_text(CLIENT.format(root=root, port=port, name=name))
         argv = ["login.pcap", "--run", f"{sys.executable} client.py", "-i", "lo", "-f", f"tcp port {port}", *more]
-        environment: dict[str, Any] = {"cwd": tmp_path, "env": {"PYTHONPATH": root, "PATH": "/usr/bin:/bin"}}
+        environment: dict[str, Any] = {"cwd": tmp_path, "env": {"PATH": "/usr/bin:/bin"}}
         return subprocess.run(
-            [sys.executable, "-m", "cli", "check", *argv], capture_output=True, text=True, timeout=60, check=False, **environment
+            [sys.executable, "-m", "streamdump", "check", *argv], capture_output=True, text=True, timeout=60, check=False, **environment
         )
 
     done = run(HANDSHAKE.name, "-w", "seen.pcapng")

@@ -11,9 +11,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from cli.app import main
-from cli.exits import ExitCode
-from dissect.render.schema import schema
+from streamdump.cli.app import main
+from streamdump.cli.exits import ExitCode
+from streamdump.render.schema import schema
 from tests.capture.frames import SYN, Packet, ethernet, ip4, pcap
 from tests.capture.peers import Pair, capturing, free_port, needs_capture
 from tests.capture.peers import said as said_in

@@ -13,21 +13,21 @@ import jsonschema
 import msgspec
 import pytest
 
-import dissect
-import dissect.render.conversations
-import dissect.render.hexdump
-import dissect.render.jsonl
-import dissect.render.summary
-import dissect.render.tree
-from cli.app import main
-from cli.exits import ExitCode
-from cli.run import lines_of
-from dissect.capture.link import LinkParser
-from dissect.errors import BARRIER, InternalError
-from dissect.model import Ending, Exchange, Gap, Message
-from dissect.pair import Pairer
-from dissect.protocols import PROTOCOLS
-from dissect.render.schema import schema
+import streamdump
+import streamdump.render.conversations
+import streamdump.render.hexdump
+import streamdump.render.jsonl
+import streamdump.render.summary
+import streamdump.render.tree
+from streamdump.capture.link import LinkParser
+from streamdump.cli.app import main
+from streamdump.cli.exits import ExitCode
+from streamdump.cli.run import lines_of
+from streamdump.errors import BARRIER, InternalError
+from streamdump.model import Ending, Exchange, Gap, Message
+from streamdump.pair import Pairer
+from streamdump.protocols import PROTOCOLS
+from streamdump.render.schema import schema
 from tests.cli.terminal import on_terminal
 from tests.planting import GOLDEN, Planted, plant
 
@@ -39,7 +39,7 @@ SOME = GOLDEN / "rabbitmq-stream" / "js_publish_consume_405.pcap"
 OTHER = GOLDEN / "mewbase" / "java-query.pcap"
 
 REPORT = re.compile(
-    r"streamdump: internal error: Planted in dissect/[\w/]+\.py:\d+ \(\w+\), packet (\d+) of (\S+), conversation (\d+) "
+    r"streamdump: internal error: Planted in streamdump/[\w/]+\.py:\d+ \(\w+\), packet (\d+) of (\S+), conversation (\d+) "
     r"([\d.:]+) > ([\d.:]+) rabbitmq-stream: what follows in it is skipped; please report this line"
 )
 
@@ -112,7 +112,7 @@ def test_several_files(capsys: pytest.CaptureFixture[str]) -> None:
     assert told is not None
     assert (told[2], len(err)) == (str(SOME), 2)
     with pytest.raises(InternalError, match=f" of {re.escape(str(SOME))}, "):
-        list(dissect.read(OTHER, SOME))
+        list(streamdump.read(OTHER, SOME))
     alone = records(shown(capsys, "--json", OTHER)[1])
     assert [(one.get("name"), one.get("position")) for one in records(out) if one["protocol"] == "mewbase"] == [
         (one.get("name"), one.get("position")) for one in alone
@@ -132,7 +132,7 @@ def test_codes_that_meet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.usefixtures("broken")
 def test_the_library_goes_on_and_raises_at_the_end() -> None:
     found: list[Any] = []
-    reading = dissect.read(SOME, exchanges=True)
+    reading = streamdump.read(SOME, exchanges=True)
     with pytest.raises(InternalError) as raised:
         while True:
             found.append(next(reading))
@@ -146,7 +146,7 @@ def test_the_library_goes_on_and_raises_at_the_end() -> None:
 def test_the_library_tells_of_each_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch, Pairer, "take", lambda *_: True)
     with pytest.raises(InternalError, match=r"packet 4 of input, conversation 0 .* \(and 2 more\)$") as raised:
-        list(dissect.read(io.BytesIO(SOME.read_bytes())))
+        list(streamdump.read(io.BytesIO(SOME.read_bytes())))
     assert len(raised.value.reports) == 3
 
 
@@ -190,7 +190,7 @@ class Refusing:
 
 def test_json_that_cannot_be_made_costs_its_record(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     _, whole, _ = shown(capsys, "--json", SOME)
-    monkeypatch.setattr(dissect.render.jsonl, "_ENCODER", Refusing(7))
+    monkeypatch.setattr(streamdump.render.jsonl, "_ENCODER", Refusing(7))
     code, out, err = shown(capsys, "--json", SOME)
     assert (code, len(err)) == (5, 2)
     assert out.splitlines() == without(7, whole, True)
@@ -198,7 +198,7 @@ def test_json_that_cannot_be_made_costs_its_record(capsys: pytest.CaptureFixture
     assert f"packet {record['packets'][1]} of {SOME}, conversation {record['conversation']} {record['src']} > {record['dst']}" in err[0]
     assert err[0].endswith(" rabbitmq-stream: record 7 is not shown; please report this line")
     _, whole, _ = shown(capsys, "conversations", "--json", OTHER, SOME)
-    monkeypatch.setattr(dissect.render.jsonl, "_ENCODER", Refusing(2))
+    monkeypatch.setattr(streamdump.render.jsonl, "_ENCODER", Refusing(2))
     code, out, err = shown(capsys, "conversations", "--json", OTHER, SOME)
     assert (code, len(err)) == (5, 2)
     assert out.splitlines() == without(2, whole, True)
@@ -220,19 +220,19 @@ def in_says(patch: pytest.MonkeyPatch, number: int) -> None:
         teller = None if one.teller is None else lambda: Guarded(one.teller())
         return msgspec.structs.replace(one, says=one.says if teller else Guarded(one.says), teller=teller)
 
-    patch.setattr("dissect.protocols.PROTOCOLS", tuple(map(guarded, PROTOCOLS)))
+    patch.setattr("streamdump.protocols.PROTOCOLS", tuple(map(guarded, PROTOCOLS)))
 
 
 def in_odd_lines(patch: pytest.MonkeyPatch, number: int) -> None:
-    plant(patch, dissect.render.summary.Lines, "_odd", lambda self, record, *_: record.number == number)
+    plant(patch, streamdump.render.summary.Lines, "_odd", lambda self, record, *_: record.number == number)
 
 
 def in_the_tree(patch: pytest.MonkeyPatch, number: int) -> None:
-    plant(patch, dissect.render.tree, "_about", lambda message: message.number == number)
+    plant(patch, streamdump.render.tree, "_about", lambda message: message.number == number)
 
 
 def in_the_dump(patch: pytest.MonkeyPatch, number: int) -> None:
-    plant(patch, dissect.render.hexdump, "hexdump", lambda message, *_: message.number == number)
+    plant(patch, streamdump.render.hexdump, "hexdump", lambda message, *_: message.number == number)
 
 
 ROOMS = [
@@ -253,7 +253,7 @@ def test_a_line_that_cannot_be_made_costs_its_record(
     lines = whole.splitlines()
     begins = [index for index, line in enumerate(lines) if LINE.match(line)]
     numbers = [int(lines[index].split()[0]) for index in begins]
-    last = max(record.number for record in dissect.read(SOME) if isinstance(record, Message))
+    last = max(record.number for record in streamdump.read(SOME) if isinstance(record, Message))
     for number in (1, 30, last):
         with monkeypatch.context() as patch:
             room(patch, number)
@@ -266,18 +266,18 @@ def test_a_line_that_cannot_be_made_costs_its_record(
 
 
 def test_a_terminal_keeps_the_introduction_of_a_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = list(dissect.read(SOME))
-    expected = dissect.render.summary.Lines({one.name: one.says for one in PROTOCOLS}, columns=100).text(made).splitlines()
+    made = list(streamdump.read(SOME))
+    expected = streamdump.render.summary.Lines({one.name: one.says for one in PROTOCOLS}, columns=100).text(made).splitlines()
     failed: list[tuple[Any, str]] = []
-    plant(monkeypatch, dissect.render.summary.Lines, "_odd", lambda self, record, *_: record.number in (1, 2, 40))
-    again = dissect.render.summary.Lines({one.name: one.says for one in PROTOCOLS}, columns=100)
+    plant(monkeypatch, streamdump.render.summary.Lines, "_odd", lambda self, record, *_: record.number in (1, 2, 40))
+    again = streamdump.render.summary.Lines({one.name: one.says for one in PROTOCOLS}, columns=100)
     text = lines_of(again, made, lambda record, what: failed.append((record.number, what.split()[0])))
     assert failed == [(1, "Planted"), (2, "Planted"), (40, "Planted")]
     assert text.splitlines() == [line for line in expected if not (LINE.match(line) and line.split()[0] in ("1", "2", "40"))]
 
 
 def test_a_view_that_takes_nothing_loses_all_and_ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    plant(monkeypatch, dissect.render.summary.Lines, "_for_pipe", lambda *_: True)
+    plant(monkeypatch, streamdump.render.summary.Lines, "_for_pipe", lambda *_: True)
     code, out, err = shown(capsys, OTHER)
     assert (code, out) == (5, "")
     _, lines, _ = shown(capsys, "--json", OTHER)
@@ -286,7 +286,7 @@ def test_a_view_that_takes_nothing_loses_all_and_ends(monkeypatch: pytest.Monkey
 
 def test_a_row_that_cannot_be_shown_is_left_out(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     _, whole, _ = shown(capsys, "conversations", SOME)
-    plant(monkeypatch, dissect.render.conversations, "_sides", lambda row: row.number == 2)
+    plant(monkeypatch, streamdump.render.conversations, "_sides", lambda row: row.number == 2)
     code, out, err = shown(capsys, "conversations", SOME)
     assert (code, len(err)) == (5, 2)
     lines = whole.splitlines()
@@ -300,23 +300,23 @@ def test_an_interruption_passes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     monkeypatch.setattr(Pairer, "take", interrupted)
     code, _, err = shown(capsys, SOME)
     assert (code, "interrupted" in err[-1]) == (ExitCode.DONE, True)
-    monkeypatch.setattr("dissect.inspector.Inspector.__init__", interrupted)
+    monkeypatch.setattr("streamdump.inspector.Inspector.__init__", interrupted)
     assert main([str(SOME)]) == ExitCode.INTERRUPTED
 
 
 def test_a_terminal_is_told_too(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import dissect.pair\n"
-        "take = dissect.pair.Pairer.take\n"
+        "import streamdump.pair\n"
+        "take = streamdump.pair.Pairer.take\n"
         "def planted(self, one, append):\n"
         "    if getattr(one.record, 'name', '') == 'Create':\n"
         "        raise ZeroDivisionError\n"
         "    take(self, one, append)\n"
-        "dissect.pair.Pairer.take = planted\n"
+        "streamdump.pair.Pairer.take = planted\n"
     )
     code, text = on_terminal([str(SOME)], 120, {"PYTHONPATH": str(tmp_path), BARRIER: ""})
     assert code == 5
-    assert "streamdump: internal error: ZeroDivisionError in dissect/pair.py:" in text
+    assert "streamdump: internal error: ZeroDivisionError in streamdump/pair.py:" in text
     assert "Traceback" not in text
     code, text = on_terminal([str(SOME)], 120, {"PYTHONPATH": str(tmp_path), BARRIER: "off"})
     assert "Traceback" in text

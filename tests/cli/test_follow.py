@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.app import main
-from cli.exits import ExitCode
-from dissect.capture.files import open_capture
-from dissect.capture.link import LinkParser
-from dissect.render.follow import _drawn
-from dissect.render.summary import latency_text
-from dissect.render.terminal import width
+from streamdump.capture.files import open_capture
+from streamdump.capture.link import LinkParser
+from streamdump.cli.app import main
+from streamdump.cli.exits import ExitCode
+from streamdump.render.follow import _drawn
+from streamdump.render.summary import latency_text
+from streamdump.render.terminal import width
 from tests.capture.peers import GOLDEN, Pair, capturing, free_port, needs_capture
 from tests.cli.terminal import on_terminal
 from tests.work import steps

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.app import main
-from cli.exits import ExitCode
+from streamdump.cli.app import main
+from streamdump.cli.exits import ExitCode
 from tests.capture.frames import ACK, PSH, SYN, Packet, ethernet, ip4, pcap, tcp
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"

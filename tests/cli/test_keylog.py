@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-import dissect
-from cli.app import main
-from cli.exits import ExitCode
-from dissect.errors import UsageError
-from dissect.model import Message
+import streamdump
+from streamdump.cli.app import main
+from streamdump.cli.exits import ExitCode
+from streamdump.errors import UsageError
+from streamdump.model import Message
 from tests.capture.peers import GOLDEN, Pair, capturing, free_port, needs_capture, records, said
 from tests.cli.terminal import on_terminal
 from tests.tls.peers import Talk, Wire, contexts, talk
@@ -90,7 +90,7 @@ def test_a_log_that_cannot_be_read(carried: tuple[str, str], capsys: pytest.Capt
     capture, log = carried
     assert shown(capsys, "--keylog", f"{log}.none", capture, code=ExitCode.USAGE)[1] == [f"streamdump: key log {log}.none: no such file"]
     with pytest.raises(UsageError, match="no such file"):
-        list(dissect.read(capture, keylog=(f"{log}.none",)))
+        list(streamdump.read(capture, keylog=(f"{log}.none",)))
 
 
 def test_what_is_said_without_keys(carried: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -123,7 +123,7 @@ def test_conversations(carried: tuple[str, str], capsys: pytest.CaptureFixture[s
 def test_a_gap_without_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import jsonschema
 
-    from dissect.render.schema import schema
+    from streamdump.render.schema import schema
 
     one = talk(said(GOLDEN / CASE), "1.2", "AES128-SHA")
     wire = Wire().send(one.sent).end()
@@ -143,9 +143,9 @@ def test_a_gap_without_size(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
 
 def test_the_library(carried: tuple[str, str]) -> None:
     capture, log = carried
-    found = [one for one in dissect.read(capture, keylog=(log,)) if isinstance(one, Message)]
+    found = [one for one in streamdump.read(capture, keylog=(log,)) if isinstance(one, Message)]
     assert len(found) == 26
-    assert not list(dissect.read(capture))
+    assert not list(streamdump.read(capture))
 
 
 def test_secrets_inside_of_tls_are_redacted_as_ever(carried: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,7 +160,7 @@ def test_secrets_inside_of_tls_are_redacted_as_ever(carried: tuple[str, str], ca
 
 def test_plain_captures_import_nothing_for_tls(carried: tuple[str, str]) -> None:
     capture, log = carried
-    script = "import sys\nfrom cli.app import main\nmain(sys.argv[1:])\n"
+    script = "import sys\nfrom streamdump.cli.app import main\nmain(sys.argv[1:])\n"
     script += "print([one for one in sys.modules if one.startswith({!r})], file=sys.stderr)"
 
     def imported(what: str | tuple[str, ...], *argv: str) -> str:
@@ -168,9 +168,9 @@ def test_plain_captures_import_nothing_for_tls(carried: tuple[str, str]) -> None
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stderr.splitlines()[-1]
 
     plain = str(GOLDEN / CASE)
-    assert imported(("cryptography", "dissect.tls.stage"), "-q", "--keylog", log, plain) == "[]"
+    assert imported(("cryptography", "streamdump.tls.stage"), "-q", "--keylog", log, plain) == "[]"
     assert imported("cryptography", "-q", capture) == "[]"
-    assert imported("dissect.tls", "--help") == "[]"
+    assert imported("streamdump.tls", "--help") == "[]"
 
 
 @pytest.mark.parametrize(
@@ -260,5 +260,5 @@ def test_the_files_of_a_ring_have_the_keys_once(tmp_path: Path) -> None:
     files = sorted(tmp_path.glob("ring_*.pcapng"))
     assert len(files) > 2
     assert sum(one.read_bytes().count(b"CLIENT_TRAFFIC_SECRET_0") for one in files) == 1
-    again = subprocess.run([sys.executable, "-m", "cli", "--json", *map(str, files)], capture_output=True, text=True, check=True)
+    again = subprocess.run([sys.executable, "-m", "streamdump", "--json", *map(str, files)], capture_output=True, text=True, check=True)
     assert len(records(again.stdout)) == 3 * 26 + 1

@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from cli.app import main
-from cli.exits import ExitCode
-from dissect.render.schema import schema
+from streamdump.cli.app import main
+from streamdump.cli.exits import ExitCode
+from streamdump.render.schema import schema
 from tests.capture.peers import GOLDEN, Pair, capturing, free_port, needs_capture
 from tests.cli.terminal import on_terminal
 from tests.waiting import PATIENCE
@@ -99,11 +99,11 @@ def test_groups_come_to_what_all_exchanges_come_to(by: str, capsys: pytest.Captu
 
 
 def test_batches_do_not_show(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    import dissect.inspector
+    import streamdump.inspector
 
     arguments = ("latency", "--json", "--interval", "0.01", "--slowest", "30", "--by", "command,stream", AMQP, LOST)
     whole = shown(capsys, *arguments)[0]
-    monkeypatch.setattr(dissect.inspector, "PART", 1)
+    monkeypatch.setattr(streamdump.inspector, "PART", 1)
     assert shown(capsys, *arguments)[0] == whole
 
 
@@ -167,7 +167,7 @@ def test_publishes_are_told_by_the_stream_of_their_publisher(capsys: pytest.Capt
 def test_a_series_adds_up_and_its_intervals_widen_when_they_are_too_many(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import dissect.latency.groups
+    import streamdump.latency.groups
 
     made = records(capsys, "latency", "--json", "--interval", "0.001", ERRORS)
     counts, cells = Counter(), Counter()
@@ -179,7 +179,7 @@ def test_a_series_adds_up_and_its_intervals_widen_when_they_are_too_many(
             assert one["interval_ns"] == 1_000_000
             cells[one["command"]] += one["count"]
     assert counts == cells
-    monkeypatch.setattr(dissect.latency.groups, "CELLS", len(counts))
+    monkeypatch.setattr(streamdump.latency.groups, "CELLS", len(counts))
     out, err = shown(capsys, "latency", "--json", "--interval", "0.001", ERRORS)
     wide = [json.loads(line) for line in out.splitlines() if '"record":"interval"' in line]
     assert len(wide) <= len(counts)

@@ -6,10 +6,10 @@ from typing import Annotated, Any
 
 import pytest
 
-from cli.live import Wanted
-from cli.parameters import Members, gathers
-from dissect.errors import UsageError
-from dissect.options import SETTINGS, Options
+from streamdump.cli.live import Wanted
+from streamdump.cli.parameters import Members, gathers
+from streamdump.errors import UsageError
+from streamdump.options import SETTINGS, Options
 
 README = Path(__file__).parents[2] / "README.md"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dissect.tls.keys import KeyLog
+from streamdump.tls.keys import KeyLog
 from tests.capture.peers import Pair, capturing, free_port, needs_capture
 from tests.capture.test_live import PING, PONG, pings, run
 from tests.waiting import until

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from cli.app import main
-from cli.exits import ExitCode
-from cli.live import ways_out
-from dissect.capture.files import open_capture
-from dissect.inspector import Inspector
-from dissect.model import Options
-from dissect.protocols import PROTOCOLS
+from streamdump.capture.files import open_capture
+from streamdump.cli.app import main
+from streamdump.cli.exits import ExitCode
+from streamdump.cli.live import ways_out
+from streamdump.inspector import Inspector
+from streamdump.model import Options
+from streamdump.protocols import PROTOCOLS
 from tests.capture.frames import pcap
 from tests.logins import IGGY, MEWBASE, RABBITMQ, Login
 from tests.secrets import SERVER, conversation
@@ -98,7 +98,7 @@ def test_a_login_in_pieces_and_behind_other_bytes(tmp_path: Path) -> None:
 
 def test_a_quiet_side_costs_no_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes after the window is not searched, though the other side has sent little."""
-    from dissect import detect
+    from streamdump import detect
 
     searched = 0
 
@@ -124,19 +124,19 @@ def test_a_quiet_side_costs_no_looks(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_what_is_advised_runs_nothing_of_the_folder_one_stands_in(tmp_path: Path) -> None:
     for line in ways_out():
         words = shlex.split(line)
-        assert "cli" in words
-        assert words[words.index("cli") - 2 : words.index("cli")] == ["-I", "-m"]
-        assert Path(words[words.index("cli") - 3]).is_absolute()
-    for name in ("cli.py", "dissect.py", "typer.py"):
+        at = words.index("streamdump")
+        assert words[at - 2 : at] == ["-I", "-m"]
+        assert Path(words[at - 3]).is_absolute()
+    for name in ("streamdump.py", "typer.py"):
         (tmp_path / name).write_text("print('taken over')\n")
     done = subprocess.run(
-        [sys.executable, "-I", "-m", "cli", "--version"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-I", "-m", "streamdump", "--version"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout.split()[0]) == (0, "streamdump"), done.stderr
 
 
 def test_the_readme_advises_the_same() -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
-    assert "-I -m cli" in readme
-    assert "-m cli" not in readme.replace("-I -m cli", "")
+    assert "-I -m streamdump" in readme
+    assert "-m streamdump" not in readme.replace("-I -m streamdump", "")
     assert "sudo streamdump" not in readme, "a name alone may be a file of the folder one stands in, or not be found"

@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-import dissect
-from cli.app import main
-from cli.exits import ExitCode
-from dissect.capture.files import open_capture
-from dissect.inspector import Inspector
-from dissect.options import Options
+import streamdump
+from streamdump.capture.files import open_capture
+from streamdump.cli.app import main
+from streamdump.cli.exits import ExitCode
+from streamdump.inspector import Inspector
+from streamdump.options import Options
 from tests.capture.frames import Packet, ethernet, ip4, pcap, tcp
 from tests.capture.peers import GOLDEN
 from tests.rewrite import packets
@@ -97,4 +97,4 @@ def test_conversations_of_separate_files_are_written_apart(others: list[Path], t
         assert main(argv) == ExitCode.DONE
         source = TWO if conversation < 2 else others[1]
         assert set(packets(target)) < set(packets(source))
-        assert len({one.src for one in dissect.read(target)}) == 2
+        assert len({one.src for one in streamdump.read(target)}) == 2

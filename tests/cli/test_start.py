@@ -7,17 +7,17 @@ import shlex
 import shutil
 import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import entry_points, version
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import dissect
-from cli.app import command_of, main
-from cli.exits import ExitCode
-from cli.options import decode_rule, decode_rules, packet_limit, size
-from dissect.errors import BARRIER, UsageError
+import streamdump
+from streamdump.cli.app import command_of, main
+from streamdump.cli.exits import ExitCode
+from streamdump.cli.options import decode_rule, decode_rules, packet_limit, size
+from streamdump.errors import BARRIER, UsageError
 from tests.waiting import PATIENCE
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
@@ -26,12 +26,14 @@ COMMANDS = ("check", "conversations", "diagnose", "follow", "latency", "pipeline
 
 
 def run(*argv: str, **more: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "cli", *argv], capture_output=True, text=True, timeout=PATIENCE, check=False, **more)
+    return subprocess.run(
+        [sys.executable, "-m", "streamdump", *argv], capture_output=True, text=True, timeout=PATIENCE, check=False, **more
+    )
 
 
 def test_help_begins_with_examples_and_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from cli.app import main; main(['--help']);"
+        "import sys; from streamdump.cli.app import main; main(['--help']);"
         "heavy = {'numpy', 'msgspec', 'rich', 'scapy', 'dpkt', 'cramjam'} & {name.split('.')[0] for name in sys.modules};"
         "print(sorted(heavy), len(sys.modules))"
     )
@@ -58,7 +60,7 @@ def test_a_locale_without_letters_changes_no_page(argv: list[str], tmp_path: Pat
 @pytest.mark.parametrize("argv", [[], ["diagnose"], ["latency"], ["follow", "0"]], ids=" ".join)
 @pytest.mark.parametrize("barrier", ["on", "off"])
 def test_too_few_files_at_once_are_one_line(argv: list[str], barrier: str) -> None:
-    command = ["/bin/sh", "-c", 'ulimit -n 4; exec "$@"', "sh", sys.executable, "-m", "cli", *argv, str(HANDSHAKE)]
+    command = ["/bin/sh", "-c", 'ulimit -n 4; exec "$@"', "sh", sys.executable, "-m", "streamdump", *argv, str(HANDSHAKE)]
     environment = os.environ | {BARRIER: barrier}
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment)
     assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
@@ -117,13 +119,12 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_call_makes_no_commands_that_it_does_not_take() -> None:
-    code = (
-        "import sys; from cli.app import main; main(sys.argv[1:]); print(*[one for one in sys.modules if one.startswith('cli.commands.')])"
-    )
+    code = "import sys; from streamdump.cli.app import main; main(sys.argv[1:]);"
+    code += "print(*[one for one in sys.modules if one.startswith('streamdump.cli.commands.')])"
     plain = str(GOLDEN / "rabbitmq-stream" / "handshake_close_405.pcap")
     for argv, made in (([plain], "read"), (["schema"], "read schema"), (["-q", "-r", plain], "read")):
         done = subprocess.run([sys.executable, "-c", code, *argv], capture_output=True, text=True, check=True)
-        assert done.stdout.splitlines()[-1].split() == [f"cli.commands.{one}" for one in made.split()]
+        assert done.stdout.splitlines()[-1].split() == [f"streamdump.cli.commands.{one}" for one in made.split()]
 
 
 def test_an_interruption_while_it_is_loaded_is_silent() -> None:
@@ -133,18 +134,54 @@ def test_an_interruption_while_it_is_loaded_is_silent() -> None:
         "    def find_spec(self, name, *_):\n"
         "        if name == 'typer': raise KeyboardInterrupt\n"
         "sys.meta_path.insert(0, Interrupted())\n"
-        "from cli.__main__ import main\n"
+        "from streamdump.cli.__main__ import main\n"
         "sys.exit(main())\n"
     )
     done = subprocess.run([sys.executable, "-c", code, "x.pcap"], capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (ExitCode.INTERRUPTED, "", "")
 
 
+@pytest.mark.parametrize("name", ["cli", "dissect"])
+@pytest.mark.parametrize("package", [False, True])
+def test_modules_of_the_folder_one_stands_in_are_not_taken_for_its_own(name: str, package: bool, tmp_path: Path) -> None:
+    """The command, the library and the plugin of pytest."""
+    foreign = tmp_path / name / "__init__.py" if package else tmp_path / f"{name}.py"
+    foreign.parent.mkdir(exist_ok=True)
+    foreign.write_text("raise RuntimeError('it was taken')\n")
+    (tmp_path / "test_one.py").write_text(f"def test_one(streamdump):\n    assert len(streamdump.read({str(HANDSHAKE)!r})) == 12\n")
+    reading = f"import streamdump; print(len(list(streamdump.read({str(HANDSHAKE)!r}))))"
+    whole = "import sys; from importlib.metadata import entry_points as named; sys.exit(*[one.load()() for one in {}])"
+    whole = whole.format("named(group='console_scripts', name='streamdump')")
+    for argv in (
+        ["-m", "streamdump", "-q", str(HANDSHAKE)],
+        ["-c", whole, "-q", str(HANDSHAKE)],
+        ["-c", reading],
+        ["-m", "pytest", "-q", "-p", "no:cacheprovider", "test_one.py"],
+    ):
+        done = subprocess.run([sys.executable, *argv], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        assert done.returncode == 0, (argv, done.stdout, done.stderr)
+    assert "1 passed" in done.stdout
+
+
+def test_all_that_is_installed_has_one_name() -> None:
+    started = [one.value for group in ("console_scripts", "pytest11") for one in entry_points(group=group, name="streamdump")]
+    assert started == ["streamdump.cli.__main__:main", "streamdump.golden.plugin"]
+    done = subprocess.run(
+        [sys.executable, "-c", "import importlib.util as one; print(one.find_spec('cli'), one.find_spec('dissect'))"],
+        cwd="/",
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    assert done.stdout == "None None\n"
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == ExitCode.DONE
-    assert capsys.readouterr().out == f"streamdump {dissect.__version__}\n"
-    assert dissect.__version__ == version("streamdump")
-    assert not hasattr(dissect, "__versions__")
+    assert capsys.readouterr().out == f"streamdump {streamdump.__version__}\n"
+    assert streamdump.__version__ == version("streamdump")
+    assert not hasattr(streamdump, "__versions__")
 
 
 @pytest.mark.parametrize(
@@ -317,7 +354,7 @@ def test_module_call_is_the_same_command() -> None:
 def test_a_full_disk_is_told(argv: list[str]) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "cli", *argv], stdout=full, stderr=subprocess.PIPE, text=True, timeout=PATIENCE, check=False
+            [sys.executable, "-m", "streamdump", *argv], stdout=full, stderr=subprocess.PIPE, text=True, timeout=PATIENCE, check=False
         )
     assert done.returncode == ExitCode.USAGE
     assert done.stderr == "streamdump: standard output cannot be written: No space left on device\n"
@@ -329,7 +366,7 @@ def test_a_reader_that_has_gone_is_no_trouble(argv: list[str]) -> None:
     os.close(read)
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "cli", *argv], stdout=write, stderr=subprocess.PIPE, text=True, timeout=PATIENCE, check=False
+            [sys.executable, "-m", "streamdump", *argv], stdout=write, stderr=subprocess.PIPE, text=True, timeout=PATIENCE, check=False
         )
     finally:
         os.close(write)
@@ -353,7 +390,7 @@ def test_a_reader_that_has_gone_is_no_trouble(argv: list[str]) -> None:
 def test_closed_streams(call: str, code: int, out: str, err: str) -> None:
     argv = call.replace("CAPTURE", shlex.quote(str(GOLDEN / "rabbitmq-stream" / "handshake_close_405.pcap")))
     done = subprocess.run(
-        f"{shlex.quote(sys.executable)} -m cli {argv}", shell=True, capture_output=True, text=True, timeout=PATIENCE, check=False
+        f"{shlex.quote(sys.executable)} -m streamdump {argv}", shell=True, capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (code, out, err)
 

@@ -17,11 +17,11 @@ from typing import Any
 import jsonschema
 import pytest
 
-from cli.app import main
-from cli.exits import ExitCode
-from cli.output import coloured
-from dissect.render.schema import schema
-from dissect.render.terminal import width
+from streamdump.cli.app import main
+from streamdump.cli.exits import ExitCode
+from streamdump.cli.output import coloured
+from streamdump.render.schema import schema
+from streamdump.render.terminal import width
 from tests.capture.frames import Packet, ethernet, ip4, pcap, tcp
 from tests.cli.terminal import on_terminal
 from tests.waiting import PATIENCE, until, waits_for_more
@@ -251,7 +251,7 @@ def test_conversations(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_protocols_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
-    from dissect.protocols import PROTOCOLS
+    from streamdump.protocols import PROTOCOLS
 
     lines = shown(capsys, "protocols")[0].splitlines()
     assert [line.split()[0] for line in lines] == [protocol.name for protocol in PROTOCOLS]
@@ -273,12 +273,12 @@ def test_decode_as_names_the_nearest_protocol(capsys: pytest.CaptureFixture[str]
 
 
 def process(*argv: str | Path, **more: Any) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "cli", *map(str, argv)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
+    return subprocess.Popen([sys.executable, "-m", "streamdump", *map(str, argv)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, **more)
 
 
 def test_json_waits_for_nothing_it_does_not_need() -> None:
     code = (
-        "import sys; from cli.app import main; main(sys.argv[1:]);"
+        "import sys; from streamdump.cli.app import main; main(sys.argv[1:]);"
         "print(sorted({'rich', 'scapy', 'pydantic', 'pyspark'} & {name.split('.')[0] for name in sys.modules}), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code, "--json", STREAM], capture_output=True, text=True, timeout=PATIENCE, check=True)
@@ -338,7 +338,7 @@ def test_an_interruption_ends_with_what_was_read(given: int) -> None:
 def test_a_full_disk_is_told() -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "cli", "--json", str(STREAM)],
+            [sys.executable, "-m", "streamdump", "--json", str(STREAM)],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
@@ -358,7 +358,7 @@ class _Terminal(io.StringIO):
 def test_a_long_run_shows_its_progress_where_nothing_else_does(monkeypatch: pytest.MonkeyPatch, argv: list[str], bar: bool) -> None:
     said = _Terminal()
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setattr("cli.run.PATIENCE", 0.0)
+    monkeypatch.setattr("streamdump.cli.run.PATIENCE", 0.0)
     monkeypatch.setattr("sys.stderr", said)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert main([*argv, str(STREAM)]) == ExitCode.DONE
@@ -466,7 +466,7 @@ def test_verbs_are_named_when_asked_for_only(tmp_path: Path, capsys: pytest.Capt
 
 def test_more_captures_than_a_shell_lets_be_open(tmp_path: Path) -> None:
     capture = str(GOLDEN / "rabbitmq-stream" / "handshake_close_405.pcap")
-    limited = ["sh", "-c", 'ulimit -S -n 64; exec "$0" -m cli -q "$@"', sys.executable, *[capture] * 80]
+    limited = ["sh", "-c", 'ulimit -S -n 64; exec "$0" -m streamdump -q "$@"', sys.executable, *[capture] * 80]
     said = subprocess.run(limited, capture_output=True, text=True, check=True)
     assert said.stderr.startswith("streamdump: 80 files: 1,760 packets, ")
 

@@ -17,12 +17,12 @@ from typing import Any
 import msgspec
 import pytest
 
-import dissect
-from cli.app import main
-from cli.exits import ExitCode
-from dissect.capture.files import open_capture
-from dissect.errors import CaptureError
-from dissect.model import Exchange, Finding, Message, Record
+import streamdump
+from streamdump.capture.files import open_capture
+from streamdump.cli.app import main
+from streamdump.cli.exits import ExitCode
+from streamdump.errors import CaptureError
+from streamdump.model import Exchange, Finding, Message, Record
 from tests.capture.frames import ACK, A, B, Packet, ethernet, ip4, pcap, tcp
 from tests.capture.peers import GOLDEN
 from tests.rewrite import packets
@@ -69,7 +69,7 @@ def said(records: list[Record], conversation: int | None = None) -> list[dict[st
 def read(*captures: Path) -> list[Record]:
     records: list[Record] = []
     with contextlib.suppress(CaptureError):
-        records.extend(dissect.read(*captures, exchanges=True))
+        records.extend(streamdump.read(*captures, exchanges=True))
     return records
 
 
@@ -133,34 +133,34 @@ def numbers(capture: Path, target: Path) -> list[int]:
 def test_the_packets_of_matches_alone(tmp_path: Path) -> None:
     asked = "name in {Publish, Deliver} and conversation == 1"
     found: set[int] = set()
-    for one in dissect.read(TWO, where=asked):
+    for one in streamdump.read(TWO, where=asked):
         assert isinstance(one, Message)
         assert one.packets[0] is not None
         found.update(range(one.packets[0], one.packets[1] + 1))
     written = numbers(TWO, write(tmp_path / "w.pcapng", TWO, "--only-matching", "-Y", asked))
     assert written
     assert set(written) <= found
-    assert {one.packets[1] for one in dissect.read(TWO, where=asked) if isinstance(one, Message)} <= set(written)
+    assert {one.packets[1] for one in streamdump.read(TWO, where=asked) if isinstance(one, Message)} <= set(written)
 
 
 def test_of_an_exchange_the_packets_of_both_sides(tmp_path: Path) -> None:
     asked = "record == exchange and outcome == unanswered"
-    (first, *_) = [one for one in dissect.read(EXPIRED, where=asked) if isinstance(one, Exchange)]
-    request = next(one for one in dissect.read(EXPIRED) if one.number == first.request)
+    (first, *_) = [one for one in streamdump.read(EXPIRED, where=asked) if isinstance(one, Exchange)]
+    request = next(one for one in streamdump.read(EXPIRED) if one.number == first.request)
     assert isinstance(request, Message)
     target = write(tmp_path / "w.pcapng", EXPIRED, "--only-matching", "-Y", f"number == {first.number}")
     assert numbers(EXPIRED, target) == [request.packets[1]]
     (pair, *_) = [
-        one for one in dissect.read(TWO, exchanges=True, where="record == exchange and name == Open") if isinstance(one, Exchange)
+        one for one in streamdump.read(TWO, exchanges=True, where="record == exchange and name == Open") if isinstance(one, Exchange)
     ]
     target = write(tmp_path / "w.pcapng", TWO, "--only-matching", "--exchanges", "-Y", f"number == {pair.number}")
-    both = [one for one in dissect.read(TWO, exchanges=True) if one.number in (pair.request, pair.response)]
+    both = [one for one in streamdump.read(TWO, exchanges=True) if one.number in (pair.request, pair.response)]
     assert numbers(TWO, target) == [one.packets[1] for one in both if isinstance(one, Message)]
 
 
 def test_of_a_finding_the_packets_that_show_it(tmp_path: Path) -> None:
     capture = GOLDEN / "rabbitmq-stream" / "wrong_password_405.pcap"
-    (finding,) = [one for one in dissect.read(capture, findings=True, where="record == finding") if isinstance(one, Finding)]
+    (finding,) = [one for one in streamdump.read(capture, findings=True, where="record == finding") if isinstance(one, Finding)]
     argv = (capture, "--findings", "-Y", "rule == rabbitmq-stream.authentication-refused")
     assert numbers(capture, write(tmp_path / "w.pcapng", *argv, "--only-matching")) == finding.packets
     assert said(read(write(tmp_path / "w.pcapng", *argv))) == said(read(capture))
@@ -171,7 +171,7 @@ def test_a_message_that_began_in_an_earlier_file(tmp_path: Path) -> None:
     capture = GOLDEN / "mewbase" / "cut-tiny-segments.pcap"
     whole = packets(capture)
     middle = next(
-        one for one in dissect.read(capture) if isinstance(one, Message) and one.packets[0] and one.packets[1] > one.packets[0] + 4
+        one for one in streamdump.read(capture) if isinstance(one, Message) and one.packets[0] and one.packets[1] > one.packets[0] + 4
     )
     assert middle.packets[0] is not None
     border = (middle.packets[0] + middle.packets[1]) // 2
@@ -196,7 +196,7 @@ def test_several_files_keep_link_types_and_nanoseconds(tmp_path: Path) -> None:
 @pytest.mark.parametrize("way", ["-", "fifo"])
 def test_a_pipe_is_read_once_and_kept(way: str, tmp_path: Path) -> None:
     target, fifo = tmp_path / "w.pcapng", tmp_path / "fifo"
-    argv = [sys.executable, "-m", "cli", "-w", str(target), "-Y", "conversation == 1"]
+    argv = [sys.executable, "-m", "streamdump", "-w", str(target), "-Y", "conversation == 1"]
     if way == "-":
         with TWO.open("rb") as source:
             pipe = subprocess.Popen(["cat"], stdin=source, stdout=subprocess.PIPE)
@@ -218,7 +218,7 @@ def test_a_pipe_is_read_once_and_kept(way: str, tmp_path: Path) -> None:
 def test_what_came_before_an_interruption_is_written(tmp_path: Path) -> None:
     """Ctrl-C ends the program that writes into the pipe, too."""
     target = tmp_path / "w.pcapng"
-    argv = [sys.executable, "-m", "cli", "-w", str(target), "--json", "-"]
+    argv = [sys.executable, "-m", "streamdump", "-w", str(target), "--json", "-"]
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         assert running.stdin is not None
         assert running.stdout is not None
@@ -248,13 +248,13 @@ def test_text_is_printed_where_it_is_asked_for(tmp_path: Path, capsys: pytest.Ca
 
 def test_conversations_of_the_first_messages_are_written_whole(tmp_path: Path) -> None:
     target = write(tmp_path / "w.pcapng", TWO, "-c", "1", "-Y", "name == Close")
-    assert said(read(target)) == said(read(TWO), next(dissect.read(TWO, where="name == Close")).conversation)
+    assert said(read(target)) == said(read(TWO), next(streamdump.read(TWO, where="name == Close")).conversation)
     assert said(read(write(tmp_path / "w.pcapng", TWO, "-a", "packets:60"))) == said(_first(60))
 
 
 def _first(count: int) -> list[Record]:
-    from dissect.inspector import Inspector
-    from dissect.options import Options
+    from streamdump.inspector import Inspector
+    from streamdump.options import Options
 
     inspector = Inspector([open_capture(TWO)], Options(exchanges=True))
     return [one for batch in inspector.batches(count) for one in batch]
@@ -304,7 +304,7 @@ def test_keys_of_tls_are_written_only_where_they_are_asked_for(tmp_path: Path, c
 
 def limited(size: int, *argv: str | Path) -> subprocess.CompletedProcess[str]:
     """A run in which no file may have more bytes, as on a full disk."""
-    command = [sys.executable, "-m", "cli", *map(str, argv)]
+    command = [sys.executable, "-m", "streamdump", *map(str, argv)]
     limit = (size, size)
     return subprocess.run(
         command,
@@ -328,14 +328,14 @@ def test_on_a_full_disk_the_old_file_stays(tmp_path: Path) -> None:
 def test_an_interruption_while_packets_are_written_leaves_the_old_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import cli.writing
+    import streamdump.cli.writing
 
     def interrupted(*args: Any) -> Any:
         real(*args)
         raise KeyboardInterrupt
 
-    real = cli.writing.copy
-    monkeypatch.setattr(cli.writing, "copy", interrupted)
+    real = streamdump.cli.writing.copy
+    monkeypatch.setattr(streamdump.cli.writing, "copy", interrupted)
     target = tmp_path / "w.pcapng"
     target.write_bytes(b"before")
     write(target, TWO, code=ExitCode.INTERRUPTED)
@@ -346,7 +346,7 @@ def test_an_interruption_while_packets_are_written_leaves_the_old_file(
 def test_a_capture_that_shrinks_while_it_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from cli.run import Run
+    from streamdump.cli.run import Run
 
     source = tmp_path / "in.pcap"
     source.write_bytes(TWO.read_bytes())

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from dissect.capture.files import open_capture
-from dissect.diagnose.engine import Summary
-from dissect.inspector import Inspector
-from dissect.layout import encode
-from dissect.model import Finding, Options, Record
-from dissect.protocols.rabbitmq import layouts
-from dissect.render.findings import rank
+from streamdump.capture.files import open_capture
+from streamdump.diagnose.engine import Summary
+from streamdump.inspector import Inspector
+from streamdump.layout import encode
+from streamdump.model import Finding, Options, Record
+from streamdump.protocols.rabbitmq import layouts
+from streamdump.render.findings import rank
 from tests.capture.frames import ACK, FIN, PSH, RST, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, tcp
 
 MS = 1_000_000

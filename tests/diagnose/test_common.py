@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from dissect.capture.files import open_capture
-from dissect.diagnose.rules import ASKED_KEPT
-from dissect.inspector import Inspector
-from dissect.layout import encode
-from dissect.model import Options
-from dissect.protocols.rabbitmq import layouts as rabbit
-from dissect.render.clock import Clock
+from streamdump.capture.files import open_capture
+from streamdump.diagnose.rules import ASKED_KEPT
+from streamdump.inspector import Inspector
+from streamdump.layout import encode
+from streamdump.model import Options
+from streamdump.protocols.rabbitmq import layouts as rabbit
+from streamdump.render.clock import Clock
 from tests.capture.frames import ACK, FIN, SYN, A, B, ethernet, ip4
 from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, found, rules
 from tests.tls.peers import Wire, talk
@@ -469,8 +469,8 @@ def test_captured_text_is_nothing_but_text() -> None:
     )
     found, _, _ = diagnosed(capture(one))
     assert "{0}%s" in found[0].cause
-    from dissect.render.findings import Findings, page
-    from dissect.render.terminal import PLAIN
+    from streamdump.render.findings import Findings, page
+    from streamdump.render.terminal import PLAIN
 
     findings = Findings()
     findings.add(found)
@@ -480,8 +480,8 @@ def test_captured_text_is_nothing_but_text() -> None:
 
 
 def test_of_very_many_conversations_the_worst_are_listed() -> None:
-    from dissect.render.findings import LISTED, Findings, page
-    from dissect.render.terminal import PLAIN
+    from streamdump.render.findings import LISTED, Findings, page
+    from streamdump.render.terminal import PLAIN
 
     many = [Connection(turn * MS, 30000 + turn).open().fin(0) for turn in range(LISTED + 5)]
     many.append(refused(SECOND, 29000))

@@ -8,8 +8,8 @@ from struct import pack
 
 import pytest
 
-from dissect.diagnose.iggy import IN_VAIN, STORM
-from dissect.protocols.iggy.features import LAYOUTS, in_words
+from streamdump.diagnose.iggy import IN_VAIN, STORM
+from streamdump.protocols.iggy.features import LAYOUTS, in_words
 from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, found, rules, worst_first
 from tests.protocols.test_iggy import (
     LOGGED_IN,

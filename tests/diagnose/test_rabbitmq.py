@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from dissect.protocols.rabbitmq import layouts as rabbit
+from streamdump.protocols.rabbitmq import layouts as rabbit
 from tests.capture.frames import ACK, FIN, SYN
 from tests.diagnose.talks import SECOND, Connection, capture, diagnosed, rules
 

@@ -8,7 +8,7 @@ from struct import pack
 
 import pytest
 
-from dissect.protocols.seastar.layouts import COMPRESS, HANDLER_DURATION, ISOLATION, MAGIC, STREAM_PARENT, TIMEOUT
+from streamdump.protocols.seastar.layouts import COMPRESS, HANDLER_DURATION, ISOLATION, MAGIC, STREAM_PARENT, TIMEOUT
 from tests.diagnose.talks import MS, Connection, capture, diagnosed, found, rules, worst_first
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "seastar-rpc"

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-import dissect
-from cli.app import main
-from dissect.errors import CaptureError
-from dissect.filter import compile_filter
-from dissect.model import Record
+import streamdump
+from streamdump.cli.app import main
+from streamdump.errors import CaptureError
+from streamdump.filter import compile_filter
+from streamdump.model import Record
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 
@@ -462,7 +462,7 @@ def records(capture: str) -> list[Record]:
     """All records of a capture, as far as it can be read."""
     found: list[Record] = []
     with contextlib.suppress(CaptureError):
-        found.extend(dissect.read(GOLDEN / capture))
+        found.extend(streamdump.read(GOLDEN / capture))
     return found
 
 

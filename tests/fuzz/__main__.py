@@ -18,7 +18,7 @@ from pathlib import Path
 
 import atheris
 
-from dissect.errors import BARRIER
+from streamdump.errors import BARRIER
 
 SECONDS, MEGABYTES = 20, 2048
 """What the bytes of one case, 64 KiB at most, may take before they count as a failure."""
@@ -26,7 +26,7 @@ SECONDS, MEGABYTES = 20, 2048
 
 def main() -> None:
     os.environ[BARRIER] = "off"
-    with atheris.instrument_imports(include=["dissect", "cli"]):
+    with atheris.instrument_imports(include=["streamdump"]):
         from tests.fuzz.seeds import seeds
         from tests.fuzz.targets import TARGETS
 

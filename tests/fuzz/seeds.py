@@ -6,9 +6,9 @@ import struct
 from functools import cache
 from pathlib import Path
 
-from dissect.capture.files import open_capture
-from dissect.inspector import Inspector
-from dissect.model import Gap, Message, Options
+from streamdump.capture.files import open_capture
+from streamdump.inspector import Inspector
+from streamdump.model import Gap, Message, Options
 from tests.fuzz.targets import LINKS, PORTS, program
 from tests.rewrite import packets
 

@@ -17,18 +17,18 @@ from typing import Any, NamedTuple
 import jsonschema
 import msgspec
 
-from cli.run import account
-from dissect.capture.files import open_capture
-from dissect.errors import CaptureError
-from dissect.inspector import Inspector
-from dissect.model import Message, Options
-from dissect.protocols import PROTOCOLS
-from dissect.render import conversations as conversation_view
-from dissect.render.hexdump import hexdump
-from dissect.render.jsonl import encode
-from dissect.render.schema import schema
-from dissect.render.summary import Lines
-from dissect.render.tree import tree
+from streamdump.capture.files import open_capture
+from streamdump.cli.run import account
+from streamdump.errors import CaptureError
+from streamdump.inspector import Inspector
+from streamdump.model import Message, Options
+from streamdump.protocols import PROTOCOLS
+from streamdump.render import conversations as conversation_view
+from streamdump.render.hexdump import hexdump
+from streamdump.render.jsonl import encode
+from streamdump.render.schema import schema
+from streamdump.render.summary import Lines
+from streamdump.render.tree import tree
 from tests.capture.frames import ACK, ETHERNET, PSH, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, tcp
 from tests.logins import RABBITMQ, SECRET
 from tests.planting import Result, adds_up

@@ -10,14 +10,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from dissect.capture.files import open_capture
-from dissect.golden.compare import Difference, differences
-from dissect.golden.model import Said
-from dissect.golden.normalise import Normaliser
-from dissect.golden.settings import Settings
-from dissect.golden.text import parsed, written
-from dissect.inspector import Inspector
-from dissect.model import Message, Options
+from streamdump.capture.files import open_capture
+from streamdump.golden.compare import Difference, differences
+from streamdump.golden.model import Said
+from streamdump.golden.normalise import Normaliser
+from streamdump.golden.settings import Settings
+from streamdump.golden.text import parsed, written
+from streamdump.inspector import Inspector
+from streamdump.model import Message, Options
 from tests.capture.frames import ACK, FIN, PSH, START_NS, SYN, Packet, ethernet, ip4, pcap, tcp
 from tests.rewrite import Packet as Raw
 from tests.rewrite import capture, packets, tcp_offset

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dissect.golden.check import capture_source, check, golden_of
-from dissect.golden.settings import Settings
-from dissect.model import Options
+from streamdump.golden.check import capture_source, check, golden_of
+from streamdump.golden.settings import Settings
+from streamdump.model import Options
 from tests.golden.rebuild import GOLDEN, compared
 
 EXPECTED = GOLDEN.parent / "check"

@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dissect.capture.files import open_capture
-from dissect.inspector import Inspector
-from dissect.model import Exchange, Gap, Message, Options, Record
+from streamdump.capture.files import open_capture
+from streamdump.inspector import Inspector
+from streamdump.model import Exchange, Gap, Message, Options, Record
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 CAPTURES = sorted(path for path in GOLDEN.rglob("*.pcap*"))

@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dissect.errors import UsageError
-from dissect.golden import align
-from dissect.golden.align import aligned, common, out_of_order
-from dissect.golden.compare import differences
-from dissect.golden.model import Conversation, Flow, Line, Said, ordered, unpair
-from dissect.golden.normalise import Normaliser
-from dissect.golden.runs import merged, without
-from dissect.golden.settings import Settings, duration_text, read_settings, settings_for
-from dissect.golden.text import GoldenError, parsed, written
-from dissect.golden.values import Alias, Mark, Several, read, same, shown
+from streamdump.errors import UsageError
+from streamdump.golden import align
+from streamdump.golden.align import aligned, common, out_of_order
+from streamdump.golden.compare import differences
+from streamdump.golden.model import Conversation, Flow, Line, Said, ordered, unpair
+from streamdump.golden.normalise import Normaliser
+from streamdump.golden.runs import merged, without
+from streamdump.golden.settings import Settings, duration_text, read_settings, settings_for
+from streamdump.golden.text import GoldenError, parsed, written
+from streamdump.golden.values import Alias, Mark, Several, read, same, shown
 from tests.golden.rebuild import GOLDEN, compared, frames, rebuilt, said_bytes
 
 ENDS = Alias("client", 1), Alias("server", 1)

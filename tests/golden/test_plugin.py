@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 # what is loaded before is not loaded again by each pytest inside
-import dissect.golden.check
-import dissect.golden.record
-import dissect.golden.report  # noqa: F401
+import streamdump.golden.check
+import streamdump.golden.record
+import streamdump.golden.report  # noqa: F401
 from tests.capture.peers import needs_capture, said
 from tests.tls.peers import Wire, talk
 
@@ -47,7 +47,7 @@ def login(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
 
 
 def test_it_is_found_by_its_entry_point() -> None:
-    assert [one.value for one in entry_points(group="pytest11", name="streamdump")] == ["dissect.golden.plugin"]
+    assert [one.value for one in entry_points(group="pytest11", name="streamdump")] == ["streamdump.golden.plugin"]
 
 
 def test_a_missing_golden_file_fails_and_is_written_where_asked_for(login: pytest.Pytester) -> None:
@@ -220,8 +220,8 @@ def test_it_costs_nothing_where_it_is_not_used(tmp_path: Path) -> None:
     (tmp_path / "test_other.py").write_text(
         "import sys\n"
         "def test_other():\n"
-        "    assert 'dissect.golden.plugin' in sys.modules\n"
-        "    assert not {'numpy', 'msgspec', 'scapy', 'dissect.inspector', 'dissect.protocols', 'rich.console'} & set(sys.modules)\n"
+        "    assert 'streamdump.golden.plugin' in sys.modules\n"
+        "    assert not {'numpy', 'msgspec', 'scapy', 'streamdump.inspector', 'streamdump.protocols', 'rich.console'} & set(sys.modules)\n"
     )
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:hypothesispytest", str(tmp_path)],

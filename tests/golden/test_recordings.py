@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import pytest
 
-from dissect.errors import CaptureError
-from dissect.golden.compare import Difference, differences
-from dissect.golden.normalise import BEHAVIOURS
-from dissect.golden.settings import Settings
-from dissect.golden.text import parsed, written
-from dissect.protocols.rabbitmq import layouts
+from streamdump.errors import CaptureError
+from streamdump.golden.compare import Difference, differences
+from streamdump.golden.normalise import BEHAVIOURS
+from streamdump.golden.settings import Settings
+from streamdump.golden.text import parsed, written
+from streamdump.protocols.rabbitmq import layouts
 from tests.diagnose.talks import MS, Connection, capture
 from tests.golden.rebuild import GOLDEN, Frame, compared, disguised, frames, frames_of, rebuilt, said
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dissect.latency.groups import Group
-from dissect.latency.rows import times_of
-from dissect.latency.sketch import Sketch
+from streamdump.latency.groups import Group
+from streamdump.latency.rows import times_of
+from streamdump.latency.sketch import Sketch
 
 SHARES = (0.0, 0.5, 0.9, 0.95, 0.99, 0.999, 1.0)
 LATENCIES = st.one_of(

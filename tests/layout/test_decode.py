@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dissect.layout import (
+from streamdump.layout import (
     UNREADABLE,
     Array,
     Bits,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dissect.layout import (
+from streamdump.layout import (
     Array,
     Bits,
     Blob,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dissect.errors import Malformed
-from dissect.layout import (
+from streamdump.errors import Malformed
+from streamdump.layout import (
     Array,
     Blob,
     Choice,
@@ -38,7 +38,7 @@ from dissect.layout import (
     u64,
     walk,
 )
-from dissect.model import Fault
+from streamdump.model import Fault
 from tests.layout_properties import check_tiles
 
 RAW = Style("raw", show_secrets=True)

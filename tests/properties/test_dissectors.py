@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dissect.capture.files import open_capture
-from dissect.inspector import Inspector
-from dissect.model import Gap, Message, Options, SideData, StreamGap, Verdict
-from dissect.protocols import PROTOCOLS
-from dissect.protocols.buffer import END
-from dissect.protocols.parser import Parser
-from dissect.protocols.protocol import Context, Protocol
+from streamdump.capture.files import open_capture
+from streamdump.inspector import Inspector
+from streamdump.model import Gap, Message, Options, SideData, StreamGap, Verdict
+from streamdump.protocols import PROTOCOLS
+from streamdump.protocols.buffer import END
+from streamdump.protocols.parser import Parser
+from streamdump.protocols.protocol import Context, Protocol
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 

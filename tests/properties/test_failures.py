@@ -16,28 +16,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import dissect.layout
-import dissect.protocols
-from dissect.errors import BARRIER
+import streamdump.layout
+import streamdump.protocols
+from streamdump.errors import BARRIER
 from tests.planting import BATCHES, GOLDEN, Result, check, run
 
 CAPTURES = [path for path in sorted(GOLDEN.rglob("*.pcap*")) if path.suffix != ".jsonl" and path.stat().st_size < 30_000]
 
-ROOMS = ["dissect.tcp.assembler", "dissect.detect", "dissect.pair", "dissect.bson", "dissect.conversation.conversation"]
+ROOMS = ["streamdump.tcp.assembler", "streamdump.detect", "streamdump.pair", "streamdump.bson", "streamdump.conversation.conversation"]
 ROOMS += [
-    info.name for package in (dissect.protocols, dissect.layout) for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    info.name
+    for package in (streamdump.protocols, streamdump.layout)
+    for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
 ]
 
 ERRORS = (ZeroDivisionError, TypeError, AttributeError, AssertionError, MemoryError, RecursionError)
 """None of those that say that bytes cannot be read."""
 
 PASSED_OVER = {
-    "dissect.conversation.conversation": """__init__ _end _fail _gaps _settle _tell _united decide feed finish guard
+    "streamdump.conversation.conversation": """__init__ _end _fail _gaps _settle _tell _united decide feed finish guard
         note relieve report row wake""",
-    "dissect.pair": "_forget _light _small fail lighten",
-    "dissect.protocols.parser": "tell unread",
-    "dissect.protocols.records": "count_gap range_of rfc3339 _second_text",
-    "dissect.tcp.assembler": "__init__",
+    "streamdump.pair": "_forget _light _small fail lighten",
+    "streamdump.protocols.parser": "tell unread",
+    "streamdump.protocols.records": "count_gap range_of rfc3339 _second_text",
+    "streamdump.tcp.assembler": "__init__",
 }
 """What deals with exceptions itself, and what is not about one conversation."""
 
@@ -58,7 +60,7 @@ class Function:
         self.function: Any = raw.__func__ if isinstance(raw, classmethod | staticmethod) else raw
         self.places = [(owner, name)]
         if isinstance(owner, ModuleType):
-            modules = [one for key, one in sys.modules.items() if key.startswith("dissect.") and one is not owner]
+            modules = [one for key, one in sys.modules.items() if key.startswith("streamdump.") and one is not owner]
             self.places += [(one, key) for one in modules for key, value in vars(one).items() if value is raw]
 
     def __repr__(self) -> str:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dissect.layout import (
+from streamdump.layout import (
     Array,
     Bits,
     Blob,
@@ -198,7 +198,7 @@ TABLES = [
 
 
 def protocol_tables() -> list[tuple[str, Any]]:
-    from dissect.protocols import PROTOCOLS
+    from streamdump.protocols import PROTOCOLS
 
     return [
         (f"{protocol.name} {place} {table.name} {table.kind}", table)

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from dissect.capture.files import open_capture
-from dissect.inspector import Inspector
-from dissect.model import Message, Options
+from streamdump.capture.files import open_capture
+from streamdump.inspector import Inspector
+from streamdump.model import Message, Options
 from tests.capture.frames import pcap
 from tests.logins import IGGY, MEWBASE, RABBITMQ, SECRET, USER, Login, damaged, flipped
 from tests.secrets import Lost, Sent, conversation, found, texts
@@ -49,7 +49,7 @@ def test_a_secret_that_is_shown_is_found(login: Login, bytes_as: str, detail: bo
     )
     records = list(inspector.records())
     if detail:
-        from dissect.render.hexdump import hexdump
+        from streamdump.render.hexdump import hexdump
 
         said = {"details": "\n".join(line for record in records if hasattr(record, "raw") for line in hexdump(record, True))}
     else:

@@ -10,12 +10,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dissect.model import Gap, Message, Options, Record, SideData, StreamGap
-from dissect.protocols.buffer import END, ReceiveBuffer
-from dissect.protocols.dissector import WAIT, Dissector
-from dissect.protocols.parser import Parser
-from dissect.protocols.protocol import Context, Protocol, Verdict
-from dissect.protocols.records import Decoded, Frame
+from streamdump.model import Gap, Message, Options, Record, SideData, StreamGap
+from streamdump.protocols.buffer import END, ReceiveBuffer
+from streamdump.protocols.dissector import WAIT, Dissector
+from streamdump.protocols.parser import Parser
+from streamdump.protocols.protocol import Context, Protocol, Verdict
+from streamdump.protocols.records import Decoded, Frame
 
 
 class Toy(Dissector):
@@ -288,13 +288,14 @@ def test_what_waits_for_the_other_side_is_bounded() -> None:
 def test_a_parser_needs_no_room_but_its_own() -> None:
     made = """
 import struct, sys
-from dissect.model import Options
-from dissect.protocols import PROTOCOLS
-from dissect.protocols.parser import Parser
+from streamdump.model import Options
+from streamdump.protocols import PROTOCOLS
+from streamdump.protocols.parser import Parser
 parser = Parser(next(one for one in PROTOCOLS if one.name == "rabbitmq-stream"), Options())
 frame = struct.pack(">IHHI", 8, 0x15, 1, 7)
 print([(one.name, one.id, one.position) for one in parser.feed(0, 0, frame + frame[:5]) + parser.feed(0, 17, frame[5:])])
-print([name for name in sys.modules if name.startswith(("dissect.tcp", "dissect.capture", "dissect.conversation", "dissect.inspector"))])
+foreign = tuple(f"streamdump.{room}" for room in ("tcp", "capture", "conversation", "inspector"))
+print([name for name in sys.modules if name.startswith(foreign)])
 """
     said = subprocess.run([sys.executable, "-c", made], capture_output=True, text=True, check=True).stdout.splitlines()
     assert said == ["[('Open', 7, 0), ('Open', 7, 12)]", "[]"]

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-import dissect
-from dissect.errors import CaptureError
-from dissect.model import Message
-from dissect.protocols import PROTOCOLS
-from dissect.protocols.declared import BOOL, FLOAT, INT, OBJECT, OTHER, WORDS, Found, declared
+import streamdump
+from streamdump.errors import CaptureError
+from streamdump.model import Message
+from streamdump.protocols import PROTOCOLS
+from streamdump.protocols.declared import BOOL, FLOAT, INT, OBJECT, OTHER, WORDS, Found, declared
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 CAPTURES = sorted(path for path in GOLDEN.rglob("*") if ".pcap" in path.name)
@@ -57,7 +57,7 @@ def test_every_field_of_a_capture_is_declared(capture: Path) -> None:
     wrong = set()
     # One is cut off on purpose
     with suppress(CaptureError):
-        for record in dissect.read(capture):
+        for record in streamdump.read(capture):
             if isinstance(record, Message):
                 wrong |= {(record.protocol, *one) for one in undeclared(record.fields, found_in(record.protocol))}
     assert wrong <= FREE

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dissect.capture.files import open_capture
-from dissect.inspector import Inspector
-from dissect.model import Options
-from dissect.protocols.effort import ALWAYS, ONCE, PAID, Effort
+from streamdump.capture.files import open_capture
+from streamdump.inspector import Inspector
+from streamdump.model import Options
+from streamdump.protocols.effort import ALWAYS, ONCE, PAID, Effort
 from tests.bench.hostile import FORCED, FORCED_LAYOUTS, SENT, Made, Shape, sending
 from tests.work import steps
 

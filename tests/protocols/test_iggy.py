@@ -15,23 +15,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from xxhash import xxh3_64_intdigest
 
-from dissect.capture.files import open_capture
-from dissect.inspector import Inspector
-from dissect.model import ConversationRow, Gap, Message, Options, Record, SideData, StreamGap, Verdict
-from dissect.protocols.buffer import END
-from dissect.protocols.iggy import candidates as choice
-from dissect.protocols.iggy import dissector as turns
-from dissect.protocols.iggy import frames, resync
-from dissect.protocols.iggy.candidates import Given
-from dissect.protocols.iggy.dissector import PROTOCOLS, IggyDissector
-from dissect.protocols.iggy.features import CLASSIC, LAYOUTS, LONG
-from dissect.protocols.iggy.frames import ask, long_ask
-from dissect.protocols.iggy.probe import probe
-from dissect.protocols.iggy.statuses import ambiguous, statuses
-from dissect.protocols.iggy.telling import relate, says
-from dissect.protocols.parser import Parser
-from dissect.protocols.protocol import Context, SideView, View
-from dissect.protocols.records import ANSWER, ASK, NONE, Emitted, Frame
+from streamdump.capture.files import open_capture
+from streamdump.inspector import Inspector
+from streamdump.model import ConversationRow, Gap, Message, Options, Record, SideData, StreamGap, Verdict
+from streamdump.protocols.buffer import END
+from streamdump.protocols.iggy import candidates as choice
+from streamdump.protocols.iggy import dissector as turns
+from streamdump.protocols.iggy import frames, resync
+from streamdump.protocols.iggy.candidates import Given
+from streamdump.protocols.iggy.dissector import PROTOCOLS, IggyDissector
+from streamdump.protocols.iggy.features import CLASSIC, LAYOUTS, LONG
+from streamdump.protocols.iggy.frames import ask, long_ask
+from streamdump.protocols.iggy.probe import probe
+from streamdump.protocols.iggy.statuses import ambiguous, statuses
+from streamdump.protocols.iggy.telling import relate, says
+from streamdump.protocols.parser import Parser
+from streamdump.protocols.protocol import Context, SideView, View
+from streamdump.protocols.records import ANSWER, ASK, NONE, Emitted, Frame
 from tests.rewrite import Packet, capture, packets, random_ports, with_ports
 from tests.work import steps
 

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
-from dissect.capture.files import open_capture
-from dissect.inspector import Inspector
-from dissect.model import Exchange, Message
+from streamdump.capture.files import open_capture
+from streamdump.inspector import Inspector
+from streamdump.model import Exchange, Message
 from tests.rewrite import Packet, capture, packets, tcp_offset
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "iggy"

@@ -12,19 +12,19 @@ from bson import Int64
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dissect.capture.files import open_capture
-from dissect.inspector import Inspector
-from dissect.model import Exchange, Gap, Message, Options, SideData, StreamGap, Verdict
-from dissect.pair import Link, Pairer
-from dissect.protocols.buffer import END
-from dissect.protocols.mewbase.dissector import PROTOCOLS, REST_NOTE, MewbaseDissector
-from dissect.protocols.mewbase.layouts import FRAMES
-from dissect.protocols.mewbase.order import AHEAD, CUT, EARLY, MIDDLE
-from dissect.protocols.mewbase.probe import probe
-from dissect.protocols.mewbase.telling import says, unanswered
-from dissect.protocols.parser import Parser
-from dissect.protocols.protocol import Context, SideView, View
-from dissect.protocols.records import PLACE, Emitted
+from streamdump.capture.files import open_capture
+from streamdump.inspector import Inspector
+from streamdump.model import Exchange, Gap, Message, Options, SideData, StreamGap, Verdict
+from streamdump.pair import Link, Pairer
+from streamdump.protocols.buffer import END
+from streamdump.protocols.mewbase.dissector import PROTOCOLS, REST_NOTE, MewbaseDissector
+from streamdump.protocols.mewbase.layouts import FRAMES
+from streamdump.protocols.mewbase.order import AHEAD, CUT, EARLY, MIDDLE
+from streamdump.protocols.mewbase.probe import probe
+from streamdump.protocols.mewbase.telling import says, unanswered
+from streamdump.protocols.parser import Parser
+from streamdump.protocols.protocol import Context, SideView, View
+from streamdump.protocols.records import PLACE, Emitted
 
 CAPTURES = Path(__file__).parents[2] / "captures" / "golden" / "mewbase"
 

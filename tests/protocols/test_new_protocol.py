@@ -17,8 +17,8 @@ TEXT = (ROOT / "dissect" / "README.md").read_text()
 SPOKEN = """
 from pathlib import Path
 
-from dissect.layout import encode
-from dissect.protocols.lantern.layouts import BY_COMMAND
+from streamdump.layout import encode
+from streamdump.protocols.lantern.layouts import BY_COMMAND
 from tests.capture.frames import pcap
 from tests.secrets import CLIENT, SERVER, conversation
 
@@ -63,8 +63,11 @@ def code(path: str) -> str:
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The repository with Lantern and, of all captures, one of it alone."""
     tree: Path = tmp_path_factory.mktemp("lantern") / "tree"
-    for part in ("dissect", "cli", "tests"):
-        shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__"))
+    for part, left_out in (("dissect", "cli"), ("cli", ""), ("tests", "")):
+        shutil.copytree(ROOT / part, tree / part, ignore=shutil.ignore_patterns("__pycache__", left_out))
+    (tree / ".src").mkdir()
+    (tree / ".src" / "streamdump").symlink_to("../dissect")
+    (tree / "dissect" / "cli").symlink_to("../cli")
     shutil.copy(ROOT / "pyproject.toml", tree)
     (tree / "captures" / "golden" / "lantern").mkdir(parents=True)
     (tree / "dissect" / "protocols" / "lantern").mkdir()
@@ -74,30 +77,29 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     line = code("dissect/protocols/__init__.py")
     place = tree / "dissect" / "protocols" / "__init__.py"
     text = place.read_text()
-    text = text.replace("\nfrom dissect.protocols.mewbase", f"\n{line}from dissect.protocols.mewbase")
+    text = text.replace("\nfrom streamdump.protocols.mewbase", f"\n{line}from streamdump.protocols.mewbase")
     place.write_text(re.sub(r"^(PROTOCOLS: .*)\)$", r"\1, *LANTERN)", text, flags=re.M))
     run(tree, "-c", SPOKEN)
     return tree
 
 
 def run(tree: Path, *arguments: str) -> str:
-    made = subprocess.run(
-        [sys.executable, *arguments], cwd=tree, env={**os.environ, "PYTHONPATH": str(tree)}, capture_output=True, text=True, check=False
-    )
+    environment = {**os.environ, "PYTHONPATH": f"{tree / '.src'}{os.pathsep}{tree}"}
+    made = subprocess.run([sys.executable, *arguments], cwd=tree, env=environment, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stdout[-3000:] + made.stderr[-3000:]
     return made.stdout
 
 
 def test_it_is_read(copy: Path) -> None:
-    said = run(copy, "-m", "cli", "captures/golden/lantern/talk.pcap")
+    said = run(copy, "-m", "streamdump", "captures/golden/lantern/talk.pcap")
     assert re.findall(r"lantern  (\w+)", said) == ["Hello", "Hello", "Get", "Get", "Get", "Flash", "Get", "Get", "Get"]
     assert "#2  hall  attic" in said
     assert re.search(r"Get +3\.000 ms +! #3 +not found", said)
-    details = run(copy, "-m", "cli", "-V", "-x", "captures/golden/lantern/talk.pcap")
+    details = run(copy, "-m", "streamdump", "-V", "-x", "captures/golden/lantern/talk.pcap")
     assert "opensesame" not in details
     assert "<redacted 10 bytes>" in details
-    assert "Get is refused: not found" in run(copy, "-m", "cli", "diagnose", "captures/golden/lantern/talk.pcap")
-    assert "values[].lit" in run(copy, "-m", "cli", "protocols", "lantern")
+    assert "Get is refused: not found" in run(copy, "-m", "streamdump", "diagnose", "captures/golden/lantern/talk.pcap")
+    assert "values[].lit" in run(copy, "-m", "streamdump", "protocols", "lantern")
 
 
 def test_its_code_is_as_all_code_is(copy: Path) -> None:
@@ -107,7 +109,7 @@ def test_its_code_is_as_all_code_is(copy: Path) -> None:
 
 @pytest.mark.slow
 def test_its_types_are_told(copy: Path) -> None:
-    run(copy, "-m", "mypy", "--cache-dir", str(copy / ".mypy_cache"), "dissect/protocols/lantern")
+    run(copy, "-m", "mypy", "--cache-dir", str(copy / ".mypy_cache"), "-p", "streamdump.protocols.lantern")
 
 
 @pytest.mark.slow

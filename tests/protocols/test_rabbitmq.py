@@ -18,33 +18,33 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import dissect
-from dissect.detect import BY_NAME
-from dissect.layout import Layout
-from dissect.model import Gap, Message, Options, SideData, StreamGap, Verdict
-from dissect.protocols.buffer import END
-from dissect.protocols.effort import Effort
-from dissect.protocols.parser import Parser
-from dissect.protocols.protocol import Context, SideView, View
-from dissect.protocols.rabbitmq import chunk as chunks
-from dissect.protocols.rabbitmq import compression, layouts, layouts_draft
-from dissect.protocols.rabbitmq import telling as words
-from dissect.protocols.rabbitmq.dissector import (
+import streamdump
+from streamdump.detect import BY_NAME
+from streamdump.layout import Layout
+from streamdump.model import Gap, Message, Options, SideData, StreamGap, Verdict
+from streamdump.protocols.buffer import END
+from streamdump.protocols.effort import Effort
+from streamdump.protocols.parser import Parser
+from streamdump.protocols.protocol import Context, SideView, View
+from streamdump.protocols.rabbitmq import chunk as chunks
+from streamdump.protocols.rabbitmq import compression, layouts, layouts_draft
+from streamdump.protocols.rabbitmq import telling as words
+from streamdump.protocols.rabbitmq.dissector import (
     NULL_REFERENCE,
     Phase,
     RabbitmqStreamDissector,
     RabbitmqStreamDraftDissector,
     StreamDissector,
 )
-from dissect.protocols.rabbitmq.guard import Place
-from dissect.protocols.rabbitmq.hiding import HIDDEN
-from dissect.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, word_of
-from dissect.protocols.rabbitmq.parts import PARTS
-from dissect.protocols.rabbitmq.probe import probe_current, probe_draft
-from dissect.protocols.rabbitmq.streams import Teller
-from dissect.protocols.rabbitmq.telling import says
-from dissect.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Damage
-from dissect.protocols.records import Frame as Cut
+from streamdump.protocols.rabbitmq.guard import Place
+from streamdump.protocols.rabbitmq.hiding import HIDDEN
+from streamdump.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, word_of
+from streamdump.protocols.rabbitmq.parts import PARTS
+from streamdump.protocols.rabbitmq.probe import probe_current, probe_draft
+from streamdump.protocols.rabbitmq.streams import Teller
+from streamdump.protocols.rabbitmq.telling import says
+from streamdump.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Damage
+from streamdump.protocols.records import Frame as Cut
 from tests.layout_properties import check_agreement, check_tiles, check_truncations
 from tests.protocols.rabbitmq_frames import FRAMES, Frame
 
@@ -211,7 +211,7 @@ def test_every_layout_was_captured() -> None:
 def captured(*names: str) -> Iterator[Message]:
     for path in sorted(CAPTURES.glob("*.pcap*")):
         if not names or path.name in names:
-            for record in dissect.read(path, detail=True):
+            for record in streamdump.read(path, detail=True):
                 if isinstance(record, Message):
                     yield record
 
@@ -1421,7 +1421,7 @@ def test_a_conversation_cannot_unpack_without_end() -> None:
 
 
 def test_lines_of_publishers_name_the_stream_that_was_agreed_on_before() -> None:
-    found = [one for one in dissect.read(CAPTURES / "publishers_310.pcap") if isinstance(one, Message)]
+    found = [one for one in streamdump.read(CAPTURES / "publishers_310.pcap") if isinstance(one, Message)]
     declared = {
         one.fields["publisher_id"]: one.fields["stream"] for one in found if one.name == "DeclarePublisher" and one.kind == "request"
     }

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from dissect.allowance import Spans, Values
-from dissect.protocols.rabbitmq import amqp
+from streamdump.allowance import Spans, Values
+from streamdump.protocols.rabbitmq import amqp
 
 
 def stopped(data: bytes, at: int, end: int, values: Values, spans: Spans | None = None) -> tuple[list[dict[str, Any]], int, str]:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from dissect.capture.files import open_capture
-from dissect.inspector import Inspector
-from dissect.model import Message, Options, Record
-from dissect.protocols import PROTOCOLS
-from dissect.render.summary import Lines
+from streamdump.capture.files import open_capture
+from streamdump.inspector import Inspector
+from streamdump.model import Message, Options, Record
+from streamdump.protocols import PROTOCOLS
+from streamdump.render.summary import Lines
 
 CAPTURES = sorted((Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream").glob("*.pcap"))
 
@@ -31,7 +31,7 @@ def test_bodies_are_left_alone(monkeypatch: pytest.MonkeyPatch, name: str) -> No
         raise AssertionError
 
     for place in ("handlers.read_amqp", "chunk.amqp.read", "chunk.unpack"):
-        monkeypatch.setattr(f"dissect.protocols.rabbitmq.{place}", touched)
+        monkeypatch.setattr(f"streamdump.protocols.rabbitmq.{place}", touched)
     path = CAPTURES[0].with_name(f"{name}.pcap")
     records = list(Inspector([open_capture(path)], Options(bodies=False)).records())
     assert sum(isinstance(one, Message) and one.name in ("Publish", "Deliver") for one in records) > 1

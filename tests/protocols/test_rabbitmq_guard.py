@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from dissect.capture.files import open_capture
-from dissect.inspector import Inspector
-from dissect.layout import rows
-from dissect.model import Options
-from dissect.protocols.rabbitmq import layouts, layouts_draft
-from dissect.protocols.rabbitmq.dissector import PROTOCOLS
-from dissect.protocols.rabbitmq.guard import LATE, Guard, Place, Seen, is_mechanism, may_be_login, username
-from dissect.protocols.rabbitmq.hiding import HIDDEN
-from dissect.render.jsonl import encode
-from dissect.render.summary import Lines
-from dissect.render.tree import tree
+from streamdump.capture.files import open_capture
+from streamdump.inspector import Inspector
+from streamdump.layout import rows
+from streamdump.model import Options
+from streamdump.protocols.rabbitmq import layouts, layouts_draft
+from streamdump.protocols.rabbitmq.dissector import PROTOCOLS
+from streamdump.protocols.rabbitmq.guard import LATE, Guard, Place, Seen, is_mechanism, may_be_login, username
+from streamdump.protocols.rabbitmq.hiding import HIDDEN
+from streamdump.render.jsonl import encode
+from streamdump.render.summary import Lines
+from streamdump.render.tree import tree
 from tests.capture.frames import START_NS, Packet, pcap
 from tests.logins import MECHANISMS, RABBITMQ, SECRET, Login, rabbitmq, stream_frame, text
 from tests.secrets import CLIENT, SAYS, SERVER, Lost, Sent, conversation, found, texts

@@ -16,21 +16,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dissect.capture.files import open_capture
-from dissect.errors import CaptureError, UsageError
-from dissect.inspector import Inspector
-from dissect.model import ConversationRow, Exchange, Gap, Message, Options, Record, SideData, StreamGap, Verdict
-from dissect.protocols.buffer import END
-from dissect.protocols.parser import Parser
-from dissect.protocols.protocol import Context, SideView, View
-from dissect.protocols.records import Emitted
-from dissect.protocols.seastar import telling
-from dissect.protocols.seastar.compression import CHUNK, Unpackable, chunks, unpack, unpack_head
-from dissect.protocols.seastar.dissector import PROTOCOLS, SeastarDissector
-from dissect.protocols.seastar.probe import probe
-from dissect.protocols.seastar.telling import Teller, paired, relate, says, unanswered
-from dissect.protocols.seastar.terms import ALGORITHMS_KEPT, FEATURES_KEPT, FORCED, read_offer
-from dissect.protocols.seastar.verbs import load_verbs, parse_verbs
+from streamdump.capture.files import open_capture
+from streamdump.errors import CaptureError, UsageError
+from streamdump.inspector import Inspector
+from streamdump.model import ConversationRow, Exchange, Gap, Message, Options, Record, SideData, StreamGap, Verdict
+from streamdump.protocols.buffer import END
+from streamdump.protocols.parser import Parser
+from streamdump.protocols.protocol import Context, SideView, View
+from streamdump.protocols.records import Emitted
+from streamdump.protocols.seastar import telling
+from streamdump.protocols.seastar.compression import CHUNK, Unpackable, chunks, unpack, unpack_head
+from streamdump.protocols.seastar.dissector import PROTOCOLS, SeastarDissector
+from streamdump.protocols.seastar.probe import probe
+from streamdump.protocols.seastar.telling import Teller, paired, relate, says, unanswered
+from streamdump.protocols.seastar.terms import ALGORITHMS_KEPT, FEATURES_KEPT, FORCED, read_offer
+from streamdump.protocols.seastar.verbs import load_verbs, parse_verbs
 from tests.work import peak
 
 CAPTURES = Path(__file__).parents[2] / "captures" / "golden" / "seastar-rpc"

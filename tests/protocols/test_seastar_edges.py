@@ -6,13 +6,13 @@ from struct import pack
 
 import pytest
 
-from dissect.allowance import Allowance
-from dissect.model import Gap, Message
-from dissect.protocols.effort import Effort
-from dissect.protocols.seastar import layouts
-from dissect.protocols.seastar.compression import chunks, unpack
-from dissect.protocols.seastar.dissector import SeastarDissector
-from dissect.protocols.seastar.framing import (
+from streamdump.allowance import Allowance
+from streamdump.model import Gap, Message
+from streamdump.protocols.effort import Effort
+from streamdump.protocols.seastar import layouts
+from streamdump.protocols.seastar.compression import chunks, unpack
+from streamdump.protocols.seastar.dissector import SeastarDissector
+from streamdump.protocols.seastar.framing import (
     CERTAIN,
     FAR,
     IN_TURN,
@@ -27,9 +27,9 @@ from dissect.protocols.seastar.framing import (
     inside,
     needed,
 )
-from dissect.protocols.seastar.probe import ALONE, CHAIN, probe
-from dissect.protocols.seastar.telling import paired
-from dissect.protocols.seastar.terms import Framing, agree, read_offer
+from streamdump.protocols.seastar.probe import ALONE, CHAIN, probe
+from streamdump.protocols.seastar.telling import paired
+from streamdump.protocols.seastar.terms import Framing, agree, read_offer
 from tests.protocols.test_seastar import (
     DEFAULT,
     FRAGMENTED_TERMS,

@@ -13,16 +13,16 @@ import cramjam
 import msgspec
 import pytest
 
-from dissect import snapshot
-from dissect.capture.files import open_capture
-from dissect.inspector import Inspector
-from dissect.model import Limited, Message, Options, SideData, Verdict
-from dissect.protocols import PROTOCOLS
-from dissect.protocols.buffer import END
-from dissect.protocols.dissector import Dissector
-from dissect.protocols.parser import Parser
-from dissect.protocols.protocol import Context
-from dissect.protocols.rabbitmq.language import is_sound
+from streamdump import snapshot
+from streamdump.capture.files import open_capture
+from streamdump.inspector import Inspector
+from streamdump.model import Limited, Message, Options, SideData, Verdict
+from streamdump.protocols import PROTOCOLS
+from streamdump.protocols.buffer import END
+from streamdump.protocols.dissector import Dissector
+from streamdump.protocols.parser import Parser
+from streamdump.protocols.protocol import Context
+from streamdump.protocols.rabbitmq.language import is_sound
 from tests.capture.frames import ACK, START_NS, SYN, Packet, ethernet, ip4, pcap, tcp
 from tests.protocols.test_iggy import ONE
 from tests.protocols.test_iggy import request as iggy_request

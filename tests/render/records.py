@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dissect.model import Ending, Exchange, Fault, Gap, Message, Span
+from streamdump.model import Ending, Exchange, Fault, Gap, Message, Span
 
 CLIENT, SERVER = "192.0.2.1:51054", "192.0.2.2:5552"
 START = 1_600_000_000_000_000_000

@@ -9,13 +9,13 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from dissect.capture.files import open_capture
-from dissect.inspector import Inspector
-from dissect.model import ConversationRow
-from dissect.options import Options
-from dissect.render.conversations import plain, table
-from dissect.render.live import Watch
-from dissect.render.terminal import COLOURED, PLAIN, width, wrapped
+from streamdump.capture.files import open_capture
+from streamdump.inspector import Inspector
+from streamdump.model import ConversationRow
+from streamdump.options import Options
+from streamdump.render.conversations import plain, table
+from streamdump.render.live import Watch
+from streamdump.render.terminal import COLOURED, PLAIN, width, wrapped
 from tests.tcp.segments import ACK, FIN, RST, SYN, Segment, a, b, captured, handshake
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"

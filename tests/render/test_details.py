@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from dissect.model import Fault, Span
-from dissect.render import hexdump as hexdump_module
-from dissect.render import tree as tree_module
-from dissect.render.terminal import width
+from streamdump.model import Fault, Span
+from streamdump.render import hexdump as hexdump_module
+from streamdump.render import tree as tree_module
+from streamdump.render.terminal import width
 from tests.render.records import detailed, message
 
 

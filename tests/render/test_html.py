@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from cli.app import main
-from cli.exits import ExitCode
-from dissect.capture.files import open_capture
-from dissect.diagnose.engine import Summary
-from dissect.inspector import Inspector
-from dissect.latency.records import IntervalRow, Times
-from dissect.model import Ending, Finding, Options
-from dissect.protocols import PROTOCOLS
-from dissect.render.findings import Findings
-from dissect.render.html.charts import series
-from dissect.render.html.ladders import FIRST, LAST, Ladders
-from dissect.render.html.page import check_page
-from dissect.render.html.reports import diagnosis
+from streamdump.capture.files import open_capture
+from streamdump.cli.app import main
+from streamdump.cli.exits import ExitCode
+from streamdump.diagnose.engine import Summary
+from streamdump.inspector import Inspector
+from streamdump.latency.records import IntervalRow, Times
+from streamdump.model import Ending, Finding, Options
+from streamdump.protocols import PROTOCOLS
+from streamdump.render.findings import Findings
+from streamdump.render.html.charts import series
+from streamdump.render.html.ladders import FIRST, LAST, Ladders
+from streamdump.render.html.page import check_page
+from streamdump.render.html.reports import diagnosis
 from tests.capture.frames import pcap
 from tests.logins import rabbitmq
 from tests.secrets import conversation

@@ -7,8 +7,8 @@ import json
 import jsonschema
 import pytest
 
-from dissect.render.jsonl import encode
-from dissect.render.schema import schema
+from streamdump.render.jsonl import encode
+from streamdump.render.schema import schema
 from tests.render.records import FAULT, detailed, ending, exchange, gap, message, response
 
 ACTIVE = [

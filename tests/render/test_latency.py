@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from dissect.capture.files import open_capture
-from dissect.inspector import Inspector
-from dissect.latency.groups import Latencies
-from dissect.latency.sketch import Sketch
-from dissect.options import Options
-from dissect.render.clock import Clock
-from dissect.render.latency import _bar, _narrowed, _spark, duration_text, text
-from dissect.render.terminal import PLAIN, cut
+from streamdump.capture.files import open_capture
+from streamdump.inspector import Inspector
+from streamdump.latency.groups import Latencies
+from streamdump.latency.sketch import Sketch
+from streamdump.options import Options
+from streamdump.render.clock import Clock
+from streamdump.render.latency import _bar, _narrowed, _spark, duration_text, text
+from streamdump.render.terminal import PLAIN, cut
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 

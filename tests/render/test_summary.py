@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dissect.model import Message, Record
-from dissect.render.summary import Lines, latency_text
-from dissect.render.terminal import COLOURED, PLAIN, cut, visible, width
+from streamdump.model import Message, Record
+from streamdump.render.summary import Lines, latency_text
+from streamdump.render.terminal import COLOURED, PLAIN, cut, visible, width
 from tests.render.records import FAULT, SERVER, exchange, gap, message, response
 
 HOSTILE = "a\x1b[31mb\rc\nd\u202ee\x7ff\x85g\u2028h\ufeffi\u200bj"

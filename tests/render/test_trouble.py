@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from cli.app import main
-from dissect.capture.files import open_capture
-from dissect.inspector import Inspector
-from dissect.model import Options, Record
-from dissect.protocols import PROTOCOLS
-from dissect.render.summary import Lines
+from streamdump.capture.files import open_capture
+from streamdump.cli.app import main
+from streamdump.inspector import Inspector
+from streamdump.model import Options, Record
+from streamdump.protocols import PROTOCOLS
+from streamdump.render.summary import Lines
 from tests.render.records import ending, exchange, message
 from tests.tcp.segments import ACK, FIN, a, b, captured, handshake
 

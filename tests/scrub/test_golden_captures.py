@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-import dissect
-from dissect.capture.files import open_capture
-from dissect.errors import CaptureError
-from dissect.inspector import Inspector
-from dissect.model import ConversationRow, Message, Options, Record
-from dissect.scrub.run import Scrubbed, Wanted, scrub
-from dissect.scrub.search import LEAST, Search, pieces
+import streamdump
+from streamdump.capture.files import open_capture
+from streamdump.errors import CaptureError
+from streamdump.inspector import Inspector
+from streamdump.model import ConversationRow, Message, Options, Record
+from streamdump.scrub.run import Scrubbed, Wanted, scrub
+from streamdump.scrub.search import LEAST, Search, pieces
 from tests.rewrite import packets as packets_of
 from tests.rewrite import tcp_offset
 from tests.tls.peers import Wire, talk
@@ -37,7 +37,7 @@ PACKED = ("empty_frames_lz4", "five_connections", "lz4", "lz4_fragmented", "lz4_
 def records(source: Any, **options: Any) -> list[Record]:
     found: list[Record] = []
     with contextlib.suppress(CaptureError):
-        found.extend(dissect.read(source, **options))
+        found.extend(streamdump.read(source, **options))
     return found
 
 

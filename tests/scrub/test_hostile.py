@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from dissect.errors import StreamdumpError
-from dissect.golden.settings import Settings
-from dissect.golden.text import written
-from dissect.model import Options
-from dissect.scrub.run import Wanted, scrub
+from streamdump.errors import StreamdumpError
+from streamdump.golden.settings import Settings
+from streamdump.golden.text import written
+from streamdump.model import Options
+from streamdump.scrub.run import Wanted, scrub
 from tests.golden.rebuild import GOLDEN, compared, said_bytes
 
 CAPTURES = sorted(path for path in GOLDEN.rglob("*.pcap*") if path.stat().st_size < 30_000 and path.suffix != ".gz")

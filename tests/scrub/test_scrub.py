@@ -20,13 +20,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import dissect
-from dissect.errors import CaptureError, UsageError
-from dissect.model import Message, Options
-from dissect.scrub.packets import _pseudo, _sum
-from dissect.scrub.replace import Addresses, Names, prose
-from dissect.scrub.run import Scrubbed, SecretLeft, Wanted, scrub
-from dissect.scrub.search import Search, pieces
+import streamdump
+from streamdump.errors import CaptureError, UsageError
+from streamdump.model import Message, Options
+from streamdump.scrub.packets import _pseudo, _sum
+from streamdump.scrub.replace import Addresses, Names, prose
+from streamdump.scrub.run import Scrubbed, SecretLeft, Wanted, scrub
+from streamdump.scrub.search import Search, pieces
 from tests.capture.frames import (
     ACK,
     FIN,
@@ -144,7 +144,7 @@ def scrubbed(data: bytes, tmp_path: Path, wanted: Wanted = Wanted(), name: str =
 
 
 def messages(data: bytes, **options: Any) -> list[Message]:
-    return [one for one in dissect.read(io.BytesIO(data), **options) if isinstance(one, Message)]
+    return [one for one in streamdump.read(io.BytesIO(data), **options) if isinstance(one, Message)]
 
 
 def names(data: bytes) -> list[tuple[str, str, str | None]]:
@@ -851,8 +851,8 @@ def test_an_unknown_capture_without_packets(tmp_path: Path) -> None:
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    from cli.app import main
-    from cli.exits import ExitCode
+    from streamdump.cli.app import main
+    from streamdump.cli.exits import ExitCode
 
     monkeypatch.chdir(tmp_path)
     data = Talk().greet().say([*HANDSHAKE, declare(b"orders"), publish(b"a body")]).pcap()
@@ -893,7 +893,7 @@ def test_standard_input(tmp_path: Path) -> None:
     data = Talk().greet().say(HANDSHAKE).pcap()
     expected, _ = scrubbed(data, tmp_path)
     for packed in (data, gzip.compress(data)):
-        argv = [sys.executable, "-m", "cli", "scrub", "-", str(tmp_path / "piped.pcap")]
+        argv = [sys.executable, "-m", "streamdump", "scrub", "-", str(tmp_path / "piped.pcap")]
         root = Path(__file__).parents[2]
         done = subprocess.run(argv, input=packed, capture_output=True, timeout=60, check=False, cwd=root)
         assert done.returncode == 0, done.stderr
@@ -910,8 +910,8 @@ def test_a_new_frame_of_a_client_is_still_one(tmp_path: Path) -> None:
 
 WAITING = """
 import os, signal, sys, time
-import dissect.scrub.run as run
-from cli.app import main
+import streamdump.scrub.run as run
+from streamdump.cli.app import main
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 if sys.argv[1] == "beside":
     os.O_TMPFILE = 0

@@ -11,13 +11,13 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dissect.capture.files import open_capture
-from dissect.errors import CaptureError
-from dissect.inspector import Inspector
-from dissect.model import Options
-from dissect.spark import flows, places, rows, tables, views
-from dissect.spark.splits import Plan, plan
-from dissect.spark.typed import STRUCTS, struct_name
+from streamdump.capture.files import open_capture
+from streamdump.errors import CaptureError
+from streamdump.inspector import Inspector
+from streamdump.model import Options
+from streamdump.spark import flows, places, rows, tables, views
+from streamdump.spark.splits import Plan, plan
+from streamdump.spark.typed import STRUCTS, struct_name
 
 Lines = dict[str, list[str]]
 

@@ -32,7 +32,7 @@ class Shared:
 
     def get(self) -> Any:
         """It, started when it is not there."""
-        from dissect.spark.session import Session
+        from streamdump.spark.session import Session
 
         if self._session is None:
             with pytest.MonkeyPatch.context() as patched:

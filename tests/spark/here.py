@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from dissect.spark.pipeline import Run, Settings, Watch
-from dissect.spark.session import without_pandas
+from streamdump.spark.pipeline import Run, Settings, Watch
+from streamdump.spark.session import without_pandas
 
 
 class Here:

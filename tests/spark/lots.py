@@ -11,11 +11,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dissect.capture.files import open_capture
-from dissect.inspector import Inspector
-from dissect.model import ConversationRow, Options
-from dissect.spark import flows, rows, tables
-from dissect.spark.splits import plan
+from streamdump.capture.files import open_capture
+from streamdump.inspector import Inspector
+from streamdump.model import ConversationRow, Options
+from streamdump.spark import flows, rows, tables
+from streamdump.spark.splits import plan
 from tests.spark.comparing import Lines
 
 FOREVER = Options(idle_time_ns=1 << 60, closed_time_ns=1 << 60)

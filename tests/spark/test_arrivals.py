@@ -13,9 +13,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dissect.errors import UsageError
-from dissect.spark import arrivals, rows
-from dissect.spark.arrivals import Arrivals
+from streamdump.errors import UsageError
+from streamdump.spark import arrivals, rows
+from streamdump.spark.arrivals import Arrivals
 from tests.capture.frames import START_NS, Packet, pcap
 from tests.spark.captures import SNAP, generated, records
 

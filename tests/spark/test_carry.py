@@ -12,14 +12,14 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from dissect import snapshot
-from dissect.errors import ForeignState
-from dissect.model import Options
-from dissect.pair import Pairer
-from dissect.protocols.seastar.verbs import Verbs
-from dissect.session import Session
-from dissect.spark import flows, rows
-from dissect.tls.keys import KeyLog
+from streamdump import snapshot
+from streamdump.errors import ForeignState
+from streamdump.model import Options
+from streamdump.pair import Pairer
+from streamdump.protocols.seastar.verbs import Verbs
+from streamdump.session import Session
+from streamdump.spark import flows, rows
+from streamdump.tls.keys import KeyLog
 from tests.capture.frames import ACK, FIN, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, pcapng, sll, tcp
 from tests.spark.captures import SNAP, fragments, generated, records, rotated, troubled
 from tests.spark.lots import FOREVER, Lots, at_once, in_lots, packets

@@ -19,13 +19,13 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from cli.app import main
-from cli.exits import ExitCode
-from dissect.errors import UsageError
-from dissect.spark.places import folder
-from dissect.spark.session import find_java, retried
-from dissect.spark.tables import TABLES
-from dissect.spark.write import FORMATS, receipts
+from streamdump.cli.app import main
+from streamdump.cli.exits import ExitCode
+from streamdump.errors import UsageError
+from streamdump.spark.places import folder
+from streamdump.spark.session import find_java, retried
+from streamdump.spark.tables import TABLES
+from streamdump.spark.write import FORMATS, receipts
 from tests.capture.frames import pcap
 from tests.spark.captures import SNAP, generated, records, rotated
 from tests.spark.comparing import plain, same, told
@@ -44,7 +44,7 @@ def environment(tmp_path: Path, **more: str) -> dict[str, str]:
 
 
 def command(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "cli", "pipeline", *arguments]
+    return [sys.executable, "-m", "streamdump", "pipeline", *arguments]
 
 
 def test_a_machine_without_java_and_what_the_terminal_sees(tmp_path: Path) -> None:
@@ -141,8 +141,8 @@ def test_interruption_ends_it_within_a_second_and_leaves_nothing(tmp_path: Path,
 
 
 def test_what_is_whole_counts_when_it_is_interrupted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from cli.commands.pipeline import _Bar, _Calls
-    from dissect.spark.pipeline import Run, Settings
+    from streamdump.cli.commands.pipeline import _Bar, _Calls
+    from streamdump.spark.pipeline import Run, Settings
 
     calls = _Calls(str(tmp_path), "local", "1g", False, True, None, _Bar("never"))
     run = Run(Settings([]), str(tmp_path))
@@ -156,7 +156,7 @@ def test_what_is_whole_counts_when_it_is_interrupted(tmp_path: Path, capsys: pyt
 
 
 def test_an_interruption_that_was_ignored_ends_it_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cli.commands.pipeline import _Interruption
+    from streamdump.cli.commands.pipeline import _Interruption
 
     monkeypatch.setattr(_Interruption, "GRACE_S", 0.01)
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
@@ -186,7 +186,7 @@ def test_an_interruption_that_was_ignored_ends_it_all_the_same(monkeypatch: pyte
 def test_no_java_at_all_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("dissect.spark.session.find_spec", lambda name: None)
+    monkeypatch.setattr("streamdump.spark.session.find_spec", lambda name: None)
     with pytest.raises(UsageError, match=r"^Spark needs Java 17 or newer, and none was found; pip install 'streamdump\[java\]' brings"):
         find_java()
     old = tmp_path / "old"
@@ -199,7 +199,7 @@ def test_no_java_at_all_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_no_pyspark_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr("dissect.spark.session.find_spec", lambda name: None)
+    monkeypatch.setattr("streamdump.spark.session.find_spec", lambda name: None)
     (tmp_path / "a.pcap").write_bytes(b"")
     assert main(["pipeline", str(tmp_path / "a.pcap"), "--out", str(tmp_path / "out")]) == ExitCode.USAGE
     assert capsys.readouterr().err == "streamdump: the pipeline needs PySpark; pip install 'streamdump[spark]' brings it along\n"
@@ -239,8 +239,8 @@ def test_wrong_calls_start_nothing(
     def started(*_: Any, **__: Any) -> None:
         raise AssertionError("Spark was started")
 
-    monkeypatch.setattr("dissect.spark.session.Session", started)
-    monkeypatch.setattr("dissect.spark.places.Store.names", lambda _: [])
+    monkeypatch.setattr("streamdump.spark.session.Session", started)
+    monkeypatch.setattr("streamdump.spark.places.Store.names", lambda _: [])
     monkeypatch.chdir(tmp_path)
     full = tmp_path / "full"
     (full / "sub").mkdir(parents=True)
@@ -253,7 +253,7 @@ def test_wrong_calls_start_nothing(
 def test_a_capture_that_is_missing_is_told_before_anything_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dissect.spark.session.Session", None)
+    monkeypatch.setattr("streamdump.spark.session.Session", None)
     (tmp_path / "there.pcap").write_bytes(b"")
     call = [str(tmp_path / "there.pcap"), str(tmp_path / "missing.pcap"), "--out", str(tmp_path / "out")]
     assert main(["pipeline", *call]) == ExitCode.UNREADABLE
@@ -282,10 +282,10 @@ class Fake(Here):
 def test_a_full_disk_is_named_and_what_is_done_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from dissect.spark import write
+    from streamdump.spark import write
 
-    monkeypatch.setattr("dissect.spark.session.Session", Fake)
-    monkeypatch.setattr("cli.commands.pipeline.ROOM", 1 << 62)
+    monkeypatch.setattr("streamdump.spark.session.Session", Fake)
+    monkeypatch.setattr("streamdump.cli.commands.pipeline.ROOM", 1 << 62)
     source, out = generated(tmp_path, 3000), tmp_path / "out"
     written = write._Parquet.write
     left = 0
@@ -324,7 +324,7 @@ def test_a_full_disk_is_named_and_what_is_done_is_kept(
             "\n  Traceback (most recent call last):\n  File x\nOSError: [Errno 28] No space left on device",
             "[Errno 28] No space left on device",
         ),
-        ("Job aborted\ndissect.errors.CaptureError: c.pcap: has changed\nValueError: x", "c.pcap: has changed"),
+        ("Job aborted\nstreamdump.errors.CaptureError: c.pcap: has changed\nValueError: x", "c.pcap: has changed"),
         ("[PATH_NOT_FOUND] Path does not exist: x\nat java.lang", "[PATH_NOT_FOUND] Path does not exist: x"),
         ("", "RuntimeError"),
         (
@@ -336,14 +336,14 @@ def test_a_full_disk_is_named_and_what_is_done_is_kept(
     ],
 )
 def test_what_failed_in_a_worker_is_told(said: str, reason: str) -> None:
-    from cli.commands.pipeline import _reason
+    from streamdump.cli.commands.pipeline import _reason
 
     assert _reason(RuntimeError(said)) == reason
 
 
 def test_the_bar_of_each_micro_batch_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    from cli.commands.pipeline import _Bar
-    from dissect.spark.pipeline import Progress
+    from streamdump.cli.commands.pipeline import _Bar
+    from streamdump.spark.pipeline import Progress
 
     monkeypatch.setattr(sys, "stderr", Terminal())
     bar = _Bar("never")
@@ -362,22 +362,21 @@ class Terminal(io.StringIO):
 def test_nothing_else_imports_spark(tmp_path: Path, arguments: list[str]) -> None:
     source = next((GOLDEN / "iggy").glob("*.pcap"))
     (tmp_path / "captures.pcap").write_bytes(source.read_bytes())
-    code = f"import sys; from cli.app import main; main({arguments!r}); heavy = {{'pyspark', 'pyarrow', 'pandas', 'dissect.spark'}};"
-    code += "print(sorted(heavy & set(sys.modules)))"
-    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    code = f"import sys; from streamdump.cli.app import main; main({arguments!r});"
+    code += "print(sorted({'pyspark', 'pyarrow', 'pandas', 'streamdump.spark'} & set(sys.modules)))"
     call = [sys.executable, "-c", code]
-    done = subprocess.run(call, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_the_pipeline_does_not_import_scapy() -> None:
-    code = "import sys, dissect.spark.pipeline, dissect.spark.source, cli.commands.pipeline; print('scapy' in sys.modules)"
+    code = "import sys, streamdump.spark.pipeline, streamdump.spark.source, streamdump.cli.commands.pipeline; print('scapy' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout == "False\n"
 
 
 def test_the_command_offers_what_the_library_writes() -> None:
-    from cli.commands import pipeline
+    from streamdump.cli.commands import pipeline
 
     assert pipeline.FORMATS == FORMATS
 
@@ -386,30 +385,30 @@ def sent_alone(session: Any, files: list[Path], folder: Path, expected: list[str
     """A notebook sends streamdump as the README says, to a Python that lacks it and has all that it needs."""
     import numpy
 
-    import dissect.spark
+    import streamdump.spark
 
     python = folder / "python"
     packages = Path(numpy.__file__).parents[1]
     # What a path file in there adds, as this checkout, is not seen then.
     python.write_text(f'#!/bin/sh\nPYTHONPATH="{packages}:$PYTHONPATH" exec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
-    call = [str(python), "-c", "import dissect.spark"]
+    call = [str(python), "-c", "import streamdump.spark"]
     environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     lacks = subprocess.run(call, cwd=folder, env=environ, capture_output=True, text=True, check=False)
-    assert "No module named 'dissect" in lacks.stderr
+    assert "No module named 'streamdump" in lacks.stderr
     wheel = folder / "streamdump-0.1.0-py3-none-any.whl"
     root = Path(__file__).parents[2]
     with zipfile.ZipFile(wheel, "w") as made:
-        for package in ("dissect", "cli"):
-            for path in sorted((root / package).rglob("*.py")):
-                made.write(path, path.relative_to(root))
+        for room, package in (("dissect", "streamdump"), ("cli", "streamdump/cli")):
+            for path in sorted((root / room).rglob("*.py")):
+                made.write(path, package / path.relative_to(root / room))
     spark = session.spark
     spark.sparkContext.pythonExec = str(python)
     shutil.copy(wheel, folder / "streamdump.zip")
     spark.sparkContext.addPyFile(str(folder / "streamdump.zip"))
-    dissect.spark.register(spark)
+    streamdump.spark.register(spark)
     packets = spark.read.format("streamdump.packets").option("split", "200000").load(str(files[0].parent))
-    rows = [row.asDict(recursive=True) for row in dissect.spark.messages(packets, parts=2).collect()]
+    rows = [row.asDict(recursive=True) for row in streamdump.spark.messages(packets, parts=2).collect()]
     assert told("messages", rows) == expected
 
 
@@ -454,8 +453,8 @@ BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 def test_a_cluster_that_loses_a_worker_says_the_same(tmp_path: Path, java_home: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyspark
 
-    from dissect.spark.pipeline import Progress, Run, Settings
-    from dissect.spark.session import NETTY, OPENED, Session
+    from streamdump.spark.pipeline import Progress, Run, Settings
+    from streamdump.spark.session import NETTY, OPENED, Session
 
     files = rotated(tmp_path / "rotated", records(generated(tmp_path, 6000)))
     expected = plain(files)

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from dissect.spark.pipeline import Run, Settings
-from dissect.spark.splits import Plan, Trouble
-from dissect.spark.tables import TABLES
-from dissect.spark.write import Target, Writer
+from streamdump.spark.pipeline import Run, Settings
+from streamdump.spark.splits import Plan, Trouble
+from streamdump.spark.tables import TABLES
+from streamdump.spark.write import Target, Writer
 
 PARTS = 2
 

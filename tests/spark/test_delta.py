@@ -11,13 +11,13 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from dissect.errors import UsageError
-from dissect.spark import delta, tables
-from dissect.spark.delta import Delta
-from dissect.spark.pipeline import Run, Settings, partial_folder
-from dissect.spark.places import folder
-from dissect.spark.tables import SCHEMA_KEY, TABLES
-from dissect.spark.typed import STRUCTS, Struct
+from streamdump.errors import UsageError
+from streamdump.spark import delta, tables
+from streamdump.spark.delta import Delta
+from streamdump.spark.pipeline import Run, Settings, partial_folder
+from streamdump.spark.places import folder
+from streamdump.spark.tables import SCHEMA_KEY, TABLES
+from streamdump.spark.typed import STRUCTS, Struct
 from tests.capture.frames import Packet, pcap
 from tests.spark.captures import SNAP, generated, records
 from tests.spark.comparing import plain, same, tables_of, told
@@ -103,7 +103,7 @@ def test_a_capture_that_has_grown_is_told_and_not_read_twice(packets: list[Packe
 
 
 def test_tables_that_are_there_are_left_alone_without_append(files: list[Path], tmp_path: Path) -> None:
-    from cli.app import main
+    from streamdump.cli.app import main
 
     add(files[:1], tmp_path / "out")
     assert main(["pipeline", str(files[1]), "--out", str(tmp_path / "out"), "--format", "delta"]) == 2

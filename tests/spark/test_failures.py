@@ -14,22 +14,22 @@ import msgspec
 import pyarrow.parquet
 import pytest
 
-from cli import following
-from cli.exits import ExitCode
-from dissect.capture.files import open_capture
-from dissect.errors import BARRIER, Report
-from dissect.inspector import Inspector
-from dissect.model import Message, Options
-from dissect.pair import Pairer
-from dissect.protocols.parser import Parser
-from dissect.protocols.records import Frame
-from dissect.spark import flows, follow, tables
-from dissect.spark.follow import Follow
-from dissect.spark.pipeline import Settings, texts_of
-from dissect.spark.rotation import Rotation
-from dissect.spark.splits import Trouble
-from dissect.spark.write import Receipt
-from dissect.tcp.assembler import TcpStream
+from streamdump.capture.files import open_capture
+from streamdump.cli import following
+from streamdump.cli.exits import ExitCode
+from streamdump.errors import BARRIER, Report
+from streamdump.inspector import Inspector
+from streamdump.model import Message, Options
+from streamdump.pair import Pairer
+from streamdump.protocols.parser import Parser
+from streamdump.protocols.records import Frame
+from streamdump.spark import flows, follow, tables
+from streamdump.spark.follow import Follow
+from streamdump.spark.pipeline import Settings, texts_of
+from streamdump.spark.rotation import Rotation
+from streamdump.spark.splits import Trouble
+from streamdump.spark.write import Receipt
+from streamdump.tcp.assembler import TcpStream
 from tests.planting import GOLDEN, plant
 from tests.rewrite import capture
 from tests.rewrite import packets as packets_of
@@ -41,13 +41,13 @@ SOME = GOLDEN / "rabbitmq-stream" / "js_publish_consume_405.pcap"
 OTHERS = [SOME, GOLDEN / "iggy" / "seed-lossy.pcap", GOLDEN / "mewbase" / "java-query.pcap", GOLDEN / "seastar-rpc" / "lz4_snap120.pcap"]
 
 PLANTED = """
-import dissect.pair
-take = dissect.pair.Pairer.take
+import streamdump.pair
+take = streamdump.pair.Pairer.take
 def planted(self, one, append):
     if getattr(one.record, "name", "") == "Create":
         raise ZeroDivisionError
     take(self, one, append)
-dissect.pair.Pairer.take = planted
+streamdump.pair.Pairer.take = planted
 """
 
 
@@ -129,7 +129,7 @@ def check(out: Path, whole: list[Any]) -> None:
 
 
 def test_the_driver_tells_and_ends_with_code_5(tmp_path: Path, java_home: str) -> None:
-    call = [sys.executable, "-m", "cli", "pipeline", str(SOME), "--out", str(tmp_path / "out")]
+    call = [sys.executable, "-m", "streamdump", "pipeline", str(SOME), "--out", str(tmp_path / "out")]
     call += ["--master", "local[2]", "--parts", "2", "--memory", "1G"]
     planted = environment(tmp_path / "planted", java_home)
     done = subprocess.run(call, env=planted, capture_output=True, text=True, timeout=PATIENCE, check=False)

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from cli import following
-from dissect.errors import UsageError
-from dissect.model import Options
-from dissect.spark import follow
-from dissect.spark.follow import Batch, Follow
-from dissect.spark.pipeline import Settings
-from dissect.spark.rotation import Rotation
-from dissect.spark.tables import TABLES
+from streamdump.cli import following
+from streamdump.errors import UsageError
+from streamdump.model import Options
+from streamdump.spark import follow
+from streamdump.spark.follow import Batch, Follow
+from streamdump.spark.pipeline import Settings
+from streamdump.spark.rotation import Rotation
+from streamdump.spark.tables import TABLES
 from tests.capture.frames import Packet, ethernet, ip4, pcap, pcapng, sll, tcp
 from tests.planting import GOLDEN
 from tests.rewrite import capture as capture_of

@@ -18,19 +18,19 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
-import dissect.spark
-from dissect.capture.files import open_capture
-from dissect.inspector import Inspector
-from dissect.latency.groups import Latencies
-from dissect.latency.sketch import Sketch
-from dissect.model import Options
-from dissect.spark import pipeline
-from dissect.spark.pipeline import partial_folder
-from dissect.spark.places import folder
-from dissect.spark.rows import SCHEMA
-from dissect.spark.tables import TABLES, schema
-from dissect.spark.views import form_of, views
-from dissect.spark.write import FORMATS, receipts
+import streamdump.spark
+from streamdump.capture.files import open_capture
+from streamdump.inspector import Inspector
+from streamdump.latency.groups import Latencies
+from streamdump.latency.sketch import Sketch
+from streamdump.model import Options
+from streamdump.spark import pipeline
+from streamdump.spark.pipeline import partial_folder
+from streamdump.spark.places import folder
+from streamdump.spark.rows import SCHEMA
+from streamdump.spark.tables import TABLES, schema
+from streamdump.spark.views import form_of, views
+from streamdump.spark.write import FORMATS, receipts
 from tests.capture.frames import Packet, pcap
 from tests.spark.captures import SNAP, generated, records, rotated
 from tests.spark.comparing import plain, same, told
@@ -74,10 +74,10 @@ def test_tables_equal_a_plain_run(
 
 
 def test_the_data_source_in_a_notebook(session: Any, files: list[Path], expected: dict[str, list[str]]) -> None:
-    dissect.spark.register(session.spark)
+    streamdump.spark.register(session.spark)
     packets = session.spark.read.format("streamdump.packets").option("split", "100000").load(str(files[0].parent))
     assert packets.columns == SCHEMA.names
-    messages = dissect.spark.messages(packets, parts=3)
+    messages = streamdump.spark.messages(packets, parts=3)
     plan = messages._jdf.queryExecution().toString()
     assert "Sort" not in plan[plan.index("== Physical Plan ==") :], "rows are sorted in blocks"
     rows = [row.asDict(recursive=True) for row in messages.collect()]
@@ -85,9 +85,9 @@ def test_the_data_source_in_a_notebook(session: Any, files: list[Path], expected
 
 
 def test_latencies_are_those_of_the_command(session: Any, files: list[Path]) -> None:
-    dissect.spark.register(session.spark)
+    streamdump.spark.register(session.spark)
     packets = session.spark.read.format("streamdump.packets").option("split", "100000").load(str(files[0]))
-    made = dissect.spark.latency(dissect.spark.exchanges(packets, parts=2), ["protocol", "name", "outcome"]).collect()
+    made = streamdump.spark.latency(streamdump.spark.exchanges(packets, parts=2), ["protocol", "name", "outcome"]).collect()
     found = Latencies()
     inspector = Inspector([open_capture(files[0])], Options(pairs=True))
     for _ in inspector.batches():
@@ -107,7 +107,7 @@ def test_latencies_are_those_of_the_command(session: Any, files: list[Path]) -> 
 def test_the_data_source_takes_several_paths_and_is_never_quiet(session: Any, files: list[Path], tmp_path: Path) -> None:
     from pyspark.errors import AnalysisException
 
-    dissect.spark.register(session.spark)
+    streamdump.spark.register(session.spark)
     reader = session.spark.read.format("streamdump.packets")
     first, second = (reader.load(str(path)).count() for path in files[:2])
     assert reader.load([str(files[0]), f"file://{files[1]}"]).count() == first + second
@@ -127,7 +127,7 @@ def test_the_data_source_takes_several_paths_and_is_never_quiet(session: Any, fi
 def test_a_streaming_query_of_ones_own(session: Any, tmp_path: Path) -> None:
     spark = session.spark
     packets = records(generated(tmp_path, 600, 3))
-    dissect.spark.register(spark)
+    streamdump.spark.register(spark)
     folder = tmp_path / "captures"
     folder.mkdir()
     files: list[Path] = []
@@ -146,7 +146,7 @@ def test_a_streaming_query_of_ones_own(session: Any, tmp_path: Path) -> None:
             numbers = [row.file for row in batch.select("file").collect()]
             found.append((len(numbers), len(set(numbers))))
             if not messages:
-                rows = dissect.spark.messages(batch, parts=1).collect()
+                rows = streamdump.spark.messages(batch, parts=1).collect()
                 messages.extend(row.asDict(recursive=True) for row in rows)
 
         query = stream.writeStream.foreachBatch(each).option("checkpointLocation", str(tmp_path / "checkpoint"))
@@ -303,7 +303,7 @@ def test_a_python_that_the_kernel_kills_is_not_the_end(session: Any, tmp_path: P
 
 
 def test_tasks_do_without_pandas(session: Any) -> None:
-    code = "from dissect.spark.session import lean; from tests.spark.here import brings_pandas; print({0}(0))"
+    code = "from streamdump.spark.session import lean; from tests.spark.here import brings_pandas; print({0}(0))"
     for how, brought in (("lean(brings_pandas)", "False"), ("brings_pandas", "True")):
         call = [sys.executable, "-c", code.format(how)]
         done = subprocess.run(call, cwd=Path(__file__).parents[2], capture_output=True, text=True, timeout=PATIENCE, check=True)

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from dissect.errors import CaptureError, UsageError
-from dissect.spark import places
-from dissect.spark.follow import Follow
-from dissect.spark.pipeline import Settings, partial_folder
-from dissect.spark.places import folder, local, normal
-from dissect.spark.rotation import Rotation
-from dissect.spark.splits import expand, plan
+from streamdump.errors import CaptureError, UsageError
+from streamdump.spark import places
+from streamdump.spark.follow import Follow
+from streamdump.spark.pipeline import Settings, partial_folder
+from streamdump.spark.places import folder, local, normal
+from streamdump.spark.rotation import Rotation
+from streamdump.spark.splits import expand, plan
 from tests.capture.frames import pcap
 from tests.spark.captures import SNAP, generated, records, rotated
 from tests.spark.comparing import plain, same, tables_of, told
@@ -178,7 +178,7 @@ def test_from_a_store_to_a_store(bucket: str, capture: Path, tmp_path: Path, for
 
 
 def test_a_run_to_a_store_goes_on_where_it_was_interrupted(bucket: str, capture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from dissect.spark.places import Store
+    from streamdump.spark.places import Store
 
     moved = Store.move
     left = 3

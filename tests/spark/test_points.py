@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from dissect.spark.follow import Follow
-from dissect.spark.pipeline import Points, Settings
-from dissect.spark.rotation import Rotation
+from streamdump.spark.follow import Follow
+from streamdump.spark.pipeline import Points, Settings
+from streamdump.spark.rotation import Rotation
 from tests.capture.frames import Packet, pcap, sll
 from tests.spark.captures import SNAP, fragments, generated, records
 from tests.spark.comparing import same, tables_of, told

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from dissect.spark import delta, follow
-from dissect.spark.follow import Follow, State
-from dissect.spark.pipeline import Settings
-from dissect.spark.places import Folder
-from dissect.spark.rotation import Rotation
+from streamdump.spark import delta, follow
+from streamdump.spark.follow import Follow, State
+from streamdump.spark.pipeline import Settings
+from streamdump.spark.places import Folder
+from streamdump.spark.rotation import Rotation
 from tests.capture.frames import Packet, pcap
 from tests.spark.captures import SNAP, generated, records
 from tests.spark.comparing import plain, tables_of, told

@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from dissect.spark.rotation import HEAD, HOLD_NS, Ready, Rotation, Taken, digest, natural, series
-from dissect.spark.splits import Trouble
+from streamdump.spark.rotation import HEAD, HOLD_NS, Ready, Rotation, Taken, digest, natural, series
+from streamdump.spark.splits import Trouble
 from tests.capture.frames import START_NS, Packet, ethernet, ip4, pcap, tcp
 
 SECOND = 1_000_000_000

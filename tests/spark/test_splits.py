@@ -11,10 +11,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dissect.errors import UsageError
-from dissect.spark import splits
-from dissect.spark.rows import read
-from dissect.spark.splits import Plan, expand, plan
+from streamdump.errors import UsageError
+from streamdump.spark import splits
+from streamdump.spark.rows import read
+from streamdump.spark.splits import Plan, expand, plan
 from tests.capture.frames import (
     START_NS,
     Packet,

@@ -17,18 +17,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dissect import snapshot
-from dissect.bson import Special
-from dissect.errors import ForeignState
-from dissect.model import Options, SideData, StreamGap
-from dissect.pair import _Batch
-from dissect.protocols.iggy.waiting import Asked
-from dissect.protocols.rabbitmq.dissector import Phase, StreamDissector
-from dissect.protocols.seastar.telling import paired
-from dissect.protocols.seastar.terms import UNKNOWN, Terms
-from dissect.session import Session
-from dissect.tcp.assembler import Pool, Side
-from dissect.tls.keys import KeyLog
+from streamdump import snapshot
+from streamdump.bson import Special
+from streamdump.errors import ForeignState
+from streamdump.model import Options, SideData, StreamGap
+from streamdump.pair import _Batch
+from streamdump.protocols.iggy.waiting import Asked
+from streamdump.protocols.rabbitmq.dissector import Phase, StreamDissector
+from streamdump.protocols.seastar.telling import paired
+from streamdump.protocols.seastar.terms import UNKNOWN, Terms
+from streamdump.session import Session
+from streamdump.tcp.assembler import Pool, Side
+from streamdump.tls.keys import KeyLog
 from tests.spark.lots import first_state
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
@@ -267,19 +267,19 @@ SIDE = [Side.__module__, "Side", list(Side.__struct_fields__)]
         ([SIDE], [[snapshot.OBJECT, 0, 1]]),
         ([[*SIDE[:2], [*SIDE[2], "more"]]], []),
         ([[SIDE[0], "Gone", []]], []),
-        ([["dissect.gone", "Side", []]], []),
+        ([["streamdump.gone", "Side", []]], []),
         ([["subprocess", "Popen", ["args"]]], [[snapshot.OBJECT, 0, "true"]]),
-        ([["dissect.capture.live", "Any", []]], []),
-        ([["dissect.snapshot", "FunctionType", []]], []),
-        ([["dissect.model", "Options", [one.name for one in fields(Options)]]], []),
-        ([["dissect.inspector", "Inspector", []]], [[snapshot.OBJECT, 0]]),
-        ([["dissect.tcp.assembler", "Pool", ["total"]]], [[snapshot.OBJECT, 0, 1]]),
-        ([["dissect.pair", "Pairer", []]], [[snapshot.OBJECT, 0]]),
+        ([["streamdump.capture.live", "Any", []]], []),
+        ([["streamdump.snapshot", "FunctionType", []]], []),
+        ([["streamdump.model", "Options", [one.name for one in fields(Options)]]], []),
+        ([["streamdump.inspector", "Inspector", []]], [[snapshot.OBJECT, 0]]),
+        ([["streamdump.tcp.assembler", "Pool", ["total"]]], [[snapshot.OBJECT, 0, 1]]),
+        ([["streamdump.pair", "Pairer", []]], [[snapshot.OBJECT, 0]]),
         ([], [[snapshot.LIST, ["named", "os", "system"]]]),
-        ([], [[snapshot.LIST, ["named", "dissect.snapshot", "sys"]]]),
-        ([], [[snapshot.LIST, ["named", "dissect.snapshot", "blake2b"]]]),
-        ([], [[snapshot.LIST, ["named", "dissect.snapshot", "msgspec", "x"]]]),
-        ([], [[snapshot.LIST, ["named", "dissect.protocols.rabbitmq.dissector", "Phase", "GONE"]]]),
+        ([], [[snapshot.LIST, ["named", "streamdump.snapshot", "sys"]]]),
+        ([], [[snapshot.LIST, ["named", "streamdump.snapshot", "blake2b"]]]),
+        ([], [[snapshot.LIST, ["named", "streamdump.snapshot", "msgspec", "x"]]]),
+        ([], [[snapshot.LIST, ["named", "streamdump.protocols.rabbitmq.dissector", "Phase", "GONE"]]]),
         ([], [[snapshot.LIST, ["named", 1, 2]]]),
         ([1], []),
         ([[1, 2, 3]], []),

@@ -15,10 +15,10 @@ import pyarrow.parquet
 import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from dissect.capture.files import open_capture
-from dissect.capture.link import LinkParser
-from dissect.inspector import Inspector
-from dissect.layout import (
+from streamdump.capture.files import open_capture
+from streamdump.capture.link import LinkParser
+from streamdump.inspector import Inspector
+from streamdump.layout import (
     Array,
     Bits,
     Choice,
@@ -39,17 +39,17 @@ from dissect.layout import (
     u64,
     u128,
 )
-from dissect.model import Message, Options
-from dissect.protocols import PROTOCOLS
-from dissect.protocols.dissector import Dissector
-from dissect.protocols.protocol import Protocol
-from dissect.spark import tables, typed, write
-from dissect.spark.flows import Linked, Straight
-from dissect.spark.places import folder as place
-from dissect.spark.tables import TABLES, Waiting, columns, schema, sorted_out
-from dissect.spark.typed import STRUCTS, Member, Objects, Struct, struct_name, struct_of
-from dissect.spark.views import views
-from dissect.spark.write import Target, Writer, commit
+from streamdump.model import Message, Options
+from streamdump.protocols import PROTOCOLS
+from streamdump.protocols.dissector import Dissector
+from streamdump.protocols.protocol import Protocol
+from streamdump.spark import tables, typed, write
+from streamdump.spark.flows import Linked, Straight
+from streamdump.spark.places import folder as place
+from streamdump.spark.tables import TABLES, Waiting, columns, schema, sorted_out
+from streamdump.spark.typed import STRUCTS, Member, Objects, Struct, struct_name, struct_of
+from streamdump.spark.views import views
+from streamdump.spark.write import Target, Writer, commit
 from tests.spark.captures import generated
 from tests.spark.comparing import columns as batch
 

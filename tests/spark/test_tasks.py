@@ -12,15 +12,15 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from dissect.capture.files import open_capture
-from dissect.inspector import Inspector
-from dissect.spark import blocks, pipeline, splits, tasks
-from dissect.spark.blocks import Order, Runs, Sorter
-from dissect.spark.flows import SORTED_BY
-from dissect.spark.places import folder
-from dissect.spark.rows import SCHEMA, batch_of_rows
-from dissect.spark.splits import plan
-from dissect.spark.tasks import sources
+from streamdump.capture.files import open_capture
+from streamdump.inspector import Inspector
+from streamdump.spark import blocks, pipeline, splits, tasks
+from streamdump.spark.blocks import Order, Runs, Sorter
+from streamdump.spark.flows import SORTED_BY
+from streamdump.spark.places import folder
+from streamdump.spark.rows import SCHEMA, batch_of_rows
+from streamdump.spark.splits import plan
+from streamdump.spark.tasks import sources
 from tests.capture.frames import Packet, ip4, pcap, sll
 from tests.spark.captures import SNAP, fragments, generated, records, rotated
 from tests.spark.comparing import plain, same, tables_of
@@ -167,8 +167,8 @@ def test_packed_captures_are_unpacked_once_and_cut(
 
 @pytest.mark.parametrize("cut", [3000, -4000, -1, 30])
 def test_packed_captures_that_are_cut_off_say_what_a_plain_run_says(packets: list[Packet], tmp_path: Path, cut: int) -> None:
-    from dissect.capture.files import open_capture
-    from dissect.errors import CaptureError
+    from streamdump.capture.files import open_capture
+    from streamdump.errors import CaptureError
 
     path = tmp_path / "c.pcap.gz"
     path.write_bytes(gzip.compress(pcap(packets, nano=True, snap=SNAP))[:cut])

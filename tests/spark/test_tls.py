@@ -15,16 +15,16 @@ import msgspec
 import pyarrow.parquet as pq
 import pytest
 
-from dissect import snapshot
-from dissect.capture.files import open_capture
-from dissect.errors import CaptureError, ForeignState
-from dissect.inspector import Inspector
-from dissect.model import Message, Options
-from dissect.session import Session
-from dissect.spark import flows, places, rows
-from dissect.spark.splits import plan
-from dissect.tls.keys import KeyLog
-from dissect.tls.stage import Stage
+from streamdump import snapshot
+from streamdump.capture.files import open_capture
+from streamdump.errors import CaptureError, ForeignState
+from streamdump.inspector import Inspector
+from streamdump.model import Message, Options
+from streamdump.session import Session
+from streamdump.spark import flows, places, rows
+from streamdump.spark.splits import plan
+from streamdump.tls.keys import KeyLog
+from streamdump.tls.stage import Stage
 from tests.capture.frames import Packet, enhanced, interface, pcap, section
 from tests.capture.peers import GOLDEN, said
 from tests.spark.here import Here, go
@@ -210,7 +210,9 @@ def test_tables(java_home: str, tmp_path: Path) -> None:
     log.write_bytes(talks[0].keys)
     argv = ["pipeline", str(captures), "--out", str(out), "--keylog", str(log), "--memory", "512M"]
     environment = {**os.environ, "JAVA_HOME": java_home}
-    done = subprocess.run([sys.executable, "-m", "cli", *argv], capture_output=True, text=True, check=False, env=environment, timeout=240)
+    done = subprocess.run(
+        [sys.executable, "-m", "streamdump", *argv], capture_output=True, text=True, check=False, env=environment, timeout=240
+    )
     assert done.returncode == 0, done.stderr
     inspector = Inspector([open_capture(one) for one in sorted(captures.iterdir())], Options(keylog=(str(log),), exchanges=True))
     wanted = sum(isinstance(one, Message) for one in inspector.records())

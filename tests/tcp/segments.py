@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 from unittest.mock import patch
 
-from dissect import model
-from dissect.capture.files import open_capture
-from dissect.capture.link import RAW, LinkParser
-from dissect.conversation import table
-from dissect.conversation.conversation import Conversation, Items
-from dissect.conversation.run import Counters, Reports, Run
-from dissect.conversation.table import ConversationTable
-from dissect.model import Options, SideData, StreamGap
-from dissect.protocols.records import Emitted
-from dissect.tcp.assembler import Pool, TcpStream
-from dissect.tls.gate import Gate
-from dissect.tls.keys import KeyLog
+from streamdump import model
+from streamdump.capture.files import open_capture
+from streamdump.capture.link import RAW, LinkParser
+from streamdump.conversation import table
+from streamdump.conversation.conversation import Conversation, Items
+from streamdump.conversation.run import Counters, Reports, Run
+from streamdump.conversation.table import ConversationTable
+from streamdump.model import Options, SideData, StreamGap
+from streamdump.protocols.records import Emitted
+from streamdump.tcp.assembler import Pool, TcpStream
+from streamdump.tls.gate import Gate
+from streamdump.tls.keys import KeyLog
 from tests.capture.frames import ip4, tcp
 
 FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16

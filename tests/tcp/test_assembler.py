@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from dissect.model import Options
-from dissect.tcp.assembler import END
+from streamdump.model import Options
+from streamdump.tcp.assembler import END
 from tests.tcp.segments import ACK, FIN, RST, SYN, Segment, a, b, handshake, made, one, run, tell
 
 SECOND = 1_000_000_000

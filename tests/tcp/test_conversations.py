@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
-from dissect.capture.link import network_key
-from dissect.conversation import table
-from dissect.model import Options
-from dissect.tcp.assembler import END, Counting
+from streamdump.capture.link import network_key
+from streamdump.conversation import table
+from streamdump.model import Options
+from streamdump.tcp.assembler import END, Counting
 from tests.tcp.segments import ACK, FIN, SYN, A, B, Recorded, Segment, a, b, handshake, made, new_table, run, tell
 
 OTHER = ("192.0.2.1", 40001)

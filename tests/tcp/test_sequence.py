@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dissect.tcp.sequence import distance
+from streamdump.tcp.sequence import distance
 
 
 def test_distance_over_the_wrap() -> None:

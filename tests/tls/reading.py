@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dissect.capture.files import open_capture
-from dissect.inspector import Inspector
-from dissect.model import ConversationRow, Gap, Message, Options, Record, SideData, StreamGap
-from dissect.tls.keys import KeyLog
-from dissect.tls.stage import Stage
+from streamdump.capture.files import open_capture
+from streamdump.inspector import Inspector
+from streamdump.model import ConversationRow, Gap, Message, Options, Record, SideData, StreamGap
+from streamdump.tls.keys import KeyLog
+from streamdump.tls.stage import Stage
 from tests.tcp.segments import reassembled
 
 BATCHES = (1, 7, None)

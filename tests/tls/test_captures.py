@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dissect.model import Gap, Message
+from streamdump.model import Gap, Message
 from tests.capture.peers import GOLDEN, Pair, capturing, free_port, needs_capture, records, said
 from tests.tls.peers import CLIENT, Said, Talk, Wire, contexts, secrets_block, talk
 from tests.tls.reading import Read, meaning, once, read
@@ -187,8 +187,8 @@ def test_secrets_behind_the_packets_that_need_them(version: str, place: int | No
 def test_secrets_of_one_of_several_captures() -> None:
     from io import BytesIO
 
-    from dissect.capture.files import open_capture
-    from dissect.inspector import Inspector
+    from streamdump.capture.files import open_capture
+    from streamdump.inspector import Inspector
     from tests.capture.frames import enhanced, interface, section
 
     what = said(GOLDEN / FAMILIES[0])
@@ -254,5 +254,7 @@ def test_captured_on_the_loopback_interface(name: str, version: str, tmp_path: P
 
     assert kept(live) == kept(plain)
     environment = {name: value for name, value in os.environ.items() if name != "SSLKEYLOGFILE"}
-    again = subprocess.run([sys.executable, "-m", "cli", "--json", str(file)], capture_output=True, text=True, check=False, env=environment)
+    again = subprocess.run(
+        [sys.executable, "-m", "streamdump", "--json", str(file)], capture_output=True, text=True, check=False, env=environment
+    )
     assert records(again.stdout) == live

@@ -7,13 +7,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from dissect.model import Gap, Message
-from dissect.tls import back, gate
-from dissect.tls.ciphers import _Explicit12, _Sealed13
-from dissect.tls.gate import Carried
-from dissect.tls.handshake import Handshake
-from dissect.tls.keys import KeyLog
-from dissect.tls.stage import Stage
+from streamdump.model import Gap, Message
+from streamdump.tls import back, gate
+from streamdump.tls.ciphers import _Explicit12, _Sealed13
+from streamdump.tls.gate import Carried
+from streamdump.tls.handshake import Handshake
+from streamdump.tls.keys import KeyLog
+from streamdump.tls.stage import Stage
 from tests.capture.frames import pcap
 from tests.capture.peers import GOLDEN, said
 from tests.planting import Planted, plant

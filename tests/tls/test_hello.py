@@ -15,11 +15,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dissect.tls import hello
-from dissect.tls.facts import ALERTS, CERTIFICATE_KEPT, NAMES_TEXT, Facts, certificate, kept
-from dissect.tls.records import alert, begins
-from dissect.tls.suites import _table, suite, suite_name
-from dissect.tls.troubles import troubles
+from streamdump.tls import hello
+from streamdump.tls.facts import ALERTS, CERTIFICATE_KEPT, NAMES_TEXT, Facts, certificate, kept
+from streamdump.tls.records import alert, begins
+from streamdump.tls.suites import _table, suite, suite_name
+from streamdump.tls.troubles import troubles
 from tests.tls.peers import CLIENT, SERVER, Talk, Wire, contexts, identity, talk
 from tests.tls.reading import once, read
 from tests.work import peak

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dissect.capture.files import open_capture
-from dissect.errors import UsageError
-from dissect.tls import keys
-from dissect.tls.keys import EARLY, HANDSHAKE, LABELS, MASTER, TRAFFIC, KeyLog, check
+from streamdump.capture.files import open_capture
+from streamdump.errors import UsageError
+from streamdump.tls import keys
+from streamdump.tls.keys import EARLY, HANDSHAKE, LABELS, MASTER, TRAFFIC, KeyLog, check
 from tests.capture.frames import Packet, enhanced, ethernet, interface, ip4, section, tcp
 from tests.tls.peers import secrets_block
 
@@ -233,7 +233,7 @@ def test_other_secrets_and_damaged_blocks_are_passed_over() -> None:
 
 
 def test_secrets_that_nobody_takes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from dissect.capture import pcapng
+    from streamdump.capture import pcapng
 
     monkeypatch.setattr(pcapng, "SECRETS_KEPT", 10 * (len(line(MASTER)) + pcapng.SECRETS_EACH))
     reader = open_capture(io.BytesIO(b"".join([section(), interface(), *[secrets_block(line(MASTER))] * 50, packet(1)])), name="test")

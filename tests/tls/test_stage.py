@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dissect.capture.files import open_capture
-from dissect.inspector import Inspector
-from dissect.model import Options, SideData, StreamGap
-from dissect.tls import back, ciphers
-from dissect.tls.keys import KeyLog
-from dissect.tls.schedule import Keys
-from dissect.tls.suites import suite
+from streamdump.capture.files import open_capture
+from streamdump.inspector import Inspector
+from streamdump.model import Options, SideData, StreamGap
+from streamdump.tls import back, ciphers
+from streamdump.tls.keys import KeyLog
+from streamdump.tls.schedule import Keys
+from streamdump.tls.suites import suite
 from tests.capture.frames import ACK, PSH, Packet, enhanced, ethernet, interface, ip4, pcap, section, tcp
 from tests.capture.peers import GOLDEN, said
 from tests.tls.peers import CLIENT, SERVER, OpenSSL, Said, Talk, Wire, contexts, identity, secrets_block, talk
@@ -489,8 +489,8 @@ class Later:
     def read(self, rows: int, **options: Any) -> Read:
         import io
 
-        from dissect.capture.files import open_capture
-        from dissect.inspector import Inspector
+        from streamdump.capture.files import open_capture
+        from streamdump.inspector import Inspector
 
         log = KeyLog(follow=True)
         inspector = Inspector([], Options(**options), keys=log)

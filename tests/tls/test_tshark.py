@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dissect.model import SideData
+from streamdump.model import SideData
 from tests.capture.peers import GOLDEN, said
 from tests.tls.peers import CLIENT, SERVER, OpenSSL, Said, Wire, talk
 from tests.tls.reading import opened, read, text
@@ -80,9 +80,9 @@ def test_each_record_is_where_tshark_sees_it(tmp_path: Path) -> None:
 
 def test_secrets_that_were_embedded_are_read_by_tshark(tmp_path: Path) -> None:
     """What `--embed-keys` writes: the secrets as a block before the packets, without any key log."""
-    from dissect.capture.files import open_capture
-    from dissect.capture.write import Writer
-    from dissect.tls.keys import KeyLog
+    from streamdump.capture.files import open_capture
+    from streamdump.capture.write import Writer
+    from streamdump.tls.keys import KeyLog
 
     one = talk(said(GOLDEN / "rabbitmq-stream/js_publish_consume_405.pcap"))
     capture = Wire().send(one.sent).end().capture()

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from dissect.errors import Malformed
-from dissect.layout import (
+from streamdump.errors import Malformed
+from streamdump.layout import (
     Array,
     Blob,
     Choice,
@@ -39,9 +39,9 @@ from dissect.layout import (
     u64le,
     u128le,
 )
-from dissect.layout.generate import reader
-from dissect.layout.walk import Walker
-from dissect.protocols.iggy.features import LAYOUTS, RANK
+from streamdump.layout.generate import reader
+from streamdump.layout.walk import Walker
+from streamdump.protocols.iggy.features import LAYOUTS, RANK
 
 Body = tuple[Entry, ...]
 

@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from dissect.layout import Style
-from dissect.layout.walk import Walked
-from dissect.protocols.iggy import frames
-from dissect.protocols.iggy.commands import LISTED, REGISTER
-from dissect.protocols.iggy.features import CLASSIC, FRAMINGS, LAYOUTS, LONG, hinted
-from dissect.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32, Table
-from dissect.protocols.iggy.hiding import is_known, may_be_login, may_be_token, may_hold_text, may_hold_token
-from dissect.protocols.iggy.resync import clean, long_header
-from dissect.protocols.protocol import Context
-from dissect.protocols.records import Damage, Frame
+from streamdump.layout import Style
+from streamdump.layout.walk import Walked
+from streamdump.protocols.iggy import frames
+from streamdump.protocols.iggy.commands import LISTED, REGISTER
+from streamdump.protocols.iggy.features import CLASSIC, FRAMINGS, LAYOUTS, LONG, hinted
+from streamdump.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32, Table
+from streamdump.protocols.iggy.hiding import is_known, may_be_login, may_be_token, may_hold_text, may_hold_token
+from streamdump.protocols.iggy.resync import clean, long_header
+from streamdump.protocols.protocol import Context
+from streamdump.protocols.records import Damage, Frame
 
 DECIDING_KEPT = 8
 """So many of the frames that told layouts apart are kept for the row of the conversation."""

@@ -11,24 +11,24 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any, ClassVar
 
-from dissect.protocols.buffer import END, Range
-from dissect.protocols.dissector import Dissector
-from dissect.protocols.iggy import frames
-from dissect.protocols.iggy.behaviour import BEHAVIOUR
-from dissect.protocols.iggy.bodies import ADDED, PARTS
-from dissect.protocols.iggy.candidates import Candidates, Given, Placed
-from dissect.protocols.iggy.features import LAYOUTS
-from dissect.protocols.iggy.frames import HEADER
-from dissect.protocols.iggy.framing import PORTS, Framing
-from dissect.protocols.iggy.hiding import LOGIN
-from dissect.protocols.iggy.meaning import Meaning
-from dissect.protocols.iggy.private import PRIVATE
-from dissect.protocols.iggy.probe import probe
-from dissect.protocols.iggy.telling import TEXT, relate, says, streams
-from dissect.protocols.iggy.waiting import UNSURE, Waiting
-from dissect.protocols.parser import Parser
-from dissect.protocols.protocol import Context, Protocol
-from dissect.protocols.records import Decoded, Frame
+from streamdump.protocols.buffer import END, Range
+from streamdump.protocols.dissector import Dissector
+from streamdump.protocols.iggy import frames
+from streamdump.protocols.iggy.behaviour import BEHAVIOUR
+from streamdump.protocols.iggy.bodies import ADDED, PARTS
+from streamdump.protocols.iggy.candidates import Candidates, Given, Placed
+from streamdump.protocols.iggy.features import LAYOUTS
+from streamdump.protocols.iggy.frames import HEADER
+from streamdump.protocols.iggy.framing import PORTS, Framing
+from streamdump.protocols.iggy.hiding import LOGIN
+from streamdump.protocols.iggy.meaning import Meaning
+from streamdump.protocols.iggy.private import PRIVATE
+from streamdump.protocols.iggy.probe import probe
+from streamdump.protocols.iggy.telling import TEXT, relate, says, streams
+from streamdump.protocols.iggy.waiting import UNSURE, Waiting
+from streamdump.protocols.parser import Parser
+from streamdump.protocols.protocol import Context, Protocol
+from streamdump.protocols.records import Decoded, Frame
 
 HELD_FRAMES, HELD_BYTES = 256, 1 << 20
 """So much of a conversation waits for its layout; then it is decoded with the likeliest one, and says so."""

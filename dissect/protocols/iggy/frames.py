@@ -11,14 +11,14 @@ from functools import cache, lru_cache
 from struct import Struct
 from typing import Any
 
-from dissect.layout import Array, Field, Fixed, Layout, Optional, Rest, Style, following, u8, u32le, u64le, u128le
-from dissect.layout.generate import decoder
-from dissect.layout.types import has_secret
-from dissect.layout.values import UNREADABLE
-from dissect.layout.walk import Walked, walk
-from dissect.protocols.iggy import bodies as b
-from dissect.protocols.iggy.bodies import Body
-from dissect.protocols.iggy.commands import (
+from streamdump.layout import Array, Field, Fixed, Layout, Optional, Rest, Style, following, u8, u32le, u64le, u128le
+from streamdump.layout.generate import decoder
+from streamdump.layout.types import has_secret
+from streamdump.layout.values import UNREADABLE
+from streamdump.layout.walk import Walked, walk
+from streamdump.protocols.iggy import bodies as b
+from streamdump.protocols.iggy.bodies import Body
+from streamdump.protocols.iggy.commands import (
     BY_CODE,
     EMPTY,
     LISTED,
@@ -32,8 +32,8 @@ from dissect.protocols.iggy.commands import (
     Forms,
     forms,
 )
-from dissect.protocols.iggy.features import CLASSIC, LAYOUTS, LONG
-from dissect.protocols.iggy.statuses import statuses
+from streamdump.protocols.iggy.features import CLASSIC, LAYOUTS, LONG
+from streamdump.protocols.iggy.statuses import statuses
 
 OLD_LOGIN_CODE, OLD_LOGOUT_CODE = -OLD_LOGIN.code, -OLD_LOGOUT.code
 """How the code 32 that is a login and the code 33 that is a logout are told from the later ones."""

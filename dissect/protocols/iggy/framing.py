@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dissect.protocols.dissector import SEARCH_WINDOW, WAIT
-from dissect.protocols.effort import STEP, Effort
-from dissect.protocols.iggy.candidates import Candidates
-from dissect.protocols.iggy.commands import BY_CODE
-from dissect.protocols.iggy.features import CLASSIC
-from dissect.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32
-from dissect.protocols.iggy.resync import LIMIT, LONG_TOLD, find_long, find_request, may_be_long, responses_to
-from dissect.protocols.iggy.statuses import NAMES
+from streamdump.protocols.dissector import SEARCH_WINDOW, WAIT
+from streamdump.protocols.effort import STEP, Effort
+from streamdump.protocols.iggy.candidates import Candidates
+from streamdump.protocols.iggy.commands import BY_CODE
+from streamdump.protocols.iggy.features import CLASSIC
+from streamdump.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32
+from streamdump.protocols.iggy.resync import LIMIT, LONG_TOLD, find_long, find_request, may_be_long, responses_to
+from streamdump.protocols.iggy.statuses import NAMES
 
 if TYPE_CHECKING:
-    from dissect.protocols.parser import Parser
+    from streamdump.protocols.parser import Parser
 
 PORTS = (8090,)
 

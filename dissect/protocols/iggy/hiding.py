@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from dissect.layout.values import redacted
-from dissect.layout.walk import Walked
-from dissect.model import Span
+from streamdump.layout.values import redacted
+from streamdump.layout.walk import Walked
+from streamdump.model import Span
 
 SMALL = 1_024
 """No frame that carries a secret has more bytes behind its header; but one whose size is wrong may hold it."""

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from dissect.layout import Style
-from dissect.layout.values import UNREADABLE, redacted
-from dissect.layout.walk import Walked
-from dissect.model import Fault
-from dissect.protocols.buffer import END
-from dissect.protocols.iggy import frames
-from dissect.protocols.iggy.candidates import STATING, Candidates, Placed
-from dissect.protocols.iggy.checks import checks, request_checksum
-from dissect.protocols.iggy.frames import HEADER, OLD_LOGIN_CODE, Table
-from dissect.protocols.iggy.hiding import hide
-from dissect.protocols.iggy.statuses import ambiguous
-from dissect.protocols.protocol import Context
-from dissect.protocols.records import ANSWER, ASK, NONE, Decoded, Frame
+from streamdump.layout import Style
+from streamdump.layout.values import UNREADABLE, redacted
+from streamdump.layout.walk import Walked
+from streamdump.model import Fault
+from streamdump.protocols.buffer import END
+from streamdump.protocols.iggy import frames
+from streamdump.protocols.iggy.candidates import STATING, Candidates, Placed
+from streamdump.protocols.iggy.checks import checks, request_checksum
+from streamdump.protocols.iggy.frames import HEADER, OLD_LOGIN_CODE, Table
+from streamdump.protocols.iggy.hiding import hide
+from streamdump.protocols.iggy.statuses import ambiguous
+from streamdump.protocols.protocol import Context
+from streamdump.protocols.records import ANSWER, ASK, NONE, Decoded, Frame
 
 LOGINS = frozenset((38, 40, 44, 45, OLD_LOGIN_CODE))
 """Commands that let a client in."""

@@ -7,9 +7,9 @@ from zlib import crc32
 
 from xxhash import xxh3_64_intdigest
 
-from dissect.model import Span
-from dissect.protocols.iggy.frames import HEADER
-from dissect.protocols.private import Private
+from streamdump.model import Span
+from streamdump.protocols.iggy.frames import HEADER
+from streamdump.protocols.private import Private
 
 _REQUEST_SUM = 144
 """Where a request of the 256-byte framing has the checksum of its body."""

@@ -8,16 +8,16 @@ from collections.abc import Iterable
 from operator import itemgetter
 from typing import NamedTuple
 
-from dissect.model import Verdict
-from dissect.protocols.effort import STEP, Effort
-from dissect.protocols.iggy import frames
-from dissect.protocols.iggy.candidates import fits as fits_so_far
-from dissect.protocols.iggy.commands import BY_CODE
-from dissect.protocols.iggy.features import CLASSIC, LONG
-from dissect.protocols.iggy.frames import EVICTION, REPLY, REQUEST, U32, U32_U32
-from dissect.protocols.iggy.resync import READ, clean, find_long, fits, long_header, may_be_long, request_size, response_size
-from dissect.protocols.protocol import SideView, View
-from dissect.protocols.records import Damage
+from streamdump.model import Verdict
+from streamdump.protocols.effort import STEP, Effort
+from streamdump.protocols.iggy import frames
+from streamdump.protocols.iggy.candidates import fits as fits_so_far
+from streamdump.protocols.iggy.commands import BY_CODE
+from streamdump.protocols.iggy.features import CLASSIC, LONG
+from streamdump.protocols.iggy.frames import EVICTION, REPLY, REQUEST, U32, U32_U32
+from streamdump.protocols.iggy.resync import READ, clean, find_long, fits, long_header, may_be_long, request_size, response_size
+from streamdump.protocols.protocol import SideView, View
+from streamdump.protocols.records import Damage
 
 PORT = 8090
 

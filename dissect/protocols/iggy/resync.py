@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from dissect.protocols.effort import STEP, Effort
-from dissect.protocols.iggy import frames
-from dissect.protocols.iggy.commands import BY_CODE, OPERATION_LABELS
-from dissect.protocols.iggy.features import CLASSIC
-from dissect.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32
-from dissect.protocols.iggy.statuses import NAMES
+from streamdump.protocols.effort import STEP, Effort
+from streamdump.protocols.iggy import frames
+from streamdump.protocols.iggy.commands import BY_CODE, OPERATION_LABELS
+from streamdump.protocols.iggy.features import CLASSIC
+from streamdump.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32
+from streamdump.protocols.iggy.statuses import NAMES
 
 _ZEROS = bytes(66)
 _NO_ZERO = re.compile(b"[^\0]")

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from time import gmtime, strftime
 from typing import Any
 
-from dissect.model import ConversationRow, Message
-from dissect.protocols.iggy.bodies import YEAR_2020, YEAR_2100
-from dissect.protocols.iggy.features import RELEASES
+from streamdump.model import ConversationRow, Message
+from streamdump.protocols.iggy.bodies import YEAR_2020, YEAR_2100
+from streamdump.protocols.iggy.features import RELEASES
 
 TEXT = """\
 No frame states its layout. streamdump keeps the layouts in which every frame of a conversation decodes with nothing left over;

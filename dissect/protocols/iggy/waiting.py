@@ -12,12 +12,12 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
-from dissect.protocols.iggy import frames
-from dissect.protocols.iggy.candidates import TEXT_LAYOUTS, Candidates, Given, fits
-from dissect.protocols.iggy.commands import OPERATIONS, REGISTER
-from dissect.protocols.iggy.frames import EVICTION, HEADER, OLD_LOGIN_CODE, OLD_LOGOUT_CODE, REPLY, REQUEST, U32_U32, Table
-from dissect.protocols.iggy.hiding import is_text
-from dissect.protocols.records import Frame
+from streamdump.protocols.iggy import frames
+from streamdump.protocols.iggy.candidates import TEXT_LAYOUTS, Candidates, Given, fits
+from streamdump.protocols.iggy.commands import OPERATIONS, REGISTER
+from streamdump.protocols.iggy.frames import EVICTION, HEADER, OLD_LOGIN_CODE, OLD_LOGOUT_CODE, REPLY, REQUEST, U32_U32, Table
+from streamdump.protocols.iggy.hiding import is_text
+from streamdump.protocols.records import Frame
 
 SURE, BELIEVED, SUPPOSED, SHAKEN = "sure", "believed", "supposed", "shaken"
 """How far the order of frames tells who answers whom: it does; it seems to, as the client keeps one request in flight, which the next

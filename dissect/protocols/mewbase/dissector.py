@@ -7,13 +7,13 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final
 
-from dissect.allowance import Values
-from dissect.bson import ELEMENT, UNREADABLE, Walked, read, walk
-from dissect.layout.values import RENDER, redacted
-from dissect.model import Fault, Limited, Span
-from dissect.protocols.dissector import Dissector
-from dissect.protocols.mewbase.behaviour import BEHAVIOUR
-from dissect.protocols.mewbase.framing import (
+from streamdump.allowance import Values
+from streamdump.bson import ELEMENT, UNREADABLE, Walked, read, walk
+from streamdump.layout.values import RENDER, redacted
+from streamdump.model import Fault, Limited, Span
+from streamdump.protocols.dissector import Dissector
+from streamdump.protocols.mewbase.behaviour import BEHAVIOUR
+from streamdump.protocols.mewbase.framing import (
     COUNTED,
     HEADS,
     MORE,
@@ -28,7 +28,7 @@ from dissect.protocols.mewbase.framing import (
     odd_length,
     reads,
 )
-from dissect.protocols.mewbase.layouts import (
+from streamdump.protocols.mewbase.layouts import (
     BY_NAME,
     CLIENT,
     FRAMES,
@@ -41,13 +41,13 @@ from dissect.protocols.mewbase.layouts import (
     shape,
     shown_in_connect,
 )
-from dissect.protocols.mewbase.order import Dates, Order
-from dissect.protocols.mewbase.private import PRIVATE
-from dissect.protocols.mewbase.probe import probe
-from dissect.protocols.mewbase.telling import TEXT, failed, says, streams, unanswered
-from dissect.protocols.parser import Parser
-from dissect.protocols.protocol import Context, Protocol
-from dissect.protocols.records import ANSWER, ANSWER_PART, ASK, NONE, Damage, Decoded, Frame
+from streamdump.protocols.mewbase.order import Dates, Order
+from streamdump.protocols.mewbase.private import PRIVATE
+from streamdump.protocols.mewbase.probe import probe
+from streamdump.protocols.mewbase.telling import TEXT, failed, says, streams, unanswered
+from streamdump.protocols.parser import Parser
+from streamdump.protocols.protocol import Context, Protocol
+from streamdump.protocols.records import ANSWER, ANSWER_PART, ASK, NONE, Damage, Decoded, Frame
 
 _INT32 = Struct("<i").unpack_from
 

@@ -13,10 +13,10 @@ from __future__ import annotations
 from struct import Struct
 from typing import Final
 
-from dissect.bson import ELEMENT, TYPES, UNREADABLE, read, walk
-from dissect.model import VALUES
-from dissect.protocols.dissector import SEARCH_WINDOW
-from dissect.protocols.mewbase.layouts import FRAMES, FrameTable
+from streamdump.bson import ELEMENT, TYPES, UNREADABLE, read, walk
+from streamdump.model import VALUES
+from streamdump.protocols.dissector import SEARCH_WINDOW
+from streamdump.protocols.mewbase.layouts import FRAMES, FrameTable
 
 TYPE: Final = b"\x02type\x00"
 FRAME: Final = b"\x03frame\x00"

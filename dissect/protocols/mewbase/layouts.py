@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from dissect.bson import NAME_SHOWN, Special
+from streamdump.bson import NAME_SHOWN, Special
 
 CLIENT, SERVER = "client", "server"
 

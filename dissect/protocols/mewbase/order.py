@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import deque
 from typing import Any, Final
 
-from dissect.model import Fault
-from dissect.protocols.mewbase.layouts import FrameTable
-from dissect.protocols.records import ANSWER, ASK, NONE
+from streamdump.model import Fault
+from streamdump.protocols.mewbase.layouts import FrameTable
+from streamdump.protocols.records import ANSWER, ASK, NONE
 
 NUMBERED: Final = "2016-12-01"
 """The day from which requests carry a rID."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from struct import Struct
 
-from dissect.model import Message, Span
-from dissect.protocols.private import Part, Private, What
+from streamdump.model import Message, Span
+from streamdump.protocols.private import Part, Private, What
 
 _INT32 = Struct("<i").unpack_from
 

@@ -6,12 +6,12 @@ from bisect import bisect_left
 from struct import Struct
 from typing import Final
 
-from dissect.bson import UNREADABLE, read
-from dissect.model import Verdict
-from dissect.protocols.effort import STEP
-from dissect.protocols.mewbase.framing import FRAME, HEADS, LONGEST_HEAD, NO, ODD_LIMIT, READ, SHORTEST, TYPE, YES, candidate
-from dissect.protocols.mewbase.layouts import BY_NAME, CLIENT
-from dissect.protocols.protocol import View
+from streamdump.bson import UNREADABLE, read
+from streamdump.model import Verdict
+from streamdump.protocols.effort import STEP
+from streamdump.protocols.mewbase.framing import FRAME, HEADS, LONGEST_HEAD, NO, ODD_LIMIT, READ, SHORTEST, TYPE, YES, candidate
+from streamdump.protocols.mewbase.layouts import BY_NAME, CLIENT
+from streamdump.protocols.protocol import View
 
 SCANNED: Final = 1 << 18
 """Bytes of a conversation without its beginning that are searched for a frame."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from dissect.bson import Special
-from dissect.model import Message
+from streamdump.bson import Special
+from streamdump.model import Message
 
 
 def failed(message: Message) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dissect.protocols.behaviour import Behaviour, Fields, Flow
+from streamdump.protocols.behaviour import Behaviour, Fields, Flow
 
 
 def _publisher(fields: Fields, asked: Fields) -> str:

@@ -16,14 +16,14 @@ from struct import error as struct_error
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from dissect.allowance import Spans, Values
-from dissect.errors import Malformed, OverLimit
-from dissect.layout.types import Custom, Style
-from dissect.layout.values import RENDER, lossy
-from dissect.layout.walk import Walker
-from dissect.protocols.rabbitmq import amqp
-from dissect.protocols.rabbitmq.compression import COMPRESSIONS, UNPACKED_LIMIT, NotUnpacked, unpack
-from dissect.protocols.rabbitmq.recorder import Recorder
+from streamdump.allowance import Spans, Values
+from streamdump.errors import Malformed, OverLimit
+from streamdump.layout.types import Custom, Style
+from streamdump.layout.values import RENDER, lossy
+from streamdump.layout.walk import Walker
+from streamdump.protocols.rabbitmq import amqp
+from streamdump.protocols.rabbitmq.compression import COMPRESSIONS, UNPACKED_LIMIT, NotUnpacked, unpack
+from streamdump.protocols.rabbitmq.recorder import Recorder
 
 CHUNK_TYPES = {0: "user", 1: "tracking delta", 2: "tracking snapshot"}
 TRACKING_TYPES = {0: "sequence", 1: "offset", 2: "timestamp"}

@@ -7,29 +7,29 @@ from enum import Enum
 from struct import Struct
 from typing import Any, ClassVar
 
-from dissect.allowance import Allowance, Spans, Values
-from dissect.errors import Malformed
-from dissect.layout import UNREADABLE, Layout, Style, decoder, fault_of, walk
-from dissect.layout.values import RENDER
-from dissect.model import Fault, Head, Limited, Span
-from dissect.protocols.dissector import Dissector
-from dissect.protocols.parser import Parser
-from dissect.protocols.protocol import Context, Protocol
-from dissect.protocols.rabbitmq import guard, layouts, layouts_draft
-from dissect.protocols.rabbitmq.behaviour import BEHAVIOUR
-from dissect.protocols.rabbitmq.chunk import Reader, draft_form
-from dissect.protocols.rabbitmq.guard import Guard, Place, Seen
-from dissect.protocols.rabbitmq.handlers import PUBLISHER_LAYOUTS, Handlers, open_key, ways
-from dissect.protocols.rabbitmq.hiding import Frame as Read
-from dissect.protocols.rabbitmq.hiding import hide, hide_rest, holds_challenge, is_chunk, read_login
-from dissect.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, Language, is_sound
-from dissect.protocols.rabbitmq.parts import ADDED, DRAFT_PARTS, PARTS
-from dissect.protocols.rabbitmq.private import PRIVATE
-from dissect.protocols.rabbitmq.probe import probe_current, probe_draft
-from dissect.protocols.rabbitmq.publishers import Publishers
-from dissect.protocols.rabbitmq.streams import Streams, Teller
-from dissect.protocols.rabbitmq.telling import alarms, says
-from dissect.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Damage, Decoded, Frame
+from streamdump.allowance import Allowance, Spans, Values
+from streamdump.errors import Malformed
+from streamdump.layout import UNREADABLE, Layout, Style, decoder, fault_of, walk
+from streamdump.layout.values import RENDER
+from streamdump.model import Fault, Head, Limited, Span
+from streamdump.protocols.dissector import Dissector
+from streamdump.protocols.parser import Parser
+from streamdump.protocols.protocol import Context, Protocol
+from streamdump.protocols.rabbitmq import guard, layouts, layouts_draft
+from streamdump.protocols.rabbitmq.behaviour import BEHAVIOUR
+from streamdump.protocols.rabbitmq.chunk import Reader, draft_form
+from streamdump.protocols.rabbitmq.guard import Guard, Place, Seen
+from streamdump.protocols.rabbitmq.handlers import PUBLISHER_LAYOUTS, Handlers, open_key, ways
+from streamdump.protocols.rabbitmq.hiding import Frame as Read
+from streamdump.protocols.rabbitmq.hiding import hide, hide_rest, holds_challenge, is_chunk, read_login
+from streamdump.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, Language, is_sound
+from streamdump.protocols.rabbitmq.parts import ADDED, DRAFT_PARTS, PARTS
+from streamdump.protocols.rabbitmq.private import PRIVATE
+from streamdump.protocols.rabbitmq.probe import probe_current, probe_draft
+from streamdump.protocols.rabbitmq.publishers import Publishers
+from streamdump.protocols.rabbitmq.streams import Streams, Teller
+from streamdump.protocols.rabbitmq.telling import alarms, says
+from streamdump.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Damage, Decoded, Frame
 
 NO_HANDLERS: tuple[Handlers, Handlers] = ({}, {})
 """One object for very many conversations."""

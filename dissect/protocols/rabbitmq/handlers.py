@@ -12,19 +12,19 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 from zlib import crc32
 
-from dissect.allowance import PLENTY, Values
-from dissect.layout import Layout, Style, decoder
-from dissect.layout.types import Field
-from dissect.layout.values import RENDER
-from dissect.protocols.rabbitmq import layouts, layouts_draft
-from dissect.protocols.rabbitmq.amqp import read as read_amqp
-from dissect.protocols.rabbitmq.chunk import CURRENT, MAGIC, crc_note
-from dissect.protocols.rabbitmq.guard import Place, is_mechanism, username
-from dissect.protocols.rabbitmq.language import Language, Table
-from dissect.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, Decoded
+from streamdump.allowance import PLENTY, Values
+from streamdump.layout import Layout, Style, decoder
+from streamdump.layout.types import Field
+from streamdump.layout.values import RENDER
+from streamdump.protocols.rabbitmq import layouts, layouts_draft
+from streamdump.protocols.rabbitmq.amqp import read as read_amqp
+from streamdump.protocols.rabbitmq.chunk import CURRENT, MAGIC, crc_note
+from streamdump.protocols.rabbitmq.guard import Place, is_mechanism, username
+from streamdump.protocols.rabbitmq.language import Language, Table
+from streamdump.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, Decoded
 
 if TYPE_CHECKING:
-    from dissect.protocols.rabbitmq.dissector import StreamDissector
+    from streamdump.protocols.rabbitmq.dissector import StreamDissector
 
 Handler = Callable[[Any, int, bytes, int, int], "Decoded | None"]
 """Decodes a frame without flaw, given the dissector, side, bytes, start and end; None, or one of `UNREADABLE`, where it takes a closer

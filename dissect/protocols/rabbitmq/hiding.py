@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any
 
-from dissect.layout import Layout, Style, walk
-from dissect.layout.values import redacted
-from dissect.model import Fault, Span
-from dissect.protocols.rabbitmq import guard, layouts
-from dissect.protocols.rabbitmq.guard import is_mechanism, username
-from dissect.protocols.rabbitmq.language import Language
+from streamdump.layout import Layout, Style, walk
+from streamdump.layout.values import redacted
+from streamdump.model import Fault, Span
+from streamdump.protocols.rabbitmq import guard, layouts
+from streamdump.protocols.rabbitmq.guard import is_mechanism, username
+from streamdump.protocols.rabbitmq.language import Language
 
 HIDDEN = "hidden: a password may be in it"
 

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable, Mapping
 from struct import Struct
 
-from dissect.allowance import PLENTY
-from dissect.errors import Malformed
-from dissect.layout import UNREADABLE, Layout, Style, decoder
-from dissect.layout.types import Array, Field, Fixed, Number, minimum
-from dissect.protocols.effort import STEP, Effort
-from dissect.protocols.rabbitmq import guard, layouts, layouts_draft
-from dissect.protocols.rabbitmq.chunk import (
+from streamdump.allowance import PLENTY
+from streamdump.errors import Malformed
+from streamdump.layout import UNREADABLE, Layout, Style, decoder
+from streamdump.layout.types import Array, Field, Fixed, Number, minimum
+from streamdump.protocols.effort import STEP, Effort
+from streamdump.protocols.rabbitmq import guard, layouts, layouts_draft
+from streamdump.protocols.rabbitmq.chunk import (
     CURRENT,
     DRAFT,
     DRAFT_TIMED,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from dissect.layout.types import (
+from streamdump.layout.types import (
     Array,
     Blob,
     Choice,
@@ -28,10 +28,10 @@ from dissect.layout.types import (
     u32,
     u64,
 )
-from dissect.protocols.rabbitmq.chunk import CHUNK, PUBLISHED, PUBLISHED_FILTERED
+from streamdump.protocols.rabbitmq.chunk import CHUNK, PUBLISHED, PUBLISHED_FILTERED
 
 if TYPE_CHECKING:
-    from dissect.layout.walk import Walker
+    from streamdump.layout.walk import Walker
 
 COMMANDS = {
     0x0001: "DeclarePublisher",

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from dissect.layout.types import Array, Blob, Entry, Field, Layout, Optional, following, i16, i32, u16, u32, u64
-from dissect.protocols.rabbitmq.chunk import DRAFT_CHUNK, DRAFT_PUBLISHED
-from dissect.protocols.rabbitmq.layouts import CORRELATION_ID, PROPERTIES, SASL_USERNAME, STREAM, STRING, STRINGS
+from streamdump.layout.types import Array, Blob, Entry, Field, Layout, Optional, following, i16, i32, u16, u32, u64
+from streamdump.protocols.rabbitmq.chunk import DRAFT_CHUNK, DRAFT_PUBLISHED
+from streamdump.protocols.rabbitmq.layouts import CORRELATION_ID, PROPERTIES, SASL_USERNAME, STREAM, STRING, STRINGS
 
 COMMANDS = {
     0: "Publish",

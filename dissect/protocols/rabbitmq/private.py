@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from struct import Struct
 from zlib import crc32
 
-from dissect.model import Message, Span
-from dissect.protocols.private import Part, Private
+from streamdump.model import Message, Span
+from streamdump.protocols.private import Part, Private
 
 _U32 = Struct(">I")
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from dissect.layout import UNREADABLE, Layout, Style, decoder, walk
-from dissect.model import Verdict
-from dissect.protocols.effort import STEP, Effort
-from dissect.protocols.protocol import SideView, View
-from dissect.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, READ, SCANNED, Language
+from streamdump.layout import UNREADABLE, Layout, Style, decoder, walk
+from streamdump.model import Verdict
+from streamdump.protocols.effort import STEP, Effort
+from streamdump.protocols.protocol import SideView, View
+from streamdump.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, READ, SCANNED, Language
 
 FRAMES = 24
 """Frames of one side that are looked at."""

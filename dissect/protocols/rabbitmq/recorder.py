@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from dissect.allowance import Spans
-from dissect.errors import Malformed, OverLimit
-from dissect.model import Span, make_span
+from streamdump.allowance import Spans
+from streamdump.errors import Malformed, OverLimit
+from streamdump.model import Span, make_span
 
 NOTES_KEPT = 64
 """Different notes on one frame; further ones are counted."""

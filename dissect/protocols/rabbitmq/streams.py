@@ -6,8 +6,8 @@ from bisect import bisect_left
 from operator import itemgetter
 from typing import Any
 
-from dissect.model import Message
-from dissect.protocols.rabbitmq.telling import says
+from streamdump.model import Message
+from streamdump.protocols.rabbitmq.telling import says
 
 DECLARED = {"DeclarePublisher": "publisher_id", "Subscribe": "subscription_id"}
 KEPT = 65_536

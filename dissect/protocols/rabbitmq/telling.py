@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from dissect.layout import Field, Layout
-from dissect.model import Message
-from dissect.protocols.rabbitmq.layouts import CREDIT_KEPT
+from streamdump.layout import Field, Layout
+from streamdump.model import Message
+from streamdump.protocols.rabbitmq.layouts import CREDIT_KEPT
 
 RUNS = 3
 """Runs of numbers that a line shows before it gives up."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dissect.protocols.behaviour import Behaviour
-from dissect.protocols.seastar.layouts import OVER
+from streamdump.protocols.behaviour import Behaviour
+from streamdump.protocols.seastar.layouts import OVER
 
 
 def _timeout(value: Any) -> str | None:

@@ -9,24 +9,24 @@ from __future__ import annotations
 from struct import Struct
 from typing import ClassVar
 
-from dissect.allowance import Allowance
-from dissect.layout import Style
-from dissect.layout.values import lossy
-from dissect.protocols.dissector import SEARCH, WAIT, Dissector
-from dissect.protocols.parser import Parser
-from dissect.protocols.protocol import Context, Protocol
-from dissect.protocols.records import Decoded, Frame
-from dissect.protocols.seastar import layouts
-from dissect.protocols.seastar.behaviour import BEHAVIOUR
-from dissect.protocols.seastar.frames import Packed, Plain, frames_of
-from dissect.protocols.seastar.framing import plausible
-from dissect.protocols.seastar.layouts import CONNECTION_ID, END_OF_STREAM, ISOLATION, MAGIC, STREAM_PARENT
-from dissect.protocols.seastar.negotiation import EXPECTED, MISSED, SEEN, Side, asks, greeting, more_behind
-from dissect.protocols.seastar.private import PRIVATE
-from dissect.protocols.seastar.probe import NAME, probe
-from dissect.protocols.seastar.resync import Search
-from dissect.protocols.seastar.telling import TEXT, Teller, hint, paired, relate, says, unanswered, verb, worked
-from dissect.protocols.seastar.terms import FORCED, GREETING, UNKNOWN, Framing, Offer, Terms, agree, read_offer
+from streamdump.allowance import Allowance
+from streamdump.layout import Style
+from streamdump.layout.values import lossy
+from streamdump.protocols.dissector import SEARCH, WAIT, Dissector
+from streamdump.protocols.parser import Parser
+from streamdump.protocols.protocol import Context, Protocol
+from streamdump.protocols.records import Decoded, Frame
+from streamdump.protocols.seastar import layouts
+from streamdump.protocols.seastar.behaviour import BEHAVIOUR
+from streamdump.protocols.seastar.frames import Packed, Plain, frames_of
+from streamdump.protocols.seastar.framing import plausible
+from streamdump.protocols.seastar.layouts import CONNECTION_ID, END_OF_STREAM, ISOLATION, MAGIC, STREAM_PARENT
+from streamdump.protocols.seastar.negotiation import EXPECTED, MISSED, SEEN, Side, asks, greeting, more_behind
+from streamdump.protocols.seastar.private import PRIVATE
+from streamdump.protocols.seastar.probe import NAME, probe
+from streamdump.protocols.seastar.resync import Search
+from streamdump.protocols.seastar.telling import TEXT, Teller, hint, paired, relate, says, unanswered, verb, worked
+from streamdump.protocols.seastar.terms import FORCED, GREETING, UNKNOWN, Framing, Offer, Terms, agree, read_offer
 
 _u32 = Struct("<I").unpack_from
 _u64 = Struct("<Q").unpack_from

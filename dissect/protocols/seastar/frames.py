@@ -5,15 +5,15 @@ from __future__ import annotations
 from struct import Struct
 from typing import Any, ClassVar
 
-from dissect.allowance import Allowance
-from dissect.layout import Layout, Style, read, walk
-from dissect.layout.values import RENDER
-from dissect.model import Fault, Options, Span
-from dissect.protocols.records import ANSWER, ASK, ASK_MAYBE, NONE, Damage, Decoded
-from dissect.protocols.seastar import compression, layouts
-from dissect.protocols.seastar.compression import Unpackable
-from dissect.protocols.seastar.layouts import END_OF_STREAM, OVER
-from dissect.protocols.seastar.terms import OPENED, Framing
+from streamdump.allowance import Allowance
+from streamdump.layout import Layout, Style, read, walk
+from streamdump.layout.values import RENDER
+from streamdump.model import Fault, Options, Span
+from streamdump.protocols.records import ANSWER, ASK, ASK_MAYBE, NONE, Damage, Decoded
+from streamdump.protocols.seastar import compression, layouts
+from streamdump.protocols.seastar.compression import Unpackable
+from streamdump.protocols.seastar.layouts import END_OF_STREAM, OVER
+from streamdump.protocols.seastar.terms import OPENED, Framing
 
 _u32 = Struct("<I").unpack_from
 _i64 = Struct("<q").unpack_from

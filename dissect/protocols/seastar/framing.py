@@ -12,10 +12,10 @@ from re import DOTALL, compile
 from struct import Struct
 from typing import Final, NamedTuple
 
-from dissect.protocols.effort import STEP, Effort
-from dissect.protocols.seastar.compression import LAST_CHUNK, LZ4, RATIO, Unpackable, chunks, unpack, unpack_head
-from dissect.protocols.seastar.layouts import END_OF_STREAM
-from dissect.protocols.seastar.terms import Framing, Kind
+from streamdump.protocols.effort import STEP, Effort
+from streamdump.protocols.seastar.compression import LAST_CHUNK, LZ4, RATIO, Unpackable, chunks, unpack, unpack_head
+from streamdump.protocols.seastar.layouts import END_OF_STREAM
+from streamdump.protocols.seastar.terms import Framing, Kind
 
 _u32 = Struct("<I").unpack_from
 _record = Struct("<II").unpack_from

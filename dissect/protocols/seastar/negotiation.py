@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
-from dissect.layout import Style, read, walk
-from dissect.layout.account import NOTES_KEPT
-from dissect.model import SideData, Span
-from dissect.protocols.buffer import ReceiveBuffer
-from dissect.protocols.effort import STEP
-from dissect.protocols.records import ANSWER, ASK, Decoded, Frame
-from dissect.protocols.seastar import layouts
-from dissect.protocols.seastar.framing import LEAP, RULED_OUT, fit
-from dissect.protocols.seastar.layouts import (
+from streamdump.layout import Style, read, walk
+from streamdump.layout.account import NOTES_KEPT
+from streamdump.model import SideData, Span
+from streamdump.protocols.buffer import ReceiveBuffer
+from streamdump.protocols.effort import STEP
+from streamdump.protocols.records import ANSWER, ASK, Decoded, Frame
+from streamdump.protocols.seastar import layouts
+from streamdump.protocols.seastar.framing import LEAP, RULED_OUT, fit
+from streamdump.protocols.seastar.layouts import (
     COMPRESS,
     FEATURES,
     HANDLER_DURATION,
@@ -22,9 +22,9 @@ from dissect.protocols.seastar.layouts import (
     STREAM_PARENT,
     TIMEOUT,
 )
-from dissect.protocols.seastar.probe import NAME, SHORTEST
-from dissect.protocols.seastar.telling import connection_text
-from dissect.protocols.seastar.terms import Framing, Offer, Terms, agree
+from streamdump.protocols.seastar.probe import NAME, SHORTEST
+from streamdump.protocols.seastar.telling import connection_text
+from streamdump.protocols.seastar.terms import Framing, Offer, Terms, agree
 
 EXPECTED, SEEN, MISSED = range(3)
 """A side's negotiation frame: may still come, was there (whole or not), will not come."""

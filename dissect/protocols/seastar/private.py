@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dissect.protocols.private import Private
+from streamdump.protocols.private import Private
 
 PRIVATE = Private(
     payloads=("payload", "features.data", "body", "undecoded", "trailing", "*.trailing"),

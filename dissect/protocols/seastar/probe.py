@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dissect.model import Verdict
-from dissect.protocols.protocol import View
-from dissect.protocols.seastar.framing import (
+from streamdump.model import Verdict
+from streamdump.protocols.protocol import View
+from streamdump.protocols.seastar.framing import (
     FAR,
     LIKELY,
     LONGEST_HEADER,
@@ -15,8 +15,8 @@ from dissect.protocols.seastar.framing import (
     likely,
     within,
 )
-from dissect.protocols.seastar.layouts import CONNECTION_ID, MAGIC, STREAM_PARENT
-from dissect.protocols.seastar.terms import GREETING, UNKNOWN, Framing, read_offer
+from streamdump.protocols.seastar.layouts import CONNECTION_ID, MAGIC, STREAM_PARENT
+from streamdump.protocols.seastar.terms import GREETING, UNKNOWN, Framing, read_offer
 
 NAME = "seastar-rpc"
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dissect.protocols.buffer import ReceiveBuffer
-from dissect.protocols.effort import STEP
-from dissect.protocols.seastar.framing import (
+from streamdump.protocols.buffer import ReceiveBuffer
+from streamdump.protocols.effort import STEP
+from streamdump.protocols.seastar.framing import (
     FAR,
     LARGE_SEGMENT,
     LIKELY,
@@ -19,8 +19,8 @@ from dissect.protocols.seastar.framing import (
     needed,
     within,
 )
-from dissect.protocols.seastar.negotiation import Side
-from dissect.protocols.seastar.terms import Framing
+from streamdump.protocols.seastar.negotiation import Side
+from streamdump.protocols.seastar.terms import Framing
 
 LATEST = 4
 """In so many segments frames are looked for that begin anywhere."""

@@ -10,11 +10,11 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from dissect.capture.blocks import explain
-from dissect.capture.whole import in_place_of
-from dissect.capture.write import is_input
-from dissect.errors import UsageError
-from dissect.render.terminal import visible
+from streamdump.capture.blocks import explain
+from streamdump.capture.whole import in_place_of
+from streamdump.capture.write import is_input
+from streamdump.errors import UsageError
+from streamdump.render.terminal import visible
 
 FOLDER = Path(__file__).parent
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dissect.diagnose.engine import Summary
-from dissect.latency.groups import Latencies
-from dissect.latency.records import IntervalRow, LatencyRow
-from dissect.latency.rows import interval_rows, rows, slow_rows
-from dissect.render.clock import utc
-from dissect.render.findings import Findings, place_of
-from dissect.render.html.charts import distribution, series
-from dissect.render.html.ladders import Ladder, Ladders
-from dissect.render.html.page import ROWS, render
-from dissect.render.latency import duration_text
+from streamdump.diagnose.engine import Summary
+from streamdump.latency.groups import Latencies
+from streamdump.latency.records import IntervalRow, LatencyRow
+from streamdump.latency.rows import interval_rows, rows, slow_rows
+from streamdump.render.clock import utc
+from streamdump.render.findings import Findings, place_of
+from streamdump.render.html.charts import distribution, series
+from streamdump.render.html.ladders import Ladder, Ladders
+from streamdump.render.html.page import ROWS, render
+from streamdump.render.latency import duration_text
 
 LADDERS = 20
 PICTURES = 24

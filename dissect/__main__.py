@@ -1,0 +1,8 @@
+"""What `python -m streamdump` starts."""
+
+import sys
+
+from streamdump.cli.__main__ import main
+
+if __name__ == "__main__":
+    sys.exit(main())
