@@ -60,7 +60,9 @@ def test_a_locale_without_letters_changes_no_page(argv: list[str], tmp_path: Pat
 @pytest.mark.parametrize("argv", [[], ["diagnose"], ["latency"], ["follow", "0"]], ids=" ".join)
 @pytest.mark.parametrize("barrier", ["on", "off"])
 def test_too_few_files_at_once_are_one_line(argv: list[str], barrier: str) -> None:
-    command = ["/bin/sh", "-c", 'ulimit -n 4; exec "$@"', "sh", sys.executable, "-m", "streamdump", *argv, str(HANDSHAKE)]
+    # Behind the interpreter's own start, which opens what the environment's .pth files ask for.
+    code = "import resource, runpy; resource.setrlimit(resource.RLIMIT_NOFILE, (4, 4)); runpy.run_module('streamdump', run_name='__main__')"
+    command = [sys.executable, "-c", code, *argv, str(HANDSHAKE)]
     environment = os.environ | {BARRIER: barrier}
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment)
     assert (done.returncode, done.stdout) == (ExitCode.USAGE, "")
