@@ -121,18 +121,6 @@ class InternalError(StreamdumpError):
         super().__init__(f"{reports[0]}{f' (and {len(reports) - 1} more)' if len(reports) > 1 else ''}")
 
 
-class Failure(NamedTuple):
-    """An exception that is a bug of ours: `what` it is, and the packet with which it came.
-
-    `release` is the order of that packet: what was certain before it still counts.
-    """
-
-    what: str
-    release: int
-    number: int | None = None
-    file: int | None = None
-
-
 class Report(NamedTuple):
     """What to tell of a failure; `of`: what it belongs to, where it is no conversation, or `conversation` and `between`."""
 

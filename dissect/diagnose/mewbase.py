@@ -38,9 +38,7 @@ from streamdump.diagnose.rules import (
     span_text,
 )
 from streamdump.protocols.mewbase.dissector import REST_NOTE
-from streamdump.protocols.mewbase.layouts import CLIENT, FRAMES
 
-REQUESTS = tuple(one.name for one in FRAMES if one.kind == "request" and one.side == CLIENT)
 TRANSACTIONS = ("STARTTX", "COMMITTX", "ABORTTX")
 
 VERSION = re.compile(r"\d+(\.\d+)?").fullmatch

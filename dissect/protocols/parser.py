@@ -10,7 +10,6 @@ in pieces: only positions, and where segments start, are looked at. It opens not
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from streamdump.model import Gap, Limited, Message, Options, SideData, StreamGap, Verdict
@@ -48,8 +47,6 @@ _MISSING = {
 
 OVERSIZE_KEPT = 65_536
 """Bytes kept of a frame longer than `Options.frame_limit`."""
-
-_PLACE_OF_FRAME = itemgetter(0, 1)
 
 
 class Parser:

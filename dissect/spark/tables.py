@@ -12,10 +12,9 @@ import numpy as np
 import pyarrow as pa
 
 from streamdump.errors import Report, bug
-from streamdump.model import ConversationRow, Ending, Exchange, Gap, Message
+from streamdump.model import Ending, Exchange, Gap, Message
 from streamdump.session import Linked
 from streamdump.spark.flows import FILE_BITS
-from streamdump.spark.splits import Trouble
 from streamdump.spark.typed import STRUCTS, WHOLE_CLASSES, WIDE, Objects, Struct, struct_name
 
 _JSON = msgspec.json.Encoder()
@@ -415,9 +414,6 @@ def schema(table: str, typed: bool = True) -> Any:
     fields = [(one.name, one.type, one.says) for one in found.columns]
     fields += [(struct_name(name), one.type, one.says) for name, one in found.structs.items() if typed]
     return pa.schema([pa.field(name, kind, metadata={"comment": says}) for name, kind, says in fields], {SCHEMA_KEY: str(SCHEMA)})
-
-
-AnyRows = Sequence[Linked] | Sequence[ConversationRow] | Sequence[Trouble] | Sequence[Input]
 
 
 class Waiting:

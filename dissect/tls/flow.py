@@ -95,8 +95,6 @@ class Flow:
         self.weighed = 0
         self.crossed: int | None = None
 
-        self.singly = False
-        """Its sealed records are read one at a time."""
         self.epoch: Epoch | None = None
         self.seq = 0
         self.prepare()

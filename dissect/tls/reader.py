@@ -96,7 +96,7 @@ class Reader(Needs):
             if data[at + 1] != 3 or not CHANGE <= kind <= HEARTBEAT or length > LARGEST:
                 flow.lose(base + at, seq, base + at + 1, "skipped")
                 break
-            if end > size or (flow.singly and count):
+            if end > size:
                 break
             while index < last and starts[index + 1] <= base + at:
                 index += 1

@@ -16,7 +16,6 @@ NAMES = frozenset(
 )
 """Of authInfo only the user's name is not a secret."""
 TEXTS = frozenset(("errMsg",))
-ENVELOPE = frozenset(("size", "type", "frame", "length", "end"))
 
 _NULL = 0x0A
 
