@@ -22,7 +22,7 @@ from streamdump.cli.help import page
 from streamdump.cli.live import ways_out
 from streamdump.cli.output import PipeClosed, fill_in, say, write_text
 from streamdump.cli.run import COMMANDS
-from streamdump.errors import FilterError, InterfaceError, InternalError, Report, StreamdumpError, UsageError, bug, crowded
+from streamdump.errors import FilterError, InterfaceError, InternalError, Report, StreamdumpError, UsageError, crowded, describe_exception
 
 READ = "read"
 """The command that needs no name; typing it means a file of that name."""
@@ -201,7 +201,7 @@ def _run(arguments: list[str]) -> int:
             say("too many open files; ulimit -n says how many this process may have")
             return ExitCode.USAGE
         # Nobody has to read a traceback at three in the morning
-        say(Report(bug(error), "this run ends here").text(None))
+        say(Report(describe_exception(error), "this run ends here").text(None))
         return ExitCode.INTERNAL
 
 

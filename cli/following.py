@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from streamdump.spark.follow import Batch, Follow
-    from streamdump.spark.session import Session
+    from streamdump.spark.session import SparkJvm
     from streamdump.spark.splits import Trouble
 
 
 def checked(folder: str, out: str) -> None:
     """Raises `UsageError` where a folder cannot be followed, or not into this output."""
-    from streamdump.spark import places
+    from streamdump.spark import storage
 
-    name, target = places.normal(folder), places.normal(out)
-    path, inside = places.local(name), places.local(target)
+    name, target = storage.normal(folder), storage.normal(out)
+    path, inside = storage.local(name), storage.local(target)
     if path is not None and not path.is_dir():
         raise UsageError(f"{folder}: is no folder; --follow takes the folder that captures are written to")
     same = name == target or target.startswith(f"{name.rstrip('/')}/")
@@ -33,7 +33,7 @@ def checked(folder: str, out: str) -> None:
         same = path.resolve() in (inside.resolve(), *inside.resolve().parents)
     if same:
         raise UsageError(f"{out}: lies in the folder that is followed, so its tables would be taken for captures; choose another --out")
-    there = places.folder(out)
+    there = storage.folder(out)
     if inside is not None and inside.exists() and not inside.is_dir():
         raise UsageError(f"{out}: is there already, and is no folder; choose another --out")
     if there.names() and not there.at(".follow").exists():
@@ -41,7 +41,7 @@ def checked(folder: str, out: str) -> None:
 
 
 def follow(
-    session: Session,
+    session: SparkJvm,
     work: Follow,
     hide: Callable[[], None],
     *,

@@ -31,11 +31,11 @@ from streamdump.cli.options import (
     whole,
 )
 from streamdump.cli.output import PipeClosed, abandon, coloured, columns, say, write_text
-from streamdump.cli.run import COMMANDS, OPERATOR, Asked, Run, Told, account, slip_of
-from streamdump.errors import CaptureError, InterfaceError, Report, UsageError, bug
+from streamdump.cli.run import COMMANDS, OPERATOR, FileRun, FilterCount, RunReport, account, slip_of
+from streamdump.errors import CaptureError, InterfaceError, Report, UsageError, describe_exception
 
 if TYPE_CHECKING:
-    from streamdump.capture.write import Ring, Writer
+    from streamdump.capture.write import PcapngWriter, Ring
     from streamdump.model import ConversationRow, Options, Packet, Record
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -58,7 +58,7 @@ class Stops(NamedTuple):
     size: int | None = None
 
 
-class Wanted(NamedTuple):
+class LiveOptions(NamedTuple):
     """What the options of live capture say."""
 
     interfaces: Interfaces = None
@@ -72,7 +72,7 @@ class Wanted(NamedTuple):
     stop: AutoStop = None
 
 
-def check_without(wanted: Wanted, writes: bool = False) -> None:
+def check_without(wanted: LiveOptions, writes: bool = False) -> None:
     """Options of live capture make no sense for files; `writes`: -w does."""
     if wanted.expression is not None:
         raise UsageError("-f belongs to live capture (-i); of captures -Y chooses the messages, such as -Y 'port == 5552'")
@@ -87,29 +87,29 @@ def check_without(wanted: Wanted, writes: bool = False) -> None:
 
 
 def run_of(
-    live: Wanted,
+    live: LiveOptions,
     names: Sequence[str],
     options: Options,
     colour: str,
-    asked: Asked | None = None,
+    asked: FilterCount | None = None,
     messages: int | None = None,
     prints: bool = True,
     twice: bool = False,
     page: str | None = None,
-) -> Run | LiveRun:
-    """What captures from the interfaces that were asked for, else what reads captures (see `Run`); `page` is written at the end."""
+) -> FileRun | LiveRun:
+    """What captures from the interfaces that were asked for, else what reads captures (see `FileRun`); `page` is written at the end."""
     options = replace(options, keylog=key_logs(options.keylog, bool(live.interfaces)))
-    run: Run | LiveRun
+    run: FileRun | LiveRun
     if live.interfaces:
         run = LiveRun(live, names, options, colour, page)
     else:
         check_without(live, twice)
-        run = Run(names, options, packet_limit(live.stop), colour, messages, prints, twice)
+        run = FileRun(names, options, packet_limit(live.stop), colour, messages, prints, twice)
     run.asked = asked
     return run
 
 
-def _check(wanted: Wanted, files: Sequence[str]) -> None:
+def _check(wanted: LiveOptions, files: Sequence[str]) -> None:
     """Raises `UsageError` for what does not go together."""
     if files:
         if files[0] in COMMANDS or OPERATOR.search(files[0]):
@@ -127,10 +127,10 @@ def _check(wanted: Wanted, files: Sequence[str]) -> None:
         raise UsageError("-i any stands for all interfaces; leave the others out")
 
 
-class LiveRun(Told):
-    """Captures with one inspector; the counterpart of `Run`."""
+class LiveRun(RunReport):
+    """Captures with one inspector; the counterpart of `FileRun`."""
 
-    def __init__(self, wanted: Wanted, files: Sequence[str], options: Options, colour: str, page: str | None = None) -> None:
+    def __init__(self, wanted: LiveOptions, files: Sequence[str], options: Options, colour: str, page: str | None = None) -> None:
         from streamdump.capture.live import Live
         from streamdump.inspector import Inspector
         from streamdump.protocols import known_ports
@@ -162,14 +162,14 @@ class LiveRun(Told):
         self.embed = wanted.embed
         if self.embed:
             self.keys.asked = b""
-        self.writer: Writer | None = None
+        self.writer: PcapngWriter | None = None
         self._interrupted = 0
         self._before: list[tuple[signal.Signals, Any]] = []
         try:
             if wanted.write is not None:
-                from streamdump.capture.write import Writer
+                from streamdump.capture.write import PcapngWriter
 
-                self.writer = Writer(wanted.write, self.live.link, self.live.name, snap, ring)
+                self.writer = PcapngWriter(wanted.write, self.live.link, self.live.name, snap, ring)
         except BaseException:
             self.live.close()
             raise
@@ -297,7 +297,7 @@ class LiveRun(Told):
         self.live.stop()
 
 
-def stops(wanted: Wanted) -> Stops:
+def stops(wanted: LiveOptions) -> Stops:
     """What `-a duration:N`, `-a packets:N` and `-a filesize:N` say; of several of a kind the smallest."""
     found: dict[str, int] = {}
     for condition in wanted.stop or ():
@@ -309,7 +309,7 @@ def stops(wanted: Wanted) -> Stops:
     return Stops(found.get("packets"), found.get("duration"), None if kilobytes is None else kilobytes * KILOBYTE)
 
 
-def ring_of(wanted: Wanted) -> Ring | None:
+def ring_of(wanted: LiveOptions) -> Ring | None:
     """What `-b filesize:N`, `-b duration:N` and `-b files:N` say."""
     from streamdump.capture.write import Ring
 
@@ -360,7 +360,7 @@ def list_interfaces() -> ExitCode:
     return ExitCode.DONE
 
 
-class Table:
+class LiveTable:
     """The conversations as a table on the terminal, refreshed as long as the capture goes on; elsewhere it does nothing."""
 
     def __init__(self, run: LiveRun, tick: Callable[[], None]) -> None:
@@ -396,7 +396,7 @@ class Table:
             try:
                 self._watch.take(records)
             except Exception as error:
-                self._tell(bug(error))
+                self._tell(describe_exception(error))
         return False
 
     def _tell(self, what: str) -> None:
@@ -415,7 +415,7 @@ class Table:
                 size = self._screen.console.size
                 table = self._watch.table(self._run.inspector, now, size.height, None if asked is None else asked.has, size.width)
             except Exception as error:
-                self._tell(bug(error))
+                self._tell(describe_exception(error))
                 return
             self._screen.update(table, refresh=True)
 

@@ -12,7 +12,7 @@ from pkgutil import walk_packages
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from streamdump.capture.write import Writer
+    from streamdump.capture.write import PcapngWriter
 
 
 CODE = (Path(__file__).parent, Path(os.__file__).parent)
@@ -52,7 +52,7 @@ class User(NamedTuple):
             return [self.gid]
 
 
-def give_up(environment: Mapping[str, str], writer: Writer | None, ring: bool, page: Path | None) -> str:
+def give_up(environment: Mapping[str, str], writer: PcapngWriter | None, ring: bool, page: Path | None) -> str:
     """Become the user of sudo, or the owner of the folder in which packets are written; what is to be said.
 
     Files of a `ring` and the `page` are made later: where nobody else may, it stays as it is.

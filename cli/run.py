@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any, Self
 from streamdump.cli.exits import ExitCode
 from streamdump.cli.options import WHEN, one_of
 from streamdump.cli.output import coloured, say
-from streamdump.errors import CaptureError, MissingCodec, Report, UsageError, bug
+from streamdump.errors import CaptureError, MissingCodec, Report, UsageError, describe_exception
 from streamdump.render.terminal import count
 
 if TYPE_CHECKING:
     from collections import Counter
 
-    from streamdump.capture.files import Reader
-    from streamdump.capture.link import Counters
-    from streamdump.capture.spool import Twice
+    from streamdump.capture.files import CaptureReader
+    from streamdump.capture.link import PacketCounters
+    from streamdump.capture.spool import RereadableInput
     from streamdump.inspector import Inspector
     from streamdump.model import ConversationRow, Options, Record
     from streamdump.render.summary import Lines
@@ -72,7 +72,7 @@ class Bugs:
         reports.clear()
 
 
-class Asked:
+class FilterCount:
     """What -Y asks for, and how much of what was read it is."""
 
     def __init__(self, text: str, options: Options) -> None:
@@ -132,15 +132,15 @@ class Asked:
         return f"{count(number, what)} match{'es' if number == 1 else ''} -Y"
 
 
-def asking(where: str | None, options: Options) -> tuple[Asked | None, Options]:
+def asking(where: str | None, options: Options) -> tuple[FilterCount | None, Options]:
     """What -Y asks for, and the options with what that takes."""
     if where is None:
         return None, options
-    asked = Asked(where, options)
+    asked = FilterCount(where, options)
     return asked, asked.needs(options)
 
 
-class Told:
+class RunReport:
     """What a run over captures and one over interfaces both tell of."""
 
     inspector: Inspector
@@ -154,7 +154,7 @@ class Told:
         """What ended the run if it is the one who shows the records that has enough."""
         self.warn = warner()
         self.bugs = Bugs()
-        self.asked: Asked | None = None
+        self.asked: FilterCount | None = None
         """What -Y asks for, whose count the closing line has."""
         self.view: Lines | None = None
         """What shows the records as lines, where these are asked for."""
@@ -171,7 +171,7 @@ class Told:
         self.tell(about(record, what))
 
 
-class Run(Told):
+class FileRun(RunReport):
     """Reads captures with one inspector and keeps what went wrong."""
 
     def __init__(
@@ -201,18 +201,18 @@ class Run(Told):
                 raise CaptureError(f"no such file; {slip}", name)
         super().__init__(colour)
         self.errors: list[CaptureError] = []
-        self.readers: list[Reader] = []
+        self.readers: list[CaptureReader] = []
         self.packets = packets
         self.messages = messages
         self.prints = prints
-        self._inputs: list[Twice] = []
+        self._inputs: list[RereadableInput] = []
         _let_open(len(files))
         for file in files:
             try:
                 if twice:
-                    from streamdump.capture.spool import Twice
+                    from streamdump.capture.spool import RereadableInput
 
-                    one = Twice(file)
+                    one = RereadableInput(file)
                     self.readers.append(one.first())
                     self._inputs.append(one)
                 else:
@@ -250,9 +250,9 @@ class Run(Told):
         finally:
             progress.close()
 
-    def again(self) -> list[Reader | None]:
+    def again(self) -> list[CaptureReader | None]:
         """The captures opened once more; None for one that cannot be any more, which is told at the end."""
-        found: list[Reader | None] = []
+        found: list[CaptureReader | None] = []
         for one in self._inputs:
             try:
                 found.append(one.again())
@@ -311,7 +311,7 @@ def titled(command: str, names: Sequence[str]) -> str:
     return f"streamdump {command}: {named[0] if len(named) == 1 else count(len(named), 'file')}"
 
 
-def introduction(run: Told, names: Sequence[str]) -> list[str]:
+def introduction(run: RunReport, names: Sequence[str]) -> list[str]:
     """What a page says was read: which files, when it was captured, how much it is."""
     from streamdump.render.clock import utc
 
@@ -397,7 +397,7 @@ def lines_of(view: Lines, records: list[Record], failed: Callable[[Record, str],
             view.add(left, lines)
             break
         except Exception as error:
-            what = bug(error)
+            what = describe_exception(error)
         at = len(records) - length_hint(left)
         if at == before:
             # It was not even looked at
@@ -414,12 +414,12 @@ def blocks(make: Callable[[list[Any]], Any], records: list[Any], failed: Callabl
         yield make(records)
         return
     except Exception as error:
-        bug(error)
+        describe_exception(error)
     for record in records:
         try:
             yield make([record])
         except Exception as error:
-            failed(record, bug(error))
+            failed(record, describe_exception(error))
 
 
 def about(record: Any, what: str) -> Report:
@@ -438,7 +438,7 @@ def _hint(inspector: Inspector, hint: Callable[[ConversationRow, Options], str |
     try:
         return hint(row, inspector.options)
     except Exception as error:
-        inspector.reports.once(Report(bug(error), "the closing line lacks a hint"))
+        inspector.reports.once(Report(describe_exception(error), "the closing line lacks a hint"))
         return None
 
 
@@ -509,7 +509,7 @@ def _about_keys(inspector: Inspector, names: Collection[str]) -> list[str]:
     return told
 
 
-def _passed_over(counters: Counters) -> list[str]:
+def _passed_over(counters: PacketCounters) -> list[str]:
     """Packets that may well have carried messages, but were not looked at."""
     links = sorted(counters.unknown_links.items())
     told = [f"{count(packets, 'packet')} of link type {link} not read" for link, packets in links[:LINKS_NAMED]]
@@ -574,7 +574,7 @@ def slip_of(name: str) -> str:
 class _Progress:
     """A bar on standard error, from the moment a run turns out to be long; nothing where it would be in the way."""
 
-    def __init__(self, readers: Sequence[Reader], colour: str, prints: bool) -> None:
+    def __init__(self, readers: Sequence[CaptureReader], colour: str, prints: bool) -> None:
         """`prints`: results are printed meanwhile, which on a terminal is progress enough."""
         self.readers = readers
         self.colour = colour

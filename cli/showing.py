@@ -17,7 +17,7 @@ from streamdump.errors import UsageError
 from streamdump.options import Options
 
 if TYPE_CHECKING:
-    from streamdump.cli.run import Told
+    from streamdump.cli.run import RunReport
     from streamdump.inspector import Inspector
     from streamdump.model import Message, Record
     from streamdump.render.terminal import Palette
@@ -77,7 +77,7 @@ class Shown(NamedTuple):
     enough: Enough = None
 
 
-class Form(NamedTuple):
+class ViewForm(NamedTuple):
     """What they come to. `given`: a form was asked for; `left`: so many messages are enough."""
 
     json: bool
@@ -87,7 +87,7 @@ class Form(NamedTuple):
     left: int | None
 
 
-def form_of(shown: Shown) -> Form:
+def form_of(shown: Shown) -> ViewForm:
     """Raises `UsageError` for options that do not go together."""
     forms = {one_of("-T", one, FORMS) for one in shown.form or ()} | ({"json"} if shown.json else set())
     if len(forms) > 1:
@@ -103,10 +103,10 @@ def form_of(shown: Shown) -> Form:
         raise UsageError("-T fields shows nothing without -e NAME, such as -e number -e name -e latency")
     if (shown.names or shown.manner) and not fields:
         raise UsageError(f"{'-e' if shown.names else '-E'} belongs to -T fields")
-    return Form(json, fields, bool(forms or shown.tree or shown.dump), looks_of(shown.manner or ()), enough_of(shown.enough))
+    return ViewForm(json, fields, bool(forms or shown.tree or shown.dump), looks_of(shown.manner or ()), enough_of(shown.enough))
 
 
-def options_for(shown: Shown, form: Form, options: Options, quiet: bool = False) -> Options:
+def options_for(shown: Shown, form: ViewForm, options: Options, quiet: bool = False) -> Options:
     """The library's options with what the views need; `quiet`: nothing is shown."""
     detail = shown.tree or shown.dump
     values = form.json or form.fields or detail
@@ -123,7 +123,7 @@ Failed = Callable[[Any, str], None]
 """Is told of a record that cannot be shown, and why."""
 
 
-class View(NamedTuple):
+class RecordView(NamedTuple):
     """Shows records; `begin` is told the first one of all, `learn` every batch, whether it is shown or not; `header` comes before all."""
 
     show: Callable[[list[Record], Failed], None]
@@ -132,13 +132,13 @@ class View(NamedTuple):
     header: str = ""
 
 
-QUIET = View(lambda batch, failed: None)
+QUIET = RecordView(lambda batch, failed: None)
 
 
 class Showing:
     """Shows of each batch of records what is asked for; `left`: so many messages of it are enough."""
 
-    def __init__(self, run: Told, view: View, left: int | None) -> None:
+    def __init__(self, run: RunReport, view: RecordView, left: int | None) -> None:
         self._run = run
         self._view = view
         self._left = left
@@ -172,22 +172,22 @@ class Showing:
             self._view.show(batch, self._run.failed)
 
 
-def view_of_values(shown: Shown, form: Form, options: Options) -> View | None:
+def view_of_values(shown: Shown, form: ViewForm, options: Options) -> RecordView | None:
     """The view that was asked for, if it is one of values: JSON Lines, or chosen fields."""
     return _json_view() if form.json else _fields_view(shown, form, options) if form.fields else None
 
 
-def _json_view() -> View:
+def _json_view() -> RecordView:
     from streamdump.render.jsonl import encode
 
     def show(batch: list[Record], failed: Failed) -> None:
         for block in blocks(encode, batch, failed):
             write(block)
 
-    return View(show)
+    return RecordView(show)
 
 
-def _fields_view(shown: Shown, form: Form, options: Options) -> View:
+def _fields_view(shown: Shown, form: ViewForm, options: Options) -> RecordView:
     from streamdump.filter import compile_columns
     from streamdump.render.fields import FieldLines
 
@@ -197,7 +197,7 @@ def _fields_view(shown: Shown, form: Form, options: Options) -> View:
         for block in blocks(lines.lines, batch, failed):
             write_text(block)
 
-    return View(show, learn=lines.columns.learn, header=lines.header() if form.looks.header else "")
+    return RecordView(show, learn=lines.columns.learn, header=lines.header() if form.looks.header else "")
 
 
 def text_settings(shown: Shown, options: Options, colours: Palette, width: int | None, inspector: Inspector) -> dict[str, Any]:
@@ -219,13 +219,13 @@ def text_settings(shown: Shown, options: Options, colours: Palette, width: int |
         return max((len(layout.name) for protocol in PROTOCOLS if protocol.name == name for layout in protocol.layouts), default=0)
 
     return {
-        "says": {one.name: one.says if one.teller is None else one.teller() for one in PROTOCOLS},
+        "info": {one.name: one.info if one.teller is None else one.teller() for one in PROTOCOLS},
         "times": shown.clock,
         "palette": colours,
         "columns": width,
         "after": details if shown.tree or shown.dump else None,
         "longest": longest,
-        "inside": inspector.run.gate.inside,
+        "inside": inspector.run.tls_manager.inside,
         "alarms": {one.name: one.alarms for one in PROTOCOLS},
         "asked": inspector.asked,
         "broken_off": inspector.run.broken_off,

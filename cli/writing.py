@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamdump.capture.blocks import explain
-from streamdump.capture.pick import Pick, Spot, copy
+from streamdump.capture.selection import PacketSelection, Spot, copy
 from streamdump.capture.whole import in_place_of
-from streamdump.capture.write import Writer, check, is_input
+from streamdump.capture.write import PcapngWriter, check, is_input
 from streamdump.cli.output import say
 from streamdump.errors import CaptureError, UsageError
 from streamdump.model import Exchange, Finding, Message
@@ -18,7 +18,7 @@ from streamdump.render.terminal import count
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from streamdump.cli.run import Run
+    from streamdump.cli.run import FileRun
     from streamdump.inspector import Inspector
     from streamdump.model import Record
 
@@ -110,17 +110,17 @@ class Selection:
             for one in files
         ]
 
-    def write(self, run: Run) -> list[str]:
+    def write(self, run: FileRun) -> list[str]:
         """Write the packets, all or nothing; what is to be said of that."""
         if not run.readers or not run.inspector.counters.packets:
             return []
         inspector = run.inspector
-        pick = Pick(inspector.flows(), self._wanted, inspector.link.pieces or {}, self._spots)
+        pick = PacketSelection(inspector.flows(), self._wanted, inspector.link.pieces or {}, self._spots)
         keys = self._secrets(inspector)
         limits, most = [reader.packets for reader in run.readers], inspector.counters.packets
         try:
             with in_place_of(Path(self.path), as_is=True) as file:
-                writer = Writer(self.path, into=file.fileno())
+                writer = PcapngWriter(self.path, into=file.fileno())
                 writer.secrets(keys)
                 done = copy(run.again(), limits, most, type(inspector.link)(), pick, writer)
         except OSError as error:
@@ -139,7 +139,7 @@ class Selection:
             said.append(
                 f"-w {self.path}: {count(self._forgotten, 'message')} came long before what speaks of them; their packets are left out"
             )
-        if inspector.run.gate.inside and not self._keys:
+        if inspector.run.tls_manager.inside and not self._keys:
             said.append(f"-w {self.path}: keys of TLS are left out; --embed-keys adds them")
         return said
 

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
-from streamdump.allowance import Spans, Values
 from streamdump.model import VALUES, Fault, Limited, Span, make_span
+from streamdump.quota import Spans, ValueQuota
 
 NESTING_LIMIT: Final = 200
 """Documents and arrays inside each other, the outermost not counted. Real events have fewer than ten levels."""
@@ -293,7 +293,7 @@ def lossy(data: bytes) -> str:
     return data.replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
 
 
-class Walked(msgspec.Struct):
+class WalkedDocument(msgspec.Struct):
     """A document with all there is to say about it.
 
     `size` is what its length says, None where that is not there. `pairs` are the outermost elements, repeated ones included, `nested` the
@@ -326,10 +326,10 @@ def walk(
     inner_shift: int = 0,
     resume: bool = True,
     secret: Callable[[str, bool], bool] | None = None,
-    values: Values | None = None,
+    values: ValueQuota | None = None,
     spans: bool = True,
     masked: Callable[[str], bool] | None = None,
-) -> Walked:
+) -> WalkedDocument:
     """The document data[start:end] with byte ranges and exact faults.
 
     `size`: its true size when the rest of it is not there, which `missing` explains. `shift`, `inner_shift`: what has to be added to the
@@ -338,7 +338,7 @@ def walk(
     below it, is replaced by its size. `values`: what counts its elements; `spans`: whether their byte ranges are wanted. `masked`: whether
     a name is replaced by its size too, since damage may have made it of a value.
     """
-    walker = _Walker(data, start, end, missing, inner_shift, resume, secret, values or Values(VALUES), spans, masked)
+    walker = _Walker(data, start, end, missing, inner_shift, resume, secret, values or ValueQuota(VALUES), spans, masked)
     return walker.frame(end if size is None else start + size, shift)
 
 
@@ -359,7 +359,7 @@ class _Walker:
         shift: int,
         resume: bool,
         secret: Callable[[str, bool], bool] | None,
-        values: Values,
+        values: ValueQuota,
         wanted: bool,
         masked: Callable[[str], bool] | None,
     ) -> None:
@@ -438,7 +438,7 @@ class _Walker:
 
     # The documents
 
-    def frame(self, limit: int, shift: int) -> Walked:
+    def frame(self, limit: int, shift: int) -> WalkedDocument:
         """The outermost document, whose end is known from outside; what follows its final 00 is trailing."""
         data, start, have = self.data, self.origin, self.have
         pairs: list[tuple[str, Any]] = []
@@ -465,7 +465,7 @@ class _Walker:
         if self.more_notes:
             self.notes.append(f"and {self.more_notes} more")
         self.spans.close()
-        return Walked(size, pairs, self.nested, self.spans, self.notes, self.fault, trailing, self.stopped)
+        return WalkedDocument(size, pairs, self.nested, self.spans, self.notes, self.fault, trailing, self.stopped)
 
     def elements(
         self, at: int, last: int, pairs: list[tuple[str, Any]], path: str, nesting: int, depth: int, array: bool, hidden: bool

@@ -9,8 +9,8 @@ import msgspec
 
 from streamdump.model import Options, SideData, StreamGap, Verdict
 from streamdump.protocols import PORTS, PROTOCOLS
-from streamdump.protocols.effort import STEP, Effort
-from streamdump.protocols.protocol import Protocol, SideView, View
+from streamdump.protocols.protocol import DetectionView, Protocol, SideView
+from streamdump.protocols.work_budget import STEP, WorkBudget
 
 CERTAIN = 0.9
 """From this confidence on a verdict is final at once."""
@@ -24,7 +24,7 @@ CLOSE = 0.05
 EVERY_PACKET = 32
 """So many packets with data are looked at one by one; then only when the bytes have grown by a quarter.
 
-At all times bytes pay for the looks at them (see `effort`).
+At all times bytes pay for the looks at them (see `work_budget`).
 """
 
 LEAST = 8
@@ -93,7 +93,7 @@ class Suspicion(msgspec.Struct):
     def _fits(self, side: int, end: int) -> bool:
         """Whether the bytes up to `end` are those of the protocol that was asked for after all."""
         seen = [SideView([(0, self.begun[one][:end])] if one == side else [], self.syn, [0]) for one in (0, 1)]
-        verdict = BY_NAME[self.protocol].probe(View((seen[0], seen[1]), self.ports, self.syn, True))
+        verdict = BY_NAME[self.protocol].heuristic(DetectionView((seen[0], seen[1]), self.ports, self.syn, True))
         return verdict is not None and verdict.confidence >= CERTAIN
 
 
@@ -107,7 +107,7 @@ class _Seen(msgspec.Struct):
     packets: int = 0
     looks: int = 0
     next: int = 0
-    effort: Effort = msgspec.field(default_factory=Effort)
+    work_budget: WorkBudget = msgspec.field(default_factory=WorkBudget)
     known: dict[Any, Any] = {}
     weighed: tuple[int, bool] = (-1, False)
     """Of how many bytes, and whether from a SYN on, `verdicts` are, by protocol."""
@@ -125,7 +125,7 @@ class _Seen(msgspec.Struct):
         if len(runs) == 1:
             self.segments[side].append(len(run))
         run += data
-        self.effort.pay(len(data))
+        self.work_budget.pay(len(data))
 
 
 class Detector:
@@ -169,7 +169,7 @@ class Detector:
         self.limited = self.size >= self.limit
         if not data or (self.size < LEAST and not self.limited):
             return None
-        if not self.limited and (seen.effort.left <= 0 or (seen.packets > EVERY_PACKET and self.size < seen.next)):
+        if not self.limited and (seen.work_budget.left <= 0 or (seen.packets > EVERY_PACKET and self.size < seen.next)):
             return None
         seen.next = self.size + self.size // 4
         return self._weigh(seen, self.limited)
@@ -183,7 +183,7 @@ class Detector:
 
     def _begin(self) -> _Seen:
         seen = self._seen = _Seen()
-        seen.effort.spend(-FIRST)
+        seen.work_budget.spend(-FIRST)
         self.cost += self.SEEN_COST
         self._put(seen, self.items)
         seen.packets = self.packets
@@ -214,19 +214,19 @@ class Detector:
                 _alike.clear()
             _alike[key] = verdict, PROTOCOLS
         elif verdict is None:
-            seen.owed = (self.size, seen.packets, seen.effort.left, *key[-4:])
+            seen.owed = (self.size, seen.packets, seen.work_budget.left, *key[-4:])
             seen.weighed = self.size, self.syn
         return verdict
 
     def _weigh_anew(self, seen: _Seen, final: bool) -> Verdict | None:
-        effort = seen.effort
+        work_budget = seen.work_budget
         if seen.owed is not None:
             size, packets, left, *parts = seen.owed
             seen.owed = None
-            since, effort.left = effort.left - left, left
+            since, work_budget.left = work_budget.left - left, left
             first = [SideView([*parts[side]], self.syn, [*parts[2 + side]]) for side in (0, 1)]
             self._probe(seen, first, size, packets, False)
-            effort.left += since
+            work_budget.left += since
         sides = [SideView([(position, bytes(run)) for position, run in seen.runs[side]], self.syn, seen.segments[side]) for side in (0, 1)]
         found, view = self._probe(seen, sides, self.size, seen.packets, final)
         found.sort(key=lambda one: -one[0])
@@ -257,23 +257,23 @@ class Detector:
 
     def _probe(
         self, seen: _Seen, sides: list[SideView], size: int, packets: int, final: bool
-    ) -> tuple[list[tuple[float, Protocol, Verdict]], View]:
+    ) -> tuple[list[tuple[float, Protocol, Verdict]], DetectionView]:
         """What each protocol says of so many bytes and packets."""
         # No byte may have come since: what does not hinge on whether more will is as it was
         same = final and seen.weighed == (size, self.syn)
         if not same:
             seen.verdicts = {}
-        effort = seen.effort
-        effort.spend(WEIGHING + (size >> 6))
-        view = View((sides[0], sides[1]), self.ports, self.syn, final, effort, seen.known)
+        work_budget = seen.work_budget
+        work_budget.spend(WEIGHING + (size >> 6))
+        view = DetectionView((sides[0], sides[1]), self.ports, self.syn, final, work_budget, seen.known)
         found: list[tuple[float, Protocol, Verdict]] = []
         for protocol in PROTOCOLS:
             if same and protocol.name in seen.verdicts:
                 verdict = seen.verdicts[protocol.name]
             else:
-                effort.begin(size, packets)
+                work_budget.begin(size, packets)
                 view.hinges = False
-                verdict = protocol.probe(view)
+                verdict = protocol.heuristic(view)
                 if not view.hinges:
                     seen.verdicts[protocol.name] = verdict
             if verdict is not None and verdict.protocol is not None and verdict.confidence > 0:
@@ -282,7 +282,7 @@ class Detector:
         return found, view
 
 
-def foreign(view: View) -> str | None:
+def foreign(view: DetectionView) -> str | None:
     """The name of a neighbour's protocol, where its first bytes tell it cheaply."""
     told = (neighbour(side.runs[0][1], side.from_start) for side in view.sides if side.runs)
     return next((name for name in told if name is not None), None)

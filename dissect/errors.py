@@ -148,7 +148,7 @@ def crowded(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno in (EMFILE, ENFILE)
 
 
-def bug(error: Exception) -> str:
+def describe_exception(error: Exception) -> str:
     """What to report of an exception that nobody expected: its class and the place in our code, and no text, which may hold secrets.
 
     Raises again what is no bug, and everything where the barrier is off.

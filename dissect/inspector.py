@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from streamdump.capture.link import LinkParser, SeparateFiles
 from streamdump.capture.merge import merge
-from streamdump.capture.pick import Flow
+from streamdump.capture.selection import ConversationSpan
 from streamdump.conversation.conversation import NOTHING
-from streamdump.conversation.memory import Past
+from streamdump.conversation.forgotten import ForgottenCounts
 from streamdump.diagnose.rules import Closed
-from streamdump.errors import CaptureError, InternalError, Report, bug
+from streamdump.errors import CaptureError, InternalError, Report, describe_exception
 from streamdump.model import ConversationRow, Ending, Exchange, Message, Options, Packet, Record
 from streamdump.protocols.buffer import END
-from streamdump.protocols.records import Emitted
+from streamdump.protocols.records import Event
 from streamdump.session import Session
 from streamdump.tls.keys import KeyLog
 
@@ -31,7 +31,7 @@ AGE_NS = 500_000_000
 """How often a capture without an end looks for what has become old."""
 
 
-class Source(Protocol):
+class Input(Protocol):
     """What packets come from: a file, a pipe or an interface."""
 
     name: str
@@ -44,7 +44,7 @@ class Inspector:
 
     def __init__(
         self,
-        inputs: Sequence[Source],
+        inputs: Sequence[Input],
         options: Options | None = None,
         rows: int | None = None,
         *,
@@ -68,7 +68,7 @@ class Inspector:
         """By the number of an exchange without a response, of those handed on last: the request, and what ended the conversation."""
         if self.options.findings:
             from streamdump.diagnose.engine import Diagnoser
-            from streamdump.diagnose.windows import Windows
+            from streamdump.diagnose.zero_window import Windows
 
             self.run.diagnoser = Diagnoser()
             self.run.windows = Windows()
@@ -82,7 +82,7 @@ class Inspector:
         return self.run.diagnoser
 
     @property
-    def past(self) -> Past:
+    def past(self) -> ForgottenCounts:
         return self.table.past
 
     def records(self) -> Iterator[Record]:
@@ -101,7 +101,7 @@ class Inspector:
                 if packets is not None and self.counters.packets >= packets:
                     break
         except Exception as error:
-            self.reports.add(Report(bug(error), f"nothing was read behind packet {self.counters.packets}"))
+            self.reports.add(Report(describe_exception(error), f"nothing was read behind packet {self.counters.packets}"))
         yield from self._finish()
 
     def take(self, batch: list[Packet]) -> list[Record]:
@@ -115,7 +115,7 @@ class Inspector:
         self.keys.poll(self.counters.packets)
         parse, feed, counters, windows = self.link.segment, self.table.feed, self.counters, self.run.windows
         holding = [one for one in self.inputs if getattr(one, "format", None) == "pcapng"]
-        emitted: list[Emitted] = []
+        emitted: list[Event] = []
         order = counters.packets
         try:
             for packet in batch:
@@ -186,7 +186,7 @@ class Inspector:
         """The same, some at a time."""
         return self.table.rows(related)
 
-    def flows(self) -> Iterator[Flow]:
+    def flows(self) -> Iterator[ConversationSpan]:
         """What tells the packets of each conversation; not after `age` has dropped some."""
         return self.table.flows()
 
@@ -205,7 +205,7 @@ class Inspector:
         while secrets and packet.number > secrets[0][0]:
             self.keys.add(secrets.pop(0)[1], order)
 
-    def _hand_out(self, emitted: list[Emitted]) -> list[Record]:
+    def _hand_out(self, emitted: list[Event]) -> list[Record]:
         every: list[Any] = [one.record for one in emitted]
         records: list[Record] = every
         if self.diagnoser is not None:

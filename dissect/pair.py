@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from streamdump.model import Exchange, Message, Pair
-from streamdump.protocols.behaviour import Handshake
+from streamdump.protocols.compare_rules import HandshakeProgress
 from streamdump.protocols.protocol import Tally
 from streamdump.protocols.records import (
     ANSWER,
@@ -23,7 +23,7 @@ from streamdump.protocols.records import (
     LARGE,
     NONE,
     TOLD,
-    Emitted,
+    Event,
     make_emitted,
     rfc3339,
 )
@@ -73,7 +73,7 @@ STALE = "bytes of both sides were lost since this request: the response may be t
 class _Batch(msgspec.Struct):
     """A request that several responses answer piece by piece (Publish)."""
 
-    asked: Emitted
+    asked: Event
     left: int
     refused: bool = False
 
@@ -93,7 +93,7 @@ class Doubt:
         """Of open requests whose answer may have been lost together with a later request of the same id."""
         self.looked = -1
 
-    def lose(self, one: Emitted, queues: dict[Hashable, Any] | None) -> None:
+    def lose(self, one: Event, queues: dict[Hashable, Any] | None) -> None:
         """A gap. Where bytes of both sides were lost, what has been open since before has a queue of its own in `queues` from now on, so
         that `note` sees it."""
         self.gaps[one.rank] = one.order
@@ -115,14 +115,14 @@ class Doubt:
         self.stale.update(found)
         self.looked = since
 
-    def reason(self, asked: Emitted) -> str | None:
+    def reason(self, asked: Event) -> str | None:
         """Why this request may have an answer that is not here."""
         answering = 1 - asked.rank
         if self.gaps[answering] < asked.order:
             return None
         return "bytes lost" if self.lost[answering] >= asked.order else "bytes skipped"
 
-    def note(self, one: Emitted, key: Hashable, asked: Emitted, following: Any) -> None:
+    def note(self, one: Event, key: Hashable, asked: Event, following: Any) -> None:
         """Note where the key does not tell which request is answered, as an answer or one of them may be among lost bytes; `following`: the
         next one that is open with it.
 
@@ -144,7 +144,7 @@ class Doubt:
         self.stale.discard(key)
 
 
-def _note(one: Emitted, note: str) -> None:
+def _note(one: Event, note: str) -> None:
     message: Message = one.record
     if note not in message.notes:
         message.notes = [*message.notes, note]
@@ -155,16 +155,16 @@ def _each(entry: Any) -> Iterable[Any]:
     return entry if type(entry) is deque else (entry,)
 
 
-def _asked(one: Any) -> Emitted:
-    asked: Emitted = one.asked if type(one) is _Batch else one
+def _asked(one: Any) -> Event:
+    asked: Event = one.asked if type(one) is _Batch else one
     return asked
 
 
-def _oldest(entry: Any) -> Emitted:
+def _oldest(entry: Any) -> Event:
     return _asked(entry[0] if type(entry) is deque else entry)
 
 
-def _light(one: Emitted) -> Emitted:
+def _light(one: Event) -> Event:
     message = copy(one.record)
     message.fields = {name: value for name, value in message.fields.items() if _small(value)}
     if one.role == ASK_MANY:
@@ -191,7 +191,7 @@ class Exchanges:
         paired: Callable[[Message, Message], list[str]] | None,
         tallies: tuple[Tally, ...],
         pairs: list[Pair] | None,
-        handshake: Handshake | None,
+        handshake: HandshakeProgress | None,
     ) -> None:
         self.every = every
         self.links = links
@@ -199,16 +199,16 @@ class Exchanges:
         self.tallies = tallies
         self.pairs = pairs
         """Gets every exchange with its messages, where these are wanted; some of them may never be handed on."""
-        self.handshake = Handshake() if handshake is None else handshake
+        self.handshake = HandshakeProgress() if handshake is None else handshake
         self.refused = 0
         """Requests that the packet at hand refused."""
-        self._late: dict[int, Emitted] = {}
+        self._late: dict[int, Event] = {}
         """Requests reported as not answered in time, by identity. They stay open: a late response must not answer the next one."""
 
     def prepare(self) -> None:
         self._late = {id(one): one for one in self._late.values()}
 
-    def _link(self, one: Emitted, asked: Emitted) -> None:
+    def _link(self, one: Event, asked: Event) -> None:
         response, request = one.record, asked.record
         if not self.handshake.done:
             self.handshake.answered(request.name, response.outcome or "answered")
@@ -222,16 +222,14 @@ class Exchanges:
             if notes:
                 response.notes = [*response.notes, *notes]
 
-    def _answer(self, one: Emitted, asked: Emitted, append: Callable[[Emitted], None]) -> None:
+    def _answer(self, one: Event, asked: Event, append: Callable[[Event], None]) -> None:
         self._link(one, asked)
         if one.record.outcome == "refused":
             self._refuse(1)
         if not (self._late and self._told(asked)):
             self._ended(asked, one, one.record.outcome or "answered", append)
 
-    def _ended(
-        self, asked: Emitted, response: Emitted, outcome: Any, append: Callable[[Emitted], None], moment: Moment | None = None
-    ) -> None:
+    def _ended(self, asked: Event, response: Event, outcome: Any, append: Callable[[Event], None], moment: Moment | None = None) -> None:
         """A request was answered, at the moment of its response if no other is given: a record tells so only where that is wanted."""
         if self.every:
             append(self._exchange(asked, response, outcome, None, moment or _moment(response)))
@@ -244,7 +242,7 @@ class Exchanges:
         for tally in self.tallies:
             tally.refused += requests
 
-    def _exchange(self, asked: Emitted, response: Emitted | None, outcome: Any, reason: str | None, moment: Moment) -> Emitted:
+    def _exchange(self, asked: Event, response: Event | None, outcome: Any, reason: str | None, moment: Moment) -> Event:
         """How a request ended."""
         request = asked.record
         exchange = Exchange(
@@ -272,11 +270,11 @@ class Exchanges:
             self.pairs.append(Pair(request, answer, outcome, reason, exchange.latency_ns, exchange))
         return make_emitted((*moment[:3], exchange, NONE, None, 0))
 
-    def is_late(self, asked: Emitted) -> bool:
+    def is_late(self, asked: Event) -> bool:
         """Whether a request was reported as not answered in time."""
         return id(asked) in self._late
 
-    def _told(self, asked: Emitted) -> bool:
+    def _told(self, asked: Event) -> bool:
         """Whether a request that ends now was reported before."""
         return self._late.pop(id(asked), None) is not None
 
@@ -298,9 +296,9 @@ class Pairer(Exchanges):
         whole: bool = False,
         unanswered: Callable[[Message, int], str | None] | None = None,
         tallies: tuple[Tally, ...] = (),
-        large: list[tuple[Pairer, Emitted]] | None = None,
+        large: list[tuple[Pairer, Event]] | None = None,
         pairs: list[Pair] | None = None,
-        handshake: Handshake | None = None,
+        handshake: HandshakeProgress | None = None,
     ) -> None:
         super().__init__(every, links, paired, tallies, pairs, handshake)
         self.reuse = reuse
@@ -308,16 +306,16 @@ class Pairer(Exchanges):
         self.unanswered = unanswered
         self.open: dict[Hashable, Any] = {}
         """By key a request, a `_Batch`, or the queue of several."""
-        self.perhaps: dict[Hashable, Emitted] = {}
-        self.early: dict[Hashable, list[tuple[Emitted, str | None]]] = {}
+        self.perhaps: dict[Hashable, Event] = {}
+        self.early: dict[Hashable, list[tuple[Event, str | None]]] = {}
         """By key responses that came before any request of theirs, with their outcome: they have been handed on unpaired."""
-        self.partly: dict[Hashable, Emitted] = {}
+        self.partly: dict[Hashable, Event] = {}
         """Of requests that are answered in parts the part that came last; the one that ends them may never come."""
         self.whole = whole
         self.doubt: Doubt | None = None
         """Where bytes were lost."""
         self.limit_hits = 0
-        self.large: list[tuple[Pairer, Emitted]] = [] if large is None else large
+        self.large: list[tuple[Pairer, Event]] = [] if large is None else large
         """Large messages, of any conversation, that may be remembered: for whoever hands them on, to call `lighten` then."""
         self.left = 0
         """Requests that had no response at the end."""
@@ -326,7 +324,7 @@ class Pairer(Exchanges):
         self._spare = 0
         """Keys in `open` beyond one for each request: the limit counts requests."""
 
-    def run(self, emitted: list[Emitted]) -> list[Emitted]:
+    def run(self, emitted: list[Event]) -> list[Event]:
         """Pair these records, in their order; returns them with the exchanges that became certain."""
         out = self.out = []
         self.refused = 0
@@ -339,7 +337,7 @@ class Pairer(Exchanges):
                     self.large.append((self, one))
         return out
 
-    def lighten(self, one: Emitted) -> None:
+    def lighten(self, one: Event) -> None:
         """Keep of a message that was handed on, if it is remembered, only what may be needed again."""
         role, keys = one.role, one.key
         if role == ASK:
@@ -371,7 +369,7 @@ class Pairer(Exchanges):
                 if found is not None and found[-1][0] is one:
                     found[-1] = _light(one), found[-1][1]
 
-    def take(self, one: Emitted, append: Callable[[Emitted], None]) -> None:
+    def take(self, one: Event, append: Callable[[Event], None]) -> None:
         """Pair one record, whose role is not NONE; `append` gets the exchanges that became certain."""
         # Long, as every message comes here: the usual roles are answered in place
         role = one.role
@@ -419,7 +417,7 @@ class Pairer(Exchanges):
         else:
             self._take_other(one)
 
-    def _take_other(self, one: Emitted) -> None:
+    def _take_other(self, one: Event) -> None:
         """The same for a gap, a part of an answer, and what is answered in trouble alone: no exchange becomes certain with these."""
         if one.role == GAP:
             if self.doubt is None:
@@ -465,9 +463,9 @@ class Pairer(Exchanges):
         found = [_oldest(entry).order for entry in self.open.values()]
         return found + [one.order for one in self.perhaps.values()] + [one.order for one in self._earlies()]
 
-    def drop(self, until: int, time_ns: int) -> list[Emitted]:
+    def drop(self, until: int, time_ns: int) -> list[Event]:
         """Forget those that came with the packet `until` or before, as there are too many, which is told at this time."""
-        out: list[Emitted] = []
+        out: list[Event] = []
         while self.open:
             asked = _oldest(next(iter(self.open.values())))
             if asked.order > until:
@@ -479,9 +477,9 @@ class Pairer(Exchanges):
             self._keep_early(key, [found for found in self.early[key] if found[0].order > until])
         return out
 
-    def expire(self, now_ns: int, patience_ns: int) -> list[Emitted]:
+    def expire(self, now_ns: int, patience_ns: int) -> list[Event]:
         """Requests made longer than `patience_ns` ago are reported, once each, as unanswered for now; live only."""
-        out: list[Emitted] = []
+        out: list[Event] = []
         late = self._late
         before_ns = now_ns - patience_ns
         for entry in self.open.values():
@@ -497,11 +495,11 @@ class Pairer(Exchanges):
                     out.append(self._exchange(asked, None, "unanswered", "timeout", _moment_of(asked, time_ns)))
         return out
 
-    def close(self, reason: str, time_ns: int = 0, order: int = 0) -> list[Emitted]:
+    def close(self, reason: str, time_ns: int = 0, order: int = 0) -> list[Event]:
         """Every request that is still open ends as unanswered: `reason` "closed" or "capture ended", or bytes were lost or skipped, or what
         the request itself tells at `time_ns`, the end, the time of the packet `order`. One that was answered in part counts as answered."""
         found = {id(asked): asked for entry in self.open.values() for asked in _asked_of(entry)}
-        out: list[Emitted] = []
+        out: list[Event] = []
         time = rfc3339(time_ns)
         for at, asked in enumerate(sorted(found.values(), key=lambda one: one[:3])):
             if not self.handshake.done:
@@ -515,7 +513,7 @@ class Pairer(Exchanges):
         self._forget()
         return out
 
-    def fail(self, untold: list[Emitted]) -> list[Emitted]:
+    def fail(self, untold: list[Event]) -> list[Event]:
         """An exception ended this conversation with a packet, of which neither these messages nor `out` are handed on: every request that
         is still open ends with it, and those that had an end in what is not handed on, but for requests that are not handed on either."""
         gone = {id(one.record) for one in (*untold, *self.out)}
@@ -527,7 +525,7 @@ class Pairer(Exchanges):
                 tally.unanswered -= sum(type(one.record) is Exchange and one.record.outcome == "unanswered" for one in self.out)
         without = {id(one.record) for one in untold}
         every = [asked for entry in self.open.values() for asked in _asked_of(entry)]
-        every += [Emitted(one.packets[1], 0, one.position, one, ASK, None, 0) for one in answered]
+        every += [Event(one.packets[1], 0, one.position, one, ASK, None, 0) for one in answered]
         found = {id(asked.record): asked for asked in every if id(asked) not in self._late}
         self._forget()
         self.handshake.midway = False
@@ -543,14 +541,14 @@ class Pairer(Exchanges):
         self.partly.clear()
         self.doubt = None
 
-    def _answered_partly(self, asked: Emitted, moment: Moment, append: Callable[[Emitted], None]) -> bool:
+    def _answered_partly(self, asked: Event, moment: Moment, append: Callable[[Event], None]) -> bool:
         """Whether a request that ends had answers in part, of which the last one then is its answer."""
         part = self.partly.pop(asked.key, None) if self.partly and asked.role == ASK else None
         if part is not None and not self._told(asked):
             self._ended(asked, part, part.record.outcome or "answered", append, moment)
         return part is not None
 
-    def _ask_again(self, one: Emitted, key: Hashable, append: Callable[[Emitted], None]) -> None:
+    def _ask_again(self, one: Event, key: Hashable, append: Callable[[Event], None]) -> None:
         older = self.open[key]
         if self.reuse == "queue":
             if type(older) is deque:
@@ -566,7 +564,7 @@ class Pairer(Exchanges):
         if not self._answered_partly(asked, _moment(one), append) and not self._told(asked):
             append(self._exchange(asked, None, "superseded", None, _moment(one)))
 
-    def _ask_many(self, one: Emitted, append: Callable[[Emitted], None]) -> None:
+    def _ask_many(self, one: Event, append: Callable[[Event], None]) -> None:
         opened = self.open
         keys: Any = one.key
         if not keys:
@@ -595,13 +593,13 @@ class Pairer(Exchanges):
         while len(opened) - self._spare > self.limit or len(opened) > KEYS_PER_REQUEST * self.limit:
             self._drop_oldest(_moment(one), append)
 
-    def _answer_many(self, one: Emitted, append: Callable[[Emitted], None]) -> None:
+    def _answer_many(self, one: Event, append: Callable[[Event], None]) -> None:
         opened = self.open
         done: list[_Batch] = []
         keys: Any = one.key
         response = one.record
         refused = response.outcome == "refused"
-        first: Emitted | None = None
+        first: Event | None = None
         batch: _Batch | None = None
         for key in keys:
             entry: Any = opened.get(key)
@@ -636,7 +634,7 @@ class Pairer(Exchanges):
             if not (self._late and self._told(batch.asked)):
                 self._ended(batch.asked, one, "refused" if batch.refused else "answered", append)
 
-    def _remember(self, key: Hashable, one: Emitted) -> None:
+    def _remember(self, key: Hashable, one: Event) -> None:
         early = self.early
         found = early.setdefault(key, [])
         if len(found) >= (EARLY_SAME if self.reuse == "queue" else 1):
@@ -645,17 +643,17 @@ class Pairer(Exchanges):
         if len(early) > EARLY_KEPT:
             del early[next(iter(early))]
 
-    def _earlies(self) -> Iterator[Emitted]:
+    def _earlies(self) -> Iterator[Event]:
         return (one for found in self.early.values() for one, _ in found)
 
-    def _keep_early(self, key: Hashable, left: list[tuple[Emitted, str | None]]) -> None:
+    def _keep_early(self, key: Hashable, left: list[tuple[Event, str | None]]) -> None:
         """Of the responses with a key that came before their requests these are left."""
         if left:
             self.early[key] = left
         else:
             del self.early[key]
 
-    def _early(self, key: Hashable, one: Emitted) -> tuple[Emitted, str | None] | None:
+    def _early(self, key: Hashable, one: Event) -> tuple[Event, str | None] | None:
         """The response that was handed on before this, its request.
 
         Where keys are used again, one that was captured before the request may answer another one, which this capture lacks;
@@ -673,7 +671,7 @@ class Pairer(Exchanges):
         self._keep_early(key, found[1:])
         return found[0] if found else None
 
-    def _append_early(self, one: Emitted, response: Emitted, outcome: str, append: Callable[[Emitted], None]) -> None:
+    def _append_early(self, one: Event, response: Event, outcome: str, append: Callable[[Event], None]) -> None:
         """The response cannot name its request any more, so the exchange is always written."""
         if outcome == "refused":
             self._refuse(1)
@@ -681,7 +679,7 @@ class Pairer(Exchanges):
             self.handshake.answered(one.record.name, outcome)
         append(self._exchange(one, response, outcome, None, _moment(one)))
 
-    def _drop_oldest(self, moment: Moment, append: Callable[[Emitted], None]) -> None:
+    def _drop_oldest(self, moment: Moment, append: Callable[[Event], None]) -> None:
         key = next(iter(self.open))
         entry = self.open.pop(key)
         if self.doubt is not None:
@@ -689,7 +687,7 @@ class Pairer(Exchanges):
         for older in _each(entry):
             self._limit(older, moment, append)
 
-    def _limit(self, older: Any, moment: Moment, append: Callable[[Emitted], None]) -> None:
+    def _limit(self, older: Any, moment: Moment, append: Callable[[Event], None]) -> None:
         if type(older) is _Batch:
             if older.left < 0:
                 return
@@ -711,12 +709,12 @@ class Pairer(Exchanges):
             append(self._exchange(older, None, "unanswered", "limit", moment))
 
 
-def _moment(one: Emitted) -> Moment:
+def _moment(one: Event) -> Moment:
     """When a record was certain, which tells how a request ended."""
     return Moment(*one[:3], one.record.time, one.record.time_ns)
 
 
-def _moment_of(asked: Emitted, time_ns: int) -> Moment:
+def _moment_of(asked: Event, time_ns: int) -> Moment:
     """A moment that tells of a request, at its place."""
     return Moment(*asked[:3], rfc3339(time_ns), time_ns)
 
@@ -728,7 +726,7 @@ def waiting(pairer: Pairer, time_ns: int) -> list[tuple[Message, str]]:
     return [(one.record, "timeout" if pairer.is_late(one) else _why(pairer, one, time_ns, "closed")) for one in asked]
 
 
-def _why(pairer: Pairer, asked: Emitted, time_ns: int, reason: str) -> str:
+def _why(pairer: Pairer, asked: Event, time_ns: int, reason: str) -> str:
     """Why a request has no response: bytes were lost or skipped, or what it tells itself at this time, or `reason`."""
     why = None if pairer.doubt is None else pairer.doubt.reason(asked)
     if why is None and pairer.unanswered is not None:
@@ -736,7 +734,7 @@ def _why(pairer: Pairer, asked: Emitted, time_ns: int, reason: str) -> str:
     return why or reason
 
 
-def _asked_of(entry: Any) -> Iterator[Emitted]:
+def _asked_of(entry: Any) -> Iterator[Event]:
     """The open requests that stand for a key."""
     for one in _each(entry):
         if type(one) is not _Batch:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from streamdump import snapshot
-from streamdump.conversation.run import Counters, Reports, Run
+from streamdump.conversation.shared import Reports, RunCounters, SharedState
 from streamdump.conversation.table import ConversationTable
 from streamdump.errors import ForeignState
 from streamdump.model import ConversationRow, Message, Options, Record, Segment
-from streamdump.protocols.records import PLACE, Emitted
+from streamdump.protocols.records import PLACE, Event
 from streamdump.tcp.assembler import Pool
-from streamdump.tls.gate import Gate
 from streamdump.tls.keys import KeyLog
+from streamdump.tls.manager import TlsManager
 
 Linked = tuple[Record, Message | None, Message | None]
 """A record with the request and the response that it names."""
@@ -24,26 +24,26 @@ class Session:
     def __init__(self, options: Options, keys: KeyLog, keeps: bool = False, index: Callable[[Segment], int] | None = None) -> None:
         """`keeps`: the rows of conversations that are forgotten are kept to the end. `index`: the number of a conversation by its first
         segment; without it they are counted."""
-        counters = Counters()
-        self.run = Run(options, Gate(options, keys), Pool(options), counters, Reports(counters))
+        counters = RunCounters()
+        self.run = SharedState(options, TlsManager(options, keys), Pool(options), counters, Reports(counters))
         self.table = ConversationTable(self.run, keeps, index)
 
-    def feed(self, segment: Segment) -> list[Emitted]:
+    def feed(self, segment: Segment) -> list[Event]:
         """The records that a segment makes certain."""
         return self.table.feed(segment)
 
-    def finish(self) -> list[Emitted]:
+    def finish(self) -> list[Event]:
         """What is left at the end."""
         return self.table.finish()
 
-    def forget(self, now_ns: int, order: int) -> tuple[list[Emitted], list[ConversationRow]]:
+    def forget(self, now_ns: int, order: int) -> tuple[list[Event], list[ConversationRow]]:
         """End the conversations that had no packet for long, as a live capture does: their records, and the rows of those gone for good."""
         emitted, gone = self.table.forget(now_ns, order), list[ConversationRow]()
         emitted.sort(key=PLACE)
         self.table.drop(now_ns, gone.extend)
         return emitted, gone
 
-    def linked(self, emitted: list[Emitted]) -> list[Linked]:
+    def linked(self, emitted: list[Event]) -> list[Linked]:
         """These records, which were made since the last call, with the messages that they name."""
         run = self.run
         named: dict[int, Linked] = {id(link[0]): link for link in run.links}
@@ -63,7 +63,7 @@ class Session:
     def restore(cls, data: bytes, options: Options, keys: KeyLog) -> Session:
         """A session that goes on where the one was whose snapshot this is; raises `ForeignState`."""
         # Its classes may be in what was written
-        import streamdump.tls.stage  # noqa: F401
+        import streamdump.tls.decryptor  # noqa: F401
 
         table = snapshot.decode(data, options, keys)
         if type(table) is not ConversationTable:

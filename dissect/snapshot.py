@@ -29,10 +29,10 @@ from streamdump.errors import ForeignState
 from streamdump.model import Options
 from streamdump.tls.keys import KeyLog
 
-FORMAT = 5
+FORMAT = 6
 """Changes with every change of what is written that reading does not find out by itself: what members mean, not which there are."""
 
-ROOMS: tuple[str, ...] = ("allowance", "bson", "capture.duplicates", "capture.odd", "conversation", "detect", "errors", "layout", "model")
+ROOMS: tuple[str, ...] = ("bson", "capture.duplicates", "capture.odd", "conversation", "detect", "errors", "layout", "model", "quota")
 ROOMS += ("pair", "protocols", "spark.flows", "tcp", "tls")
 """Whose classes can be written."""
 

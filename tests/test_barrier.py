@@ -284,12 +284,12 @@ def test_a_probe_ends_the_search_for_the_protocol(protocol: Any, monkeypatch: py
     found = target("mewbase")
     ports = {int(endpoint.rpartition(":")[2]) for endpoint in (found.message.src, found.message.dst)}
 
-    def probe(view: Any) -> Any:
+    def heuristic(view: Any) -> Any:
         if set(view.ports) == ports:
             raise Planted
-        return protocol.probe(view)
+        return protocol.heuristic(view)
 
-    planted = msgspec.structs.replace(protocol, probe=probe)
+    planted = msgspec.structs.replace(protocol, heuristic=heuristic)
     # So that it is asked, whatever others said
     monkeypatch.setattr(streamdump.detect, "ALIKE", -1)
     monkeypatch.setattr(streamdump.detect, "PROTOCOLS", tuple(planted if one is protocol else one for one in PROTOCOLS))

@@ -14,7 +14,7 @@ from streamdump.detect import ALIKE_KEPT, Detector, _alike, neighbour
 from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Message, Options, SideData, Verdict
 from streamdump.protocols import PROTOCOLS
-from streamdump.protocols.protocol import Protocol, View
+from streamdump.protocols.protocol import DetectionView, Protocol
 from tests.bench.hostile import MANY
 from tests.rewrite import Packet, capture, packets, random_ports, server_port, tcp_offset, with_ports
 
@@ -144,11 +144,11 @@ def counted_probes(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     looks: list[str] = []
 
     def counting(protocol: Protocol) -> Protocol:
-        def probe(view: View) -> Verdict | None:
+        def heuristic(view: DetectionView) -> Verdict | None:
             looks.append(protocol.name)
-            return protocol.probe(view)
+            return protocol.heuristic(view)
 
-        return msgspec.structs.replace(protocol, probe=probe)
+        return msgspec.structs.replace(protocol, heuristic=heuristic)
 
     monkeypatch.setattr("streamdump.detect.PROTOCOLS", tuple(counting(protocol) for protocol in PROTOCOLS))
     return looks
@@ -197,7 +197,7 @@ def test_a_look_that_was_not_made_is_made_when_more_bytes_come() -> None:
                 if found[-1] is not None:
                     break
                 if seen is not None and seen.looks > 1:
-                    state.append((seen.effort.left, seen.known, seen.verdicts, seen.weighed))
+                    state.append((seen.work_budget.left, seen.known, seen.verdicts, seen.weighed))
             told.append((found, state, detector.finish() if found[-1] is None else None))
         assert told[0] == told[1]
     assert owed > 50
@@ -266,7 +266,7 @@ def test_a_neighbour_is_told_by_its_first_bytes(data: bytes, from_start: bool, t
 @pytest.mark.parametrize(("ports", "told"), [((40_000, 7_001), "one"), ((7_002, 40_000), "other"), ((40_000, 50_000), None)])
 def test_the_port_decides_between_equal_candidates(ports: tuple[int, int], told: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     def equal(name: str, port: int) -> Protocol:
-        return msgspec.structs.replace(PROTOCOLS[0], name=name, ports=(port,), probe=lambda _: Verdict(name, 0.95, ("looks like it",)))
+        return msgspec.structs.replace(PROTOCOLS[0], name=name, ports=(port,), heuristic=lambda _: Verdict(name, 0.95, ("looks like it",)))
 
     monkeypatch.setattr("streamdump.detect.PROTOCOLS", (equal("one", 7_001), equal("other", 7_002)))
     detector = Detector(ports, True, 1 << 20)

@@ -9,7 +9,7 @@ import pytest
 from streamdump.model import Exchange, Gap, Message
 from streamdump.pair import EARLY_KEPT, EARLY_SAME, STALE, TEXT_KEPT, UNSURE, Link, Pairer
 from streamdump.protocols.buffer import END
-from streamdump.protocols.records import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, NONE, TOLD, Emitted
+from streamdump.protocols.records import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, NONE, TOLD, Event
 from tests.planting import Planted, plant
 
 
@@ -28,7 +28,7 @@ class Talk:
         message: Message = one.record
         return message
 
-    def made(self, role: int, key: Any, time_ns: int, outcome: str | None = None, side: int | None = None) -> Emitted:
+    def made(self, role: int, key: Any, time_ns: int, outcome: str | None = None, side: int | None = None) -> Event:
         """A message of the next packet."""
         self.order += 1
         side = (1 if role in (ANSWER, ANSWER_MANY, ANSWER_PART) else 0) if side is None else side
@@ -36,14 +36,14 @@ class Talk:
         message = Message(
             1, 0, "", time_ns, 0, "a", "b", None, "toy", "Do", kind, None, 0, (1, 1), 0, 1, {}, None, outcome, None, (), None
         )  # fmt: skip
-        return Emitted(self.order, side, self.order, message, role, key, time_ns)
+        return Event(self.order, side, self.order, message, role, key, time_ns)
 
     def gap(self, reason: Any, side: int, time_ns: int) -> None:
         self.order += 1
         gap = Gap(1, 0, "", time_ns, 0, "a", "b", None, "toy", 0, 1, reason, False)
-        self.keep(self.pairer.run([Emitted(self.order, side, self.order, gap, GAP, None, time_ns)]))
+        self.keep(self.pairer.run([Event(self.order, side, self.order, gap, GAP, None, time_ns)]))
 
-    def keep(self, emitted: list[Emitted]) -> None:
+    def keep(self, emitted: list[Event]) -> None:
         self.said += [one.record for one in emitted if isinstance(one.record, Exchange)]
 
     def close(self, reason: str = "closed") -> list[tuple[Any, ...]]:

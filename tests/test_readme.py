@@ -129,9 +129,9 @@ def test_the_steps_of_the_workflow_find_a_changed_handshake(tmp_path: Path) -> N
     environment.pop("CI", None)
 
     def run(step: str, capture: str) -> subprocess.CompletedProcess[str]:
-        says = {"SAYS": str(ROOT / "captures" / "golden" / "rabbitmq-stream" / f"{capture}.pcap")}
+        info = {"SAYS": str(ROOT / "captures" / "golden" / "rabbitmq-stream" / f"{capture}.pcap")}
         bash = ["bash", "-e", "-c", step]
-        return subprocess.run(bash, cwd=tmp_path, env=environment | says, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(bash, cwd=tmp_path, env=environment | info, capture_output=True, text=True, timeout=120, check=False)
 
     install, serve, record, check = steps()
     for step in (install, serve, record, f"{check.strip()} --update"):

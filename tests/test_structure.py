@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 ROWS = (
     {"errors", "options"},
     {"model"},
-    {"allowance", "lz4", "patterns"},
+    {"lz4", "patterns", "quota"},
     {"layout", "bson", "tcp", "capture"},
     {"tls"},
     {"protocols"},

@@ -16,9 +16,9 @@ import msgspec
 import pytest
 
 from streamdump.capture.files import open_capture
-from streamdump.capture.pick import Flow
+from streamdump.capture.selection import ConversationSpan
 from streamdump.conversation.conversation import Conversation
-from streamdump.conversation.memory import Packed
+from streamdump.conversation.forgotten import PackedRows
 from streamdump.conversation.table import EPOCH, SEGMENT
 from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Options
@@ -205,7 +205,7 @@ def test_what_a_live_capture_drops_leaves_by_number(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["rabbitmq-stream", "iggy", "seastar-rpc", "mewbase"])
 def test_rows_are_the_same_when_they_were_kept(name: str) -> None:
-    kept, rows = Packed(), []
+    kept, rows = PackedRows(), []
     for path in sorted((GOLDEN / name).glob("*.pcap"))[:10]:
         inspector = Inspector([open_capture(path)], Options(), bare=True)
         for _ in inspector.batches():
@@ -216,7 +216,7 @@ def test_rows_are_the_same_when_they_were_kept(name: str) -> None:
             kept.add(row, 7, 1)
     assert len(rows) >= 10
     assert [kept.row(row.conversation, row.number) for row in rows] == rows
-    assert kept.flow(3, True) == Flow(3, rows[3].endpoints, 7, 1)
+    assert kept.flow(3, True) == ConversationSpan(3, rows[3].endpoints, 7, 1)
 
 
 @pytest.mark.parametrize(("say", "rounds", "total"), [(asks, 24, 2000), (publishes, 40, 500)])

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from streamdump.golden.check import Checked, Source, Tasks
-    from streamdump.golden.settings import Settings
+    from streamdump.golden.settings import CheckSettings
     from streamdump.model import Options
 
 COMPARED = "What is compared"
@@ -154,9 +154,9 @@ class _Chosen:
                 self._ignore.append(field_name(field))
             except UsageError as error:
                 raise UsageError(f"--ignore {error}") from None
-        self._one: Settings | None = None
-        self._kept: dict[Path, Settings] = {}
-        self._made: dict[int, Settings] = {}
+        self._one: CheckSettings | None = None
+        self._kept: dict[Path, CheckSettings] = {}
+        self._made: dict[int, CheckSettings] = {}
         self.used: set[str] = set()
         if config is not None:
             from pathlib import Path
@@ -165,7 +165,7 @@ class _Chosen:
             if self._one is None:
                 raise UsageError(f"--config {config}: there is no [tool.streamdump.check] in it")
 
-    def of(self, capture: Path) -> Settings:
+    def of(self, capture: Path) -> CheckSettings:
         """The settings for one capture."""
         from copy import deepcopy
 
@@ -207,7 +207,7 @@ class _Run:
         if work.others:
             say(f"{count(work.others, 'file')} left out that only {'has the name' if work.others == 1 else 'have the names'} of captures")
 
-    def one(self, name: str, golden: Path, source: Source, settings: Settings, update: bool) -> None:
+    def one(self, name: str, golden: Path, source: Source, settings: CheckSettings, update: bool) -> None:
         from time import monotonic
 
         from streamdump.golden.check import check as compare

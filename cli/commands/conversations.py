@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from streamdump.cli.live import LiveRun, Table, Wanted, run_of
+from streamdump.cli.live import LiveOptions, LiveRun, LiveTable, run_of
 from streamdump.cli.options import SHOWN, Colour, Files, Json, ReadFiles, Where, inputs
 from streamdump.cli.output import columns, palette, write, write_text
 from streamdump.cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from streamdump.cli.run import Run, asking, blocks
+from streamdump.cli.run import FileRun, asking, blocks
 from streamdump.errors import Report
 from streamdump.options import Options
 
@@ -34,7 +34,7 @@ def conversations(
     json: Json = False,
     evidence: Annotated[bool, typer.Option("-V", help="what the verdict on each rests on, too", rich_help_panel=SHOWN)] = False,
     where: Where = None,
-    live: Wanted,
+    live: LiveOptions,
     options: Annotated[Options, Members(*READING, *FILES, *TIMES, *LIMITS)],
     colour: Colour = "auto",
 ) -> int:
@@ -83,11 +83,11 @@ def _live(run: LiveRun, look: _Look) -> None:
         run.each(note)
         leave()
     else:
-        with Table(run, leave) as table:
+        with LiveTable(run, leave) as table:
             run.each(lambda records: note(records) or table.take(records))
 
 
-def _noting(run: Run | LiveRun) -> Callable[[list[Record]], bool]:
+def _noting(run: FileRun | LiveRun) -> Callable[[list[Record]], bool]:
     """Remembers which conversations have a record that is asked for; never enough."""
 
     def note(records: list[Record]) -> bool:
@@ -98,7 +98,7 @@ def _noting(run: Run | LiveRun) -> Callable[[list[Record]], bool]:
     return note
 
 
-def _show(run: Run | LiveRun, rows: list[ConversationRow], look: _Look) -> None:
+def _show(run: FileRun | LiveRun, rows: list[ConversationRow], look: _Look) -> None:
     if run.asked is not None:
         rows = run.asked.rows(rows)
 

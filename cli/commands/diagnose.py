@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from streamdump.cli.exits import ExitCode
-from streamdump.cli.live import LiveRun, Wanted, run_of
+from streamdump.cli.live import LiveOptions, LiveRun, run_of
 from streamdump.cli.options import (
     SHOWN,
     Colour,
@@ -26,13 +26,13 @@ from streamdump.cli.options import (
 )
 from streamdump.cli.output import columns, palette, say, write, write_text
 from streamdump.cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from streamdump.cli.run import STOPPED, Asked, Run, blocks, introduction, titled
+from streamdump.cli.run import STOPPED, FileRun, FilterCount, blocks, introduction, titled
 from streamdump.cli.showing import first
 from streamdump.options import Options
 from streamdump.render.terminal import count
 
 if TYPE_CHECKING:
-    from streamdump.diagnose.engine import Diagnoser, Summary
+    from streamdump.diagnose.engine import Diagnoser, Outcome
     from streamdump.model import ConversationRow, Finding, Record
 
 FAIL_ON = ("error", "warning")
@@ -59,7 +59,7 @@ def diagnose(
     clock: TimeForm = "r",
     enough: Enough = None,
     html: Html = None,
-    live: Wanted,
+    live: LiveOptions,
     options: Annotated[Options, Members(*READING, *FILES, *TIMES, *LIMITS)],
     colour: Colour = "auto",
 ) -> int:
@@ -74,7 +74,7 @@ def diagnose(
 
         check_page(html, names)
     options = replace(options, bytes_as="omit", findings=True)
-    asked = None if where is None else Asked(where, options)
+    asked = None if where is None else FilterCount(where, options)
     with run_of(live, names, options, colour, asked, left, prints=json, page=html) as run:
         run.tells = ("diagnose", "conversations")
         diagnoser = run.inspector.diagnoser
@@ -98,10 +98,10 @@ class _Report:
     def __init__(self) -> None:
         from streamdump.protocols import PROTOCOLS
         from streamdump.render.findings import Findings
-        from streamdump.render.html.ladders import Ladders
+        from streamdump.render.html.sequence_diagrams import SequenceDiagrams
 
         self.findings = Findings()
-        self.ladders = Ladders({one.name: one.says for one in PROTOCOLS})
+        self.ladders = SequenceDiagrams({one.name: one.info for one in PROTOCOLS})
 
     def drop(self, diagnoser: Diagnoser) -> None:
         """Do not keep what conversations that went well said."""
@@ -114,7 +114,7 @@ class _View:
 
     def __init__(
         self,
-        run: Run | LiveRun,
+        run: FileRun | LiveRun,
         diagnoser: Diagnoser,
         json: bool,
         colour: str,
@@ -226,7 +226,7 @@ class _View:
         )
         say(f"--html {path}: written")
 
-    def _summaries(self) -> list[Summary]:
+    def _summaries(self) -> list[Outcome]:
         """How the conversations went; not where they were not read to their ends."""
         if self.run.stopped == STOPPED:
             return []

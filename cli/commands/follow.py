@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from streamdump.cli.exits import ExitCode
-from streamdump.cli.live import LiveRun, Wanted, run_of
+from streamdump.cli.live import LiveOptions, LiveRun, run_of
 from streamdump.cli.options import READ, SHOWN, Colour, Files, ReadFiles, Where, inputs
 from streamdump.cli.output import columns, palette, say, write, write_text
 from streamdump.cli.parameters import Members, gathers
-from streamdump.cli.run import Run, asking, lines_of
-from streamdump.cli.showing import Failed, Form, Showing, Shown, View, form_of, options_for, text_settings, view_of_values
+from streamdump.cli.run import FileRun, asking, lines_of
+from streamdump.cli.showing import Failed, RecordView, Showing, Shown, ViewForm, form_of, options_for, text_settings, view_of_values
 from streamdump.errors import UsageError
 from streamdump.options import SETTINGS, Options
 from streamdump.render.terminal import count
 
 if TYPE_CHECKING:
     from streamdump.model import ConversationRow, Head, Message, Record
-    from streamdump.protocols.behaviour import Handshake
+    from streamdump.protocols.compare_rules import HandshakeProgress
     from streamdump.render.terminal import Palette
 
 READY = "stopped by --until ready"
@@ -67,7 +67,7 @@ def follow(
             autocompletion=lambda: ["ready"],
         ),
     ] = None,
-    live: Wanted,
+    live: LiveOptions,
     options: Annotated[Options, Members(*SETTINGS)],
     colour: Colour = "auto",
 ) -> int:
@@ -82,7 +82,7 @@ def follow(
     asked, options = asking(where, replace(options, detail=options.detail or raw is not None))
     options = replace(options, wanted=_only(wanted, options.wanted))
     bytes_of = None if raw is None else _Raw(raw, options.show_secrets)
-    view = view_of_values(shown, form, options) if bytes_of is None else View(bytes_of.show)
+    view = view_of_values(shown, form, options) if bytes_of is None else RecordView(bytes_of.show)
     handshake = None if until is None else _Handshake()
     with run_of(live, names, options, colour, asked, form.left) as run:
         showing = Showing(run, view or _text(shown, options, palette(colour), run, ladder, mermaid), form.left)
@@ -122,7 +122,7 @@ def _only(number: int, wanted: Callable[[Head], bool] | None) -> Callable[[Head]
     return lambda head: head.conversation == number and (wanted is None or wanted(head))
 
 
-def _choose(shown: Shown, form: Form, ladder: bool, mermaid: bool, raw: str | None) -> None:
+def _choose(shown: Shown, form: ViewForm, ladder: bool, mermaid: bool, raw: str | None) -> None:
     """Raises `UsageError` where several forms were asked for, or bytes for a terminal."""
     ways = [("--ladder", ladder), ("--mermaid", mermaid), ("--raw", raw is not None)]
     ways += [("-V", shown.tree), ("-x", shown.dump)] if ladder or mermaid or raw is not None else []
@@ -137,14 +137,14 @@ def _choose(shown: Shown, form: Form, ladder: bool, mermaid: bool, raw: str | No
             raise UsageError("--raw writes bytes as they are, which would act on this terminal; write them to a file, or | xxd")
 
 
-def _text(shown: Shown, options: Options, colours: Palette, run: Run | LiveRun, ladder: bool, mermaid: bool) -> View:
+def _text(shown: Shown, options: Options, colours: Palette, run: FileRun | LiveRun, ladder: bool, mermaid: bool) -> RecordView:
     """Shows lines, or a sequence diagram."""
-    from streamdump.render.follow import DRAWN, Followed, Ladder, Mermaid
+    from streamdump.render.follow import DRAWN, FollowLines, MermaidDiagram, TextDiagram
     from streamdump.render.terminal import PLAIN
 
-    kind = Mermaid if mermaid else Ladder if ladder else Followed
+    kind = MermaidDiagram if mermaid else TextDiagram if ladder else FollowLines
     view = kind(**text_settings(shown, options, PLAIN if mermaid else colours, None if mermaid else columns(), run.inspector))
-    if isinstance(view, Ladder):
+    if isinstance(view, TextDiagram):
         view.plain = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     run.view = view
     drawn = 0
@@ -155,14 +155,14 @@ def _text(shown: Shown, options: Options, colours: Palette, run: Run | LiveRun, 
         if not drawn:
             text = "".join(f"{line}\n" for line in view.opening()) + text
         write_text(text)
-        if isinstance(view, Mermaid) and drawn < DRAWN <= drawn + len(text):
+        if isinstance(view, MermaidDiagram) and drawn < DRAWN <= drawn + len(text):
             say(f"Mermaid draws {DRAWN:,} characters unless maxTextSize says otherwise; -c, -Y and --until ready make it shorter")
         drawn += len(text)
 
-    return View(show, view.begin, view.learn)
+    return RecordView(show, view.begin, view.learn)
 
 
-def _end(run: Run | LiveRun, told: list[str]) -> ExitCode:
+def _end(run: FileRun | LiveRun, told: list[str]) -> ExitCode:
     if isinstance(run, LiveRun):
         code = run.end()
         for text in told:
@@ -180,7 +180,7 @@ def _nothing(row: ConversationRow) -> str:
     return f"conversation {row.conversation} is not read: {what}"
 
 
-def _none(run: Run | LiveRun, wanted: int) -> str:
+def _none(run: FileRun | LiveRun, wanted: int) -> str:
     """That there is no such conversation."""
     known = len(run.inspector.table)
     if not known:
@@ -233,7 +233,7 @@ class _Handshake:
 
     def __init__(self) -> None:
         self.ready = False
-        self._handshake: Handshake | None = None
+        self._handshake: HandshakeProgress | None = None
         self._asked: dict[int, str] = {}
         self._first: int | None = None
         self._last: int = 0
@@ -256,10 +256,10 @@ class _Handshake:
 
     def _take(self, message: Message) -> None:
         from streamdump.detect import BY_NAME
-        from streamdump.protocols.behaviour import Handshake
+        from streamdump.protocols.compare_rules import HandshakeProgress
 
         if self._handshake is None:
-            self._handshake = Handshake(BY_NAME[message.protocol].behaviour)
+            self._handshake = HandshakeProgress(BY_NAME[message.protocol].compare_rules)
         if message.kind == "request" and message.name in self._handshake.names:
             self._asked[message.number] = message.name
             self._handshake.unanswered(message.name)

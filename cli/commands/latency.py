@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from streamdump.cli.live import REFRESH, LiveRun, Wanted, run_of
+from streamdump.cli.live import REFRESH, LiveOptions, LiveRun, run_of
 from streamdump.cli.options import LIMITS as LIMITS_PANEL
 from streamdump.cli.options import (
     SHOWN,
@@ -31,9 +31,9 @@ from streamdump.cli.options import (
 )
 from streamdump.cli.output import coloured, columns, palette, say, write, write_text
 from streamdump.cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from streamdump.cli.run import Asked, Run, asking, introduction, titled
+from streamdump.cli.run import FileRun, FilterCount, asking, introduction, titled
 from streamdump.cli.showing import first
-from streamdump.errors import Report, UsageError, bug
+from streamdump.errors import Report, UsageError, describe_exception
 from streamdump.options import Options
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def latency(
         bool, typer.Option("--csv", help="comma-separated: the groups, with --interval the groups by interval", rich_help_panel=SHOWN)
     ] = False,
     html: Html = None,
-    live: Wanted,
+    live: LiveOptions,
     group_limit: Annotated[
         str, typer.Option("--group-limit", metavar="N", help="groups; what is beyond is counted together", rich_help_panel=LIMITS_PANEL)
     ] = "1000",
@@ -129,7 +129,7 @@ def _grouped(by: list[str] | None) -> list[str]:
 class _Taker:
     """Counts the exchanges of a run, or with -Y those whose response is asked for, or whose record where there is no response."""
 
-    def __init__(self, run: Run | LiveRun, found: Latencies, asked: Asked | None, clock: Any, left: int | None) -> None:
+    def __init__(self, run: FileRun | LiveRun, found: Latencies, asked: FilterCount | None, clock: Any, left: int | None) -> None:
         from streamdump.render.clock import Clock
 
         self.clock = Clock(clock)
@@ -156,10 +156,10 @@ class _Taker:
         try:
             self.found.take(pairs)
         except Exception as error:
-            self.run.tell(Report(bug(error), "some exchanges are not counted"))
+            self.run.tell(Report(describe_exception(error), "some exchanges are not counted"))
         return self.left == 0
 
-    def _select(self, records: list[Record], pairs: list[Pair], asked: Asked) -> tuple[list[Record], list[Pair]]:
+    def _select(self, records: list[Record], pairs: list[Pair], asked: FilterCount) -> tuple[list[Record], list[Pair]]:
         matched = self._matched
         chosen = asked.select(records, self.run.failed)
         self.matched += len(chosen)
@@ -190,7 +190,7 @@ def _show(found: Latencies, json: bool, csv: bool, colour: str, clock: Clock) ->
     write_text(comma_separated(found) if csv else text(found, columns(), palette(colour), clock))
 
 
-def _write(path: str, found: Latencies, run: Run | LiveRun, names: list[str], alone: bool) -> None:
+def _write(path: str, found: Latencies, run: FileRun | LiveRun, names: list[str], alone: bool) -> None:
     """Write the page, too; `alone`: nobody but it asked for the course of time."""
     from streamdump.render.html.page import write_page
     from streamdump.render.html.reports import latencies
@@ -204,7 +204,7 @@ def _write(path: str, found: Latencies, run: Run | LiveRun, names: list[str], al
         found.forget_series()
 
 
-def _end(run: Run | LiveRun, found: Latencies) -> int:
+def _end(run: FileRun | LiveRun, found: Latencies) -> int:
     code = int(run.end())
     if found.beyond:
         say(f"{found.beyond:,} exchanges of groups beyond --group-limit {found.limit:,} are counted together")
@@ -250,6 +250,6 @@ class _Screen:
         try:
             lines = text(self._taker.found, size.width, palette(self._run.colour), self._taker.clock).splitlines()
         except Exception as error:
-            self._run.tell(Report(bug(error), "the table lacks something"))
+            self._run.tell(Report(describe_exception(error), "the table lacks something"))
             return
         self._screen.update(Text.from_ansi("\n".join(lines[: max(1, size.height - 1)])), refresh=True)

@@ -39,10 +39,10 @@ from streamdump.render.terminal import count
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from streamdump.spark.pipeline import Progress, Run, Settings
-    from streamdump.spark.places import Folder
-    from streamdump.spark.session import Session
+    from streamdump.spark.pipeline import PipelineRun, PipelineSettings, Progress
+    from streamdump.spark.session import SparkJvm
     from streamdump.spark.splits import Plan
+    from streamdump.spark.storage import Folder
 
 SPARK, WRITTEN, FOLLOWING = "Spark", "What is written", "A folder that is written to"
 FORMATS = ("parquet", "delta", "json", "csv")
@@ -160,19 +160,19 @@ def pipeline(
     _refuse(sources, follow, form, append=append, resume=resume, finish=finish, sql=sql)
     if out is None:
         raise UsageError("--out FOLDER is missing: where the tables go, or with --sql alone where they are")
-    from streamdump.spark import places
+    from streamdump.spark import storage
 
     every_ns, settle_ns = nanoseconds("--every", every), nanoseconds("--settle", settle)
-    options = replace(options, show_secrets=show_secrets, keylog=tuple(map(places.normal, key_logs(options.keylog))))
+    options = replace(options, show_secrets=show_secrets, keylog=tuple(map(storage.normal, key_logs(options.keylog))))
     split_size, part_count = size("--split", split), None if parts is None else whole("--parts", parts)
     if follow is not None:
         following.checked(follow, out)
     from streamdump.spark.session import needed
 
     needed()
-    from streamdump.spark.pipeline import Settings
+    from streamdump.spark.pipeline import PipelineSettings
 
-    settings = Settings(sources or [], form, payload, split_size, part_count, options, separate, point, append)
+    settings = PipelineSettings(sources or [], form, payload, split_size, part_count, options, separate, point, append)
     bar = _Bar(colour)
     calls = _Calls(out, master, f"{heap}m", ui, quiet, sql, bar)
     if follow is not None:
@@ -199,18 +199,18 @@ class _Calls:
     """What the command does, once it is known what that is."""
 
     def __init__(self, out: str, master: str, memory: str, ui: bool, quiet: bool, sql: str | None, bar: _Bar) -> None:
-        from streamdump.spark import places
+        from streamdump.spark import storage
 
         self.out = out
-        self.place = places.folder(out)
+        self.place = storage.folder(out)
         self.quiet = quiet
         self.sql = sql
         self.bar = bar
         self._spark = master, memory, ui
-        self._session: Session | None = None
+        self._session: SparkJvm | None = None
         self._kept: Callable[[], str] = str
 
-    def follow(self, settings: Settings, every_s: float, settle_ns: int, finish: bool) -> int:
+    def follow(self, settings: PipelineSettings, every_s: float, settle_ns: int, finish: bool) -> int:
         """`--follow`"""
         from streamdump.spark.follow import Follow
         from streamdump.spark.rotation import Rotation
@@ -218,7 +218,7 @@ class _Calls:
         work = Follow(settings, self.out, Rotation(settings.sources[0], settle_ns), self.bar.show)
         self._kept = lambda: "; the same command goes on"
 
-        def done(session: Session) -> ExitCode:
+        def done(session: SparkJvm) -> ExitCode:
             return following.follow(session, work, self.bar.close, every_s=every_s, finish=finish, quiet=self.quiet)
 
         try:
@@ -226,15 +226,15 @@ class _Calls:
         finally:
             work.close()
 
-    def run(self, settings: Settings, resume: bool) -> int:
+    def run(self, settings: PipelineSettings, resume: bool) -> int:
         """Captures to tables."""
-        from streamdump.spark.pipeline import Run
+        from streamdump.spark.pipeline import PipelineRun
 
         if not settings.append and _taken(self.place):
             raise UsageError(f"{self.out}: is there already; choose another --out, remove it, or --append to Delta tables")
         if settings.append and self.place.at(".follow").exists():
             raise UsageError(f"{self.out}: --follow writes to it; put captures into the folder that it follows")
-        run = Run(settings, self.out, self.bar.show)
+        run = PipelineRun(settings, self.out, self.bar.show)
         more = run.prepare(resume)
         if run.others:
             say(f"{count(len(run.others), 'file')} left out that {'is no capture' if len(run.others) == 1 else 'are no captures'}")
@@ -245,7 +245,7 @@ class _Calls:
         code = ExitCode.DONE
         self._kept = lambda: _kept(run)
 
-        def done(session: Session) -> ExitCode:
+        def done(session: SparkJvm) -> ExitCode:
             nonlocal code
             try:
                 run.go(session)
@@ -274,28 +274,28 @@ class _Calls:
         if form is None:
             raise UsageError(f"{self.out}: has no tables; give captures to make them of")
 
-        def done(session: Session) -> ExitCode:
+        def done(session: SparkJvm) -> ExitCode:
             self._query(session, form)
             return ExitCode.DONE
 
         return self._with_spark(done, lambda: self._interrupted(None), brief=True)
 
-    def _query(self, session: Session, form: str) -> None:
+    def _query(self, session: SparkJvm, form: str) -> None:
         from streamdump.spark.views import views
 
         assert self.sql is not None
         views(session.spark, self.place, form)
         _query(session.spark, self.sql)
 
-    def _with_spark(self, action: Callable[[Session], ExitCode], interrupted: Callable[[], ExitCode], *, brief: bool) -> int:
+    def _with_spark(self, action: Callable[[SparkJvm], ExitCode], interrupted: Callable[[], ExitCode], *, brief: bool) -> int:
         """Does something with Spark; whatever goes wrong is said in a sentence."""
-        from streamdump.spark.session import Gone, Session, of_spark
+        from streamdump.spark.session import JvmGone, SparkJvm, of_spark
 
-        session: Session | None = None
+        session: SparkJvm | None = None
         interruption = _Interruption()
         try:
             master, memory, ui = self._spark
-            session = self._session = interruption.session = Session(master, memory=memory, ui=ui, brief=brief)
+            session = self._session = interruption.session = SparkJvm(master, memory=memory, ui=ui, brief=brief)
             code = action(session)
             session.close()
             return code
@@ -317,14 +317,14 @@ class _Calls:
                 said = full or f"{getattr(error, 'filename', None) or self.out}: {(getattr(error, 'strerror', None) or str(error)).lower()}"
                 raise UsageError(said + self._kept()) from error
             session.kill()
-            if not of_spark(error) and not isinstance(error, Gone):
+            if not of_spark(error) and not isinstance(error, JvmGone):
                 raise
             say(f"Spark failed: {_reason(error)}; its log is {session.log}{self._kept()}")
             return ExitCode.USAGE
         finally:
             interruption.over()
 
-    def _interrupted(self, run: Run | None, code: ExitCode = ExitCode.INTERRUPTED) -> ExitCode:
+    def _interrupted(self, run: PipelineRun | None, code: ExitCode = ExitCode.INTERRUPTED) -> ExitCode:
         """End at once; the exit code is `code` where all tables are there."""
         if self._session is not None:
             self._session.kill()
@@ -350,15 +350,15 @@ def _taken(place: Folder) -> bool:
         return place.exists()
 
 
-def _kept(run: Run) -> str:
+def _kept(run: PipelineRun) -> str:
     """What a run that failed leaves, as the end of a sentence."""
     done = run.tidy()
     return f"; {done:,} parts are done and kept in {run.folder}: --resume goes on with them" if done else ""
 
 
-def _full(error: BaseException, out: Folder, session: Session) -> str:
+def _full(error: BaseException, out: Folder, session: SparkJvm) -> str:
     """Which disk is full, if that is what went wrong."""
-    from streamdump.spark.places import Disk
+    from streamdump.spark.storage import Disk
 
     if getattr(error, "errno", None) != errno.ENOSPC and os.strerror(errno.ENOSPC) not in str(error):
         return ""
@@ -379,7 +379,7 @@ class _Interruption:
     GRACE_S = 0.2
 
     def __init__(self) -> None:
-        self.session: Session | None = None
+        self.session: SparkJvm | None = None
         self.came = False
         self._before = signal.signal(signal.SIGINT, self), sys.unraisablehook
 
@@ -432,7 +432,7 @@ def _troubles(plan: Plan, bugs: list[str]) -> ExitCode:
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 
 
-def _summary(run: Run) -> None:
+def _summary(run: PipelineRun) -> None:
     """Say on standard error what there is: counts, latency by command, the slowest, and what was not answered."""
     from streamdump.spark.views import summary
 

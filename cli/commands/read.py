@@ -10,12 +10,12 @@ import typer
 
 from streamdump.cli.exits import ExitCode
 from streamdump.cli.help import brief
-from streamdump.cli.live import LiveRun, Wanted, list_interfaces, run_of
+from streamdump.cli.live import LiveOptions, LiveRun, list_interfaces, run_of
 from streamdump.cli.options import LIVE, OTHER, SHOWN, Colour, Files, ListInterfaces, OnlyMatching, ReadFiles, Where, inputs
 from streamdump.cli.output import columns, palette, write_text
 from streamdump.cli.parameters import Members, gathers
-from streamdump.cli.run import Run, asking, lines_of
-from streamdump.cli.showing import QUIET, Failed, Showing, Shown, View, form_of, options_for, text_settings, view_of_values
+from streamdump.cli.run import FileRun, asking, lines_of
+from streamdump.cli.showing import QUIET, Failed, RecordView, Showing, Shown, form_of, options_for, text_settings, view_of_values
 from streamdump.errors import UsageError
 from streamdump.options import SETTINGS, Options
 
@@ -33,7 +33,7 @@ def read(
     shown: Shown,
     where: Where = None,
     quiet: Annotated[bool, typer.Option("-q", help="only the closing line about the whole run", rich_help_panel=SHOWN)] = False,
-    live: Wanted,
+    live: LiveOptions,
     list_all: ListInterfaces = False,
     only_matching: OnlyMatching = False,
     options: Annotated[Options, Members(*SETTINGS)],
@@ -77,7 +77,7 @@ def read(
             return showing.enough and selection is None
 
         run.each(one)
-        return run.end(more=selection.write(run)) if selection is not None and isinstance(run, Run) else run.end()
+        return run.end(more=selection.write(run)) if selection is not None and isinstance(run, FileRun) else run.end()
 
 
 def _selection(path: str, names: Sequence[str], some: bool, alone: bool, keys: bool) -> Selection:
@@ -86,7 +86,7 @@ def _selection(path: str, names: Sequence[str], some: bool, alone: bool, keys: b
     return Selection(path, names, some, alone, keys)
 
 
-def _text(shown: Shown, options: Options, colours: Palette, run: Run | LiveRun) -> View:
+def _text(shown: Shown, options: Options, colours: Palette, run: FileRun | LiveRun) -> RecordView:
     """Shows lines."""
     from streamdump.render.summary import Lines
 
@@ -100,7 +100,7 @@ def _text(shown: Shown, options: Options, colours: Palette, run: Run | LiveRun) 
         write_text(text if started or width is None else lines.header() + text)
         started = True
 
-    return View(show, lines.begin, lines.learn)
+    return RecordView(show, lines.begin, lines.learn)
 
 
 def _version() -> int:

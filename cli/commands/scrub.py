@@ -15,7 +15,7 @@ from streamdump.options import Options
 from streamdump.render.terminal import count
 
 if TYPE_CHECKING:
-    from streamdump.scrub.run import Scrubbed, Wanted
+    from streamdump.scrub.run import ScrubOptions, ScrubResult
 
 PLURAL = {
     "body": "bodies",
@@ -63,11 +63,11 @@ def scrub(
     from pathlib import Path
 
     from streamdump.scrub.files import spooled
-    from streamdump.scrub.run import Wanted, scrub
+    from streamdump.scrub.run import ScrubOptions, scrub
 
     if target == "-":
         raise UsageError("OUT - : the copy is written to a file only, which is whole or not there")
-    wanted = Wanted(payloads, names, addresses, echoes, foreign)
+    wanted = ScrubOptions(payloads, names, addresses, echoes, foreign)
     if source == "-":
         with spooled(sys.stdin.buffer) as file:
             done = scrub(file, Path(target), wanted, options, "standard input")
@@ -77,7 +77,7 @@ def scrub(
     return ExitCode.DONE if done.error is None else ExitCode.UNREADABLE
 
 
-def _tell(target: str, done: Scrubbed, wanted: Wanted) -> None:
+def _tell(target: str, done: ScrubResult, wanted: ScrubOptions) -> None:
     """What was done, and what stays."""
     parts = [_several(number, WORDS[what]) for what, number in sorted(done.parts.items(), key=lambda one: list(WORDS).index(one[0]))]
     if done.sealed and wanted.payloads:
@@ -100,7 +100,7 @@ def _tell(target: str, done: Scrubbed, wanted: Wanted) -> None:
         say(f"{done.error}; what is whole was written")
 
 
-def _sealed(several: bool, wanted: Wanted) -> str:
+def _sealed(several: bool, wanted: ScrubOptions) -> str:
     """What became of TLS."""
     names = wanted.names or wanted.addresses
     if not wanted.payloads and not names:

@@ -26,7 +26,7 @@ def named_as_capture(name: str) -> bool:
     return name.endswith(NAMES)
 
 
-class Reader:
+class CaptureReader:
     """The packets of one input in batches, to be read once."""
 
     def __init__(self, blocks: Blocks, owned: bool) -> None:
@@ -108,7 +108,7 @@ class Reader:
         self.close()
 
 
-def open_capture(source: str | Path | BinaryIO, *, name: str | None = None) -> Reader:
+def open_capture(source: str | Path | BinaryIO, *, name: str | None = None) -> CaptureReader:
     """The reader of a file, a FIFO, standard input (`-`) or a binary file object; raises `CaptureError` for what is no capture."""
     owned = False
     stream: BinaryIO
@@ -127,7 +127,7 @@ def open_capture(source: str | Path | BinaryIO, *, name: str | None = None) -> R
         stream, name = source, name or str(getattr(source, "name", "input"))
     raw = Raw(stream, name)
     try:
-        return Reader(Blocks(raw, packing(raw)), owned)
+        return CaptureReader(Blocks(raw, packing(raw)), owned)
     except BaseException:
         if owned:
             raw.close()

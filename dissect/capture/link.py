@@ -55,7 +55,7 @@ UDP_TUNNELS = {4789: "VXLAN", 8472: "VXLAN", 6081: "GENEVE"}
 """What carries whole packets, by IP protocol and by port. It is only counted: whoever captures at its end has them twice."""
 
 
-class Counters(msgspec.Struct):
+class PacketCounters(msgspec.Struct):
     """What became of the packets."""
 
     packets: int = 0
@@ -74,7 +74,7 @@ class Counters(msgspec.Struct):
     """Packets by link types that are not known; they are among `undecoded`."""
 
 
-class Piece(NamedTuple):
+class FragmentPiece(NamedTuple):
     """Which segment a fragment is part of, as the packet says that completed it."""
 
     ends: bytes
@@ -84,7 +84,7 @@ class Piece(NamedTuple):
     wire: int
 
 
-class Sighting(NamedTuple):
+class CookedSighting(NamedTuple):
     """A packet of a cooked capture that others may repeat elsewhere."""
 
     place: int
@@ -105,13 +105,13 @@ class LinkParser:
     def __init__(self, stateless: bool = False) -> None:
         """`stateless`: other parsers see other parts of the capture, so what depends on several packets is left to the caller:
         after each packet `fragment` and `sighting` tell whether it does."""
-        self.counters = Counters()
+        self.counters = PacketCounters()
         self.stateless = stateless
         self.fragment: Fragment | None = None
-        self.sighting: Sighting | None = None
+        self.sighting: CookedSighting | None = None
         self.payload_at = 0
         """Where the payload of the last segment is in the buffer of its packet, without state."""
-        self.pieces: dict[int, Piece] | None = None
+        self.pieces: dict[int, FragmentPiece] | None = None
         """Where somebody wants it: by the order of the packet, the fragments of TCP datagrams that others completed."""
         self.network = b""
         """What the `ends` of its segments are followed by."""
@@ -170,7 +170,7 @@ class LinkParser:
             return False
         key = digest(packet.buffer, ip, room)
         if self.stateless:
-            self.sighting = Sighting(place, key)
+            self.sighting = CookedSighting(place, key)
             return False
         return self._duplicates.again(key, packet.time_ns, place)
 
@@ -215,7 +215,7 @@ class LinkParser:
             assert not isinstance(found, str)
             if found.datagram is not None:
                 if self.pieces is not None:
-                    piece = Piece(found.ends + self.network, order, packet.number, packet.file, found.wire)
+                    piece = FragmentPiece(found.ends + self.network, order, packet.number, packet.file, found.wire)
                     self.pieces.update(dict.fromkeys(self._odd.joined, piece))  # type: ignore[attr-defined]
                 counters.fragments += 1
                 counters.reassembled += 1

@@ -19,7 +19,7 @@ AT_ONCE = 1 << 14
 """Packets that are handed on together at most, about as many as a block of a single input holds."""
 
 
-class Source(Protocol):
+class PacketSource(Protocol):
     """What gives packets, those together that are at hand."""
 
     def batches(self, rows: int | None = None, size: int | None = None) -> Iterator[list[Packet]]: ...
@@ -28,7 +28,7 @@ class Source(Protocol):
 class _Input:
     """One input: its packets at hand and how far they have been handed on."""
 
-    def __init__(self, index: int, source: Source, errors: list[CaptureError], size: int) -> None:
+    def __init__(self, index: int, source: PacketSource, errors: list[CaptureError], size: int) -> None:
         self.index = index
         self.at = 0
         self.keys: list[int] = []
@@ -64,7 +64,9 @@ class _Input:
         return [make_packet(Packet, (*one[:3], self.index, *one[4:])) for one in taken] if self.index else taken
 
 
-def merge(inputs: Sequence[Source | None], errors: list[CaptureError] | None = None, rows: int | None = None) -> Iterator[list[Packet]]:
+def merge(
+    inputs: Sequence[PacketSource | None], errors: list[CaptureError] | None = None, rows: int | None = None
+) -> Iterator[list[Packet]]:
     """The packets of all inputs by time, each input in its own order, `file` being the index of the input (None: one that did not open).
 
     Among equal times the first input comes first. A damaged input does not end the others: its error goes into `errors`, or without

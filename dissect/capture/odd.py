@@ -72,7 +72,7 @@ class Covered(msgspec.Struct):
         return self.ends[0] if self.starts and not self.starts[0] else 0
 
 
-class Partial(msgspec.Struct):
+class PartialDatagram(msgspec.Struct):
     """A datagram of which not every fragment has come."""
 
     time_ns: int
@@ -104,7 +104,7 @@ class OddPackets:
         self._limit = held
         self._age = age_ns
         self._held = 0
-        self._waiting: dict[Hashable, Partial] = {}
+        self._waiting: dict[Hashable, PartialDatagram] = {}
 
     def packet(self, packet: bytes, sent: int, time_ns: int) -> OddSegment | Outcome:
         """What an IP packet carries; `sent` is its length on the wire, for headers that do not name one."""
@@ -163,7 +163,7 @@ class OddPackets:
         self._expire(time_ns)
         partial = self._waiting.get(key)
         if partial is None:
-            partial = self._waiting[key] = Partial(time_ns)
+            partial = self._waiting[key] = PartialDatagram(time_ns)
         if offset == 0 and not partial.header:
             partial.header, partial.following = header, following
         if not more and partial.end is None:
@@ -187,7 +187,7 @@ class OddPackets:
             self.dropped += 1
         return WAITS
 
-    def _whole(self, partial: Partial, end: int, time_ns: int) -> OddSegment | Outcome:
+    def _whole(self, partial: PartialDatagram, end: int, time_ns: int) -> OddSegment | Outcome:
         """The segment of a complete datagram: where fragments overlap the first that came counts, what was cut stays missing."""
         known = min(end, partial.captured.reach)
         data = bytearray(known)

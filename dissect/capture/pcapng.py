@@ -84,7 +84,7 @@ class Interfaces:
         return min(max(time_ns + offset * 1_000_000_000, 0), LAST_NS) if offset else time_ns
 
 
-class Walked(NamedTuple):
+class WalkedBlocks(NamedTuple):
     """The packets found in a buffer. From `at` on there is no whole block: bytes are `missing`, or `wrong` says why it cannot be one.
 
     `skip`: what is missing need not be kept.
@@ -157,7 +157,7 @@ class Sections:
         self._head = struct.Struct(order + "II").unpack_from
         self._packet = struct.Struct(order + "5I").unpack_from
 
-    def walk(self, buffer: bytes, number: int) -> Walked:
+    def walk(self, buffer: bytes, number: int) -> WalkedBlocks:
         """The packets of all whole blocks; the first is number `number`."""
         packets: list[Packet] = []
         self._room = SECRETS_KEPT - sum(len(text) + SECRETS_EACH for _, text in self._secrets or ())
@@ -168,15 +168,15 @@ class Sections:
             if kind == SECTION:
                 magic = buffer[at + 8 : at + 12]
                 if magic not in BYTE_ORDERS:
-                    return Walked(packets, at, 0, "a section begins without a known byte-order magic")
+                    return WalkedBlocks(packets, at, 0, "a section begins without a known byte-order magic")
                 self._begin(BYTE_ORDERS[magic])
                 _, size = self._head(buffer, at)
             if size & 3 or size < (least or 12) or (least and size > self._limit + OPTIONS_ROOM):
-                return Walked(packets, at, 0, f"a block of type {kind:#x} says it has {size} bytes")
+                return WalkedBlocks(packets, at, 0, f"a block of type {kind:#x} says it has {size} bytes")
             if at + size > end:
-                return Walked(packets, at, at + size - end, skip=not least and size > ALWAYS)
+                return WalkedBlocks(packets, at, at + size - end, skip=not least and size > ALWAYS)
             if buffer[at + 4 : at + 8] != buffer[at + size - 4 : at + size]:
-                return Walked(packets, at, 0, "a block's length is not repeated at its end")
+                return WalkedBlocks(packets, at, 0, "a block's length is not repeated at its end")
             wrong = None
             if kind in PACKETS:
                 offset, room = at + 28, size - 32
@@ -215,9 +215,9 @@ class Sections:
             elif kind == SECRETS and size >= LEAST_SECRETS:
                 self._unlock(buffer, at, size, number + len(packets) - 1)
             if wrong is not None:
-                return Walked(packets, at, 0, wrong)
+                return WalkedBlocks(packets, at, 0, wrong)
             at += size
-        return Walked(packets, at, 12 - (end - at))
+        return WalkedBlocks(packets, at, 12 - (end - at))
 
     def _unlock(self, buffer: bytes, at: int, size: int, before: int) -> None:
         """Takes a block of secrets, with so many packets before it, if it is a key log."""

@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from streamdump.capture.blocks import explain
-from streamdump.capture.files import Reader, open_capture
+from streamdump.capture.files import CaptureReader, open_capture
 from streamdump.errors import CaptureError
 
 
-class Twice:
+class RereadableInput:
     """An input that is read twice, a file from its name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._spool = None if name != "-" and (not Path(name).exists() or Path(name).is_file() or Path(name).is_dir()) else _Spool(name)
 
-    def first(self) -> Reader:
+    def first(self) -> CaptureReader:
         """As `open_capture` opens it."""
         return open_capture(self._name) if self._spool is None else open_capture(cast(BinaryIO, self._spool), name=self._spool.name)
 
-    def again(self) -> Reader:
+    def again(self) -> CaptureReader:
         """What was read of it, from the start."""
         return open_capture(self._name) if self._spool is None else open_capture(self._spool.again(), name=self._spool.name)
 

@@ -37,7 +37,7 @@ class Ring(NamedTuple):
     files: int | None = None
 
 
-class Writer:
+class PcapngWriter:
     """Writes packets as captured, passwords and tokens included: into new files that only their owner may read.
 
     A file of that name is replaced, whoever may read it; a symbolic link is refused, which could lead to where others read.

@@ -8,26 +8,26 @@ from dataclasses import replace
 from typing import Any
 
 from streamdump.conversation import endings
-from streamdump.conversation.run import Run
+from streamdump.conversation.shared import SharedState
 from streamdump.conversation.summary import report, row_of, unread_gaps
 from streamdump.detect import BY_NAME, Detector, Suspicion, forced
-from streamdump.errors import bug
+from streamdump.errors import describe_exception
 from streamdump.model import Exchange, Gap, Head, Segment, SideData, StreamGap, Verdict
 from streamdump.pair import Pairer
-from streamdump.protocols.behaviour import Handshake
 from streamdump.protocols.buffer import END, Mark, Range
+from streamdump.protocols.compare_rules import HandshakeProgress
 from streamdump.protocols.parser import Parser, unread
 from streamdump.protocols.protocol import Context, Tally
-from streamdump.protocols.records import TOLD, Emitted, count_gap
-from streamdump.tcp.assembler import Counting, TcpStream
-from streamdump.tls.gate import Carried
+from streamdump.protocols.records import TOLD, Event, count_gap
+from streamdump.tcp.assembler import LengthOnly, TcpStream
+from streamdump.tls.manager import TlsState
 
 BEGIN_KEPT = 64
 """So many bytes of each side are kept for the diagnosis."""
 
 Items = list[SideData | StreamGap]
 
-NOTHING: list[Emitted] = []
+NOTHING: list[Event] = []
 """What most segments make certain; nobody adds to it."""
 
 
@@ -65,10 +65,10 @@ class Conversation:
         "whole",
     )
 
-    def __init__(self, run: Run, tcp: TcpStream) -> None:
+    def __init__(self, run: SharedState, tcp: TcpStream) -> None:
         self.run = run
         self.tcp = tcp
-        self.carried = Carried()
+        self.carried = TlsState()
         """Its TLS, between reassembly and detection."""
         self.verdict: Verdict | None = None
         self.detector: Detector | None = None
@@ -122,7 +122,7 @@ class Conversation:
 
     # What the table of conversations calls
 
-    def feed(self, segment: Segment, side: int) -> list[Emitted] | None:
+    def feed(self, segment: Segment, side: int) -> list[Event] | None:
         """The records that a segment makes certain; None where it is the first one of another conversation."""
         tcp = self.tcp
         try:
@@ -138,22 +138,22 @@ class Conversation:
             self._tell()
             return emitted
         except Exception as error:
-            return self._fail(bug(error), (segment.order, segment.number, segment.file, segment.time_ns), segment, side)
+            return self._fail(describe_exception(error), (segment.order, segment.number, segment.file, segment.time_ns), segment, side)
 
-    def finish(self, release: int, why: str | None = None) -> list[Emitted]:
+    def finish(self, release: int, why: str | None = None) -> list[Event]:
         """The records of the rest, as no segment follows; `release` is the packet that tells so, or END. `why`: it is forgotten."""
         emitted = self.guard(release, self._finish, release, why)
         # An exception may have come before its end
         return emitted if self.done else emitted + self.guard(release, self._finish, release, why)
 
-    def guard(self, release: int, step: Callable[..., list[Emitted]], *values: Any) -> list[Emitted]:
+    def guard(self, release: int, step: Callable[..., list[Event]], *values: Any) -> list[Event]:
         """The records that `step` gives."""
         try:
             emitted = step(*values)
             self._tell()
             return emitted
         except Exception as error:
-            return self._fail(bug(error), (release, *self.tcp.last[1:]))
+            return self._fail(describe_exception(error), (release, *self.tcp.last[1:]))
 
     def _tell(self) -> None:
         """What was made with the packet at hand is handed on, and counts."""
@@ -167,7 +167,7 @@ class Conversation:
 
     # On the way
 
-    def take(self, items: Items, release: int, final: bool = False) -> list[Emitted]:
+    def take(self, items: Items, release: int, final: bool = False) -> list[Event]:
         """The records that these bytes make certain with the packet `release`; `final`: they wait for no keys."""
         tcp = self.tcp
         emitted = self._read(items, release, final)
@@ -175,7 +175,7 @@ class Conversation:
             emitted += self._close(release)
         return emitted
 
-    def _finish(self, release: int, why: str | None) -> list[Emitted]:
+    def _finish(self, release: int, why: str | None) -> list[Event]:
         tcp = self.tcp
         if tcp.closed is None:
             cut_short = tcp.open
@@ -185,19 +185,19 @@ class Conversation:
                 tcp.limit_hits += why == endings.CROWDED
         return self.take(tcp.take(), release, True)
 
-    def relieve(self, release: int, stream: Any) -> list[Emitted]:
+    def relieve(self, release: int, stream: Any) -> list[Event]:
         """Wait no longer for bytes that are missing before others."""
         self.tcp.give_up(stream)
         self.tcp.limit_hits += 1
         self.tcp.check_closed(release)
         return self.take(self.tcp.take(), release)
 
-    def _read(self, items: Items, release: int, final: bool) -> list[Emitted]:
+    def _read(self, items: Items, release: int, final: bool) -> list[Event]:
         """The records that these bytes complete."""
         if self.verdict is None and self.detector is None:
             self._begin()
         if not self.carried.plain:
-            items = self.run.gate.take(self.carried, self.tcp, items, release, final)
+            items = self.run.tls_manager.take(self.carried, self.tcp, items, release, final)
             self._learn()
         if self.detector is not None:
             found = self.detector.add(items) if items else None
@@ -206,7 +206,7 @@ class Conversation:
             items = self._start(found)
         return self._parse(items, release)
 
-    def _parse(self, items: Items, release: int) -> list[Emitted]:
+    def _parse(self, items: Items, release: int) -> list[Event]:
         if self.suspicion is not None:
             self._suspect(self.suspicion, items)
         parser, pairer = self.parser, self.pairer
@@ -219,7 +219,7 @@ class Conversation:
         self.straight = self.carried.plain and self.suspicion is None and self.run.diagnoser is None
         return pairer.run(parser.take(items, release))
 
-    def _close(self, release: int) -> list[Emitted]:
+    def _close(self, release: int) -> list[Event]:
         """The records that a conversation ends with."""
         self.done = True
         emitted = [] if self.detector is None else self._parse(self._start(self.detector.finish()), release)
@@ -236,7 +236,7 @@ class Conversation:
         self.verdict = self.carried.unread or self.verdict
         return emitted + self.guard(release, self._end)
 
-    def _end(self) -> list[Emitted]:
+    def _end(self) -> list[Event]:
         """The gaps of what was not dissected, and how it ended."""
         self.ended = True
         return unread_gaps(self) + endings.of(self)
@@ -262,21 +262,21 @@ class Conversation:
         self.client = self.parser.dissector.client
         self.latest_ns = self.parser.latest_ns
 
-    def _fail(self, what: str, mark: Mark, segment: Segment | None = None, side: int = 0) -> list[Emitted]:
+    def _fail(self, what: str, mark: Mark, segment: Segment | None = None, side: int = 0) -> list[Event]:
         """An exception came with a packet, which gives no records: what follows is only counted, and open requests end."""
-        run, tcp, ended = self.run, self.tcp, list[Emitted]()
+        run, tcp, ended = self.run, self.tcp, list[Event]()
         if self.failure is None:
             _, number, file, _ = mark
             place = f", packet {number}{f' of file {file}' if file else ''}"
             self.failure = f"{what.partition(' ')[0]}{place}"
             run.reports.add(report(self, what, "what follows in it is skipped", number, file))
-        if type(tcp) is not Counting:
-            tcp = self.tcp = Counting(tcp)
+        if type(tcp) is not LengthOnly:
+            tcp = self.tcp = LengthOnly(tcp)
             if segment is not None:
                 tcp.feed(segment, side)
         self.detector = self.suspicion = None
         run.detecting.pop(self.index, None)
-        run.gate.forget(self.index)
+        run.tls_manager.forget(self.index)
         if self.verdict is None:
             self.verdict = Verdict(None, 0.0, ("an internal error came as it was looked for",))
         if self.protocol is not None and self.facts is None:
@@ -328,7 +328,7 @@ class Conversation:
             self.verdict = None
             self.detector.syn = self.whole = self.whole or carried.whole
 
-    def decide(self, release: int) -> list[Emitted]:
+    def decide(self, release: int) -> list[Event]:
         """Say what it speaks though more bytes may tell; the records of those that came."""
         assert self.detector is not None
         self.detector.limited = True
@@ -380,7 +380,7 @@ class Conversation:
             (self.tally, run.counters),
             run.large,
             run.pairs,
-            Handshake(protocol.behaviour, self.whole),
+            HandshakeProgress(protocol.compare_rules, self.whole),
         )
         self.parser, self.facts = parser, parser.dissector.facts
         run.paired[self.index] = self

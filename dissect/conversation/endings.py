@@ -8,7 +8,7 @@ from streamdump.detect import TOO_FEW, neighbour
 from streamdump.model import Ending, Message, Options
 from streamdump.pair import BEHIND, waiting
 from streamdump.protocols import PROTOCOLS, known_ports
-from streamdump.protocols.records import NONE, SENDERS, Emitted, rfc3339
+from streamdump.protocols.records import NONE, SENDERS, Event, rfc3339
 from streamdump.tcp.assembler import REUSED
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ UNANSWERED = {IDLE: "timeout", CROWDED: "limit"}
 """Why requests stay open in these."""
 
 
-def of(conversation: Conversation) -> list[Emitted]:
+def of(conversation: Conversation) -> list[Event]:
     """How a conversation ended, and where findings are asked for, all else that is known at the end."""
     run, tcp = conversation.run, conversation.tcp
     emitted = _ending(conversation)
@@ -36,7 +36,7 @@ def of(conversation: Conversation) -> list[Emitted]:
     return emitted
 
 
-def ahead(conversation: Conversation, now_ns: int) -> list[Emitted]:
+def ahead(conversation: Conversation, now_ns: int) -> list[Event]:
     """How one side has ended a conversation that the other one goes on with, two seconds later; at once where it cannot go on, as TLS
     has failed. Where nothing that comes will change it, the diagnosis is told as well."""
     run, tcp, tls = conversation.run, conversation.tcp, conversation.carried.told()
@@ -64,10 +64,10 @@ def is_unused(conversation: Conversation) -> bool:
     return not any(tcp.stream_bytes) and not known_ports(conversation.run.options).intersection(tcp.ports)
 
 
-def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] | None = None) -> Emitted:
+def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] | None = None) -> Event:
     """The end of a conversation, for the diagnosis; `before`: where it is told ahead, the requests that will have no response, and why."""
     from streamdump.diagnose.ends import closed_of
-    from streamdump.tls.troubles import troubles
+    from streamdump.tls.diagnostics import troubles
 
     run, tcp, told = conversation.run, conversation.tcp, conversation.carried.told()
     assert run.windows is not None
@@ -86,10 +86,10 @@ def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] |
         (neighbour(begun[0], whole), neighbour(begun[1], whole)),
         before,
     )
-    return Emitted(tcp.last[0], BEHIND + 2, 0, closed, NONE, None, tcp.last[3])
+    return Event(tcp.last[0], BEHIND + 2, 0, closed, NONE, None, tcp.last[3])
 
 
-def _ending(conversation: Conversation) -> list[Emitted]:
+def _ending(conversation: Conversation) -> list[Event]:
     """How a conversation ended, or a connection to a known port that never carried a byte, if it did."""
     run, tcp, protocol = conversation.run, conversation.tcp, conversation.protocol
     client = conversation.known_client
@@ -115,7 +115,7 @@ def _ending(conversation: Conversation) -> list[Emitted]:
     ending = Ending(*head, how, quiet_ns, conversation.open, conversation.tally.refused)  # type: ignore[arg-type]
     run.counters.by_server += ending.protocol is not None and sender == "server"
     run.counters.unconnected += how in ("refused", "no answer")
-    return [Emitted(tcp.last[0], BEHIND + 1, 0, ending, NONE, None, time_ns)]
+    return [Event(tcp.last[0], BEHIND + 1, 0, ending, NONE, None, time_ns)]
 
 
 def _expected(ports: tuple[int, int], options: Options) -> str | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from streamdump.detect import TOO_FEW
 from streamdump.errors import Report
 from streamdump.model import ConversationRow, Gap
-from streamdump.protocols.records import GAP, PLACE, SENDERS, Emitted, count_gap, rfc3339
+from streamdump.protocols.records import GAP, PLACE, SENDERS, Event, count_gap, rfc3339
 
 if TYPE_CHECKING:
     from streamdump.conversation.conversation import Conversation
@@ -20,11 +20,11 @@ def report(conversation: Conversation, what: str, cost: str, number: int | None 
     return Report(what, cost, number, file, conversation.index, between)
 
 
-def unread_gaps(conversation: Conversation) -> list[Emitted]:
+def unread_gaps(conversation: Conversation) -> list[Event]:
     """What was not dissected, where its protocol is known."""
     if not conversation.missed or (protocol := conversation.protocol) is None:
         return []
-    tcp, emitted = conversation.tcp, list[Emitted]()
+    tcp, emitted = conversation.tcp, list[Event]()
     missed: list[list[tuple[int, int]]] = [[], []]
     reach = conversation.carried.reach() or tuple(one.stream for one in tcp.sides)
     for side, start, end in conversation.missed:
@@ -35,7 +35,7 @@ def unread_gaps(conversation: Conversation) -> list[Emitted]:
         for start, end in _united(ranges):
             head = (1, 0, rfc3339(time_ns), time_ns, tcp.index, source, target, SENDERS[conversation.client][side], protocol)
             gap = Gap(*head, start, end - start, "skipped", False)
-            emitted.append(Emitted(order, side ^ (conversation.client or 0), start, gap, GAP, None, time_ns))
+            emitted.append(Event(order, side ^ (conversation.client or 0), start, gap, GAP, None, time_ns))
     conversation.missed = []
     emitted.sort(key=PLACE)
     for tally in (conversation.tally, conversation.run.counters):

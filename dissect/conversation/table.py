@@ -7,18 +7,18 @@ from functools import lru_cache
 from operator import attrgetter
 from socket import AF_INET, AF_INET6, inet_ntop
 
-from streamdump.capture.pick import Flow
+from streamdump.capture.selection import ConversationSpan
 from streamdump.conversation.conversation import Conversation
 from streamdump.conversation.endings import CROWDED, IDLE, LAST_NS, ahead, closed, is_unused
-from streamdump.conversation.memory import Packed, Past
-from streamdump.conversation.run import Run
+from streamdump.conversation.forgotten import ForgottenCounts, PackedRows
+from streamdump.conversation.shared import SharedState
 from streamdump.conversation.summary import report, row_of
-from streamdump.errors import Report, bug
+from streamdump.errors import Report, describe_exception
 from streamdump.model import ConversationRow, Segment
 from streamdump.pair import KEYS_COUNTED
 from streamdump.protocols import PROTOCOLS
 from streamdump.protocols.buffer import END
-from streamdump.protocols.records import LARGE, PLACE, Emitted
+from streamdump.protocols.records import LARGE, PLACE, Event
 from streamdump.tcp.assembler import ACK, SYN, TcpStream
 
 EPOCH, SEGMENT = 1 << 18, 64
@@ -37,14 +37,14 @@ RELATED = frozenset(protocol.name for protocol in PROTOCOLS if protocol.relate i
 class ConversationTable:
     """Sends each segment to its conversation."""
 
-    def __init__(self, run: Run, keeps: bool, index: Callable[[Segment], int] | None = None) -> None:
+    def __init__(self, run: SharedState, keeps: bool, index: Callable[[Segment], int] | None = None) -> None:
         """`keeps`: the capture has an end, so the rows of conversations that are forgotten are kept for it; else `past` counts them.
         `index`: the number of a conversation by its first segment; without it they are counted."""
         self.run = run
         self.conversations: list[Conversation] = []
         """Those that are not forgotten, by first packet."""
-        self.packed = Packed()
-        self.past = Past()
+        self.packed = PackedRows()
+        self.past = ForgottenCounts()
         self._by_ends: dict[bytes, tuple[Conversation, int]] = {}
         self._by_index: dict[int, Conversation] = {}
         self._count = 0
@@ -57,7 +57,7 @@ class ConversationTable:
         self._counted = 0
         self._known = 0
 
-    def feed(self, segment: Segment) -> list[Emitted]:
+    def feed(self, segment: Segment) -> list[Event]:
         """The records that a segment makes certain."""
         self._left -= len(segment.data) + SEGMENT
         emitted = self._look_at_totals(segment) if self._left <= 0 else None
@@ -70,13 +70,13 @@ class ConversationTable:
         run = self.run
         if run.pool.total > run.pool.total_limit:
             mine = mine + self._relieve(segment.order)
-        if run.gate.waiting:
+        if run.tls_manager.waiting:
             mine = self._keys(mine, segment.order)
         return mine if emitted is None else emitted + mine
 
-    def finish(self) -> list[Emitted]:
+    def finish(self) -> list[Event]:
         """What is left at the end of the capture."""
-        emitted: list[Emitted] = []
+        emitted: list[Event] = []
         for conversation in self.conversations:
             if not conversation.done:
                 emitted += conversation.finish(END)
@@ -84,12 +84,12 @@ class ConversationTable:
         emitted.sort(key=PLACE)
         return emitted
 
-    def unused(self, ports: frozenset[int]) -> list[Emitted]:
+    def unused(self, ports: frozenset[int]) -> list[Event]:
         """For the diagnosis alone, the ends of those that never carried a byte, of these ports."""
         found = [closed(one) for one in self.conversations if ports.intersection(one.tcp.ports) and is_unused(one)]
         return sorted(found, key=PLACE)
 
-    def age(self, now_ns: int, order: int) -> list[Emitted]:
+    def age(self, now_ns: int, order: int) -> list[Event]:
         """What becomes certain by the mere passing of time, for a capture without an end: requests that were not answered in time, and the
         end of conversations that were silent for long, or ended a while ago."""
         options = self.run.options
@@ -106,12 +106,12 @@ class ConversationTable:
         for one in self.conversations:
             if one.tcp.end is not None and one.tcp.closed is None and not one.ended:
                 emitted += one.guard(order, ahead, one, now_ns)
-        for index in self.run.gate.stale(now_ns - options.closed_time_ns, order):
+        for index in self.run.tls_manager.stale(now_ns - options.closed_time_ns, order):
             emitted += _wake(self._by_index[index], order)
         emitted.sort(key=PLACE)
         return emitted
 
-    def forget(self, now_ns: int, order: int) -> list[Emitted]:
+    def forget(self, now_ns: int, order: int) -> list[Event]:
         """What conversations end with that are forgotten: those without a packet for long, and the oldest of too many."""
         options = self.run.options
         old = [one for one, _ in self._by_ends.values() if now_ns >= _leaves(one.tcp, options.idle_time_ns, options.closed_time_ns)]
@@ -159,12 +159,12 @@ class ConversationTable:
             rows = told.pop(index, None)
             yield self._known_row(index, known[index], number + at) if rows is None else rows
 
-    def flows(self) -> Iterator[Flow]:
+    def flows(self) -> Iterator[ConversationSpan]:
         """What tells the packets of each; not after `drop` has forgotten some."""
         separate = self.run.options.separate
         for tcp in [one.tcp for one in self.conversations]:
             order, _, file, _ = tcp.first
-            yield Flow(tcp.index, tcp.endpoints, order, file if separate else 0)
+            yield ConversationSpan(tcp.index, tcp.endpoints, order, file if separate else 0)
         for index in self.packed.protocols():
             yield self.packed.flow(index, separate)
 
@@ -204,7 +204,7 @@ class ConversationTable:
         try:
             return [row_of(one, number)]
         except Exception as error:
-            what = bug(error)
+            what = describe_exception(error)
             if not one.rowless:
                 one.rowless = True
                 self.run.reports.add(report(one, what, "its row is missing"))
@@ -212,11 +212,11 @@ class ConversationTable:
 
     # What all hold together
 
-    def _look_at_totals(self, segment: Segment) -> list[Emitted]:
+    def _look_at_totals(self, segment: Segment) -> list[Event]:
         """Keep to the limits on all; the records that this makes certain before a segment."""
         self._left = self._left % EPOCH or EPOCH
         run, before = self.run, segment.order - 1
-        emitted: list[Emitted] = []
+        emitted: list[Event] = []
         limit = run.options.undecided_total
         undecided = sum([one.detector.cost for one in run.detecting.values() if one.detector is not None])
         if undecided > limit:
@@ -239,8 +239,8 @@ class ConversationTable:
             self._pack()
         return emitted
 
-    def _drop_requests(self, release: int, time_ns: int) -> list[Emitted]:
-        limit, emitted = self.run.options.open_total, list[Emitted]()
+    def _drop_requests(self, release: int, time_ns: int) -> list[Event]:
+        limit, emitted = self.run.options.open_total, list[Event]()
         paired = [(one, one.pairer) for one in self.run.paired.values() if one.pairer is not None]
         self._opened = sum([pairer.weight() for _, pairer in paired])
         while self._opened > limit:
@@ -252,9 +252,9 @@ class ConversationTable:
             self._opened = sum([pairer.weight() for _, pairer in paired])
         return emitted
 
-    def _relieve(self, order: int) -> list[Emitted]:
+    def _relieve(self, order: int) -> list[Event]:
         """Release what has waited longest for missing bytes until the total is within its limit."""
-        emitted: list[Emitted] = []
+        emitted: list[Event] = []
         while (longest := self.run.pool.longest()) is not None:
             stream, tcp = longest
             one = self._by_index[tcp.index]
@@ -262,14 +262,14 @@ class ConversationTable:
         emitted.sort(key=lambda one: one.record.conversation)
         return emitted
 
-    def _keys(self, emitted: list[Emitted], order: int) -> list[Emitted]:
+    def _keys(self, emitted: list[Event], order: int) -> list[Event]:
         """Let conversations go on whose TLS waited for keys, where some came or all hold too much."""
-        gate = self.run.gate
+        tls_manager = self.run.tls_manager
         woken: list[int] = []
-        if self._known != gate.keys.changes:
-            self._known = gate.keys.changes
-            woken = list(gate.waiting)
-        woken += gate.surplus(order)
+        if self._known != tls_manager.keys.changes:
+            self._known = tls_manager.keys.changes
+            woken = list(tls_manager.waiting)
+        woken += tls_manager.surplus(order)
         if not woken:
             return emitted
         emitted = [*emitted]
@@ -278,7 +278,7 @@ class ConversationTable:
         emitted.sort(key=lambda one: one.record.conversation)
         return emitted
 
-    def _crowd(self, order: int) -> list[Emitted]:
+    def _crowd(self, order: int) -> list[Event]:
         """While there are more than may be, forget first those that ended and then those longest without a packet."""
         most = self.run.options.tracked_limit
         held = list({one for one, _ in self._by_ends.values()})
@@ -288,7 +288,7 @@ class ConversationTable:
         held.sort(key=lambda one: (one.tcp.open, one.tcp.last[3], one.tcp.last[0]))
         return self._forget(held[: len(held) - most + most // 10], CROWDED, order)
 
-    def _forget(self, conversations: list[Conversation], why: str, order: int) -> list[Emitted]:
+    def _forget(self, conversations: list[Conversation], why: str, order: int) -> list[Event]:
         """What these end with, whose packets from now on are others'."""
         gone = {id(one) for one in conversations}
         for ends in [ends for ends, (one, _) in self._by_ends.items() if id(one) in gone]:
@@ -314,12 +314,12 @@ class ConversationTable:
         left = {id(one) for one in gone}
         self.conversations[:] = [one for one in self.conversations if id(one) not in left]
         for one in gone:
-            self.run.gate.inside.pop(one.index, None)
+            self.run.tls_manager.inside.pop(one.index, None)
             self.run.ahead.pop(one.index, None)
             del self._by_index[one.index]
 
 
-def _wake(one: Conversation, order: int) -> list[Emitted]:
+def _wake(one: Conversation, order: int) -> list[Event]:
     """The records that keys of TLS make certain, which came with this packet."""
     return one.guard(order, one.take, [], order)
 
@@ -348,5 +348,5 @@ def relate(rows: list[ConversationRow]) -> list[str]:
             try:
                 protocol.relate([row for row in rows if row.protocol == protocol.name])
             except Exception as error:
-                failed.append(bug(error))
+                failed.append(describe_exception(error))
     return failed

@@ -11,15 +11,15 @@ To add a rule, write a line of the table
 and the function it names, which is told of every message `Open` (or of `ANY` message, a `GAP`, an `EXCHANGE`, the end: `CLOSED`) and
 returns the cause as one sentence without a full stop, or None:
 
-    def _vhost(talk: Talk, message: Message) -> str | None:
+    def _vhost(context: ConversationContext, message: Message) -> str | None:
         if message.outcome != "refused":
             return None
-        return f"the server does not let the user into the virtual host {quoted(talk.memo.vhost)}"
+        return f"the server does not let the user into the virtual host {quoted(context.memo.vhost)}"
 
-The evidence is the message and its request; a `Told` instead of the text says other evidence, another severity, or the `key` by which what
-comes again is told once a conversation. `talk` (`rules.Talk`) has the request (`talk.request_of(message)`), the last message of each side,
-how far the handshake got, and the family's own `memo`, which its `follow` keeps: after the rules, and never more than a bounded amount of
-it. A rule looks at records of its conversation in their order and at nothing else: then batches never show.
+The evidence is the message and its request; a `FindingDraft` instead of the text says other evidence, another severity, or the `key` by
+which what comes again is told once a conversation. `context` (`rules.ConversationContext`) has the request (`context.request_of(message)`),
+the last message of each side, how far the handshake got, and the family's own `memo`, which its `follow` keeps: after the rules, and never
+more than a bounded amount of it. A rule looks at records of its conversation in their order and at nothing else: then batches never show.
 
-To add a protocol, write its file with a `FAMILY` and add that to `FAMILIES` in `families.py`.
+To add a protocol, write its file with a `FAMILY` and add that to `FAMILIES` in `registry.py`.
 """

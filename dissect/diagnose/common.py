@@ -18,10 +18,10 @@ from streamdump.diagnose.rules import (
     PATIENCE_NS,
     WARNING,
     Closed,
+    ConversationContext,
     Family,
+    FindingDraft,
     Rule,
-    Talk,
-    Told,
     last_before,
     numbers,
     packets,
@@ -65,97 +65,101 @@ def _concerns(closed: Closed) -> bool:
     return closed.expected is not None or closed.verdict.protocol is not None
 
 
-def _unanswered_syn(talk: Talk, closed: Closed) -> Told | None:
+def _unanswered_syn(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     if not _concerns(closed) or not closed.syn or any(closed.bytes) or closed.packets[1] or closed.how == "FIN":
         # Nobody says FIN on a connection that was not taken
         return None
     tries, passed = closed.packets[0], closed.last[3] - closed.first[3]
     often = f"{tries} SYNs in {span_text(passed)} have" if tries > 1 else "the SYN has"
-    return Told(f"{often} no answer: nothing at {closed.endpoints[1]} takes or refuses the connection", key="unanswered")
+    return FindingDraft(f"{often} no answer: nothing at {closed.endpoints[1]} takes or refuses the connection", key="unanswered")
 
 
-def _refused(talk: Talk, closed: Closed) -> Told | None:
+def _refused(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     if not _concerns(closed) or not closed.refused or any(closed.bytes):
         return None
-    return Told(f"{closed.endpoints[1]} refuses the connection: it answers the SYN with RST", key="refused")
+    return FindingDraft(f"{closed.endpoints[1]} refuses the connection: it answers the SYN with RST", key="refused")
 
 
-def _reset_in_handshake(talk: Talk, closed: Closed) -> Told | None:
-    if not _concerns(closed) or closed.how != "RST" or not closed.syn or talk.failed or not closed.packets[1]:
+def _reset_in_handshake(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    if not _concerns(closed) or closed.how != "RST" or not closed.syn or context.failed or not closed.packets[1]:
         return None
-    if talk.ready if closed.verdict.protocol is not None else any(closed.bytes) and not closed.shaking_hands:
+    if context.ready if closed.verdict.protocol is not None else any(closed.bytes) and not closed.shaking_hands:
         return None
     if closed.by == 0 and not any(closed.bytes):
-        return Told(f"{closed.who(closed.by)} opens the connection and resets it unused", (), severity=NOTE, key="unused")
-    last = talk.last[0] or talk.last[1]
-    place = f"behind {said(talk, last)}" if last is not None else "at once"
-    return Told(f"{closed.who(closed.by)} resets the connection {place}, before it could be used", numbers(last), key=(closed.by, place))
+        return FindingDraft(f"{closed.who(closed.by)} opens the connection and resets it unused", (), severity=NOTE, key="unused")
+    last = context.last[0] or context.last[1]
+    place = f"behind {said(context, last)}" if last is not None else "at once"
+    return FindingDraft(
+        f"{closed.who(closed.by)} resets the connection {place}, before it could be used", numbers(last), key=(closed.by, place)
+    )
 
 
-def _closed_unused(talk: Talk, closed: Closed) -> Told | None:
+def _closed_unused(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     if not _concerns(closed) or closed.how != "FIN" or closed.by != closed.server or not closed.syn or any(closed.bytes):
         return None
     passed = span_text(closed.until_ns - closed.first[3])
-    return Told(f"the server closes the connection after {passed} in which nobody said anything", (), key="silent")
+    return FindingDraft(f"the server closes the connection after {passed} in which nobody said anything", (), key="silent")
 
 
-def _other_protocol(talk: Talk, closed: Closed) -> Told | None:
+def _other_protocol(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     verdict, expected = closed.verdict, closed.expected
     if verdict.protocol is None:
         if expected is None or verdict.name is None or verdict.name.startswith("TLS"):
             return None
-        return Told(f"the port is that of {expected}, but what comes is {verdict.name}", (), key=verdict.name)
+        return FindingDraft(f"the port is that of {expected}, but what comes is {verdict.name}", (), key=verdict.name)
     if closed.troubles:
         return None
-    known = closed.client is not None or not any(talk.messages)
-    if known and not talk.messages[1] and talk.messages[0] and closed.bytes[closed.server] and not closed.lost[closed.server]:
+    known = closed.client is not None or not any(context.messages)
+    if known and not context.messages[1] and context.messages[0] and closed.bytes[closed.server] and not closed.lost[closed.server]:
         size, name = closed.bytes[closed.server], closed.foreign[closed.server]
         what = "something else" if name is None else name
-        return Told(f"the client speaks {verdict.protocol}, and the {size} bytes that the server answers are {what}", numbers(talk.last[0]))
-    for side in (0, 1) if not any(talk.messages) else ():
+        return FindingDraft(
+            f"the client speaks {verdict.protocol}, and the {size} bytes that the server answers are {what}", numbers(context.last[0])
+        )
+    for side in (0, 1) if not any(context.messages) else ():
         name = closed.foreign[side]
         if name is not None:
-            return Told(f"{closed.who(side)} speaks {name}, where {verdict.protocol} is expected", (), key=name)
+            return FindingDraft(f"{closed.who(side)} speaks {name}, where {verdict.protocol} is expected", (), key=name)
     if expected is None or expected.partition("-draft")[0] == verdict.protocol.partition("-draft")[0]:
         return None
-    if talk.messages[1] or not known:
-        return Told(f"{verdict.protocol} is spoken on the port of {expected}", severity=NOTE, key="works")
-    return Told(f"the client speaks {verdict.protocol} to the port of {expected}, which does not answer", numbers(talk.last[0]))
+    if context.messages[1] or not known:
+        return FindingDraft(f"{verdict.protocol} is spoken on the port of {expected}", severity=NOTE, key="works")
+    return FindingDraft(f"the client speaks {verdict.protocol} to the port of {expected}, which does not answer", numbers(context.last[0]))
 
 
-def _unknown_bytes(talk: Talk, closed: Closed) -> Told | None:
+def _unknown_bytes(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     verdict, expected = closed.verdict, closed.expected
-    if verdict.name is not None or not any(closed.bytes) or closed.lacking or any(talk.messages) or talk.failed:
+    if verdict.name is not None or not any(closed.bytes) or closed.lacking or any(context.messages) or context.failed:
         return None
     if expected is None and verdict.protocol is None:
         return None
     sent = " and ".join(f"{size:,} bytes of {closed.who(side)}" for side, size in enumerate(closed.bytes) if size)
     if verdict.protocol is not None:
         severity = ERROR if closed.by == closed.server else WARNING
-        return Told(f"not one frame of {verdict.protocol} is in what comes ({sent})", (), severity=severity, key="unknown")
-    return Told(f"the port is that of {expected}, but nobody knows what comes ({sent})", (), key="unknown")
+        return FindingDraft(f"not one frame of {verdict.protocol} is in what comes ({sent})", (), severity=severity, key="unknown")
+    return FindingDraft(f"the port is that of {expected}, but nobody knows what comes ({sent})", (), key="unknown")
 
 
-def _lost(talk: Talk, closed: Closed) -> Told | None:
+def _lost(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     lost = sum(closed.lost[side] for side in (0, 1) if closed.packets[side])
     if not _concerns(closed) or not lost:
         return None
-    return Told(
+    return FindingDraft(
         f"{lost:,} bytes reached their receiver and are not in the capture: the capture has lost packets, not the network", (), key="lost"
     )
 
 
-def _retransmitted(talk: Talk, closed: Closed) -> Told | None:
+def _retransmitted(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     count = closed.retransmitted
     if not _concerns(closed) or not count:
         return None
     what = "1 segment brings" if count == 1 else f"{count:,} segments bring"
-    return Told(
+    return FindingDraft(
         f"{what} bytes that were there already: the network loses some, or the capture has them twice", (), closed.repeated, key="again"
     )
 
 
-def _zero_window(talk: Talk, closed: Closed) -> Told | None:
+def _zero_window(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     worst: tuple[int, int] | None = None
     for side, stopped in enumerate(closed.stopped):
         if stopped is not None and (worst is None or stopped[2] > worst[0]):
@@ -165,7 +169,7 @@ def _zero_window(talk: Talk, closed: Closed) -> Told | None:
     longest, side = worst
     packet = closed.stopped[side]
     assert packet is not None
-    return Told(
+    return FindingDraft(
         f"{closed.who(side)} has no room for more (window 0) for {span_text(longest)}: it does not read what comes",
         (),
         (packet[0],),
@@ -174,22 +178,22 @@ def _zero_window(talk: Talk, closed: Closed) -> Told | None:
     )
 
 
-def _mid_stream(talk: Talk, closed: Closed) -> Told | None:
+def _mid_stream(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     if closed.verdict.protocol is None or closed.syn:
         return None
-    return Told("the capture begins in the middle of the conversation: what was agreed before is not known", (), (closed.first[1],))
+    return FindingDraft("the capture begins in the middle of the conversation: what was agreed before is not known", (), (closed.first[1],))
 
 
-def _snap(talk: Talk, closed: Closed) -> Told | None:
+def _snap(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     if not _concerns(closed) or not any(closed.cut):
         return None
-    return Told(f"{sum(closed.cut):,} bytes are cut off by the snap length of the capture", ())
+    return FindingDraft(f"{sum(closed.cut):,} bytes are cut off by the snap length of the capture", ())
 
 
-def _one_way(talk: Talk, closed: Closed) -> Told | None:
+def _one_way(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     for side in (0, 1):
         if _concerns(closed) and not closed.packets[side] and closed.bytes[1 - side]:
-            return Told(f"no packet of {closed.who(side)} was captured, only those to it", ())
+            return FindingDraft(f"no packet of {closed.who(side)} was captured, only those to it", ())
     return None
 
 
@@ -206,147 +210,153 @@ TROUBLES: tuple[tuple[str, str], ...] = (
 )
 
 
-def _trouble(name: str) -> Callable[[Talk, Closed], Told | None]:
-    def tell(talk: Talk, closed: Closed) -> Told | None:
+def _trouble(name: str) -> Callable[[ConversationContext, Closed], FindingDraft | None]:
+    def tell(context: ConversationContext, closed: Closed) -> FindingDraft | None:
         cause = closed.troubles.get(name) if _concerns(closed) else None
         if cause is None:
             return None
         # Whoever was not content has gone on all the same
         works = closed.tls is not None and closed.tls.complete
-        return Told(cause, (), severity=ERROR if not works else WARNING if name == "tls.certificate-expired" else NOTE)
+        return FindingDraft(cause, (), severity=ERROR if not works else WARNING if name == "tls.certificate-expired" else NOTE)
 
     return tell
 
 
-def _tls_on_plain_port(talk: Talk, closed: Closed) -> Told | None:
+def _tls_on_plain_port(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     tls = closed.tls
     if closed.expected is None or tls is None or closed.troubles or tls.version is not None or closed.by in (None, tls.client):
         return None
     if (tls.last is not None and tls.last[0] != tls.client) or closed.lost[closed.server]:
         return None
-    return Told("the client begins with TLS, and the server ends the connection without a word of it", (), key="plain port")
+    return FindingDraft("the client begins with TLS, and the server ends the connection without a word of it", (), key="plain port")
 
 
-def _plain_on_tls_port(talk: Talk, closed: Closed) -> Told | None:
+def _plain_on_tls_port(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     port = closed.ports[closed.server]
     if closed.tls is not None or port not in TLS_PORTS or not closed.bytes[1 - closed.server] or closed.bytes[closed.server]:
         return None
-    return Told(f"the client does not speak TLS, and port {port} is usually that of TLS; the server answers nothing", numbers(talk.last[0]))
+    return FindingDraft(
+        f"the client does not speak TLS, and port {port} is usually that of TLS; the server answers nothing", numbers(context.last[0])
+    )
 
 
-def _tls_alert(talk: Talk, closed: Closed) -> Told | None:
+def _tls_alert(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     tls = closed.tls
-    if not _concerns(closed) or tls is None or closed.troubles or talk.failed:
+    if not _concerns(closed) or tls is None or closed.troubles or context.failed:
         return None
     for alert in tls.alerts:
         if alert.fatal and alert.number not in HARMLESS:
             who = "client" if alert.side == tls.client else "server"
             after = "" if tls.last is None else f" after {tls.last[1]} of the {'client' if tls.last[0] == tls.client else 'server'}"
-            return Told(f"the {who} ends TLS{after}: {alert.name.replace('_', ' ')}", (), (alert.packet[1],), key=(who, alert.number))
+            return FindingDraft(
+                f"the {who} ends TLS{after}: {alert.name.replace('_', ' ')}", (), (alert.packet[1],), key=(who, alert.number)
+            )
     return None
 
 
-def _tls_incomplete(talk: Talk, closed: Closed) -> Told | None:
+def _tls_incomplete(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     tls = closed.tls
-    if not _concerns(closed) or tls is None or talk.failed or tls.last is None or tls.plain_peer is not None or not closed.shaking_hands:
+    if not _concerns(closed) or tls is None or context.failed or tls.last is None or tls.plain_peer is not None or not closed.shaking_hands:
         return None
     if closed.by is None or closed.lacking:
         return None
     after = f"{tls.last[1]} of the {'client' if tls.last[0] == tls.client else 'server'}"
     if tls.unanswered and closed.by == tls.client and not tls.resumed and tls.last[2] <= closed.until_ns:
         cause = f"the client {closed.verb} the connection without a word once it has the server's certificate: it does not accept it"
-        return Told(cause, (), advice=_CERTIFICATE, key="certificate")
-    return Told(f"TLS is not agreed on: {closed.who(closed.by)} {closed.verb} the connection after {after}", (), key=(closed.by, after))
+        return FindingDraft(cause, (), advice=_CERTIFICATE, key="certificate")
+    return FindingDraft(
+        f"TLS is not agreed on: {closed.who(closed.by)} {closed.verb} the connection after {after}", (), key=(closed.by, after)
+    )
 
 
-def _tls_unread(talk: Talk, closed: Closed) -> Told | None:
+def _tls_unread(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     tls = closed.tls
     if not _concerns(closed) or closed.verdict.protocol is not None or tls is None or closed.troubles or closed.shaking_hands:
         return None
-    return Told("what is said inside of TLS cannot be read without its keys", (), key="unread")
+    return FindingDraft("what is said inside of TLS cannot be read without its keys", (), key="unread")
 
 
 # Requests and answers
 
 
-def _slow(talk: Talk, message: Message) -> Told | None:
+def _slow(context: ConversationContext, message: Message) -> FindingDraft | None:
     latency = message.latency_ns
-    if message.outcome == "refused" or latency is None or latency < SLOW_NS or message.name in talk.family.patient:
+    if message.outcome == "refused" or latency is None or latency < SLOW_NS or message.name in context.family.patient:
         return None
-    return Told(f"{message.name} was answered after {span_text(latency)}", key=message.name)
+    return FindingDraft(f"{message.name} was answered after {span_text(latency)}", key=message.name)
 
 
-def _orphans(talk: Talk, closed: Closed) -> Told | None:
-    if not talk.orphans or closed.lacking:
+def _orphans(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    if not context.orphans or closed.lacking:
         return None
-    found = list(talk.orphans.values())
+    found = list(context.orphans.values())
     names = some(dict.fromkeys(one.name for one in found))
     verb = "answers no request" if len(found) == 1 else "answer no request"
     count = "a response" if len(found) == 1 else f"{len(found)} responses"
-    return Told(f"{count} ({names}) {verb} that was captured", numbers(*found), packets(*found), key=names)
+    return FindingDraft(f"{count} ({names}) {verb} that was captured", numbers(*found), packets(*found), key=names)
 
 
-def _damaged(talk: Talk, message: Message) -> Told | None:
+def _damaged(context: ConversationContext, message: Message) -> FindingDraft | None:
     fault = message.fault
     if (
         fault is None
         or isinstance(fault, Limited)
         or any(word in fault.reason for word in MISSING)
-        or not talk.begun
-        or talk.orphans is None
+        or not context.begun
+        or context.orphans is None
     ):
         return None
     who = message.sender or "one side"
     # A frame that nobody knows has a size that nobody need believe
     known = not message.name.startswith("unknown ")
     if known and fault.reason.endswith(ABORTED):
-        talk.aborted = message
+        context.aborted = message
         return None
     if known and fault.reason.endswith(ENDED):
         cause = f"{message.name} of the {who} is in the capture in part only: {fault.reason}"
-        return Told(cause, severity=NOTE, advice=_ENDED, key="tail", rule="frame-cut-off")
-    return Told(
+        return FindingDraft(cause, severity=NOTE, advice=_ENDED, key="tail", rule="frame-cut-off")
+    return FindingDraft(
         f"{message.name} of the {who} cannot be read: {fault.field} at byte {fault.offset}: {fault.reason}", key=(message.name, fault.field)
     )
 
 
-def _missed(talk: Talk, gap: Gap) -> Told | None:
-    known, talk.orphans = talk.orphans is not None, None
+def _missed(context: ConversationContext, gap: Gap) -> FindingDraft | None:
+    known, context.orphans = context.orphans is not None, None
     # Behind bytes that the capture lacks nobody knows where a frame begins, or what answers what
-    if not known or gap.reason != "skipped" or not talk.begun or not talk.messages[gap.sender == "server"]:
+    if not known or gap.reason != "skipped" or not context.begun or not context.messages[gap.sender == "server"]:
         return None
-    if gap.size is not None and gap.size < talk.family.header:
-        talk.tail = gap
+    if gap.size is not None and gap.size < context.family.header:
+        context.tail = gap
         return None
     return _no_frame(gap)
 
 
-def _no_frame(gap: Gap) -> Told:
+def _no_frame(gap: Gap) -> FindingDraft:
     size = "some" if gap.size is None else f"{gap.size:,}"
-    return Told(f"{size} bytes of the {gap.sender or 'sender'} are no frame of {gap.protocol}", (), key="skipped")
+    return FindingDraft(f"{size} bytes of the {gap.sender or 'sender'} are no frame of {gap.protocol}", (), key="skipped")
 
 
-def _missed_before(talk: Talk, message: Message) -> Told | None:
+def _missed_before(context: ConversationContext, message: Message) -> FindingDraft | None:
     """Its sender goes on behind a few bytes that are no frame."""
-    gap = talk.tail
+    gap = context.tail
     if gap is None or message.src != gap.src or message.position <= gap.position:
         return None
-    talk.tail = None
+    context.tail = None
     return _no_frame(gap)._replace(packets=())
 
 
-def _aborted(talk: Talk, closed: Closed) -> Told | None:
-    message = talk.aborted
+def _aborted(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    message = context.aborted
     if message is None or message.fault is None or closed.by is None:
         return None
     own = closed.endpoints[closed.by] == message.src
     whose = f"its own {message.name}" if own else f"{message.name} of {closed.who(1 - closed.by)}"
     cause = f"{closed.who(closed.by)} {closed.verb} the connection in the middle of {whose}: {message.fault.reason}"
-    return Told(cause, numbers(message), packets(message), WARNING if own else NOTE, key="tail")
+    return FindingDraft(cause, numbers(message), packets(message), WARNING if own else NOTE, key="tail")
 
 
-def _tail(talk: Talk, closed: Closed) -> Told | None:
-    gap = talk.tail
+def _tail(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    gap = context.tail
     if gap is None or gap.size is None:
         return None
     side = closed.endpoints.index(gap.src)
@@ -354,47 +364,47 @@ def _tail(talk: Talk, closed: Closed) -> Told | None:
         return _no_frame(gap)._replace(rule="skipped", severity=WARNING, advice=_MIXED)
     who = f"{closed.who(side)}: {gap.size:,} bytes of it came"
     if closed.by is None or closed.how not in ("FIN", "RST"):
-        return Told(f"the capture ends in the middle of a frame of {who}", (), severity=NOTE, key="tail")
+        return FindingDraft(f"the capture ends in the middle of a frame of {who}", (), severity=NOTE, key="tail")
     own = closed.by == side
     whose = f"its own: {gap.size:,} bytes of it came" if own else who
     cause = f"{closed.who(closed.by)} {closed.verb} the connection in the middle of a frame of {whose}"
-    return Told(cause, (), severity=WARNING if own else NOTE, key="tail")
+    return FindingDraft(cause, (), severity=WARNING if own else NOTE, key="tail")
 
 
-def _id_again(talk: Talk, message: Message) -> Told | None:
-    before = talk.ids.get((message.sender, message.name, message.id)) if message.kind == "request" and message.id is not None else None
-    if before is None or talk.family.repeats:
+def _id_again(context: ConversationContext, message: Message) -> FindingDraft | None:
+    before = context.ids.get((message.sender, message.name, message.id)) if message.kind == "request" and message.id is not None else None
+    if before is None or context.family.repeats:
         return None
     cause = f"{message.name} uses the id {message.id} again while the request before with it has no answer"
-    return Told(cause, (before, message.number), key=message.name)
+    return FindingDraft(cause, (before, message.number), key=message.name)
 
 
-def _duplicate(talk: Talk, exchange: Exchange) -> Told | None:
+def _duplicate(context: ConversationContext, exchange: Exchange) -> FindingDraft | None:
     if exchange.outcome != "superseded":
         return None
     ident = "" if exchange.id is None else f" {exchange.id}"
-    return Told(
+    return FindingDraft(
         f"{exchange.name} uses the id{ident} again while the request before with it has no answer", (exchange.request,), key=exchange.name
     )
 
 
-def _late(talk: Talk, exchange: Exchange) -> Told | None:
-    if exchange.reason not in ("timeout", "deadline passed") or exchange.name in talk.family.counted:
+def _late(context: ConversationContext, exchange: Exchange) -> FindingDraft | None:
+    if exchange.reason not in ("timeout", "deadline passed") or exchange.name in context.family.counted:
         return None
     why = "in time" if exchange.reason == "timeout" else "before its deadline"
-    return Told(f"{exchange.name} was not answered {why}", (exchange.request,), key=exchange.name)
+    return FindingDraft(f"{exchange.name} was not answered {why}", (exchange.request,), key=exchange.name)
 
 
-def _often(talk: Talk, closed: Closed) -> Told | None:
-    count, one = max(talk.found.values(), key=lambda found: found[0], default=(0, None))
+def _often(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    count, one = max(context.found.values(), key=lambda found: found[0], default=(0, None))
     if one is None or count < OFTEN or one.severity == NOTE:
         return None
-    return Told(f"the same {count:,} times on this connection: {one.cause}", tuple(one.messages), tuple(one.packets), key="often")
+    return FindingDraft(f"the same {count:,} times on this connection: {one.cause}", tuple(one.messages), tuple(one.packets), key="often")
 
 
-def _open_requests(talk: Talk, closed: Closed) -> Told | None:
-    aside = talk.family.counted | (talk.family.goodbye if talk.dismissed else frozenset())
-    found = [one for one in talk.unanswered if one.reason in ("closed", "capture ended") and one.name not in aside]
+def _open_requests(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    aside = context.family.counted | (context.family.goodbye if context.dismissed else frozenset())
+    found = [one for one in context.unanswered if one.reason in ("closed", "capture ended") and one.name not in aside]
     if not found:
         return None
     count = len(found)
@@ -408,63 +418,67 @@ def _open_requests(talk: Talk, closed: Closed) -> Told | None:
     )
     asked = tuple(one.request for one in found)
     if closed.how not in ("FIN", "RST") or closed.by is None:
-        if _stands_still(talk, closed):
+        if _stands_still(context, closed):
             return None
         waited = max(one.waited_ns or 0 for one in found)
-        if waited < PATIENCE_NS or talk.failed or closed.lacking:
-            return Told(f"{what} when the capture ends, {span_text(waited)} later", asked, severity=NOTE, advice=_SILENT, key=names)
-        return Told(f"{what} for {span_text(waited)} when the capture ends", asked, advice=_SILENT, key=names)
-    after, _ = since(talk, closed)
-    if talk.failed or not all(closed.packets):
+        if waited < PATIENCE_NS or context.failed or closed.lacking:
+            return FindingDraft(f"{what} when the capture ends, {span_text(waited)} later", asked, severity=NOTE, advice=_SILENT, key=names)
+        return FindingDraft(f"{what} for {span_text(waited)} when the capture ends", asked, advice=_SILENT, key=names)
+    after, _ = since(context, closed)
+    if context.failed or not all(closed.packets):
         return None
     owed = any(one.src != closed.endpoints[closed.by] for one in found)
     severity = ERROR if owed and closed.by != closed.client else WARNING if not owed else NOTE
     cause = f"{closed.who(closed.by)} {closed.verb} the connection{after}, while {what}"
-    return Told(cause, asked, severity=severity, key=(closed.by, names))
+    return FindingDraft(cause, asked, severity=severity, key=(closed.by, names))
 
 
-def _closed_by_server(talk: Talk, closed: Closed) -> Told | None:
-    if not talk.ready or closed.by != closed.server or talk.goodbye or not talk.messages[1] or not talk.family.goodbye:
+def _closed_by_server(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    if not context.ready or closed.by != closed.server or context.goodbye or not context.messages[1] or not context.family.goodbye:
         return None
-    if talk.unanswered or talk.failed:
+    if context.unanswered or context.failed:
         return None
-    after, last = since(talk, closed)
+    after, last = since(context, closed)
     # Of packets that were captured in another order nobody knows who was first
     severity = NOTE if closed.muddled else WARNING
-    return Told(f"the server {closed.verb} the connection{after}, without a goodbye", numbers(last), severity=severity, key=closed.how)
+    return FindingDraft(
+        f"the server {closed.verb} the connection{after}, without a goodbye", numbers(last), severity=severity, key=closed.how
+    )
 
 
-def _no_goodbye(talk: Talk, closed: Closed) -> Told | None:
-    if not talk.ready or closed.by is None or closed.by != closed.client or talk.goodbye or not talk.family.goodbye:
+def _no_goodbye(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    if not context.ready or closed.by is None or closed.by != closed.client or context.goodbye or not context.family.goodbye:
         return None
-    last = last_before(talk, closed)
-    return Told(f"the client leaves without a goodbye ({some(sorted(talk.family.goodbye))})", numbers(last), key="no goodbye")
+    last = last_before(context, closed)
+    return FindingDraft(f"the client leaves without a goodbye ({some(sorted(context.family.goodbye))})", numbers(last), key="no goodbye")
 
 
-def _stands_still(talk: Talk, closed: Closed) -> bool:
+def _stands_still(context: ConversationContext, closed: Closed) -> bool:
     """Whether the handshake was begun, and nothing explains why it was not ended."""
-    return talk.missing() is not None and talk.begun and not talk.failed and not closed.lacking
+    return context.missing() is not None and context.begun and not context.failed and not closed.lacking
 
 
-def _incomplete(talk: Talk, closed: Closed) -> Told | None:
-    missing = talk.missing()
-    if not _stands_still(talk, closed):
+def _incomplete(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    missing = context.missing()
+    if not _stands_still(context, closed):
         return None
-    reached, (after, last) = talk.reached(), since(talk, closed)
+    reached, (after, last) = context.reached(), since(context, closed)
     place = f"the handshake gets as far as {reached}"
     if closed.by is None or closed.how not in ("FIN", "RST"):
-        waited = 0 if talk.last_ns is None else closed.last[3] - talk.last_ns
-        silent = "" if last is None else f" after {said(talk, last)}"
-        open_ = [one.request for one in talk.unanswered]
-        return Told(
+        waited = 0 if context.last_ns is None else closed.last[3] - context.last_ns
+        silent = "" if last is None else f" after {said(context, last)}"
+        open_ = [one.request for one in context.unanswered]
+        return FindingDraft(
             f"{place}; nothing more comes{silent} until the capture ends, {span_text(waited)} later",
             tuple(dict.fromkeys((*open_, *numbers(last)))),
             severity=WARNING if waited >= PATIENCE_NS else NOTE,
             advice=_SILENT,
             key=reached,
         )
-    severity = NOTE if closed.by == closed.client and not any(one.src == closed.endpoints[closed.by] for one in talk.unanswered) else ERROR
-    return Told(
+    severity = (
+        NOTE if closed.by == closed.client and not any(one.src == closed.endpoints[closed.by] for one in context.unanswered) else ERROR
+    )
+    return FindingDraft(
         f"{place}: {closed.who(closed.by)} {closed.verb} the connection{after}, before {missing}",
         numbers(last),
         packets(last),
@@ -599,12 +613,12 @@ class Failed(msgspec.Struct):
     messages: list[int] = msgspec.field(default_factory=list)
     packets: list[int] = msgspec.field(default_factory=list)
 
-    def add(self, talk: Talk, finding: Finding) -> None:
+    def add(self, context: ConversationContext, finding: Finding) -> None:
         """The trouble came once more."""
-        if talk.conversation != self.latest:
+        if context.conversation != self.latest:
             self.conversations += 1
-            self.latest = talk.conversation
-            host = (talk.client or "").rpartition(":")[0]
+            self.latest = context.conversation
+            host = (context.client or "").rpartition(":")[0]
             if host in self.hosts or len(self.hosts) < HOSTS_KEPT:
                 self.hosts[host] = self.hosts.get(host, 0) + 1
         self.first_ns = self.first_ns or finding.time_ns
@@ -614,8 +628,8 @@ class Failed(msgspec.Struct):
         if len(self.packets) < EVIDENCE:
             self.packets += finding.packets[-1:]
 
-    def evidence(self, cause: str) -> Told:
-        return Told(cause, tuple(self.messages), tuple(self.packets))
+    def evidence(self, cause: str) -> FindingDraft:
+        return FindingDraft(cause, tuple(self.messages), tuple(self.packets))
 
 
 class Overview(NamedTuple):
@@ -632,7 +646,7 @@ class Across(NamedTuple):
 
     name: str
     severity: Severity
-    tell: Callable[[Overview], Iterator[tuple[Told, Failed | Finding]]]
+    tell: Callable[[Overview], Iterator[tuple[FindingDraft, Failed | Finding]]]
     advice: str
 
 
@@ -645,7 +659,7 @@ SAME = 3
 _TCP_ENDS = ("tcp.refused", "tcp.unanswered", "tcp.reset-in-handshake")
 
 
-def _everybody(seen: Overview) -> Iterator[tuple[Told, Failed | Finding]]:
+def _everybody(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
     for one in seen.failed:
         if one.rule in _TCP_ENDS and one.conversations >= SAME and len(one.hosts) > 1:
             more = " or more" if len(one.hosts) == HOSTS_KEPT else ""
@@ -653,7 +667,7 @@ def _everybody(seen: Overview) -> Iterator[tuple[Told, Failed | Finding]]:
             yield one.evidence(f"{one.server} {verb}: {one.conversations:,} connections of {len(one.hosts)} clients{more}"), one
 
 
-def _retries(seen: Overview) -> Iterator[tuple[Told, Failed | Finding]]:
+def _retries(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
     for one in seen.failed:
         if one.severity != ERROR:
             continue
@@ -670,7 +684,7 @@ def _retries(seen: Overview) -> Iterator[tuple[Told, Failed | Finding]]:
                 break
 
 
-def _same(seen: Overview) -> Iterator[tuple[Told, Failed | Finding]]:
+def _same(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
     for one in seen.failed:
         if one.rule.endswith(".again-and-again"):
             continue
@@ -678,21 +692,21 @@ def _same(seen: Overview) -> Iterator[tuple[Told, Failed | Finding]]:
             yield one.evidence(f"the same in {one.conversations:,} conversations with {one.server}: {one.cause}"), one
 
 
-def _unreachable(seen: Overview) -> Iterator[tuple[Told, Failed | Finding]]:
+def _unreachable(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
     """Clients are sent where nobody answers."""
     for places, finding in seen.sent.items():
         for one in seen.failed:
             if one.server in places and one.rule in _TCP_ENDS:
                 cause = f"clients are sent to {one.server}, where they do not get through: {one.cause}"
-                yield Told(cause, (*finding.messages, *one.messages), (*finding.packets, *one.packets)), finding
+                yield FindingDraft(cause, (*finding.messages, *one.messages), (*finding.packets, *one.packets)), finding
                 break
 
 
-def _never_dialled(seen: Overview) -> Iterator[tuple[Told, Failed | Finding]]:
+def _never_dialled(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
     for places, finding in seen.sent.items():
         if not any(place in seen.dialled for place in places):
             cause = f"clients are sent to {some(places)}, and no connection to there is in the capture"
-            yield Told(cause, tuple(finding.messages), tuple(finding.packets)), finding
+            yield FindingDraft(cause, tuple(finding.messages), tuple(finding.packets)), finding
 
 
 ACROSS: tuple[Across, ...] = (

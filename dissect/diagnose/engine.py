@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from streamdump.diagnose.common import ACROSS, COMMON, PLAIN, Failed, Overview
-from streamdump.diagnose.families import FAMILIES
+from streamdump.diagnose.registry import FAMILIES
 from streamdump.diagnose.rules import (
     ANY,
     CLOSED,
@@ -26,15 +26,15 @@ from streamdump.diagnose.rules import (
     UNANSWERED_KEPT,
     WARNING,
     Closed,
+    ConversationContext,
     Family,
+    FindingDraft,
     Refusal,
     Rule,
-    Talk,
-    Told,
     numbers,
     packets,
 )
-from streamdump.errors import Report, bug
+from streamdump.errors import Report, describe_exception
 from streamdump.model import Exchange, Finding, Gap, Message, Record, Severity
 from streamdump.protocols.records import rfc3339
 
@@ -50,7 +50,7 @@ PLACES_KEPT = 256
 SUMMARIES_KEPT = 100_000
 
 
-class Summary(msgspec.Struct):
+class Outcome(msgspec.Struct):
     """How one conversation went: how far it `reached`, what `ended` it, and the rule of its worst finding with its severity."""
 
     conversation: int
@@ -71,11 +71,11 @@ class Diagnoser:
     """Finds what went wrong in the conversations of one run. Told of every record in its order, and of the end of every conversation."""
 
     def __init__(self) -> None:
-        self.summaries: dict[int, Summary] = {}
+        self.summaries: dict[int, Outcome] = {}
         """Of conversations that ended, until somebody takes them away."""
         self.reports: list[Report] = []
         self.found = dict.fromkeys(SEVERITIES, 0)
-        self._talks: dict[int, Talk] = {}
+        self._talks: dict[int, ConversationContext] = {}
         self._numbers = 0
         self._last_ns = 0
         self._failed: dict[tuple[Hashable, ...], Failed] = {}
@@ -107,7 +107,7 @@ class Diagnoser:
                 elif kind is Exchange:
                     self._other(record, EXCHANGE, out)
             except Exception as error:
-                self._report(bug(error), record.conversation)
+                self._report(describe_exception(error), record.conversation)
         return out
 
     def ports(self) -> frozenset[int]:
@@ -128,7 +128,7 @@ class Diagnoser:
                     evidence = [list((each or ())[:EVIDENCE]) for each in (told.messages, told.packets)]
                     self._add(out, Finding(*head, told.severity or rule.severity, told.cause, told.advice or rule.advice, *evidence))
             except Exception as error:
-                self._report(bug(error), None)
+                self._report(describe_exception(error), None)
         return out
 
     def forget(self, conversations: Iterable[int]) -> None:
@@ -137,128 +137,128 @@ class Diagnoser:
             self.summaries.pop(one, None)
             self._talks.pop(one, None)
 
-    def so_far(self) -> list[Summary]:
+    def so_far(self) -> list[Outcome]:
         """How the conversations went, by first packet."""
         return [self.summaries[one] for one in sorted(self.summaries)]
 
     # One conversation
 
-    def _talk(self, conversation: int, protocol: str | None) -> Talk:
-        talk = self._talks.get(conversation)
-        if talk is None:
+    def _talk(self, conversation: int, protocol: str | None) -> ConversationContext:
+        context = self._talks.get(conversation)
+        if context is None:
             family = PLAIN if protocol is None else self._families.get(protocol, PLAIN)
-            talk = self._talks[conversation] = Talk(conversation, protocol or "tcp", family)
-        return talk
+            context = self._talks[conversation] = ConversationContext(conversation, protocol or "tcp", family)
+        return context
 
     def _message(self, message: Message, out: list[Record]) -> None:
-        talk = self._talk(message.conversation, message.protocol)
+        context = self._talk(message.conversation, message.protocol)
         self._last_ns = message.time_ns
-        if talk.over:
+        if context.over:
             return
-        if talk.pending:
-            self._settle(talk, message, out)
-        talk.see(message)
-        rules = self._rules[talk.family]
+        if context.pending:
+            self._settle(context, message, out)
+        context.see(message)
+        rules = self._rules[context.family]
         for rule in rules.get(message.name, ()):
-            self._ask(talk, rule, message, out)
+            self._ask(context, rule, message, out)
         for rule in rules.get(ANY, ()):
-            self._ask(talk, rule, message, out)
-        if message.outcome == "refused" and message.number not in talk.told:
-            self._refused(talk, message, out)
-        if talk.family.follow is not None:
-            talk.family.follow(talk, message)
-        talk.pass_on(message)
+            self._ask(context, rule, message, out)
+        if message.outcome == "refused" and message.number not in context.told:
+            self._refused(context, message, out)
+        if context.family.follow is not None:
+            context.family.follow(context, message)
+        context.pass_on(message)
 
     def _other(self, record: Gap | Exchange, kind: str, out: list[Record]) -> None:
-        talk = self._talk(record.conversation, record.protocol)
+        context = self._talk(record.conversation, record.protocol)
         self._last_ns = record.time_ns
-        if talk.over:
+        if context.over:
             return
-        if type(record) is Exchange and record.response is None and len(talk.unanswered) < UNANSWERED_KEPT:
-            talk.unanswered.append(record)
-        for rule in self._rules[talk.family].get(kind, ()):
-            self._ask(talk, rule, record, out)
+        if type(record) is Exchange and record.response is None and len(context.unanswered) < UNANSWERED_KEPT:
+            context.unanswered.append(record)
+        for rule in self._rules[context.family].get(kind, ()):
+            self._ask(context, rule, record, out)
 
     def _closed(self, closed: Closed, out: list[Record]) -> None:
-        talk = self._talk(closed.conversation, closed.verdict.protocol)
+        context = self._talk(closed.conversation, closed.verdict.protocol)
         if closed.ahead is None:
             self._talks.pop(closed.conversation, None)
-        if talk.over:
+        if context.over:
             return
         for message, reason in closed.ahead or ():
             self._other(_left(message, reason, closed), EXCHANGE, out)
-        talk.over = True
+        context.over = True
         if closed.verdict.protocol is not None and len(self._spoken) < ACROSS_KEPT:
             self._spoken.setdefault(closed.endpoints[closed.server], (closed.verdict.protocol, closed.ports[closed.server]))
         elif closed.verdict.protocol is None and closed.expected is None:
             closed.expected = self._spoken.get(closed.endpoints[closed.server], (None, 0))[0]
         self._last_ns = max(self._last_ns, closed.last[3])
         if closed.client is not None:
-            talk.client, talk.server = closed.endpoints[closed.client], closed.endpoints[1 - closed.client]
+            context.client, context.server = closed.endpoints[closed.client], closed.endpoints[1 - closed.client]
         else:
-            talk.client, talk.server = talk.client or closed.endpoints[0], talk.server or closed.endpoints[1]
+            context.client, context.server = context.client or closed.endpoints[0], context.server or closed.endpoints[1]
         if len(self._dialled) < ACROSS_KEPT:
-            self._dialled[talk.server] = None
-        for message, request, refusal in talk.pending:
-            self._tell_refusal(talk, message, request, refusal, not _gone_on(talk, message, refusal) and closed, out)
-        talk.pending.clear()
-        for rule in self._rules[talk.family].get(CLOSED, ()):
-            self._ask(talk, rule, closed, out)
-        if closed.verdict.protocol is None and closed.expected is None and talk.worst is None:
+            self._dialled[context.server] = None
+        for message, request, refusal in context.pending:
+            self._tell_refusal(context, message, request, refusal, not _gone_on(context, message, refusal) and closed, out)
+        context.pending.clear()
+        for rule in self._rules[context.family].get(CLOSED, ()):
+            self._ask(context, rule, closed, out)
+        if closed.verdict.protocol is None and closed.expected is None and context.worst is None:
             return
         if len(self.summaries) >= SUMMARIES_KEPT:
             del self.summaries[next(iter(self.summaries))]
-        worst = talk.worst
-        self.summaries[closed.conversation] = Summary(
+        worst = context.worst
+        self.summaries[closed.conversation] = Outcome(
             closed.conversation,
             closed.first[3],
-            talk.client or closed.endpoints[0],
-            talk.server or closed.endpoints[1],
+            context.client or closed.endpoints[0],
+            context.server or closed.endpoints[1],
             closed.client is not None,
             closed.verdict.protocol,
             closed.verdict.name,
-            _reached(talk, closed),
-            _ended(talk, closed),
-            sum(talk.messages),
+            _reached(context, closed),
+            _ended(context, closed),
+            sum(context.messages),
             None if worst is None else worst.severity,
             None if worst is None else worst.rule,
         )
 
-    def _ask(self, talk: Talk, rule: Rule, record: Any, out: list[Record]) -> None:
+    def _ask(self, context: ConversationContext, rule: Rule, record: Any, out: list[Record]) -> None:
         try:
-            told = rule.tell(talk, record)
+            told = rule.tell(context, record)
         except Exception as error:
-            self._report(bug(error), talk.conversation)
+            self._report(describe_exception(error), context.conversation)
             return
         if told is not None:
-            self._tell(talk, rule, told if isinstance(told, Told) else Told(told), record, out)
+            self._tell(context, rule, told if isinstance(told, FindingDraft) else FindingDraft(told), record, out)
 
-    def _tell(self, talk: Talk, rule: Rule, told: Told, record: Any, out: list[Record]) -> None:
+    def _tell(self, context: ConversationContext, rule: Rule, told: FindingDraft, record: Any, out: list[Record]) -> None:
         name = told.rule or rule.name
-        name = name if "." in name else f"{talk.protocol}.{name}"
+        name = name if "." in name else f"{context.protocol}.{name}"
         severity = told.severity or rule.severity
         message = record if type(record) is Message else None
         if message is not None and severity != NOTE:
-            talk.told.add(message.number)
+            context.told.add(message.number)
         key = (name, told.cause if told.key is None else told.key)
-        before = talk.found.get(key)
+        before = context.found.get(key)
         if before is not None:
             before[0] += 1
             return
-        if len(talk.found) >= FOUND_KEPT:
+        if len(context.found) >= FOUND_KEPT:
             return
         messages, marks = told.messages, told.packets
         if messages is None:
-            request = None if message is None else talk.request_of(message)
+            request = None if message is None else context.request_of(message)
             messages = numbers(request, message) if message is not None else (record.request,) if type(record) is Exchange else ()
         if marks is None:
-            shown = {one.number: one for one in (*talk.asked.values(), *talk.last, message) if one is not None}
+            shown = {one.number: one for one in (*context.asked.values(), *context.last, message) if one is not None}
             marks = packets(*map(shown.get, messages))
             if type(record) is Closed:
                 marks = tuple(dict.fromkeys((*marks, record.last[1])))
         if type(record) is Closed:
             time_ns = record.until_ns
-            src, dst, sender = talk.client or "", talk.server or "", None
+            src, dst, sender = context.client or "", context.server or "", None
         else:
             time_ns, src, dst, sender = record.time_ns, record.src, record.dst, getattr(record, "sender", None)
         finding = Finding(
@@ -266,11 +266,11 @@ class Diagnoser:
             0,
             rfc3339(time_ns),
             time_ns,
-            talk.conversation,
+            context.conversation,
             src,
             dst,
             sender,
-            None if talk.protocol == "tcp" else talk.protocol,
+            None if context.protocol == "tcp" else context.protocol,
             name,
             severity,
             told.cause,
@@ -278,14 +278,14 @@ class Diagnoser:
             list(messages[:EVIDENCE]),
             list(marks[:EVIDENCE]),
         )
-        talk.found[key] = [1, finding]
+        context.found[key] = [1, finding]
         self._add(out, finding)
         if told.places and len(self._sent) < PLACES_KEPT:
             self._sent.setdefault(told.places, finding)
-        if talk.worst is None or SEVERITIES.index(severity) < SEVERITIES.index(talk.worst.severity):
-            talk.worst = finding
+        if context.worst is None or SEVERITIES.index(severity) < SEVERITIES.index(context.worst.severity):
+            context.worst = finding
         if severity != NOTE:
-            self._count(talk, finding, told)
+            self._count(context, finding, told)
 
     def _add(self, out: list[Record], finding: Finding) -> None:
         self._numbers += 1
@@ -293,46 +293,48 @@ class Diagnoser:
         self.found[finding.severity] += 1
         out.append(finding)
 
-    def _count(self, talk: Talk, finding: Finding, told: Told) -> None:
+    def _count(self, context: ConversationContext, finding: Finding, told: FindingDraft) -> None:
         """Remember a trouble, as others may have it, too."""
-        what = (finding.rule, finding.cause, talk.server)
+        what = (finding.rule, finding.cause, context.server)
         failed = self._failed.get(what)
         if failed is None:
             if len(self._failed) >= ACROSS_KEPT:
                 return
-            failed = self._failed[what] = Failed(finding.rule, finding.severity, finding.cause, talk.protocol, talk.client, talk.server)
-        failed.add(talk, finding)
+            failed = self._failed[what] = Failed(
+                finding.rule, finding.severity, finding.cause, context.protocol, context.client, context.server
+            )
+        failed.add(context, finding)
 
     # Refusals: how bad one is shows in what comes behind it
 
-    def _refused(self, talk: Talk, message: Message, out: list[Record]) -> None:
-        family, request = talk.family, talk.request_of(message)
-        refusal = family.refusal(talk, message, request) if family.refusal is not None else None
+    def _refused(self, context: ConversationContext, message: Message, out: list[Record]) -> None:
+        family, request = context.family, context.request_of(message)
+        refusal = family.refusal(context, message, request) if family.refusal is not None else None
         if refusal is None:
             refusal = Refusal(_reason(message, request))
-        if talk.family.steps and not talk.ready and talk.orphans is not None:
-            self._tell_refusal(talk, message, request, refusal, None, out)
-        elif len(talk.pending) < PENDING:
-            talk.pending.append((message, request, refusal))
+        if context.family.steps and not context.ready and context.orphans is not None:
+            self._tell_refusal(context, message, request, refusal, None, out)
+        elif len(context.pending) < PENDING:
+            context.pending.append((message, request, refusal))
         elif refusal.held:
-            self._tell_refusal(talk, message, request, refusal, False, out)
+            self._tell_refusal(context, message, request, refusal, False, out)
 
-    def _settle(self, talk: Talk, message: Message, out: list[Record]) -> None:
+    def _settle(self, context: ConversationContext, message: Message, out: list[Record]) -> None:
         """The client goes on, or the server says goodbye."""
-        goodbye = message.name in talk.family.goodbye and message.kind != "response"
+        goodbye = message.name in context.family.goodbye and message.kind != "response"
         waiting = []
-        for refused, request, refusal in talk.pending:
+        for refused, request, refusal in context.pending:
             left = goodbye and message.src == refused.src
             if left or (message.src == refused.dst and not refusal.held):
-                ended = left and not _gone_on(talk, refused, refusal) and message
-                self._tell_refusal(talk, refused, request, refusal, ended, out)
+                ended = left and not _gone_on(context, refused, refusal) and message
+                self._tell_refusal(context, refused, request, refusal, ended, out)
             else:
                 waiting.append((refused, request, refusal))
-        talk.pending = waiting
+        context.pending = waiting
 
     def _tell_refusal(
         self,
-        talk: Talk,
+        context: ConversationContext,
         message: Message,
         request: Message | None,
         refusal: Refusal,
@@ -346,13 +348,13 @@ class Diagnoser:
             severity, behind = ERROR, ", which ends the handshake"
         elif isinstance(ended, Message):
             severity, behind = ERROR, f", and the {message.sender} closes"
-        elif isinstance(ended, Closed) and _ends_it(talk, message, ended) and not refusal.expected:
+        elif isinstance(ended, Closed) and _ends_it(context, message, ended) and not refusal.expected:
             severity, behind = ERROR, f", and the {message.sender or 'other side'} ends the connection"
-        elif isinstance(ended, Closed) and refusal.needed and ended.by is not None and not talk.goodbye:
+        elif isinstance(ended, Closed) and refusal.needed and ended.by is not None and not context.goodbye:
             severity, behind = WARNING, ", and the client leaves"
         about = f" for {refusal.about}" if refusal.about else ""
-        name = request.name if request is not None else "a request" if talk.family.renames else message.name
-        told = Told(
+        name = request.name if request is not None else "a request" if context.family.renames else message.name
+        told = FindingDraft(
             f"{name}{about} is refused: {refusal.why}{behind}",
             numbers(request, message),
             packets(request, message),
@@ -361,14 +363,14 @@ class Diagnoser:
             (refusal.key or (name, refusal.why), severity),
             rule=refusal.rule,
         )
-        self._tell(talk, REFUSED, told, message, out)
+        self._tell(context, REFUSED, told, message, out)
 
     def _report(self, what: str, conversation: int | None) -> None:
         self.reports.append(Report(what, "a finding may be missing", None, None, conversation))
 
 
 REFUSED = Rule(
-    "refused", WARNING, (), lambda talk, message: None, "Look at the request that is named as evidence, and at what it asks for."
+    "refused", WARNING, (), lambda context, message: None, "Look at the request that is named as evidence, and at what it asks for."
 )
 
 
@@ -378,15 +380,15 @@ def _left(message: Message, reason: str, closed: Closed) -> Exchange:
     return Exchange(*head, message.id, message.number, None, "unanswered", reason, None, closed.until_ns - message.time_ns)
 
 
-def _gone_on(talk: Talk, message: Message, refusal: Refusal) -> bool:
+def _gone_on(context: ConversationContext, message: Message, refusal: Refusal) -> bool:
     """Whether the one who was refused went on, where that was not told at once."""
-    last = talk.last[0 if message.sender == "server" else 1]
+    last = context.last[0 if message.sender == "server" else 1]
     return refusal.held and last is not None and last.number > message.number
 
 
-def _ends_it(talk: Talk, message: Message, closed: Closed) -> bool:
+def _ends_it(context: ConversationContext, message: Message, closed: Closed) -> bool:
     """Whether the one who sent a response ends the connection behind it, and nobody had said goodbye."""
-    return closed.by is not None and closed.endpoints[closed.by] == message.src and not talk.goodbye
+    return closed.by is not None and closed.endpoints[closed.by] == message.src and not context.goodbye
 
 
 def _reason(message: Message, request: Message | None) -> str:
@@ -411,7 +413,7 @@ def _by_record(family: Family) -> dict[str, tuple[Rule, ...]]:
     return {name: tuple(rules) for name, rules in found.items()}
 
 
-def _reached(talk: Talk, closed: Closed) -> str:
+def _reached(context: ConversationContext, closed: Closed) -> str:
     """How far a conversation got: TCP, TLS, another protocol than the port's, or the steps of the handshake."""
     if closed.verdict.protocol is None and not any(closed.bytes):
         return "TCP" if closed.packets[closed.server] > 1 or (closed.how != "RST" and closed.packets[closed.server]) else "nothing"
@@ -419,14 +421,14 @@ def _reached(talk: Talk, closed: Closed) -> str:
         if closed.tls is not None:
             return "TLS handshake" if closed.shaking_hands else "TLS"
         return closed.verdict.name or "unknown bytes"
-    return talk.reached() if talk.family.reached is None else talk.family.reached(talk, closed)
+    return context.reached() if context.family.reached is None else context.family.reached(context, closed)
 
 
-def _ended(talk: Talk, closed: Closed) -> str:
+def _ended(context: ConversationContext, closed: Closed) -> str:
     """What ended a conversation."""
     if closed.how not in ("FIN", "RST"):
         return closed.how
-    if talk.parted is not None and talk.parted.sender is not None:
-        return f"{talk.parted.name} by {talk.parted.sender}"
+    if context.parted is not None and context.parted.sender is not None:
+        return f"{context.parted.name} by {context.parted.sender}"
     who = closed.who(closed.by).removeprefix("the ")
     return f"{who} {'resets' if closed.how == 'RST' else 'closes'}"

@@ -18,12 +18,12 @@ from streamdump.diagnose.rules import (
     NOTE,
     WARNING,
     Closed,
+    ConversationContext,
     Family,
+    FindingDraft,
     Message,
     Refusal,
     Rule,
-    Talk,
-    Told,
     last_before,
     numbers,
     packets,
@@ -32,8 +32,8 @@ from streamdump.diagnose.rules import (
     some,
     span_text,
 )
-from streamdump.protocols.iggy.features import CLASSIC, FRAMINGS, LONG, in_words
 from streamdump.protocols.iggy.frames import HEADER
+from streamdump.protocols.iggy.layout_versions import CLASSIC, FRAMINGS, LONG, in_words
 
 LOGINS = ("login_user", "login_register", "login_with_personal_access_token", "login_register_with_pat")
 
@@ -114,11 +114,11 @@ GROUPS: tuple[tuple[str, str, bool, str], ...] = (
 _GROUPS = tuple((rule, re.compile(pattern).search, expected, advice) for rule, pattern, expected, advice in GROUPS)
 
 
-class Memo(msgspec.Struct):
+class IggyState(msgspec.Struct):
     """What is remembered of a connection."""
 
     in_: bool = False
-    denied: Told | None = None
+    denied: FindingDraft | None = None
     """How the client was kept out last."""
     window: list[int] = msgspec.field(default_factory=lambda: [0, 0])
     """When counting began, and the empty answers since then."""
@@ -194,7 +194,7 @@ def _place(request: Message | None) -> str | None:
     return f"{_named(request.fields.get('stream_id'))}/{_named(request.fields['topic_id'])}"
 
 
-def refusal(talk: Talk, message: Message, request: Message | None) -> Refusal:
+def refusal(context: ConversationContext, message: Message, request: Message | None) -> Refusal:
     """What a refused response says that no rule tells of its own."""
     why, about = reason(message), _about(request)
     text = message.fields.get("message")
@@ -211,29 +211,29 @@ def refusal(talk: Talk, message: Message, request: Message | None) -> Refusal:
 # Logins and versions
 
 
-def _evicted(talk: Talk, message: Message) -> Told | None:
+def _evicted(context: ConversationContext, message: Message) -> FindingDraft | None:
     """An eviction that nobody asked for says why the server ends the connection."""
     if message.request is not None:
         return None
-    why, last = reason(message), talk.last[0]
+    why, last = reason(message), context.last[0]
     rule, _, advice = _group(why) or ("evicted", False, None)
     quiet = 0 if last is None else message.time_ns - last.time_ns
     silent = f" after {span_text(quiet)} in which it was silent" if quiet >= STALE_NS else ""
     cause = f"the server evicts the client{silent}: {_words(why)}{_accepted(message, None)}"
     if why == "stale client":
-        return Told(cause, (*numbers(last), message.number), severity=WARNING, advice=_PING, rule="stale-client")
-    return Told(cause, (*numbers(last), message.number), advice=advice, rule=rule)
+        return FindingDraft(cause, (*numbers(last), message.number), severity=WARNING, advice=_PING, rule="stale-client")
+    return FindingDraft(cause, (*numbers(last), message.number), advice=advice, rule=rule)
 
 
-def _login(talk: Talk, message: Message) -> Told | None:
+def _login(context: ConversationContext, message: Message) -> FindingDraft | None:
     """A client that is not let in is as bad off as what comes of it: a login that succeeds, the same again, or the end."""
-    if message.number in talk.told:
+    if message.number in context.told:
         return None
-    memo, request = talk.memo, talk.request_of(message)
-    before: Told | None = memo.denied
+    memo, request = context.memo, context.request_of(message)
+    before: FindingDraft | None = memo.denied
     asked = message.name if request is None else request.name
     # A login that succeeded may be among bytes that are missing
-    missed = before is not None and talk.orphans is None and asked != "ping"
+    missed = before is not None and context.orphans is None and asked != "ping"
     if message.outcome == "answered" and (asked in LOGINS or missed):
         memo.denied, memo.in_ = None, True
         later = "a later login succeeds" if asked in LOGINS else f"{asked} is answered later"
@@ -244,13 +244,13 @@ def _login(talk: Talk, message: Message) -> Told | None:
     rule, _, advice = _group(why) or ("login-refused", False, None)
     if asked in LOGINS:
         cause = f"the server does not let {_who(request)} in: {_words(why)}{_accepted(message, request)}"
-    elif rule == "unauthenticated" and talk.begun and not memo.in_:
+    elif rule == "unauthenticated" and context.begun and not memo.in_:
         cause = f"{asked} is refused: {_words(why)}, as no login succeeded before on this connection"
     else:
         return None
-    talk.told.add(message.number)
+    context.told.add(message.number)
     evidence = numbers(request, message), packets(request, message)
-    memo.denied = now = Told(cause, *evidence, advice=advice, key=cause, rule=rule)
+    memo.denied = now = FindingDraft(cause, *evidence, advice=advice, key=cause, rule=rule)
     if before is None:
         return None
     if before.cause != cause:
@@ -273,25 +273,25 @@ def _accepted(message: Message, request: Message | None) -> str:
     return f", it takes {fields.get('lowest_version_label')} to {fields.get('highest_version_label')}{has}"
 
 
-def _not_let_in(talk: Talk, closed: Closed) -> Told | None:
-    denied: Told | None = talk.memo.denied
+def _not_let_in(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    denied: FindingDraft | None = context.memo.denied
     return denied
 
 
-def _mismatch(talk: Talk, message: Message) -> Told | None:
+def _mismatch(context: ConversationContext, message: Message) -> FindingDraft | None:
     if (
         message.outcome == "refused"
-        and message.number not in talk.told
+        and message.number not in context.told
         and (found := _group(reason(message))) is not None
         and found[0] == "version-mismatch"
     ):
-        request = talk.request_of(message)
+        request = context.request_of(message)
         name = message.name if request is None else request.name
         cause = f"the server does not understand {name}: {_words(reason(message))}; it is older or newer than the client"
-        return Told(cause, key=reason(message)) if name not in LOGINS else None
+        return FindingDraft(cause, key=reason(message)) if name not in LOGINS else None
     for note in message.notes:
         if note.startswith("the client speaks the ") and " framing" in note:
-            return Told(_framings(note.startswith(f"the client speaks the {FRAMINGS[True]}")), key="framing")
+            return FindingDraft(_framings(note.startswith(f"the client speaks the {FRAMINGS[True]}")), key="framing")
     return None
 
 
@@ -303,84 +303,84 @@ def _framings(long: bool) -> str:
     )
 
 
-def _never_answered(talk: Talk, closed: Closed) -> Told | None:
+def _never_answered(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     """Servers of the other framing end such a connection, or wait for the rest of a header of 256 bytes."""
-    framing, server, asked = closed.facts.get("framing"), closed.server, talk.last[0]
-    if not talk.begun or framing is None or asked is None or talk.messages[1] or closed.bytes[server] or closed.lacking:
+    framing, server, asked = closed.facts.get("framing"), closed.server, context.last[0]
+    if not context.begun or framing is None or asked is None or context.messages[1] or closed.bytes[server] or closed.lacking:
         return None
     long, waited = framing == FRAMINGS[True], closed.until_ns - asked.time_ns
     mine, other = (LONG, CLASSIC) if long else (CLASSIC, LONG)
     likely = f"it does not know the {framing} framing of the client ({in_words(mine)}) and is one of the other ({in_words(other)})"
     if closed.by == server:
         cause = f"the server ends the connection without an answer; likely {likely}"
-        return Told(cause, numbers(asked), packets(asked), key="framing")
+        return FindingDraft(cause, numbers(asked), packets(asked), key="framing")
     if long or closed.bytes[1 - server] >= HEADER or waited < STALE_NS:
         return None
-    talk.unanswered.clear()
+    context.unanswered.clear()
     cause = f"the server has not answered {asked.name} for {span_text(waited)}; perhaps {likely}, and waits for the rest of a header"
-    return Told(cause, numbers(asked), packets(asked), WARNING, key="framing")
+    return FindingDraft(cause, numbers(asked), packets(asked), WARNING, key="framing")
 
 
-def _newer(talk: Talk, message: Message) -> Told | None:
+def _newer(context: ConversationContext, message: Message) -> FindingDraft | None:
     label = message.fields.get("protocol_version_label")
     if label is None or tuple(int(part) for part in str(label).split(".")[:2]) <= NEWEST:
         return None
     who = message.sender or "sender"
     shown = ".".join(map(str, NEWEST))
-    return Told(f"the {who} states version {label} of the protocol, newer than any known here ({shown}.x)", key=who)
+    return FindingDraft(f"the {who} states version {label} of the protocol, newer than any known here ({shown}.x)", key=who)
 
 
-def _malformed(talk: Talk, closed: Closed) -> Told | None:
+def _malformed(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     """The server ends the connection rather than answer a request that cannot be read."""
-    if closed.by is None or closed.by == closed.client or talk.failed or closed.lacking:
+    if closed.by is None or closed.by == closed.client or context.failed or closed.lacking:
         return None
-    for one in talk.unanswered:
-        asked = talk.asked.get(one.request)
+    for one in context.unanswered:
+        asked = context.asked.get(one.request)
         if asked is not None and asked.fault is not None:
             fault = asked.fault
             cause = f"the server ends the connection instead of answering {asked.name}, which cannot be read: {fault.field} at byte "
-            return Told(f"{cause}{fault.offset}: {fault.reason}", numbers(asked), packets(asked))
+            return FindingDraft(f"{cause}{fault.offset}: {fault.reason}", numbers(asked), packets(asked))
     return None
 
 
-def _ended(talk: Talk, closed: Closed) -> Told | None:
+def _ended(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     """The server ends a connection on which nothing was open."""
-    last, logged_out = talk.last[0], talk.last[0] is not None and talk.last[0].name == "logout_user"
-    if closed.by is None or closed.by == closed.client or last is None or not talk.messages[1] or logged_out:
+    last, logged_out = context.last[0], context.last[0] is not None and context.last[0].name == "logout_user"
+    if closed.by is None or closed.by == closed.client or last is None or not context.messages[1] or logged_out:
         return None
-    if talk.unanswered or talk.failed or talk.memo.denied is not None or closed.ended_ns is None:
+    if context.unanswered or context.failed or context.memo.denied is not None or closed.ended_ns is None:
         return None
-    if talk.last[1] is not None and talk.last[1].name == "eviction":
+    if context.last[1] is not None and context.last[1].name == "eviction":
         return None
-    if last.time_ns > closed.ended_ns and (last := last_before(talk, closed)) is None:
+    if last.time_ns > closed.ended_ns and (last := last_before(context, closed)) is None:
         return None
     quiet = closed.ended_ns - last.time_ns
     if quiet < STALE_NS:
-        return Told(f"the server {closed.verb} the connection {span_text(quiet)} after {said(talk, last)}", numbers(last))
+        return FindingDraft(f"the server {closed.verb} the connection {span_text(quiet)} after {said(context, last)}", numbers(last))
     severity = NOTE if closed.muddled else WARNING
     silent = f"the client was silent for {span_text(quiet)}"
     cause = f"the server {closed.verb} the connection after {silent}: likely it takes the client for dead"
-    return Told(cause, numbers(last), packets(last), severity, _PING, rule="stale-client")
+    return FindingDraft(cause, numbers(last), packets(last), severity, _PING, rule="stale-client")
 
 
 # Consumers
 
 
-def _absent(talk: Talk, message: Message) -> Told | None:
+def _absent(context: ConversationContext, message: Message) -> FindingDraft | None:
     """Newer servers answer without a body where there is nothing."""
     if message.kind != "response" or message.outcome != "answered" or message.fault is not None:
         return None
     length = message.fields.get("length", message.fields.get("size", 0) - 256 if "size" in message.fields else None)
     if length != 0:
         return None
-    about = _about(talk.request_of(message))
-    return Told(f"{message.name}{' for ' if about else ''}{about} finds nothing", key=message.name)
+    about = _about(context.request_of(message))
+    return FindingDraft(f"{message.name}{' for ' if about else ''}{about} finds nothing", key=message.name)
 
 
-def _polled(talk: Talk, message: Message) -> Told | None:
+def _polled(context: ConversationContext, message: Message) -> FindingDraft | None:
     if message.kind != "response" or message.outcome != "answered" or message.fault is not None or not _empty(message.fields):
         return None
-    window = talk.memo.window
+    window = context.memo.window
     if message.time_ns - window[0] > SECOND_NS:
         window[:] = message.time_ns, 0
     window[1] += 1
@@ -388,7 +388,7 @@ def _polled(talk: Talk, message: Message) -> Told | None:
         return None
     passed = message.time_ns - window[0]
     cause = f"the client polls as fast as it can: {STORM} empty answers within {span_text(passed)}"
-    return Told(cause, key="storm")
+    return FindingDraft(cause, key="storm")
 
 
 def _empty(fields: dict[str, Any]) -> bool:
@@ -396,8 +396,8 @@ def _empty(fields: dict[str, Any]) -> bool:
     return count == 0 if count is not None else fields.get("length") == 0 or fields.get("messages") == []
 
 
-def _nothing_came(talk: Talk, closed: Closed) -> Told | None:
-    memo = talk.memo
+def _nothing_came(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    memo = context.memo
     found = {place: seen for place, seen in memo.polled.items() if seen[0] >= IN_VAIN}
     if not found:
         return None
@@ -407,34 +407,34 @@ def _nothing_came(talk: Talk, closed: Closed) -> Told | None:
     cause = f"{count} polls of {place} bring no message"
     if written:
         cause += ", although the same connection sends messages there"
-    return Told(cause, (number,), (packet,), WARNING if written else NOTE)
+    return FindingDraft(cause, (number,), (packet,), WARNING if written else NOTE)
 
 
-def _unsure(talk: Talk, message: Message) -> Told | None:
+def _unsure(context: ConversationContext, message: Message) -> FindingDraft | None:
     if not any(note.startswith("the pairing is unsure") for note in message.notes):
         return None
-    return Told("which response answers which request is not sure: frames were missed, and only their order tells", key="unsure")
+    return FindingDraft("which response answers which request is not sure: frames were missed, and only their order tells", key="unsure")
 
 
-def _wrong_checksum(talk: Talk, message: Message) -> Told | None:
+def _wrong_checksum(context: ConversationContext, message: Message) -> FindingDraft | None:
     for note in message.notes:
         if "checksum" in note and "computed" in note:
-            return Told(f"{message.name} of the {message.sender or 'sender'}: {note}", key=message.name)
+            return FindingDraft(f"{message.name} of the {message.sender or 'sender'}: {note}", key=message.name)
     return None
 
 
 # What is remembered
 
 
-def follow(talk: Talk, message: Message) -> None:
+def follow(context: ConversationContext, message: Message) -> None:
     """Keep what the next messages are looked at with."""
-    memo, name = talk.memo, message.name
+    memo, name = context.memo, message.name
     if name == "logout_user" and message.outcome == "answered":
         memo.in_ = False
     if message.kind != "response" or message.outcome != "answered" or message.fault is not None:
         return
     if name == "poll_messages":
-        place = _place(talk.request_of(message))
+        place = _place(context.request_of(message))
         if place is None or place in memo.fed:
             return
         if not _empty(message.fields):
@@ -446,15 +446,15 @@ def follow(talk: Talk, message: Message) -> None:
         elif len(memo.polled) < PLACES and len(memo.fed) < PLACES:
             memo.polled[place] = [1, message.number, message.packets[1]]
     elif name == "send_messages":
-        place = _place(talk.request_of(message))
+        place = _place(context.request_of(message))
         if place is not None and len(memo.sent) < PLACES:
             memo.sent[place] = None
 
 
-def reached(talk: Talk, closed: Closed) -> str:
+def reached(context: ConversationContext, closed: Closed) -> str:
     """Whether a client was let in, and what servers have the layout."""
-    memo = talk.memo
-    state = "logged in" if memo.in_ else "login refused" if memo.denied is not None else "no login" if talk.begun else "open"
+    memo = context.memo
+    state = "logged in" if memo.in_ else "login refused" if memo.denied is not None else "no login" if context.begun else "open"
     layout = closed.facts.get("layout")
     layouts = (layout,) if layout else closed.facts.get("candidates") or ()
     return f"{state} ({some(layouts, 3)}: {in_words(layouts)})" if layouts and "mismatch" not in closed.facts else state
@@ -501,7 +501,7 @@ RULES: tuple[Rule, ...] = (
 FAMILY = Family(
     protocols=("iggy",),
     rules=RULES,
-    state=Memo,
+    state=IggyState,
     follow=follow,
     refusal=refusal,
     repeats=True,

@@ -21,14 +21,14 @@ from streamdump.diagnose.rules import (
     PATIENCE_NS,
     WARNING,
     Closed,
+    ConversationContext,
     Family,
+    FindingDraft,
     Gap,
+    HandshakeStep,
     Message,
     Refusal,
     Rule,
-    Step,
-    Talk,
-    Told,
     last_before,
     numbers,
     packets,
@@ -77,7 +77,7 @@ ADVICE = {
 }
 
 
-class Subscription(msgspec.Struct):
+class MewbaseSubscription(msgspec.Struct):
     """One subscription: what came, and what of it was acknowledged."""
 
     channel: Any
@@ -99,12 +99,12 @@ class Subscription(msgspec.Struct):
     published_ns: int = 0
 
 
-class Memo(msgspec.Struct):
+class MewbaseState(msgspec.Struct):
     """What is remembered of a connection."""
 
     broke: tuple[int, int | None, str] | None = None
     """The frame over which a server may have gone deaf: its number, packet, and what is wrong."""
-    subscriptions: dict[Any, Subscription] = msgspec.field(default_factory=dict)
+    subscriptions: dict[Any, MewbaseSubscription] = msgspec.field(default_factory=dict)
     channels: dict[Any, int] = msgspec.field(default_factory=dict)
     """Events that this connection published, by channel."""
     transactions: dict[Any, tuple[int, int]] = msgspec.field(default_factory=dict)
@@ -124,13 +124,13 @@ def _key(value: Any) -> Any:
 # The beginning
 
 
-def _no_connect(talk: Talk, message: Message) -> Told | None:
-    if sum(talk.messages) != 1 or not talk.whole or message.position or message.sender != "client" or message.name == "CONNECT":
+def _no_connect(context: ConversationContext, message: Message) -> FindingDraft | None:
+    if sum(context.messages) != 1 or not context.whole or message.position or message.sender != "client" or message.name == "CONNECT":
         return None
-    return Told(f"the client begins with {message.name} and not with CONNECT: servers answer nothing before that")
+    return FindingDraft(f"the client begins with {message.name} and not with CONNECT: servers answer nothing before that")
 
 
-def _version(talk: Talk, message: Message) -> str | None:
+def _version(context: ConversationContext, message: Message) -> str | None:
     version = body_of(message).get("version")
     if message.kind != "request" or message.fault is not None or (isinstance(version, str) and VERSION(version)):
         return None
@@ -138,7 +138,7 @@ def _version(talk: Talk, message: Message) -> str | None:
     return f"the client states {shown}: servers answer nothing to that"
 
 
-def refusal(talk: Talk, message: Message, request: Message | None) -> Refusal:
+def refusal(context: ConversationContext, message: Message, request: Message | None) -> Refusal:
     """What a refused response says."""
     body, asked = body_of(message), body_of(request)
     code, text = body.get("errCode"), body.get("errMsg")
@@ -149,7 +149,7 @@ def refusal(talk: Talk, message: Message, request: Message | None) -> Refusal:
     about, rule, advice = "", "refused", ADVICE.get(str(label))
     if request is not None and request.name != "CONNECT":
         # A server that looks at it has taken CONNECT, whether its response was captured or not
-        talk.ready = True
+        context.ready = True
     if request is not None and request.name == "CONNECT":
         version = asked.get("version")
         rule = "connect-refused"
@@ -173,24 +173,24 @@ def refusal(talk: Talk, message: Message, request: Message | None) -> Refusal:
 # Frames that servers do not take
 
 
-def _dropped_type(talk: Talk, message: Message) -> Told | None:
+def _dropped_type(context: ConversationContext, message: Message) -> FindingDraft | None:
     for note in message.notes:
         if DROPS(note):
-            return Told(f"{message.name}: {note}", key=message.name)
+            return FindingDraft(f"{message.name}: {note}", key=message.name)
     return None
 
 
-def _missing_field(talk: Talk, message: Message) -> Told | None:
+def _missing_field(context: ConversationContext, message: Message) -> FindingDraft | None:
     if message.sender == "server" or message.fault is not None:
         return None
     found = [note for note in message.notes if note.startswith("mandatory field ")]
-    return Told(f"{message.name} of the client: {'; '.join(found)}", key=(message.name, tuple(found))) if found else None
+    return FindingDraft(f"{message.name} of the client: {'; '.join(found)}", key=(message.name, tuple(found))) if found else None
 
 
-def _wrong_length(talk: Talk, message: Message) -> Told | None:
+def _wrong_length(context: ConversationContext, message: Message) -> FindingDraft | None:
     if REST_NOTE not in message.notes:
         return None
-    return Told(f"{message.name} of the {message.sender or 'sender'}: {REST_NOTE}", key=message.sender)
+    return FindingDraft(f"{message.name} of the {message.sender or 'sender'}: {REST_NOTE}", key=message.sender)
 
 
 def _odd(message: Message) -> str | None:
@@ -224,120 +224,124 @@ def _stated(closed: Closed) -> str | None:
     return f"a frame of the client that states a length of {length:,} bytes, {why}"
 
 
-def _impossible(talk: Talk, closed: Closed) -> Told | None:
-    what = None if talk.failed or closed.lacking else _stated(closed)
+def _impossible(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    what = None if context.failed or closed.lacking else _stated(closed)
     if what is None:
         return None
-    return Told(f"servers answer nothing behind {what}", (), severity=WARNING if talk.messages[1] else ERROR)
+    return FindingDraft(f"servers answer nothing behind {what}", (), severity=WARNING if context.messages[1] else ERROR)
 
 
-def _skipped(talk: Talk, gap: Gap) -> None:
-    if gap.reason == "skipped" and gap.sender == "client" and talk.memo.broke is None and talk.begun:
-        last = talk.last[0]
+def _skipped(context: ConversationContext, gap: Gap) -> None:
+    if gap.reason == "skipped" and gap.sender == "client" and context.memo.broke is None and context.begun:
+        last = context.last[0]
         size = "some" if gap.size is None else f"{gap.size:,}"
-        talk.memo.broke = (0 if last is None else last.number) + 1, None, f"{size} bytes of the client, which are no frame"
+        context.memo.broke = (0 if last is None else last.number) + 1, None, f"{size} bytes of the client, which are no frame"
 
 
-def _deaf(talk: Talk, closed: Closed) -> Told | None:
-    broke = talk.memo.broke
+def _deaf(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    broke = context.memo.broke
     if broke is None or closed.lacking:
         return None
     number, packet, what = broke
-    found = [one for one in talk.unanswered if one.request >= number and one.reason in ("closed", "capture ended")]
+    found = [one for one in context.unanswered if one.request >= number and one.reason in ("closed", "capture ended")]
     open_ = [one.request for one in found if one.reason == "closed" or (one.waited_ns or 0) >= PATIENCE_NS]
-    if not open_ or talk.failed:
+    if not open_ or context.failed:
         return None
     if packet is None:
         what = _stated(closed) or what
-    after = f", and closes the connection {span_text(closed.until_ns - (talk.last_ns or 0))} later" if closed.by == closed.server else ""
-    names = some(dict.fromkeys(one.name for one in talk.unanswered if one.request in open_))
-    shown = {one.number: one for one in (*talk.asked.values(), *talk.last) if one is not None}
+    after = f", and closes the connection {span_text(closed.until_ns - (context.last_ns or 0))} later" if closed.by == closed.server else ""
+    names = some(dict.fromkeys(one.name for one in context.unanswered if one.request in open_))
+    shown = {one.number: one for one in (*context.asked.values(), *context.last) if one is not None}
     evidence = tuple(dict.fromkeys((*((number,) if packet is not None else ()), *open_)))
     marks = (*((packet,) if packet is not None else ()), *packets(*(shown.get(one) for one in open_)))
-    return Told(f"the server answers nothing more ({names}) behind {what}{after}", evidence, tuple(dict.fromkeys(marks)))
+    return FindingDraft(f"the server answers nothing more ({names}) behind {what}{after}", evidence, tuple(dict.fromkeys(marks)))
 
 
-def _old_end(talk: Talk, closed: Closed) -> Told | None:
+def _old_end(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     """UNSUBSCRIBE as it was up to November 2016: nobody answers it, and the client has done with the connection."""
-    asked = [talk.asked.get(one.request) for one in talk.unanswered]
+    asked = [context.asked.get(one.request) for one in context.unanswered]
     found = [one for one in asked if one is not None and one.name == "UNSUBSCRIBE" and "SubID" in body_of(one)]
     if not found:
         return None
     ended = {one.number for one in found}
-    talk.unanswered = [one for one in talk.unanswered if one.request not in ended]
+    context.unanswered = [one for one in context.unanswered if one.request not in ended]
     closes = " and close the connection" if closed.by == closed.server else ""
     cause = f"UNSUBSCRIBE has no answer: servers up to November 2016 do not understand its SubID{closes}"
-    return Told(cause, numbers(*found), packets(*found))
+    return FindingDraft(cause, numbers(*found), packets(*found))
 
 
-def _closes_over(talk: Talk, closed: Closed) -> Told | None:
+def _closes_over(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     if closed.by != closed.server or closed.lacking:
         return None
     # Else it was deaf before
-    at_once = closed.until_ns - (talk.last_ns or 0) < IDLE_NS
-    for one in talk.unanswered:
-        asked = talk.asked.get(one.request)
+    at_once = closed.until_ns - (context.last_ns or 0) < IDLE_NS
+    for one in context.unanswered:
+        asked = context.asked.get(one.request)
         if asked is None:
             continue
         why = next(
             (note for note in asked.notes if note.startswith("mandatory ") or "was not given out" in note), _odd(asked) if at_once else None
         )
         if why is not None:
-            return Told(f"the server closes the connection instead of answering {asked.name}: {why}", numbers(asked), packets(asked))
+            return FindingDraft(
+                f"the server closes the connection instead of answering {asked.name}: {why}", numbers(asked), packets(asked)
+            )
     return None
 
 
 # Ends
 
 
-def _ended(talk: Talk, closed: Closed) -> Told | None:
-    if closed.by != closed.server or talk.failed or talk.unanswered or not talk.messages[1]:
+def _ended(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    if closed.by != closed.server or context.failed or context.unanswered or not context.messages[1]:
         return None
-    last = last_before(talk, closed)
+    last = last_before(context, closed)
     if last is None:
         return None
     quiet = 0 if closed.ended_ns is None else closed.ended_ns - last.time_ns
     if quiet < IDLE_NS:
-        return Told(f"the server {closed.verb} the connection {span_text(quiet)} after {said(talk, last)}", numbers(last), packets(last))
+        return FindingDraft(
+            f"the server {closed.verb} the connection {span_text(quiet)} after {said(context, last)}", numbers(last), packets(last)
+        )
     severity = NOTE if closed.muddled else WARNING
     cause = f"the server {closed.verb} the connection after {span_text(quiet)} in which nothing came, not even a PING"
     advice = "Let the client send PING more often than the idle time of the server, which is 30 s as it is installed."
-    return Told(cause, numbers(last), packets(last), severity, advice, rule="idle")
+    return FindingDraft(cause, numbers(last), packets(last), severity, advice, rule="idle")
 
 
 # Subscriptions, transactions, queries
 
 
-def _backwards(talk: Talk, message: Message) -> Told | None:
+def _backwards(context: ConversationContext, message: Message) -> FindingDraft | None:
     body = body_of(message)
-    one = talk.memo.subscriptions.get(_key(body.get("subID")))
+    one = context.memo.subscriptions.get(_key(body.get("subID")))
     position = body.get("pos", body.get("seqNo"))
     if one is None or one.position is None or not isinstance(position, int) or position > one.position:
         return None
     ident = body.get("subID")
     if position == one.position:
         cause = f"the event at position {position} comes twice to subscription {ident}"
-        return Told(cause, (one.last_number, message.number), severity=NOTE, key=(ident, "twice"))
+        return FindingDraft(cause, (one.last_number, message.number), severity=NOTE, key=(ident, "twice"))
     cause = f"the positions of subscription {ident} do not rise: {position} comes behind {one.position}"
-    return Told(cause, (one.last_number, message.number), (one.last_packet, *packets(message)), key=ident)
+    return FindingDraft(cause, (one.last_number, message.number), (one.last_packet, *packets(message)), key=ident)
 
 
-def _unacknowledged(talk: Talk, closed: Closed) -> Told | None:
-    for ident, one in talk.memo.subscriptions.items():
+def _unacknowledged(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    for ident, one in context.memo.subscriptions.items():
         if closed.lacking or not all(closed.packets):
             return None
         end = closed.until_ns if one.until_ns is None else one.until_ns
         open_ = one.events - one.acked
         if open_ > 0 and end - one.last_ns >= STALE_NS:
             cause = f"{open_:,} of {one.events:,} events of subscription {ident} are not acknowledged for {span_text(end - one.last_ns)}"
-            return Told(cause, (one.last_number,), (one.last_packet,))
+            return FindingDraft(cause, (one.last_number,), (one.last_packet,))
     return None
 
 
-def _stopped(talk: Talk, closed: Closed) -> Told | None:
+def _stopped(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     """Events that the connection itself published, and that did not come to it."""
-    for ident, one in talk.memo.subscriptions.items():
-        if closed.lacking or not talk.begun or not all(closed.packets):
+    for ident, one in context.memo.subscriptions.items():
+        if closed.lacking or not context.begun or not all(closed.packets):
             return None
         end = closed.until_ns if one.until_ns is None else one.until_ns
         if not one.plain or one.published <= one.events or end - one.published_ns < STOPPED_NS:
@@ -345,52 +349,56 @@ def _stopped(talk: Talk, closed: Closed) -> Told | None:
         which = f"the {one.published:,} events that the same connection published to {quoted(one.channel)}"
         if one.events:
             cause = f"subscription {ident} gets {one.events:,} of {which}: the server does not go on"
-            return Told(cause, (one.last_number,), (one.last_packet,))
+            return FindingDraft(cause, (one.last_number,), (one.last_packet,))
         # It may never have begun
         advice = "Look whether the server could read these events, and where the subscription begins."
-        return Told(f"subscription {ident} gets none of {which}", (one.begun,), (one.begun_packet,), NOTE, advice)
+        return FindingDraft(f"subscription {ident} gets none of {which}", (one.begun,), (one.begun_packet,), NOTE, advice)
     return None
 
 
-def _begun_twice(talk: Talk, message: Message) -> Told | None:
+def _begun_twice(context: ConversationContext, message: Message) -> FindingDraft | None:
     session = _key(body_of(message).get("sessID"))
-    before = talk.memo.transactions.get(session)
+    before = context.memo.transactions.get(session)
     if (
         message.kind != "request"
-        or (talk.memo.broke is not None and talk.memo.broke[0] < message.number)
+        or (context.memo.broke is not None and context.memo.broke[0] < message.number)
         or (before is None) == (message.name == "STARTTX")
     ):
         return None
     if message.name == "STARTTX" and before is not None:
         cause = f"STARTTX begins a transaction of session {session} while one is open"
-        return Told(cause, (before[0], message.number), (before[1], *packets(message)), key=session)
-    return Told(f"{message.name} ends a transaction of session {session}, where none was begun", key=session) if talk.begun else None
+        return FindingDraft(cause, (before[0], message.number), (before[1], *packets(message)), key=session)
+    return (
+        FindingDraft(f"{message.name} ends a transaction of session {session}, where none was begun", key=session)
+        if context.begun
+        else None
+    )
 
 
-def _not_ended(talk: Talk, closed: Closed) -> Told | None:
-    found = talk.memo.transactions
-    if not found or closed.how not in ("FIN", "RST") or closed.lacking or talk.memo.broke is not None:
+def _not_ended(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    found = context.memo.transactions
+    if not found or closed.how not in ("FIN", "RST") or closed.lacking or context.memo.broke is not None:
         return None
     what = f"session {next(iter(found))}" if len(found) == 1 else f"{len(found)} sessions"
     cause = f"the connection ends while a transaction of {what} is neither committed nor aborted"
-    return Told(cause, tuple(one[0] for one in found.values()), tuple(one[1] for one in found.values()))
+    return FindingDraft(cause, tuple(one[0] for one in found.values()), tuple(one[1] for one in found.values()))
 
 
-def _unfinished(talk: Talk, closed: Closed) -> Told | None:
-    found = talk.memo.queries
+def _unfinished(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    found = context.memo.queries
     if not found or closed.how not in ("FIN", "RST") or closed.lacking or not all(closed.packets):
         return None
     which = f"query {next(iter(found))}" if len(found) == 1 else f"{len(found)} queries"
     cause = f"the results of {which} have no last one when {closed.who(closed.by)} ends the connection"
-    return Told(cause, tuple(one[0] for one in found.values()), tuple(one[1] for one in found.values()))
+    return FindingDraft(cause, tuple(one[0] for one in found.values()), tuple(one[1] for one in found.values()))
 
 
 # What is remembered
 
 
-def follow(talk: Talk, message: Message) -> None:
+def follow(context: ConversationContext, message: Message) -> None:
     """Keep what the next messages are looked at with."""
-    memo = talk.memo
+    memo = context.memo
     if message.sender == "client":
         odd = _odd(message) if memo.broke is None else None
         if odd is not None:
@@ -399,11 +407,11 @@ def follow(talk: Talk, message: Message) -> None:
         memo.broke = None
     keep = _FOLLOW.get(message.name)
     if keep is not None:
-        keep(talk, memo, message, body_of(message))
+        keep(context, memo, message, body_of(message))
 
 
-def _answered(talk: Talk, memo: Memo, message: Message, body: dict[str, Any]) -> None:
-    request = talk.request_of(message)
+def _answered(context: ConversationContext, memo: MewbaseState, message: Message, body: dict[str, Any]) -> None:
+    request = context.request_of(message)
     if request is None:
         return
     if request.name == "STARTTX" and message.outcome == "refused":
@@ -418,18 +426,18 @@ def _answered(talk: Talk, memo: Memo, message: Message, body: dict[str, Any]) ->
                 one.published_ns = message.time_ns
 
 
-def _subscribed(talk: Talk, memo: Memo, message: Message, body: dict[str, Any]) -> None:
-    ident, asked = _key(body.get("subID")), body_of(talk.request_of(message))
+def _subscribed(context: ConversationContext, memo: MewbaseState, message: Message, body: dict[str, Any]) -> None:
+    ident, asked = _key(body.get("subID")), body_of(context.request_of(message))
     if message.outcome == "answered" and ident is not None and len(memo.subscriptions) < KEPT:
         plain = not any(asked.get(name) for name in ("filterName", "matcher", "durableID"))
         channel = _key(asked.get("channel"))
         before = memo.channels.get(channel, 0) if asked.get("startPos") == 0 else 0
-        memo.subscriptions[ident] = Subscription(
+        memo.subscriptions[ident] = MewbaseSubscription(
             channel, plain, begun=message.number, begun_packet=message.packets[1], published=before, published_ns=message.time_ns
         )
 
 
-def _unsubscribed(talk: Talk, memo: Memo, message: Message, body: dict[str, Any]) -> None:
+def _unsubscribed(context: ConversationContext, memo: MewbaseState, message: Message, body: dict[str, Any]) -> None:
     one = memo.subscriptions.get(_key(body.get("subID", body.get("SubID"))))
     if one is not None and message.kind == "request":
         one.until_ns = message.time_ns
@@ -437,7 +445,7 @@ def _unsubscribed(talk: Talk, memo: Memo, message: Message, body: dict[str, Any]
             del memo.subscriptions[_key(body.get("subID", body.get("SubID")))]
 
 
-def _received(talk: Talk, memo: Memo, message: Message, body: dict[str, Any]) -> None:
+def _received(context: ConversationContext, memo: MewbaseState, message: Message, body: dict[str, Any]) -> None:
     one = memo.subscriptions.get(_key(body.get("subID")))
     if one is not None:
         one.events += 1
@@ -446,13 +454,13 @@ def _received(talk: Talk, memo: Memo, message: Message, body: dict[str, Any]) ->
         one.last_ns, one.last_number, one.last_packet = message.time_ns, message.number, message.packets[1]
 
 
-def _acknowledged(talk: Talk, memo: Memo, message: Message, body: dict[str, Any]) -> None:
+def _acknowledged(context: ConversationContext, memo: MewbaseState, message: Message, body: dict[str, Any]) -> None:
     one = memo.subscriptions.get(_key(body.get("subID", body.get("SubID"))))
     if one is not None:
         one.acked += 1
 
 
-def _transaction(talk: Talk, memo: Memo, message: Message, body: dict[str, Any]) -> None:
+def _transaction(context: ConversationContext, memo: MewbaseState, message: Message, body: dict[str, Any]) -> None:
     session = _key(body.get("sessID"))
     if message.name != "STARTTX":
         memo.transactions.pop(session, None)
@@ -460,7 +468,7 @@ def _transaction(talk: Talk, memo: Memo, message: Message, body: dict[str, Any])
         memo.transactions[session] = message.number, message.packets[1]
 
 
-def _result(talk: Talk, memo: Memo, message: Message, body: dict[str, Any]) -> None:
+def _result(context: ConversationContext, memo: MewbaseState, message: Message, body: dict[str, Any]) -> None:
     query = _key(body.get("queryID"))
     if message.name == "QUERYRESPONSE" or body.get("last") is not False or message.outcome == "refused":
         memo.queries.pop(query, None)
@@ -523,8 +531,8 @@ RULES: tuple[Rule, ...] = (
 FAMILY = Family(
     protocols=("mewbase",),
     rules=RULES,
-    steps=(Step("CONNECT", "CONNECT", "request"), Step("ready", "RESPONSE", "response", ready=True)),
-    state=Memo,
+    steps=(HandshakeStep("CONNECT", "CONNECT", "request"), HandshakeStep("ready", "RESPONSE", "response", ready=True)),
+    state=MewbaseState,
     follow=follow,
     refusal=refusal,
     header=5,

@@ -17,14 +17,14 @@ from streamdump.diagnose.rules import (
     NOTE,
     WARNING,
     Closed,
+    ConversationContext,
     Exchange,
     Family,
+    FindingDraft,
+    HandshakeStep,
     Message,
     Refusal,
     Rule,
-    Step,
-    Talk,
-    Told,
     label_of,
     numbers,
     packets,
@@ -90,7 +90,7 @@ ADVICE = {
 }
 
 
-class Subscription(msgspec.Struct):
+class RabbitmqSubscription(msgspec.Struct):
     """One subscription: what the server may still send, and what came."""
 
     stream: str
@@ -115,7 +115,7 @@ class Silence(NamedTuple):
     packets: tuple[int, ...]
 
 
-class Memo(msgspec.Struct):
+class RabbitmqState(msgspec.Struct):
     """What is remembered of a connection."""
 
     first: Message | None = None
@@ -128,7 +128,7 @@ class Memo(msgspec.Struct):
     """The password is empty."""
     offered: tuple[str, ...] = ()
     vhost: str | None = None
-    null: Told | None = None
+    null: FindingDraft | None = None
     """Of the client's first text that is null and must not be."""
     server: str = "the server"
     frame_max: int = BEFORE_TUNE
@@ -138,9 +138,9 @@ class Memo(msgspec.Struct):
     heartbeat_ns: int = 0
     versions: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
     """By key, the versions that the server stated."""
-    subscriptions: dict[int, Subscription] = msgspec.field(default_factory=dict)
+    subscriptions: dict[int, RabbitmqSubscription] = msgspec.field(default_factory=dict)
     publishers: dict[int, str] = msgspec.field(default_factory=dict)
-    refused: dict[int, Told] = msgspec.field(default_factory=dict)
+    refused: dict[int, FindingDraft] = msgspec.field(default_factory=dict)
     """By id publishers that were refused, and what is told if the client publishes all the same."""
     deleting: dict[str, None] = msgspec.field(default_factory=dict)
     """Streams that the client has asked to delete."""
@@ -161,32 +161,32 @@ def _challenged(message: Message) -> bool:
     return _code(message) == "SASL challenge"
 
 
-def _authentication(talk: Talk, message: Message) -> str | None:
+def _authentication(context: ConversationContext, message: Message) -> str | None:
     if message.outcome != "refused" or _code(message) != "authentication failure":
         return None
-    memo = talk.memo
+    memo = context.memo
     who = f"the user {quoted(memo.user)}" if memo.user is not None else "the client"
     why = "the password is empty" if memo.unset else "the password is wrong, or there is no such user"
     return f"{memo.server} does not authenticate {who} ({memo.mechanism}): {why}"
 
 
-def _loopback(talk: Talk, message: Message) -> str | None:
+def _loopback(context: ConversationContext, message: Message) -> str | None:
     if message.outcome != "refused" or "loopback" not in _code(message):
         return None
-    who = quoted(talk.memo.user) if talk.memo.user is not None else "this user"
-    return f"{talk.memo.server} lets {who} log in from its own machine only, and the client comes from {message.dst.rpartition(':')[0]}"
+    who = quoted(context.memo.user) if context.memo.user is not None else "this user"
+    return f"{context.memo.server} lets {who} log in from its own machine only, and the client comes from {message.dst.rpartition(':')[0]}"
 
 
-def _mechanism(talk: Talk, message: Message) -> str | None:
+def _mechanism(context: ConversationContext, message: Message) -> str | None:
     if message.outcome != "refused" or "mechanism not" not in _code(message):
         return None
-    memo = talk.memo
+    memo = context.memo
     offers = f"; it offers {some(memo.offered)}" if memo.offered else ""
     return f"{memo.server} does not take the mechanism {quoted(memo.mechanism)}{offers}"
 
 
-def _renewal(talk: Talk, message: Message) -> str | None:
-    memo, code = talk.memo, _code(message)
+def _renewal(context: ConversationContext, message: Message) -> str | None:
+    memo, code = context.memo, _code(message)
     if message.outcome != "refused" or "cannot change" not in code:
         return None
     began = "another login" if memo.began is None else _login(*memo.began)
@@ -197,25 +197,27 @@ def _login(mechanism: str | None, user: str | None) -> str:
     return f"{mechanism} of the user {quoted(user)}" if user is not None else str(mechanism)
 
 
-def _sasl(talk: Talk, message: Message) -> str | None:
+def _sasl(context: ConversationContext, message: Message) -> str | None:
     if message.outcome != "refused" or _code(message) in ("authentication failure", "SASL challenge"):
         return None
     code = _code(message)
     if "loopback" in code or "mechanism not" in code or "cannot change" in code:
         return None
-    memo = talk.memo
+    memo = context.memo
     return f"{memo.server} refuses the data of {memo.mechanism} ({code}): it cannot be read"
 
 
-def _vhost(talk: Talk, message: Message) -> str | None:
+def _vhost(context: ConversationContext, message: Message) -> str | None:
     if message.outcome != "refused":
         return None
-    user = f" for the user {quoted(talk.memo.user)}" if talk.memo.user is not None else ""
-    return f"the virtual host {quoted(talk.memo.vhost)} is refused{user} ({_code(message)}): it does not exist, or the user may not use it"
+    user = f" for the user {quoted(context.memo.user)}" if context.memo.user is not None else ""
+    return (
+        f"the virtual host {quoted(context.memo.vhost)} is refused{user} ({_code(message)}): it does not exist, or the user may not use it"
+    )
 
 
-def _raised(talk: Talk, message: Message) -> str | None:
-    offered = talk.memo.tune
+def _raised(context: ConversationContext, message: Message) -> str | None:
+    offered = context.memo.tune
     if message.kind != "response" or offered is None:
         return None
     size, most = message.fields.get("frame_max"), offered[0]
@@ -227,69 +229,69 @@ def _raised(talk: Talk, message: Message) -> str | None:
 # Frames and commands
 
 
-def _too_large(talk: Talk, message: Message) -> Told | None:
-    limit, size = talk.memo.frame_max, message.size - 4
-    if size <= limit or not talk.begun:
+def _too_large(context: ConversationContext, message: Message) -> FindingDraft | None:
+    limit, size = context.memo.frame_max, message.size - 4
+    if size <= limit or not context.begun:
         return None
-    agreed = f"the agreed {limit:,}" if talk.memo.tuned else f"the {limit:,} that hold before Tune"
+    agreed = f"the agreed {limit:,}" if context.memo.tuned else f"the {limit:,} that hold before Tune"
     cause = f"{message.name} of the {message.sender or 'sender'} has {size:,} bytes, more than {agreed}"
     # Servers do not hold what they deliver to it
-    return Told(cause, severity=NOTE if message.sender == "server" else None, key=(message.sender, limit))
+    return FindingDraft(cause, severity=NOTE if message.sender == "server" else None, key=(message.sender, limit))
 
 
-def _too_large_end(talk: Talk, closed: Closed) -> Told | None:
-    last = talk.last[0]
-    if last is None or closed.by != closed.server or not talk.begun or talk.parted is not None:
+def _too_large_end(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    last = context.last[0]
+    if last is None or closed.by != closed.server or not context.begun or context.parted is not None:
         return None
     # What holds now held when it was sent, but for Tune itself, which is small
-    limit, size = talk.memo.frame_max, last.size - 4
+    limit, size = context.memo.frame_max, last.size - 4
     if size <= limit:
         return None
-    held = "are agreed" if talk.memo.tuned else "hold before Tune"
+    held = "are agreed" if context.memo.tuned else "hold before Tune"
     cause = f"the server closes over {last.name} of the client, a frame of {size:,} bytes where {limit:,} {held}"
-    return Told(cause, numbers(last), key="closed")
+    return FindingDraft(cause, numbers(last), key="closed")
 
 
-def _arguments(talk: Talk, closed: Closed) -> Told | None:
+def _arguments(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     """Servers break down over a number that is none."""
-    last = talk.last[0]
+    last = context.last[0]
     if last is None or last.name != "Create" or closed.by != closed.server:
         return None
-    if not any(one.request == last.number for one in talk.unanswered):
+    if not any(one.request == last.number for one in context.unanswered):
         return None
     for one in last.fields.get("arguments") or ():
         name, value = one.get("key"), one.get("value")
         if name in NUMBERS and not str(value).isdigit():
-            return Told(f"the server closes over Create: its argument {name} is {quoted(value)}, which is no number", numbers(last))
+            return FindingDraft(f"the server closes over Create: its argument {name} is {quoted(value)}, which is no number", numbers(last))
     return None
 
 
-def _closing(talk: Talk, message: Message) -> Told | None:
+def _closing(context: ConversationContext, message: Message) -> FindingDraft | None:
     if message.kind != "request" or message.fields.get("closing_code") in (None, 1, 0):
         return None
     code, reason = label_of(message, "closing_code"), message.fields.get("closing_reason")
     side = 0 if message.sender == "server" else 1
-    before = talk.last[side]
+    before = context.last[side]
     null = _null(before) if before is not None and code == "unknown frame" else None
     if null is not None:
         cause = f"the {message.sender} closes with {code}: {null}"
-        return Told(cause, numbers(before, message), packets(before, message), ERROR, WRITE_EMPTY, null, rule="null-reference")
+        return FindingDraft(cause, numbers(before, message), packets(before, message), ERROR, WRITE_EMPTY, null, rule="null-reference")
     after = f" after {before.name} of the {before.sender}" if before is not None else ""
     why = f": {quoted(reason)}" if reason else ""
     hint = ""
     if code == "frame too large" and before is not None:
-        hint = f"; it had {before.size - 4:,} bytes, and {talk.memo.frame_max:,} are agreed"
+        hint = f"; it had {before.size - 4:,} bytes, and {context.memo.frame_max:,} are agreed"
     if code == "unknown frame" and before is not None:
-        hint = f"; {_not_known(talk, before)}"
+        hint = f"; {_not_known(context, before)}"
     severity = ERROR if message.sender == "server" else WARNING
-    return Told(
+    return FindingDraft(
         f"the {message.sender} closes with {code}{why}{after}{hint}", numbers(before, message), packets(before, message), severity, key=code
     )
 
 
-def _not_known(talk: Talk, message: Message) -> str:
+def _not_known(context: ConversationContext, message: Message) -> str:
     """Why a server may have called a frame unknown."""
-    memo, command = talk.memo, _command(message)
+    memo, command = context.memo, _command(message)
     key, version = message.fields.get("key", 0), message.fields.get("version", 0)
     if message.kind == "response" and message.request is None:
         return f"{command} is a response that nobody asked for"
@@ -306,25 +308,29 @@ def _command(message: Message) -> str:
     return f"{message.name} (key 0x{message.fields.get('key', 0):04x}, version {message.fields.get('version')})"
 
 
-def _unknown(talk: Talk, message: Message) -> Told | None:
+def _unknown(context: ConversationContext, message: Message) -> FindingDraft | None:
     if message.sender == "server":
         return None
     key, version = message.fields.get("key"), message.fields.get("version")
     if message.name.startswith("unknown"):
-        return Told(f"the client sends a command that no version of the protocol has: {_command(message)}", severity=WARNING, key=key)
-    stated = talk.memo.versions.get(key) if isinstance(key, int) and talk.memo.versions else None
+        return FindingDraft(
+            f"the client sends a command that no version of the protocol has: {_command(message)}", severity=WARNING, key=key
+        )
+    stated = context.memo.versions.get(key) if isinstance(key, int) and context.memo.versions else None
     if stated is None or version is None or stated[0] <= version <= stated[1]:
         return None
-    return Told(f"the client sends {_command(message)}, and the server states versions {stated[0]} to {stated[1]}", key=(key, version))
+    return FindingDraft(
+        f"the client sends {_command(message)}, and the server states versions {stated[0]} to {stated[1]}", key=(key, version)
+    )
 
 
-def _silence(talk: Talk, closed: Closed) -> Told | None:
+def _silence(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     """Told at the end, which shows whether the other side had enough of it."""
-    agreed, ended_ns = talk.memo.heartbeat_ns, closed.until_ns
-    found: list[Told] = []
+    agreed, ended_ns = context.memo.heartbeat_ns, closed.until_ns
+    found: list[FindingDraft] = []
     for side, who in enumerate(("client", "server")):
-        silent, last = talk.memo.silent[side], talk.last[side]
-        if last is not None and last.time_ns <= ended_ns and _too_long(talk, last, ended_ns):
+        silent, last = context.memo.silent[side], context.last[side]
+        if last is not None and last.time_ns <= ended_ns and _too_long(context, last, ended_ns):
             silent = Silence(last.time_ns, ended_ns, numbers(last), packets(last))
         if silent is None or min(silent.until_ns, ended_ns) - silent.since_ns <= 2 * agreed:
             continue
@@ -335,13 +341,13 @@ def _silence(talk: Talk, closed: Closed) -> Told | None:
                 when, severity = f", when {closed.who(closed.by)} {closed.verb} the connection", ERROR
         passed, beat = span_text(until_ns - silent.since_ns), span_text(agreed)
         cause = f"the {who} had said nothing for {passed}, more than twice the agreed heartbeat of {beat}{when}"
-        found.append(Told(cause, silent.messages, silent.packets, severity))
+        found.append(FindingDraft(cause, silent.messages, silent.packets, severity))
     return next((one for one in found if one.severity == ERROR), found[0] if found else None)
 
 
-def _too_long(talk: Talk, last: Message, now_ns: int) -> bool:
+def _too_long(context: ConversationContext, last: Message, now_ns: int) -> bool:
     """Whether a side whose last message this is was silent for longer than agreed."""
-    agreed: int = talk.memo.heartbeat_ns
+    agreed: int = context.memo.heartbeat_ns
     return 0 < 2 * agreed < now_ns - last.time_ns
 
 
@@ -355,55 +361,55 @@ def _null(message: Message) -> str | None:
     return None
 
 
-def _null_end(talk: Talk, closed: Closed) -> Told | None:
-    told: Told | None = talk.memo.null
+def _null_end(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    told: FindingDraft | None = context.memo.null
     return told
 
 
 # Publishing
 
 
-def _publish_error(talk: Talk, message: Message) -> Told | None:
+def _publish_error(context: ConversationContext, message: Message) -> FindingDraft | None:
     errors = message.fields.get("publishing_errors")
     if not errors:
         return None
     codes = some(dict.fromkeys(str(one.get("code_label") or f"code {one.get('code')}") for one in errors))
     publisher = message.fields.get("publisher_id")
-    told: Told | None = talk.memo.refused.get(publisher)
+    told: FindingDraft | None = context.memo.refused.get(publisher)
     if told is not None and told.messages is not None and told.packets is not None:
-        talk.pending = [one for one in talk.pending if one[1] is None or one[1].fields.get("publisher_id") != publisher]
-        behind = talk.request_of(message), message
+        context.pending = [one for one in context.pending if one[1] is None or one[1].fields.get("publisher_id") != publisher]
+        behind = context.request_of(message), message
         return told._replace(messages=told.messages + numbers(*behind), packets=told.packets + packets(*behind))
-    stream = talk.memo.publishers.get(publisher) if publisher is not None else None
+    stream = context.memo.publishers.get(publisher) if publisher is not None else None
     whose = f" of publisher {publisher}" if publisher is not None else ""
     where = f" for the stream {quoted(stream)}" if stream else ""
-    return Told(f"{len(errors):,} messages{whose}{where} are not stored: {codes}", key=(publisher, codes), advice=ADVICE.get(codes))
+    return FindingDraft(f"{len(errors):,} messages{whose}{where} are not stored: {codes}", key=(publisher, codes), advice=ADVICE.get(codes))
 
 
-def _never_there(talk: Talk, message: Message) -> None:
+def _never_there(context: ConversationContext, message: Message) -> None:
     """A publisher is deleted that was refused: that there is none is no other trouble."""
-    request = talk.request_of(message)
-    if message.outcome == "refused" and request is not None and request.fields.get("publisher_id") in talk.memo.refused:
-        talk.told.add(message.number)
+    request = context.request_of(message)
+    if message.outcome == "refused" and request is not None and request.fields.get("publisher_id") in context.memo.refused:
+        context.told.add(message.number)
 
 
-def _confirms(talk: Talk, closed: Closed) -> Told | None:
+def _confirms(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     # One that its sender did not send to its end is no other trouble
-    cut = talk.aborted.number if talk.aborted is not None and closed.by == closed.client else None
-    found = [one for one in talk.unanswered if one.name == "Publish" and one.request != cut]
+    cut = context.aborted.number if context.aborted is not None and closed.by == closed.client else None
+    found = [one for one in context.unanswered if one.name == "Publish" and one.request != cut]
     if not found:
         return None
     ended, waited = closed.by is not None, found[0].waited_ns or 0
     count = "a Publish frame is" if len(found) == 1 else f"{len(found)} Publish frames{' or more' if len(found) > 7 else ''} are"
     severity = NOTE if closed.lacking or (not ended and waited < HUNGRY_NS) else WARNING
     cause = f"{count} not confirmed when the {'connection' if ended else 'capture'} ends, {span_text(waited)} later"
-    return Told(cause, tuple(one.request for one in found), severity=severity, key="confirms")
+    return FindingDraft(cause, tuple(one.request for one in found), severity=severity, key="confirms")
 
 
-def _id_in_use(talk: Talk, message: Message) -> str | None:
+def _id_in_use(context: ConversationContext, message: Message) -> str | None:
     if message.outcome != "refused":
         return None
-    request, memo = talk.request_of(message), talk.memo
+    request, memo = context.request_of(message), context.memo
     if message.name == "Subscribe":
         if "already exists" not in _code(message):
             return None
@@ -420,13 +426,13 @@ def _id_in_use(talk: Talk, message: Message) -> str | None:
 # Consuming
 
 
-def _starved(talk: Talk, message: Message) -> Told | None:
+def _starved(context: ConversationContext, message: Message) -> FindingDraft | None:
     """Credit comes, after a time without any."""
-    one = talk.memo.subscriptions.get(message.fields.get("subscription_id", -1))
+    one = context.memo.subscriptions.get(message.fields.get("subscription_id", -1))
     if message.kind != "one_way" or one is None or one.empty_ns is None or message.time_ns - one.empty_ns < HUNGRY_NS:
         return None
     ident = message.fields["subscription_id"]
-    return Told(
+    return FindingDraft(
         f"subscription {ident} ({quoted(one.stream)}) had no credit for {span_text(message.time_ns - one.empty_ns)}: "
         f"{one.asked} chunks were granted, {one.delivered} delivered",
         (one.empty_at, message.number),
@@ -435,12 +441,12 @@ def _starved(talk: Talk, message: Message) -> Told | None:
     )
 
 
-def _out_of_credit(talk: Talk, closed: Closed) -> Told | None:
+def _out_of_credit(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     end = closed.until_ns
-    for ident, one in talk.memo.subscriptions.items():
+    for ident, one in context.memo.subscriptions.items():
         if one.empty_ns is not None and one.delivered:
             passed = max(0, end - one.empty_ns)
-            return Told(
+            return FindingDraft(
                 f"subscription {ident} ({quoted(one.stream)}) has had no credit for {span_text(passed)} when the connection ends: "
                 f"{one.asked} chunks were granted and {one.delivered} delivered",
                 (one.empty_at,),
@@ -451,64 +457,64 @@ def _out_of_credit(talk: Talk, closed: Closed) -> Told | None:
     return None
 
 
-def _checksum(talk: Talk, message: Message) -> str | None:
+def _checksum(context: ConversationContext, message: Message) -> str | None:
     for note in message.notes:
         if note.startswith("checksum of the chunk"):
             return f"a chunk is damaged: the {note}"
     return None
 
 
-def _undecodable(talk: Talk, message: Message) -> Told | None:
+def _undecodable(context: ConversationContext, message: Message) -> FindingDraft | None:
     for note in message.notes:
         if note.startswith("sub-batch"):
-            return Told(f"a sub-batch of {message.name} cannot be unpacked: {note}", key=note)
+            return FindingDraft(f"a sub-batch of {message.name} cannot be unpacked: {note}", key=note)
     return None
 
 
-def _offsets(talk: Talk, message: Message) -> Told | None:
-    one = talk.memo.subscriptions.get(message.fields.get("subscription_id", -1))
+def _offsets(context: ConversationContext, message: Message) -> FindingDraft | None:
+    one = context.memo.subscriptions.get(message.fields.get("subscription_id", -1))
     chunk = message.fields.get("chunk")
     first = chunk.get("chunk_first_offset") if isinstance(chunk, dict) else None
     if one is None or one.following is None or first is None or first == one.following:
         return None
     ident = message.fields["subscription_id"]
     if first < one.following:
-        return Told(
+        return FindingDraft(
             f"subscription {ident} ({quoted(one.stream)}) gets offset {first:,} again: {one.following:,} was the next", key=(ident, "again")
         )
     if one.filtered:
         return None
-    return Told(
+    return FindingDraft(
         f"subscription {ident} ({quoted(one.stream)}) misses offsets {one.following:,} to {first - 1:,}",
         severity=NOTE,
         key=(ident, "missing"),
     )
 
 
-def _not_available(talk: Talk, message: Message) -> Told | None:
+def _not_available(context: ConversationContext, message: Message) -> FindingDraft | None:
     if message.outcome == "refused" and _code(message) == "stream not available":
-        request = talk.request_of(message)
-        return Told(f"{message.name}: the stream {_stream_of(request)}is not available", key=_stream_of(request))
+        request = context.request_of(message)
+        return FindingDraft(f"{message.name}: the stream {_stream_of(request)}is not available", key=_stream_of(request))
     return None
 
 
-def _metadata(talk: Talk, message: Message) -> Told | None:
+def _metadata(context: ConversationContext, message: Message) -> FindingDraft | None:
     if message.kind != "response":
         return None
     for one in message.fields.get("stream_metadata") or ():
         name, code = one.get("stream_name"), one.get("response_code_label")
         if code == "OK" and one.get("leader_reference") == NO_LEADER:
-            return Told(f"the stream {quoted(name)} has no leader", key=(name, "leader"))
+            return FindingDraft(f"the stream {quoted(name)} has no leader", key=(name, "leader"))
         if code == "stream not available":
-            return Told(f"Metadata: the stream {quoted(name)} is not available", key=(name, code))
+            return FindingDraft(f"Metadata: the stream {quoted(name)} is not available", key=(name, code))
     return None
 
 
-def _metadata_refused(talk: Talk, message: Message) -> Told | None:
+def _metadata_refused(context: ConversationContext, message: Message) -> FindingDraft | None:
     for one in (message.fields.get("stream_metadata") or ()) if message.kind == "response" else ():
         name, code = one.get("stream_name"), one.get("response_code_label")
         if code not in (None, "OK", "stream not available"):
-            return Told(
+            return FindingDraft(
                 f"Metadata of the stream {quoted(name)} is refused: {code}",
                 severity=NOTE if code in EXPECTED else WARNING,
                 advice=ADVICE.get(code),
@@ -517,54 +523,56 @@ def _metadata_refused(talk: Talk, message: Message) -> Told | None:
     return None
 
 
-def _gave_up(talk: Talk, closed: Closed) -> Told | None:
-    last = max((one for one in talk.last if one is not None), key=lambda one: one.number, default=None)
+def _gave_up(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    last = max((one for one in context.last if one is not None), key=lambda one: one.number, default=None)
     if last is None or last.name != "Metadata" or last.kind != "response" or closed.by is None or closed.by != closed.client:
         return None
     missing = [one.get("stream_name") for one in last.fields.get("stream_metadata") or () if one.get("response_code_label") in EXPECTED]
     if not missing:
         return None
-    return Told(f"the client leaves after it heard that the stream {quoted(missing[0])} does not exist", numbers(last), key=missing[0])
+    return FindingDraft(
+        f"the client leaves after it heard that the stream {quoted(missing[0])} does not exist", numbers(last), key=missing[0]
+    )
 
 
-def _moved(talk: Talk, message: Message) -> Told | None:
+def _moved(context: ConversationContext, message: Message) -> FindingDraft | None:
     stream, code = message.fields.get("stream"), label_of(message, "code")
-    if stream in talk.memo.deleting:
+    if stream in context.memo.deleting:
         return None
-    return Told(
+    return FindingDraft(
         f"the server says that the stream {quoted(stream)} changed ({code}): publishers and subscriptions of it have ended", key=stream
     )
 
 
-def _not_followed(talk: Talk, closed: Closed) -> Told | None:
-    gone = talk.memo.gone
+def _not_followed(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    gone = context.memo.gone
     end = closed.until_ns
     if gone is None or end - gone.time_ns < LOST_NS:
         return None
     stream = quoted(gone.fields.get("stream"))
     cause = f"the client does nothing for {span_text(end - gone.time_ns)} after the server said that the stream {stream} changed"
-    return Told(cause, numbers(gone), packets(gone))
+    return FindingDraft(cause, numbers(gone), packets(gone))
 
 
-def _asked_by_server(talk: Talk, exchange: Exchange) -> Told | None:
+def _asked_by_server(context: ConversationContext, exchange: Exchange) -> FindingDraft | None:
     if exchange.name != "ConsumerUpdate" or exchange.outcome != "unanswered" or exchange.reason not in ("closed", "timeout"):
         return None
-    return Told("the client does not answer ConsumerUpdate, with which the server asks where to begin", key="ConsumerUpdate")
+    return FindingDraft("the client does not answer ConsumerUpdate, with which the server asks where to begin", key="ConsumerUpdate")
 
 
-def _advertised(talk: Talk, message: Message) -> Told | None:
+def _advertised(context: ConversationContext, message: Message) -> FindingDraft | None:
     properties = message.fields.get("connection_properties") if message.kind == "response" else None
     found = {one.get("key"): one.get("value") for one in properties or () if isinstance(one, dict)}
     host, port = found.get("advertised_host"), found.get("advertised_port")
-    return _elsewhere(talk, message, [(host, port)]) if host is not None else None
+    return _elsewhere(context, message, [(host, port)]) if host is not None else None
 
 
-def _brokers(talk: Talk, message: Message) -> Told | None:
+def _brokers(context: ConversationContext, message: Message) -> FindingDraft | None:
     brokers = message.fields.get("brokers") if message.kind == "response" else None
-    return _elsewhere(talk, message, [(one.get("host"), one.get("port")) for one in brokers or ()])
+    return _elsewhere(context, message, [(one.get("host"), one.get("port")) for one in brokers or ()])
 
 
-def _elsewhere(talk: Talk, message: Message, places: list[tuple[Any, Any]]) -> Told | None:
+def _elsewhere(context: ConversationContext, message: Message, places: list[tuple[Any, Any]]) -> FindingDraft | None:
     """Where clients are sent that is certainly not where this one is connected."""
     host, _, port = message.src.rpartition(":")
     host = host.strip("[]")
@@ -572,7 +580,7 @@ def _elsewhere(talk: Talk, message: Message, places: list[tuple[Any, Any]]) -> T
         return None
     named = tuple(dict.fromkeys(f"[{one[0]}]:{one[1]}" if ":" in str(one[0]) else f"{one[0]}:{one[1]}" for one in places[:PLACES]))
     cause = f"the server sends clients to {some(named)}, while this one is connected to {message.src}"
-    return Told(cause, key=named, places=named)
+    return FindingDraft(cause, key=named, places=named)
 
 
 def _is_address(text: str) -> bool:
@@ -587,7 +595,7 @@ def _stream_of(request: Message | None) -> str:
     return f"{quoted(name)} " if name is not None else ""
 
 
-def refusal(talk: Talk, message: Message, request: Message | None) -> Refusal:
+def refusal(context: ConversationContext, message: Message, request: Message | None) -> Refusal:
     """What any other refused response says."""
     code = _code(message)
     about = ""
@@ -602,33 +610,33 @@ def refusal(talk: Talk, message: Message, request: Message | None) -> Refusal:
                 about = f"{what} {fields.get(name, message.fields.get(name))}"
                 break
     needed = code == "stream does not exist" and not message.name.startswith(("Delete", "Unsubscribe"))
-    held = message.name == "DeclarePublisher" and request is not None and fields.get("publisher_id") not in talk.memo.publishers
+    held = message.name == "DeclarePublisher" and request is not None and fields.get("publisher_id") not in context.memo.publishers
     return Refusal(code, about, code in EXPECTED, ADVICE.get(code), needed=needed, held=held)
 
 
 # What is remembered
 
 
-def follow(talk: Talk, message: Message) -> None:
+def follow(context: ConversationContext, message: Message) -> None:
     """Keep what the next messages are looked at with."""
-    memo, fields, name = talk.memo, message.fields, message.name
-    if talk.begun and sum(talk.messages) == 1 and name != "PeerProperties" and talk.protocol == "rabbitmq-stream":
+    memo, fields, name = context.memo, message.fields, message.name
+    if context.begun and sum(context.messages) == 1 and name != "PeerProperties" and context.protocol == "rabbitmq-stream":
         memo.first = message
     side = 1 if message.sender == "server" else 0
-    before = talk.last[side]
-    if before is not None and _too_long(talk, before, message.time_ns):
+    before = context.last[side]
+    if before is not None and _too_long(context, before, message.time_ns):
         memo.silent[side] = Silence(before.time_ns, message.time_ns, numbers(before, message), packets(before, message))
     null = _null(message) if memo.null is None else None
     if null is not None:
-        memo.null = Told(f"{null}: they close", numbers(message), packets(message), key=null)
+        memo.null = FindingDraft(f"{null}: they close", numbers(message), packets(message), key=null)
     keep = _FOLLOW.get(name)
     if keep is not None:
-        keep(talk, memo, message, fields)
+        keep(context, memo, message, fields)
     if memo.gone is not None and message.sender == "client" and name not in ("Heartbeat", "Credit", "StoreOffset"):
         memo.gone = None
 
 
-def _greeted(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
+def _greeted(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     if message.kind == "response":
         found = {one.get("key"): one.get("value") for one in fields.get("peer_properties") or ()}
         product, version = found.get("product"), found.get("version")
@@ -636,12 +644,12 @@ def _greeted(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -
             memo.server = f"{str(product)[:40]} {str(version or '')[:20]}".strip()
 
 
-def _offered(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
+def _offered(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     if message.kind == "response":
         memo.offered = tuple(str(one)[:40] for one in (fields.get("mechanisms") or ())[:8])
 
 
-def _authenticating(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
+def _authenticating(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     if message.kind == "request":
         mechanism, user = fields.get("mechanism"), fields.get("sasl_username")
         memo.mechanism, memo.user = mechanism, user or (memo.user if memo.began is None else None)
@@ -650,7 +658,7 @@ def _authenticating(talk: Talk, memo: Memo, message: Message, fields: dict[str, 
         memo.began = memo.mechanism, memo.user
 
 
-def _tuned(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
+def _tuned(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     size, beat = fields.get("frame_max"), fields.get("heartbeat")
     if size is None or beat is None:
         return
@@ -661,58 +669,58 @@ def _tuned(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> 
         memo.heartbeat_ns = beat * 1_000_000_000
 
 
-def _opening(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
+def _opening(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     if message.kind == "request":
         memo.vhost = fields.get("virtual_host")
 
 
-def _stated(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
+def _stated(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     if message.kind == "response":
         memo.versions = {
             one["key"]: (one["min_version"], one["max_version"]) for one in (fields.get("commands") or ())[:256] if "max_version" in one
         }
 
 
-def _declared(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
-    request = talk.request_of(message)
+def _declared(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+    request = context.request_of(message)
     if message.outcome == "answered" and request is not None and len(memo.publishers) < PUBLISHERS:
         memo.publishers[request.fields.get("publisher_id", -1)] = str(request.fields.get("stream"))[:200]
         memo.refused.pop(request.fields.get("publisher_id", -1), None)
     elif message.outcome == "refused" and request is not None and len(memo.refused) < PUBLISHERS:
-        what, about = refusal(talk, message, request), (request, message)
+        what, about = refusal(context, message, request), (request, message)
         if what.held:
             cause = (
                 f"DeclarePublisher for {what.about} is refused: {what.why}; the client publishes all the same, and nothing of it is stored"
             )
-            told = Told(cause, numbers(*about), packets(*about), ERROR, what.advice, message.number, rule="refused")
+            told = FindingDraft(cause, numbers(*about), packets(*about), ERROR, what.advice, message.number, rule="refused")
             memo.refused[request.fields.get("publisher_id", -1)] = told
 
 
-def _undeclared(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
-    request = talk.request_of(message)
+def _undeclared(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+    request = context.request_of(message)
     if message.outcome == "answered" and request is not None:
         memo.publishers.pop(request.fields.get("publisher_id", -1), None)
 
 
-def _subscribed(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
+def _subscribed(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     if message.kind == "request":
         ident, credit = fields.get("subscription_id"), fields.get("credit")
         if ident is not None and credit is not None and ident not in memo.subscriptions and len(memo.subscriptions) < SUBSCRIPTIONS:
             properties = fields.get("properties") or ()
             filtered = any(str(one.get("key")).startswith(("filter", "match-", "chunk_")) for one in properties)
-            memo.subscriptions[ident] = Subscription(str(fields.get("stream"))[:200], credit, credit, filtered)
+            memo.subscriptions[ident] = RabbitmqSubscription(str(fields.get("stream"))[:200], credit, credit, filtered)
     elif message.outcome == "refused":
-        request = talk.request_of(message)
+        request = context.request_of(message)
         if request is not None and "already exists" not in _code(message):
             memo.subscriptions.pop(request.fields.get("subscription_id", -1), None)
 
 
-def _unsubscribed(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
+def _unsubscribed(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     if message.kind == "request":
         memo.subscriptions.pop(fields.get("subscription_id", -1), None)
 
 
-def _granted(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
+def _granted(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     one = memo.subscriptions.get(fields.get("subscription_id", -1))
     if message.kind == "one_way" and one is not None:
         more = fields.get("credit") or 0
@@ -722,7 +730,7 @@ def _granted(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -
             one.empty_ns = None
 
 
-def _delivered(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
+def _delivered(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     one = memo.subscriptions.get(fields.get("subscription_id", -1))
     if one is None:
         return
@@ -735,12 +743,12 @@ def _delivered(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any])
         one.following = chunk["chunk_first_offset"] + max(1, chunk["num_records"])
 
 
-def _deleting(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
+def _deleting(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     if message.kind == "request" and len(memo.deleting) < PUBLISHERS:
         memo.deleting[str(fields.get("stream"))] = None
 
 
-def _updated(talk: Talk, memo: Memo, message: Message, fields: dict[str, Any]) -> None:
+def _updated(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     stream = fields.get("stream")
     if stream not in memo.deleting:
         memo.gone = message
@@ -768,22 +776,22 @@ _FOLLOW = {
 }
 
 
-def _skipped(talk: Talk, closed: Closed) -> Told | None:
-    first = talk.memo.first
-    if first is None or talk.ready or closed.by is None or closed.by == closed.client:
+def _skipped(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    first = context.memo.first
+    if first is None or context.ready or closed.by is None or closed.by == closed.client:
         return None
     cause = f"the client begins with {first.name} instead of PeerProperties, and the server closes without a word of the reason"
-    return Told(cause, numbers(first), packets(first))
+    return FindingDraft(cause, numbers(first), packets(first))
 
 
-def _cut_off(talk: Talk, closed: Closed) -> Told | None:
-    if talk.ready or talk.failed or closed.by is None or closed.by == closed.client:
+def _cut_off(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    if context.ready or context.failed or closed.by is None or closed.by == closed.client:
         return None
-    last = talk.last[0]
-    if last is None or last.name != "SaslAuthenticate" or not any(one.name == "SaslAuthenticate" for one in talk.unanswered):
+    last = context.last[0]
+    if last is None or last.name != "SaslAuthenticate" or not any(one.name == "SaslAuthenticate" for one in context.unanswered):
         return None
-    return Told(
-        f"{talk.memo.server} ends the connection instead of answering the login by {talk.memo.mechanism}: it cannot go on with it",
+    return FindingDraft(
+        f"{context.memo.server} ends the connection instead of answering the login by {context.memo.mechanism}: it cannot go on with it",
         numbers(last),
         packets(last),
     )
@@ -966,18 +974,18 @@ FAMILY = Family(
     protocols=("rabbitmq-stream", "rabbitmq-stream-draft"),
     rules=RULES,
     steps=(
-        Step("peer properties", "PeerProperties", "request"),
-        Step("peer properties answered", "PeerProperties", "response"),
-        Step("SASL mechanisms asked for", "SaslHandshake", "request"),
-        Step("SASL mechanisms", "SaslHandshake", "response"),
-        Step("login", "SaslAuthenticate", "request"),
-        Step("authenticated", "SaslAuthenticate", "response", unless=_challenged),
-        Step("Tune", "Tune", "request"),
-        Step("Tune answered", "Tune", "response"),
-        Step("Open", "Open", "request"),
-        Step("ready", "Open", "response", ready=True),
+        HandshakeStep("peer properties", "PeerProperties", "request"),
+        HandshakeStep("peer properties answered", "PeerProperties", "response"),
+        HandshakeStep("SASL mechanisms asked for", "SaslHandshake", "request"),
+        HandshakeStep("SASL mechanisms", "SaslHandshake", "response"),
+        HandshakeStep("login", "SaslAuthenticate", "request"),
+        HandshakeStep("authenticated", "SaslAuthenticate", "response", unless=_challenged),
+        HandshakeStep("Tune", "Tune", "request"),
+        HandshakeStep("Tune answered", "Tune", "response"),
+        HandshakeStep("Open", "Open", "request"),
+        HandshakeStep("ready", "Open", "response", ready=True),
     ),
-    state=Memo,
+    state=RabbitmqState,
     follow=follow,
     refusal=refusal,
     goodbye=frozenset(("Close",)),

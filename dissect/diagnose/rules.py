@@ -36,7 +36,7 @@ Begun = tuple[bytes, bytes]
 """The first bytes of both sides."""
 
 
-class Told(NamedTuple):
+class FindingDraft(NamedTuple):
     """What a rule found. `messages` None: those of the record that was looked at, and of its request. What has the same `key` (or cause,
     without one) is told once a conversation. `severity` and `advice` where they are not those of the rule."""
 
@@ -57,17 +57,17 @@ class Rule(NamedTuple):
 
     `name` gets the conversation's protocol before it, unless it has one (`tcp.refused`). `on`: the names of the messages it looks at, or
     `ANY`, `GAP`, `EXCHANGE`, `CLOSED`. `tell` gets the conversation and the record, and returns the cause: one sentence without a full
-    stop, a `Told` that says more, or None. `advice` is one sentence, too.
+    stop, a `FindingDraft` that says more, or None. `advice` is one sentence, too.
     """
 
     name: str
     severity: Severity
     on: str | tuple[str, ...]
-    tell: Callable[[Talk, Any], str | Told | None]
+    tell: Callable[[ConversationContext, Any], str | FindingDraft | None]
     advice: str
 
 
-class Step(NamedTuple):
+class HandshakeStep(NamedTuple):
     """A step of a handshake: how it is called, and the message that takes it, `unless` it says otherwise. `ready`: with this one the
     connection can be used."""
 
@@ -81,7 +81,8 @@ class Step(NamedTuple):
 class Refusal(NamedTuple):
     """What a refused response says: `why` in words, `about` what ("stream orders"), `advice`; `expected`: a client may well ask all the
     same and go on (exists, does not exist, no offset); `rule`: what such refusals are called; `held`: what the
-    client does all the same may be worse, so a rule that knows takes it out of `Talk.pending`, else it is told at the end."""
+    client does all the same may be worse, so a rule that knows takes it out of `ConversationContext.pending`, else it is told at the
+    end."""
 
     why: str
     about: str = ""
@@ -103,17 +104,18 @@ class Family(msgspec.Struct, frozen=True):
     """What is known of the trouble with one or several protocols: the table of a file here.
 
     `steps` of the handshake in their order; without any every conversation is ready at once. `state` makes what is remembered of a
-    conversation beside what `Talk` has, as its `memo`; `follow` keeps it after the rules have looked at a message, and must bound it.
+    conversation beside what `ConversationContext` has, as its `memo`; `follow` keeps it after the rules have looked at a message, and
+    must bound it.
     `refusal` says what a refused response means; `goodbye` are the messages that announce an end, and `patient` those whose response
     takes as long as there is nothing to tell.
     """
 
     protocols: tuple[str, ...]
     rules: tuple[Rule, ...] = ()
-    steps: tuple[Step, ...] = ()
+    steps: tuple[HandshakeStep, ...] = ()
     state: Callable[[], Any] = _nothing
-    follow: Callable[[Talk, Message], None] | None = None
-    refusal: Callable[[Talk, Message, Message | None], Refusal | None] | None = None
+    follow: Callable[[ConversationContext, Message], None] | None = None
+    refusal: Callable[[ConversationContext, Message, Message | None], Refusal | None] | None = None
     goodbye: frozenset[str] = frozenset()
     patient: frozenset[str] = frozenset()
     counted: frozenset[str] = frozenset()
@@ -124,7 +126,7 @@ class Family(msgspec.Struct, frozen=True):
     """Of fewer bytes nobody knows what frame they begin."""
     renames: bool = False
     """Responses are not called what their requests are."""
-    reached: Callable[[Talk, Closed], str] | None = None
+    reached: Callable[[ConversationContext, Closed], str] | None = None
     """How far a connection got, where its steps have no fixed order."""
 
 
@@ -212,7 +214,7 @@ class Closed(msgspec.Struct):
         return "the client" if side == self.client else "the server"
 
 
-class Talk:
+class ConversationContext:
     """What is remembered of one conversation: little, however long it gets."""
 
     __slots__ = (
@@ -398,9 +400,9 @@ def packets(*messages: Message | None) -> tuple[int, ...]:
     return tuple(found)
 
 
-def last_before(talk: Talk, closed: Closed) -> Message | None:
+def last_before(context: ConversationContext, closed: Closed) -> Message | None:
     """The last message before somebody ended the connection: the other one may have gone on behind that."""
-    known = [one for one in (*talk.last, *talk.asked.values()) if one is not None]
+    known = [one for one in (*context.last, *context.asked.values()) if one is not None]
     return max(
         (one for one in known if closed.ended_ns is None or one.time_ns <= closed.ended_ns),
         key=lambda one: (one.time_ns, one.number),
@@ -408,12 +410,12 @@ def last_before(talk: Talk, closed: Closed) -> Message | None:
     )
 
 
-def since(talk: Talk, closed: Closed) -> tuple[str, Message | None]:
+def since(context: ConversationContext, closed: Closed) -> tuple[str, Message | None]:
     """How long after which message the connection was ended, as " 3.1 ms after Open of the client", and that message."""
-    last = last_before(talk, closed)
+    last = last_before(context, closed)
     if last is None or closed.ended_ns is None:
         return "", last
-    return f" {span_text(closed.ended_ns - last.time_ns)} after {said(talk, last)}", last
+    return f" {span_text(closed.ended_ns - last.time_ns)} after {said(context, last)}", last
 
 
 def quoted(text: object, most: int = 80) -> str:
@@ -422,13 +424,13 @@ def quoted(text: object, most: int = 80) -> str:
     return f'"{shown[:most]}{"..." if len(shown) > most else ""}"'
 
 
-def said(talk: Talk, message: Message) -> str:
+def said(context: ConversationContext, message: Message) -> str:
     """A message within a sentence; a response by what it answers, which may be called otherwise."""
     side = 1 if message.sender == "server" else 0
-    asked = talk.answers[side] if talk.last[side] is message else None
+    asked = context.answers[side] if context.last[side] is message else None
     if asked is not None:
         return f"the answer to {asked}"
-    if message.kind == "response" and message.id is not None and not talk.family.renames:
+    if message.kind == "response" and message.id is not None and not context.family.renames:
         return f"the answer to {message.name}"
     return f"{message.name} of the {message.sender or 'other side'}"
 
@@ -465,15 +467,15 @@ __all__ = [
     "SEVERITIES",
     "WARNING",
     "Closed",
+    "ConversationContext",
     "Exchange",
     "Family",
+    "FindingDraft",
     "Gap",
+    "HandshakeStep",
     "Message",
     "Refusal",
     "Rule",
-    "Step",
-    "Talk",
-    "Told",
     "label_of",
     "last_before",
     "numbers",

@@ -20,14 +20,14 @@ from streamdump.diagnose.rules import (
     NOTE,
     WARNING,
     Closed,
+    ConversationContext,
     Exchange,
     Family,
+    FindingDraft,
+    HandshakeStep,
     Message,
     Refusal,
     Rule,
-    Step,
-    Talk,
-    Told,
     last_before,
     numbers,
     packets,
@@ -37,8 +37,8 @@ from streamdump.diagnose.rules import (
     span_text,
 )
 from streamdump.protocols.seastar.framing import LONGEST_HEADER
+from streamdump.protocols.seastar.info import connection_text, worked
 from streamdump.protocols.seastar.layouts import COMPRESS, ISOLATION, MAGIC, OVER, STREAM_PARENT, UNKNOWN_VERB, USER
-from streamdump.protocols.seastar.telling import connection_text, worked
 
 NEAR = 4
 """Who begins with so many bytes of the magic means it."""
@@ -67,7 +67,7 @@ class Call(NamedTuple):
     time_ns: int
 
 
-class Memo(msgspec.Struct):
+class SeastarState(msgspec.Struct):
     """What is remembered of a connection."""
 
     offer: Message | None = None
@@ -99,13 +99,13 @@ def _feature(offer: Message, number: int) -> dict[str, Any] | None:
     return next((one for one in offer.fields.get("features") or () if one.get("number") == number), None)
 
 
-def _negotiation_failed(talk: Talk, closed: Closed) -> Told | None:
-    memo, offer = talk.memo, talk.memo.offer
+def _negotiation_failed(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    memo, offer = context.memo, context.memo.offer
     if closed.lacking or memo.granted or closed.how not in ("FIN", "RST"):
         return None
     if offer is None:
         size = closed.bytes[1 - closed.server]
-        if any(talk.messages) or not size or not closed.syn or closed.bytes[closed.server]:
+        if any(context.messages) or not size or not closed.syn or closed.bytes[closed.server]:
             return None
         begun = closed.begun[1 - closed.server][: len(MAGIC)]
         if closed.foreign[1 - closed.server] is not None:
@@ -115,9 +115,13 @@ def _negotiation_failed(talk: Talk, closed: Closed) -> Told | None:
             near = begun.startswith(MAGIC[:NEAR])
             shown = f"with {quoted(begun.decode('latin-1'))}, and not with" if near and begun.isascii() else "without"
             cause = f"{closed.who(closed.by)} ends the connection: the client begins {shown} the magic {quoted(MAGIC.decode())}"
-            return Told(cause, (), advice="Let the client begin with the negotiation of Seastar RPC, or look what it takes the server for.")
-        return Told(f"{closed.who(closed.by)} ends the connection in the middle of the negotiation, behind {size} bytes of the client", ())
-    if closed.by != closed.server or talk.messages[1] or closed.bytes[closed.server]:
+            return FindingDraft(
+                cause, (), advice="Let the client begin with the negotiation of Seastar RPC, or look what it takes the server for."
+            )
+        return FindingDraft(
+            f"{closed.who(closed.by)} ends the connection in the middle of the negotiation, behind {size} bytes of the client", ()
+        )
+    if closed.by != closed.server or context.messages[1] or closed.bytes[closed.server]:
         return None
     parent, cookie, packed = (_feature(offer, number) for number in (STREAM_PARENT, ISOLATION, COMPRESS))
     advice = None
@@ -133,30 +137,30 @@ def _negotiation_failed(talk: Talk, closed: Closed) -> Told | None:
         why = f"likely it does not bear the compression that is offered, {quoted(packed['algorithms'])}"
     else:
         why = "it does not answer the negotiation"
-    return Told(f"the server ends the connection: {why}", numbers(offer), packets(offer), advice=advice)
+    return FindingDraft(f"the server ends the connection: {why}", numbers(offer), packets(offer), advice=advice)
 
 
-def _declined(talk: Talk, message: Message) -> Told | None:
+def _declined(context: ConversationContext, message: Message) -> FindingDraft | None:
     negotiated = message.fields.get("negotiated")
     if not isinstance(negotiated, dict) or not negotiated.get("declined"):
         return None
     names = [str(one) for one in negotiated["declined"]]
     if "COMPRESS" in names:
-        packed = None if talk.memo.offer is None else _feature(talk.memo.offer, COMPRESS)
+        packed = None if context.memo.offer is None else _feature(context.memo.offer, COMPRESS)
         offered = f" ({packed['algorithms']})" if packed is not None and "algorithms" in packed else ""
         cause = f"the server declines {some(names)}: nothing is compressed, though the client offers it{offered}"
-        return Told(cause, advice="Configure the same compression at both.")
-    return Told(f"the server declines {some(names)}, which the client offers: it is older, or not set up for it")
+        return FindingDraft(cause, advice="Configure the same compression at both.")
+    return FindingDraft(f"the server declines {some(names)}, which the client offers: it is older, or not set up for it")
 
 
 # Calls
 
 
-def refusal(talk: Talk, message: Message, request: Message | None) -> Refusal:
+def refusal(context: ConversationContext, message: Message, request: Message | None) -> Refusal:
     """What an exception says."""
     # It was negotiated, whether that was captured or not
-    talk.ready = True
-    fields, call = message.fields, talk.memo.calls.get(message.request or 0)
+    context.ready = True
+    fields, call = message.fields, context.memo.calls.get(message.request or 0)
     verb = call.verb if call is not None else verb_of(request)
     if fields.get("exception_type") == UNKNOWN_VERB:
         verb = verb_of(message) if "verb" in fields else verb
@@ -170,20 +174,20 @@ def refusal(talk: Talk, message: Message, request: Message | None) -> Refusal:
     return Refusal(f"{verb} throws {shown}", advice="Look in the log of the server for this text.", rule="exception", key=key)
 
 
-def _overdue(talk: Talk, message: Message) -> Told | None:
+def _overdue(context: ConversationContext, message: Message) -> FindingDraft | None:
     """A call whose time is over by the time of this message."""
-    memo = talk.memo
+    memo = context.memo
     while memo.deadlines and memo.deadlines[0][0] < message.time_ns:
         _, number = heappop(memo.deadlines)
         call = memo.calls.get(number)
         # Behind a gap a reply may have been there
-        if call is not None and talk.orphans is not None and number != message.request:
+        if call is not None and context.orphans is not None and number != message.request:
             return _passed(call)
     return None
 
 
-def _unanswered(talk: Talk, exchange: Exchange) -> Told | None:
-    memo = talk.memo
+def _unanswered(context: ConversationContext, exchange: Exchange) -> FindingDraft | None:
+    memo = context.memo
     call = memo.calls.pop(exchange.request, None)
     if exchange.response is not None or call is None:
         return None
@@ -194,15 +198,15 @@ def _unanswered(talk: Talk, exchange: Exchange) -> Told | None:
     return None
 
 
-def _passed(call: Call) -> Told:
-    return Told(f"{call.verb} has no reply within the deadline that the call states", (call.number,), (call.packet,), key=call.verb)
+def _passed(call: Call) -> FindingDraft:
+    return FindingDraft(f"{call.verb} has no reply within the deadline that the call states", (call.number,), (call.packet,), key=call.verb)
 
 
-def _dropped(talk: Talk, closed: Closed) -> Told | None:
-    memo = talk.memo
+def _dropped(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    memo = context.memo
     # One that its sender did not send to its end is no other trouble
-    calls = [one for one in memo.dropped if talk.aborted is None or one.number != talk.aborted.number]
-    if not calls or talk.failed:
+    calls = [one for one in memo.dropped if context.aborted is None or one.number != context.aborted.number]
+    if not calls or context.failed:
         return None
     # Others may be calls that expect no reply
     owed = [one for one in calls if one.verb in memo.verbs]
@@ -216,77 +220,81 @@ def _dropped(talk: Talk, closed: Closed) -> Told | None:
     ended = closed.how in ("FIN", "RST") and closed.by is not None
     if not owed:
         cause = f"{count} ({names}) had no reply for {age}; perhaps such calls expect none, as no other of them was answered either"
-        return Told(cause, *evidence, NOTE, rule="no-reply", advice="--verbs tells calls that expect no reply, where they are known.")
+        return FindingDraft(
+            cause, *evidence, NOTE, rule="no-reply", advice="--verbs tells calls that expect no reply, where they are known."
+        )
     if not ended:
-        return Told(f"{count} ({names}) without a reply for {age} when the capture ends", *evidence, NOTE, rule="no-reply")
+        return FindingDraft(f"{count} ({names}) without a reply for {age} when the capture ends", *evidence, NOTE, rule="no-reply")
     severity = ERROR if closed.by == closed.server and not closed.lacking else WARNING
-    return Told(f"{closed.who(closed.by)} {closed.verb} the connection while {count} ({names}) had no reply for {age}", *evidence, severity)
+    return FindingDraft(
+        f"{closed.who(closed.by)} {closed.verb} the connection while {count} ({names}) had no reply for {age}", *evidence, severity
+    )
 
 
-def _late(talk: Talk, message: Message) -> Told | None:
+def _late(context: ConversationContext, message: Message) -> FindingDraft | None:
     for note in message.notes:
         if " after the deadline of " in note:
-            call = talk.memo.calls.get(message.request or 0)
-            verb = call.verb if call is not None else verb_of(talk.request_of(message))
-            return Told(f"the reply to {verb} comes {note}: the client has given up by then", key=verb)
+            call = context.memo.calls.get(message.request or 0)
+            verb = call.verb if call is not None else verb_of(context.request_of(message))
+            return FindingDraft(f"the reply to {verb} comes {note}: the client has given up by then", key=verb)
     return None
 
 
-def _times(talk: Talk, closed: Closed) -> Told | None:
-    if talk.memo.longest is None:
+def _times(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    if context.memo.longest is None:
         return None
-    took, handler, verb, *evidence = talk.memo.longest
+    took, handler, verb, *evidence = context.memo.longest
     rest = max(0, took - handler)
     times = f"{span_text(took)}: {span_text(handler)} in its handler and {span_text(rest)} on the way"
     cause = f"the call that takes longest, {verb}, takes {times}"
     if handler >= rest:
-        return Told(cause, tuple(evidence[:2]), tuple(evidence[2:]), rule="handler-time")
+        return FindingDraft(cause, tuple(evidence[:2]), tuple(evidence[2:]), rule="handler-time")
     advice = "Look at the network, and at queues in front of the handler: it was not what took so long."
-    return Told(cause, tuple(evidence[:2]), tuple(evidence[2:]), advice=advice, rule="network-time")
+    return FindingDraft(cause, tuple(evidence[:2]), tuple(evidence[2:]), advice=advice, rule="network-time")
 
 
-def _not_positive(talk: Talk, message: Message) -> Told | None:
+def _not_positive(context: ConversationContext, message: Message) -> FindingDraft | None:
     if message.fields.get("msg_id", 1) > 0:
         return None
-    return Told(f"{verb_of(message)} is called with msg_id {message.fields['msg_id']}; ids begin with 1 and rise", key="negative")
+    return FindingDraft(f"{verb_of(message)} is called with msg_id {message.fields['msg_id']}; ids begin with 1 and rise", key="negative")
 
 
-def _sealed(talk: Talk, message: Message) -> Told | None:
+def _sealed(context: ConversationContext, message: Message) -> FindingDraft | None:
     for note in message.notes:
         if note.startswith("compression ") and "cannot be opened" in note:
-            return Told(f"what is said cannot be read: {note}", key=note)
+            return FindingDraft(f"what is said cannot be read: {note}", key=note)
     return None
 
 
 # Ends
 
 
-def _no_end(talk: Talk, closed: Closed) -> Told | None:
-    memo = talk.memo
+def _no_end(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    memo = context.memo
     if not memo.stream or not memo.granted or all(memo.ended) or closed.lacking or closed.how not in ("FIN", "RST"):
         return None
     if not all(closed.packets):
         return None
     missing = " and ".join(f"the {name}" for name, ended in zip(("client", "server"), memo.ended, strict=True) if not ended)
-    last = last_before(talk, closed)
+    last = last_before(context, closed)
     cause = f"the stream ends without an end-of-stream of {missing}: {closed.who(closed.by)} ends the connection"
-    return Told(cause, numbers(last), packets(last))
+    return FindingDraft(cause, numbers(last), packets(last))
 
 
-def _closed_by_server(talk: Talk, closed: Closed) -> Told | None:
-    memo = talk.memo
-    if closed.by != closed.server or memo.stream or memo.dropped or talk.failed or not talk.messages[1]:
+def _closed_by_server(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    memo = context.memo
+    if closed.by != closed.server or memo.stream or memo.dropped or context.failed or not context.messages[1]:
         return None
-    after, last = since(talk, closed)
-    return None if last is None else Told(f"the server {closed.verb} the connection{after}", numbers(last), packets(last))
+    after, last = since(context, closed)
+    return None if last is None else FindingDraft(f"the server {closed.verb} the connection{after}", numbers(last), packets(last))
 
 
 # What is remembered
 
 
-def follow(talk: Talk, message: Message) -> None:
+def follow(context: ConversationContext, message: Message) -> None:
     """Keep what the next messages are looked at with."""
-    memo, name = talk.memo, message.name
+    memo, name = context.memo, message.name
     if name == "Request":
         if len(memo.calls) >= CALLS:
             del memo.calls[next(iter(memo.calls))]
@@ -350,8 +358,8 @@ RULES: tuple[Rule, ...] = (
 FAMILY = Family(
     protocols=("seastar-rpc",),
     rules=RULES,
-    steps=(Step("negotiation", "Negotiation", "request"), Step("ready", "Negotiation", "response", ready=True)),
-    state=Memo,
+    steps=(HandshakeStep("negotiation", "Negotiation", "request"), HandshakeStep("ready", "Negotiation", "response", ready=True)),
+    state=SeastarState,
     follow=follow,
     refusal=refusal,
     header=LONGEST_HEADER,

@@ -9,6 +9,6 @@ columns.py   names      -> Columns     the values of a record under these names
 
 from streamdump.filter.build import Filter, compile_filter
 from streamdump.filter.columns import Columns, compile_columns
-from streamdump.filter.names import Names, names_of
+from streamdump.filter.names import NameTable, names_of
 
-__all__ = ["Columns", "Filter", "Names", "compile_columns", "compile_filter", "names_of"]
+__all__ = ["Columns", "Filter", "NameTable", "compile_columns", "compile_filter", "names_of"]

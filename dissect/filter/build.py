@@ -11,13 +11,26 @@ from typing import Any, NamedTuple
 
 from streamdump.errors import FilterError
 from streamdump.filter import literals
-from streamdump.filter.grammar import All, Any_, Compare, Name, Node, Not, There, Value, parse
+from streamdump.filter.grammar import All, Any_, Compare, Exists, Name, Node, Not, Value, parse
 from streamdump.filter.literals import Misfit, Want
-from streamdump.filter.names import ADDRESS, ENDPOINT, FIELDS, PROTOCOL, RECORDS, TIME, Key, Meaning, Names, Path, names_of, nearest
+from streamdump.filter.names import (
+    ADDRESS,
+    ENDPOINT,
+    FIELDS,
+    PROTOCOL,
+    RECORDS,
+    TIME,
+    Key,
+    NameTable,
+    Path,
+    ResolvedName,
+    names_of,
+    nearest,
+)
 from streamdump.filter.values import Clients, Test, addresses, ports, present, some
 from streamdump.model import Head, Message, Options, Record
 from streamdump.options import SETTINGS
-from streamdump.protocols.declared import INT, OBJECT, OTHER, WORDS
+from streamdump.protocols.field_registry import INT, OBJECT, OTHER, WORDS
 from streamdump.protocols.records import rfc3339
 
 TRUE, FALSE = "True", "False"
@@ -103,7 +116,7 @@ class Filter:
 
 def compile_filter(text: str, options: Options | None = None) -> Filter:
     """The filter that `text` says; raises `FilterError` with the place of what is wrong."""
-    builder = _Builder(text, names_of() if options is None or options.verbs is None else Names(options))
+    builder = _Builder(text, names_of() if options is None or options.verbs is None else NameTable(options))
     node = parse(text)
     return builder.filter(node)
 
@@ -113,7 +126,7 @@ _OF_BODIES = (f"r.{FIELDS}", "r.notes", "r.fault")
 
 
 class _Builder:
-    def __init__(self, text: str, names: Names) -> None:
+    def __init__(self, text: str, names: NameTable) -> None:
         self.text = text
         self.names = names
         self.clients = Clients()
@@ -155,7 +168,7 @@ class _Builder:
     def pieces(self, node: Node) -> dict[type, _Piece]:
         """The text of a term for each kind of record."""
         match node:
-            case There(name=name):
+            case Exists(name=name):
                 return self._there(name)
             case Compare():
                 return self._compare(node)
@@ -166,7 +179,7 @@ class _Builder:
             case Any_(terms=terms):
                 return _joined([self.pieces(one) for one in terms], " or ", FALSE, TRUE)
 
-    def meaning(self, name: Name) -> Meaning:
+    def meaning(self, name: Name) -> ResolvedName:
         found = self.names.resolve(name.parts)
         if found is None:
             raise self.unknown(name)
@@ -234,7 +247,7 @@ class _Builder:
             return _opposite(pieces)
         return pieces
 
-    def _below(self, name: Name, meaning: Meaning) -> str | None:
+    def _below(self, name: Name, meaning: ResolvedName) -> str | None:
         """The value of a field that is one in some messages, and an object that has one in others."""
         both = any(OBJECT in path.kinds and len(path.kinds) > 1 for paths in meaning.paths.values() for path in paths)
         return f"{name.text}.value" if both and self.names.resolve((*name.parts, "value")) is not None else None

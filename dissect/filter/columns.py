@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from streamdump.errors import UsageError
-from streamdump.filter.grammar import There, parse, parts_of
-from streamdump.filter.names import Key, Names, Path, names_of, tag_of
+from streamdump.filter.grammar import Exists, parse, parts_of
+from streamdump.filter.names import Key, NameTable, Path, names_of, tag_of
 from streamdump.filter.values import Clients, addresses, collect, ports
 from streamdump.model import Message, Options, Record
 
@@ -37,17 +37,17 @@ class Columns:
 
 def compile_columns(names: Sequence[str], options: Options | None = None) -> Columns:
     """The values that these names stand for; an unknown one raises `UsageError` with the nearest."""
-    known = names_of() if options is None or options.verbs is None else Names(options)
+    known = names_of() if options is None or options.verbs is None else NameTable(options)
     clients = Clients()
     return Columns(names, [_getters(name, known, clients) for name in names], clients)
 
 
-def _getters(name: str, known: Names, clients: Clients) -> dict[type, Get]:
+def _getters(name: str, known: NameTable, clients: Clients) -> dict[type, Get]:
     try:
         node = parse(name)
     except UsageError:
         node = None
-    meaning = known.resolve(parts_of(name)) if isinstance(node, There) and node.name.text == name else None
+    meaning = known.resolve(parts_of(name)) if isinstance(node, Exists) and node.name.text == name else None
     if meaning is None:
         near = known.nearest(name)
         more = f"did you mean {near}?" if near else "streamdump protocols --fields lists them"

@@ -56,7 +56,7 @@ DEPTH_LIMIT = 40
 
 
 class Name(NamedTuple):
-    """A name as written; of `parts`, those in brackets are `Entry`."""
+    """A name as written; of `parts`, those in brackets are `BracketEntry`."""
 
     parts: tuple[str, ...]
     text: str
@@ -64,7 +64,7 @@ class Name(NamedTuple):
     end: int
 
 
-class Entry(str):
+class BracketEntry(str):
     """A part of a name in brackets: an entry of a list of keys and values."""
 
     __slots__ = ()
@@ -80,7 +80,7 @@ class Value(NamedTuple):
     end: int
 
 
-class There(NamedTuple):
+class Exists(NamedTuple):
     """A bare name: is there something?"""
 
     name: Name
@@ -106,7 +106,7 @@ class Any_(NamedTuple):  # noqa: N801
     terms: tuple[Node, ...]
 
 
-Node = There | Compare | Not | All | Any_
+Node = Exists | Compare | Not | All | Any_
 
 
 @cache
@@ -210,7 +210,7 @@ def _node(tree: Any, text: str, depth: int) -> Node:
         case Tree(data="negation", children=[term]):
             return Not(_node(term, text, depth + 1))
         case Tree(data="there", children=[name]):
-            return There(_name(name))
+            return Exists(_name(name))
         case Tree(data="compare", children=[name, operator, value]):
             return Compare(_name(name), str(operator), (_value(value, text),))
         case Tree(data="member", children=[name, *values]):
@@ -233,7 +233,7 @@ def parts_of(text: str) -> tuple[str, ...]:
             end = 2
             while left[end] != left[1]:
                 end += 2 if left[end] == "\\" else 1
-            parts.append(Entry(unquoted(left[1 : end + 1])))
+            parts.append(BracketEntry(unquoted(left[1 : end + 1])))
             left = left[end + 2 :]
         else:
             left = left.removeprefix(".")

@@ -17,7 +17,7 @@ from streamdump.filter.grammar import SIZES, TIMES, Value
 from streamdump.filter.names import ADDRESS, DURATION, ENDPOINT, TIME, nearest
 from streamdump.filter.values import REMEMBERED, Test, split
 from streamdump.patterns import encodable, linear
-from streamdump.protocols.declared import BOOL, FLOAT, INT, OTHER, WORDS
+from streamdump.protocols.field_registry import BOOL, FLOAT, INT, OTHER, WORDS
 
 DIGITS_LIMIT = 400
 WIDE_LIMIT = 64

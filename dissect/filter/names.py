@@ -14,10 +14,10 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 
-from streamdump.filter.grammar import Entry, parts_of
+from streamdump.filter.grammar import BracketEntry, parts_of
 from streamdump.model import Exchange, Gap, Message, Options, Record
 from streamdump.protocols import PROTOCOLS
-from streamdump.protocols.declared import BOOL, FLOAT, INT, OBJECT, OTHER, WORDS, Found, declared
+from streamdump.protocols.field_registry import BOOL, FLOAT, INT, OBJECT, OTHER, WORDS, RegisteredField, declared
 from streamdump.protocols.protocol import Protocol
 
 RECORDS: tuple[type[Message | Gap | Exchange], ...] = get_args(Record)
@@ -98,7 +98,7 @@ class Path(NamedTuple):
         return (*self.steps[:-1], f"{self.steps[-1]}_label")
 
 
-class Meaning(NamedTuple):
+class ResolvedName(NamedTuple):
     """What a name stands for, by kind of record and by protocol."""
 
     keys: Mapping[type, Key]
@@ -174,7 +174,7 @@ def _keys(record: type[msgspec.Struct]) -> dict[str, Key]:
     return found
 
 
-class Names:
+class NameTable:
     """Every name there is, for one set of options (which bring labels of their own)."""
 
     def __init__(self, options: Options | None = None) -> None:
@@ -206,7 +206,7 @@ class Names:
         return next((name for keys in self.keys.values() for name, key in keys.items() if text in key.choices), None)
 
     @cached_property
-    def trees(self) -> dict[str, Found]:
+    def trees(self) -> dict[str, RegisteredField]:
         """The declared fields of each protocol."""
         trees = {protocol.name: declared(protocol) for protocol in PROTOCOLS}
         for protocol in PROTOCOLS:
@@ -225,9 +225,9 @@ class Names:
         return {name for fields in every for name, labels in fields.items() if not list(labels)}
 
     @cached_property
-    def _ends(self) -> dict[str, dict[str, list[tuple[tuple[str, ...], Found]]]]:
+    def _ends(self) -> dict[str, dict[str, list[tuple[tuple[str, ...], RegisteredField]]]]:
         """The same by their last step."""
-        every: dict[str, dict[str, list[tuple[tuple[str, ...], Found]]]] = {}
+        every: dict[str, dict[str, list[tuple[tuple[str, ...], RegisteredField]]]] = {}
         for protocol, tree in self.trees.items():
             ends = every[protocol] = {}
             for steps, found in _walk(tree):
@@ -243,12 +243,12 @@ class Names:
             for keys in having:
                 keys[name] = keys[name]._replace(choices=choices)
 
-    def resolve(self, parts: tuple[str, ...]) -> Meaning | None:
+    def resolve(self, parts: tuple[str, ...]) -> ResolvedName | None:
         """What a name stands for; None where nothing has it."""
         own = ".".join(parts)
-        keys = {record: known[own] for record, known in self.keys.items() if own in known and not isinstance(parts[-1], Entry)}
+        keys = {record: known[own] for record, known in self.keys.items() if own in known and not isinstance(parts[-1], BracketEntry)}
         if keys:
-            return Meaning(keys, {})
+            return ResolvedName(keys, {})
         paths: dict[str, tuple[Path, ...]] = {}
         for protocol, tree in self.trees.items():
             if parts[0] == FIELDS and len(parts) > 1:
@@ -257,11 +257,11 @@ class Names:
                 found = list(self._by_end(protocol, parts))
             if found:
                 paths[protocol] = tuple({path.steps: path for path in found}.values())
-        return Meaning({}, paths) if paths else None
+        return ResolvedName({}, paths) if paths else None
 
     def _by_end(self, protocol: str, parts: tuple[str, ...]) -> Iterator[Path]:
         """The fields whose path ends like this."""
-        size = next((at for at, part in enumerate(parts) if isinstance(part, Entry)), len(parts))
+        size = next((at for at, part in enumerate(parts) if isinstance(part, BracketEntry)), len(parts))
         head, rest = parts[:size], parts[size:]
         for steps, found in self._ends[protocol].get(head[-1], ()):
             if steps[-size:] == head:
@@ -270,7 +270,7 @@ class Names:
                 else:
                     yield _path(steps, found, self._beside(protocol, steps))
 
-    def _beside(self, protocol: str, steps: tuple[str, ...]) -> Found | None:
+    def _beside(self, protocol: str, steps: tuple[str, ...]) -> RegisteredField | None:
         """The field that has the labels of this one."""
         for found in _through(self.trees[protocol]):
             for above in _objects(found, steps[:-1]):
@@ -313,7 +313,7 @@ class Names:
     def _entry(self, text: str) -> str | None:
         """The name of an entry of a list of keys and values that was written as one of a member, or without its quotes."""
         found = _MEMBER.fullmatch(text)
-        meaning = None if found is None else self.resolve((*found[1].split("."), Entry(found[2])))
+        meaning = None if found is None else self.resolve((*found[1].split("."), BracketEntry(found[2])))
         return None if found is None or meaning is None else f'{found[1]}["{found[2]}"]'
 
     def meant(self, text: str) -> str | None:
@@ -365,9 +365,9 @@ def nearest(text: str, known: Iterable[str]) -> str | None:
 
 
 @cache
-def names_of() -> Names:
+def names_of() -> NameTable:
     """The names without any options, which are always the same."""
-    return Names()
+    return NameTable()
 
 
 def _words(kinds: Iterable[str], several: bool, values: tuple[str, ...]) -> str:
@@ -378,14 +378,14 @@ def _words(kinds: Iterable[str], several: bool, values: tuple[str, ...]) -> str:
     return f"{text}: {', '.join(values)}" if values else text
 
 
-def _through(found: Found) -> Iterator[Found]:
+def _through(found: RegisteredField) -> Iterator[RegisteredField]:
     """A field, and the items of its lists."""
     yield found
     if found.items is not None:
         yield from _through(found.items)
 
 
-def _walk(tree: Found, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Found]]:
+def _walk(tree: RegisteredField, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], RegisteredField]]:
     """Every declared field below, with the steps to it."""
     for found in _through(tree):
         for name, member in found.members.items():
@@ -395,11 +395,11 @@ def _walk(tree: Found, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
             yield (*before, "trailing"), _LEFT_OVER
 
 
-_LEFT_OVER = Found()
+_LEFT_OVER = RegisteredField()
 _LEFT_OVER.kinds.add(WORDS)
 
 
-def _objects(found: Found, steps: tuple[str, ...]) -> Iterator[Found]:
+def _objects(found: RegisteredField, steps: tuple[str, ...]) -> Iterator[RegisteredField]:
     for one in _through(found):
         if not steps:
             yield one
@@ -407,20 +407,20 @@ def _objects(found: Found, steps: tuple[str, ...]) -> Iterator[Found]:
             yield from _objects(one.members[steps[0]], steps[1:])
 
 
-def _path(steps: tuple[str, ...], found: Found, beside: Found | None = None) -> Path:
+def _path(steps: tuple[str, ...], found: RegisteredField, beside: RegisteredField | None = None) -> Path:
     every = list(_through(found))
     kinds = {kind for one in every for kind in one.kinds if kind != "list"}
     labels = dict.fromkeys(label for one in _through(beside) for label in one.labels) if beside is not None else {}
     return Path(steps, frozenset(kinds), tuple(labels), any(one.wide for one in every))
 
 
-def _descend(found: Found, parts: tuple[str, ...], before: tuple[str, ...], dotted: bool) -> Iterator[Path]:
+def _descend(found: RegisteredField, parts: tuple[str, ...], before: tuple[str, ...], dotted: bool) -> Iterator[Path]:
     """The fields at the end of this path; below what nobody declares any path is one."""
     part, rest = parts[0], parts[1:]
     for one in _through(found):
         if OTHER in one.kinds:
             yield Path((*before, *map(Free, parts)), frozenset((OTHER,)))
-        elif isinstance(part, Entry):
+        elif isinstance(part, BracketEntry):
             if {"key", "value"} <= one.members.keys():
                 value = one.members["value"]
                 steps = (*before, part)

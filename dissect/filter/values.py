@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 from typing import Any
 
-from streamdump.filter.grammar import Entry
+from streamdump.filter.grammar import BracketEntry
 from streamdump.filter.names import Free
 
 CLIENTS_KEPT = 65_536
@@ -92,7 +92,7 @@ def collect(value: Any, steps: tuple[str, ...], at: int, found: list[Any]) -> bo
     if of is str:
         return step in value and collect(value[step], steps, at + 1, found)
     entry = "value" in value and value.get("key") == str(step)
-    if of is Entry and entry:
+    if of is BracketEntry and entry:
         return collect(value["value"], steps, at + 1, found)
     if step in value:
         return collect(value[step], steps, at + 1, found)

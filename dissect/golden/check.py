@@ -15,9 +15,9 @@ from streamdump.capture.whole import in_place_of
 from streamdump.errors import CaptureError, InternalError, MissingCodec, NoCapture, UsageError
 from streamdump.golden.compare import Difference, differences
 from streamdump.golden.files import Unfit, read_text, readable
-from streamdump.golden.model import Said
+from streamdump.golden.model import Transcript
 from streamdump.golden.normalise import Normaliser
-from streamdump.golden.settings import Settings
+from streamdump.golden.settings import CheckSettings
 from streamdump.golden.text import LINES, GoldenError, parsed, written
 from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Options, Record
@@ -118,7 +118,7 @@ def _is_ours(path: Path) -> bool:
     return named_as_capture(path.name.removesuffix(SUFFIX))
 
 
-def read_golden(path: Path) -> Said | None:
+def read_golden(path: Path) -> Transcript | None:
     """What a golden file says; None where there is none."""
     try:
         return parsed(read_text(path, SIZE), str(path))
@@ -128,7 +128,7 @@ def read_golden(path: Path) -> Said | None:
         raise GoldenError(str(path), 1, str(error)) from error
 
 
-def write_golden(path: Path, said: Said) -> bool:
+def write_golden(path: Path, said: Transcript) -> bool:
     """Write a golden file, whole or not at all; whether that changed it."""
     data = written(said).encode("utf-8", "backslashreplace")
     if len(data) > SIZE or data.count(b"\n") >= LINES:
@@ -146,14 +146,14 @@ def write_golden(path: Path, said: Said) -> bool:
     return True
 
 
-Source = Callable[[Normaliser], Said]
+Source = Callable[[Normaliser], Transcript]
 """Gives what there is to check to a normaliser, and returns what that makes of it."""
 
 
 def capture_source(capture: Path, options: Options) -> Source:
     """A file; raises `CaptureError` for one that cannot be read to its end, `InternalError` where we fail."""
 
-    def give(normaliser: Normaliser) -> Said:
+    def give(normaliser: Normaliser) -> Transcript:
         if capture.exists() and not capture.is_file():
             raise CaptureError("is no regular file", str(capture))
         inspector = Inspector([open_capture(capture)], replace(options, bytes_as="raw", show_secrets=False), bare=True)
@@ -168,14 +168,14 @@ def capture_source(capture: Path, options: Options) -> Source:
 def record_source(records: Iterable[Record], rows: Sequence[ConversationRow]) -> Source:
     """Records that are there already; they were made with `bytes_as="raw"`."""
 
-    def give(normaliser: Normaliser) -> Said:
+    def give(normaliser: Normaliser) -> Transcript:
         normaliser.take(records)
         return normaliser.finish(rows)
 
     return give
 
 
-def check(name: str, golden: Path, source: Source, settings: Settings, update: bool = False, used: set[str] | None = None) -> Checked:
+def check(name: str, golden: Path, source: Source, settings: CheckSettings, update: bool = False, used: set[str] | None = None) -> Checked:
     """Compare what a source gives with its golden file, or write that anew."""
     checked = Checked(1, readable(name), readable(str(golden)), "same")
     try:

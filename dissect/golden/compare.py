@@ -9,11 +9,11 @@ from typing import Any, Literal
 import msgspec
 
 from streamdump.golden.align import aligned, common, out_of_order
-from streamdump.golden.model import FAULT, GAP, NOTES, Conversation, Flow, Line, Said, ordered
-from streamdump.golden.runs import ranges, without
-from streamdump.golden.settings import Settings, duration_text
+from streamdump.golden.model import FAULT, GAP, NOTES, GoldenConversation, Line, Total, Transcript, ordered
+from streamdump.golden.ranges import ranges, without
+from streamdump.golden.settings import CheckSettings, duration_text
 from streamdump.golden.text import ENDS, fields_text, head
-from streamdump.golden.values import Alias, Mark, Several, cut, same, shown, text_of
+from streamdump.golden.values import Alias, Placeholder, ValueSet, cut, same, shown, text_of
 
 AROUND = 2
 """Lines shown before and behind a difference."""
@@ -62,7 +62,7 @@ class Difference(msgspec.Struct):
     context: list[str] = msgspec.field(default_factory=list)
 
 
-def differences(golden: Said, got: Said, settings: Settings) -> list[Difference]:
+def differences(golden: Transcript, got: Transcript, settings: CheckSettings) -> list[Difference]:
     """What differs, conversation by conversation in the order of the golden file."""
     found = _Comparison(golden, got, settings).run()
     for one in found:
@@ -99,18 +99,18 @@ class _Same:
             return self._there.get(golden) == got
         if isinstance(golden, list) and isinstance(got, list):
             return len(golden) == len(got) and all(map(self.equal, golden, got))
-        if isinstance(golden, Several) and isinstance(got, Several):
+        if isinstance(golden, ValueSet) and isinstance(got, ValueSet):
             return len(golden.values) == len(got.values) and all(any(self.equal(one, two) for two in got.values) for one in golden.values)
         return same(golden, got)
 
     def named(self, got: Any) -> Any:
         """A value of the capture with the golden file's names."""
         if isinstance(got, Alias):
-            return self._back.get(got) or Mark(f"{got.kind} new")
+            return self._back.get(got) or Placeholder(f"{got.kind} new")
         if isinstance(got, list):
             return [self.named(one) for one in got]
-        if isinstance(got, Several):
-            return Several(tuple(self.named(one) for one in got.values))
+        if isinstance(got, ValueSet):
+            return ValueSet(tuple(self.named(one) for one in got.values))
         return got
 
 
@@ -157,17 +157,17 @@ def _told(fields: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _plain(value: Any) -> str:
-    return f"<{value.kind}>" if isinstance(value, Alias) else shown(value) if not isinstance(value, Several) else str(value)
+    return f"<{value.kind}>" if isinstance(value, Alias) else shown(value) if not isinstance(value, ValueSet) else str(value)
 
 
 class _Pair:
     """Two conversations that belong together, and what of them does."""
 
-    def __init__(self, golden: Conversation, got: Conversation, keys: _Keys, unordered: bool) -> None:
+    def __init__(self, golden: GoldenConversation, got: GoldenConversation, keys: _Keys, unordered: bool) -> None:
         self.golden = golden
         self.got = got
         self.lines: list[tuple[Line, Line]] = []
-        self.flows: list[tuple[Flow, Flow]] = []
+        self.flows: list[tuple[Total, Total]] = []
         self.missing: list[Line] = []
         self.extra: list[Line] = []
         self.moved: list[tuple[Line, Line]] = []
@@ -250,7 +250,7 @@ class _Pair:
     def values(self) -> Iterator[tuple[Any, Any]]:
         """Values of the same field, in all that belongs together."""
         yield from zip(self.golden.ends, self.got.ends, strict=True)
-        pairs: list[tuple[Line | Flow, Line | Flow]] = [*self.lines, *self.moved, *self.flows]
+        pairs: list[tuple[Line | Total, Line | Total]] = [*self.lines, *self.moved, *self.flows]
         for golden, got in pairs:
             for path, value in golden.fields.items():
                 if path in got.fields:
@@ -271,7 +271,7 @@ def _not_implied(lines: list[Line], others: list[Line]) -> list[Line]:
     return left
 
 
-def _by_lane(conversation: Conversation) -> dict[tuple[int, str], list[Line]]:
+def _by_lane(conversation: GoldenConversation) -> dict[tuple[int, str], list[Line]]:
     """What does not belong to a request, by side and lane."""
     lanes: dict[tuple[int, str], list[Line]] = {}
     for line in conversation.lines:
@@ -283,7 +283,7 @@ def _by_lane(conversation: Conversation) -> dict[tuple[int, str], list[Line]]:
 class _Comparison:
     """One capture and its golden file."""
 
-    def __init__(self, golden: Said, got: Said, settings: Settings) -> None:
+    def __init__(self, golden: Transcript, got: Transcript, settings: CheckSettings) -> None:
         self.golden = golden
         self.got = got
         self.settings = settings
@@ -463,7 +463,7 @@ class _Comparison:
             else:
                 self._items(title, golden, got)
 
-    def _set(self, title: str, golden: Flow, got: Flow) -> None:
+    def _set(self, title: str, golden: Total, got: Total) -> None:
         lost, new = without(golden.items, got.items), without(got.items, golden.items)
         told = ([f"{ranges(lost)} missing"] if lost else []) + ([f"{ranges(new)} not in the golden file"] if new else [])
         if told:
@@ -473,7 +473,7 @@ class _Comparison:
             context = [f"  - {ranges(golden.items)}", f"  + {ranges(got.items)}"]
             self.found.append(Difference("field", title, golden.name, text, [change], packet, golden.at, context))
 
-    def _items(self, title: str, golden: Flow, got: Flow) -> None:
+    def _items(self, title: str, golden: Total, got: Total) -> None:
         one, other = ([_told(item) for item in flow.items] for flow in (golden, got))
         pairs = common(one, other)
         runs: list[tuple[range, range]] = []
@@ -490,8 +490,8 @@ class _Comparison:
     def _without_moved(
         self,
         title: str,
-        golden: Flow,
-        got: Flow,
+        golden: Total,
+        got: Total,
         one: Sequence[Hashable],
         other: Sequence[Hashable],
         runs: list[tuple[range, range]],
@@ -513,7 +513,7 @@ class _Comparison:
             self.found.append(Difference("moved", title, golden.name, text, [], packet, _item_line(golden, mine[0]), context))
         return [run for run in left if not (not run[0] and run[1] in gone)]
 
-    def _run(self, title: str, golden: Flow, got: Flow, mine: range, theirs: range) -> Difference:
+    def _run(self, title: str, golden: Total, got: Total, mine: range, theirs: range) -> Difference:
         """Items in a row that differ."""
         packet = got.packets[theirs[0]] if theirs else got.packet
         line = _item_line(golden, mine[0] if mine else max(0, mine.start - 1))
@@ -541,7 +541,7 @@ class _Comparison:
 
     # Times
 
-    def _latencies(self, matched: dict[int, Conversation]) -> None:
+    def _latencies(self, matched: dict[int, GoldenConversation]) -> None:
         for conversation in self.got.conversations:
             limits: dict[str, int] = {}
             for _, own in self.settings.scopes(conversation.protocol):
@@ -560,12 +560,14 @@ class _Comparison:
 # Which conversations belong together
 
 
-def match(golden: Sequence[Conversation], got: Sequence[Conversation], keys: _Keys) -> list[tuple[Conversation, Conversation]]:
+def match(
+    golden: Sequence[GoldenConversation], got: Sequence[GoldenConversation], keys: _Keys
+) -> list[tuple[GoldenConversation, GoldenConversation]]:
     """Conversations by what they do: first those that say the same, then the most alike; in their order where that does not tell."""
     pairs: list[tuple[int, int]] = []
     one, other = dict(enumerate(golden)), dict(enumerate(got))
 
-    def take(key: Callable[[Conversation], Hashable]) -> None:
+    def take(key: Callable[[GoldenConversation], Hashable]) -> None:
         there: dict[Hashable, deque[int]] = {}
         for at, conversation in other.items():
             there.setdefault(key(conversation), deque()).append(at)
@@ -595,7 +597,7 @@ def match(golden: Sequence[Conversation], got: Sequence[Conversation], keys: _Ke
     return [(golden[a], got[b]) for a, b in sorted(pairs)]
 
 
-def _digest(conversation: Conversation, keys: _Keys) -> Hashable:
+def _digest(conversation: GoldenConversation, keys: _Keys) -> Hashable:
     lanes = tuple(sorted((lane, tuple(keys.whole(line) for line in lines)) for lane, lines in _by_lane(conversation).items()))
     flows = tuple(
         (
@@ -610,13 +612,13 @@ def _digest(conversation: Conversation, keys: _Keys) -> Hashable:
     return conversation.protocol, conversation.layout, hash(lanes), hash(flows)
 
 
-def _skeleton(conversation: Conversation) -> Counter[Hashable]:
+def _skeleton(conversation: GoldenConversation) -> Counter[Hashable]:
     names: Counter[Hashable] = Counter((line.side, line.name, line.kind, line.outcome) for line in conversation.lines)
     names.update((flow.side, flow.name, flow.by) for flow in conversation.flows)
     return names
 
 
-def _sketch(conversation: Conversation) -> frozenset[int]:
+def _sketch(conversation: GoldenConversation) -> frozenset[int]:
     """Some of what its fields say: of two conversations that say the same mostly the same."""
     from zlib import crc32
 
@@ -643,19 +645,19 @@ def _at(packet: int | None) -> str:
     return "" if packet is None else f" (packet {packet})"
 
 
-def _count(conversation: Conversation) -> str:
+def _count(conversation: GoldenConversation) -> str:
     count = len(conversation.lines)
     flows = f", {len(conversation.flows)} flows" if conversation.flows else ""
     return f"{count} message{'' if count == 1 else 's'}{flows}"
 
 
-def _first(conversation: Conversation, mark: str) -> list[str]:
+def _first(conversation: GoldenConversation, mark: str) -> list[str]:
     return [f"  {mark} {_short(line)}" for line in ordered(conversation.lines)[: 2 * AROUND]]
 
 
-def _what(part: Line | Flow) -> str:
+def _what(part: Line | Total) -> str:
     """A line or flow as people call it."""
-    if isinstance(part, Flow):
+    if isinstance(part, Total):
         return text_of(f"{part.name} {part.by}".strip())
     if part.kind == GAP:
         return f"gap of {part.fields.get('size', 'some')} bytes {part.outcome}"
@@ -711,7 +713,7 @@ def _end(line: Line) -> str:
     return line.outcome if line.outcome is not None and line.outcome in ENDS else "not answered"
 
 
-def _other_layout(golden: Conversation, got: Conversation) -> Difference:
+def _other_layout(golden: GoldenConversation, got: GoldenConversation) -> Difference:
     text = f"conversation {golden.title}: layout is {got.layout or 'not certain'}, golden {golden.layout or 'not certain'}"
     return Difference("field", golden.title, None, text, [Change("layout", golden.layout, got.layout)], got.packet, golden.at)
 
@@ -732,7 +734,7 @@ def _numbered(run: range) -> str:
     return f"item {run[0]}" if len(run) == 1 else f"items {run[0]}-{run[-1]}"
 
 
-def _item_line(flow: Flow, at: int) -> int | None:
+def _item_line(flow: Total, at: int) -> int | None:
     return flow.ats[at] if at < len(flow.ats) else flow.at
 
 
@@ -740,7 +742,7 @@ def _item(item: Mapping[str, Any], labels: Mapping[str, str]) -> str:
     return _cut("  ".join(["+", *fields_text(item, labels)]))
 
 
-def _short(part: Line | Flow, fields: set[str] | None = None, same: _Same | None = None) -> str:
+def _short(part: Line | Total, fields: set[str] | None = None, same: _Same | None = None) -> str:
     """A line or flow with the fields that matter, or its first ones."""
     chosen = part.fields if not fields else {path: value for path, value in part.fields.items() if path in fields}
     if same is not None:

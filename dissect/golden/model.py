@@ -44,7 +44,7 @@ class Line:
 
 
 @dataclass(slots=True, eq=False)
-class Flow:
+class Total:
     """What messages of one name carry together."""
 
     side: int
@@ -67,7 +67,7 @@ class Flow:
 
 
 @dataclass(slots=True, eq=False)
-class Conversation:
+class GoldenConversation:
     """One conversation, its lines in the order of the capture or of the file."""
 
     protocol: str
@@ -77,7 +77,7 @@ class Conversation:
     ends: tuple[Alias, Alias]
     """Of the client and the server, or of the first and the second to speak."""
     lines: list[Line] = field(default_factory=list)
-    flows: list[Flow] = field(default_factory=list)
+    flows: list[Total] = field(default_factory=list)
     at: int | None = None
     packet: int | None = None
 
@@ -86,16 +86,16 @@ class Conversation:
         """What it is called: by its client."""
         return "".join(map(str, self.ends[CLIENT]))
 
-    def parts(self) -> Iterator[Line | Flow]:
+    def parts(self) -> Iterator[Line | Total]:
         yield from self.lines
         yield from self.flows
 
 
 @dataclass(slots=True, eq=False)
-class Said:
+class Transcript:
     """What a capture says, or what a golden file says it should."""
 
-    conversations: list[Conversation] = field(default_factory=list)
+    conversations: list[GoldenConversation] = field(default_factory=list)
     unread: list[str] = field(default_factory=list)
     """What the conversations in TLS are of which nothing could be read; not compared."""
     only: frozenset[str] = frozenset()

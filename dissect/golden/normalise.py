@@ -6,15 +6,15 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from streamdump.golden.model import FAULT, GAP, NOTES, Conversation, Flow, Line, Said, unpair
-from streamdump.golden.rules import Rule, Rules, reduced
-from streamdump.golden.runs import merged
-from streamdump.golden.settings import Settings
-from streamdump.golden.values import Alias, Mark, Several, key, same, shortened, shown
+from streamdump.golden.model import FAULT, GAP, NOTES, GoldenConversation, Line, Total, Transcript, unpair
+from streamdump.golden.ranges import merged
+from streamdump.golden.rules import FieldRule, FieldRules, reduced
+from streamdump.golden.settings import CheckSettings
+from streamdump.golden.values import Alias, Placeholder, ValueSet, key, same, shortened, shown
 from streamdump.model import ConversationRow, Exchange, Gap, Message, Record
 from streamdump.patterns import encodable
 from streamdump.protocols import PROTOCOLS
-from streamdump.protocols.behaviour import Flow as FlowTable
+from streamdump.protocols.compare_rules import TotalRule as FlowTable
 
 _REDACTED = re.compile(r"<redacted [0-9]+ bytes>")
 _ENDPOINT = re.compile(r"(?:[0-9]+(?:\.[0-9]+){3}|\[[0-9a-f:.]+\]):[0-9]+")
@@ -28,7 +28,7 @@ _NONE = (None, "", 0, "0")
 CHANCE = frozenset(("response begins before its request ends",))
 """Notes on times."""
 
-BEHAVIOURS = {protocol.name: protocol.behaviour for protocol in PROTOCOLS}
+COMPARE_RULES = {protocol.name: protocol.compare_rules for protocol in PROTOCOLS}
 
 
 def without_index(path: str) -> str:
@@ -36,7 +36,7 @@ def without_index(path: str) -> str:
     return _INDEX.sub("", path) if "[" in path else path
 
 
-class Names:
+class IdNames:
     """Renames ids by first use, and endpoints by role."""
 
     def __init__(self) -> None:
@@ -59,16 +59,16 @@ class Names:
 class Normaliser:
     """Takes the records of one capture."""
 
-    def __init__(self, settings: Settings, only: Iterable[str] = (), heartbeats: bool = True, used: set[str] | None = None) -> None:
+    def __init__(self, settings: CheckSettings, only: Iterable[str] = (), heartbeats: bool = True, used: set[str] | None = None) -> None:
         """`only` and `heartbeats`: what a golden file leaves out besides what the settings do. `used` collects what of the user's rules
         was of use."""
         self.settings = settings
         self.only = frozenset(only) | ({settings.only} - {"all"})
         self.heartbeats = settings.heartbeats and heartbeats
         self.used: set[str] = set() if used is None else used
-        self._names = Names()
+        self._names = IdNames()
         self._texts = settings.texts()
-        self._rules: dict[str, Rules] = {}
+        self._rules: dict[str, FieldRules] = {}
         self._records: list[Message | Gap] = []
         self._ended: dict[int, str] = {}
         self._asked: list[tuple[Line, int]] = []
@@ -87,7 +87,7 @@ class Normaliser:
             elif isinstance(record, Message | Gap):
                 self._records.append(record)
 
-    def finish(self, rows: Sequence[ConversationRow]) -> Said:
+    def finish(self, rows: Sequence[ConversationRow]) -> Transcript:
         """All of it; `rows` are the conversations of the capture."""
         places: dict[int, _Place] = {}
         unread: list[str] = []
@@ -103,7 +103,7 @@ class Normaliser:
             other = self._names.alias("server", server) if roles else self._names.new("peer")
             self._names.endpoints.setdefault(client, one)
             self._names.endpoints.setdefault(server, other)
-            conversation = Conversation(row.protocol, row.layout, roles, (one, other))
+            conversation = GoldenConversation(row.protocol, row.layout, roles, (one, other))
             places[row.conversation] = _Place(conversation, client, server)
         lines: dict[int, Line] = {}
         asked: dict[int, Message] = {}
@@ -119,7 +119,7 @@ class Normaliser:
                 request.responses.append(line)
                 line.outcome = line.outcome or "answered"
                 line.lane = line.lane or request.lane
-        said = Said(unread=unread, only=self.only, heartbeats=self.heartbeats)
+        said = Transcript(unread=unread, only=self.only, heartbeats=self.heartbeats)
         for place in places.values():
             place.finish()
             restrict(place.conversation, self.only, self.heartbeats)
@@ -127,27 +127,27 @@ class Normaliser:
                 said.conversations.append(place.conversation)
         return said
 
-    def rules(self, protocol: str) -> Rules:
+    def rules(self, protocol: str) -> FieldRules:
         """What is done with the fields of a protocol."""
         found = self._rules.get(protocol)
         if found is None:
-            found = self._rules[protocol] = Rules(BEHAVIOURS.get(protocol), self.settings, protocol, self.used)
+            found = self._rules[protocol] = FieldRules(COMPARE_RULES.get(protocol), self.settings, protocol, self.used)
         return found
 
-    def again(self, said: Said) -> None:
+    def again(self, said: Transcript) -> None:
         """Do to what a golden file says what the settings ask for now."""
         for conversation in said.conversations:
             rules = self.rules(conversation.protocol)
             for part in conversation.parts():
                 self._again(rules, part.name, "", part.fields)
-                if isinstance(part, Flow) and part.form != "set":
+                if isinstance(part, Total) and part.form != "set":
                     prefix = _prefix(conversation.protocol, part.name)
                     for item in part.items:
                         self._again(rules, part.name, prefix, item)
             restrict(conversation, self.only, self.heartbeats)
         said.conversations = [one for one in said.conversations if one.lines or one.flows]
 
-    def _again(self, rules: Rules, name: str, prefix: str, fields: dict[str, Any]) -> None:
+    def _again(self, rules: FieldRules, name: str, prefix: str, fields: dict[str, Any]) -> None:
         if not rules.asked:
             return
         for path, value in list(fields.items()):
@@ -178,13 +178,13 @@ class Normaliser:
             place.lines.append(Line(side, GAP, GAP, record.reason, {"size": record.size, "in_frame": record.in_frame}))
             return
         rules = self.rules(record.protocol)
-        behaviour = rules.behaviour
+        compare_rules = rules.compare_rules
         if conversation.packet is None:
             conversation.packet = record.packets[1]
         number, outcome = record.request, record.outcome
         if number is None:
             number, outcome = self._answered.get(record.number, (None, outcome))
-        table = next((one for one in behaviour.flows.get(record.name, ()) if one.kind == record.kind), None)
+        table = next((one for one in compare_rules.flows.get(record.name, ()) if one.kind == record.kind), None)
         if table is not None and outcome != "refused" and record.fault is None:
             if record.kind == "request":
                 asked[record.number] = record
@@ -196,12 +196,12 @@ class Normaliser:
             lines[record.number] = line
         elif number is not None:
             self._asked.append((line, number))
-        line.lane = record.name if record.name in behaviour.apart else ""
+        line.lane = record.name if record.name in compare_rules.apart else ""
         self._fill(place, rules, record.name, record.fields, "", "", line.fields, line.labels, line)
         self._odd(rules, record, line.fields)
         place.lines.append(line)
 
-    def _odd(self, rules: Rules, record: Message, fields: dict[str, Any]) -> None:
+    def _odd(self, rules: FieldRules, record: Message, fields: dict[str, Any]) -> None:
         notes = [self._said(note) for note in record.notes if note not in CHANCE]
         if notes and rules.of(record.name, "notes") is None:
             fields[NOTES] = notes
@@ -211,7 +211,7 @@ class Normaliser:
     def _said(self, text: str) -> str:
         return str(self._masked(_NUMERALS.sub("...", text)))
 
-    def _flow(self, place: _Place, side: int, record: Message, table: FlowTable, rules: Rules, request: Message | None) -> None:
+    def _flow(self, place: _Place, side: int, record: Message, table: FlowTable, rules: FieldRules, request: Message | None) -> None:
         by = table.by(record.fields, {} if request is None else request.fields)
         by = self._masked(_ENDPOINT.sub("<address>", by))
         flow = place.flow(side, record.name, by, table, record.packets[1])
@@ -236,7 +236,7 @@ class Normaliser:
     def _fill(
         self,
         place: _Place,
-        rules: Rules,
+        rules: FieldRules,
         name: str,
         value: Any,
         path: str,
@@ -269,7 +269,7 @@ class Normaliser:
     def _list(
         self,
         place: _Place,
-        rules: Rules,
+        rules: FieldRules,
         name: str,
         value: list[Any],
         path: str,
@@ -292,7 +292,7 @@ class Normaliser:
                 else:
                     into[f"{path}[{index}]"] = self._leaf(place, rules.of(name, bare), one)
 
-    def _left_out(self, rule: Rule, place: _Place, line: Line | None, value: Any, path: str, into: dict[str, Any]) -> bool:
+    def _left_out(self, rule: FieldRule, place: _Place, line: Line | None, value: Any, path: str, into: dict[str, Any]) -> bool:
         """Whether an id says no more than which request is answered."""
         if rule.what != "paired":
             if rule.what == "type":
@@ -302,11 +302,11 @@ class Normaliser:
         if line is not None and line.kind == "request":
             used = place.used.setdefault(line.side, set())
             if shown(value) in used:
-                into[path] = Mark("used before")
+                into[path] = Placeholder("used before")
             used.add(shown(value))
         return True
 
-    def _leaf(self, place: _Place, rule: Rule | None, value: Any) -> Any:
+    def _leaf(self, place: _Place, rule: FieldRule | None, value: Any) -> Any:
         if rule is not None:
             if rule.what in ("alias", "host", "port"):
                 if value in _NONE:
@@ -315,7 +315,7 @@ class Normaliser:
             value = reduced(rule, value)
         if isinstance(value, str):
             if _REDACTED.fullmatch(value):
-                return Mark("redacted")
+                return Placeholder("redacted")
             if ":" in value:
                 value = self._named(place, value)
         return shortened(self._masked(value))
@@ -348,24 +348,24 @@ class Normaliser:
 class _Place:
     """A conversation while it is put together."""
 
-    def __init__(self, conversation: Conversation, client: str, server: str) -> None:
+    def __init__(self, conversation: GoldenConversation, client: str, server: str) -> None:
         self.conversation = conversation
         self.client = client
         self.server = server
         self.lines = conversation.lines
         self.used: dict[int, set[str]] = {}
-        self._flows: dict[tuple[int, str, str, str], Flow] = {}
-        self._values: dict[Flow, dict[str, list[Any]]] = {}
-        self._messages: dict[Flow, int] = {}
+        self._flows: dict[tuple[int, str, str, str], Total] = {}
+        self._values: dict[Total, dict[str, list[Any]]] = {}
+        self._messages: dict[Total, int] = {}
 
-    def flow(self, side: int, name: str, by: str, table: FlowTable, packet: int | None) -> Flow:
+    def flow(self, side: int, name: str, by: str, table: FlowTable, packet: int | None) -> Total:
         found = self._flows.get((side, name, by, table.kind))
         if found is None:
-            found = self._flows[side, name, by, table.kind] = Flow(side, name, by, table.form, packet=packet)
+            found = self._flows[side, name, by, table.kind] = Total(side, name, by, table.form, packet=packet)
             self._values[found] = {}
         return found
 
-    def several(self, flow: Flow, fields: dict[str, Any]) -> None:
+    def several(self, flow: Total, fields: dict[str, Any]) -> None:
         values = self._values[flow]
         for path, value in fields.items():
             known = values.setdefault(path, [])
@@ -375,21 +375,21 @@ class _Place:
     def finish(self) -> None:
         for flow, values in self._values.items():
             for path, known in values.items():
-                flow.fields[path] = known[0] if len(known) == 1 else Several(tuple(known))
+                flow.fields[path] = known[0] if len(known) == 1 else ValueSet(tuple(known))
             if flow.form == "set":
                 flow.items = merged((number, number) for number in flow.numbers)
         self.conversation.flows = sorted(self._flows.values(), key=lambda one: (one.side, one.name, one.by))
 
 
-def restrict(conversation: Conversation, only: frozenset[str], heartbeats: bool) -> None:
+def restrict(conversation: GoldenConversation, only: frozenset[str], heartbeats: bool) -> None:
     """Leave of a conversation what is compared."""
-    behaviour = BEHAVIOURS.get(conversation.protocol)
+    compare_rules = COMPARE_RULES.get(conversation.protocol)
     lines = conversation.lines
-    if behaviour is not None and not heartbeats:
-        beats = frozenset(behaviour.heartbeats)
+    if compare_rules is not None and not heartbeats:
+        beats = frozenset(compare_rules.heartbeats)
         lines = [one for one in lines if not _of(one, beats)]
     if "handshake" in only:
-        names = frozenset(behaviour.handshake if behaviour is not None else ())
+        names = frozenset(compare_rules.handshake if compare_rules is not None else ())
         if names:
             lines = [one for one in lines if _of(one, names)]
         else:
@@ -397,11 +397,11 @@ def restrict(conversation: Conversation, only: frozenset[str], heartbeats: bool)
             lines = [one for one in lines if one is first or (first is not None and one.request is first)]
         conversation.flows = []
     if "names" in only:
-        parts: list[Line | Flow] = [*lines, *conversation.flows]
+        parts: list[Line | Total] = [*lines, *conversation.flows]
         for part in parts:
             part.fields.clear()
             part.labels.clear()
-            if isinstance(part, Flow):
+            if isinstance(part, Total):
                 part.items.clear()
                 part.packets.clear()
     unpair(lines)
@@ -420,8 +420,8 @@ def _is_map(value: list[Any]) -> bool:
 
 
 def _prefix(protocol: str, name: str) -> str:
-    behaviour = BEHAVIOURS.get(protocol)
-    tables = behaviour.flows.get(name, ()) if behaviour is not None else ()
+    compare_rules = COMPARE_RULES.get(protocol)
+    tables = compare_rules.flows.get(name, ()) if compare_rules is not None else ()
     content = next((one.content for one in tables if one.items is not None and one.content), ())
     return f"{content[0]}." if content else ""
 
@@ -437,11 +437,11 @@ def _borders(path: str) -> list[int]:
     return found
 
 
-def _each(rule: Rule, value: Any) -> Any:
-    if rule.what == "type" and not isinstance(value, Several):
+def _each(rule: FieldRule, value: Any) -> Any:
+    if rule.what == "type" and not isinstance(value, ValueSet):
         return reduced(rule, value)
     if isinstance(value, list):
         return [reduced(rule, one) for one in value]
-    if isinstance(value, Several):
-        return Several(tuple(_each(rule, one) for one in value.values))
+    if isinstance(value, ValueSet):
+        return ValueSet(tuple(_each(rule, one) for one in value.values))
     return reduced(rule, value)

@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[_SESSION] = _Session()
 
 
-class Seen:
+class Recording:
     """What was said: `records` in the order of the command line's output, `messages` alone, and `conversations`.
 
     Bytes are `bytes`.
@@ -140,7 +140,7 @@ class _Place:
         return inside if inside.exists() else Path(path)
 
     def compare(
-        self, seen: Seen, golden: Path, only: str | None, unordered: bool | None, heartbeats: bool | None, ignore: Sequence[str]
+        self, seen: Recording, golden: Path, only: str | None, unordered: bool | None, heartbeats: bool | None, ignore: Sequence[str]
     ) -> list[str]:
         from copy import deepcopy
 
@@ -175,14 +175,14 @@ class Streamdump:
     def __init__(self, place: _Place) -> None:
         self._place = place
 
-    def read(self, path: str | Path, where: str | None = None, **options: Any) -> Seen:
+    def read(self, path: str | Path, where: str | None = None, **options: Any) -> Recording:
         """What a capture says, or of that the records for which the filter `where` holds; `path` from the folder of the test, `options` as
         `streamdump.read` takes them; without `keylog` the keys of TLS are those of the file that SSLKEYLOGFILE names."""
         from streamdump.capture.files import open_capture
         from streamdump.inspector import Inspector
 
         inspector = Inspector([open_capture(self._place.path(path))], self._options(options), bare=True)
-        seen = Seen(self._place, not options.get("show_secrets"))
+        seen = Recording(self._place, not options.get("show_secrets"))
         seen._records = list(inspector.records())
         inspector.complain()
         if where is not None:
@@ -193,7 +193,7 @@ class Streamdump:
     @contextmanager
     def capture(
         self, port: int | Sequence[int] | None = None, *, interface: str = "lo", filter: str | None = None, **options: Any
-    ) -> Iterator[Seen]:
+    ) -> Iterator[Recording]:
         """What is said on an interface during the `with`; look at it behind that.
 
         `port`: TCP of this port or these, without it of the known ports; `filter` is what tcpdump would take instead. The test is
@@ -203,7 +203,7 @@ class Streamdump:
         from streamdump.golden.record import Recorder
 
         ports = () if port is None else (port,) if isinstance(port, int) else tuple(port)
-        seen = Seen(self._place, not options.get("show_secrets"))
+        seen = Recording(self._place, not options.get("show_secrets"))
         try:
             recorder = Recorder((interface,), self._options(options, True), filter, ports)
         except InterfaceError as error:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from streamdump.capture.live import Live
-from streamdump.capture.write import Writer
+from streamdump.capture.write import PcapngWriter
 from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Options, Record
 from streamdump.protocols import known_ports
@@ -29,7 +29,7 @@ class Recorder:
         """`expression` is a filter as tcpdump writes it; without one TCP of `ports` is taken, and without these of the known ports."""
         self.live = Live(interfaces, expression=expression, ports=ports or sorted(known_ports(options)))
         self.records: list[Record] = []
-        self.writer: Writer | None = None
+        self.writer: PcapngWriter | None = None
         self.keys = KeyLog(options.keylog, follow=bool(options.keylog))
         self._inspector = Inspector([self.live], options, keys=self.keys)
         self._ending = Event()
@@ -42,7 +42,7 @@ class Recorder:
 
     def write_to(self, path: str) -> None:
         """Keep the packets as well, as captured."""
-        self.writer = Writer(path, self.live.link, self.live.name, 262_144)
+        self.writer = PcapngWriter(path, self.live.link, self.live.name, 262_144)
 
     def __enter__(self) -> Self:
         self._thread.start()

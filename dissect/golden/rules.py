@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from streamdump.golden.settings import ByMessage, Settings
-from streamdump.golden.values import Alias, Mark
+from streamdump.golden.settings import ByMessage, CheckSettings
+from streamdump.golden.values import Alias, Placeholder
 from streamdump.patterns import encodable, linear
-from streamdump.protocols.behaviour import Behaviour
+from streamdump.protocols.compare_rules import CompareRules
 
 What = Literal["drop", "paired", "alias", "host", "port", "mask", "reduce", "type", "pattern"]
 
@@ -23,62 +23,62 @@ LONGEST = 1_000
 """Fields whose rules are remembered, and characters of each; names in documents of users may be without end."""
 
 
-class Rule(NamedTuple):
+class FieldRule(NamedTuple):
     """What is done with a field; `with_` is what that takes: a word, a function, a pattern."""
 
     what: What
     with_: Any = None
 
 
-class Rules:
+class FieldRules:
     """The rules of one protocol."""
 
-    def __init__(self, behaviour: Behaviour | None, settings: Settings, protocol: str, used: set[str]) -> None:
+    def __init__(self, compare_rules: CompareRules | None, settings: CheckSettings, protocol: str, used: set[str]) -> None:
         """`used` collects what of the user's own rules was of use."""
-        self.behaviour = behaviour or Behaviour()
-        self.known = behaviour is not None
+        self.compare_rules = compare_rules or CompareRules()
+        self.known = compare_rules is not None
         self.settings = settings
         self._used = used
-        self._found: dict[tuple[str, str], Rule | None] = {}
+        self._found: dict[tuple[str, str], FieldRule | None] = {}
         self._own = _Table()
         self._user = _Table()
         self._kept = _Table()
-        told = self.behaviour
+        told = self.compare_rules
         for pattern in told.dropped:
-            self._own.add(pattern, Rule("drop"))
+            self._own.add(pattern, FieldRule("drop"))
         for pattern in told.paired:
-            self._own.add(pattern, Rule("paired"))
+            self._own.add(pattern, FieldRule("paired"))
         for kind, patterns in told.aliases.items():
             for pattern in patterns:
-                self._own.add(pattern, Rule("alias", kind))
+                self._own.add(pattern, FieldRule("alias", kind))
         for pattern in told.hosts:
-            self._own.add(pattern, Rule("host"))
+            self._own.add(pattern, FieldRule("host"))
         for pattern in told.ports:
-            self._own.add(pattern, Rule("port"))
+            self._own.add(pattern, FieldRule("port"))
         for word, patterns in told.masked.items():
             for pattern in patterns:
-                self._own.add(pattern, Rule("mask", word))
+                self._own.add(pattern, FieldRule("mask", word))
         for pattern, function in told.reduced.items():
-            self._own.add(pattern, Rule("reduce", function))
+            self._own.add(pattern, FieldRule("reduce", function))
         for scope, own in settings.scopes(protocol):
             self._take(scope, own)
 
     def _take(self, scope: str, own: ByMessage) -> None:
         for field in own.ignore:
-            self._user.add(scoped(scope, field), Rule("drop"), field)
+            self._user.add(scoped(scope, field), FieldRule("drop"), field)
         for field in own.mask.type:
-            self._user.add(scoped(scope, field), Rule("type"), field)
+            self._user.add(scoped(scope, field), FieldRule("type"), field)
         for field, pattern in own.mask.pattern.items():
-            self._user.add(scoped(scope, field), Rule("pattern", linear(pattern)), field)
+            self._user.add(scoped(scope, field), FieldRule("pattern", linear(pattern)), field)
         for field in own.keep:
-            self._kept.add(scoped(scope, field), Rule("drop"), field)
+            self._kept.add(scoped(scope, field), FieldRule("drop"), field)
 
     @property
     def asked(self) -> bool:
         """Whether the user said anything of these messages."""
         return bool(self._user) or bool(self.settings.always.mask.text)
 
-    def of(self, name: str, path: str) -> Rule | None:
+    def of(self, name: str, path: str) -> FieldRule | None:
         """The rule of the field at `path`, without the numbers of lists, of messages of this name."""
         key = name, path
         if key in self._found:
@@ -90,7 +90,7 @@ class Rules:
             self._found[key] = found
         return found
 
-    def _look(self, name: str, path: str) -> Rule | None:
+    def _look(self, name: str, path: str) -> FieldRule | None:
         found = self._user.find(name, path)
         if found is not None:
             self._used.add(found[1])
@@ -103,7 +103,7 @@ class Rules:
         if found is not None:
             return found[0]
         if not self.known and _SPEAKING.search(last(path)):
-            return Rule("drop")
+            return FieldRule("drop")
         return None
 
 
@@ -111,20 +111,20 @@ class _Table:
     """Rules by the fields that they speak of."""
 
     def __init__(self) -> None:
-        self._exact: dict[str, tuple[Rule, str]] = {}
-        self._anywhere: dict[str, tuple[Rule, str]] = {}
+        self._exact: dict[str, tuple[FieldRule, str]] = {}
+        self._anywhere: dict[str, tuple[FieldRule, str]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._exact or self._anywhere)
 
-    def add(self, pattern: str, rule: Rule, said: str = "") -> None:
+    def add(self, pattern: str, rule: FieldRule, said: str = "") -> None:
         name, colon, _ = pattern.partition('"')[0].partition(":")
         path = pattern[len(name) + 1 :] if colon else pattern
         name = name if colon else ""
         table = self._anywhere if path.startswith("*.") else self._exact
         table[f"{name}:{path.removeprefix('*.')}"] = rule, said
 
-    def find(self, name: str, path: str) -> tuple[Rule, str] | None:
+    def find(self, name: str, path: str) -> tuple[FieldRule, str] | None:
         if not self:
             return None
         for where in (f"{name}:", ":"):
@@ -147,20 +147,20 @@ def scoped(scope: str, field: str) -> str:
     return f"{scope}:{path}"
 
 
-def reduced(rule: Rule, value: Any) -> Any:
+def reduced(rule: FieldRule, value: Any) -> Any:
     """What is compared of a value by the rules that need nothing but the value."""
-    if isinstance(value, Mark | Alias):
+    if isinstance(value, Placeholder | Alias):
         return value
     if rule.what == "mask":
-        return Mark(rule.with_)
+        return Placeholder(rule.with_)
     if rule.what == "type":
-        return Mark(KINDS.get(type(value), "object"))
+        return Placeholder(KINDS.get(type(value), "object"))
     if rule.what == "reduce":
         word = rule.with_(value)
-        return value if word is None else Mark(word)
+        return value if word is None else Placeholder(word)
     if rule.what == "pattern":
         text = value if isinstance(value, str) else value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-        return Mark("masked") if rule.with_.fullmatch(encodable(text)) else value
+        return Placeholder("masked") if rule.with_.fullmatch(encodable(text)) else value
     return value
 
 

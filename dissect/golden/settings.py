@@ -62,7 +62,7 @@ class ByMessage:
 
 
 @dataclass
-class Settings:
+class CheckSettings:
     """What is compared, and how."""
 
     only: str = "all"
@@ -90,17 +90,17 @@ class Settings:
         return found
 
 
-def settings_for(capture: Path, kept: dict[Path, Settings] | None = None) -> Settings:
+def settings_for(capture: Path, kept: dict[Path, CheckSettings] | None = None) -> CheckSettings:
     """The settings of the nearest file above a capture, or above the current folder."""
     kept = {} if kept is None else kept
     folder = capture.parent.resolve()
     if folder not in kept:
-        found = _above(folder) or _above(Path.cwd()) or Settings()
+        found = _above(folder) or _above(Path.cwd()) or CheckSettings()
         kept[folder] = found
     return kept[folder]
 
 
-def _above(folder: Path) -> Settings | None:
+def _above(folder: Path) -> CheckSettings | None:
     for place in (folder, *folder.parents):
         for name in ("streamdump.toml", "pyproject.toml"):
             found = read_settings(place / name) if (place / name).is_file() else None
@@ -109,7 +109,7 @@ def _above(folder: Path) -> Settings | None:
     return None
 
 
-def read_settings(path: Path) -> Settings | None:
+def read_settings(path: Path) -> CheckSettings | None:
     """The settings of one file; None where it says nothing of comparing."""
     try:
         text = read_text(path, SIZE)
@@ -148,11 +148,11 @@ class _Reader:
         near = get_close_matches(key.rpartition(".")[2], [*known], 1)
         return self.wrong(key, f"unknown {what}; " + (f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"))
 
-    def settings(self, table: Any) -> Settings:
+    def settings(self, table: Any) -> CheckSettings:
         from streamdump.protocols import PROTOCOLS
 
         self._table("", table)
-        found = Settings(source=self.path)
+        found = CheckSettings(source=self.path)
         own = {"only", "unordered", "heartbeats"}
         shared = {one.name for one in members(ByMessage)}
         protocols = {protocol.name: protocol for protocol in PROTOCOLS}

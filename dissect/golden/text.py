@@ -19,10 +19,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from streamdump.errors import StreamdumpError
-from streamdump.golden.model import GAP, Conversation, Flow, Line, Said, ordered
-from streamdump.golden.normalise import BEHAVIOURS
-from streamdump.golden.runs import Run, merged, ranges
-from streamdump.golden.values import Alias, Several, Unreadable, cut, quoted, read, read_path, shown, text_of
+from streamdump.golden.model import GAP, GoldenConversation, Line, Total, Transcript, ordered
+from streamdump.golden.normalise import COMPARE_RULES
+from streamdump.golden.ranges import Run, merged, ranges
+from streamdump.golden.values import Alias, Unreadable, ValueSet, cut, quoted, read, read_path, shown, text_of
 
 VERSION = 1
 FIRST = "streamdump golden"
@@ -59,7 +59,7 @@ class GoldenError(StreamdumpError):
 # Writing
 
 
-def written(said: Said) -> str:
+def written(said: Transcript) -> str:
     """The golden file of what a capture says."""
     lines = [f"{FIRST} {VERSION}"]
     if said.only:
@@ -89,12 +89,12 @@ class _Renamed:
             return found
         if isinstance(value, list):
             return [self.of(one) for one in value]
-        if isinstance(value, Several):
-            return Several(tuple(self.of(one) for one in value.values))
+        if isinstance(value, ValueSet):
+            return ValueSet(tuple(self.of(one) for one in value.values))
         return value
 
 
-def _conversation(conversation: Conversation, names: _Renamed) -> Iterator[str]:
+def _conversation(conversation: GoldenConversation, names: _Renamed) -> Iterator[str]:
     one, other = (names.of(end) for end in conversation.ends)
     arrow = ">" if conversation.roles else "-"
     layout = f" layout={conversation.layout}" if conversation.layout else ""
@@ -114,11 +114,11 @@ def _conversation(conversation: Conversation, names: _Renamed) -> Iterator[str]:
                 yield from _wrapped("    +", item, flow.labels, names)
 
 
-def head(part: Line | Flow) -> str:
+def head(part: Line | Total) -> str:
     """Which way, which message, and what is not usual about it."""
     name = part.name if _NAME.fullmatch(part.name) else quoted(part.name)
     told = f"{ARROWS[part.side]} {name}"
-    if isinstance(part, Flow):
+    if isinstance(part, Total):
         told += f" {'set' if part.form == 'set' else 'flow'} {quoted(part.by)}"
     elif part.kind == "one_way":
         told += " one-way"
@@ -133,8 +133,8 @@ def fields_text(fields: Mapping[str, Any], labels: Mapping[str, str]) -> list[st
     """Each field as `path=value`, with what the value means behind it."""
     told: list[str] = []
     for path, value in fields.items():
-        for one in value.values if isinstance(value, Several) else (value,):
-            label = labels.get(path) if isinstance(one, int) and not isinstance(value, Several) else None
+        for one in value.values if isinstance(value, ValueSet) else (value,):
+            label = labels.get(path) if isinstance(one, int) and not isinstance(value, ValueSet) else None
             told.append(f"{path}={shown(one)}" + ("" if label is None else f":{quoted(label)}"))
     return told
 
@@ -208,7 +208,7 @@ class _Asked:
 # Reading
 
 
-def parsed(text: str, file: str) -> Said:
+def parsed(text: str, file: str) -> Transcript:
     """What a golden file says."""
     return _Reader(text, file).said()
 
@@ -231,12 +231,12 @@ class _Reader:
     def wrong(self, what: str) -> GoldenError:
         return GoldenError(self.file, self.number, cut(text_of(what), ECHOED))
 
-    def said(self) -> Said:
-        said = Said()
+    def said(self) -> Transcript:
+        said = Transcript()
         if len(self.lines) > LINES:
             self.number = LINES + 1
             raise self.wrong(f"more than {LINES:,} lines")
-        part: Line | Flow | None = None
+        part: Line | Total | None = None
         into: tuple[dict[str, Any], dict[str, str]] | None = None
         for number, line in enumerate(self.lines, 1):
             self.number = number
@@ -253,7 +253,7 @@ class _Reader:
             elif indent == 2 and said.conversations:
                 part = self._part(text, said.conversations[-1])
                 into = part.fields, part.labels
-            elif indent == 4 and isinstance(part, Flow):
+            elif indent == 4 and isinstance(part, Total):
                 into = self._item(text, part)
             elif indent > 4 and into is not None and part is not None:
                 self._fields(text, 0, *into)
@@ -262,7 +262,7 @@ class _Reader:
         if self.number < 1:
             raise self.wrong("an empty file")
         for fields, path in self._repeated:
-            fields[path] = Several(tuple(fields[path]))
+            fields[path] = ValueSet(tuple(fields[path]))
         return said
 
     def _version(self, text: str) -> None:
@@ -272,7 +272,7 @@ class _Reader:
         if version != str(VERSION):
             raise self.wrong(f"version {version or 'none'} of the format is not known, only {VERSION}")
 
-    def _top(self, text: str, said: Said) -> None:
+    def _top(self, text: str, said: Transcript) -> None:
         if text.startswith("only "):
             said.only = frozenset(text.split()[1:])
             return
@@ -284,10 +284,10 @@ class _Reader:
             raise self.wrong("neither a conversation nor what the file is about")
         one, number, arrow, other, its, protocol, layout = found.groups()
         ends = Alias(one, int(number)), Alias(other, int(its))
-        said.conversations.append(Conversation(protocol, layout, arrow == ">", ends, at=self.number))
+        said.conversations.append(GoldenConversation(protocol, layout, arrow == ">", ends, at=self.number))
         self.asked = (_Asked(), _Asked())
 
-    def _part(self, text: str, conversation: Conversation) -> Line | Flow:
+    def _part(self, text: str, conversation: GoldenConversation) -> Line | Total:
         if text[:2] not in ("> ", "< "):
             raise self.wrong("a message begins with > or <")
         side = ARROWS.index(text[0])
@@ -299,7 +299,7 @@ class _Reader:
             at = found.end()
             if word in ("flow", "set"):
                 by, at = self._read(text, at + 1)
-                flow = Flow(side, name, str(by), "set" if word == "set" else "list", at=self.number)
+                flow = Total(side, name, str(by), "set" if word == "set" else "list", at=self.number)
                 self._fields(text, at, flow.fields, flow.labels)
                 conversation.flows.append(flow)
                 return flow
@@ -313,8 +313,8 @@ class _Reader:
             self._answers(line, reference)
         elif line.kind == "request":
             self.asked[side].add(line)
-        behaviour = BEHAVIOURS.get(conversation.protocol)
-        apart = behaviour.apart if behaviour is not None else ()
+        compare_rules = COMPARE_RULES.get(conversation.protocol)
+        apart = compare_rules.apart if compare_rules is not None else ()
         line.lane = name if name in apart else line.request.lane if line.request is not None else ""
         conversation.lines.append(line)
         return line
@@ -345,7 +345,7 @@ class _Reader:
         if line.request is not None:
             line.request.responses.append(line)
 
-    def _item(self, text: str, flow: Flow) -> tuple[dict[str, Any], dict[str, str]]:
+    def _item(self, text: str, flow: Total) -> tuple[dict[str, Any], dict[str, str]]:
         if flow.form == "set":
             if not text.startswith("= "):
                 raise self.wrong("what a set holds begins with =")

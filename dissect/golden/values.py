@@ -31,21 +31,21 @@ class Alias(NamedTuple):
     number: int
 
 
-class Mark(NamedTuple):
+class Placeholder(NamedTuple):
     """What stands for a value that is not compared itself."""
 
     text: str
 
 
-class Several(NamedTuple):
+class ValueSet(NamedTuple):
     """The values that a field has in the messages of a flow."""
 
     values: tuple[Any, ...]
 
 
-def digest(data: bytes, what: str = "bytes") -> Mark:
+def digest(data: bytes, what: str = "bytes") -> Placeholder:
     """What stands for long data."""
-    return Mark(f"{len(data)} {what} sha256 {sha256(data).hexdigest()[:_DIGEST]}")
+    return Placeholder(f"{len(data)} {what} sha256 {sha256(data).hexdigest()[:_DIGEST]}")
 
 
 def shortened(value: Any) -> Any:
@@ -63,7 +63,7 @@ def same(one: Any, other: Any) -> bool:
     """Whether two values are equal, the kind of number included."""
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(map(same, one, other))
-    if isinstance(one, Several) and isinstance(other, Several):
+    if isinstance(one, ValueSet) and isinstance(other, ValueSet):
         return len(one.values) == len(other.values) and all(any(same(a, b) for b in other.values) for a in one.values)
     return type(one) is type(other) and bool(one == other)
 
@@ -78,7 +78,7 @@ def shown(value: Any) -> str:
         return f"b{dumps(text)}" if text.isascii() and text.isprintable() else f"x{dumps(value.hex())}"
     if isinstance(value, Alias):
         return f"<{value.kind} {value.number}>"
-    if isinstance(value, Mark):
+    if isinstance(value, Placeholder):
         return f"<{value.text}>"
     if isinstance(value, list):
         return f"[{', '.join(map(shown, value))}]"
@@ -133,7 +133,7 @@ def read(text: str, at: int, depth: int = 0) -> tuple[Any, int]:
             raise Unreadable(at, "a < without its >")
         inside = text[at + 1 : stop]
         found = _ALIAS.fullmatch(inside)
-        return (Mark(inside) if found is None else Alias(found[1], int(found[2]))), stop + 1
+        return (Placeholder(inside) if found is None else Alias(found[1], int(found[2]))), stop + 1
     if first == "[":
         return _list(text, at + 1, depth)
     if first == "{":

@@ -27,7 +27,7 @@ Key = tuple[Hashable, ...]
 """The protocol and a value for each thing that is grouped by; of what is beyond the limit the protocol alone."""
 
 
-class Group(msgspec.Struct):
+class LatencyGroup(msgspec.Struct):
     """Exchanges that are counted together. `reasons`: of requests without a response, and how often; `superseded` is one."""
 
     answered: int = 0
@@ -50,7 +50,7 @@ class Group(msgspec.Struct):
         """All requests."""
         return self.answered + self.refused + self.unanswered
 
-    def merge(self, other: Group) -> None:
+    def merge(self, other: LatencyGroup) -> None:
         """All that another group counted."""
         self.answered += other.answered
         self.refused += other.refused
@@ -69,7 +69,7 @@ class Group(msgspec.Struct):
         return msgspec.msgpack.encode((self.answered, self.refused, self.reasons, sketches))
 
     @classmethod
-    def unpack(cls, data: bytes) -> Group:
+    def unpack(cls, data: bytes) -> LatencyGroup:
         """The group that `pack` made bytes of."""
         answered, refused, reasons, sketches = msgspec.msgpack.decode(data)
         latency, handler, network = [None if one is None else Sketch.unpack(one) for one in sketches]
@@ -115,8 +115,8 @@ class Latencies:
         self.by = tuple(by)
         self.interval_ns = interval_ns
         self.wanted_ns = interval_ns
-        self.groups: dict[Key, Group] = {}
-        self.series: dict[tuple[int, Key], Group] = {}
+        self.groups: dict[Key, LatencyGroup] = {}
+        self.series: dict[tuple[int, Key], LatencyGroup] = {}
         """By the beginning of an interval and a group."""
         self.limit = groups
         self.beyond = 0
@@ -168,14 +168,14 @@ class Latencies:
         self.interval_ns = self.wanted_ns = None
         self.series = {}
 
-    def _begin(self, key: Key, pair: Pair) -> tuple[Key, Group]:
+    def _begin(self, key: Key, pair: Pair) -> tuple[Key, LatencyGroup]:
         """The group of an exchange that is the first of its group."""
         if len(self.groups) >= self.limit:
             self.beyond += 1
             key = key[:1]
         group = self.groups.get(key)
         if group is None:
-            group = self.groups[key] = Group()
+            group = self.groups[key] = LatencyGroup()
             if "conversation" in self.by and len(key) > 1:
                 client, server = self._client(pair), self._server(pair)
                 group.ends = (client, server) if client is not None and server is not None else None
@@ -188,12 +188,12 @@ class Latencies:
         else:
             heappushpop(self._slow, one)
 
-    def _cell(self, time_ns: int, key: Key) -> Group:
+    def _cell(self, time_ns: int, key: Key) -> LatencyGroup:
         assert self.interval_ns is not None
         at = time_ns // self.interval_ns * self.interval_ns
         cell = self.series.get((at, key))
         if cell is None:
-            cell = self.series[at, key] = Group()
+            cell = self.series[at, key] = LatencyGroup()
             while len(self.series) > max(CELLS, len(self.groups)):
                 self._widen()
                 at = at // self.interval_ns * self.interval_ns
@@ -204,7 +204,7 @@ class Latencies:
         """Make one interval of two."""
         assert self.interval_ns is not None
         self.interval_ns *= 2
-        series: dict[tuple[int, Key], Group] = {}
+        series: dict[tuple[int, Key], LatencyGroup] = {}
         for (at, key), cell in self.series.items():
             place = at // self.interval_ns * self.interval_ns, key
             if place in series:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from streamdump.latency.groups import BY, Group, Key, Latencies
+from streamdump.latency.groups import BY, Key, Latencies, LatencyGroup
 from streamdump.latency.records import IntervalRow, LatencyRow, SlowRow, Times
 from streamdump.latency.sketch import Sketch
 from streamdump.protocols.records import rfc3339
@@ -58,7 +58,7 @@ def slow_rows(found: Latencies) -> Iterator[SlowRow]:
         )
 
 
-def _said(found: Latencies, key: Key, group: Group) -> dict[str, Any]:
+def _said(found: Latencies, key: Key, group: LatencyGroup) -> dict[str, Any]:
     known: dict[str, Any] = dict(zip(found.by, key[1:], strict=False))
     if group.ends is not None:
         known = {"client": group.ends[0], "server": group.ends[1], **known}

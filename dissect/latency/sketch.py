@@ -31,13 +31,13 @@ _MAPPING = LogarithmicMapping(ACCURACY)
 _WIDTH = math.log(_MAPPING.gamma)
 
 
-class State(msgspec.Struct):
-    """A sketch as it travels: bins by number, those of negative values by that of their size."""
+class SketchState(msgspec.Struct):
+    """A sketch as it travels: bins by number, those of negative values by that of their size. What may take more than 64 bits is text."""
 
     v: int
     accuracy: float
-    least: int
-    greatest: int
+    least: str
+    greatest: str
     total: str
     zeros: int
     positive: list[tuple[int, int]]
@@ -139,16 +139,23 @@ class Sketch:
     def pack(self) -> bytes:
         """The sketch as bytes, for `unpack`."""
         self._settle()
-        state = State(
-            1, ACCURACY, self._least, self._greatest, str(self._total), self._zeros(), _filled(self._positive), _filled(self._negative)
+        state = SketchState(
+            2,
+            ACCURACY,
+            str(self._least),
+            str(self._greatest),
+            str(self._total),
+            self._zeros(),
+            _filled(self._positive),
+            _filled(self._negative),
         )
         return msgspec.msgpack.encode(state)
 
     @classmethod
     def unpack(cls, data: bytes) -> Sketch:
         """The sketch that `pack` made bytes of; a `ValueError` where it is of another version or accuracy."""
-        state = msgspec.msgpack.decode(data, type=State)
-        if state.v != 1 or state.accuracy != ACCURACY:
+        state = msgspec.msgpack.decode(data, type=SketchState)
+        if state.v != 2 or state.accuracy != ACCURACY:
             raise ValueError(f"a sketch of version {state.v} and accuracy {state.accuracy} cannot be read here")
         made = cls()
         count = state.zeros
@@ -161,7 +168,7 @@ class Sketch:
         if state.zeros:
             made._sketch.add(0, state.zeros)
         if count:
-            made._note(count, int(state.total), state.least, state.greatest)
+            made._note(count, int(state.total), int(state.least), int(state.greatest))
         return made
 
     def _zeros(self) -> int:

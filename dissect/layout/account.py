@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from streamdump.allowance import Spans, Values
 from streamdump.errors import Malformed, OverLimit
 from streamdump.layout.types import Style
 from streamdump.layout.values import RENDER, redacted, sized
 from streamdump.model import VALUES, Span, make_span
+from streamdump.quota import Spans, ValueQuota
 
 NOTES_KEPT = 64
 """Notes on one frame; further ones are counted."""
@@ -48,7 +48,7 @@ class Account:
         self.secret = secret
         """Whether there is a secret anywhere in the frame: then a wrong length may have moved it to where no field is."""
         self.render = RENDER[style.bytes_as]
-        self.values = Values(style.values, VALUES)
+        self.values = ValueQuota(style.values, VALUES)
         self.spans = Spans()
         self.notes: list[str] = []
         self.more_notes = 0

@@ -277,9 +277,9 @@ def following(count: int) -> int:
 
 
 class Layout:
-    """The fields of one message in wire order, complete. `key` is the protocol's command number, `says` sums the fields up in a line."""
+    """The fields of one message in wire order, complete. `key` is the protocol's command number, `info` sums the fields up in a line."""
 
-    __slots__ = ("decoders", "fields", "key", "kind", "name", "note", "says", "secret")
+    __slots__ = ("decoders", "fields", "info", "key", "kind", "name", "note", "secret")
 
     def __init__(
         self,
@@ -288,14 +288,14 @@ class Layout:
         kind: Literal["request", "response", "one_way"] = "request",
         key: int | str | None = None,
         note: str = "",
-        says: Callable[[dict[str, Any]], str] | None = None,
+        info: Callable[[dict[str, Any]], str] | None = None,
     ) -> None:
         self.name = name
         self.fields = fields
         self.kind = kind
         self.key = key
         self.note = note
-        self.says = says
+        self.info = info
         self.secret = any(map(has_secret, fields))
         self.decoders: dict[Style, Callable[[bytes, int, int], dict[str, Any]]] = {}
         try:

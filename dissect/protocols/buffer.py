@@ -7,7 +7,7 @@ from bisect import bisect_right
 import msgspec
 
 from streamdump.model import SideData, StreamGap
-from streamdump.protocols.effort import Effort
+from streamdump.protocols.work_budget import WorkBudget
 
 END = 1 << 62
 """The order of the end of the capture: after every packet."""
@@ -19,7 +19,7 @@ Range = tuple[int, int, int]
 """Bytes of a byte stream: side, from, to."""
 
 
-class Partial(msgspec.Struct):
+class PartialFrame(msgspec.Struct):
     """A frame with a gap in it, or one too long to keep, while its bytes go by.
 
     `prefix` is what there is of it from its first byte on, of which up to `want` bytes are kept; `first` and `last` are the
@@ -43,7 +43,6 @@ class ReceiveBuffer:
     __slots__ = (
         "base",
         "data",
-        "effort",
         "have",
         "marks",
         "missing",
@@ -61,6 +60,7 @@ class ReceiveBuffer:
         "told",
         "tried",
         "waiting",
+        "work_budget",
     )
 
     def __init__(self, searching: bool) -> None:
@@ -78,11 +78,11 @@ class ReceiveBuffer:
         self.starts: list[int] = []
         self.marks: list[Mark] = []
         self.searching = searching
-        self.effort = Effort()
+        self.work_budget = WorkBudget()
         self.scan = 0
         self.tried = 0
         self.skip_from: int | None = None
-        self.partial: Partial | None = None
+        self.partial: PartialFrame | None = None
         self.queue: list[SideData | StreamGap] = []
         """What waits behind the bytes at hand, `queued` bytes."""
         self.queued = 0

@@ -13,9 +13,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from streamdump.model import Gap, Limited, Message, Options, SideData, StreamGap, Verdict
-from streamdump.protocols.buffer import END, Mark, Partial, Range, ReceiveBuffer
+from streamdump.protocols.buffer import END, Mark, PartialFrame, Range, ReceiveBuffer
 from streamdump.protocols.dissector import SEARCH, SEARCH_WINDOW, WAIT
-from streamdump.protocols.effort import STEP
 from streamdump.protocols.protocol import Context, Protocol, Tally
 from streamdump.protocols.records import (
     GAP,
@@ -24,7 +23,7 @@ from streamdump.protocols.records import (
     TOLD,
     UNKNOWN,
     Damage,
-    Emitted,
+    Event,
     Frame,
     count_gap,
     in_order,
@@ -33,6 +32,7 @@ from streamdump.protocols.records import (
     rfc3339,
     straighten,
 )
+from streamdump.protocols.work_budget import STEP
 
 if TYPE_CHECKING:
     from streamdump.protocols.dissector import Dissector
@@ -115,7 +115,7 @@ class Parser:
         """The records that these bytes complete; `position` counts from the start of the byte stream of side 0 or 1."""
         return [one.record for one in self.take([SideData(side, position, data, *mark)])]
 
-    def take(self, items: list[SideData | StreamGap], now: int = 0) -> list[Emitted]:
+    def take(self, items: list[SideData | StreamGap], now: int = 0) -> list[Event]:
         """The records that these bytes, certain with the packet `now`, complete, in their order."""
         self.now = now
         made = self.made = []
@@ -134,7 +134,7 @@ class Parser:
             made.sort(key=PLACE)
         return made
 
-    def close(self, last: Mark, now: int) -> list[Emitted]:
+    def close(self, last: Mark, now: int) -> list[Event]:
         """What is left when no byte will follow, which the packet `now` tells; `last` is the conversation's last one."""
         self.now = now
         if self.made is TOLD:
@@ -226,7 +226,7 @@ class Parser:
                 dissector.lost(side)
             for tally in self.tallies:
                 count_gap(tally, gap)
-            self.made.append(Emitted(order, rank, position, gap, GAP, None, time_ns))
+            self.made.append(Event(order, rank, position, gap, GAP, None, time_ns))
             return
         decoded = dissector.decode(frame)
         size = end - start if damage is None else damage.size
@@ -345,7 +345,7 @@ class Parser:
         buffer.position = buffer.base = buffer.told = base + at
         return True
 
-    def _pass_by(self, side: int, buffer: ReceiveBuffer, partial: Partial, data: bytes) -> bytes:
+    def _pass_by(self, side: int, buffer: ReceiveBuffer, partial: PartialFrame, data: bytes) -> bytes:
         """Let bytes go by that belong to a frame which is not kept whole; returns those behind it."""
         mine = data[: partial.position + partial.length - buffer.position]
         if len(partial.prefix) < partial.want:
@@ -449,7 +449,7 @@ class Parser:
             if length > 0:
                 self.dissector.broken(side, data)
                 first, last = buffer.span(buffer.position, buffer.position + len(data))
-                buffer.partial = Partial(buffer.position, length, data, len(data), reason, first, last)
+                buffer.partial = PartialFrame(buffer.position, length, data, len(data), reason, first, last)
                 buffer.position += len(data)
                 buffer.drop()
                 return
@@ -474,7 +474,7 @@ class Parser:
 
         Where looking costs more than bytes pay, not at the end of every segment.
         """
-        effort, starts = buffer.effort, buffer.starts
+        work_budget, starts = buffer.work_budget, buffer.starts
         stop = buffer.position + buffer.have
         place = max(buffer.position, buffer.scan)
         tried = buffer.tried
@@ -484,17 +484,17 @@ class Parser:
             last = final and end == stop
             if end <= tried and not last:
                 continue
-            if end > effort.seen:
-                effort.pay(end - max(effort.seen, starts[index]))
-                effort.seen = end
-            if effort.left <= 0 and not last:
+            if end > work_budget.seen:
+                work_budget.pay(end - max(work_budget.seen, starts[index]))
+                work_budget.seen = end
+            if work_budget.left <= 0 and not last:
                 buffer.tried = end
                 continue
             data, base = buffer.join(), buffer.base
-            effort.begin(end - place, index + 1 - buffer.segment(place))
+            work_budget.begin(end - place, index + 1 - buffer.segment(place))
             found, at = self.dissector.resync(side, data, place - base, end - base, last)
             buffer.tried = end
-            effort.spend(STEP + (end - place >> 6))
+            work_budget.spend(STEP + (end - place >> 6))
             place = base + at
             if found:
                 if place > buffer.position and buffer.skip_from is None:
@@ -550,7 +550,7 @@ class Parser:
                 dissector.broken(side, rest)
                 first, last = buffer.span(buffer.position, buffer.position + 1)
                 reason = f"frame of {length} bytes is over the limit of {self.options.frame_limit} bytes"
-                buffer.partial = Partial(buffer.position, length, b"", OVERSIZE_KEPT, reason, first, last)
+                buffer.partial = PartialFrame(buffer.position, length, b"", OVERSIZE_KEPT, reason, first, last)
                 buffer.drop()
                 buffer.take(self._pass_by(side, buffer, buffer.partial, rest))
                 if buffer.have:

@@ -10,9 +10,9 @@ from typing import Protocol as Typed
 import msgspec
 
 from streamdump.model import ConversationRow, Message, Options, Verdict
-from streamdump.protocols.behaviour import Behaviour
-from streamdump.protocols.effort import Effort
-from streamdump.protocols.private import Private
+from streamdump.protocols.compare_rules import CompareRules
+from streamdump.protocols.scrub_rules import ScrubRules
+from streamdump.protocols.work_budget import WorkBudget
 
 if TYPE_CHECKING:
     from streamdump.protocols.dissector import Dissector
@@ -67,10 +67,10 @@ class SideView(msgspec.Struct):
         return self.runs[-1][0] + len(self.runs[-1][1]) if self.runs else 0
 
 
-class View(msgspec.Struct):
+class DetectionView(msgspec.Struct):
     """A conversation as detection sees it; `final` when no more bytes will come.
 
-    `effort` bounds what a probe may do, and `known` holds what it found out that no further byte will change, under names of its own.
+    `work_budget` bounds what a probe may do, and `known` holds what it found out that no further byte will change, under names of its own.
     `hinges`: what is found would perhaps be another thing if `final` were, so that it is to be looked for again.
     """
 
@@ -78,7 +78,7 @@ class View(msgspec.Struct):
     ports: tuple[int, int]
     syn: bool
     final: bool
-    effort: Effort = msgspec.field(default_factory=Effort)
+    work_budget: WorkBudget = msgspec.field(default_factory=WorkBudget)
     known: dict[Any, Any] = msgspec.field(default_factory=dict)
     hinges: bool = False
 
@@ -89,7 +89,7 @@ class View(msgspec.Struct):
 
 
 @runtime_checkable
-class Teller(Typed):
+class InfoWithContext(Typed):
     """Says messages, of which it is told before, whether they are shown or not."""
 
     def learn(self, message: Message) -> None: ...
@@ -104,8 +104,8 @@ class Protocol(msgspec.Struct, frozen=True):
     title: str
     ports: tuple[int, ...]
     dissector: type[Dissector]
-    probe: Callable[[View], Verdict | None]
-    says: Callable[[Message], str]
+    heuristic: Callable[[DetectionView], Verdict | None]
+    info: Callable[[Message], str]
     tables: tuple[Any, ...] | Callable[[], tuple[Any, ...]] = ()
     """Its layouts and other tables, for documentation and the names of fields; or what makes them once they are asked for."""
     text: str = ""
@@ -128,12 +128,12 @@ class Protocol(msgspec.Struct, frozen=True):
     """Finds a login in the bytes of a client."""
     forced: tuple[str, ...] = ()
     """Layout names that `-d tcp.port==N,protocol:LAYOUT` takes."""
-    behaviour: Behaviour | None = None
+    compare_rules: CompareRules | None = None
     """What of its messages is behaviour, and what is chance."""
-    private: Private | None = None
+    scrub_rules: ScrubRules | None = None
     """What of its messages is nobody else's business."""
-    teller: Callable[[], Teller] | None = None
-    """Makes a `says` for a view that shows the messages of a run in their order: it remembers what it was told."""
+    teller: Callable[[], InfoWithContext] | None = None
+    """Makes a `info` for a view that shows the messages of a run in their order: it remembers what it was told."""
 
     @property
     def layouts(self) -> tuple[Any, ...]:

@@ -50,7 +50,7 @@ class Damage(NamedTuple):
     reason: str
 
 
-class Emitted(NamedTuple):
+class Event(NamedTuple):
     """A record with what ordering and pairing need; those that one packet made certain are sorted by completing packet, client first,
     position."""
 
@@ -104,13 +104,13 @@ class Frame(NamedTuple):
         return self._replace(data=self.data[self.start : self.end], start=0, end=self.end - self.start)
 
 
-TOLD: list[Emitted] = []
+TOLD: list[Event] = []
 """In the place of the records of a packet when they were handed on; nobody adds to it."""
 
 PLACE = itemgetter(0, 1, 2)
 """Where a record stands among those that became certain with it."""
 
-make_emitted = partial(tuple.__new__, Emitted)
+make_emitted = partial(tuple.__new__, Event)
 make_frame = partial(tuple.__new__, Frame)
 """Each of a tuple of its members, for less than the constructor costs."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from streamdump.diagnose.engine import Summary
+from streamdump.diagnose.engine import Outcome
 from streamdump.diagnose.rules import SEVERITIES
 from streamdump.model import Finding
 from streamdump.render.clock import Clock
@@ -29,7 +29,7 @@ def rank(one: Finding) -> tuple[int, bool, bool, bool]:
     return SEVERITIES.index(one.severity), one.conversation is not None, below == (one.severity == "note"), thrown
 
 
-def _worth(summaries: Sequence[Summary]) -> Sequence[Summary]:
+def _worth(summaries: Sequence[Outcome]) -> Sequence[Outcome]:
     """The conversations that are listed, in their order: where there are too many, those with the worst findings."""
     if len(summaries) <= LISTED:
         return summaries
@@ -37,7 +37,7 @@ def _worth(summaries: Sequence[Summary]) -> Sequence[Summary]:
     return sorted(worst[:LISTED], key=lambda one: one.conversation)
 
 
-class Same:
+class RepeatedFinding:
     """A finding, and how many others say the same of other conversations."""
 
     __slots__ = ("conversations", "finding")
@@ -53,7 +53,7 @@ class Findings:
     KEPT = 10_000
 
     def __init__(self) -> None:
-        self._same: dict[tuple[str, str, str], Same] = {}
+        self._same: dict[tuple[str, str, str], RepeatedFinding] = {}
         self.passed = 0
         """Those that were too many."""
 
@@ -66,11 +66,11 @@ class Findings:
                 if len(self._same) >= self.KEPT:
                     self.passed += 1
                     continue
-                same = self._same[key] = Same(one)
+                same = self._same[key] = RepeatedFinding(one)
             if one.conversation is not None:
                 same.conversations.append(one.conversation)
 
-    def ordered(self) -> list[Same]:
+    def ordered(self) -> list[RepeatedFinding]:
         """As one should read them."""
         return sorted(self._same.values(), key=lambda one: rank(one.finding))
 
@@ -108,11 +108,11 @@ def finding_lines(
     return lines
 
 
-def conversation_lines(summaries: Sequence[Summary], columns: int, palette: Palette) -> list[str]:
+def conversation_lines(summaries: Sequence[Outcome], columns: int, palette: Palette) -> list[str]:
     """A line for each conversation: who, in which protocol, how far it got, what ended it, and its worst finding."""
     if not summaries:
         return []
-    rows: list[tuple[str, str, str, str, str, Summary]] = []
+    rows: list[tuple[str, str, str, str, str, Outcome]] = []
     for one in summaries:
         ends = f"{one.client} {'>' if one.known else '-'} {one.server}"
         protocol = visible(one.protocol or one.name or ("" if one.messages else "-"))
@@ -133,7 +133,7 @@ def conversation_lines(summaries: Sequence[Summary], columns: int, palette: Pale
     return lines
 
 
-def page(findings: Findings, summaries: Sequence[Summary], columns: int | None, palette: Palette, clock: Clock) -> str:
+def page(findings: Findings, summaries: Sequence[Outcome], columns: int | None, palette: Palette, clock: Clock) -> str:
     """All of it: findings first, then the conversations."""
     room = COLUMNS if columns is None else columns
     lines: list[str] = []

@@ -23,7 +23,7 @@ DRAWN = 50_000
 """Characters of a diagram from which on Mermaid refuses it, unless it is told otherwise."""
 
 
-class Followed(Lines):
+class FollowLines(Lines):
     """Lines of the records of one conversation. Its records are all given to `learn` before some of them are shown."""
 
     _client: str | None = None
@@ -111,7 +111,7 @@ class Followed(Lines):
         return "\n".join([line, *(f"{loud}{one}{reset}" for one in below)])
 
 
-class Ladder(Followed):
+class TextDiagram(FollowLines):
     """A sequence diagram in text: what the client sends goes to the right, what the server sends to the left."""
 
     plain = False
@@ -150,7 +150,7 @@ class Ladder(Followed):
         return f"{palette.dim}{self._time(record)} {palette.reset}{edge}{loud}{arrow}{palette.reset}{edge}"
 
 
-class Mermaid(Followed):
+class MermaidDiagram(FollowLines):
     """A sequence diagram as Mermaid draws it."""
 
     def opening(self) -> list[str]:

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Sequence
 from io import StringIO
 
-from streamdump.latency.groups import Group, Latencies
+from streamdump.latency.groups import Latencies, LatencyGroup
 from streamdump.latency.records import Bucket, IntervalRow, LatencyRow, SlowRow, Times
 from streamdump.latency.rows import interval_rows, rows, slow_rows
 from streamdump.latency.sketch import Sketch
@@ -281,7 +281,7 @@ def _label(found: Latencies, row: LatencyRow | IntervalRow) -> list[str]:
     return [row.protocol, *parts]
 
 
-def _group_of(found: Latencies, row: LatencyRow) -> Group:
+def _group_of(found: Latencies, row: LatencyRow) -> LatencyGroup:
     values = () if row.others else tuple(getattr(row, name) for name in found.by)
     return found.groups[(row.protocol, *values)]
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from streamdump.model import Ending, Exchange, Finding, Gap, Message, Record
-from streamdump.protocols.protocol import Teller
+from streamdump.protocols.protocol import InfoWithContext
 from streamdump.render.clock import Clock, Times
 from streamdump.render.terminal import PLAIN, Palette, cut, visible, width, wrapped
 
-Says = Callable[[Message], str]
+Info = Callable[[Message], str]
 Alarms = Mapping[str, Mapping[str, Callable[[Message], bool]]]
 
 REMEMBERED = 8192
@@ -93,11 +93,11 @@ class Lines:
 
     def __init__(
         self,
-        says: Mapping[str, Says],
+        info: Mapping[str, Info],
         times: Times = "r",
         palette: Palette = PLAIN,
         columns: int | None = None,
-        after: Says | None = None,
+        after: Info | None = None,
         longest: Callable[[str], int] | None = None,
         inside: Mapping[int, str] | None = None,
         alarms: Alarms | None = None,
@@ -109,8 +109,8 @@ class Lines:
         messages were carried in (TLS 1.3), which its first line says. `alarms`: by protocol and name, which are a cause of trouble.
         `asked`: by the number of an exchange without a response, the request and what ended the conversation.
         `broken_off`: by conversation, how far the handshake had come in the middle of which the server left."""
-        self.says = says
-        self.learns = {name: one.learn for name, one in says.items() if isinstance(one, Teller)}
+        self.info = info
+        self.learns = {name: one.learn for name, one in info.items() if isinstance(one, InfoWithContext)}
         self.clock = Clock(times)
         self.palette = palette
         self.columns = columns
@@ -167,7 +167,7 @@ class Lines:
 
     def _for_pipe(self, records: Iterable[Record], lines: list[str]) -> None:
         """Every nanosecond counts here: numbers come from tables, and only what the capture says is looked at for active characters."""
-        append, says, places, after, names = lines.append, self.says, self._places, self.after, self._names
+        append, info, places, after, names = lines.append, self.info, self._places, self.after, self._names
         alarming, base = self.alarming, self.clock.base
         quick = self.palette is PLAIN and self.clock.form == "r"
         floor, second = -1000, -1
@@ -212,7 +212,7 @@ class Lines:
                     elapsed = "%.3f ms    " % (latency_ns / 1e6)  # a third faster than an f-string
                 else:
                     elapsed = f"{latency_text(latency_ns):>8}    "
-                text = says[record.protocol](record)
+                text = info[record.protocol](record)
                 if not text.isprintable():
                     text = visible(text)
                 name = names.get(record.name) or self._name(record.name)
@@ -276,7 +276,7 @@ class Lines:
         why = f" ({record.reason})" if record.reason else ""
         if ending is not None and ending.how in _ENDS and record.reason in ("closed", "capture ended"):
             why = f", {ending.sender or ending.src} {_ENDS[ending.how]}"
-        said = "" if request is None else self.says[record.protocol](request)
+        said = "" if request is None else self.info[record.protocol](request)
         if record.id is not None:
             said = said.removeprefix(f"#{record.id}").lstrip()
         asked = f"request {record.request}"
@@ -293,7 +293,7 @@ class Lines:
     def _said(self, record: Record) -> tuple[str, str, int | None, str]:
         """The same."""
         if type(record) is Message:
-            text = self.says[record.protocol](record)
+            text = self.info[record.protocol](record)
             mark = " "
             if record.notes:
                 mark = "*"

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from streamdump.allowance import FURTHER, UNDECODED
 from streamdump.model import Message, Span
+from streamdump.quota import FURTHER, UNDECODED
 from streamdump.render.terminal import PLAIN, Palette, cut, folded, pad, visible, width
 
 RAW, NARROW_RAW, NARROW = 8, 4, 80

@@ -35,7 +35,7 @@ NUMBER = 8
 """Bytes of the longest number of an option."""
 
 
-class Copied(NamedTuple):
+class CaptureCopy(NamedTuple):
     """A copy of a capture: where each packet's bytes begin in it, and how many there are; `left_out` blocks and options, `error` why
     reading ended early."""
 
@@ -53,7 +53,7 @@ def spooled(stream: BinaryIO) -> BinaryIO:
     return file
 
 
-def copied(source: str | Path | BinaryIO, target: BinaryIO, name: str) -> Copied:
+def copied(source: str | Path | BinaryIO, target: BinaryIO, name: str) -> CaptureCopy:
     """Write the packets of `source` to `target`; raises `CaptureError` for what is no capture."""
     count, error = _count(source, name)
     if isinstance(source, str | Path):
@@ -63,7 +63,7 @@ def copied(source: str | Path | BinaryIO, target: BinaryIO, name: str) -> Copied
     return _copied(source, target, name, count, error)
 
 
-def _copied(stream: BinaryIO, target: BinaryIO, name: str, count: int, error: CaptureError | None) -> Copied:
+def _copied(stream: BinaryIO, target: BinaryIO, name: str, count: int, error: CaptureError | None) -> CaptureCopy:
     raw = Raw(stream, name)
     reader = _Bytes(Blocks(raw, packing(raw)))
     copy = _pcap if reader.peek(4) in pcap.MAGICS else _pcapng
@@ -107,7 +107,7 @@ class _Bytes:
         return data
 
 
-def _pcap(reader: _Bytes, target: BinaryIO, count: int, error: CaptureError | None) -> Copied:
+def _pcap(reader: _Bytes, target: BinaryIO, count: int, error: CaptureError | None) -> CaptureCopy:
     header = reader.take(pcap.HEADER)
     order, _ = pcap.MAGICS[header[:4]]
     unpack = struct.Struct(order + "8xI4x").unpack
@@ -122,10 +122,10 @@ def _pcap(reader: _Bytes, target: BinaryIO, count: int, error: CaptureError | No
         offsets.append(at + pcap.RECORD)
         sizes.append(size)
         at += pcap.RECORD + size
-    return Copied(offsets, sizes, 0, error)
+    return CaptureCopy(offsets, sizes, 0, error)
 
 
-def _pcapng(reader: _Bytes, target: BinaryIO, count: int, error: CaptureError | None) -> Copied:
+def _pcapng(reader: _Bytes, target: BinaryIO, count: int, error: CaptureError | None) -> CaptureCopy:
     offsets, sizes = array("q"), array("q")
     order = "<"
     snap: int | None = None
@@ -159,7 +159,7 @@ def _pcapng(reader: _Bytes, target: BinaryIO, count: int, error: CaptureError | 
         at += total
         if kind == pcapng.SECTION:
             snap = None
-    return Copied(offsets, sizes, left_out, error)
+    return CaptureCopy(offsets, sizes, left_out, error)
 
 
 def _body(order: str, kind: int, block: bytes, snap: int) -> tuple[int | None, int, int]:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import msgspec
 
 from streamdump.capture.link import ETHERNET, IPV4, IPV6, SHORT, SLL, SLL2, TUNNELS, UDP_TUNNELS, UNKNOWN_LINK
-from streamdump.scrub.replace import FILL, Addresses
-from streamdump.scrub.search import Range, Streams
+from streamdump.scrub.replace import FILL, AddressReplacements
+from streamdump.scrub.search import ByteStreams, Range
 from streamdump.tcp.assembler import TcpStream
 from streamdump.tcp.sequence import distance
 
@@ -81,7 +81,7 @@ def _apart(edits: list[Edit]) -> list[Edit]:
     return found
 
 
-class Talk(NamedTuple):
+class ConversationEdits(NamedTuple):
     """A conversation as packets are held against it."""
 
     tcp: TcpStream
@@ -107,7 +107,7 @@ class Transport(NamedTuple):
     """Which datagram it is a piece of, where in it, and whether more follow."""
 
 
-class Piece(NamedTuple):
+class DatagramPiece(NamedTuple):
     """A piece of a datagram: where it lies in it and in the file, and how long it is, as sent and as captured."""
 
     offset: int
@@ -120,7 +120,7 @@ class Datagram(msgspec.Struct):
     """A datagram of which not every piece has come; `end` is 0 until the last one tells it."""
 
     protocol: int
-    pieces: list[Piece] = msgspec.field(default_factory=list)
+    pieces: list[DatagramPiece] = msgspec.field(default_factory=list)
     sent: int = 0
     end: int = 0
 
@@ -141,7 +141,12 @@ class Packets:
     """The packets of a capture, which are overwritten one by one."""
 
     def __init__(
-        self, file: mmap, talks: dict[frozenset[End], list[tuple[int, Talk]]], everything: bool, payloads: bool, addresses: Addresses | None
+        self,
+        file: mmap,
+        talks: dict[frozenset[End], list[tuple[int, ConversationEdits]]],
+        everything: bool,
+        payloads: bool,
+        addresses: AddressReplacements | None,
     ) -> None:
         """`talks`: by both ends the conversations between them, with their first packets. `everything`: what is not read is overwritten,
         `payloads`: conversations of unknown protocols too."""
@@ -154,7 +159,7 @@ class Packets:
         """Packets that carry what is not read."""
         self.unread: Counter[str] = Counter()
         """Those of them in which there may be a whole connection, by what they are."""
-        self.streams = Streams()
+        self.streams = ByteStreams()
         self._datagrams: dict[bytes, Datagram] = {}
 
     def packet(self, order: int, offset: int, size: int, wire: int, link: int, ip: int, kind: int) -> None:
@@ -186,7 +191,7 @@ class Packets:
         if found.fragment is not None:
             self._fragment(order, found, old)
         elif found.protocol == TCP:
-            self._segment(order, found, old, [Piece(0, found.start, found.sent, found.captured)])
+            self._segment(order, found, old, [DatagramPiece(0, found.start, found.sent, found.captured)])
         else:
             self.foreign += 1
             if self.everything:
@@ -283,7 +288,7 @@ class Packets:
         assert found.fragment is not None
         key, offset, more = found.fragment
         datagram = self._datagrams.setdefault(key, Datagram(found.protocol))
-        datagram.pieces.append(Piece(offset, found.start, found.sent, found.captured))
+        datagram.pieces.append(DatagramPiece(offset, found.start, found.sent, found.captured))
         datagram.sent += found.sent
         if not more and not datagram.end:
             datagram.end = offset + found.sent
@@ -296,7 +301,7 @@ class Packets:
             self.foreign += 1
             self._fill(datagram.pieces)
 
-    def _segment(self, order: int, found: Transport, old: tuple[bytes, bytes], pieces: list[Piece]) -> None:
+    def _segment(self, order: int, found: Transport, old: tuple[bytes, bytes], pieces: list[DatagramPiece]) -> None:
         """Overwrite what a TCP segment carries; the first piece that came counts where several have the same bytes."""
         captured = max((piece.offset + piece.captured for piece in pieces), default=0)
         if found.sent < HEADER:
@@ -315,7 +320,7 @@ class Packets:
         for piece in pieces:
             self.file[piece.start : piece.start + piece.captured] = bytes(data[piece.offset : piece.offset + piece.captured])
 
-    def _change(self, order: int, ends: tuple[bytes, bytes], data: bytearray, sent: int, pieces: Sequence[Piece]) -> None:
+    def _change(self, order: int, ends: tuple[bytes, bytes], data: bytearray, sent: int, pieces: Sequence[DatagramPiece]) -> None:
         """Overwrite what is to be of a segment, all of one whose header is not true."""
         start = (data[12] >> 4) * 4
         if not HEADER <= start <= sent:
@@ -371,7 +376,7 @@ class Packets:
             head[2:4] = _complement(_pseudo(self._ends(found), ICMP6, found.sent))
         file[found.start : found.start + size] = bytes(head)
 
-    def _fill(self, pieces: Iterable[Piece]) -> None:
+    def _fill(self, pieces: Iterable[DatagramPiece]) -> None:
         for piece in pieces:
             self.file[piece.start : piece.start + piece.captured] = FILL * piece.captured
 
@@ -397,7 +402,7 @@ class Echoes(Packets):
         self._ranges = ranges
         self._ends_of_ranges = [end for _, end in ranges]
 
-    def _change(self, order: int, ends: tuple[bytes, bytes], data: bytearray, sent: int, pieces: Sequence[Piece]) -> None:
+    def _change(self, order: int, ends: tuple[bytes, bytes], data: bytearray, sent: int, pieces: Sequence[DatagramPiece]) -> None:
         for piece in pieces:
             stop = piece.start + piece.captured
             for index in range(bisect_right(self._ends_of_ranges, piece.start), len(self._ranges)):

@@ -7,22 +7,22 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 
 from streamdump.model import Message, Span
-from streamdump.protocols.private import Part, Private, What
+from streamdump.protocols.scrub_rules import ScrubRules, SensitivePart, What
 
-ANY = Private()
+ANY = ScrubRules()
 _REDACTED = re.compile(r"<redacted ([0-9]+) bytes>")
 _STRUCTURE = frozenset(("length", "count"))
 
 UNREAD = frozenset(("undecoded", "trailing"))
 
 
-def parts(message: Message, private: Private | None) -> Iterator[Part]:
+def parts(message: Message, scrub_rules: ScrubRules | None) -> Iterator[SensitivePart]:
     """What of the frame may be overwritten; offsets count in it. `message` was made with details, bytes raw, secrets hidden."""
     assert message.raw is not None
     frame = message.raw["frame"]
-    private, known = (private, True) if private is not None else (ANY, False)
-    if private.parts is not None:
-        yield from private.parts(message, frame)
+    scrub_rules, known = (scrub_rules, True) if scrub_rules is not None else (ANY, False)
+    if scrub_rules.parts is not None:
+        yield from scrub_rules.parts(message, frame)
         return
     packed: list[Span] = []
     hidden: dict[str, set[What]] = {}
@@ -30,22 +30,22 @@ def parts(message: Message, private: Private | None) -> Iterator[Part]:
         if not span.leaf or not span.length:
             continue
         if span.buffer != "frame":
-            what = "secret" if span.secret else _what(path, span, private, known)
+            what = "secret" if span.secret else _what(path, span, scrub_rules, known)
             hidden.setdefault(span.buffer, set()).update(() if what is None else (what,))
             continue
-        if span.name in private.packed or (span.label or "").startswith("unpacked"):
+        if span.name in scrub_rules.packed or (span.label or "").startswith("unpacked"):
             packed.append(span)
         elif span.secret:
-            yield from _secret(message, span, frame, private)
+            yield from _secret(message, span, frame, scrub_rules)
         else:
-            what = _what(path, span, private, known)
+            what = _what(path, span, scrub_rules, known)
             if what is not None:
-                yield from _part(span, path, frame, what, private)
+                yield from _part(span, path, frame, what, scrub_rules)
     for span in packed:
         # what is packed is overwritten as a whole, whatever of it was to be
         buffer = span.label if span.label is not None and span.label.startswith("unpacked") else "unpacked"
         for what in sorted(hidden.get(buffer, ("payload",))):
-            yield Part(span.offset, span.offset + span.length, what)
+            yield SensitivePart(span.offset, span.offset + span.length, what)
 
 
 def paths(spans: Iterable[Span]) -> Iterator[tuple[Span, str]]:
@@ -70,22 +70,22 @@ def paths(spans: Iterable[Span]) -> Iterator[tuple[Span, str]]:
         yield span, path
 
 
-def _what(path: str, span: Span, private: Private, known: bool) -> What | None:
+def _what(path: str, span: Span, scrub_rules: ScrubRules, known: bool) -> What | None:
     if not known:
         if span.name in UNREAD or isinstance(span.value, bytes):
             return "payload"
         return "name" if isinstance(span.value, str) else None
-    return _looked_up(path, private)
+    return _looked_up(path, scrub_rules)
 
 
 @lru_cache(16_384)
-def _looked_up(path: str, private: Private) -> What | None:
+def _looked_up(path: str, scrub_rules: ScrubRules) -> What | None:
     for patterns, what in (
-        (private.whole, "payload"),
-        (private.payloads, "payload"),
-        (private.addresses, "address"),
-        (private.names, "name"),
-        (private.texts, "text"),
+        (scrub_rules.whole, "payload"),
+        (scrub_rules.payloads, "payload"),
+        (scrub_rules.addresses, "address"),
+        (scrub_rules.names, "name"),
+        (scrub_rules.texts, "text"),
     ):
         if patterns and _pattern(patterns).match(path):
             return what  # type: ignore[return-value]
@@ -99,16 +99,16 @@ def _pattern(patterns: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile(rf"(?:{each})(?:[.\[]|$)", re.DOTALL)
 
 
-def _part(span: Span, path: str, frame: bytes, what: What, private: Private) -> Iterator[Part]:
+def _part(span: Span, path: str, frame: bytes, what: What, scrub_rules: ScrubRules) -> Iterator[SensitivePart]:
     start, end = span.offset, span.offset + span.length
-    if private.whole and _pattern(private.whole).match(path):
-        yield Part(start, end, what)
+    if scrub_rules.whole and _pattern(scrub_rules.whole).match(path):
+        yield SensitivePart(start, end, what)
     elif isinstance(span.value, str | bytes):
-        yield Part(content(span, frame), end, what)
+        yield SensitivePart(content(span, frame), end, what)
     elif span.name in UNREAD:
-        yield Part(start, end, what)
+        yield SensitivePart(start, end, what)
     elif what == "payload" and span.name not in _STRUCTURE and not isinstance(span.value, bool) and span.value is not None:
-        yield Part(start, end, what, True)
+        yield SensitivePart(start, end, what, True)
 
 
 def content(span: Span, frame: bytes) -> int:
@@ -125,7 +125,7 @@ def content(span: Span, frame: bytes) -> int:
     return start
 
 
-def _secret(message: Message, span: Span, frame: bytes, private: Private) -> Iterator[Part]:
+def _secret(message: Message, span: Span, frame: bytes, scrub_rules: ScrubRules) -> Iterator[SensitivePart]:
     if span.value is None and span.name not in UNREAD:
         # a length that says that there is none
         return
@@ -133,11 +133,11 @@ def _secret(message: Message, span: Span, frame: bytes, private: Private) -> Ite
     found = _REDACTED.fullmatch(span.value) if isinstance(span.value, str) else None
     if found is not None:
         start = max(start, end - int(found[1]))
-    inside: Iterable[Part] | None = None
-    if private.inside is not None:
-        inside = private.inside(message, span, frame[start:end])
+    inside: Iterable[SensitivePart] | None = None
+    if scrub_rules.inside is not None:
+        inside = scrub_rules.inside(message, span, frame[start:end])
     if inside is None:
-        yield Part(start, end, "secret")
+        yield SensitivePart(start, end, "secret")
         return
     for part in inside:
         yield part._replace(start=start + part.start, end=start + part.end)

@@ -10,7 +10,7 @@ _LETTERS = bytes(FILL[0] if chr(one).isalnum() or one >= 0x80 else one for one i
 """Prose keeps its blanks and marks."""
 
 
-class Names:
+class NameReplacements:
     """Replacements of names: the first of each length is number 1."""
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ def prose(text: bytes) -> bytes:
     return text.translate(_LETTERS)
 
 
-class Addresses:
+class AddressReplacements:
     """Replacements of network and hardware addresses; those that name no machine stay."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, NamedTuple
 import msgspec
 
 from streamdump.capture.blocks import explain
-from streamdump.capture.files import Reader, open_capture
+from streamdump.capture.files import CaptureReader, open_capture
 from streamdump.capture.link import network
 from streamdump.capture.whole import in_place_of
 from streamdump.conversation.conversation import Conversation
@@ -24,19 +24,19 @@ from streamdump.errors import CaptureError, UsageError
 from streamdump.inspector import Inspector
 from streamdump.model import Gap, Message, Options, Span
 from streamdump.protocols import PROTOCOLS
-from streamdump.protocols.private import Part, Private
-from streamdump.scrub.files import Copied, copied
-from streamdump.scrub.packets import Echoes, Edit, Edits, End, Packets, Talk, end_of
+from streamdump.protocols.scrub_rules import ScrubRules, SensitivePart
+from streamdump.scrub.files import CaptureCopy, copied
+from streamdump.scrub.packets import ConversationEdits, Echoes, Edit, Edits, End, Packets, end_of
 from streamdump.scrub.parts import parts
-from streamdump.scrub.replace import FILL, Addresses, Names, prose
-from streamdump.scrub.sealed import Listening, Side
-from streamdump.scrub.search import LEAST, Range, Search, pieces
+from streamdump.scrub.replace import FILL, AddressReplacements, NameReplacements, prose
+from streamdump.scrub.sealed import TlsOverwriter, TlsSide
+from streamdump.scrub.search import LEAST, Range, SecretSearch, pieces
 
-PRIVATE: dict[str, Private | None] = {protocol.name: protocol.private for protocol in PROTOCOLS}
+SCRUB_RULES: dict[str, ScrubRules | None] = {protocol.name: protocol.scrub_rules for protocol in PROTOCOLS}
 PACKED = (".gz", ".zst", ".lz4", ".xz", ".bz2")
 
 
-class Wanted(NamedTuple):
+class ScrubOptions(NamedTuple):
     """What is overwritten besides secrets."""
 
     payloads: bool = False
@@ -56,7 +56,7 @@ class SecretLeft(UsageError):
     """A secret stands, or may stand, where it would not be overwritten, so nothing was written."""
 
 
-class Scrubbed(msgspec.Struct):
+class ScrubResult(msgspec.Struct):
     """What was done."""
 
     packets: int = 0
@@ -79,7 +79,7 @@ class Scrubbed(msgspec.Struct):
     """Why only a part of a damaged capture was read."""
 
 
-def scrub(source: str | Path | BinaryIO, target: Path, wanted: Wanted, options: Options, name: str | None = None) -> Scrubbed:
+def scrub(source: str | Path | BinaryIO, target: Path, wanted: ScrubOptions, options: Options, name: str | None = None) -> ScrubResult:
     """Write `source` to `target` without its secrets and what else is `wanted`; a file object must be one that can be read twice."""
     name = name or str(source)
     if str(target).endswith(PACKED):
@@ -95,13 +95,13 @@ def scrub(source: str | Path | BinaryIO, target: Path, wanted: Wanted, options: 
         raise UsageError(f"{target}: cannot be written: {explain(error)}") from error
 
 
-def _scrub(source: str | Path | BinaryIO, file: BinaryIO, wanted: Wanted, options: Options, name: str) -> Scrubbed:
+def _scrub(source: str | Path | BinaryIO, file: BinaryIO, wanted: ScrubOptions, options: Options, name: str) -> ScrubResult:
     copy = copied(source, file, name)
     plan = _Plan(wanted)
     file.seek(0)
     inspector = Inspector([open_capture(file, name=name)], replace(options, **_ALL))
     if wanted.anything:
-        inspector.run.gate = plan.gate = Listening(inspector.options, inspector.keys, plan.side)
+        inspector.run.tls_manager = plan.tls_manager = TlsOverwriter(inspector.options, inspector.keys, plan.side)
     for batch in inspector.batches():
         plan.take(batch)
     if inspector.reports:
@@ -133,22 +133,22 @@ def _scrub(source: str | Path | BinaryIO, file: BinaryIO, wanted: Wanted, option
 _ALL: dict[str, Any] = {"detail": True, "bytes_as": "raw", "show_secrets": False, "exchanges": False, "bodies": True, "keylog": ()}
 
 
-def _again(file: BinaryIO, name: str) -> Reader:
+def _again(file: BinaryIO, name: str) -> CaptureReader:
     file.seek(0)
     return open_capture(file, name=name)
 
 
-def _overwrite(memory: mmap, copy: Copied, reader: Reader, plan: _Plan, conversations: Sequence[Conversation]) -> Packets:
+def _overwrite(memory: mmap, copy: CaptureCopy, reader: CaptureReader, plan: _Plan, conversations: Sequence[Conversation]) -> Packets:
     talks = plan.talks(conversations)
     wanted = plan.wanted
-    packets = Packets(memory, talks, wanted.anything, wanted.payloads, Addresses() if wanted.addresses else None)
+    packets = Packets(memory, talks, wanted.anything, wanted.payloads, AddressReplacements() if wanted.addresses else None)
     _pass(packets, copy, reader)
     if not wanted.anything:
         plan.done.foreign = packets.foreign
     return packets
 
 
-def _pass(packets: Packets, copy: Copied, reader: Reader) -> None:
+def _pass(packets: Packets, copy: CaptureCopy, reader: CaptureReader) -> None:
     """Overwrite what is to be, packet by packet."""
     for batch in reader.batches():
         for packet in batch:
@@ -170,7 +170,7 @@ def _merged(ranges: Iterable[Range]) -> list[Range]:
     return found
 
 
-def _told(ranges: Sequence[Range], copy: Copied, wanted: Wanted, name: str) -> str:
+def _told(ranges: Sequence[Range], copy: CaptureCopy, wanted: ScrubOptions, name: str) -> str:
     """Where something is left of secrets, and what can be done."""
     places: dict[str, None] = {}
     for start, _ in ranges:
@@ -188,15 +188,15 @@ def _told(ranges: Sequence[Range], copy: Copied, wanted: Wanted, name: str) -> s
 class _Plan:
     """What is to be overwritten in each byte stream."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, wanted: ScrubOptions) -> None:
         self.wanted = wanted
-        self.done = Scrubbed()
+        self.done = ScrubResult()
         self.secrets: set[bytes] = set()
         self.shown: set[bytes] = set()
         self._beside: set[bytes] = set()
         """Those of messages with a secret."""
-        self.gate: Listening | None = None
-        self._names = Names()
+        self.tls_manager: TlsOverwriter | None = None
+        self._names = NameReplacements()
         self._edits: dict[tuple[int, str], Edits] = {}
 
     def take(self, records: Iterable[Any]) -> None:
@@ -207,38 +207,38 @@ class _Plan:
                 # bytes that nobody read
                 self._of(record.conversation, record.src).add(record.position, record.position + (record.size or 0), FILL[0])
 
-    def talks(self, conversations: Sequence[Conversation]) -> dict[frozenset[End], list[tuple[int, Talk]]]:
+    def talks(self, conversations: Sequence[Conversation]) -> dict[frozenset[End], list[tuple[int, ConversationEdits]]]:
         """The conversations by their ends, in the order of their first packets."""
-        found: dict[frozenset[End], list[tuple[int, Talk]]] = {}
+        found: dict[frozenset[End], list[tuple[int, ConversationEdits]]] = {}
         for conversation in conversations:
             tcp = conversation.tcp
             known = conversation.protocol is not None
             edits = self._of(tcp.index, tcp.endpoints[0]), self._of(tcp.index, tcp.endpoints[1])
             if conversation.carried.unread is not None:
                 self.done.sealed += 1
-                if self.gate is not None:
-                    one, other = self.gate.sides[tcp.index]
+                if self.tls_manager is not None:
+                    one, other = self.tls_manager.sides[tcp.index]
                     one.end()
                     other.end()
                     known, edits = True, (one.edits, other.edits)
             elif not known and any(tcp.stream_bytes) and not self.wanted.payloads:
                 self.done.unread += 1
             ends = [end_of(one) for one in tcp.endpoints]
-            found.setdefault(frozenset(ends), []).append((tcp.first[0], Talk(tcp, known, ends[0], edits, [0, 0])))
+            found.setdefault(frozenset(ends), []).append((tcp.first[0], ConversationEdits(tcp, known, ends[0], edits, [0, 0])))
         for talks in found.values():
             talks.sort(key=lambda one: one[0])
         return found
 
-    def search(self) -> Search:
+    def search(self) -> SecretSearch:
         """What is searched for: pieces of secrets, but of those that are shown as a name, and of names that are shown beside them."""
         secrets = self.secrets - self.shown - self._beside
         names = [name for name in self._beside if len(name) >= LEAST and any(name in secret for secret in secrets)]
-        return Search({piece for one in secrets for piece in pieces(one)}.difference(*map(pieces, names)))
+        return SecretSearch({piece for one in secrets for piece in pieces(one)}.difference(*map(pieces, names)))
 
-    def side(self) -> Side:
+    def side(self) -> TlsSide:
         """What of one side of a conversation in TLS is overwritten."""
         names = self.wanted.names or self.wanted.addresses
-        return Side(self.wanted.payloads, self._host if names else None)
+        return TlsSide(self.wanted.payloads, self._host if names else None)
 
     def _host(self, name: bytes) -> bytes:
         self.done.parts["name"] += 1
@@ -254,8 +254,8 @@ class _Plan:
         self.done.messages += 1
         assert message.raw is not None
         frame = message.raw["frame"]
-        private = PRIVATE.get(message.protocol)
-        found = list(parts(message, private))
+        scrub_rules = SCRUB_RULES.get(message.protocol)
+        found = list(parts(message, scrub_rules))
         shown = self._beside if any(part.what == "secret" for part in found) else self.shown
         edits: list[Edit] = []
         for part in found:
@@ -270,15 +270,15 @@ class _Plan:
         stream = self._of(message.conversation, message.src)
         if edits and any(span.buffer != "frame" for span in spans):
             self.done.packed += 1
-        if edits and private is not None and private.sums is not None:
-            edits += _sums(private, frame, edits, spans)
+        if edits and scrub_rules is not None and scrub_rules.sums is not None:
+            edits += _sums(scrub_rules, frame, edits, spans)
         for start, end, data in edits:
             stream.add(message.position + start, message.position + end, data)
         if message.size > len(frame):
             # behind the damage
             stream.add(message.position + len(frame), message.position + message.size, FILL[0])
 
-    def _instead(self, part: Part, data: bytes) -> bytes | int | None:
+    def _instead(self, part: SensitivePart, data: bytes) -> bytes | int | None:
         """What comes instead of a part; None where it stays."""
         wanted = self.wanted
         if part.what == "secret":
@@ -298,7 +298,7 @@ class _Plan:
         chosen = wanted.names or (part.what == "address" and wanted.addresses)
         return self._names.of(data) if chosen else None
 
-    def _note_shown(self, shown: set[bytes], spans: Sequence[Span], found: Sequence[Part], edits: Sequence[Edit]) -> None:
+    def _note_shown(self, shown: set[bytes], spans: Sequence[Span], found: Sequence[SensitivePart], edits: Sequence[Edit]) -> None:
         """Keep the texts that are shown afterwards, bodies left aside: a secret that is one of them is none."""
         hidden = bytearray(max((span.offset + span.length for span in spans), default=0))
         for start, end in [edit[:2] for edit in edits] + [(part.start, part.end) for part in found if part.what in ("payload", "key")]:
@@ -314,14 +314,14 @@ class _Plan:
                 shown.add(span.value.encode("utf-8", "surrogatepass"))
 
 
-def _sums(private: Private, frame: bytes, edits: Sequence[Edit], spans: Sequence[Span]) -> Iterator[Edit]:
+def _sums(scrub_rules: ScrubRules, frame: bytes, edits: Sequence[Edit], spans: Sequence[Span]) -> Iterator[Edit]:
     """The bytes of checksums that are to be changed with the rest of a frame."""
-    assert private.sums is not None
+    assert scrub_rules.sums is not None
     after = bytearray(frame)
     for start, end, data in edits:
         after[start:end] = bytes((data,)) * (end - start) if isinstance(data, int) else data
     before = bytes(after)
-    private.sums(frame, after, [span for span in spans if span.buffer == "frame"])
+    scrub_rules.sums(frame, after, [span for span in spans if span.buffer == "frame"])
     for at, (one, other) in enumerate(zip(before, after, strict=True)):
         if one != other:
             yield at, at + 1, other

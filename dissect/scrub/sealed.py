@@ -11,9 +11,9 @@ from streamdump.model import Options, SideData, StreamGap
 from streamdump.scrub.packets import Edits
 from streamdump.scrub.replace import FILL
 from streamdump.tcp.assembler import TcpStream
-from streamdump.tls.gate import Carried, Gate
 from streamdump.tls.hello import CERTIFICATE, CLIENT_HELLO, SERVER_HELLO
 from streamdump.tls.keys import KeyLog
+from streamdump.tls.manager import TlsManager, TlsState
 from streamdump.tls.records import ALERT, CHANGE, MESSAGE, sane
 
 HEADER = 5
@@ -24,7 +24,7 @@ _NUMBERS = frozenset((10, 11, 13, 16, 22, 23, 28, 42, 43, 45, 49, 50, 51, 0xFF01
 """Extensions that stay: versions, algorithms, keys of the exchange, and the names of protocols."""
 
 
-class Side:
+class TlsSide:
     """One side of a TLS connection, record by record. `sealed`: what is sealed goes; `instead`: what comes in place of a name, if names
     go."""
 
@@ -147,16 +147,16 @@ def _named(size: int) -> bytes:
     return (size + 3).to_bytes(3, "big")[1:] + b"\0" + size.to_bytes(2, "big")
 
 
-class Listening(Gate):
+class TlsOverwriter(TlsManager):
     """Overwrites what may be TLS while it is looked at; of a conversation that is not, that is forgotten."""
 
-    def __init__(self, options: Options, keys: KeyLog, side: Callable[[], Side]) -> None:
+    def __init__(self, options: Options, keys: KeyLog, side: Callable[[], TlsSide]) -> None:
         super().__init__(options, keys)
-        self.sides: dict[int, tuple[Side, Side]] = {}
+        self.sides: dict[int, tuple[TlsSide, TlsSide]] = {}
         self._side = side
 
     def take(
-        self, carried: Carried, tcp: TcpStream, items: list[SideData | StreamGap], release: int, final: bool
+        self, carried: TlsState, tcp: TcpStream, items: list[SideData | StreamGap], release: int, final: bool
     ) -> list[SideData | StreamGap]:
         """The same, after a look at it."""
         index = tcp.index

@@ -46,7 +46,7 @@ def _cut(form: bytes, size: int, step: int, few: int) -> Iterator[bytes]:
             yield piece
 
 
-class Search:
+class SecretSearch:
     """Finds pieces of secrets."""
 
     def __init__(self, wanted: Iterable[bytes]) -> None:
@@ -88,7 +88,7 @@ class _Side(msgspec.Struct):
     sizes: array[int] = msgspec.field(default_factory=lambda: array("q"))
     reached: int = 0
 
-    def across(self, search: Search, file: mmap) -> Iterator[Range]:
+    def across(self, search: SecretSearch, file: mmap) -> Iterator[Range]:
         """Where in the file pieces are that go from one segment to the next, in all copies of them."""
         rows = sorted(range(len(self.positions)), key=self.positions.__getitem__)
         found: list[Range] = []
@@ -113,7 +113,7 @@ class _Side(msgspec.Struct):
                     yield place + low - position, place + high - position
 
 
-class Streams:
+class ByteStreams:
     """The bytes of all TCP connections, in the order in which they were sent."""
 
     def __init__(self) -> None:
@@ -134,7 +134,7 @@ class Streams:
             side.sizes.append(size)
             side.reached = max(side.reached, position + offset + size)
 
-    def across(self, search: Search, file: mmap) -> Iterator[Range]:
+    def across(self, search: SecretSearch, file: mmap) -> Iterator[Range]:
         """As of one side."""
         for sides in self._sides.values():
             for side in sides:

@@ -134,7 +134,7 @@ def _table(name: str, packets: Any, options: Options | None, parts: int | None) 
     def made(batches: Iterator[Any]) -> Iterator[Any]:
         from streamdump.spark import flows, tables, tasks, write
 
-        waiting = tables.Waiting(name)
+        waiting = tables.PendingRows(name)
         reports: list[Any] = []
 
         def filled() -> Iterator[Any]:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from streamdump.errors import CaptureError, UsageError
-from streamdump.spark.rotation import Ready, Rotation, Taken
+from streamdump.spark.rotation import ReadFile, Ready, Rotation
 from streamdump.spark.splits import Plan, Split, Trouble, plan
 
 GONE_KEPT = 1000
@@ -25,7 +25,7 @@ class Offset(msgspec.Struct):
 
     files: int = 0
     """Files read so far: the index of the next one."""
-    taken: list[Taken] = []
+    taken: list[ReadFile] = []
 
 
 class Arrivals:
@@ -57,7 +57,7 @@ class Arrivals:
             index = now.files if old is None else old.file
             now.files += old is None
             packets = sum(split.packets for split in found.splits)
-            taken[one.path] = Taken(index, one.path, one.head, one.head_size, one.size, one.first_ns, packets, superseded=one.superseded)
+            taken[one.path] = ReadFile(index, one.path, one.head, one.head_size, one.size, one.first_ns, packets, superseded=one.superseded)
         gone = [one for one in taken.values() if not self._rotation.there(one.path)]
         for old in sorted(gone, key=lambda one: one.file)[:-GONE_KEPT]:
             del taken[old.path]

@@ -35,7 +35,7 @@ ROW = 128
 """What a row takes besides its payload, about."""
 
 
-class Order:
+class SortOrder:
     """By which columns rows are sorted; a minus sign: descending."""
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -71,7 +71,7 @@ class Order:
 class Sorter:
     """Takes rows and gives blocks, each for the part that `part_of` tells of its rows (None: all of them for part 0)."""
 
-    def __init__(self, order: Order, part_of: Callable[[pa.RecordBatch], Ints] | None = None) -> None:
+    def __init__(self, order: SortOrder, part_of: Callable[[pa.RecordBatch], Ints] | None = None) -> None:
         self._order = order
         self._part_of = part_of
         self._batches: list[pa.RecordBatch] = []
@@ -105,7 +105,7 @@ class Sorter:
 class Runs:
     """Blocks of one part, to be merged."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: SortOrder) -> None:
         self._order = order
         self._held: list[tuple[Key, bytes | tuple[int, int]]] = []
         """The first key of each, and its bytes or where they are in the file."""
@@ -169,7 +169,7 @@ class Runs:
 class _Run:
     """A block that is read, and the batch of it at hand."""
 
-    def __init__(self, source: Any, order: Order) -> None:
+    def __init__(self, source: Any, order: SortOrder) -> None:
         self._reader = pa.ipc.open_stream(source)
         self._order = order
         self.left = True

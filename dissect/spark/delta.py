@@ -22,8 +22,8 @@ import msgspec
 import pyarrow as pa
 
 from streamdump.errors import UsageError
-from streamdump.spark.known import Known
-from streamdump.spark.places import Disk, Folder
+from streamdump.spark.already_read import KnownCapture
+from streamdump.spark.storage import Disk, Folder
 from streamdump.spark.tables import DATE, SCHEMA, SCHEMA_KEY, TABLES, schema
 from streamdump.spark.write import Written
 
@@ -45,7 +45,7 @@ RETENTION_HOURS = 168
 """What was put together stays for those that still read it."""
 
 
-class Lost(UsageError):
+class CommitLost(UsageError):
     """Another writer has begun since."""
 
 
@@ -99,12 +99,12 @@ class Delta:
         place = self._out.at(table)
         return os.fspath(place.path) if isinstance(place, Disk) else place.name
 
-    def captures(self) -> list[Known]:
+    def captures(self) -> list[KnownCapture]:
         """The captures that are in."""
         table = self._tables[DECIDES]
         table.update_incremental()
-        found = table.to_pyarrow_table(columns=list(Known._fields)).to_pylist()
-        return [Known(**row) for row in found]
+        found = table.to_pyarrow_table(columns=list(KnownCapture._fields)).to_pylist()
+        return [KnownCapture(**row) for row in found]
 
     def committed(self, app: str) -> int:
         """The last transaction of this name."""
@@ -113,7 +113,7 @@ class Delta:
         return int(table.transaction_version(app) or 0)
 
     def commit(self, app: str, version: int, files: Mapping[str, Sequence[Written]]) -> None:
-        """Add files to the tables; what is in already, by transaction, stays as it is. Raises `Lost`."""
+        """Add files to the tables; what is in already, by transaction, stays as it is. Raises `CommitLost`."""
         for name in (DECIDES, *(name for name in TABLES if name != DECIDES)):
             table = self._tables[name]
             table.update_incremental()
@@ -122,14 +122,14 @@ class Delta:
             apps = {app: version}
             if name == DECIDES:
                 if table.transaction_version(CLAIM) != self.claim:
-                    raise Lost(f"{self._out}: another streamdump has begun to write to it since; nothing was added")
+                    raise CommitLost(f"{self._out}: another streamdump has begun to write to it since; nothing was added")
                 apps[CLAIM] = self.claim
             try:
                 self._add(name, files.get(name, ()), apps)
             except _Conflict as error:
                 table.update_incremental()
                 if (table.transaction_version(app) or 0) < version:
-                    raise Lost(f"{self._out}: another streamdump writes to it; nothing was added") from error
+                    raise CommitLost(f"{self._out}: another streamdump writes to it; nothing was added") from error
 
     def compact(self) -> int:
         """Put small files together where there are many; how many are gone. What fails is left for the next time: all rows are in."""

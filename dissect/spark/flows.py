@@ -1,8 +1,8 @@
 """Dissects packets of some conversations, with the very same engine as a plain run.
 
-A plain run is given all packets in merged order. So is a task here that reads all packets of its conversations itself (`Straight`);
-what is sent to one are rows sorted by conversation (`dissect`), which are looked at one after the other. The engine makes every
-message depend on the packets of its own conversation only, so both say the same; what depends on others is seen to like this:
+A plain run is given all packets in merged order. So is a task here that reads all packets of its conversations itself
+(`InOrderDissection`); what is sent to one are rows sorted by conversation (`dissect`), which are looked at one after the other. The engine
+makes every message depend on the packets of its own conversation only, so both say the same; what depends on others is seen to like this:
 
 - *order of packets*: by capture time (the latest so far of their file, as files are merged), file and number; inside a task their index in
   that order stands for the index in the whole run, since only packets of one conversation are ever compared;
@@ -38,9 +38,9 @@ from streamdump.capture.link import network_key
 from streamdump.capture.odd import OddPackets
 from streamdump.errors import CaptureError, ForeignState, Report
 from streamdump.model import ConversationRow, Options, Segment
-from streamdump.protocols.records import Emitted
+from streamdump.protocols.records import Event
 from streamdump.session import Linked, Session
-from streamdump.spark import places
+from streamdump.spark import storage
 from streamdump.spark.keys import ends_of, key_of, network_of
 from streamdump.spark.rows import CARRY, CARRY_IN_ORDER, EARLIEST, FRAGMENT, LATEST, REPEATED, ROWS, SEGMENT, batch_of_rows
 from streamdump.tls.keys import KeyLog, logged
@@ -64,7 +64,7 @@ NEAR = 1 << 14
 """So many segments are compared with each other to find those that several files have."""
 
 
-class Results(msgspec.Struct):
+class TaskResults(msgspec.Struct):
     """What some packets made certain."""
 
     records: list[Linked] = msgspec.field(default_factory=list)
@@ -84,29 +84,29 @@ class Results(msgspec.Struct):
 
 def key_log(names: tuple[str, ...]) -> KeyLog:
     """The key logs, and captures that hold some, of these names, read once by a process as long as they stay as they are."""
-    return _key_log(tuple((name, places.status(name) if places.local(name) is not None else _of_store(name)) for name in names))
+    return _key_log(tuple((name, storage.status(name) if storage.local(name) is not None else _of_store(name)) for name in names))
 
 
 @lru_cache(1)
-def _key_log(found: tuple[tuple[str, places.Status | None], ...]) -> KeyLog:
-    log = KeyLog([str(path) for name, _ in found if (path := places.local(name)) is not None])
+def _key_log(found: tuple[tuple[str, storage.Status | None], ...]) -> KeyLog:
+    log = KeyLog([str(path) for name, _ in found if (path := storage.local(name)) is not None])
     for name, status in found:
         # One that is gone has nothing to say, whether it was here or in a store
-        if places.local(name) is None and status is not None:
+        if storage.local(name) is None and status is not None:
             _add(log, name)
     return log
 
 
 @cache
-def _of_store(name: str) -> places.Status | None:
+def _of_store(name: str) -> storage.Status | None:
     """What a store says of an object, once in a task: it is asked for with every conversation."""
-    return places.status(name)
+    return storage.status(name)
 
 
 def _add(log: KeyLog, name: str) -> None:
     """Take the keys in a capture of a store, up to where it is damaged."""
     try:
-        for text in logged(places.open_packets(name)):
+        for text in logged(storage.open_packets(name)):
             log.add(text)
     except CaptureError as error:
         if error.reason.startswith(UNREADABLE):
@@ -120,11 +120,11 @@ def conversation_id(first: Segment) -> int:
 
 def dissect(
     batches: Iterator[pa.RecordBatch], options: Options, paths: dict[int, str] | None = None, until: int | None = None
-) -> Iterator[Results]:
+) -> Iterator[TaskResults]:
     """What rows say that are sorted as `SORTED_BY` and hold all packets of their conversations.
 
     `paths`: the files by index, for payload that was left out. `until`: more packets will come later; this is the latest capture time of
-    those given so far. Nothing ends then because the rows do, and `Results.carry` has what has to be given with the next packets.
+    those given so far. Nothing ends then because the rows do, and `TaskResults.carry` has what has to be given with the next packets.
     """
     _begin(options)
     options = replace(options, waiting_total=NO_TOTAL, undecided_total=NO_TOTAL, open_total=NO_TOTAL)
@@ -162,7 +162,7 @@ def _begin(options: Options) -> None:
     key_log(options.keylog)
 
 
-class Straight:
+class InOrderDissection:
     """Dissects segments that are in the order of a plain run, and hold all packets of their conversations."""
 
     def __init__(self, options: Options, several: bool) -> None:
@@ -170,12 +170,12 @@ class Straight:
         _begin(options)
         self._opened = _Opened(options, None, several)
 
-    def take(self, segments: Iterable[Segment]) -> Iterator[Results]:
+    def take(self, segments: Iterable[Segment]) -> Iterator[TaskResults]:
         """What some more of them make certain."""
         for segment in segments:
             yield from self._opened.packet(0, segment)
 
-    def close(self) -> Iterator[Results]:
+    def close(self) -> Iterator[TaskResults]:
         """What is left at the end."""
         yield from self._opened.end()
 
@@ -184,8 +184,8 @@ class _Opened:
     """The conversations of the `flow_id` at hand, and what was made of them and those before."""
 
     def __init__(self, options: Options, until: int | None, several: bool) -> None:
-        self.results = Results()
-        self._twice = Twice() if several else None
+        self.results = TaskResults()
+        self._twice = DuplicateCount() if several else None
         self._held = 0
         """Bytes in rows to be carried."""
         self._options = replace(options, exchanges=True)
@@ -193,11 +193,11 @@ class _Opened:
         self._flow_id: int | None = None
         self._flow = b""
         self._session: Session | None = None
-        self._emitted: list[Emitted] = []
+        self._emitted: list[Event] = []
         self._row: dict[str, Any] | None = None
         """What was carried of these conversations, while no packet needs it."""
 
-    def carried(self, row: dict[str, Any]) -> Iterator[Results]:
+    def carried(self, row: dict[str, Any]) -> Iterator[TaskResults]:
         """Take a row that was carried."""
         if row["kind"] == CARRY_IN_ORDER:
             self._carry(row)
@@ -209,7 +209,7 @@ class _Opened:
         if self._until is None or row["time_ns"] <= self._until:
             self._restore()
 
-    def packet(self, flow_id: int, segment: Segment) -> Iterator[Results]:
+    def packet(self, flow_id: int, segment: Segment) -> Iterator[TaskResults]:
         """Take a packet; what became certain while there are more. Conversations that share a `flow_id` share a session."""
         if flow_id != self._flow_id:
             yield from self.close()
@@ -237,17 +237,17 @@ class _Opened:
         self._row = None
         return session
 
-    def made(self) -> Iterator[Results]:
+    def made(self) -> Iterator[TaskResults]:
         """What became certain so far."""
         if self._session is not None:
             self._take(self._session)
         results = self.results
         if any(getattr(results, name) for name in results.__struct_fields__):
-            self.results = Results()
+            self.results = TaskResults()
             self._held = 0
             yield results
 
-    def close(self) -> Iterator[Results]:
+    def close(self) -> Iterator[TaskResults]:
         """No more rows of these conversations will come."""
         results, session, row = self.results, self._session, self._row
         if row is not None:
@@ -270,7 +270,7 @@ class _Opened:
         if len(results.records) >= HELD_RECORDS or self._held >= HELD_BYTES:
             yield from self.made()
 
-    def end(self) -> Iterator[Results]:
+    def end(self) -> Iterator[TaskResults]:
         """No more rows will come."""
         yield from self.close()
         if self._twice is not None:
@@ -328,7 +328,7 @@ class _Reader:
         return self._maps[file][place : place + length]
 
 
-class Twice:
+class DuplicateCount:
     """Counts the segments that are alike and come from different files, near each other."""
 
     def __init__(self) -> None:
@@ -361,7 +361,7 @@ class Twice:
         }
 
 
-class Seen(msgspec.Struct):
+class InOrderState(msgspec.Struct):
     """What the packets that are looked at in order leave behind."""
 
     duplicates: Duplicates = msgspec.field(default_factory=Duplicates)
@@ -371,7 +371,7 @@ class Seen(msgspec.Struct):
 def in_order(batches: Iterator[pa.RecordBatch], carry: bool = False) -> Iterator[pa.RecordBatch]:
     """What depends on packets of other conversations, from rows sorted as `IN_ORDER`: the segments of datagrams that came in fragments,
     and marks on packets that were seen before. `carry`: at the end a row of what has to be given with the next packets."""
-    networks: dict[int, Seen] = {}
+    networks: dict[int, InOrderState] = {}
     given = False
     names = ("kind", "file", "number", "time_ns", "merge_ns", "flow_id", "flow", "wire", "payload", "cooked", "digest")
     for batch in batches:
@@ -382,11 +382,11 @@ def in_order(batches: Iterator[pa.RecordBatch], carry: bool = False) -> Iterator
                 if given:
                     raise ForeignState("there are two of the packets looked at in order")
                 networks, given = snapshot.decode(payload), True
-                if type(networks) is not dict or {type(one) for one in networks.values()} - {Seen}:
+                if type(networks) is not dict or {type(one) for one in networks.values()} - {InOrderState}:
                     raise ForeignState("it holds something else")
                 continue
             network = flow_id if flow is None else network_of(flow)
-            seen = networks.setdefault(network, Seen())
+            seen = networks.setdefault(network, InOrderState())
             if digest is not None and seen.duplicates.again(digest, time_ns, cooked):
                 if kind == SEGMENT:
                     rows.append({**row, "kind": REPEATED, "flow_id": flow_id, "flow": flow})

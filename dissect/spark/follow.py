@@ -23,12 +23,12 @@ import msgspec
 from streamdump.capture.files import PACKED
 from streamdump.errors import CaptureError, UsageError
 from streamdump.model import ConversationRow, Options
-from streamdump.spark import places
-from streamdump.spark.pipeline import Job, Points, Progress, Settings, texts_of
-from streamdump.spark.places import Disk, Folder
-from streamdump.spark.rotation import Ready, Rotation, Seen, Taken, same_file
+from streamdump.spark import storage
+from streamdump.spark.pipeline import Job, PipelineSettings, Points, Progress, texts_of
+from streamdump.spark.rotation import ReadFile, Ready, Rotation, SeenFile, same_file
 from streamdump.spark.session import of_spark
 from streamdump.spark.splits import NEVER, Plan, Trouble
+from streamdump.spark.storage import Disk, Folder
 from streamdump.spark.tables import TABLES, Input
 from streamdump.spark.write import CarryFile, Receipt, Target, Written, files_of, receipts, suspected, twice
 
@@ -79,7 +79,7 @@ class PointsOf(msgspec.Struct):
             self.point.append(point)
 
 
-class State(msgspec.Struct):
+class FollowState(msgspec.Struct):
     """What a driver knows that takes up the work; `v` changes when an older one could not."""
 
     v: int
@@ -90,7 +90,7 @@ class State(msgspec.Struct):
     point: str | None = None
     batch: int = 0
     """Micro-batches done."""
-    taken: dict[str, Taken] = msgspec.field(default_factory=dict)
+    taken: dict[str, ReadFile] = msgspec.field(default_factory=dict)
     files: int = 0
     """Files read so far: the index of the next one."""
     packets: int = 0
@@ -126,9 +126,9 @@ class Batch(msgspec.Struct):
 class Follow(Job):
     """Reads the captures of a folder as they become complete, and adds to the tables in `out`."""
 
-    def __init__(self, settings: Settings, out: str, rotation: Rotation, show: Callable[[Progress], None] = lambda _: None) -> None:
+    def __init__(self, settings: PipelineSettings, out: str, rotation: Rotation, show: Callable[[Progress], None] = lambda _: None) -> None:
         super().__init__(settings, show)
-        self.out = places.folder(out)
+        self.out = storage.folder(out)
         self.rotation = rotation
         self.folder = self.out.at(FOLDER)
         self._delta: Delta | None = None
@@ -188,11 +188,11 @@ class Follow(Job):
         state.place = f"batch-{state.batch}-{run}"
         folder = self.folder.at(state.place)
         target = Target(folder.name, self.settings.form, self.out.name, f"{run}-")
-        copies = places.folder(self.cluster.scratch).at(state.place) if self.cluster.scratch else folder.at("unpacked")
+        copies = storage.folder(self.cluster.scratch).at(state.place) if self.cluster.scratch else folder.at("unpacked")
         sizes = [one.size for one in ready]
         found = self.look([one.path for one in ready], sum(sizes), copies)
         secrets = dict.fromkeys((*state.secrets, *found.secrets))
-        state.secrets = found.secrets = [name for name in secrets if places.status(name) is not None]
+        state.secrets = found.secrets = [name for name in secrets if storage.status(name) is not None]
         for one in told:
             state.taken[one.path] = msgspec.structs.replace(state.taken[one.path], trouble=None)
         troubles = [*told, *self._take(state, ready, found)]
@@ -224,7 +224,7 @@ class Follow(Job):
         paths = {taken.file: path for path, taken in state.taken.items()}
         return Batch(state.batch, len(ready), packets, rows, troubles, texts_of(done, paths), suspected(done))
 
-    def _take(self, state: State, ready: list[Ready], found: Plan) -> list[Trouble]:
+    def _take(self, state: FollowState, ready: list[Ready], found: Plan) -> list[Trouble]:
         """Give files their index of this run, leave out what was read before, and note what is read now; the troubles to tell."""
         indexes = []
         for one in ready:
@@ -258,7 +258,7 @@ class Follow(Job):
             if one.taken is not None:
                 state.taken.pop(one.taken.path, None)  # it may have another name now
         for at, one in enumerate(ready):
-            state.taken[one.path] = Taken(
+            state.taken[one.path] = ReadFile(
                 indexes[at],
                 one.path,
                 one.head,
@@ -274,7 +274,14 @@ class Follow(Job):
         return told
 
     def _finish(
-        self, state: State, found: Plan, ready: list[Ready], done: Sequence[Receipt], part: int, troubles: list[Trouble], target: Target
+        self,
+        state: FollowState,
+        found: Plan,
+        ready: list[Ready],
+        done: Sequence[Receipt],
+        part: int,
+        troubles: list[Trouble],
+        target: Target,
     ) -> Receipt:
         """Write what needs all parts."""
         inputs = []
@@ -292,20 +299,20 @@ class Follow(Job):
         state.related = [*state.related, *related][-RELATED_KEPT:]
         return last
 
-    def _lost(self, gone: Sequence[Ready | Seen]) -> None:
+    def _lost(self, gone: Sequence[Ready | SeenFile]) -> None:
         """Remember files that were deleted or written anew before they were read: a trouble of a file that is never read again."""
         state = self.state
         for one in gone:
             before = one.taken if isinstance(one, Ready) else state.taken.get(one.path)
-            if isinstance(one, Seen) and before is not None and before.first_ns != one.first_ns:
+            if isinstance(one, SeenFile) and before is not None and before.first_ns != one.first_ns:
                 before = None
-            if any(places.status(one.path + suffix) is not None for suffix in PACKED):
+            if any(storage.status(one.path + suffix) is not None for suffix in PACKED):
                 continue  # it is read in that form
             read = before.size if before is not None else 0
             index = before.file if before is not None else state.files
             state.files += before is None
             trouble = Trouble(index, one.path, read or None, None, "was deleted or written anew before it was read", one.size - read)
-            state.taken[one.path] = Taken(index, one.path, "", 0, one.size, one.first_ns, 0, NEVER, trouble)
+            state.taken[one.path] = ReadFile(index, one.path, "", 0, one.size, one.first_ns, 0, NEVER, trouble)
 
     # What is there between micro-batches
 
@@ -314,15 +321,15 @@ class Follow(Job):
         pairs = [one.split("/") for one in self.state.carry]
         return [self.folder.at(place, "files", CarryFile.TABLE, name).name for place, name in pairs]
 
-    def _load_state(self) -> State:
+    def _load_state(self) -> FollowState:
         settings = self.settings
-        fresh = State(FORMAT, places.normal(settings.sources[0]), settings.form, settings.options, settings.separate, settings.point)
+        fresh = FollowState(FORMAT, storage.normal(settings.sources[0]), settings.form, settings.options, settings.separate, settings.point)
         place = self.folder.at("state.json")
         if self._delta is not None:
             self._delta.begin()
             place = self.folder.at(f"state-{self._delta.committed(APP)}.json")
         try:
-            state = msgspec.json.decode(place.read(), type=State)
+            state = msgspec.json.decode(place.read(), type=FollowState)
         except FileNotFoundError:
             self._check_empty(place)
             return fresh
@@ -346,7 +353,7 @@ class Follow(Job):
         if rows:
             raise UsageError(f"{place}: is missing, so nobody knows what the tables hold; choose another --out")
 
-    def _commit(self, state: State) -> None:
+    def _commit(self, state: FollowState) -> None:
         """Make the micro-batch count, and its tables be seen."""
         gone = [one for one in state.taken.values() if one.trouble is None and not self.rotation.there(one.path)]
         for one in sorted(gone, key=lambda one: one.at_ns)[:-GONE_KEPT]:
@@ -405,7 +412,7 @@ def _lock(folder: Folder) -> int | None:
         folder.path.mkdir(mode=0o700, exist_ok=True)
         handle = os.open(folder.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        raise UsageError(f"{folder.path.parent}: cannot be written: {places.why(error)}") from error
+        raise UsageError(f"{folder.path.parent}: cannot be written: {storage.why(error)}") from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

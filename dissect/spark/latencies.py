@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from streamdump.latency.groups import Group
+from streamdump.latency.groups import LatencyGroup
 from streamdump.latency.records import Times
 from streamdump.latency.rows import times_of
 
@@ -44,14 +44,14 @@ def table(exchanges: Any, by: Sequence[str]) -> Any:
 
 def _counted(schema: Any, batches: Iterator[Any]) -> Iterator[Any]:
     """The groups of some exchanges, each as a part that can be merged."""
-    groups: dict[tuple[Any, ...], Group] = {}
+    groups: dict[tuple[Any, ...], LatencyGroup] = {}
     number = len(schema) - 1
     for batch in batches:
         columns = [batch.column(index).to_pylist() for index in range(batch.num_columns)]
         for *key, outcome, reason, latency_ns in zip(*columns, strict=True):
             group = groups.get(tuple(key))
             if group is None:
-                group = groups[tuple(key)] = Group()
+                group = groups[tuple(key)] = LatencyGroup()
             group.note(outcome, reason, latency_ns, None)
     rows = [(*key, group.pack()) for key, group in groups.items()]
     yield _batch(rows, schema, number + 1)
@@ -59,10 +59,10 @@ def _counted(schema: Any, batches: Iterator[Any]) -> Iterator[Any]:
 
 def _merged(schema: Any, batches: Iterator[Any]) -> Iterator[Any]:
     """The groups whose parts come together here."""
-    groups: dict[tuple[Any, ...], Group] = {}
+    groups: dict[tuple[Any, ...], LatencyGroup] = {}
     for batch in batches:
         for *key, part in zip(*(batch.column(index).to_pylist() for index in range(batch.num_columns)), strict=True):
-            groups.setdefault(tuple(key), Group()).merge(Group.unpack(part))
+            groups.setdefault(tuple(key), LatencyGroup()).merge(LatencyGroup.unpack(part))
     rows = []
     for name, group in groups.items():
         times = times_of(group.latency)

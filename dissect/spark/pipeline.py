@@ -17,17 +17,17 @@ import msgspec
 from streamdump.conversation.table import relate
 from streamdump.errors import Report, UsageError
 from streamdump.model import ConversationRow, Options
-from streamdump.spark import places
+from streamdump.spark import storage
+from streamdump.spark.already_read import Captures
 from streamdump.spark.keys import NETWORKS
-from streamdump.spark.known import Captures
-from streamdump.spark.places import Disk, Folder
 from streamdump.spark.splits import HEAD, TARGET, Copy, Plan, Trouble, each, expand, plan, stamps, unpack
+from streamdump.spark.storage import Disk, Folder
 from streamdump.spark.tables import TABLES, Input, PointOf
-from streamdump.spark.write import Receipt, Target, Writer, commit, files_of, forget_unnamed, receipts, suspected, twice
+from streamdump.spark.write import PartWriter, Receipt, Target, commit, files_of, forget_unnamed, receipts, suspected, twice
 
 if TYPE_CHECKING:
     from streamdump.spark.delta import Delta
-    from streamdump.spark.tasks import Source, Work
+    from streamdump.spark.tasks import TaskInput, Work
 
 LOCALLY = 64 << 20
 """Captures of so few bytes together are looked at right here instead of by Spark."""
@@ -46,7 +46,7 @@ PARTS = 4
 """Parts of conversations for each core: more than one, so that others fill in while one has a giant."""
 
 
-class Settings(msgspec.Struct):
+class PipelineSettings(msgspec.Struct):
     """What a run does; a run that goes on where another ended has the same."""
 
     sources: list[str]
@@ -62,10 +62,10 @@ class Settings(msgspec.Struct):
     append: bool = False
 
 
-class State(msgspec.Struct):
+class RunState(msgspec.Struct):
     """What is kept beside the files of a run that has not ended."""
 
-    settings: Settings
+    settings: PipelineSettings
     sizes: dict[str, tuple[int, int]]
     """Of each file: its size and when it was changed."""
     parts: int
@@ -73,7 +73,7 @@ class State(msgspec.Struct):
     base: int = 0
     """The index of its first file."""
 
-    def like(self, other: State) -> bool:
+    def like(self, other: RunState) -> bool:
         """Whether it is of the same run."""
         mine, theirs = (msgspec.to_builtins(msgspec.structs.replace(one, run="")) for one in (self, other))
         return bool(mine == theirs)
@@ -132,7 +132,7 @@ Watch = Callable[[int, int, float], None]
 class Points:
     """Where files were captured, and the numbers of networks where these are kept separate."""
 
-    def __init__(self, settings: Settings, known: Sequence[str] = ()) -> None:
+    def __init__(self, settings: PipelineSettings, known: Sequence[str] = ()) -> None:
         self._pattern = None
         if settings.point is not None:
             try:
@@ -167,7 +167,7 @@ class Job:
     cluster: Cluster
     """Where tasks run; to be set before there are any."""
 
-    def __init__(self, settings: Settings, show: Callable[[Progress], None] = lambda _: None) -> None:
+    def __init__(self, settings: PipelineSettings, show: Callable[[Progress], None] = lambda _: None) -> None:
         self.settings = settings
         self.show = show
         self.points = Points(settings)
@@ -201,12 +201,12 @@ class Job:
         few = min(PARTS * self.cluster.cores, payload // LEAST_PART_BYTES + 1)
         return self.settings.parts or max(few, payload // PART_BYTES + 1)
 
-    def tasks(self, found: Plan, carry: Mapping[str, Any] | None = None) -> tuple[list[Source], int]:
+    def tasks(self, found: Plan, carry: Mapping[str, Any] | None = None) -> tuple[list[TaskInput], int]:
         """The tasks that read the captures of a plan, and the number of parts for what they do not dissect themselves."""
         from streamdump.spark.tasks import sources
 
         settings = self.settings
-        here = settings.parts is None and settings.payload == "shuffle" and all(places.local(one.path) is not None for one in found.splits)
+        here = settings.parts is None and settings.payload == "shuffle" and all(storage.local(one.path) is not None for one in found.splits)
         readers = self.cluster.cores if here and carry is None and not found.dependent else 0
         made, sending = sources(found, self._range(found.bytes), carry, readers)
         payload = sum(split.payload for split in found.splits)
@@ -217,7 +217,7 @@ class Job:
         given = self.settings.options
         return replace(given, keylog=(*given.keylog, *found.secrets))
 
-    def dissect(self, work: Work, made: Sequence[Source], size: int, done: Collection[int] = (), depend: bool = False) -> None:
+    def dissect(self, work: Work, made: Sequence[TaskInput], size: int, done: Collection[int] = (), depend: bool = False) -> None:
         """Write the parts that are not done, with a receipt for each: those of the tasks, and after them those that these send to.
 
         `depend`: packets depend on each other across conversations.
@@ -255,7 +255,7 @@ class Job:
 
         `complete`: a table that nobody has written anything to gets a file without rows, which says what its columns are.
         """
-        last = Writer(target, part, points)
+        last = PartWriter(target, part, points)
         related = [row for receipt in done for row in receipt.related]
         related.sort(key=lambda row: (row.time_ns, row.conversation))
         failed = relate([*before, *related])
@@ -273,7 +273,7 @@ def _unpacked(pair: tuple[str, str]) -> Copy:
     return unpack(*pair)
 
 
-def _at_home(work: Work, source: Source) -> int:
+def _at_home(work: Work, source: TaskInput) -> int:
     from streamdump.spark.tasks import at_home
 
     for _ in at_home(work, source):
@@ -287,12 +287,12 @@ def _together(work: Work, first: int, done: Collection[int], part: int, blocks: 
     return first + part if first + part in done else together(work, first + part, blocks)
 
 
-class Run(Job):
+class PipelineRun(Job):
     """Reads captures and writes tables to `out`, which is not there or empty, or is added to."""
 
-    def __init__(self, settings: Settings, out: str, show: Callable[[Progress], None] = lambda _: None) -> None:
+    def __init__(self, settings: PipelineSettings, out: str, show: Callable[[Progress], None] = lambda _: None) -> None:
         super().__init__(settings, show)
-        self.out = places.folder(out)
+        self.out = storage.folder(out)
         self.folder = partial_folder(self.out)
         self.files: list[str] = []
         self.others: list[str] = []
@@ -318,10 +318,10 @@ class Run(Job):
     def prepare(self, resume: bool = False) -> bool:
         """All that can go wrong before a task runs; False where there is nothing to do."""
         settings = self.settings
-        settings.sources = [places.normal(source) for source in settings.sources]
+        settings.sources = [storage.normal(source) for source in settings.sources]
         self.files = expand(settings.sources, self.others)
         self.stamps = stamps(self.files)
-        if settings.payload == "reread" and any(places.local(file) is None for file in self.files):
+        if settings.payload == "reread" and any(storage.local(file) is None for file in self.files):
             raise UsageError("--payload reread reads each payload by itself: it is for files of a disk, not of an object store")
         self._resume = resume
         _writable(self.out, self.folder)
@@ -365,11 +365,11 @@ class Run(Job):
 
         self.cluster = cluster
         sizes = {file: self.stamps[file] for file in self.files}
-        scratch = places.folder(cluster.scratch) if cluster.scratch else self.folder.at("unpacked")
+        scratch = storage.folder(cluster.scratch) if cluster.scratch else self.folder.at("unpacked")
         found = self.plan = self._new(self.look(self.files, self.size, scratch))
         made, count = self.tasks(found)
         parts = len(made) + count
-        done = self._begin(State(self.settings, sizes, parts, uuid.uuid4().hex[:8], self._base))
+        done = self._begin(RunState(self.settings, sizes, parts, uuid.uuid4().hex[:8], self._base))
         if self._delta is not None and not self._delta.claim:
             self._delta.begin()
         # What was written when all parts were there is written again.
@@ -437,7 +437,7 @@ class Run(Job):
             if self._known.has(head, size):
                 again.add(index)
                 continue
-            before = self._known.before(head, partial(places.pieces, begins.get(index, path), 0, HEAD))
+            before = self._known.before(head, partial(storage.pieces, begins.get(index, path), 0, HEAD))
             if before is not None:
                 reason = f"has another size than when it was read ({before:,} bytes); --follow reads captures on that grow"
                 grown.append(Trouble(index, path, before or None, None, reason, max((size or 0) - before, 0)))
@@ -461,12 +461,12 @@ class Run(Job):
         # Captures that are in already may hold keys of conversations of the others
         return Plan(some(found.files), splits, troubles, *times, some(found.heads), some(found.sizes), found.secrets)
 
-    def _begin(self, state: State) -> dict[int, Receipt]:
+    def _begin(self, state: RunState) -> dict[int, Receipt]:
         """Take over or make anew what this run writes; the parts that are done."""
         place = self.folder.at("state.json")
         if self._resume:
             try:
-                before = msgspec.json.decode(place.read(), type=State)
+                before = msgspec.json.decode(place.read(), type=RunState)
             except (OSError, msgspec.MsgspecError):
                 before = None
             if before is not None and before.like(state):
@@ -479,7 +479,7 @@ class Run(Job):
         try:
             place.write(msgspec.json.encode(state))
         except OSError as error:
-            raise UsageError(f"{self.out}: cannot be written: {places.why(error)}") from error
+            raise UsageError(f"{self.out}: cannot be written: {storage.why(error)}") from error
         return {}
 
     def _target(self, run: str) -> Target:
@@ -541,7 +541,7 @@ def partial_folder(out: Folder) -> Folder:
     if isinstance(out, Disk):
         return Disk(out.path.parent / f".{out.path.name}.partial")
     above, _, name = out.name.rpartition("/")
-    return places.folder(f"{above}/.{name}.partial")
+    return storage.folder(f"{above}/.{name}.partial")
 
 
 def _writable(out: Folder, folder: Folder) -> None:
@@ -552,7 +552,7 @@ def _writable(out: Folder, folder: Folder) -> None:
         probe.write(b"")
         probe.remove()
     except OSError as error:
-        raise UsageError(f"{out}: cannot be written: {places.why(error)}") from error
+        raise UsageError(f"{out}: cannot be written: {storage.why(error)}") from error
 
 
 def _lock(folder: Folder) -> int | None:

@@ -27,14 +27,14 @@ import msgspec
 
 from streamdump.capture.files import PACKED
 from streamdump.errors import CaptureError
-from streamdump.spark import places
+from streamdump.spark import storage
 from streamdump.spark.splits import HEAD, NEVER, Trouble, digest
 
 HOLD_NS = 60_000_000_000
 """How long a complete file waits for those of other series that were written at the same time, and a cut end for what may follow."""
 
 
-class Taken(msgspec.Struct):
+class ReadFile(msgspec.Struct):
     """A file that was read, as far as it was there."""
 
     file: int
@@ -68,10 +68,10 @@ class Ready(msgspec.Struct):
     """A newer file of its series is there."""
     final: bool
     """Certainly nothing will be added."""
-    taken: Taken | None
+    taken: ReadFile | None
 
 
-class Seen(msgspec.Struct):
+class SeenFile(msgspec.Struct):
     """A file of the folder as it was when it was looked at."""
 
     path: str
@@ -86,7 +86,7 @@ class Seen(msgspec.Struct):
     first_ns: int | None
     age: tuple[int, int, list[tuple[int, str]]]
     """Sorts the files of a series by when they were written."""
-    known: Taken | None = None
+    known: ReadFile | None = None
     """What was read of it, once the first bytes have been compared."""
 
 
@@ -118,21 +118,21 @@ class Rotation:
     """The captures of a folder. `settle_ns`: how long a file has to be quiet."""
 
     def __init__(self, folder: str | Path, settle_ns: int, clock: Callable[[], int] = time.time_ns) -> None:
-        self.folder = places.normal(os.fspath(folder))
+        self.folder = storage.normal(os.fspath(folder))
         self.settle_ns = settle_ns
         self._clock = clock
         self._quiet: dict[str, tuple[int, int, int]] = {}
         """Size, time of change, and since when they are known, of each file."""
-        self._known: dict[str, Seen] = {}
+        self._known: dict[str, SeenFile] = {}
         """Files as they were when last looked at."""
         self._held: dict[tuple[str, str], int] = {}
         """Complete files that wait for others, and since when."""
-        self._missed: list[Seen] = []
+        self._missed: list[SeenFile] = []
         """Files that were gone, or written anew, since they were last looked at."""
         self._going_on: set[str] = set()
         """Files that were read and have more to read, perhaps under another name; by their names then."""
 
-    def look(self, taken: Mapping[str, Taken], end: bool = False) -> list[Ready]:
+    def look(self, taken: Mapping[str, ReadFile], end: bool = False) -> list[Ready]:
         """What can be read now, in the order of capture.
 
         `taken`: what was read before, by path; `end`: nothing will be written any more.
@@ -143,7 +143,7 @@ class Rotation:
             return []
         moved = self._moved(taken)
         self._going_on.clear()
-        groups: dict[str, list[Seen]] = {}
+        groups: dict[str, list[SeenFile]] = {}
         for one in sorted(seen, key=lambda one: one.age):
             groups.setdefault(one.series, []).append(one)
         complete, writing = [], []
@@ -151,7 +151,7 @@ class Rotation:
             before = self._before(one, taken, moved)
             packed = self._packed_from(one, taken)
             if before is None and packed is not None:
-                if isinstance(packed, Seen) or (packed.superseded and packed.trouble is None) or packed.path in self._known:
+                if isinstance(packed, SeenFile) or (packed.superseded and packed.trouble is None) or packed.path in self._known:
                     continue  # a copy: whoever packs has not removed the other yet, or that was whole when it was read
                 before = packed
             known = before is not None and before.size == one.size
@@ -179,7 +179,7 @@ class Rotation:
         found.sort(key=lambda ready: (ready.first_ns is None, ready.first_ns or 0, natural(ready.path)))
         return found
 
-    def ended(self, taken: Mapping[str, Taken], end: bool = False) -> list[Taken]:
+    def ended(self, taken: Mapping[str, ReadFile], end: bool = False) -> list[ReadFile]:
         """Files whose cut end is certain by now: another was begun since and nothing came, they are gone, or nothing came for long.
 
         To be asked after `look`: what came since is read first.
@@ -189,7 +189,7 @@ class Rotation:
         seen = self._seen() if waiting else None
         if seen is None:
             return []
-        newest: dict[str, Seen] = {}
+        newest: dict[str, SeenFile] = {}
         there = {}
         for one in seen:
             there[one.path] = one
@@ -206,7 +206,7 @@ class Rotation:
                 found.append(old)
         return found
 
-    def missed(self, taken: Mapping[str, Taken]) -> list[Seen]:
+    def missed(self, taken: Mapping[str, ReadFile]) -> list[SeenFile]:
         """Files that were seen, and are gone or written anew before they were read to what was seen; each is told once."""
         missed, self._missed = self._missed, []
         names = {one.inode: path for path, one in self._known.items()}
@@ -223,7 +223,7 @@ class Rotation:
         """Whether a file was there when the folder was last looked at."""
         return path in self._known or not self._known
 
-    def _seen(self) -> list[Seen] | None:
+    def _seen(self) -> list[SeenFile] | None:
         """The files that are there; None where the folder is not."""
         try:
             found = _listed(self.folder)
@@ -240,16 +240,16 @@ class Rotation:
         self._missed += [one for path, one in known.items() if path not in self._known]
         return list(self._known.values())
 
-    def _moved(self, taken: Mapping[str, Taken]) -> dict[int | None, list[Taken]]:
+    def _moved(self, taken: Mapping[str, ReadFile]) -> dict[int | None, list[ReadFile]]:
         """What was read of files that are not there under their names any more, by the time of their first packets."""
-        found: dict[int | None, list[Taken]] = {}
+        found: dict[int | None, list[ReadFile]] = {}
         for path, one in taken.items():
             there = self._known.get(path)
             if one.first_ns is not None and (there is None or there.first_ns != one.first_ns):
                 found.setdefault(one.first_ns, []).append(one)
         return found
 
-    def _before(self, one: Seen, taken: Mapping[str, Taken], moved: Mapping[int | None, list[Taken]]) -> Taken | None:
+    def _before(self, one: SeenFile, taken: Mapping[str, ReadFile], moved: Mapping[int | None, list[ReadFile]]) -> ReadFile | None:
         """What was read of this file before: of one with these first bytes and this name, or one that was renamed."""
         candidates = moved.get(one.first_ns, []) if one.first_ns is not None else []
         if one.path in taken:
@@ -261,25 +261,25 @@ class Rotation:
                 return old
         return None
 
-    def _packed_from(self, one: Seen, taken: Mapping[str, Taken]) -> Taken | Seen | None:
+    def _packed_from(self, one: SeenFile, taken: Mapping[str, ReadFile]) -> ReadFile | SeenFile | None:
         """The file that this one is packed from: as it was read, or as it is there."""
         plain = next((one.path.removesuffix(suffix) for suffix in PACKED if one.path.endswith(suffix)), None)
         if plain is None:
             return None
-        candidates: list[Taken | Seen | None] = [taken.get(plain), self._known.get(plain)]
+        candidates: list[ReadFile | SeenFile | None] = [taken.get(plain), self._known.get(plain)]
         for found in candidates:
             if found is not None and found.first_ns is not None and one.first_ns in (None, found.first_ns):
                 return found
         return None
 
-    def _is_quiet(self, one: Seen, now: int) -> bool:
+    def _is_quiet(self, one: SeenFile, now: int) -> bool:
         size, modified, since = self._quiet.get(one.path, (-1, -1, now))
         if (size, modified) != (one.size, one.modified_ns):
             since = now
         self._quiet[one.path] = one.size, one.modified_ns, since
         return now - since >= self.settle_ns or now - one.modified_ns >= self.settle_ns
 
-    def _waits(self, one: Seen, ready: Ready, writing: list[Seen], ends: Mapping[str, int], now: int) -> bool:
+    def _waits(self, one: SeenFile, ready: Ready, writing: list[SeenFile], ends: Mapping[str, int], now: int) -> bool:
         """Whether a complete file waits for one of another series that is being written and began before it ended."""
         key = (one.path, one.head)
         begin = one.first_ns or 0
@@ -293,7 +293,7 @@ class Rotation:
             return False
         return now - self._held.setdefault(key, now) < HOLD_NS
 
-    def _forget(self, seen: list[Seen]) -> None:
+    def _forget(self, seen: list[SeenFile]) -> None:
         """Drop what is known of files that are gone."""
         there = {(one.path, one.head) for one in seen}
         self._quiet = {path: value for path, value in self._quiet.items() if path in self._known}
@@ -302,9 +302,9 @@ class Rotation:
 
 def _listed(folder: str) -> dict[str, Stat]:
     """The files of a folder, by name in this order."""
-    path = places.local(folder)
+    path = storage.local(folder)
     if path is None:
-        return {name: Stat(size, modified_ns, modified_ns, name) for name, (size, modified_ns) in sorted(places.listed(folder).items())}
+        return {name: Stat(size, modified_ns, modified_ns, name) for name, (size, modified_ns) in sorted(storage.listed(folder).items())}
     # First all names, then all sizes: whoever begins a file has closed the one before.
     found = {}
     for one in sorted(_names(path)):
@@ -314,7 +314,7 @@ def _listed(folder: str) -> dict[str, Stat]:
             continue  # deleted since: a ring does that all the time
         if stat.S_ISREG(status.st_mode):
             inode = status.st_dev, status.st_ino
-            found[places.normal(one)] = Stat(status.st_size, status.st_mtime_ns, status.st_ctime_ns, inode)
+            found[storage.normal(one)] = Stat(status.st_size, status.st_mtime_ns, status.st_ctime_ns, inode)
     return found
 
 
@@ -328,7 +328,7 @@ def _names(folder: Path) -> Iterator[str]:
         try:
             with os.scandir(at) as entries:
                 for entry in entries:
-                    if entry.name.startswith(places.HIDDEN):
+                    if entry.name.startswith(storage.HIDDEN):
                         continue
                     if entry.is_dir(follow_symlinks=False):
                         waiting.append(entry.path)
@@ -339,25 +339,25 @@ def _names(folder: Path) -> Iterator[str]:
                 raise
 
 
-def _look_at(path: str, status: Stat, before: Seen | None) -> Seen:
+def _look_at(path: str, status: Stat, before: SeenFile | None) -> SeenFile:
     data = b""
     with suppress(OSError, CaptureError):  # the plan says why
-        data = places.pieces(path, 0, min(HEAD, status.size))
+        data = storage.pieces(path, 0, min(HEAD, status.size))
     head = digest(data)
     same = before is not None and before.head == head and before.inode == status.inode
     first = before.first_ns if before is not None and same else None
     if first is None:
         first = first_ns(path)
     age = first or status.modified_ns, status.modified_ns, natural(path)
-    return Seen(path, status.size, status.modified_ns, status.changed_ns, status.inode, series(path), head, len(data), first, age)
+    return SeenFile(path, status.size, status.modified_ns, status.changed_ns, status.inode, series(path), head, len(data), first, age)
 
 
-def _goes_on(before: Seen, now: Seen) -> bool:
+def _goes_on(before: SeenFile, now: SeenFile) -> bool:
     """Whether a file is what it was, or more."""
     return now.size >= before.size and (before.first_ns is None or now.first_ns == before.first_ns)
 
 
-def _ends(groups: Iterable[list[Seen]]) -> dict[str, int]:
+def _ends(groups: Iterable[list[SeenFile]]) -> dict[str, int]:
     """By path, when the earliest of the later files of the same series begins."""
     found = {}
     for group in groups:
@@ -370,18 +370,18 @@ def _ends(groups: Iterable[list[Seen]]) -> dict[str, int]:
     return found
 
 
-def same_file(path: str, old: Taken | Ready) -> bool:
+def same_file(path: str, old: ReadFile | Ready) -> bool:
     """Whether a file still begins as it did then, and has no fewer bytes."""
     with suppress(OSError, CaptureError):
-        found = places.status(path)
-        return found is not None and found.size >= old.size and digest(places.pieces(path, 0, old.head_size)) == old.head
+        found = storage.status(path)
+        return found is not None and found.size >= old.size and digest(storage.pieces(path, 0, old.head_size)) == old.head
     return False
 
 
 def first_ns(path: str) -> int | None:
     """When the first packet of a capture was captured; None where there is none, or no capture."""
     try:
-        with places.open_packets(path) as reader:
+        with storage.open_packets(path) as reader:
             for packets in reader.batches(1):
                 return packets[0].time_ns
     except CaptureError:

@@ -142,7 +142,7 @@ def needed() -> None:
         raise UsageError("the pipeline needs PySpark; pip install 'streamdump[spark]' brings it along")
 
 
-class Session:
+class SparkJvm:
     """Spark with a JVM of its own, to be closed."""
 
     def __init__(
@@ -277,7 +277,7 @@ class Session:
             return spark
 
     def wait(self, seconds: float) -> None:
-        """Wait; raises `Gone` where there is nothing to wait with any more."""
+        """Wait; raises `JvmGone` where there is nothing to wait with any more."""
         until = time.monotonic() + seconds
         while (left := until - time.monotonic()) > 0:
             self._check()
@@ -286,7 +286,7 @@ class Session:
 
     def _check(self) -> None:
         if not self.alive:
-            raise Gone(f"its Java process has ended: {self.tail()}")
+            raise JvmGone(f"its Java process has ended: {self.tail()}")
 
     def each(self, function: Callable[[Any], Any], items: Sequence[Any], watch: Watch) -> list[Any]:
         """The result of a function for each item, a task each."""
@@ -401,7 +401,7 @@ class Session:
         return killed
 
 
-class Gone(Exception):
+class JvmGone(Exception):
     """The JVM is not there any more."""
 
 

@@ -36,7 +36,7 @@ from streamdump.capture.link import SLL, SLL2, LinkParser, network_key
 from streamdump.capture.unpack import packing
 from streamdump.errors import CaptureError, MissingCodec, NoCapture, UsageError
 from streamdump.model import Packet, make_packet
-from streamdump.spark import places
+from streamdump.spark import storage
 from streamdump.spark.keys import key_of
 
 TARGET = 64 << 20
@@ -180,7 +180,7 @@ class Examined(msgspec.Struct):
     """It holds keys of TLS."""
 
 
-class Piece(msgspec.Struct):
+class ByteRange(msgspec.Struct):
     """A range to examine. `start` None: at the border next to `near`; it goes to the first border that there is next to `nexts`."""
 
     path: str
@@ -201,7 +201,7 @@ class Piece(msgspec.Struct):
     """The head of its file holds keys of TLS."""
 
 
-Spread = Callable[[Callable[[Piece], Examined], Sequence[Piece]], Iterable[Examined]]
+Spread = Callable[[Callable[[ByteRange], Examined], Sequence[ByteRange]], Iterable[Examined]]
 
 
 def expand(sources: Sequence[str], others: list[str] | None = None) -> list[str]:
@@ -213,8 +213,8 @@ def expand(sources: Sequence[str], others: list[str] | None = None) -> list[str]
     """
     found: dict[str, None] = {}
     for source in sources:
-        name = places.normal(source)
-        path = places.local(name)
+        name = storage.normal(source)
+        path = storage.local(name)
         names = _remote(source, name) if path is None else _local(source, name, path)
         if others is not None and names != [name]:
             asked = [one for one in names if not named_as_capture(one)]
@@ -242,29 +242,29 @@ def _local(source: str, name: str, path: Path) -> list[str]:
         raise CaptureError("no such file", source)
     names = glob.iglob(pattern, recursive=True)  # noqa: PTH207 - a pattern may be absolute
     fits = _hidden_as(pattern)
-    found = sorted(places.normal(one) for one in names if Path(one).is_file() and fits(one))
+    found = sorted(storage.normal(one) for one in names if Path(one).is_file() and fits(one))
     if not found:
         raise UsageError(f"{source}: no file has such a name")
     return found
 
 
 def _of_folder(source: str, name: str) -> list[str]:
-    found = sorted(places.walk(name))
+    found = sorted(storage.walk(name))
     if not found:
         raise UsageError(f"{source}: the folder has no files")
     return found
 
 
 def _remote(source: str, name: str) -> list[str]:
-    if places.status(name) is not None:
+    if storage.status(name) is not None:
         return [name]
     if not glob.has_magic(name):
-        if not places.folder(name).exists():
+        if not storage.folder(name).exists():
             raise CaptureError("no such file", name)
         return _of_folder(source, name)
     folder = name[: re.search(r"[*?\[]", name).start()].rpartition("/")[0]  # type: ignore[union-attr]
     fits = re.compile(_regular(name)).fullmatch
-    found = sorted(one for one in places.walk(folder) if fits(one))
+    found = sorted(one for one in storage.walk(folder) if fits(one))
     if not found:
         raise UsageError(f"{source}: no file has such a name")
     return found
@@ -286,17 +286,17 @@ def _hidden_as(pattern: str) -> Callable[[str], bool]:
     signs = re.compile(r"[*?\[]")
     fixed = sum(1 for _ in itertools.takewhile(lambda part: not signs.search(part), pattern.split("/")))
     wanted = {part[:1] for part in pattern.split("/")[fixed:]}
-    return lambda name: not any(part[:1] in places.HIDDEN and part[:1] not in wanted for part in name.split("/")[fixed:])
+    return lambda name: not any(part[:1] in storage.HIDDEN and part[:1] not in wanted for part in name.split("/")[fixed:])
 
 
 def stamps(files: Sequence[str]) -> dict[str, tuple[int, int]]:
     """Of each file its size and when it was changed, zeros where it is not there."""
-    return {file: tuple(found or (0, 0)) for file, found in zip(files, each(places.status, files), strict=True)}
+    return {file: tuple(found or (0, 0)) for file, found in zip(files, each(storage.status, files), strict=True)}
 
 
 def each(function: Callable[[Any], Any], names: Sequence[Any], name: Callable[[Any], str] = str) -> Iterator[Any]:
     """The results of a function for some files (`name` tells which), for those of an object store several at a time."""
-    if len(names) < 2 or places.local(name(names[0])) is not None:
+    if len(names) < 2 or storage.local(name(names[0])) is not None:
         return map(function, names)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return iter(list(pool.map(function, names)))
@@ -316,14 +316,14 @@ def plan(
     """
     count = len(files)
     result = Plan(list(files), [], [], [NEVER] * count, [NEVER] * count, [""] * count, [None] * count)
-    begun: list[Piece | CaptureError] = list(each(_begun, files))
-    packed = [index for index, one in enumerate(begun) if isinstance(one, Piece) and one.format == PACKED]
+    begun: list[ByteRange | CaptureError] = list(each(_begun, files))
+    packed = [index for index, one in enumerate(begun) if isinstance(one, ByteRange) and one.format == PACKED]
     copies: dict[int, Copy] = {}
     if packed and unpacked is not None:
         copies = dict(zip(packed, unpacked([files[index] for index in packed]), strict=True))
         for index, copy in copies.items():
             begun[index] = _begun(copy.path)
-    pieces: list[list[Piece]] = []
+    pieces: list[list[ByteRange]] = []
     indexes: list[int] = []
     for index, whole in enumerate(begun):
         if isinstance(whole, CaptureError):
@@ -367,23 +367,23 @@ def digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def _begun(path: str) -> Piece | CaptureError:
+def _begun(path: str) -> ByteRange | CaptureError:
     try:
         return _begin(path)
     except CaptureError as error:
         return error
 
 
-def _begin(path: str) -> Piece:
+def _begin(path: str) -> ByteRange:
     """A whole file to examine, its header read; raises `CaptureError` for what is no capture."""
-    at = places.local(path)
+    at = storage.local(path)
     if at is not None and at.exists() and not at.is_file():
         raise CaptureError("is not a file", path)
-    with places.open_input(path) as stream:
+    with storage.open_input(path) as stream:
         size = stream.seek(0, io.SEEK_END)
         stream.seek(0)
         head = stream.read(BEGIN)
-        piece = Piece(path, PACKED, b"", 0, 0, [], size, LARGEST)
+        piece = ByteRange(path, PACKED, b"", 0, 0, [], size, LARGEST)
         if packing(Raw(io.BytesIO(head), path)) is not None:
             stream.seek(0)
             open_capture(stream, name=path)
@@ -417,10 +417,10 @@ def _all(stream: BinaryIO, size: int) -> bytes:
 def unpack(path: str, to: str) -> Copy:
     """Unpacks a capture into a file."""
     copy = Copy(to)
-    with places.open_input(path) as stream:
+    with storage.open_input(path) as stream:
         pieces = packing(Raw(stream, path))
         assert pieces is not None
-        out = places.folder(to).open()
+        out = storage.folder(to).open()
         try:
             for piece in pieces:
                 out.write(piece)
@@ -438,7 +438,7 @@ def head_of(path: str) -> str:
     if isinstance(begun, CaptureError) or begun.format != PACKED:
         return "" if isinstance(begun, CaptureError) else begun.digest
     data = b""
-    with places.open_input(path) as stream, suppress(Damaged, CaptureError):
+    with storage.open_input(path) as stream, suppress(Damaged, CaptureError):
         for piece in packing(Raw(stream, path)) or ():
             data += piece
             if len(data) >= HEAD:
@@ -446,7 +446,7 @@ def head_of(path: str) -> str:
     return digest(data[:HEAD])
 
 
-def _begin_section(piece: Piece, data: bytes) -> None:
+def _begin_section(piece: ByteRange, data: bytes) -> None:
     """Takes the blocks before the first packet of a pcapng file: the section header and its interfaces are the head."""
     order = pcapng.BYTE_ORDERS.get(data[8:12])
     at, snap = 0, 0
@@ -466,7 +466,7 @@ def _begin_section(piece: Piece, data: bytes) -> None:
     piece.limit = min(snap or LARGEST, LARGEST)
 
 
-def _chain(result: Plan, index: int, pieces: list[Piece], found: list[Examined], copy: Copy | None) -> list[Split]:
+def _chain(result: Plan, index: int, pieces: list[ByteRange], found: list[Examined], copy: Copy | None) -> list[Split]:
     """The ranges of one file: as examined while each lands on the next one, and the rest in one piece from where that ends."""
     whole, path = pieces[0], result.files[index]
     splits: list[Split] = []
@@ -523,7 +523,7 @@ def _trouble(index: int, path: str, copy: Copy | None, error: CaptureError) -> T
     """What is wrong with a file that is no capture, perhaps since it could not be unpacked."""
     reason = copy.error if copy is not None else None
     try:
-        found = places.status(path)
+        found = storage.status(path)
     except (CaptureError, UsageError):
         found = None
     lost = None if copy is not None else found.size if found is not None else 0
@@ -536,7 +536,7 @@ class Range(io.RawIOBase):
     def __init__(self, path: str, head: bytes, start: int, stop: int) -> None:
         super().__init__()
         self._head = head
-        self._file = places.open_input(path)
+        self._file = storage.open_input(path)
         self._file.seek(start)
         self._left = stop - start
 
@@ -569,7 +569,7 @@ def batches(split: Split) -> Iterator[tuple[list[Packet], int | None]]:
 
 def _batches(split: Split, secrets: pcapng.Secrets | None = None) -> Iterator[tuple[list[Packet], int | None]]:
     if split.stop is None:
-        reader = places.open_packets(split.path)
+        reader = storage.open_packets(split.path)
         for packets in reader:
             yield packets, None
         if secrets is not None:
@@ -587,7 +587,7 @@ def _batches(split: Split, secrets: pcapng.Secrets | None = None) -> Iterator[tu
         raw.close()
 
 
-def examine(piece: Piece) -> Examined:
+def examine(piece: ByteRange) -> Examined:
     """Finds the borders of a range and walks through it."""
     start = piece.start if piece.start is not None else border(piece, piece.near)
     stop = piece.size
@@ -633,14 +633,14 @@ def examine(piece: Piece) -> Examined:
     return one
 
 
-def _structure(piece: Piece, start: int, stop: int) -> str | None:
+def _structure(piece: ByteRange, start: int, stop: int) -> str | None:
     """Why the blocks of this pcapng range depend on those before it, if they do."""
     order = pcapng.BYTE_ORDERS.get(piece.head[8:12], "<")
     unpack = struct.Struct(order + "II").unpack_from
     at = start
     while at + 12 <= stop:
         # At least the next block's head.
-        base, data = at, places.pieces(piece.path, at, min(WINDOW, stop - at))
+        base, data = at, storage.pieces(piece.path, at, min(WINDOW, stop - at))
         while at + 12 <= stop and at + 8 <= base + len(data):
             kind, size = unpack(data, at - base)
             if kind != pcapng.ENHANCED:
@@ -656,9 +656,9 @@ def _structure(piece: Piece, start: int, stop: int) -> str | None:
     return None
 
 
-def border(piece: Piece, near: int) -> int | None:
+def border(piece: ByteRange, near: int) -> int | None:
     """The first position from `near` on at which a record certainly begins, as far as the file is well formed; None if none is found."""
-    data = places.pieces(piece.path, near, WINDOW + 32)
+    data = storage.pieces(piece.path, near, WINDOW + 32)
     follow = _pcap_chain(data, near, piece) if piece.format == "pcap" else _pcapng_chain(data, near, piece)
     reach = piece.limit + BLOCK_ROOM
     # A sorted list is a heap
@@ -676,7 +676,7 @@ def border(piece: Piece, near: int) -> int | None:
     return near + heads[0] if heads else None
 
 
-def _pcap_chain(data: bytes, near: int, piece: Piece) -> dict[int, int]:
+def _pcap_chain(data: bytes, near: int, piece: ByteRange) -> dict[int, int]:
     """Where the next record begins, for every position at which one may begin that leads to others up to the end of the window."""
     order, unit = pcap.MAGICS[piece.head[:4]]
     second = piece.second
@@ -694,7 +694,7 @@ def _pcap_chain(data: bytes, near: int, piece: Piece) -> dict[int, int]:
     return _alive(at, after, room, piece.size - near)
 
 
-def _pcapng_chain(data: bytes, near: int, piece: Piece) -> dict[int, int]:
+def _pcapng_chain(data: bytes, near: int, piece: ByteRange) -> dict[int, int]:
     order = pcapng.BYTE_ORDERS[piece.head[8:12]]
     room = len(data) - 7
     if room <= 0:

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from streamdump.errors import Report, bug
+from streamdump.errors import Report, describe_exception
 from streamdump.model import Ending, Exchange, Gap, Message
 from streamdump.session import Linked
 from streamdump.spark.flows import FILE_BITS
@@ -97,7 +97,7 @@ class Column(msgspec.Struct, frozen=True):
 
     name: str
     type: Any
-    says: str
+    info: str
     get: Callable[[Rows], Sequence[Any]]
     """Its value in each row."""
     make: Callable[[Sequence[Any]], Any] = list
@@ -113,8 +113,8 @@ LONG, INT, TEXT, TEXTS = pa.int64(), pa.int32(), pa.string(), pa.list_(pa.string
 TIME = pa.timestamp("us", "UTC")
 FAULT = pa.struct(
     [
-        pa.field(name, kind, metadata={"comment": says})
-        for name, kind, says in (
+        pa.field(name, kind, metadata={"comment": info})
+        for name, kind, info in (
             ("field", TEXT, "path of the field"),
             ("offset", LONG, "byte offset of it"),
             ("reason", TEXT, "what is wrong"),
@@ -171,9 +171,9 @@ class TooMuch(Exception):
 def _other(prefix: str, what: str) -> tuple[Column, ...]:
     """Where the request or response is that a record names."""
 
-    def column(name: str, kind: Any, says: str) -> Column:
+    def column(name: str, kind: Any, info: str) -> Column:
         at, whose = WHERE.index(name), attrgetter(f"{prefix}s")
-        return Column(f"{prefix}_{name}", kind, f"{says} {what}", lambda rows: whose(rows)[at])
+        return Column(f"{prefix}_{name}", kind, f"{info} {what}", lambda rows: whose(rows)[at])
 
     return (
         column("file", INT, "index of the input, of"),
@@ -267,8 +267,8 @@ GAPS: tuple[Column, ...] = (
 )
 
 
-def _plain(name: str, kind: Any, says: str) -> Column:
-    return Column(name, kind, says, lambda rows: [getattr(one, name) for one in rows.records])
+def _plain(name: str, kind: Any, info: str) -> Column:
+    return Column(name, kind, info, lambda rows: [getattr(one, name) for one in rows.records])
 
 
 ENDINGS: tuple[Column, ...] = (
@@ -334,7 +334,7 @@ FILES: tuple[Column, ...] = (
 )
 
 
-class Table(msgspec.Struct, frozen=True):
+class TableSchema(msgspec.Struct, frozen=True):
     """One table."""
 
     name: str
@@ -350,16 +350,16 @@ class Table(msgspec.Struct, frozen=True):
 DATE = "date"
 BY_DAY = ("protocol", DATE)
 
-TABLES: dict[str, Table] = {
+TABLES: dict[str, TableSchema] = {
     table.name: table
     for table in (
-        Table("messages", MESSAGES, Message, STRUCTS, BY_DAY),
-        Table("exchanges", EXCHANGES, Exchange, {}, BY_DAY),
-        Table("conversations", CONVERSATIONS, None, {}, BY_DAY),
-        Table("gaps", GAPS, Gap, {}, BY_DAY),
-        Table("endings", ENDINGS, Ending, {}, BY_DAY),
-        Table("errors", ERRORS),
-        Table("files", FILES),
+        TableSchema("messages", MESSAGES, Message, STRUCTS, BY_DAY),
+        TableSchema("exchanges", EXCHANGES, Exchange, {}, BY_DAY),
+        TableSchema("conversations", CONVERSATIONS, None, {}, BY_DAY),
+        TableSchema("gaps", GAPS, Gap, {}, BY_DAY),
+        TableSchema("endings", ENDINGS, Ending, {}, BY_DAY),
+        TableSchema("errors", ERRORS),
+        TableSchema("files", FILES),
     )
 }
 """All tables: a new kind of record is a line here, and its columns above."""
@@ -411,12 +411,12 @@ NAMES = {
 def schema(table: str, typed: bool = True) -> Any:
     """The Arrow schema of a table; `typed`: with the structs of protocols."""
     found = TABLES[table]
-    fields = [(one.name, one.type, one.says) for one in found.columns]
-    fields += [(struct_name(name), one.type, one.says) for name, one in found.structs.items() if typed]
-    return pa.schema([pa.field(name, kind, metadata={"comment": says}) for name, kind, says in fields], {SCHEMA_KEY: str(SCHEMA)})
+    fields = [(one.name, one.type, one.info) for one in found.columns]
+    fields += [(struct_name(name), one.type, one.info) for name, one in found.structs.items() if typed]
+    return pa.schema([pa.field(name, kind, metadata={"comment": info}) for name, kind, info in fields], {SCHEMA_KEY: str(SCHEMA)})
 
 
-class Waiting:
+class PendingRows:
     """Rows of one table that wait to be columns: their values, which are taken as long as the records are in the processor's cache."""
 
     def __init__(self, table: str, typed: bool = True, points: PointOf | None = None) -> None:
@@ -451,7 +451,7 @@ class Waiting:
             elif reports is None:
                 raise
             else:
-                reports.append(self._about(rows[0], "too much for one row" if isinstance(error, TooMuch) else bug(error)))
+                reports.append(self._about(rows[0], "too much for one row" if isinstance(error, TooMuch) else describe_exception(error)))
 
     def _take(self, rows: Sequence[Any]) -> None:
         some = Rows(rows, self._name in LINKED, self._points)
@@ -499,7 +499,7 @@ class Waiting:
                     for name in ("last_packet", "file", "conversation", "protocol")
                 )
                 lost = f"{column.name} of a row of {self._name} is missing"
-                reports.append(Report(bug(error), lost, number, file, conversation, protocol or ""))
+                reports.append(Report(describe_exception(error), lost, number, file, conversation, protocol or ""))
         return column.array(good)
 
     def _about(self, row: Any, what: str) -> Report:

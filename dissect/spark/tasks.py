@@ -20,16 +20,16 @@ from numpy.typing import NDArray
 
 from streamdump.capture.link import LinkParser, network_key
 from streamdump.model import Options, Segment
-from streamdump.spark import places
-from streamdump.spark.blocks import Order, Runs, Sorter
-from streamdump.spark.flows import IN_ORDER, SORTED_BY, Results, Straight, dissect, in_order
+from streamdump.spark import storage
+from streamdump.spark.blocks import Runs, Sorter, SortOrder
+from streamdump.spark.flows import IN_ORDER, SORTED_BY, InOrderDissection, TaskResults, dissect, in_order
 from streamdump.spark.keys import key_of
 from streamdump.spark.rows import CARRY, CARRY_IN_ORDER, SCHEMA, SEGMENT, Home, Row, batch_of, merged_segments, parsed, read, row_of
 from streamdump.spark.splits import Plan, Split, grouped
 from streamdump.spark.tables import PointOf
-from streamdump.spark.write import CarryFile, Target, Writer
+from streamdump.spark.write import CarryFile, PartWriter, Target
 
-BY_CONVERSATION, BY_TIME = Order(SORTED_BY), Order(IN_ORDER)
+BY_CONVERSATION, BY_TIME = SortOrder(SORTED_BY), SortOrder(IN_ORDER)
 
 Block = tuple[int, bytes]
 """The part that rows go to, and the rows."""
@@ -53,7 +53,7 @@ class Work(msgspec.Struct):
     """More packets will come, and what they depend on across conversations is carried."""
 
 
-class Source(msgspec.Struct):
+class TaskInput(msgspec.Struct):
     """What one task reads."""
 
     part: int
@@ -69,17 +69,19 @@ class Source(msgspec.Struct):
     """What is at home here was dissected before."""
 
 
-def sources(found: Plan, target: int, carry: Mapping[str, NDArray[np.int64]] | None = None, readers: int = 0) -> tuple[list[Source], bool]:
+def sources(
+    found: Plan, target: int, carry: Mapping[str, NDArray[np.int64]] | None = None, readers: int = 0
+) -> tuple[list[TaskInput], bool]:
     """The tasks that read these ranges, small ones together up to `target` bytes; and whether they send anything.
 
     `carry`: files with conversations that were left open, and their `flow_id`; `readers`: so many tasks may read what others read too,
     where that costs less than to send it to them.
     """
-    made = [Source(part, splits) for part, splits in enumerate(grouped(found.splits, target))]
+    made = [TaskInput(part, splits) for part, splits in enumerate(grouped(found.splits, target))]
     flows = [_flows(source) for source in made]
     if carry:
         if len(made) != 1:
-            made.append(Source(len(made)))
+            made.append(TaskInput(len(made)))
             flows.append(np.empty(0, np.int64))
         made[-1].carry = list(carry)
         own = flows[-1]
@@ -92,7 +94,7 @@ def sources(found: Plan, target: int, carry: Mapping[str, NDArray[np.int64]] | N
         dependent = [source for source in made if any(split.fragments or split.sightings for split in source.splits)]
         if len(known) < len(flows) or any(split.fragments for source in dependent for split in source.splits):
             # Whose conversation a fragment is of is known only when all are there.
-            again: list[Source] = []
+            again: list[TaskInput] = []
             for source in made:
                 source.home = b""
         else:
@@ -105,7 +107,7 @@ def sources(found: Plan, target: int, carry: Mapping[str, NDArray[np.int64]] | N
     return made, sending
 
 
-def _flows(source: Source) -> NDArray[np.int64] | None:
+def _flows(source: TaskInput) -> NDArray[np.int64] | None:
     """The conversations that a task reads, None where they are too many."""
     found = [split.flows for split in source.splits]
     if any(one is None for one in found):
@@ -113,7 +115,7 @@ def _flows(source: Source) -> NDArray[np.int64] | None:
     return np.unique(np.concatenate([np.frombuffer(one or b"", np.int64) for one in found]))
 
 
-def _part(made: list[Source], flows: list[NDArray[np.int64]], dependent: list[Source]) -> None:
+def _part(made: list[TaskInput], flows: list[NDArray[np.int64]], dependent: list[TaskInput]) -> None:
     """Say which conversations are at home nowhere."""
     every, times = np.unique(np.concatenate(flows), return_counts=True)
     shared = np.concatenate([every[times > 1], *(own for source, own in zip(made, flows, strict=True) if source in dependent)])
@@ -129,18 +131,18 @@ SENDING = 4
 """Sending a byte to the part of its conversation costs about as much as reading so many: sorting it, and Spark's handling of it."""
 
 
-def _again(made: list[Source], flows: list[NDArray[np.int64]], readers: int) -> list[Source]:
+def _again(made: list[TaskInput], flows: list[NDArray[np.int64]], readers: int) -> list[TaskInput]:
     """The tasks if conversations that several of them read are at home in tasks of their own, which read all those ranges again; none
     where sending costs less."""
     away = [own[:0] if one.home is None else np.setdiff1d(own, _ids(one.home), True) for one, own in zip(made, flows, strict=True)]
     sizes = [sum(split.size for split in source.splits) for source in made]
     sent = sum(size * len(theirs) / max(len(own), 1) for size, theirs, own in zip(sizes, away, flows, strict=True))
     every = np.unique(np.concatenate(away))
-    found: list[Source] = []
+    found: list[TaskInput] = []
     for at in range(min(readers, len(every))):
         mine = every[at::readers]
         whose = [place for place, theirs in enumerate(away) if np.isin(theirs, mine).any()]
-        found.append(Source(0, [split for place in whose for split in made[place].splits], home=mine.tobytes()))
+        found.append(TaskInput(0, [split for place in whose for split in made[place].splits], home=mine.tobytes()))
         sent -= sum(sizes[place] for place in whose) / SENDING
     if not found or sent < 0 or len({split.file for source in made for split in source.splits}) > FILES:
         return []
@@ -150,7 +152,7 @@ def _again(made: list[Source], flows: list[NDArray[np.int64]], readers: int) -> 
     return found
 
 
-def at_home(work: Work, source: Source) -> Iterator[Block]:
+def at_home(work: Work, source: TaskInput) -> Iterator[Block]:
     """Reads captures: gives the blocks of conversations that others read too, and dissects all others."""
     files = len({split.file for split in source.splits})
     depends = any(split.fragments or split.sightings for split in source.splits)
@@ -167,15 +169,15 @@ def at_home(work: Work, source: Source) -> Iterator[Block]:
         yield from _in_order(work, source, home, sent)
 
 
-def _dissected(work: Work, segments: Iterable[Segment]) -> Iterator[Results]:
-    straight = Straight(work.options, len(work.paths) > 1)
+def _dissected(work: Work, segments: Iterable[Segment]) -> Iterator[TaskResults]:
+    straight = InOrderDissection(work.options, len(work.paths) > 1)
     yield from straight.take(segments)
     yield from straight.close()
 
 
-def _at_once(work: Work, source: Source, home: Home, sent: Sorter) -> Iterator[Block]:
+def _at_once(work: Work, source: TaskInput, home: Home, sent: Sorter) -> Iterator[Block]:
     """The ranges of one file: what is at home is dissected as it is read."""
-    straight = Straight(work.options, several=False)
+    straight = InOrderDissection(work.options, several=False)
     parser = LinkParser(stateless=True)
     with _writing(work, source.part) as put:
         for split in source.splits:
@@ -200,7 +202,7 @@ def _at_once(work: Work, source: Source, home: Home, sent: Sorter) -> Iterator[B
         yield from sent.close()
 
 
-def _in_order(work: Work, source: Source, home: Home | None, sent: Sorter) -> Iterator[Block]:
+def _in_order(work: Work, source: TaskInput, home: Home | None, sent: Sorter) -> Iterator[Block]:
     """What is at home is dissected in the order of its conversations, with what was carried of them."""
     own, alone = Sorter(BY_CONVERSATION), sorter(0)
     runs, ordered = Runs(BY_CONVERSATION), Runs(BY_TIME)
@@ -234,7 +236,7 @@ def _in_order(work: Work, source: Source, home: Home | None, sent: Sorter) -> It
     _write(work, source.part, dissect(runs.merged(), work.options, work.paths, work.until))
 
 
-def in_time(work: Work, source: Source) -> Iterator[bytes]:
+def in_time(work: Work, source: TaskInput) -> Iterator[bytes]:
     """Reads of captures what depends on packets of other conversations, as blocks for one task that sees all of it."""
     made = sorter(0)
     for batch in _rows(work, source, ordered=True):
@@ -279,20 +281,20 @@ def together(work: Work, part: int, blocks: Iterable[bytes]) -> int:
     return part
 
 
-def _write(work: Work, part: int, results: Iterable[Results]) -> None:
+def _write(work: Work, part: int, results: Iterable[TaskResults]) -> None:
     with _writing(work, part) as put:
         put(results)
 
 
 @contextmanager
-def _writing(work: Work, part: int) -> Iterator[Callable[[Iterable[Results]], None]]:
+def _writing(work: Work, part: int) -> Iterator[Callable[[Iterable[TaskResults]], None]]:
     """Writes what a part is told of, whose receipt it has at the end."""
     # Of what was read and sorted before.
     pa.default_memory_pool().release_unused()
-    writer = Writer(work.target, part, work.points)
+    writer = PartWriter(work.target, part, work.points)
     left = CarryFile(writer)
 
-    def put(some: Iterable[Results]) -> None:
+    def put(some: Iterable[TaskResults]) -> None:
         for results in some:
             writer.add(results)
             left.add(results)
@@ -307,12 +309,12 @@ def _writing(work: Work, part: int) -> Iterator[Callable[[Iterable[Results]], No
         raise
 
 
-def _rows(work: Work, source: Source, ordered: bool = False) -> Iterator[pa.RecordBatch]:
+def _rows(work: Work, source: TaskInput, ordered: bool = False) -> Iterator[pa.RecordBatch]:
     for split in source.splits:
         if not ordered or split.fragments or split.sightings:
             yield from read(split, work.payload, ordered)
     for name in source.carry:
-        with places.open_input(name) as stream:
+        with storage.open_input(name) as stream:
             for batch in pa.parquet.ParquetFile(pa.PythonFile(stream, "r")).iter_batches(ROWS_CARRIED):
                 yield pa.RecordBatch.from_arrays(batch.columns, schema=SCHEMA)
 
@@ -365,7 +367,7 @@ def flows_carried(paths: Sequence[str]) -> tuple[dict[str, NDArray[np.int64]], b
     found = {}
     depend = False
     for name in paths:
-        with places.open_input(name) as stream:
+        with storage.open_input(name) as stream:
             table = pa.parquet.read_table(pa.PythonFile(stream, "r"), columns=["kind", "flow_id"])
         kind = table.column("kind").to_numpy()
         found[name] = np.unique(table.column("flow_id").to_numpy()[kind == CARRY])

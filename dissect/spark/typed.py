@@ -39,7 +39,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from streamdump.protocols import PROTOCOLS
-from streamdump.protocols.declared import BOOL, FLOAT, INT, LIST, OBJECT, OTHER, WORDS, Found, declared
+from streamdump.protocols.field_registry import BOOL, FLOAT, INT, LIST, OBJECT, OTHER, WORDS, RegisteredField, declared
 from streamdump.protocols.protocol import Protocol
 
 NULL = type(None)
@@ -68,9 +68,9 @@ NOTES = 3
 class Member:
     """A member of a struct that is none itself."""
 
-    def __init__(self, kind: Any, says: str, array: Callable[[Sequence[Any]], Any]) -> None:
+    def __init__(self, kind: Any, info: str, array: Callable[[Sequence[Any]], Any]) -> None:
         self.type = kind
-        self.says = says
+        self.info = info
         self.array = array
         """Makes a column of values as they are in the fields of messages."""
 
@@ -89,9 +89,9 @@ class Member:
 class Struct:
     """A struct as a column, or as a member of one."""
 
-    def __init__(self, says: str, members: Mapping[str, Member | Struct]) -> None:
-        self.type: Any = pa.struct([pa.field(name, member.type, metadata={"comment": member.says}) for name, member in members.items()])
-        self.says: str = says
+    def __init__(self, info: str, members: Mapping[str, Member | Struct]) -> None:
+        self.type: Any = pa.struct([pa.field(name, member.type, metadata={"comment": member.info}) for name, member in members.items()])
+        self.info: str = info
         self.members = members
 
 
@@ -273,41 +273,41 @@ def _list(kind: Any, item: Member) -> Callable[[Sequence[Any]], Any]:
     return array
 
 
-def _member(found: Found) -> Member | Struct | None:
+def _member(found: RegisteredField) -> Member | Struct | None:
     """The member that holds what the tables say of a field, None where no type does."""
     kinds = found.kinds - {OTHER}
     notes = list(found.notes) if len(found.notes) <= NOTES else []
-    says = "; ".join([" or ".join(found.said), *notes])
+    info = "; ".join([" or ".join(found.said), *notes])
     if OBJECT in kinds and LIST not in kinds:
         members = _members(found)
         if not members:
             return None
-        return Struct(says, members)
+        return Struct(info, members)
     if kinds == {LIST}:
         assert found.items is not None
         item = _member(found.items)
         if not isinstance(item, Member) or pa.types.is_list(item.type):
             return None
         kind = pa.list_(item.type)
-        return Member(kind, says, _list(kind, item))
+        return Member(kind, info, _list(kind, item))
     if kinds == {INT}:
         for bits, kind in WHOLE:
             low, high = -1 << bits - 1, (1 << bits - 1) - 1
             if low <= found.low and found.high <= high:
-                return Member(kind, says, _strict(kind, WHOLE_CLASSES, _whole(low, high)))
-        return Member(WIDE, says, _wide)
+                return Member(kind, info, _strict(kind, WHOLE_CLASSES, _whole(low, high)))
+        return Member(WIDE, info, _wide)
     if kinds == {BOOL}:
-        return Member(pa.bool_(), says, _strict(pa.bool_(), frozenset((bool, NULL)), _truth))
+        return Member(pa.bool_(), info, _strict(pa.bool_(), frozenset((bool, NULL)), _truth))
     if kinds == {FLOAT}:
-        return Member(pa.float64(), says, _strict(pa.float64(), frozenset((float, NULL)), _float))
+        return Member(pa.float64(), info, _strict(pa.float64(), frozenset((float, NULL)), _float))
     if kinds == {WORDS}:
-        return Member(TEXT, says, _strict(TEXT, frozenset((str, NULL)), _text))
+        return Member(TEXT, info, _strict(TEXT, frozenset((str, NULL)), _text))
     if kinds == {WORDS, INT}:
-        return Member(TEXT, says, _strict(TEXT, frozenset((str, NULL)), _digits))
+        return Member(TEXT, info, _strict(TEXT, frozenset((str, NULL)), _digits))
     return None
 
 
-def _members(found: Found) -> dict[str, Member | Struct]:
+def _members(found: RegisteredField) -> dict[str, Member | Struct]:
     made: dict[str, Member | Struct] = {}
     spelt: set[str] = set()
     for name, one in found.members.items():

@@ -16,10 +16,10 @@ import pyarrow.csv
 import pyarrow.dataset
 
 from streamdump.latency.sketch import Sketch
-from streamdump.spark import places
+from streamdump.spark import storage
 from streamdump.spark.delta import Delta
-from streamdump.spark.places import Disk, Folder
 from streamdump.spark.rows import ROWS
+from streamdump.spark.storage import Disk, Folder
 from streamdump.spark.tables import DATE, TABLES, schema
 from streamdump.spark.write import FORMATS, JSON, flat
 
@@ -54,7 +54,7 @@ def files_of(out: Folder, table: str, form: str) -> list[str]:
         delta = Delta(out)
         delta.read()
         return delta.files(table)
-    return [f"{out.at(table)}/{name}" for name in out.at(table).names() if not name.startswith(places.HIDDEN)]
+    return [f"{out.at(table)}/{name}" for name in out.at(table).names() if not name.startswith(storage.HIDDEN)]
 
 
 def views(spark: Any, out: Folder, form: str) -> None:
@@ -86,7 +86,7 @@ def _of_disk(spark: Any, out: Disk, table: str, form: str) -> Any:
     reader = spark.read.schema(from_arrow_schema(columns))
     place = str(out.at(table).path)
     if form == "delta":
-        files = [literal(str(places.local(name))) for name in files_of(out, table, form)]
+        files = [literal(str(storage.local(name))) for name in files_of(out, table, form)]
         if not files:
             return spark.createDataFrame([], from_arrow_schema(columns))
         found = reader.option("basePath", place).parquet(*files)
@@ -127,7 +127,7 @@ def read(names: Sequence[str], table: str, form: str, place: str, columns: Seque
 def _lines(names: Sequence[str], wanted: Any) -> Iterator[Any]:
     """Of JSON: what Arrow makes of the fields of messages is not one text."""
     for name in names:
-        with places.open_input(name) as stream:
+        with storage.open_input(name) as stream:
             lines = io.BufferedReader(stream)  # type: ignore[type-var]
             while some := list(islice(lines, ROWS)):
                 rows = [msgspec.json.decode(line) for line in some]
@@ -140,12 +140,12 @@ def _lines(names: Sequence[str], wanted: Any) -> Iterator[Any]:
 def _scanned(names: Sequence[str], table: str, form: str, place: str, whole: Any, wanted: Any) -> Iterator[Any]:
     if not names:
         return iter(())
-    store, at = None, places.local(place)
+    store, at = None, storage.local(place)
     if at is None:
-        store, place = places.remote(place)
-        paths = [places.remote(name)[1] for name in names]
+        store, place = storage.remote(place)
+        paths = [storage.remote(name)[1] for name in names]
     else:
-        place, paths = str(at), [str(places.local(name)) for name in names]
+        place, paths = str(at), [str(storage.local(name)) for name in names]
     kind: Any = "parquet"
     if form == "csv":
         nulls = pa.csv.ConvertOptions(null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False)
@@ -167,7 +167,7 @@ class Latency(msgspec.Struct):
     times: Sketch = msgspec.field(default_factory=Sketch)
 
 
-class Summary(msgspec.Struct):
+class ExchangeSummary(msgspec.Struct):
     """What exchanges say."""
 
     commands: list[Latency]
@@ -176,7 +176,7 @@ class Summary(msgspec.Struct):
     """Command, why, and how many."""
 
 
-def summary(files: Sequence[str], place: str, form: str) -> Summary:
+def summary(files: Sequence[str], place: str, form: str) -> ExchangeSummary:
     """Latencies by command, the slowest exchanges, and the requests without a response, most first; in one pass over files of
     `exchanges` in this place."""
     commands: dict[tuple[str, str], Latency] = {}
@@ -199,4 +199,4 @@ def summary(files: Sequence[str], place: str, form: str) -> Summary:
             unanswered[why] = unanswered.get(why, 0) + 1
     ranked = sorted(commands.values(), key=lambda one: (-one.exchanges, one.name))
     missing = sorted(((*why, many) for why, many in unanswered.items()), key=lambda one: (-one[2], one[0]))
-    return Summary(ranked[:COMMANDS], slowest, missing[:UNANSWERED])
+    return ExchangeSummary(ranked[:COMMANDS], slowest, missing[:UNANSWERED])

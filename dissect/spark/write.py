@@ -23,12 +23,12 @@ import pyarrow.parquet
 from streamdump.conversation.table import RELATED
 from streamdump.errors import Report, UsageError
 from streamdump.model import ConversationRow
-from streamdump.spark import places
-from streamdump.spark.flows import Results, earliest
-from streamdump.spark.places import Disk, Folder
+from streamdump.spark import storage
+from streamdump.spark.flows import TaskResults, earliest
 from streamdump.spark.rows import SCHEMA
 from streamdump.spark.splits import Trouble
-from streamdump.spark.tables import DATE, TABLES, PointOf, Waiting, schema, sorted_out
+from streamdump.spark.storage import Disk, Folder
+from streamdump.spark.tables import DATE, TABLES, PendingRows, PointOf, schema, sorted_out
 
 FORMATS = ("parquet", "delta", "json", "csv")
 
@@ -63,11 +63,11 @@ class Target(msgspec.Struct):
     @property
     def kept(self) -> Folder:
         """The folder of what is not finished."""
-        return places.folder(self.folder)
+        return storage.folder(self.folder)
 
     def table(self, name: str) -> Folder:
         """Where the files of a table are written."""
-        return places.folder(self.out).at(name) if self.form == "delta" else self.kept.at("files", name)
+        return storage.folder(self.out).at(name) if self.form == "delta" else self.kept.at("files", name)
 
 
 class Written(msgspec.Struct):
@@ -97,7 +97,7 @@ class Receipt(msgspec.Struct):
     """Two files, and of how many segments of the second in conversations of both how many are in the first too: pair, number, total."""
 
 
-class Writer:
+class PartWriter:
     """The files of one part."""
 
     def __init__(self, target: Target, part: int, points: PointOf | None = None) -> None:
@@ -106,11 +106,11 @@ class Writer:
         self.receipt = Receipt(part, {}, {}, [], [])
         self._points = points
         self._open: dict[str, Any] = {}
-        self._waiting: dict[str, Waiting] = {}
+        self._waiting: dict[str, PendingRows] = {}
         self._bytes = 0
         self._twice: dict[tuple[int, int], tuple[int, int]] = {}
 
-    def add(self, results: Results) -> None:
+    def add(self, results: TaskResults) -> None:
         """Take records and conversations."""
         for table, rows in sorted_out(results.records).items():
             self.put(table, rows)
@@ -129,7 +129,7 @@ class Writer:
             return
         waiting = self._waiting.get(table)
         if waiting is None:
-            waiting = self._waiting[table] = Waiting(table, self._out(table).typed, self._points)
+            waiting = self._waiting[table] = PendingRows(table, self._out(table).typed, self._points)
         if table == "messages":
             self._bytes += sum([one[0].size for one in rows])
         for some in waiting.take(rows, self.receipt.reports):
@@ -184,11 +184,11 @@ class CarryFile:
 
     TABLE = "carry"
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: PartWriter) -> None:
         self._writer = writer
         self._out: Any = None
 
-    def add(self, results: Results) -> None:
+    def add(self, results: TaskResults) -> None:
         """Take the rows that are carried."""
         if not results.carry:
             return
@@ -458,7 +458,7 @@ def forget_unnamed(target: Target) -> None:
     if target.form == "delta":
         for table in TABLES:
             place = target.table(table)
-            for name in places.walk(place.name):
+            for name in storage.walk(place.name):
                 inside = name[len(place.name) + 1 :]
                 if target.run in inside and inside not in named:
                     place.at(*inside.split("/")).remove()
@@ -471,7 +471,7 @@ def forget_unnamed(target: Target) -> None:
 
 def commit(target: Target, done: Sequence[Receipt]) -> None:
     """Make the files of these receipts the tables; what else is in the folder goes."""
-    out = places.folder(target.out)
+    out = storage.folder(target.out)
     kept = target.kept
     wanted: dict[str, set[str]] = {table: set() for table in TABLES}
     for table, one in files_of(done):
@@ -486,7 +486,7 @@ def commit(target: Target, done: Sequence[Receipt]) -> None:
                     kept.at("files", table, name).move(out.at(table, name))
             out.at(SUCCESS).write(b"")
     except OSError as error:
-        raise UsageError(f"{out}: cannot be written: {places.why(error)}") from error
+        raise UsageError(f"{out}: cannot be written: {storage.why(error)}") from error
     kept.remove()
 
 

@@ -82,7 +82,7 @@ class End(NamedTuple):
     time_ns: int
 
 
-class Side(msgspec.Struct, gc=False):
+class SideCounts(msgspec.Struct, gc=False):
     """What was counted of one side of a conversation; `bytes` and all after it speak of payload as sent, not as captured."""
 
     packets: int = 0
@@ -109,7 +109,7 @@ class Side(msgspec.Struct, gc=False):
             self.repeated += (packet,)
 
 
-class Waiting:
+class PendingPieces:
     """Pieces of one byte stream that wait for a gap before them: sorted by position, not overlapping, in order of arrival too."""
 
     __slots__ = ("begun", "cost", "head", "pieces", "since", "starts")
@@ -286,7 +286,7 @@ class ByteStream:
         "waiting",
     )
 
-    def __init__(self, side: int, count: Side, out: Items) -> None:
+    def __init__(self, side: int, count: SideCounts, out: Items) -> None:
         self.side = side
         self.count = count
         # What is released goes here.
@@ -317,7 +317,7 @@ class ByteStream:
         # An implausible position that a second packet may confirm; the sequence number that would continue a stray segment.
         self.doubt: int | None = None
         self.stray: int | None = None
-        self.waiting: Waiting | None = None
+        self.waiting: PendingPieces | None = None
         # The last bytes released, ending at `next`, piece by piece, and how many these are. (None where there are none.)
         self.recent: deque[bytes] | None = None
         self.kept = 0
@@ -425,13 +425,13 @@ def _difference(at: int, one: bytes, two: bytes) -> tuple[int, int]:
     return at + places[0], len(places)
 
 
-class Counted:
+class ConversationCounts:
     """What was counted of both byte streams between two endpoints, and how they ended."""
 
     __slots__ = ()
 
     endpoints: tuple[str, str]
-    sides: tuple[Side, Side]
+    sides: tuple[SideCounts, SideCounts]
     syn: bool
     open: bool
     ended: str
@@ -474,7 +474,7 @@ class Counted:
         return f"{how} by {who}{', open at end of capture' if self.open and self.ended != 'open' else ', half open' if self.open else ''}"
 
 
-class TcpStream(Counted):
+class TcpStream(ConversationCounts):
     """Both byte streams between two endpoints, and what was counted of them. Side 0 sent the SYN, or without one the first packet.
 
     `first` and `last` are the packets from the first to the one that closed it, `latest` counts those that came after it was closed.
@@ -513,7 +513,7 @@ class TcpStream(Counted):
         self.index = index
         self.pool = pool
         self.out: Items = []
-        self.sides = Side(), Side()
+        self.sides = SideCounts(), SideCounts()
         self.streams = ByteStream(0, self.sides[0], self.out), ByteStream(1, self.sides[1], self.out)
         self.received = 0
         # The latest capture time: packets may be out of order in time, waiting must not become shorter again.
@@ -572,7 +572,7 @@ class TcpStream(Counted):
         other.judge()
         return self.take() if self.out else NOTHING
 
-    def _count(self, count: Side, segment: Segment) -> Mark:
+    def _count(self, count: SideCounts, segment: Segment) -> Mark:
         count.packets += 1
         count.bytes += segment.wire
         self.received += 1
@@ -865,7 +865,7 @@ class TcpStream(Counted):
             cut = own.next - at
             at, data, wire = own.next, data[cut:], wire - cut
         elif at > own.next and own.waiting is None:
-            own.waiting = Waiting(mark[0], own.later)
+            own.waiting = PendingPieces(mark[0], own.later)
             self.pool.begin(own, self, mark[0])
         if own.waiting is None:
             if at < before:
@@ -890,7 +890,7 @@ class TcpStream(Counted):
             own.shift(at)
         return at
 
-    def _wait(self, own: ByteStream, waiting: Waiting, at: int, data: bytes, end: int, mark: Mark, before: int) -> None:
+    def _wait(self, own: ByteStream, waiting: PendingPieces, at: int, data: bytes, end: int, mark: Mark, before: int) -> None:
         """Put bytes among those that wait, and release what has become the next."""
         count = own.count
         held, behind = waiting.cost, len(waiting.pieces)
@@ -967,7 +967,7 @@ class TcpStream(Counted):
             self.give_up(stream)
 
 
-class Counting(TcpStream):
+class LengthOnly(TcpStream):
     """A conversation after an exception: its bytes are not put together any more, it is only known how far its byte streams reach."""
 
     __slots__ = ()
@@ -1072,7 +1072,7 @@ def _witness(own: ByteStream, at: int) -> None:
         own.sent = at
 
 
-def _is_passed(stream: ByteStream, waiting: Waiting) -> bool:
+def _is_passed(stream: ByteStream, waiting: PendingPieces) -> bool:
     """Whether the bytes missing before those that wait are certainly lost, as the other side has them and few are captured late."""
     if stream.later - waiting.begun < PASSED or stream.reach >= PASSED or not stream.pending:
         return False

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from streamdump.tls import hello
 from streamdump.tls.facts import ALERTS_KEPT, Alert, Facts, kept
-from streamdump.tls.flow import Flow
 from streamdump.tls.hello import TLS_12, TLS_13, ClientHello, ServerHello
+from streamdump.tls.record_buffer import RecordBuffer
 
 KEPT = 64 << 10
 """Bytes of one message; a larger one is passed over."""
@@ -16,7 +16,7 @@ UNCOUNTED = (hello.HELLO_REQUEST, hello.NEW_SESSION_TICKET, hello.KEY_UPDATE)
 """Messages that are no steps of a handshake."""
 
 
-class Handshake:
+class TlsHandshake:
     """Takes the messages of both sides. A fact that the other side may wait for comes with the packet from which on it is known."""
 
     def __init__(self, client: int) -> None:
@@ -33,10 +33,10 @@ class Handshake:
         self.latest = (-1, -1)
         """Packet and side of the latest message."""
 
-    def is_client(self, flow: Flow) -> bool:
+    def is_client(self, flow: RecordBuffer) -> bool:
         return flow.side == self.client
 
-    def told(self, flows: Sequence[Flow]) -> Facts:
+    def told(self, flows: Sequence[RecordBuffer]) -> Facts:
         """What is known of the connection by now, whichever side was read first."""
         facts = self.facts
         facts.plain = flows[0].plain, flows[1].plain
@@ -50,7 +50,7 @@ class Handshake:
             facts.early_data = "accepted" if self.early[0] else "rejected"
         return facts
 
-    def take(self, flow: Flow, content: bytes, index: int) -> None:
+    def take(self, flow: RecordBuffer, content: bytes, index: int) -> None:
         """Take a record's part of the handshake, which the segment at `index` completed."""
         if flow.passing:
             passed = min(flow.passing, len(content))
@@ -76,7 +76,7 @@ class Handshake:
             at += 4 + size
         flow.handshake = data[at:]
 
-    def _message(self, flow: Flow, kind: int, body: bytes, index: int) -> None:
+    def _message(self, flow: RecordBuffer, kind: int, body: bytes, index: int) -> None:
         facts = self.facts
         release = flow.release(index)
         client = self.is_client(flow)
@@ -102,13 +102,13 @@ class Handshake:
             facts.key_updates += 1
             flow.enter(flow.epoch.then("traffic", flow.epoch.generation + 1))
 
-    def _progress(self, flow: Flow, kind: int, release: int, index: int) -> None:
+    def _progress(self, flow: RecordBuffer, kind: int, release: int, index: int) -> None:
         """Note how far the handshake got; what was certain last counts, whichever side was read first."""
         if flow.round <= 0 and (release, flow.side) >= self.latest:
             self.latest = release, flow.side
             self.facts.last = flow.side, hello.MESSAGES.get(kind, f"message {kind}"), flow.mark(index)[3]
 
-    def _offer(self, flow: Flow, facts: Facts, body: bytes, release: int) -> None:
+    def _offer(self, flow: RecordBuffer, facts: Facts, body: bytes, release: int) -> None:
         said = hello.client_hello(body)
         if said is None:
             flow.stop("damaged handshake", release)
@@ -127,7 +127,7 @@ class Handshake:
         if said.early_data:
             facts.early_data = "offered"
 
-    def _answer(self, flow: Flow, facts: Facts, body: bytes, release: int) -> None:
+    def _answer(self, flow: RecordBuffer, facts: Facts, body: bytes, release: int) -> None:
         said = hello.server_hello(body)
         if said is None:
             flow.stop("damaged handshake", release)
@@ -146,7 +146,7 @@ class Handshake:
         if said.version >= TLS_13 and said.resumed:
             facts.resumed = True
 
-    def _certificate(self, flow: Flow, facts: Facts, kind: int, body: bytes, index: int) -> None:
+    def _certificate(self, flow: RecordBuffer, facts: Facts, kind: int, body: bytes, index: int) -> None:
         sealed_13 = flow.epoch is not None and flow.epoch.phase != "master"
         der = hello.leaf_certificate(body, TLS_13 if sealed_13 else TLS_12) if kind == hello.CERTIFICATE else b""
         given = bool(der) or len(body) > 8
@@ -157,7 +157,7 @@ class Handshake:
             if given:
                 facts.client_certificate = kept(der)
 
-    def _finished(self, flow: Flow) -> None:
+    def _finished(self, flow: RecordBuffer) -> None:
         epoch = flow.epoch
         if epoch is None or epoch.phase == "traffic":
             return
@@ -165,19 +165,19 @@ class Handshake:
             flow.enter(epoch.then("traffic"))
         self.finish(flow)
 
-    def begin_sealed(self, flow: Flow) -> None:
+    def begin_sealed(self, flow: RecordBuffer) -> None:
         """A side seals what it says from here on."""
         flow.entered = flow.round
         self.facts.sealed = not self.facts.complete
 
-    def finish(self, flow: Flow) -> None:
+    def finish(self, flow: RecordBuffer) -> None:
         """A side has finished its part."""
         self.done[flow.side] = True
         if all(self.done):
             self.facts.complete = True
             self.facts.sealed = False
 
-    def alert(self, flow: Flow, body: bytes, index: int) -> None:
+    def alert(self, flow: RecordBuffer, body: bytes, index: int) -> None:
         """Note an alert, which the segment at `index` completed; one that is sealed has no body."""
         if len(flow.alerts) < ALERTS_KEPT:
             readable = len(body) == 2

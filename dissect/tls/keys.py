@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from streamdump.capture.blocks import Blocks, Raw, explain
-from streamdump.capture.files import Reader, open_capture
+from streamdump.capture.files import CaptureReader, open_capture
 from streamdump.capture.pcapng import MAGIC
 from streamdump.capture.unpack import packing
 from streamdump.errors import CaptureError, UsageError
@@ -317,7 +317,7 @@ class _File:
                 self._left = (self._left + rest)[:LINE]
 
 
-def logged(capture: Reader) -> Iterator[bytes]:
+def logged(capture: CaptureReader) -> Iterator[bytes]:
     """The lines of key logs that a capture holds, read to its end."""
     with capture as reader:
         for _ in reader.batches():

@@ -5,18 +5,18 @@ from __future__ import annotations
 from streamdump.model import StreamGap
 from streamdump.tls import hello
 from streamdump.tls.ciphers import HEADER
-from streamdump.tls.flow import Epoch, Flow
 from streamdump.tls.hello import TLS_12, TLS_13
-from streamdump.tls.needs import BEGINNING, MISSING, Gone, Needs
+from streamdump.tls.missing_keys import BEGINNING, MISSING, MissingKeys, NeverComes
+from streamdump.tls.record_buffer import Epoch, RecordBuffer
 from streamdump.tls.records import ALERT, CHANGE, DATA, HEARTBEAT, LARGEST, MESSAGE, sane
 
 
-class Reader(Needs):
+class RecordReader(MissingKeys):
     """Takes a side from record to record."""
 
     whole: bool
 
-    def _clear(self, flow: Flow) -> None:
+    def _clear(self, flow: RecordBuffer) -> None:
         """Read one record before anything is sealed."""
         data, at = flow.data, flow.at
         handshake = self.handshake
@@ -46,7 +46,7 @@ class Reader(Needs):
             flow.reach(end)
             flow.consume(end)
 
-    def _change(self, flow: Flow, kind: int, end: int) -> None:
+    def _change(self, flow: RecordBuffer, kind: int, end: int) -> None:
         """A ChangeCipherSpec, which says nothing in TLS 1.3, or a first sealed record, which there is in TLS 1.3 only."""
         handshake = self.handshake
         assert handshake is not None
@@ -56,7 +56,7 @@ class Reader(Needs):
         hellos = self.hellos(flow)
         if hellos is None:
             return
-        if isinstance(hellos, Gone) or (kind == DATA and hellos[1].version < TLS_13):
+        if isinstance(hellos, NeverComes) or (kind == DATA and hellos[1].version < TLS_13):
             flow.stop(BEGINNING, flow.release(flow.find(end)))
             return
         offer, answer = hellos
@@ -73,7 +73,7 @@ class Reader(Needs):
         if answer.version < TLS_12:
             flow.stop(f"version {hello.version_name(answer.version)} not supported", flow.release(flow.find(end)))
 
-    def _sealed(self, flow: Flow, epoch: Epoch) -> None:
+    def _sealed(self, flow: RecordBuffer, epoch: Epoch) -> None:
         """Read sealed records: all that are at hand, unless one of them changes how the next are read."""
         data, at = flow.data, flow.at
         handshake = self.handshake
@@ -134,7 +134,7 @@ class Reader(Needs):
             flow.emit(said)
         flow.went(at, seq, index, count)
 
-    def _says(self, flow: Flow, epoch: Epoch, kind: int, content: bytes, where: tuple[int, int, int]) -> bool:
+    def _says(self, flow: RecordBuffer, epoch: Epoch, kind: int, content: bytes, where: tuple[int, int, int]) -> bool:
         """Take in a sealed record that is no data, whose first and last segment and whose end `where` says; whether the next ones are read
         as this one was."""
         first, last, end = where
@@ -152,7 +152,7 @@ class Reader(Needs):
             handshake.alert(flow, content, last)
         return True
 
-    def _ready(self, flow: Flow, epoch: Epoch) -> bool:
+    def _ready(self, flow: RecordBuffer, epoch: Epoch) -> bool:
         """Whether there is what opens a side's records, and it is known what becomes of them."""
         if flow.opener is None:
             opener = self.opener(flow, epoch)
@@ -177,7 +177,7 @@ class Reader(Needs):
         flow.blocked = True
         return False
 
-    def _walk(self, flow: Flow) -> None:
+    def _walk(self, flow: RecordBuffer) -> None:
         """Pass over records that are not read; alerts show all the same, in TLS 1.2 even sealed ones."""
         data, at = flow.data, flow.at
         handshake = self.handshake
@@ -198,7 +198,7 @@ class Reader(Needs):
             at = end
         flow.consume(len(data) if flow.deaf else at)
 
-    def _gap(self, flow: Flow, gap: StreamGap) -> None:
+    def _gap(self, flow: RecordBuffer, gap: StreamGap) -> None:
         """Sealed bytes are missing."""
         behind = gap.position + (gap.size or 0)
         if flow.stopped is not None:

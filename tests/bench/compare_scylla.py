@@ -29,7 +29,7 @@ from streamdump.capture.files import open_capture  # noqa: E402
 from streamdump.inspector import Inspector  # noqa: E402
 from streamdump.model import Message, Options, SideData, StreamGap  # noqa: E402
 from streamdump.protocols.parser import Parser  # noqa: E402
-from streamdump.protocols.records import Emitted  # noqa: E402
+from streamdump.protocols.records import Event  # noqa: E402
 
 FOLDER = ROOT / "captures" / "golden" / "seastar-rpc"
 MAGIC = b"SSTARRPC"
@@ -152,7 +152,7 @@ def truth(path: Path) -> Shown:
     sides: dict[int, tuple[tuple[str, str], tuple[Side, Side]]] = {}
     take = Parser.take
 
-    def noted(self: Parser, items: list[SideData | StreamGap], now: int = 0) -> list[Emitted]:
+    def noted(self: Parser, items: list[SideData | StreamGap], now: int = 0) -> list[Event]:
         _, both = sides.setdefault(self.context.conversation, (self.context.endpoints, (Side(), Side())))
         for item in items:
             if not isinstance(item, SideData):

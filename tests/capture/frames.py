@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from streamdump.capture.files import Reader, open_capture
+from streamdump.capture.files import CaptureReader, open_capture
 from streamdump.capture.link import LinkParser
 from streamdump.model import Packet as Captured
 from streamdump.model import Segment
@@ -131,7 +131,7 @@ def pcapng(packets: Iterable[Packet], link: int = ETHERNET, *, order: str = "<")
     return b"".join([section(order), interface(link, resolution=9, order=order), *blocks])
 
 
-def reader(data: bytes) -> Reader:
+def reader(data: bytes) -> CaptureReader:
     return open_capture(io.BytesIO(data), name="test")
 
 

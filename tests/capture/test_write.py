@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from streamdump.capture.files import open_capture
-from streamdump.capture.write import Ring, Writer
+from streamdump.capture.write import PcapngWriter, Ring
 from streamdump.errors import UsageError
 from streamdump.model import Packet as Captured
 from tests.capture.frames import START_NS, Packet, bytes_of, pcap, reader
@@ -25,7 +25,7 @@ def batch() -> list[Captured]:
 
 
 def write(path: Path, ring: Ring | None = None) -> None:
-    writer = Writer(str(path), 1, "lo", 0, ring)
+    writer = PcapngWriter(str(path), 1, "lo", 0, ring)
     writer.write(batch())
     writer.close(START_NS, 1, 0)
 

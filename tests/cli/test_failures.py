@@ -207,18 +207,18 @@ def test_json_that_cannot_be_made_costs_its_record(capsys: pytest.CaptureFixture
 
 def in_says(patch: pytest.MonkeyPatch, number: int) -> None:
     class Guarded:
-        def __init__(self, says: Any) -> None:
-            self.says = says
-            self.learn = getattr(says, "learn", None)
+        def __init__(self, info: Any) -> None:
+            self.info = info
+            self.learn = getattr(info, "learn", None)
 
         def __call__(self, message: Message) -> str:
             if message.number == number:
                 raise OverflowError
-            return str(self.says(message))
+            return str(self.info(message))
 
     def guarded(one: Any) -> Any:
         teller = None if one.teller is None else lambda: Guarded(one.teller())
-        return msgspec.structs.replace(one, says=one.says if teller else Guarded(one.says), teller=teller)
+        return msgspec.structs.replace(one, info=one.info if teller else Guarded(one.info), teller=teller)
 
     patch.setattr("streamdump.protocols.PROTOCOLS", tuple(map(guarded, PROTOCOLS)))
 
@@ -267,10 +267,10 @@ def test_a_line_that_cannot_be_made_costs_its_record(
 
 def test_a_terminal_keeps_the_introduction_of_a_conversation(monkeypatch: pytest.MonkeyPatch) -> None:
     made = list(streamdump.read(SOME))
-    expected = streamdump.render.summary.Lines({one.name: one.says for one in PROTOCOLS}, columns=100).text(made).splitlines()
+    expected = streamdump.render.summary.Lines({one.name: one.info for one in PROTOCOLS}, columns=100).text(made).splitlines()
     failed: list[tuple[Any, str]] = []
     plant(monkeypatch, streamdump.render.summary.Lines, "_odd", lambda self, record, *_: record.number in (1, 2, 40))
-    again = streamdump.render.summary.Lines({one.name: one.says for one in PROTOCOLS}, columns=100)
+    again = streamdump.render.summary.Lines({one.name: one.info for one in PROTOCOLS}, columns=100)
     text = lines_of(again, made, lambda record, what: failed.append((record.number, what.split()[0])))
     assert failed == [(1, "Planted"), (2, "Planted"), (40, "Planted")]
     assert text.splitlines() == [line for line in expected if not (LINE.match(line) and line.split()[0] in ("1", "2", "40"))]

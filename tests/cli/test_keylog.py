@@ -168,7 +168,7 @@ def test_plain_captures_import_nothing_for_tls(carried: tuple[str, str]) -> None
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stderr.splitlines()[-1]
 
     plain = str(GOLDEN / CASE)
-    assert imported(("cryptography", "streamdump.tls.stage"), "-q", "--keylog", log, plain) == "[]"
+    assert imported(("cryptography", "streamdump.tls.decryptor"), "-q", "--keylog", log, plain) == "[]"
     assert imported("cryptography", "-q", capture) == "[]"
     assert imported("streamdump.tls", "--help") == "[]"
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from streamdump.cli.live import Wanted
+from streamdump.cli.live import LiveOptions
 from streamdump.cli.parameters import Members, gathers
 from streamdump.errors import UsageError
 from streamdump.options import SETTINGS, Options
@@ -14,12 +14,12 @@ from streamdump.options import SETTINGS, Options
 README = Path(__file__).parents[2] / "README.md"
 
 
-def made(**given: Any) -> tuple[Options, Wanted]:
+def made(**given: Any) -> tuple[Options, LiveOptions]:
     """What a command that takes everything is given for this command line."""
     seen = []
 
     @gathers
-    def command(*, options: Annotated[Options, Members(*SETTINGS)], live: Wanted) -> int:
+    def command(*, options: Annotated[Options, Members(*SETTINGS)], live: LiveOptions) -> int:
         seen.append((options, live))
         return 0
 
@@ -29,7 +29,7 @@ def made(**given: Any) -> tuple[Options, Wanted]:
 
 
 def test_what_nobody_sets_has_its_default() -> None:
-    assert made() == (Options(), Wanted())
+    assert made() == (Options(), LiveOptions())
 
 
 def test_what_was_written_is_what_the_library_takes() -> None:
@@ -39,7 +39,7 @@ def test_what_was_written_is_what_the_library_takes() -> None:
     assert options == Options(
         frame_limit=3072, answer_time_ns=500_000_000, open_total=7, show_secrets=True, decode_as=((9, "mewbase", None),)
     )
-    assert live == Wanted(interfaces=["lo"])
+    assert live == LiveOptions(interfaces=["lo"])
 
 
 @pytest.mark.parametrize(("name", "text"), [("frame_limit", "3X"), ("open_total", "0"), ("waiting_time_ns", "soon"), ("bytes_as", "raw")])

@@ -346,17 +346,17 @@ def test_an_interruption_while_packets_are_written_leaves_the_old_file(
 def test_a_capture_that_shrinks_while_it_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from streamdump.cli.run import Run
+    from streamdump.cli.run import FileRun
 
     source = tmp_path / "in.pcap"
     source.write_bytes(TWO.read_bytes())
-    again = Run.again
+    again = FileRun.again
 
-    def shrunk(run: Run) -> Any:
+    def shrunk(run: FileRun) -> Any:
         os.truncate(source, 9_000)
         return again(run)
 
-    monkeypatch.setattr(Run, "again", shrunk)
+    monkeypatch.setattr(FileRun, "again", shrunk)
     target = write(tmp_path / "w.pcapng", source, code=ExitCode.UNREADABLE)
     kept = len(packets(target))
     assert packets(target) == packets(TWO)[:kept]

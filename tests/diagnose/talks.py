@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from streamdump.capture.files import open_capture
-from streamdump.diagnose.engine import Summary
+from streamdump.diagnose.engine import Outcome
 from streamdump.inspector import Inspector
 from streamdump.layout import encode
 from streamdump.model import Finding, Options, Record
@@ -116,7 +116,7 @@ def capture(*connections: Connection) -> bytes:
     return pcap(sorted((packet for one in connections for packet in one.packets), key=lambda one: one.time_ns), nano=True)
 
 
-def diagnosed(source: bytes | Path, rows: int | None = None, **options: Any) -> tuple[list[Finding], list[Summary], list[Record]]:
+def diagnosed(source: bytes | Path, rows: int | None = None, **options: Any) -> tuple[list[Finding], list[Outcome], list[Record]]:
     """The findings, how the conversations went, and all records."""
     reader = open_capture(io.BytesIO(source) if isinstance(source, bytes) else str(source))
     try:

@@ -9,7 +9,7 @@ from struct import pack
 import pytest
 
 from streamdump.diagnose.iggy import IN_VAIN, STORM
-from streamdump.protocols.iggy.features import LAYOUTS, in_words
+from streamdump.protocols.iggy.layout_versions import LAYOUTS, in_words
 from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, found, rules, worst_first
 from tests.protocols.test_iggy import (
     LOGGED_IN,

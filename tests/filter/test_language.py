@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamdump.errors import FilterError
-from streamdump.filter import Names, compile_filter, names_of
+from streamdump.filter import NameTable, compile_filter, names_of
 from streamdump.filter.grammar import DEPTH_LIMIT, LENGTH_LIMIT, parts_of
 from streamdump.filter.names import FROM_TSHARK
 from streamdump.model import Ending, Exchange, Fault, Gap, Head, Message, Options
@@ -445,7 +445,7 @@ def test_a_new_kind_of_record_is_known_by_itself(monkeypatch: pytest.MonkeyPatch
     records = (Message, Gap, Exchange, Ending, Finding)
     monkeypatch.setattr("streamdump.filter.names.RECORDS", records)
     monkeypatch.setattr("streamdump.filter.build.RECORDS", records)
-    monkeypatch.setattr("streamdump.filter.build.names_of", Names)
+    monkeypatch.setattr("streamdump.filter.build.names_of", NameTable)
     ending = Ending(1, 1, "", 5, 0, "192.0.2.1:5552", "192.0.2.2:1", "server", None, "RST", 3_000_000_000, 0, 0)
     finding = Finding(None, None, None, "tcp.silence", "error", [4, 5])
     for expression in (

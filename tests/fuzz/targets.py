@@ -36,7 +36,7 @@ from tests.secrets import conversation as connection
 from tests.secrets import found, texts
 
 PORTS = {protocol.name: protocol.ports[0] for protocol in PROTOCOLS}
-SAYS = {protocol.name: protocol.says for protocol in PROTOCOLS}
+SAYS = {protocol.name: protocol.info for protocol in PROTOCOLS}
 LINKS = (ETHERNET, 0, 108, 9, 50, 113, 276, 12, 14, 101, 228, 229)
 
 CALLS, CALLS_A_BYTE = 120_000, 150

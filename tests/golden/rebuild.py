@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from streamdump.capture.files import open_capture
 from streamdump.golden.compare import Difference, differences
-from streamdump.golden.model import Said
+from streamdump.golden.model import Transcript
 from streamdump.golden.normalise import Normaliser
-from streamdump.golden.settings import Settings
+from streamdump.golden.settings import CheckSettings
 from streamdump.golden.text import parsed, written
 from streamdump.inspector import Inspector
 from streamdump.model import Message, Options
@@ -143,22 +143,22 @@ def _ends(one: Raw, at: int) -> tuple[tuple[bytes, int], tuple[bytes, int]]:
     return (one.raw[start : start + size], ports[0]), (one.raw[start + size : start + 2 * size], ports[1])
 
 
-def said(source: io.BytesIO, settings: Settings | None = None) -> Said:
+def said(source: io.BytesIO, settings: CheckSettings | None = None) -> Transcript:
     """What a capture says."""
     inspector = Inspector([open_capture(source)], Options(bytes_as="raw"))
-    normaliser = Normaliser(settings or Settings())
+    normaliser = Normaliser(settings or CheckSettings())
     for batch in inspector.batches():
         normaliser.take(batch)
     return normaliser.finish(inspector.rows())
 
 
-def said_bytes(data: bytes, settings: Settings | None = None) -> Said:
+def said_bytes(data: bytes, settings: CheckSettings | None = None) -> Transcript:
     return said(io.BytesIO(data), settings)
 
 
-def compared(golden: bytes, got: bytes, settings: Settings | None = None) -> list[Difference]:
+def compared(golden: bytes, got: bytes, settings: CheckSettings | None = None) -> list[Difference]:
     """What differs between two captures, the first of them as a golden file."""
-    settings = settings or Settings()
+    settings = settings or CheckSettings()
     expected = parsed(written(said_bytes(golden, settings)), "golden")
     now = said_bytes(got, settings)
     Normaliser(settings).again(expected)

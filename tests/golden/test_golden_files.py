@@ -17,12 +17,12 @@ from streamdump.errors import UsageError
 from streamdump.golden import align
 from streamdump.golden.align import aligned, common, out_of_order
 from streamdump.golden.compare import differences
-from streamdump.golden.model import Conversation, Flow, Line, Said, ordered, unpair
+from streamdump.golden.model import GoldenConversation, Line, Total, Transcript, ordered, unpair
 from streamdump.golden.normalise import Normaliser
-from streamdump.golden.runs import merged, without
-from streamdump.golden.settings import Settings, duration_text, read_settings, settings_for
+from streamdump.golden.ranges import merged, without
+from streamdump.golden.settings import CheckSettings, duration_text, read_settings, settings_for
 from streamdump.golden.text import GoldenError, parsed, written
-from streamdump.golden.values import Alias, Mark, Several, read, same, shown
+from streamdump.golden.values import Alias, Placeholder, ValueSet, read, same, shown
 from tests.golden.rebuild import GOLDEN, compared, frames, rebuilt, said_bytes
 
 ENDS = Alias("client", 1), Alias("server", 1)
@@ -42,7 +42,7 @@ PLAIN = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"])),
     st.binary(),
     st.builds(Alias, st.sampled_from(["session", "host"]), st.integers(1, 9)),
-    st.builds(Mark, st.sampled_from(["redacted", "version", "12 bytes sha256 00ff"])),
+    st.builds(Placeholder, st.sampled_from(["redacted", "version", "12 bytes sha256 00ff"])),
 )
 VALUES = st.one_of(PLAIN, st.lists(PLAIN, max_size=3))
 
@@ -68,11 +68,11 @@ PATHS = st.sampled_from(["stream", 'properties["a b]"]', "chunk.entries[3].offse
 
 
 @st.composite
-def sayings(draw: st.DrawFn) -> Said:
+def sayings(draw: st.DrawFn) -> Transcript:
     """What a capture might say."""
-    said = Said(only=draw(st.sampled_from([frozenset(), frozenset(("names",)), frozenset(("handshake", "names"))])))
+    said = Transcript(only=draw(st.sampled_from([frozenset(), frozenset(("names",)), frozenset(("handshake", "names"))])))
     for number in range(draw(st.integers(1, 2))):
-        conversation = Conversation("iggy", draw(st.sampled_from([None, "L9"])), True, (Alias("client", number + 1), ENDS[1]))
+        conversation = GoldenConversation("iggy", draw(st.sampled_from([None, "L9"])), True, (Alias("client", number + 1), ENDS[1]))
         asked: list[Line] = []
         for _ in range(draw(st.integers(0, 8))):
             fields = draw(st.dictionaries(PATHS, PLAIN, max_size=3))
@@ -92,18 +92,18 @@ def sayings(draw: st.DrawFn) -> Said:
                 line = Line(draw(st.integers(0, 1)), draw(NAMES), kind, None, fields)
             conversation.lines.append(line)
         conversation.flows.append(
-            Flow(1, "poll_messages", "group a", "list", items=draw(st.lists(st.dictionaries(PATHS, PLAIN), max_size=3)))
+            Total(1, "poll_messages", "group a", "list", items=draw(st.lists(st.dictionaries(PATHS, PLAIN), max_size=3)))
         )
         conversation.flows.append(
-            Flow(1, "PublishConfirm", "publisher 1", "set", items=merged((number, number) for number in draw(st.sets(st.integers(0, 20)))))
+            Total(1, "PublishConfirm", "publisher 1", "set", items=merged((number, number) for number in draw(st.sets(st.integers(0, 20)))))
         )
-        conversation.flows[0].fields = {"version": Several((1, 2))} if draw(st.booleans()) else {}
+        conversation.flows[0].fields = {"version": ValueSet((1, 2))} if draw(st.booleans()) else {}
         said.conversations.append(conversation)
     return said
 
 
 @given(sayings())
-def test_a_golden_file_reads_back_as_it_was(said: Said) -> None:
+def test_a_golden_file_reads_back_as_it_was(said: Transcript) -> None:
     text = written(said)
     again = parsed(text, "golden")
     assert written(again) == text
@@ -164,7 +164,7 @@ def test_runs_are_the_sets_that_they_stand_for(one: list[tuple[int, int]], other
 
 def test_values_that_come_again_are_kept_in_their_order() -> None:
     said = parsed(f'{STARTED}  < A flow "x"  a=1  a=2\n        a=1\n', "x.golden")
-    assert said.conversations[0].flows[0].fields == {"a": Several((1, 2, 1))}
+    assert said.conversations[0].flows[0].fields == {"a": ValueSet((1, 2, 1))}
 
 
 @given(st.text(st.sampled_from('streamdump golden 1\n conversation client > <"=[].@0-')))
@@ -217,7 +217,7 @@ def test_pairs_that_no_order_of_both_sides_allows() -> None:
     unpair(lines)
     assert [answer.request is None for answer in answers] == [one.responses == [] for one in asked]
     assert sum(answer.request is None for answer in answers) == 1
-    said = Said([Conversation("iggy", None, True, ENDS, lines)])
+    said = Transcript([GoldenConversation("iggy", None, True, ENDS, lines)])
     text = written(said)
     assert written(parsed(text, "golden")) == text
 
@@ -259,10 +259,10 @@ def looked(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[_Counted]]:
     yield _Counted
 
 
-def _long(count: int, kinds: int) -> Said:
-    conversation = Conversation("rabbitmq-stream", None, True, ENDS)
+def _long(count: int, kinds: int) -> Transcript:
+    conversation = GoldenConversation("rabbitmq-stream", None, True, ENDS)
     conversation.lines = [Line(0, "StoreOffset", "one_way", None, {"offset": number % kinds}) for number in range(count)]
-    return Said([conversation])
+    return Transcript([conversation])
 
 
 @pytest.mark.parametrize(("count", "kinds"), [(100_000, 100_000), (20_000, 7), (20_000, 1)])
@@ -271,15 +271,15 @@ def test_long_conversations_cost_little(count: int, kinds: int, looked: type[_Co
     lines = got.conversations[0].lines
     del lines[count // 3]
     lines[10].fields["offset"] = -1
-    assert len(differences(golden, got, Settings())) == 2
+    assert len(differences(golden, got, CheckSettings())) == 2
     assert looked.looked < 20 * align.EFFORT
 
 
 def test_hundreds_of_conversations_find_each_other() -> None:
-    def many(order: list[int]) -> Said:
-        said = Said()
+    def many(order: list[int]) -> Transcript:
+        said = Transcript()
         for number in order:
-            conversation = Conversation("iggy", "L9", True, (Alias("client", number + 1), ENDS[1]))
+            conversation = GoldenConversation("iggy", "L9", True, (Alias("client", number + 1), ENDS[1]))
             conversation.lines = [Line(0, "create_stream", "request", None, {"name": f"s{number}"}), Line(0, "ping", "request", None)]
             said.conversations.append(conversation)
         return said
@@ -287,30 +287,30 @@ def test_hundreds_of_conversations_find_each_other() -> None:
     order = list(range(300))
     random.Random(4).shuffle(order)
     got = many(order)
-    assert differences(many(list(range(300))), got, Settings()) == []
+    assert differences(many(list(range(300))), got, CheckSettings()) == []
     got.conversations[7].lines[0].fields["name"] = "other"
-    found = differences(many(list(range(300))), got, Settings())
+    found = differences(many(list(range(300))), got, CheckSettings())
     assert len(found) == 1
     assert 'name is "other"' in found[0].text
 
 
 def test_an_id_that_stands_elsewhere_is_one_difference() -> None:
-    def sessions(*numbers: int) -> Said:
-        conversation = Conversation("iggy", None, True, ENDS)
+    def sessions(*numbers: int) -> Transcript:
+        conversation = GoldenConversation("iggy", None, True, ENDS)
         conversation.lines = [Line(0, f"m{at}", "one_way", None, {"session": Alias("session", one)}) for at, one in enumerate(numbers)]
-        return Said([conversation])
+        return Transcript([conversation])
 
-    assert differences(sessions(1, 1, 2, 2), sessions(2, 2, 1, 1), Settings()) == []
-    found = differences(sessions(1, 1, 2, 2), sessions(1, 1, 2, 1), Settings())
+    assert differences(sessions(1, 1, 2, 2), sessions(2, 2, 1, 1), CheckSettings()) == []
+    found = differences(sessions(1, 1, 2, 2), sessions(1, 1, 2, 1), CheckSettings())
     assert [one.text for one in found] == ["conversation client1: m3 message: session is <session 1>, golden <session 2>"]
-    found = differences(sessions(1, 1), sessions(1, 2), Settings())
+    found = differences(sessions(1, 1), sessions(1, 2), CheckSettings())
     assert [one.text for one in found] == ["conversation client1: m1 message: session is <session new>, golden <session 1>"]
 
 
 # Settings
 
 
-def settings_of(text: str, tmp_path: Path, name: str = "streamdump.toml") -> Settings:
+def settings_of(text: str, tmp_path: Path, name: str = "streamdump.toml") -> CheckSettings:
     path = tmp_path / name
     path.write_text(text)
     found = read_settings(path)
@@ -378,7 +378,7 @@ def test_a_pattern_takes_no_time_that_grows_with_the_square(tmp_path: Path) -> N
         assert said.conversations[0].lines[0].fields["a"] in ("a" * 100 + "\ud800", "a" * 100 + "?")
 
 
-def _changed(settings: Settings) -> list[str]:
+def _changed(settings: CheckSettings) -> list[str]:
     """A handshake with another product, another answer and another reason compared with itself."""
     found = frames(HANDSHAKE)
     changed = [
@@ -388,7 +388,7 @@ def _changed(settings: Settings) -> list[str]:
 
 
 def test_ignored_and_masked_fields(tmp_path: Path) -> None:
-    assert len(_changed(Settings())) == 1
+    assert len(_changed(CheckSettings())) == 1
     product = 'fields.peer_properties[\\"product\\"]'
     for text in (
         f'[check]\nignore = ["{product}"]',
@@ -426,9 +426,9 @@ def test_limits_on_latency(tmp_path: Path) -> None:
 
 def test_only_the_handshake_or_names() -> None:
     data = (GOLDEN / "rabbitmq-stream" / "create_delete_310.pcap").read_bytes()
-    names = [line.name for line in said_bytes(data, Settings(only="handshake")).conversations[0].lines]
+    names = [line.name for line in said_bytes(data, CheckSettings(only="handshake")).conversations[0].lines]
     assert set(names) == {"PeerProperties", "SaslHandshake", "SaslAuthenticate", "Tune", "Open"}
-    said = said_bytes(data, Settings(only="names"))
+    said = said_bytes(data, CheckSettings(only="names"))
     assert not any(line.fields for line in said.conversations[0].lines)
     # what a golden file leaves out is not compared, whoever asks for it
     assert parsed(written(said), "golden").only == {"names"}
@@ -437,6 +437,6 @@ def test_only_the_handshake_or_names() -> None:
 def test_heartbeats_only_where_they_are_asked_for() -> None:
     data = (GOLDEN / "rabbitmq-stream" / "heartbeat_405.pcap").read_bytes()
     assert "Heartbeat" not in written(said_bytes(data))
-    text = written(said_bytes(data, Settings(heartbeats=True)))
+    text = written(said_bytes(data, CheckSettings(heartbeats=True)))
     assert "  > Heartbeat one-way" in text
     assert parsed(text, "golden").heartbeats

@@ -12,8 +12,8 @@ import pytest
 
 from streamdump.errors import CaptureError
 from streamdump.golden.compare import Difference, differences
-from streamdump.golden.normalise import BEHAVIOURS
-from streamdump.golden.settings import Settings
+from streamdump.golden.normalise import COMPARE_RULES
+from streamdump.golden.settings import CheckSettings
 from streamdump.golden.text import parsed, written
 from streamdump.protocols.rabbitmq import layouts
 from tests.diagnose.talks import MS, Connection, capture
@@ -33,7 +33,7 @@ def test_other_endpoints_numbers_and_times_make_no_difference(path: Path) -> Non
     text = written(first)
     golden = parsed(text, "golden")
     assert written(golden) == text
-    assert [one.text for one in differences(golden, said(disguised(path)), Settings())] == []
+    assert [one.text for one in differences(golden, said(disguised(path)), CheckSettings())] == []
 
 
 def test_servers_that_are_named_in_texts_of_any_conversation_are_called_by_their_role() -> None:
@@ -248,9 +248,9 @@ def test_two_messages_swapped(case: Case) -> None:
 def test_two_neighbours_swapped_where_that_is_noted(case: Case) -> None:
     """In the handshake a message notes that it comes too early: that is part of the one difference."""
     found = _frames(case)
-    behaviour = BEHAVIOURS[case.family]
+    compare_rules = COMPARE_RULES[case.family]
     # without its Negotiation in front nobody knows what it is
-    free = {*behaviour.flows, *behaviour.heartbeats, "Negotiation"}
+    free = {*compare_rules.flows, *compare_rules.heartbeats, "Negotiation"}
     asked = [frame for frame in found if frame.kind == "request" and frame.side == 0 and frame.conversation == found[0].conversation]
     pairs = [[index for index, frame in enumerate(found) if one.number in (frame.number, frame.request)] for one in asked[:8]]
     swaps = 0
@@ -313,4 +313,4 @@ def test_pipelined_replies_in_another_order() -> None:
     swapped[one], swapped[two] = found[two], found[one]
     told = compared(rebuilt(found, 1, case.port), rebuilt(swapped, 2, case.port))
     assert {difference.kind for difference in told} == {"moved"}
-    assert compared(rebuilt(found, 1, case.port), rebuilt(swapped, 2, case.port), Settings(unordered=True)) == []
+    assert compared(rebuilt(found, 1, case.port), rebuilt(swapped, 2, case.port), CheckSettings(unordered=True)) == []

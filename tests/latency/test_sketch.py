@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamdump.latency.groups import Group
+from streamdump.latency.groups import LatencyGroup
 from streamdump.latency.rows import times_of
 from streamdump.latency.sketch import Sketch
 
@@ -57,14 +57,14 @@ EXCHANGES = st.tuples(
 
 @given(st.lists(st.tuples(EXCHANGES, st.integers(0, 3)), max_size=40), st.permutations(range(4)))
 def test_groups_merge_to_what_counting_everything_comes_to(exchanges: list[tuple[Any, int]], order: list[int]) -> None:
-    parts, whole = [Group() for _ in range(4)], Group()
+    parts, whole = [LatencyGroup() for _ in range(4)], LatencyGroup()
     for (outcome, reason, latency_ns, handler_ns), part in exchanges:
         there = outcome in ("answered", "refused")
         for group in (parts[part], whole):
             group.note(outcome, None if there else reason, latency_ns if there else None, handler_ns if there else None)
-    merged = Group()
+    merged = LatencyGroup()
     for index in order:
-        merged.merge(Group.unpack(parts[index].pack()))
+        merged.merge(LatencyGroup.unpack(parts[index].pack()))
     assert (merged.answered, merged.refused, merged.reasons, merged.count) == (
         whole.answered,
         whole.refused,

@@ -22,16 +22,16 @@ from streamdump.protocols.buffer import END
 from streamdump.protocols.iggy import candidates as choice
 from streamdump.protocols.iggy import dissector as turns
 from streamdump.protocols.iggy import frames, resync
-from streamdump.protocols.iggy.candidates import Given
+from streamdump.protocols.iggy.candidates import FrameContext
 from streamdump.protocols.iggy.dissector import PROTOCOLS, IggyDissector
-from streamdump.protocols.iggy.features import CLASSIC, LAYOUTS, LONG
 from streamdump.protocols.iggy.frames import ask, long_ask
-from streamdump.protocols.iggy.probe import probe
+from streamdump.protocols.iggy.heuristic import heuristic
+from streamdump.protocols.iggy.info import info, relate
+from streamdump.protocols.iggy.layout_versions import CLASSIC, LAYOUTS, LONG
 from streamdump.protocols.iggy.statuses import ambiguous, statuses
-from streamdump.protocols.iggy.telling import relate, says
 from streamdump.protocols.parser import Parser
-from streamdump.protocols.protocol import Context, SideView, View
-from streamdump.protocols.records import ANSWER, ASK, NONE, Emitted, Frame
+from streamdump.protocols.protocol import Context, DetectionView, SideView
+from streamdump.protocols.records import ANSWER, ASK, NONE, Event, Frame
 from tests.rewrite import Packet, capture, packets, random_ports, with_ports
 from tests.work import steps
 
@@ -39,7 +39,7 @@ CLIENT, SERVER = 0, 1
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "iggy"
 CAPTURES = sorted(GOLDEN.glob("*.pcap"))
 
-Event = tuple[int, bytes | int]
+Sent = tuple[int, bytes | int]
 """A segment of a side, or so many lost bytes of it."""
 
 
@@ -127,7 +127,7 @@ def iggy(layout: str | None = None, candidates: tuple[str, ...] = CLASSIC, syn: 
     return dissector
 
 
-def items_of(events: list[Event]) -> list[SideData | StreamGap]:
+def items_of(events: list[Sent]) -> list[SideData | StreamGap]:
     position = [0, 0]
     items: list[SideData | StreamGap] = []
     for order, (side, what) in enumerate(events):
@@ -141,11 +141,11 @@ def items_of(events: list[Event]) -> list[SideData | StreamGap]:
     return items
 
 
-Certain = tuple[int, Emitted]
+Certain = tuple[int, Event]
 """A record with the packet that made it certain."""
 
 
-def emitted(dissector: IggyDissector, events: list[Event]) -> list[Certain]:
+def emitted(dissector: IggyDissector, events: list[Sent]) -> list[Certain]:
     out: list[Certain] = []
     for item in items_of(events):
         out += [(item.order, one) for one in dissector.parser.take([item], item.order)]
@@ -153,7 +153,7 @@ def emitted(dissector: IggyDissector, events: list[Event]) -> list[Certain]:
     return out + [(END, one) for one in dissector.parser.close((count, count + 1, 0, count * 1000), END)]
 
 
-def run(dissector: IggyDissector, *events: Event) -> list[Record]:
+def run(dissector: IggyDissector, *events: Sent) -> list[Record]:
     return [one.record for _, one in emitted(dissector, list(events))]
 
 
@@ -255,7 +255,7 @@ def test_facts_have_an_order() -> None:
 def test_evictions_answer_the_login() -> None:
     said = messages(read("py090d5-errors.pcap")[0])
     (evicted,) = [one for one in said if one.name == "eviction"]
-    assert (evicted.outcome, says(evicted)) == ("refused", "evicted: bad credentials")
+    assert (evicted.outcome, info(evicted)) == ("refused", "evicted: bad credentials")
     assert next(one for one in said if one.number == evicted.request).name == "login_register"
 
 
@@ -356,7 +356,7 @@ MEMBER = response(pack("<IIB", 1, 1, 1) + s32("127.0.0.1:1") + pack("<IIII", 1, 
 def test_what_they_read_differently_waits_for_the_layout() -> None:
     """The order of the ids in a client's groups was turned round in L1."""
     settle = request(602, ONE + ONE + pack("<I", 1))
-    events: list[Event] = [(CLIENT, GROUPS), (SERVER, MEMBER), (CLIENT, PING), (SERVER, OK), (CLIENT, settle), (SERVER, OK)]
+    events: list[Sent] = [(CLIENT, GROUPS), (SERVER, MEMBER), (CLIENT, PING), (SERVER, OK), (CLIENT, settle), (SERVER, OK)]
     out = emitted(iggy(), events)
     assert [(certain, one.record.packets[1]) for certain, one in out] == [(0, 1), (2, 3), (3, 4), (4, 2), (4, 5), (5, 6)]
     waited = out[3][1].record
@@ -380,10 +380,10 @@ def test_an_error_is_not_taken_for_an_answer_of_which_nothing_is_known() -> None
     layouts = iggy().layouts
     layouts.speaks(0, False)
     layouts.speaks(1, False)
-    (unknown,) = layouts.tables(answer_of(OK), Given(None, None))
+    (unknown,) = layouts.tables(answer_of(OK), FrameContext(None, None))
     assert unknown.name == "unknown"
     refused = response(status=1011)
-    assert {table.name for table in layouts.tables(answer_of(refused), Given(0, 1))} == {"error"}
+    assert {table.name for table in layouts.tables(answer_of(refused), FrameContext(0, 1))} == {"error"}
 
 
 @pytest.mark.parametrize("forced", [None, "L9"])
@@ -424,7 +424,7 @@ def stats(version: str) -> bytes:
 
 def test_waiting_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "HELD_FRAMES", 3)
-    events: list[Event] = []
+    events: list[Sent] = []
     for _ in range(5):
         events += [(CLIENT, GROUPS), (SERVER, MEMBER)]
     dissector = iggy()
@@ -498,7 +498,7 @@ def test_unknown_commands_and_statuses() -> None:
 # Pairing
 
 
-def keys(events: list[Event], dissector: IggyDissector | None = None) -> list[tuple[str, int, Any]]:
+def keys(events: list[Sent], dissector: IggyDissector | None = None) -> list[tuple[str, int, Any]]:
     out = emitted(dissector or iggy(), events)
     return [(one.record.name, one.role, one.key) for _, one in out if isinstance(one.record, Message)]
 
@@ -537,7 +537,7 @@ def test_nobody_waits_for_ever_for_a_request() -> None:
 
 
 def test_after_a_loss_a_client_with_one_request_in_flight_is_sure_again() -> None:
-    events: list[Event] = [(CLIENT, PING), (SERVER, 8), (CLIENT, request(201)), (SERVER, OK)]
+    events: list[Sent] = [(CLIENT, PING), (SERVER, 8), (CLIENT, request(201)), (SERVER, OK)]
     assert keys(events) == [("ping", ASK, 1), ("get_streams", ASK, 2), ("get_streams", ANSWER, 2)]
     assert not any(one.notes for one in messages(run(iggy(), *events)))
 
@@ -649,7 +649,7 @@ def answers_of(found: list[Packet]) -> dict[tuple[int, str, int], Message]:
 
 def test_after_a_loss_an_answer_waits_for_what_the_client_sends_next() -> None:
     """Bytes of both sides are missing: the answer is that to the request that is not here."""
-    before: list[Event] = [(CLIENT, request(201)), (SERVER, 30), (SERVER, OK)]
+    before: list[Sent] = [(CLIENT, request(201)), (SERVER, 30), (SERVER, OK)]
     both = [*before, (CLIENT, 8), (CLIENT, PING), (SERVER, OK)]
     out = [one for one in emitted(iggy("L9"), both) if isinstance(one[1].record, Message)]
     assert [(one.record.name, certain, len(one.record.notes)) for certain, one in out] == [
@@ -669,7 +669,7 @@ def test_after_a_loss_an_answer_waits_for_what_the_client_sends_next() -> None:
 
 
 def test_answers_after_a_loss_do_not_wait_without_a_limit() -> None:
-    events: list[Event] = [(CLIENT, request(201) * 90), (SERVER, 30), *[(SERVER, OK)] * 80, (CLIENT, PING), (SERVER, OK)]
+    events: list[Sent] = [(CLIENT, request(201) * 90), (SERVER, 30), *[(SERVER, OK)] * 80, (CLIENT, PING), (SERVER, OK)]
     out = [(certain, one.record) for certain, one in emitted(iggy("L9"), events)]
     answers = [(certain, one) for certain, one in out if isinstance(one, Message) and one.kind == "response"]
     assert [certain for certain, _ in answers] == [66] * 65 + [*range(67, 82), 83]
@@ -679,7 +679,7 @@ def test_answers_after_a_loss_do_not_wait_without_a_limit() -> None:
 def test_pipelining_that_shows_late_takes_back_what_was_believed() -> None:
     """A capture from the middle of requests in flight looks in order first."""
     asked = b"".join(request(200, ONE) for _ in range(2))
-    events: list[Event] = [(CLIENT, PING), (SERVER, OK), (CLIENT, asked), (SERVER, OK), (SERVER, OK)]
+    events: list[Sent] = [(CLIENT, PING), (SERVER, OK), (CLIENT, asked), (SERVER, OK), (SERVER, OK)]
     said = messages(run(iggy("L9", syn=False), *events))
     assert [(one.name, len(one.notes)) for one in said if one.kind == "response"] == [("ping", 1), ("get_stream", 1), ("get_stream", 1)]
     events = [(CLIENT, PING), (SERVER, OK), (CLIENT, PING), (SERVER, LOGGED_IN), (CLIENT, PING), (SERVER, OK)]
@@ -689,7 +689,7 @@ def test_pipelining_that_shows_late_takes_back_what_was_believed() -> None:
 
 def test_the_middle_of_a_conversation() -> None:
     """The tail of an answer, an answer to a request not seen, then the usual."""
-    events: list[Event] = [
+    events: list[Sent] = [
         (SERVER, b"tail"),
         (SERVER, LOGGED_IN),
         (CLIENT, POLL_L8),
@@ -730,7 +730,7 @@ def test_operations_and_codes_name_commands_alike() -> None:
     assert [one.name for one in said[::2]] == ["poll_messages", "delete_stream", "unknown operation 200", "unknown 777"]
     assert said[3].fields["results"] == [{"index": 0, "result": 1009, "result_label": "stream_id_not_found"}]
     assert [one.outcome for one in said[1::2]] == ["answered", "refused", "refused", "refused"]
-    assert says(said[3]) == "stream_id_not_found (1009)"
+    assert info(said[3]) == "stream_id_not_found (1009)"
     assert said[0].id == 1
 
 
@@ -775,9 +775,9 @@ def refusing(stated: int, text: bytes = WRONG_TEXT.encode(), status: int = 20) -
 @pytest.mark.parametrize("size", [48, 50, 0, 1 << 31])
 def test_a_refusal_with_a_wrong_length_of_its_text_is_one(layout: str | None, size: int) -> None:
     frame = refusing(size)
-    events: list[Event] = [(0, request(31, ONE)), (1, frame), (0, PING), (1, OK)]
+    events: list[Sent] = [(0, request(31, ONE)), (1, frame), (0, PING), (1, OK)]
 
-    def answers(events: list[Event]) -> list[Message]:
+    def answers(events: list[Sent]) -> list[Message]:
         records = run(iggy(layout, () if layout else CLASSIC), *events)
         return sorted((one for one in messages(records) if one.kind == "response"), key=lambda one: one.position)
 
@@ -786,7 +786,7 @@ def test_a_refusal_with_a_wrong_length_of_its_text_is_one(layout: str | None, si
     assert (said[0].fields["status"], said[0].size) == (20, len(frame))
     assert said[0].fault is not None or not {"trailing", "body"}.isdisjoint(said[0].fields)
     for cut in (3, 9, 12, 40, len(frame) - 1):
-        pieces: list[Event] = [events[0], (1, frame[:cut]), (1, frame[cut:]), *events[2:]]
+        pieces: list[Sent] = [events[0], (1, frame[:cut]), (1, frame[cut:]), *events[2:]]
         assert [(one.name, one.outcome, one.fields) for one in answers(pieces)] == [(one.name, one.outcome, one.fields) for one in said]
 
 
@@ -904,7 +904,7 @@ def batch(*payloads: bytes) -> bytes:
 def test_checksums_of_batches() -> None:
     good = pack("<IQI", 0, 41, 2) + batch(b"one", b"two")
     (_, polled) = talk(iggy("V4"), long_request(2, 100, POLL_L8[8:]), long_reply(2, good))
-    assert (polled.notes, says(polled)) == ([], "partition 0  2 messages  offsets 40-41  current 41")
+    assert (polled.notes, info(polled)) == ([], "partition 0  2 messages  offsets 40-41  current 41")
     bad = good[:-1] + b"!"
     (_, polled) = talk(iggy("V4"), long_request(2, 100, POLL_L8[8:]), long_reply(2, bad))
     assert [note.split(":")[0] for note in polled.notes] == ["batches[0].messages[1]"]
@@ -974,7 +974,7 @@ CARRIERS: dict[str, tuple[str, list[bytes], int]] = {
 
 def shows_secret(message: Message) -> bool:
     """Whether five bytes of the secret in a row can be read off a message, its hex dump or its tree."""
-    told = msgspec.json.encode([message.fields, message.notes, message.fault, message.name, says(message)]).decode()
+    told = msgspec.json.encode([message.fields, message.notes, message.fault, message.name, info(message)]).decode()
     for span in message.spans or ():
         if span.leaf and not span.secret:
             told += f" {span.value} {message.raw['frame'][span.offset : span.offset + span.length].hex()}"
@@ -1003,7 +1003,7 @@ def test_no_altered_byte_shows_a_secret(name: str, forced: bool) -> None:
 def test_no_cut_shows_a_secret(name: str) -> None:
     layout, frames, which = CARRIERS[name]
     for size in range(8, len(frames[which])):
-        events: list[Event] = [(index % 2, frame) for index, frame in enumerate(frames[:which])]
+        events: list[Sent] = [(index % 2, frame) for index, frame in enumerate(frames[:which])]
         events += [(which % 2, frames[which][:size]), (which % 2, len(frames[which]) - size)]
         for dissector in (iggy(layout, detail=True), iggy(None, LONG if layout in LONG else CLASSIC, detail=True)):
             assert not any(map(shows_secret, messages(run(dissector, *events))))
@@ -1025,7 +1025,7 @@ USUAL = long_request(2, 1)
 )
 def test_a_secret_that_moved_into_a_header_is_hidden(sent: bytes | list[bytes]) -> None:
     first, *rest = [sent] if isinstance(sent, bytes) else sent
-    events: list[Event] = [(CLIENT, USUAL), (SERVER, long_reply(2)), (CLIENT, first)]
+    events: list[Sent] = [(CLIENT, USUAL), (SERVER, long_reply(2)), (CLIENT, first)]
     for piece in rest:
         events += [(CLIENT, 40), (CLIENT, piece)]
     events += [(CLIENT, USUAL), (SERVER, long_reply(2))]
@@ -1039,7 +1039,7 @@ def test_a_token_that_moved_into_a_list_of_results_is_hidden() -> None:
     """Bytes of its header were lost unnoticed, others are missing behind it."""
     reply = long_reply(146, bytes(4) + s8(SECRET.decode() * 2))
     moved = reply[:222] + reply[229:]
-    events: list[Event] = [(CLIENT, long_request(146, 0, s8("t") + bytes(8))), (SERVER, moved), (SERVER, len(reply) - len(moved))]
+    events: list[Sent] = [(CLIENT, long_request(146, 0, s8("t") + bytes(8))), (SERVER, moved), (SERVER, len(reply) - len(moved))]
     _, shown = messages(run(iggy("V4"), *events))
     assert shown.name == "create_personal_access_token"
     assert (shown.fields["reserved_end"], "results" in shown.fields) == ("<redacted 36 bytes>", False)
@@ -1083,7 +1083,7 @@ def test_frames_between_replicas_may_hand_on_a_login() -> None:
 def test_frames_between_replicas_neither_ask_nor_answer() -> None:
     other = bytearray(long_request(2, 1))
     other[60] = 6
-    events: list[Event] = [(CLIENT, bytes(other)), (CLIENT, long_request(2, 1)), (SERVER, bytes(other)), (SERVER, long_reply(2))]
+    events: list[Sent] = [(CLIENT, bytes(other)), (CLIENT, long_request(2, 1)), (SERVER, bytes(other)), (SERVER, long_reply(2))]
     events += [(SERVER, bytes(other)), (CLIENT, long_request(2, 201)), (SERVER, long_reply(2))]
     out = [(certain, one.record.name, one.role) for certain, one in emitted(iggy("V4"), events)]
     assert out == [
@@ -1162,53 +1162,55 @@ def test_a_snap_length_that_leaves_no_request_whole_leaves_what_tells_it(name: s
 # Detection
 
 
-def view(sides: tuple[bytes, bytes], ports: tuple[int, int] = (40_000, 40_001), syn: bool = True, final: bool = True) -> View:
+def view(sides: tuple[bytes, bytes], ports: tuple[int, int] = (40_000, 40_001), syn: bool = True, final: bool = True) -> DetectionView:
     one, other = (SideView([(0, data)] if data else [], syn, [0]) for data in sides)
-    return View((one, other), ports, syn, final)
+    return DetectionView((one, other), ports, syn, final)
 
 
 def test_two_pings_are_enough_and_one_is_not() -> None:
-    verdict = probe(view((PING * 2, OK * 2)))
+    verdict = heuristic(view((PING * 2, OK * 2)))
     assert verdict is not None
     assert verdict.confidence >= 0.9
-    verdict = probe(view((PING, OK)))
+    verdict = heuristic(view((PING, OK)))
     assert verdict is not None
     assert verdict.confidence < 0.9
-    verdict = probe(view((PING, OK), (40_000, 8090)))
+    verdict = heuristic(view((PING, OK), (40_000, 8090)))
     assert verdict is not None
     assert verdict.confidence >= 0.9
 
 
 @pytest.mark.parametrize("lost", [(28, 0), (0, 12), (28, 12)])
 def test_the_first_packets_may_be_lost_although_the_beginning_was_captured(lost: tuple[int, int]) -> None:
-    def seen(*sides: bytes) -> View:
+    def seen(*sides: bytes) -> DetectionView:
         one, other = (SideView([(at, data)], True, [0]) for at, data in zip(lost, sides, strict=True))
-        return View((one, other), (40_000, 40_001), True, True)
+        return DetectionView((one, other), (40_000, 40_001), True, True)
 
-    verdict = probe(seen(POLL_L8 + PING if lost[0] else LOGIN_L6 + POLL_L8, NOTHING_POLLED + OK if lost[1] else LOGGED_IN + NOTHING_POLLED))
+    verdict = heuristic(
+        seen(POLL_L8 + PING if lost[0] else LOGIN_L6 + POLL_L8, NOTHING_POLLED + OK if lost[1] else LOGGED_IN + NOTHING_POLLED)
+    )
     assert verdict is not None
     assert (verdict.confidence >= 0.9, verdict.client) == (True, 0)
-    verdict = probe(seen(long_request(2, 1), long_reply(2)))
+    verdict = heuristic(seen(long_request(2, 1), long_reply(2)))
     assert verdict is not None
     assert (verdict.confidence >= 0.9, verdict.client, verdict.candidates) == (True, 0, LONG)
 
 
 def test_the_direction_without_syn() -> None:
     for client, sides in ((0, (LOGIN_L6 + POLL_L8, LOGGED_IN)), (1, (LOGGED_IN, LOGIN_L6 + POLL_L8))):
-        verdict = probe(view(sides, syn=False))
+        verdict = heuristic(view(sides, syn=False))
         assert verdict is not None
         assert (verdict.client, verdict.confidence >= 0.9) == (client, True)
     for client, sides in ((0, (long_request(2, 1), b"")), (1, (long_reply(2), b""))):
-        verdict = probe(view(sides, syn=False))
+        verdict = heuristic(view(sides, syn=False))
         assert verdict is not None
         assert (verdict.client, verdict.candidates) == (client, LONG)
 
 
 def test_the_beginning_of_a_long_header_speaks_for_it_at_the_end() -> None:
-    verdict = probe(view((long_request(2, 1)[:96], b"")))
+    verdict = heuristic(view((long_request(2, 1)[:96], b"")))
     assert verdict is not None
     assert verdict.confidence == 0.6
-    assert probe(view((long_request(2, 1)[:96], b""), final=False)) is None
+    assert heuristic(view((long_request(2, 1)[:96], b""), final=False)) is None
 
 
 @pytest.mark.parametrize(
@@ -1227,7 +1229,7 @@ def test_the_beginning_of_a_long_header_speaks_for_it_at_the_end() -> None:
 def test_what_is_not_iggy(sides: tuple[bytes, bytes]) -> None:
     for ports in ((40_000, 40_001), (40_000, 8090)):
         for syn in (True, False):
-            assert probe(view(sides, ports, syn)) is None
+            assert heuristic(view(sides, ports, syn)) is None
 
 
 # Lines
@@ -1235,7 +1237,7 @@ def test_what_is_not_iggy(sides: tuple[bytes, bytes]) -> None:
 
 def test_lines_say_the_key_fields() -> None:
     said = talk(iggy("L9"), POLL_L8, NOTHING_POLLED, LOGIN_L6, LOGGED_IN, request(200, ONE), OK)
-    assert [says(one) for one in said] == [
+    assert [info(one) for one in said] == [
         "1/1  partition 1  consumer 1  next  up to 10",
         "partition 1  0 messages  current 0",
         "username=iggy  password=<redacted 9 bytes>  version=0.9.0",
@@ -1270,7 +1272,7 @@ def test_lines_say_what_one_looks_for_first() -> None:
         request(201),
         response(pack("<IQIQQ", 1, at, 0, 0, 0) + s8("orders")),
     )
-    assert [says(one) for one in said] == [
+    assert [info(one) for one in said] == [
         "1/1  consumer_group 1  timestamp 2023-11-14T22:13:20.123456Z  up to 10  auto commit",
         "topic_id_not_found (2010)",
         "1/1  partition 3  consumer 1  offset 9",
@@ -1287,18 +1289,18 @@ def test_lines_say_what_one_looks_for_first() -> None:
         "1 stream",
     ]
     old = request(100, b"\x01" + ONE + ONE + ONE + pack("<I", 0) + b"\x03" + pack("<QI", 0, 1) + b"\x00")
-    assert says(talk(iggy("L5"), old)[0]) == "1/1  consumer 1  first  up to 1"
+    assert info(talk(iggy("L5"), old)[0]) == "1/1  consumer 1  first  up to 1"
     synced = talk(iggy("V4"), long_request(2, 606, ONE * 3), long_reply(2, pack("<QIII", 5, 2, 0, 3)))
-    assert says(synced[1]) == "generation 5  2 partitions: 0, 3"
+    assert info(synced[1]) == "generation 5  2 partitions: 0, 3"
     sent = talk(
         iggy("V4"),
         long_request(160, 0, pack("<I", 18) + ONE + ONE + b"\x01\x00" + pack("<I", 1) + batch(b"a")),
         long_reply(160, pack("<IIIIQ", 1, 1, 2, 3, 40)),
     )
-    assert [says(one) for one in sent] == ["1/1  balanced  1 message", "1/2  partition 3  offset 40"]
+    assert [info(one) for one in sent] == ["1/1  balanced  1 message", "1/2  partition 3  offset 40"]
     refused = bytearray(eviction(14))
     refused[144:152] = pack("<II", 11 << 10, 10 << 10)
-    assert says(talk(iggy("V4"), long_request(2, 1), bytes(refused))[1]) == "evicted: incompatible protocol, accepted are 0.10.0 to 0.11.0"
+    assert info(talk(iggy("V4"), long_request(2, 1), bytes(refused))[1]) == "evicted: incompatible protocol, accepted are 0.10.0 to 0.11.0"
 
 
 def test_what_a_damaged_message_says_of_its_count() -> None:
@@ -1307,31 +1309,31 @@ def test_what_a_damaged_message_says_of_its_count() -> None:
     polled = polled[:4] + pack("<I", head + 992) + polled[8:]
     (reply,) = messages(run(iggy("L9"), (CLIENT, POLL_L8), (SERVER, polled), (SERVER, 1000)))[1:]
     assert reply.fault is not None
-    assert says(reply) == "partition 1  2 of 13 messages  offset 7  current 12"
+    assert info(reply) == "partition 1  2 of 13 messages  offset 7  current 12"
 
     indexes = pack("<I", 5) + bytes(16 * 5)
     sent = pack("<I", 0) + ONE + ONE + b"\x01\x00" + indexes + sent_l9(b"x" * 40)
     (asked,) = messages(run(iggy("L9"), (CLIENT, pack("<II", len(sent) + 504, 101) + sent), (CLIENT, 500)))
     assert asked.fault is not None
-    assert says(asked) == "1/1  balanced  1 of 5 messages"
+    assert info(asked) == "1/1  balanced  1 of 5 messages"
 
     oldest = ONE + ONE + b"\x01\x00" + bytes(20) + pack("<I", 3) + b"abc" + bytes(10)
     (asked,) = messages(run(iggy("L1"), (CLIENT, pack("<II", len(oldest) + 504, 101) + oldest), (CLIENT, 500)))
     assert asked.fault is not None
-    assert says(asked) == "1/1  balanced  1 message before the damage"
+    assert info(asked) == "1/1  balanced  1 message before the damage"
 
 
 def test_what_is_not_there_is_a_question_mark() -> None:
     (asked,) = messages(run(iggy("L9"), (CLIENT, pack("<II", 200, 100) + b"\x01" + ONE + ONE), (CLIENT, 183)))
     assert asked.fault is not None
-    assert says(asked) == "1/?  consumer 1"
+    assert info(asked) == "1/?  consumer 1"
     long = long_request(2, 1)[:130]
     assert talk(iggy("V4"), long)[0].notes == []
 
 
 def test_flags_and_durations_and_keys_are_for_people() -> None:
     flush = talk(iggy("L9"), request(102, ONE + ONE + pack("<I", 2) + b"\x01"))[0]
-    assert says(flush) == "stream 1  topic 1  partition 2  fsync=true"
+    assert info(flush) == "stream 1  topic 1  partition 2  fsync=true"
     for layout, expiry, text in (
         ("L3", pack("<I", 3600), "3,600 s"),
         ("L6", pack("<Q", 3_600_000_000), "3,600 s"),
@@ -1340,7 +1342,7 @@ def test_flags_and_durations_and_keys_are_for_people() -> None:
     ):
         asked = talk(iggy(layout), request(42, s8("ci") + expiry))[0]
         assert asked.fault is None
-        assert says(asked) == (f"name=ci  expiry={text}" if text else "name=ci  never expires")
+        assert info(asked) == (f"name=ci  expiry={text}" if text else "name=ci  never expires")
     for layout, settings, text in (
         ("L5", b"\x01" + pack("<IQB", 60, 0, 1), "60 s"),
         ("L6", b"\x01" + pack("<QQB", 60_000_000, 0, 1), "60 s"),
@@ -1348,10 +1350,10 @@ def test_flags_and_durations_and_keys_are_for_people() -> None:
     ):
         asked = talk(iggy(layout), request(304, ONE + b"\x02\x01t" + settings + b"\x02" + "é".encode()))[0]
         assert asked.fault is None
-        assert says(asked) == f"stream 1  topic t  name=é  message_expiry={text}"
+        assert info(asked) == f"stream 1  topic t  name=é  message_expiry={text}"
     for key, text in ((b"user-42", "user-42"), (b"\x00\x01", "0x0001"), (b"caf\xc3\xa9", "café"), (b"\xff", "0xff")):
         sent = ONE + ONE + b"\x03" + bytes([len(key)]) + key + bytes(20) + pack("<I", 1) + b"x"
-        assert says(talk(iggy("L1"), request(101, sent))[0]) == f"1/1  key {text}  1 message"
+        assert info(talk(iggy("L1"), request(101, sent))[0]) == f"1/1  key {text}  1 message"
 
 
 # Any bytes, in any pieces
@@ -1385,11 +1387,11 @@ LONGS = [
 LONG_ANSWERS = [long_reply(2), long_reply(128, bytes(4)), long_reply(2, NOTHING_POLLED[8:]), eviction(9), long_reply(2, status=40)]
 
 
-def events_of(seed: int, long: bool) -> list[Event]:
+def events_of(seed: int, long: bool) -> list[Sent]:
     """A conversation with damage: bytes changed, lost, doubled, cut, and segments cut anew."""
     rng = random.Random(seed)
     asks, answers = (LONGS, LONG_ANSWERS) if long else (POOL, ANSWERS)
-    events: list[Event] = []
+    events: list[Sent] = []
     for _ in range(rng.randrange(1, 12)):
         events.append((CLIENT, rng.choice(asks)))
         if rng.random() < 0.9:
@@ -1401,7 +1403,7 @@ def events_of(seed: int, long: bool) -> list[Event]:
             continue
         at = rng.randrange(len(data))
         how = rng.randrange(6)
-        changed: list[Event] = [
+        changed: list[Sent] = [
             (side, data[:at] + bytes([rng.choice((0, 1, 255))]) + data[at + 1 :]),
             (side, len(data)),
             (side, data[:at] + data[at + 1 :]),
@@ -1417,7 +1419,7 @@ def test_any_bytes_are_read_once(seed: int, long: bool, syn: bool, layout: str |
     events = events_of(seed, long)
     out = [one for _, one in emitted(iggy(layout, LONG if long else CLASSIC, syn), events)]
     for one in out:
-        assert isinstance(one.record, Gap) or isinstance(says(one.record), str)
+        assert isinstance(one.record, Gap) or isinstance(info(one.record), str)
     for side, end in enumerate(("192.0.2.1:40000", "192.0.2.2:8090")):
         size = sum(one.record.size for one in out if one.record.src == end and not getattr(one.record, "in_frame", False))
         assert size == sum(what if isinstance(what, int) else len(what) for at, what in events if at == side)
@@ -1429,7 +1431,7 @@ def test_any_bytes_are_read_once(seed: int, long: bool, syn: bool, layout: str |
 def test_noise_is_read_and_never_claimed(data: bytes, other: bytes, syn: bool) -> None:
     run(iggy(candidates=(), syn=syn), (CLIENT, data), (SERVER, other))
     run(iggy("V4", syn=syn), (CLIENT, data), (SERVER, other))
-    verdict = probe(view((data, other), syn=syn))
+    verdict = heuristic(view((data, other), syn=syn))
     assert verdict is None or verdict.confidence < 0.9
 
 

@@ -18,13 +18,13 @@ from streamdump.model import Exchange, Gap, Message, Options, SideData, StreamGa
 from streamdump.pair import Link, Pairer
 from streamdump.protocols.buffer import END
 from streamdump.protocols.mewbase.dissector import PROTOCOLS, REST_NOTE, MewbaseDissector
+from streamdump.protocols.mewbase.heuristic import heuristic
+from streamdump.protocols.mewbase.info import info, unanswered
 from streamdump.protocols.mewbase.layouts import FRAMES
-from streamdump.protocols.mewbase.order import AHEAD, CUT, EARLY, MIDDLE
-from streamdump.protocols.mewbase.probe import probe
-from streamdump.protocols.mewbase.telling import says, unanswered
+from streamdump.protocols.mewbase.request_order import AHEAD, CUT, EARLY, MIDDLE
 from streamdump.protocols.parser import Parser
-from streamdump.protocols.protocol import Context, SideView, View
-from streamdump.protocols.records import PLACE, Emitted
+from streamdump.protocols.protocol import Context, DetectionView, SideView
+from streamdump.protocols.records import PLACE, Event
 
 CAPTURES = Path(__file__).parents[2] / "captures" / "golden" / "mewbase"
 
@@ -79,7 +79,7 @@ def pieces(packets: list[tuple[int, bytes]]) -> list[SideData | StreamGap]:
     return made
 
 
-def run(items: list[SideData | StreamGap], one: Parser | None = None, each: bool = True) -> list[Emitted]:
+def run(items: list[SideData | StreamGap], one: Parser | None = None, each: bool = True) -> list[Event]:
     """The records of these, `each` by itself or all with one packet, one side after the other."""
     one = one or parser()
     emitted = []
@@ -159,7 +159,7 @@ def test_every_type(side: int, data: bytes, kind: str, ident: int | None) -> Non
     assert message.sender == ("client", "server")[side]
     assert message.fault is None
     assert [note for note in message.notes if "by order" not in note] == []
-    assert isinstance(says(message), str)
+    assert isinstance(info(message), str)
 
 
 def test_error_codes_have_labels() -> None:
@@ -173,7 +173,7 @@ def test_error_codes_have_labels() -> None:
         ("errCode_label", "not authorised"),
         ("errMsg", "User is not authorised"),
     ]
-    assert says(refused) == "#1  refused 2 not authorised: User is not authorised"
+    assert info(refused) == "#1  refused 2 not authorised: User is not authorised"
     text = messages([packets[0], (1, frame("RESPONSE", rID=1, ok=False, errCode="TX_STATE", errMsg="no"))])[1]
     assert text.fields["frame"]["errCode_label"] is None
     assert text.notes == ()
@@ -547,7 +547,7 @@ CONVERSATION: list[tuple[int, bytes]] = [
 ]
 
 
-def told(emitted: list[Emitted]) -> list[bytes]:
+def told(emitted: list[Event]) -> list[bytes]:
     return [msgspec.json.encode((*one[:5], str(one.key))) for one in sorted(emitted, key=PLACE)]
 
 
@@ -626,7 +626,7 @@ def test_secrets_never_show() -> None:
                     record = emitted.record
                     if not isinstance(record, Message):
                         continue
-                    shown = msgspec.json.encode((record.fields, record.notes, record.fault)) + says(record).encode()
+                    shown = msgspec.json.encode((record.fields, record.notes, record.fault)) + info(record).encode()
                     if record.spans is not None and record.raw is not None:
                         raw = record.raw["frame"]
                         for span in record.spans:
@@ -645,13 +645,15 @@ def test_secrets_never_show() -> None:
 # Detection
 
 
-def view(sides: tuple[bytes, bytes], syn: bool = True, final: bool = False, segments: tuple[list[int], list[int]] = ([0], [0])) -> View:
+def view(
+    sides: tuple[bytes, bytes], syn: bool = True, final: bool = False, segments: tuple[list[int], list[int]] = ([0], [0])
+) -> DetectionView:
     seen = [SideView([(0, data)] if data else [], syn, starts) for data, starts in zip(sides, segments, strict=True)]
-    return View((seen[0], seen[1]), (1, 2), syn, final)
+    return DetectionView((seen[0], seen[1]), (1, 2), syn, final)
 
 
 def confidence(client: bytes = b"", server: bytes = b"", **more: Any) -> float:
-    verdict = probe(view((client, server), **more))
+    verdict = heuristic(view((client, server), **more))
     return 0.0 if verdict is None else verdict.confidence
 
 
@@ -662,7 +664,7 @@ def test_a_first_frame_is_certain_and_a_prefix_may_be_one() -> None:
     assert seen == sorted(seen)
     assert 0 < seen[4] < 0.5
     assert seen[33] > 0.9
-    verdict = probe(view((b"", OK)))
+    verdict = heuristic(view((b"", OK)))
     assert verdict is not None
     assert verdict.client == 0
     assert confidence(pymongo.encode({"frame": {"version": "0.1"}, "type": "CONNECT"})) > 0.9

@@ -23,12 +23,12 @@ from streamdump.detect import BY_NAME
 from streamdump.layout import Layout
 from streamdump.model import Gap, Message, Options, SideData, StreamGap, Verdict
 from streamdump.protocols.buffer import END
-from streamdump.protocols.effort import Effort
 from streamdump.protocols.parser import Parser
-from streamdump.protocols.protocol import Context, SideView, View
+from streamdump.protocols.protocol import Context, DetectionView, SideView
 from streamdump.protocols.rabbitmq import chunk as chunks
 from streamdump.protocols.rabbitmq import compression, layouts, layouts_draft
-from streamdump.protocols.rabbitmq import telling as words
+from streamdump.protocols.rabbitmq import info as words
+from streamdump.protocols.rabbitmq.chunk_docs import PARTS
 from streamdump.protocols.rabbitmq.dissector import (
     NULL_REFERENCE,
     Phase,
@@ -36,15 +36,15 @@ from streamdump.protocols.rabbitmq.dissector import (
     RabbitmqStreamDraftDissector,
     StreamDissector,
 )
-from streamdump.protocols.rabbitmq.guard import Place
-from streamdump.protocols.rabbitmq.hiding import HIDDEN
+from streamdump.protocols.rabbitmq.frame_redaction import HIDDEN
+from streamdump.protocols.rabbitmq.heuristic import probe_current, probe_draft
+from streamdump.protocols.rabbitmq.info import info
 from streamdump.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, word_of
-from streamdump.protocols.rabbitmq.parts import PARTS
-from streamdump.protocols.rabbitmq.probe import probe_current, probe_draft
-from streamdump.protocols.rabbitmq.streams import Teller
-from streamdump.protocols.rabbitmq.telling import says
+from streamdump.protocols.rabbitmq.sasl_redaction import HandshakePlace
+from streamdump.protocols.rabbitmq.streams import InfoWithStream
 from streamdump.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Damage
 from streamdump.protocols.records import Frame as Cut
+from streamdump.protocols.work_budget import WorkBudget
 from tests.layout_properties import check_agreement, check_tiles, check_truncations
 from tests.protocols.rabbitmq_frames import FRAMES, Frame
 
@@ -74,7 +74,7 @@ def draft(**options: Any) -> RabbitmqStreamDraftDissector:
 
 def opened(dissector: Any) -> Any:
     if not dissector.context.syn:
-        dissector.guard.place = Place.OUTSIDE
+        dissector.guard.place = HandshakePlace.OUTSIDE
         dissector._choose_handlers()
     return dissector
 
@@ -522,7 +522,7 @@ def test_a_null_reference_of_a_publisher_is_noted() -> None:
         data = frame(1, b"\0\0\0\1\x05", string(reference), string("s"))
         said = decode(data)
         assert (said["fields"]["publisher_reference"], said["notes"]) == (reference, notes)
-        assert says(message_of(said)) == f"#1  publisher 5  s{told}"
+        assert info(message_of(said)) == f"#1  publisher 5  s{told}"
         # and by the quick way, as messages come
         (record,) = feed(current(), segments(CLIENT, 0, [data]))
         assert isinstance(record, Message)
@@ -722,7 +722,7 @@ def test_no_password_is_ever_shown(bytes_as: Any, key: int) -> None:
                         assert not passwords(decode(data[:cut], side, dissector))
                         said = decode(data[:cut], side, dissector, Damage(len(data) + 9, "9 bytes lost"))
                         assert not passwords(said)
-                        assert not passwords(says(message_of(said)))
+                        assert not passwords(info(message_of(said)))
 
 
 @pytest.mark.parametrize("bytes_as", ["hex", "text"])
@@ -738,13 +738,13 @@ def test_a_mechanism_that_is_too_long_hides_the_password_in_it(bytes_as: Any, me
 
 
 @pytest.mark.parametrize("key", [0x0777, 0x000A])
-@pytest.mark.parametrize("place", Place)
-def test_what_is_not_known_is_hidden_where_a_password_is_expected(place: Place, key: int) -> None:
+@pytest.mark.parametrize("place", HandshakePlace)
+def test_what_is_not_known_is_hidden_where_a_password_is_expected(place: HandshakePlace, key: int) -> None:
     unknown = frame(key, b"\0\0\0\2", b"s3cret-s3cret", version=9)
     dissector = current()
     dissector.guard.place = place
-    dissector.guard.until = 1 if place is Place.LEAVING else 0
-    assert passwords(decode(unknown, CLIENT, dissector)) == (place is Place.OUTSIDE)
+    dissector.guard.until = 1 if place is HandshakePlace.LEAVING else 0
+    assert passwords(decode(unknown, CLIENT, dissector)) == (place is HandshakePlace.OUTSIDE)
 
 
 @pytest.mark.parametrize("key", [0x0777, 0x000A, 0x0002, 0x0017])
@@ -752,7 +752,7 @@ def test_what_looks_like_a_login_is_hidden_everywhere(key: int) -> None:
     login = frame(key, b"\0\0\0\2", string("PLAIN"), struct.pack(">i", 13), b"\0u\0s3cret-s3cr")
     dissector = current(detail=True)
     assert not passwords(decode(login, CLIENT, dissector))
-    assert dissector.guard.place is Place.INSIDE, "it may be SaslAuthenticate, and what follows the rest of it"
+    assert dissector.guard.place is HandshakePlace.INSIDE, "it may be SaslAuthenticate, and what follows the rest of it"
 
 
 def test_passwords_are_shown_when_asked_for() -> None:
@@ -1133,9 +1133,9 @@ def test_the_client_is_told_by_what_it_sends() -> None:
 # Detection
 
 
-def view(client: bytes, server: bytes, syn: bool = True) -> View:
+def view(client: bytes, server: bytes, syn: bool = True) -> DetectionView:
     sides = [SideView([(0, data)] if data else [], syn, [0]) for data in (client, server)]
-    return View((sides[0], sides[1]), (4000, 4001), syn, False)
+    return DetectionView((sides[0], sides[1]), (4000, 4001), syn, False)
 
 
 def test_a_first_frame_is_enough() -> None:
@@ -1160,7 +1160,7 @@ def test_the_first_frames_may_be_lost_although_the_beginning_was_captured() -> N
     client = frames["SaslHandshake", "request"] + HEARTBEAT
     server = frames["SaslHandshake", "response"] + HEARTBEAT
     sides = [SideView([(200, data)], True, [0]) for data in (client, server)]
-    verdict = probe_current(View((sides[0], sides[1]), (4000, 4001), True, True))
+    verdict = probe_current(DetectionView((sides[0], sides[1]), (4000, 4001), True, True))
     assert verdict is not None
     assert verdict.confidence > 0.5
 
@@ -1222,8 +1222,8 @@ def test_kafka_is_not_taken_for_it(request_: str) -> None:
     data = bytes.fromhex(request_)
     data = struct.pack(">I", len(data) - 4) + data[4:]
     for syn in (True, False):
-        for probe in (probe_current, probe_draft):
-            verdict = probe(view(data, b"", syn))
+        for heuristic in (probe_current, probe_draft):
+            verdict = heuristic(view(data, b"", syn))
             assert verdict is None or verdict.confidence < 0.5
 
 
@@ -1235,9 +1235,9 @@ def test_one_side_alone_is_enough(name: str) -> None:
         assert message.sender is not None
         side = (message.conversation, message.sender)
         sides[side] = sides.get(side, b"") + message.raw["frame"]
-    probe = probe_draft if name.startswith("draft") else probe_current
+    heuristic = probe_draft if name.startswith("draft") else probe_current
     for (_, sender), data in sides.items():
-        verdict = probe(view(data, b"", syn=False))
+        verdict = heuristic(view(data, b"", syn=False))
         assert verdict is not None
         assert verdict.confidence >= 0.9
         assert verdict.client == (0 if sender == "client" else 1)
@@ -1290,7 +1290,7 @@ def test_details_change_nothing(sample: tuple[bytes, int, bool], places: list[tu
 
 
 def test_what_messages_say() -> None:
-    said = {(one.name, one.kind): says(one) for one in captured("subbatch_compressed_405.pcap", "access_refused_436.pcap")}
+    said = {(one.name, one.kind): info(one) for one in captured("subbatch_compressed_405.pcap", "access_refused_436.pcap")}
     assert said["PeerProperties", "response"].startswith("#1  OK  product=RabbitMQ version=4.")
     assert said["Deliver", "one_way"] == "subscription 1  offsets 60-85  4 entries  26 records"
     assert said["Create", "response"] in ("#5  access refused", "#5  OK")
@@ -1308,27 +1308,27 @@ def test_what_a_chunk_says_that_was_cut_by_the_snap_length() -> None:
         (41, "subscription 7  offsets 40-42  3 entries"),
         (70, "subscription 7  offsets 40-42  3 entries"),
     ):
-        assert says(message_of(decode(whole[:cut], SERVER, damage=Damage(len(whole), "9 bytes lost")))) == text
+        assert info(message_of(decode(whole[:cut], SERVER, damage=Damage(len(whole), "9 bytes lost")))) == text
 
 
 def test_what_a_list_says_that_ends_in_damage() -> None:
     whole = publish(*(struct.pack(">Q", at) + plain(b"message") for at in range(1, 14)))
     cut = 8 + 5 + 2 * 19 + 15
     said = message_of(decode(whole[:cut], damage=Damage(len(whole), "9 bytes lost")))
-    assert says(said) == "publisher 1  ids 1-3  3 messages  21 bytes  before the damage"
+    assert info(said) == "publisher 1  ids 1-3  3 messages  21 bytes  before the damage"
     confirmed = frame(3, b"\x01", struct.pack(">iQQQ", 3, 4, 5, 6))
     said = message_of(decode(confirmed[:-8], SERVER, damage=Damage(len(confirmed), "8 bytes lost")))
-    assert says(said) == "publisher 1  ids 4-5  before the damage"
+    assert info(said) == "publisher 1  ids 4-5  before the damage"
     versions = frame(0x801B, b"\0\0\0\1\0\1" + struct.pack(">iHHHHHH", 2, 1, 1, 1, 2, 1, 2))
     said = message_of(decode(versions[:-2], SERVER, damage=Damage(len(versions), "2 bytes lost")))
-    assert says(said) == "#1  OK  2 commands  before the damage"
+    assert info(said) == "#1  OK  2 commands  before the damage"
 
 
 def test_null_is_no_word_of_python() -> None:
     said = message_of(decode(frame(0x0B, b"\0\0\0\1", string(None), string("s"))))
-    assert says(said) == "#1  reference null  s"
+    assert info(said) == "#1  reference null  s"
     said = message_of(decode(frame(0x0D, b"\0\0\0\1", string(None), struct.pack(">i", 1), string("max-age"), string(None))))
-    assert says(said) == "#1  null  max-age=null"
+    assert info(said) == "#1  null  max-age=null"
 
 
 def test_metadata_says_where_leaders_are() -> None:
@@ -1337,20 +1337,20 @@ def test_metadata_says_where_leaders_are() -> None:
     each = b"".join(string(name) + struct.pack(">HHi", code, leader, 0) for name, code, leader in streams)
     said = decode(frame(0x800F, b"\0\0\0\1", brokers, struct.pack(">i", 4), each), SERVER)
     assert said["fault"] is None
-    assert says(message_of(said)) == "#1  1 broker  one on b1:5552, four on broker 9  two: no leader  three: stream not available"
+    assert info(message_of(said)) == "#1  1 broker  one on b1:5552, four on broker 9  two: no leader  three: stream not available"
 
 
 def test_a_chunk_says_how_far_the_stream_is_ahead_of_it() -> None:
     for committed, text in ((40, ""), (99, "  committed 99")):
         data = frame(8, b"\x07", struct.pack(">Q", committed), chunk(plain(b"message")), version=2)
-        assert says(message_of(decode(data, SERVER))) == f"subscription 7  offset 40  1 entry{text}"
+        assert info(message_of(decode(data, SERVER))) == f"subscription 7  offset 40  1 entry{text}"
 
 
 def test_the_quick_words_are_the_same_as_the_careful_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     known = list(captured("credit_flow_405.pcap", "rstream_offsets_405.pcap", "publish_small_405.pcap", "draft_exchange.pcap"))
-    quick = [says(one) for one in known]
+    quick = [info(one) for one in known]
     monkeypatch.setattr(words, "_QUICK", {})
-    assert quick == [says(one) for one in known]
+    assert quick == [info(one) for one in known]
 
 
 @pytest.mark.parametrize("key", layouts.COMMANDS)
@@ -1359,7 +1359,7 @@ def test_what_messages_of_an_unknown_version_say(key: int) -> None:
         said = decode(frame(one, b"\0\0\0\1", version=9))
         hidden = [HIDDEN] if said["name"] == "SaslAuthenticate" else []
         assert said["notes"] == [f"version 9 of {said['name']} is not known", *hidden]
-        assert says(message_of(said)) in ("body=00000001", "body=<redacted 4 bytes>", "")
+        assert info(message_of(said)) in ("body=00000001", "body=<redacted 4 bytes>", "")
 
 
 @given(st.sampled_from(FRAMES), st.integers(8, 400))
@@ -1367,7 +1367,7 @@ def test_what_messages_say_of_which_only_the_beginning_is_there(one: Frame, cut:
     data = bytes.fromhex(one.hex)[:cut]
     side = SERVER if one.sender == "server" else CLIENT
     said = decode(data, side, draft() if one.draft else current(), Damage(len(data) + 9, "9 bytes lost"))
-    assert isinstance(says(message_of(said)), str)
+    assert isinstance(info(message_of(said)), str)
 
 
 def test_the_tables_name_every_command() -> None:
@@ -1425,7 +1425,7 @@ def test_lines_of_publishers_name_the_stream_that_was_agreed_on_before() -> None
     declared = {
         one.fields["publisher_id"]: one.fields["stream"] for one in found if one.name == "DeclarePublisher" and one.kind == "request"
     }
-    in_order, ahead, late = Teller(), Teller(), Teller()
+    in_order, ahead, late = InfoWithStream(), InfoWithStream(), InfoWithStream()
     for message in found:
         ahead.learn(message)
     for message in found:
@@ -1434,16 +1434,16 @@ def test_lines_of_publishers_name_the_stream_that_was_agreed_on_before() -> None
         assert ahead(message) == text, "what was told ahead changes nothing"
         if message.name == "Publish":
             publisher = message.fields["publisher_id"]
-            assert late(message) == says(message), "nothing was told"
-            assert text == says(message).replace(f"publisher {publisher}", f"publisher {publisher}  {declared[publisher]}", 1)
+            assert late(message) == info(message), "nothing was told"
+            assert text == info(message).replace(f"publisher {publisher}", f"publisher {publisher}  {declared[publisher]}", 1)
 
 
 @pytest.mark.parametrize(("frames", "found"), [(2, False), (3, True)])
 def test_three_sound_frames_are_certain_whatever_follows(frames: int, found: bool) -> None:
     data = ANSWER_OK * frames + b"\xff" * 20
-    effort = Effort()
-    effort.pay(len(data))
-    assert CURRENT_LANGUAGE.search(False, data, 0, len(data), True, effort)[0] == found
+    work_budget = WorkBudget()
+    work_budget.pay(len(data))
+    assert CURRENT_LANGUAGE.search(False, data, 0, len(data), True, work_budget)[0] == found
 
 
 def test_a_published_message_of_no_bytes_tiles_its_frame() -> None:

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from streamdump.allowance import Spans, Values
 from streamdump.protocols.rabbitmq import amqp
+from streamdump.quota import Spans, ValueQuota
 
 
-def stopped(data: bytes, at: int, end: int, values: Values, spans: Spans | None = None) -> tuple[list[dict[str, Any]], int, str]:
+def stopped(data: bytes, at: int, end: int, values: ValueQuota, spans: Spans | None = None) -> tuple[list[dict[str, Any]], int, str]:
     """The sections, and where and why they stop; at their end with no reason."""
     try:
         return amqp.read(data, at, end, bytes.hex, values, spans), end, ""
@@ -28,7 +28,7 @@ def read(data: bytes | str, limit: int = 10_000, bare: int = 1_000) -> list[dict
         data = bytes.fromhex(data)
     around = b"\x00\x53\x75" + data + b"\x00\x53\x75\xa0\x01z"
     spans = Spans()
-    values, again = Values(limit, bare), Values(limit, bare)
+    values, again = ValueQuota(limit, bare), ValueQuota(limit, bare)
     sections, end, why = stopped(around, 3, 3 + len(data), values, spans)
     assert stopped(around, 3, 3 + len(data), again) == (sections, end, why)
     assert (values.left, values.bare) == (again.left, again.bare)
@@ -301,7 +301,7 @@ def test_any_bytes_are_read_or_refused(data: bytes, code: int) -> None:
         read(b"\x00\x53" + bytes([code]) + data)
     except amqp.NotAmqp:
         with pytest.raises(amqp.NotAmqp):
-            stopped(b"\x00\x53" + bytes([code]) + data, 0, len(data) + 3, Values(10_000, 1_000))
+            stopped(b"\x00\x53" + bytes([code]) + data, 0, len(data) + 3, ValueQuota(10_000, 1_000))
 
 
 @given(st.recursive(_scalars, lambda inner: _lists(inner) | _maps(inner), max_leaves=12), st.integers(0, 30))
@@ -327,10 +327,10 @@ def array(constructor: str, count: int, items: str = "") -> str:
     return f"f0 {struct.pack('>I', len(body)).hex()} {body.hex()}"
 
 
-def stop_of(data: str, limit: int, bare: int) -> tuple[Any, int, str, Values]:
+def stop_of(data: str, limit: int, bare: int) -> tuple[Any, int, str, ValueQuota]:
     """The value as far as it goes, where in the section it stops, and why."""
     section = bytes.fromhex("005377" + data)
-    values = Values(limit, bare)
+    values = ValueQuota(limit, bare)
     read(section, limit, bare)
     sections, at, why = stopped(section, 0, len(section), values)
     return sections[0]["value"], at, why, values
@@ -378,7 +378,7 @@ def test_values_without_bytes_are_one_object_and_one_span() -> None:
     """A frame of a few bytes may have a million."""
     section = bytes.fromhex("005377" + array("43", 1_000))
     for limit, bare, made in ((10_000, 1_000, 1_000), (10_000, 999, 999), (999, 5_000, 998)):
-        values, spans = Values(limit, bare), Spans()
+        values, spans = ValueQuota(limit, bare), Spans()
         sections, _, why = stopped(section, 0, len(section), values, spans)
         assert bool(why) == (made < 1_000)
         assert values.bare == (0 if bare < 1_000 else bare - 1_000 if not why else bare - 999)
@@ -387,7 +387,7 @@ def test_values_without_bytes_are_one_object_and_one_span() -> None:
         assert len({id(one) for one in items}) == 1
         assert [span.name for span in spans if span.depth == 2] == ["array", f"[0-{made - 1}]"]
     few = Spans()
-    amqp.read(bytes.fromhex("005377" + array("40", amqp.BARE_SHOWN)), 0, 13, bytes.hex, Values(100, 100), few)
+    amqp.read(bytes.fromhex("005377" + array("40", amqp.BARE_SHOWN)), 0, 13, bytes.hex, ValueQuota(100, 100), few)
     assert [span.name for span in few][-1] == f"[{amqp.BARE_SHOWN - 1}]"
 
 
@@ -401,7 +401,7 @@ def test_small_numbers_with_their_types_are_made_once() -> None:
 def test_what_was_made_in_vain_counts() -> None:
     """Else a body of a few bytes that is none after all could be tried again and again."""
     section = bytes.fromhex("005377" + array("40", 400) + "99")
-    values = Values(10_000, 500)
+    values = ValueQuota(10_000, 500)
     for left in (100, 0):
         with pytest.raises((amqp.NotAmqp, amqp.Stopped)):
             amqp.read(section, 0, len(section), bytes.hex, values)

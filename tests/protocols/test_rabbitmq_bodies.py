@@ -17,10 +17,10 @@ CAPTURES = sorted((Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq
 
 @pytest.mark.parametrize("path", CAPTURES, ids=lambda path: path.stem)
 def test_lines_need_no_bodies(path: Path) -> None:
-    says = {protocol.name: protocol.says for protocol in PROTOCOLS}
+    info = {protocol.name: protocol.info for protocol in PROTOCOLS}
     texts = []
     for bodies in (True, False):
-        inspector, lines = Inspector([open_capture(path)], Options(bodies=bodies)), Lines(says)
+        inspector, lines = Inspector([open_capture(path)], Options(bodies=bodies)), Lines(info)
         texts.append([lines.text(_of_frames(batch)) for batch in inspector.batches()])
     assert texts[0] == texts[1]
 
@@ -30,7 +30,7 @@ def test_bodies_are_left_alone(monkeypatch: pytest.MonkeyPatch, name: str) -> No
     def touched(*_: object) -> None:
         raise AssertionError
 
-    for place in ("handlers.read_amqp", "chunk.amqp.read", "chunk.unpack"):
+    for place in ("fast_decode.read_amqp", "chunk.amqp.read", "chunk.unpack"):
         monkeypatch.setattr(f"streamdump.protocols.rabbitmq.{place}", touched)
     path = CAPTURES[0].with_name(f"{name}.pcap")
     records = list(Inspector([open_capture(path)], Options(bodies=False)).records())

@@ -22,14 +22,13 @@ from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Exchange, Gap, Message, Options, Record, SideData, StreamGap, Verdict
 from streamdump.protocols.buffer import END
 from streamdump.protocols.parser import Parser
-from streamdump.protocols.protocol import Context, SideView, View
-from streamdump.protocols.records import Emitted
-from streamdump.protocols.seastar import telling
+from streamdump.protocols.protocol import Context, DetectionView, SideView
+from streamdump.protocols.records import Event
 from streamdump.protocols.seastar.compression import CHUNK, Unpackable, chunks, unpack, unpack_head
 from streamdump.protocols.seastar.dissector import PROTOCOLS, SeastarDissector
-from streamdump.protocols.seastar.probe import probe
-from streamdump.protocols.seastar.telling import Teller, paired, relate, says, unanswered
-from streamdump.protocols.seastar.terms import ALGORITHMS_KEPT, FEATURES_KEPT, FORCED, read_offer
+from streamdump.protocols.seastar.heuristic import heuristic
+from streamdump.protocols.seastar.info import InfoWithVerb, info, paired, relate, unanswered
+from streamdump.protocols.seastar.negotiated import ALGORITHMS_KEPT, FEATURES_KEPT, FORCED, read_offer
 from streamdump.protocols.seastar.verbs import load_verbs, parse_verbs
 from tests.work import peak
 
@@ -78,11 +77,11 @@ END_OF_STREAM = b"\xff\xff\xff\xff"
 
 # Conversations
 
-Event = tuple[int, bytes | int]
+Sent = tuple[int, bytes | int]
 """A segment: its side and its bytes, or the size of a gap."""
 
 
-def items(events: Iterable[Event]) -> list[SideData | StreamGap]:
+def items(events: Iterable[Sent]) -> list[SideData | StreamGap]:
     """One a segment, in packet order."""
     made: list[SideData | StreamGap] = []
     positions = [0, 0]
@@ -104,10 +103,10 @@ def parser(syn: bool = True, layout: str | None = None, client: int | None = Non
     return Parser(PROTOCOLS[0], how, Context(0, ("10.0.0.1:1", "10.0.0.2:2"), (1, 2), known, syn, verdict, how))
 
 
-def read(events: Sequence[Event], bulk: bool = False, **how: Any) -> list[Record]:
+def read(events: Sequence[Sent], bulk: bool = False, **how: Any) -> list[Record]:
     """The records of these, which came one by one or, `bulk`, all with one packet, one side after the other."""
     one = parser(**how)
-    emitted: list[Emitted] = []
+    emitted: list[Event] = []
     made = items(events)
     for part in [sorted(made, key=lambda item: item.side)] if bulk else [[item] for item in made]:
         emitted += one.take(part)
@@ -116,11 +115,11 @@ def read(events: Sequence[Event], bulk: bool = False, **how: Any) -> list[Record
     return [each.record for each in emitted]
 
 
-def messages(events: Sequence[Event], **how: Any) -> list[Message]:
+def messages(events: Sequence[Sent], **how: Any) -> list[Message]:
     return [record for record in read(events, **how) if isinstance(record, Message)]
 
 
-def opened(*more: Event, client: Any = DEFAULT, server: Any = DEFAULT) -> list[Event]:
+def opened(*more: Sent, client: Any = DEFAULT, server: Any = DEFAULT) -> list[Sent]:
     return [(0, negotiation(*client)), (1, negotiation(*server)), *more]
 
 
@@ -205,7 +204,7 @@ HOW = st.fixed_dictionaries(
 
 
 @given(START, EVENTS, HOW)
-def test_any_bytes_in_any_pieces_make_messages(start: list[Event], more: list[Event], how: dict[str, Any]) -> None:
+def test_any_bytes_in_any_pieces_make_messages(start: list[Sent], more: list[Sent], how: dict[str, Any]) -> None:
     events = [*start, *more]
     single = read(events, **how)
     assert encoded(read(events, bulk=True, **how)) == encoded(single)
@@ -221,7 +220,7 @@ def test_any_bytes_in_any_pieces_make_messages(start: list[Event], more: list[Ev
 
 
 @given(START, EVENTS)
-def test_details_change_nothing_and_spans_tile(start: list[Event], more: list[Event]) -> None:
+def test_details_change_nothing_and_spans_tile(start: list[Sent], more: list[Sent]) -> None:
     events = [*start, *more]
     plain = messages(events)
     for message, detailed in zip(plain, messages(events, detail=True), strict=True):
@@ -416,8 +415,8 @@ def test_negotiation_record_by_record() -> None:
         "handler_duration": False,
         "declined": ["COMPRESS", "HANDLER_DURATION", "feature 77"],
     }
-    assert "COMPRESS LZ4,LZ4_FRAGMENTED, TIMEOUT, ISOLATION statement:oltp" in says(asked)
-    assert says(answered) == (
+    assert "COMPRESS LZ4,LZ4_FRAGMENTED, TIMEOUT, ISOLATION statement:oltp" in info(asked)
+    assert info(answered) == (
         "grants TIMEOUT, CONNECTION_ID 1 on shard 3, ISOLATION statement:oltp; declines COMPRESS, HANDLER_DURATION, feature 77"
     )
 
@@ -500,7 +499,7 @@ def test_what_was_declined_does_not_depend_on_which_side_was_captured_first(syn:
         [(0, negotiation((1, b""))), (1, negotiation((1, b""))), (1, response(1, b"d", None))],
     ],
 )
-def test_what_follows_tells_who_is_the_client(events: list[Event]) -> None:
+def test_what_follows_tells_who_is_the_client(events: list[Sent]) -> None:
     for bulk in (False, True):
         told = [record for record in read(events, bulk, syn=False) if isinstance(record, Message)]
         assert len(told) >= len(events) - 1
@@ -509,7 +508,7 @@ def test_what_follows_tells_who_is_the_client(events: list[Event]) -> None:
 
 
 def test_a_gap_ends_the_wait_for_what_tells_the_client() -> None:
-    events: list[Event] = [(0, negotiation(*DEFAULT)), (1, negotiation(*DEFAULT)), (0, request(1, b"a" * 40)[:50]), (0, 18)]
+    events: list[Sent] = [(0, negotiation(*DEFAULT)), (1, negotiation(*DEFAULT)), (0, request(1, b"a" * 40)[:50]), (0, 18)]
     told = messages([*events, (1, response(1, b"d"))], syn=False)
     assert [(one.name, one.sender) for one in told] == [
         ("Negotiation", "client"),
@@ -564,16 +563,16 @@ def test_exceptions_of_every_kind() -> None:
     assert list(other.notes) == ["unknown exception type 7"]
     assert garbled.fields["text"] == "\\xff!"
     assert list(garbled.notes) == ["text is not UTF-8"]
-    assert says(user) == "#1  USER: std::runtime_error (no)  handler 0.007 ms"
-    assert says(unknown_verb) == "#2  UNKNOWN_VERB verb 39  no handler ran"
-    assert says(user, "PING") == "#1  PING  USER: std::runtime_error (no)  handler 0.007 ms"
-    assert says(unknown_verb, "PING") == "#2  UNKNOWN_VERB verb 39  no handler ran"
+    assert info(user) == "#1  USER: std::runtime_error (no)  handler 0.007 ms"
+    assert info(unknown_verb) == "#2  UNKNOWN_VERB verb 39  no handler ran"
+    assert info(user, "PING") == "#1  PING  USER: std::runtime_error (no)  handler 0.007 ms"
+    assert info(unknown_verb, "PING") == "#2  UNKNOWN_VERB verb 39  no handler ran"
 
 
 def test_lines_of_responses_name_the_verb_of_their_request() -> None:
     *_, asked = messages(opened((0, request(1, b"ab"))))
     told = []
-    teller = Teller()
+    teller = InfoWithVerb()
     for number, ident in ((1, 7), (2, None), (3, 8)):
         message = copy(asked)
         message.number = number
@@ -588,9 +587,9 @@ def test_lines_of_responses_name_the_verb_of_their_request() -> None:
 
 
 def test_as_many_verbs_are_remembered_as_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telling, "REQUESTS_KEPT", 3)
+    monkeypatch.setattr("streamdump.protocols.seastar.info.REQUESTS_KEPT", 3)
     *_, asked = messages(opened((0, request(1, b"ab"))))
-    teller = Teller()
+    teller = InfoWithVerb()
     for number in range(10):
         message = copy(asked)
         message.number = number
@@ -605,12 +604,12 @@ def test_what_was_declined_is_not_known_without_all_of_the_clients_negotiation()
     for events in ([(1, server)], [(0, damaged), (1, server)]):
         (answer,) = [one for one in messages(events, syn=False) if one.sender == "server"]
         assert answer.fields["negotiated"]["declined"] is None
-        assert "declines" not in says(answer)
+        assert "declines" not in info(answer)
 
 
 def test_negative_request_ids_turn_the_meaning_round() -> None:
     failed = response(7, pack("<II", 0, 2) + b"no")
-    asked: list[Event] = [(0, request(-6)), (0, request(-7)), (0, request(8))]
+    asked: list[Sent] = [(0, request(-6)), (0, request(-7)), (0, request(8))]
     answered, failure, plain = messages(opened(*asked, (1, response(-6)), (1, failed), (1, response(8))))[5:]
     assert (answered.name, answered.id, answered.fields["msg_id"], answered.outcome) == ("Response", 6, -6, "answered")
     assert (failure.name, failure.id, failure.fields["text"], failure.outcome) == ("Exception", 7, "no", "refused")
@@ -647,9 +646,9 @@ def test_requests_whose_deadline_passed_say_so() -> None:
 
 def test_the_share_of_the_server_is_said() -> None:
     answered = messages(opened((0, request(1)), (1, response(1, b"abc", 10_318))))[3]
-    assert says(answered) == "#1  3 bytes  handler 10.318 ms"
+    assert info(answered) == "#1  3 bytes  handler 10.318 ms"
     answered.latency_ns = 10_418_000
-    assert says(answered) == "#1  3 bytes  handler 10.318 ms  network 0.100 ms"
+    assert info(answered) == "#1  3 bytes  handler 10.318 ms  network 0.100 ms"
 
 
 # Streams
@@ -730,7 +729,7 @@ def test_frames_in_lz4() -> None:
     assert list(asked.fields) == ["compression", "timeout", "verb", "msg_id", "len", "payload"]
     assert asked.fields["payload"] == (b"payload " * 20).hex()
     assert (failed.name, failed.id, failed.fields["text"]) == ("Exception", 1, "no")
-    assert says(asked) == f"#1  verb 9  160 bytes  (LZ4: {len(plain)} bytes in {packed - 4})"
+    assert info(asked) == f"#1  verb 9  160 bytes  (LZ4: {len(plain)} bytes in {packed - 4})"
 
 
 @pytest.mark.parametrize("size", [0, 1, 32_740, 32_741, 65_536, 70_000, 200_000])
@@ -860,7 +859,7 @@ def test_no_packed_bytes_are_trusted(data: bytes, algorithm: str) -> None:
 
 def test_a_damaged_answer_is_completed_by_the_size_of_what_is_missing() -> None:
     answer = negotiation((1, b""), (2, bytes(8)), (5, b""))
-    events: list[Event] = [(0, negotiation(*DEFAULT)), (1, answer[:30]), (1, len(answer) - 30), (0, request(1)), (1, response(1, b"x"))]
+    events: list[Sent] = [(0, negotiation(*DEFAULT)), (1, answer[:30]), (1, len(answer) - 30), (0, request(1)), (1, response(1, b"x"))]
     found = messages(events)
     damaged, asked, answered = found[1:]
     assert damaged.name == "Negotiation"
@@ -871,8 +870,8 @@ def test_a_damaged_answer_is_completed_by_the_size_of_what_is_missing() -> None:
 
 
 def test_a_lost_answer_is_inferred_from_the_offer() -> None:
-    lost: list[Event] = [(0, negotiation(*DEFAULT)), (1, 28)]
-    calls: list[Event] = [(0, request(1)), (1, response(1, b"x", None)), (0, request(2)), (1, response(2, b"y", None))]
+    lost: list[Sent] = [(0, negotiation(*DEFAULT)), (1, 28)]
+    calls: list[Sent] = [(0, request(1)), (1, response(1, b"x", None)), (0, request(2)), (1, response(2, b"y", None))]
     found = messages([*lost, *calls])
     # the responses are certain once the requests are, which only the first response lets one infer
     assert [(one.name, one.id) for one in found] == [
@@ -889,13 +888,13 @@ def test_a_lost_answer_is_inferred_from_the_offer() -> None:
 def test_of_small_segments_one_that_ends_with_a_frame_tells_no_framing() -> None:
     first, second = response(1, b"answered"), response(2, b"again")
     # The second segment ends where the frame would without its handler duration
-    answers: list[Event] = [(1, first[:9]), (1, first[9:20]), (1, first[20:]), (1, second)]
+    answers: list[Sent] = [(1, first[:9]), (1, first[9:20]), (1, first[20:]), (1, second)]
     found = messages([(0, negotiation(*DEFAULT)), (1, len(negotiation(*DEFAULT))), (0, request(1) + request(2)), *answers])
     assert [(one.id, one.size) for one in found if one.sender == "server"] == [(1, len(first)), (2, len(second))]
 
 
 def test_midstream_both_sides() -> None:
-    events: list[Event] = [(0, request(number, b"abc") + request(number + 1)) for number in (100, 102)]
+    events: list[Sent] = [(0, request(number, b"abc") + request(number + 1)) for number in (100, 102)]
     events += [(1, response(101, b"answer")), (1, response(100))]
     found = messages(events, syn=False)
     assert [(one.name, one.id, one.sender) for one in found] == [
@@ -914,7 +913,7 @@ def test_one_frame_midstream_is_no_guess() -> None:
 def test_a_frame_that_unpacks_in_two_framings_waits_for_the_next() -> None:
     # Without the timeout's 8 bytes verb 3 would be the msg_id, and the msg_id 24 the length of what follows.
     first = lz4(request(24, b"x" * 16, verb=3))
-    answers: list[Event] = [(1, lz4(response(1, b"a" * 20)) + lz4(response(2, b"b" * 20)))]
+    answers: list[Sent] = [(1, lz4(response(1, b"a" * 20)) + lz4(response(2, b"b" * 20)))]
     told = messages([*answers, (0, first), (0, lz4(request(25, b"y", verb=3)))], syn=False)
     assert [(one.name, one.id, one.fields.get("verb")) for one in told[2:]] == [("Request", 24, 3), ("Request", 25, 3)]
     assert [one.name for one in messages([*answers, (0, first)], syn=False)] == ["Response", "Response"]
@@ -948,7 +947,7 @@ def test_after_a_gap_reading_goes_on_in_the_middle_of_a_segment() -> None:
         (len(b"".join(frames[:5])) + 9, range(3, 10)),
     ):
         # what is behind the gap is whole at the end of a segment, or enough of it to be no chance
-        pieces: list[Event] = [(0, lost[-3:] + rest[:cut]), *([(0, rest[cut:])] if rest[cut:] else [])]
+        pieces: list[Sent] = [(0, lost[-3:] + rest[:cut]), *([(0, rest[cut:])] if rest[cut:] else [])]
         events = opened((0, request(1)), (0, lost[:9]), (0, len(lost) - 12), *pieces)
         records = read(events)
         assert [record.id for record in records if isinstance(record, Message)][2:] == [1, *wanted]
@@ -996,7 +995,7 @@ def test_a_negotiation_alone_does_not_say_who_is_the_client() -> None:
 
 @pytest.mark.parametrize("layout", ["stream", "rpc+timeout", "rpc+duration+lz4"])
 def test_a_layout_can_be_forced(layout: str) -> None:
-    frames: dict[str, list[Event]] = {
+    frames: dict[str, list[Sent]] = {
         "stream": [(0, stream(b"abc")), (1, stream(b"d"))],
         "rpc+timeout": [(0, request(5)), (1, response(5, b"x", None))],
         "rpc+duration+lz4": [(0, lz4(request(5, timeout=None))), (1, lz4(response(5)))],
@@ -1010,36 +1009,36 @@ def test_a_layout_can_be_forced(layout: str) -> None:
 # Detection
 
 
-def view(first: list[bytes], second: list[bytes], syn: bool = False, final: bool = True) -> View:
+def view(first: list[bytes], second: list[bytes], syn: bool = False, final: bool = True) -> DetectionView:
     sides = []
     for segments in (first, second):
         starts = [sum(map(len, segments[:index])) for index in range(len(segments))]
         sides.append(SideView([(0, b"".join(segments))] if segments else [], syn, starts))
-    return View((sides[0], sides[1]), (4001, 4002), syn, final)
+    return DetectionView((sides[0], sides[1]), (4001, 4002), syn, final)
 
 
 def test_the_magic_is_certain() -> None:
-    verdict = probe(view([negotiation(*DEFAULT)], [], syn=True, final=False))
+    verdict = heuristic(view([negotiation(*DEFAULT)], [], syn=True, final=False))
     assert verdict is not None
     assert (verdict.confidence, verdict.client) == (1.0, 0)
-    verdict = probe(view([], [negotiation((3, bytes(8)))]))
+    verdict = heuristic(view([], [negotiation((3, bytes(8)))]))
     assert verdict is not None
     assert verdict.client == 1
-    verdict = probe(view([negotiation((2, bytes(8)))], []))
+    verdict = heuristic(view([negotiation((2, bytes(8)))], []))
     assert verdict is not None
     assert verdict.client == 1
 
 
 def test_what_begins_otherwise_is_not_claimed() -> None:
-    assert probe(view([b"GET / HTTP/1.1\r\n\r\n"], [], syn=True)) is None
-    assert probe(view([b"SSTAR"], [], syn=True, final=False)) is None
-    assert probe(view([request(1) + request(2)] * 3, [response(1) + response(2)], syn=True)) is None
+    assert heuristic(view([b"GET / HTTP/1.1\r\n\r\n"], [], syn=True)) is None
+    assert heuristic(view([b"SSTAR"], [], syn=True, final=False)) is None
+    assert heuristic(view([request(1) + request(2)] * 3, [response(1) + response(2)], syn=True)) is None
 
 
 def test_midstream_is_claimed_by_chains_of_both_sides() -> None:
     asked = [request(number, b"abc") for number in range(10, 14)]
     answered = [response(number, b"d") for number in range(10, 13)]
-    verdict = probe(view(asked, answered, final=False))
+    verdict = heuristic(view(asked, answered, final=False))
     assert verdict is not None
     assert verdict.client == 0
     assert verdict.confidence >= 0.9
@@ -1047,9 +1046,9 @@ def test_midstream_is_claimed_by_chains_of_both_sides() -> None:
 
 
 def test_streams_and_lone_frames_are_never_guessed() -> None:
-    assert probe(view([stream(b"abc"), stream(b"defg")] * 9, [stream(b"h")] * 9)) is None
-    assert probe(view([request(5)], [response(5)])) is None
-    assert probe(view([bytes(4000)], [bytes(4000)])) is None
+    assert heuristic(view([stream(b"abc"), stream(b"defg")] * 9, [stream(b"h")] * 9)) is None
+    assert heuristic(view([request(5)], [response(5)])) is None
+    assert heuristic(view([bytes(4000)], [bytes(4000)])) is None
 
 
 # Names of verbs
@@ -1058,14 +1057,14 @@ def test_streams_and_lone_frames_are_never_guessed() -> None:
 def test_names_of_verbs() -> None:
     scylla = load_verbs("scylla")
     assert (scylla[0], scylla[77], scylla[93], len(scylla)) == ("CLIENT_ID", "TABLE_LOAD_STATS", "BACKUP_SNAPSHOT_SSTABLES", 94)
-    calls: list[Event] = [(0, request(ident, verb=verb)) for ident, verb in ((1, 3), (2, 6), (3, 1000))]
+    calls: list[Sent] = [(0, request(ident, verb=verb)) for ident, verb in ((1, 3), (2, 6), (3, 1000))]
     asked, gossip, unknown = messages(opened(*calls), verbs=scylla)[2:]
     assert list(asked.fields) == ["timeout", "verb", "verb_label", "msg_id", "len", "payload"]
     assert (asked.fields["verb_label"], asked.kind) == ("READ_DATA", "request")
-    assert says(asked) == "#1  READ_DATA  0 bytes"
+    assert info(asked) == "#1  READ_DATA  0 bytes"
     assert (gossip.fields["verb_label"], gossip.kind) == ("GOSSIP_DIGEST_SYN", "one_way")
     assert unknown.fields["verb_label"] is None
-    assert says(unknown) == "#3  verb 1000  0 bytes"
+    assert info(unknown) == "#3  verb 1000  0 bytes"
     failed = messages(opened((1, exception(1, 1, pack("<Q", 4)))), verbs=scylla)[2]
     assert failed.fields["verb_label"] == "READ_MUTATION_DATA"
 

@@ -6,9 +6,7 @@ from struct import pack
 
 import pytest
 
-from streamdump.allowance import Allowance
 from streamdump.model import Gap, Message
-from streamdump.protocols.effort import Effort
 from streamdump.protocols.seastar import layouts
 from streamdump.protocols.seastar.compression import chunks, unpack
 from streamdump.protocols.seastar.dissector import SeastarDissector
@@ -27,9 +25,11 @@ from streamdump.protocols.seastar.framing import (
     inside,
     needed,
 )
-from streamdump.protocols.seastar.probe import ALONE, CHAIN, probe
-from streamdump.protocols.seastar.telling import paired
-from streamdump.protocols.seastar.terms import Framing, agree, read_offer
+from streamdump.protocols.seastar.heuristic import ALONE, CHAIN, heuristic
+from streamdump.protocols.seastar.info import paired
+from streamdump.protocols.seastar.negotiated import SeastarFraming, agree, read_offer
+from streamdump.protocols.work_budget import WorkBudget
+from streamdump.quota import UnpackQuota
 from tests.protocols.test_seastar import (
     DEFAULT,
     FRAGMENTED_TERMS,
@@ -49,17 +49,17 @@ from tests.protocols.test_seastar import (
     view,
 )
 
-REQUESTS, RESPONSES = Framing("request", True, None), Framing("response", True, None)
+REQUESTS, RESPONSES = SeastarFraming("request", True, None), SeastarFraming("response", True, None)
 
 
-def paid() -> Effort:
-    effort = Effort()
-    effort.pay(1 << 20)
-    effort.begin(1 << 20, 1)
-    return effort
+def paid() -> WorkBudget:
+    work_budget = WorkBudget()
+    work_budget.pay(1 << 20)
+    work_budget.begin(1 << 20, 1)
+    return work_budget
 
 
-def fitted(framing: Framing, data: bytes, need: int = 2) -> Fit | None:
+def fitted(framing: SeastarFraming, data: bytes, need: int = 2) -> Fit | None:
     """The frames that fill `data`; None too where they are ruled out."""
     found = fit(framing, data, 0, len(data), {len(data): need}, paid())
     return None if found is RULED_OUT else found
@@ -121,7 +121,7 @@ def test_an_exception_whose_lengths_differ_is_none() -> None:
 
 
 def test_a_compressed_frame_with_bytes_left_over_proves_nothing() -> None:
-    packed = Framing("request", True, "LZ4")
+    packed = SeastarFraming("request", True, "LZ4")
     assert fitted(packed, lz4(request(7))) is None
     assert fitted(packed, lz4(request(7)) + lz4(request(8))) is not None
     assert fitted(packed, lz4(request(7) + b"more") + lz4(request(8))) is None
@@ -191,7 +191,7 @@ def test_what_is_unpacked_is_taken_from_the_allowance() -> None:
     one = parser()
     one.take(items(opened((0, lz4(request(1, bytes(1000)))), client=LZ4_TERMS, server=LZ4_TERMS)))
     assert isinstance(one.dissector, SeastarDissector)
-    assert one.dissector.allowance.left == Allowance.FREE - 1028
+    assert one.dissector.quota.left == UnpackQuota.FREE - 1028
 
 
 def test_a_chunk_refers_to_all_that_a_match_can_reach() -> None:
@@ -230,7 +230,7 @@ def test_layouts_that_name_verbs_are_made_once() -> None:
 def claimed(first: list[bytes], second: list[bytes]) -> bool:
     """Whether frames that each side sends in one segment are taken for Seastar RPC."""
     segments = [[b"".join(side)] if side else [] for side in (first, second)]
-    return probe(view(*segments, final=False)) is not None
+    return heuristic(view(*segments, final=False)) is not None
 
 
 def test_how_many_frames_of_one_side_are_claimed() -> None:

@@ -14,23 +14,23 @@ import pytest
 from streamdump.capture.files import open_capture
 from streamdump.cli.app import main
 from streamdump.cli.exits import ExitCode
-from streamdump.diagnose.engine import Summary
+from streamdump.diagnose.engine import Outcome
 from streamdump.inspector import Inspector
 from streamdump.latency.records import IntervalRow, Times
 from streamdump.model import Ending, Finding, Options
 from streamdump.protocols import PROTOCOLS
 from streamdump.render.findings import Findings
 from streamdump.render.html.charts import series
-from streamdump.render.html.ladders import FIRST, LAST, Ladders
 from streamdump.render.html.page import check_page
 from streamdump.render.html.reports import diagnosis
+from streamdump.render.html.sequence_diagrams import FIRST, LAST, SequenceDiagrams
 from tests.capture.frames import pcap
 from tests.logins import rabbitmq
 from tests.secrets import conversation
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 WRONG = GOLDEN / "rabbitmq-stream" / "wrong_password_405.pcap"
-SAYS = {one.name: one.says for one in PROTOCOLS}
+SAYS = {one.name: one.info for one in PROTOCOLS}
 HOSTILE = "</td><script>alert(1)</script><img src=x onerror=alert(1)> \" onload='alert(1)' {{ 7*7 }} \u202e\x1b[31m"
 
 
@@ -150,9 +150,9 @@ def test_of_what_cannot_be_read_there_is_neither_page_nor_praise(command: str, t
 
 
 def test_captured_text_is_text_only() -> None:
-    found, summaries = Findings(), [Summary(3, 0, HOSTILE, HOSTILE, True, None, HOSTILE, HOSTILE, HOSTILE, 1, "error", HOSTILE)]
+    found, summaries = Findings(), [Outcome(3, 0, HOSTILE, HOSTILE, True, None, HOSTILE, HOSTILE, HOSTILE, 1, "error", HOSTILE)]
     found.add([Finding(1, 1, "", 0, 3, HOSTILE, "b", None, None, HOSTILE, "error", HOSTILE, HOSTILE, [1], [2])])
-    ladders = Ladders({"iggy": lambda message: HOSTILE})
+    ladders = SequenceDiagrams({"iggy": lambda message: HOSTILE})
     ladders.take([Ending(1, 1, "", 0, 3, HOSTILE, "b", "client", "iggy", HOSTILE, None, 0, 0)])  # type: ignore[arg-type]
     seen = harmless(diagnosis(HOSTILE, [HOSTILE], found, summaries, ladders))
     assert seen.text.count("<script>alert(1)</script>") >= 8
@@ -170,7 +170,7 @@ def test_a_user_name_cannot_bring_markup(tmp_path: Path) -> None:
 
 
 def test_of_a_long_conversation_the_beginning_and_the_end_are_kept() -> None:
-    ladders = Ladders(SAYS)
+    ladders = SequenceDiagrams(SAYS)
     path = GOLDEN / "rabbitmq-stream" / "js_publish_consume_405.pcap"
     inspector = Inspector([open_capture(io.BytesIO(path.read_bytes()))], Options())
     counts: dict[int, int] = {}
@@ -213,7 +213,9 @@ def test_a_browser_runs_its_script_and_no_other(tmp_path: Path) -> None:
     leak = "<img src=http://leak.invalid/a><script src=http://leak.invalid/b></script>"
     found.add([Finding(1, 1, "", 0, 3, leak, "b", None, None, leak, "error", leak, leak, [1], [2])])
     page, net = tmp_path / "report.html", tmp_path / "net.json"
-    page.write_text(diagnosis(leak, [leak], found, [Summary(3, 0, leak, leak, True, None, leak, leak, leak, 1, None, None)], Ladders(SAYS)))
+    page.write_text(
+        diagnosis(leak, [leak], found, [Outcome(3, 0, leak, leak, True, None, leak, leak, leak, 1, None, None)], SequenceDiagrams(SAYS))
+    )
     # The browser itself asks for updates: no name is found
     call = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--enable-logging=stderr"]
     call += ["--host-resolver-rules=MAP * ~NOTFOUND", f"--user-data-dir={tmp_path / 'profile'}", f"--log-net-log={net}"]

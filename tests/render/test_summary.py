@@ -12,12 +12,12 @@ from tests.render.records import FAULT, SERVER, exchange, gap, message, response
 HOSTILE = "a\x1b[31mb\rc\nd\u202ee\x7ff\x85g\u2028h\ufeffi\u200bj"
 
 
-def says(one: Message) -> str:
+def info(one: Message) -> str:
     return f"#{one.id}  {one.fields.get('reference', '')}"
 
 
 def lines(records: list[Record], columns: int | None = None, colours: bool = False, times: str = "r") -> list[str]:
-    made = Lines({"rabbitmq-stream": says}, times, COLOURED if colours else PLAIN, columns)  # type: ignore[arg-type]
+    made = Lines({"rabbitmq-stream": info}, times, COLOURED if colours else PLAIN, columns)  # type: ignore[arg-type]
     return made.text(records).splitlines()
 
 

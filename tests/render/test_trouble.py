@@ -19,9 +19,9 @@ GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 
 
 def view(inspector: Inspector, columns: int | None) -> Lines:
-    says = {protocol.name: protocol.says for protocol in PROTOCOLS}
+    info = {protocol.name: protocol.info for protocol in PROTOCOLS}
     alarms = {protocol.name: protocol.alarms for protocol in PROTOCOLS}
-    return Lines(says, columns=columns, alarms=alarms, asked=inspector.asked)
+    return Lines(info, columns=columns, alarms=alarms, asked=inspector.asked)
 
 
 def lines_of(path: Path, columns: int | None = 80) -> list[str]:

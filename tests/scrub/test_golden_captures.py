@@ -17,8 +17,8 @@ from streamdump.capture.files import open_capture
 from streamdump.errors import CaptureError
 from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Message, Options, Record
-from streamdump.scrub.run import Scrubbed, Wanted, scrub
-from streamdump.scrub.search import LEAST, Search, pieces
+from streamdump.scrub.run import ScrubOptions, ScrubResult, scrub
+from streamdump.scrub.search import LEAST, SecretSearch, pieces
 from tests.rewrite import packets as packets_of
 from tests.rewrite import tcp_offset
 from tests.tls.peers import Wire, talk
@@ -28,7 +28,7 @@ SEALED = GOLDEN / "rabbitmq-stream" / "tls_keys_310.pcapng"
 """TLS with its keys, which do not stay."""
 
 CAPTURES = sorted(path for path in GOLDEN.rglob("*.pcap*") if path != SEALED)
-EVERYTHING = Wanted(True, True, True)
+EVERYTHING = ScrubOptions(True, True, True)
 
 PACKED = ("empty_frames_lz4", "five_connections", "lz4", "lz4_fragmented", "lz4_snap120", "multi_algo", "stream_lz4", "xor_then_frag")
 """Captures with compressed frames, which are overwritten as a whole: only where they are stays."""
@@ -72,7 +72,7 @@ def secrets_of(path: Path) -> dict[str, bytes]:
     return found
 
 
-def scrubbed(path: Path, tmp_path: Path, wanted: Wanted) -> tuple[Path, Scrubbed]:
+def scrubbed(path: Path, tmp_path: Path, wanted: ScrubOptions) -> tuple[Path, ScrubResult]:
     target = tmp_path / f"out{''.join(one for one in path.suffixes if one in ('.pcap', '.pcapng'))}"
     return target, scrub(str(path), target, wanted, Options())
 
@@ -82,10 +82,10 @@ TELLING = [path for number, path in enumerate(CAPTURES) if not number % 5 or pat
 
 @pytest.mark.parametrize(
     ("path", "wanted"),
-    [*((path, EVERYTHING) for path in CAPTURES), *((path, Wanted()) for path in TELLING)],
+    [*((path, EVERYTHING) for path in CAPTURES), *((path, ScrubOptions()) for path in TELLING)],
     ids=lambda one: f"{one.parent.name}/{one.name}" if isinstance(one, Path) else "everything" if one.anything else "secrets",
 )
-def test_the_messages_stay(path: Path, wanted: Wanted, tmp_path: Path) -> None:
+def test_the_messages_stay(path: Path, wanted: ScrubOptions, tmp_path: Path) -> None:
     target, done = scrubbed(path, tmp_path, wanted)
     before, after = records(str(path)), records(str(target))
     packed = wanted.payloads and path.name.split(".")[0] in PACKED
@@ -106,7 +106,7 @@ def test_the_messages_stay(path: Path, wanted: Wanted, tmp_path: Path) -> None:
         assert secret != instead.rpartition(b"\0")[2] or not secret
         if len(secret) >= LEAST and secret.decode("latin-1") not in shown:
             assert secret not in data
-            assert not list(Search(pieces(secret)).everywhere(data))
+            assert not list(SecretSearch(pieces(secret)).everywhere(data))
     if wanted.anything and not packed:
         assert bodies(after).isdisjoint(bodies(before))
 
@@ -173,15 +173,15 @@ def test_tshark_finds_no_bad_checksum_that_was_not_bad_before(path: Path, tmp_pa
 
 def test_scrubbing_twice_changes_nothing_more(tmp_path: Path) -> None:
     path = GOLDEN / "rabbitmq-stream" / "rstream_offsets_405.pcap"
-    once, _ = scrubbed(path, tmp_path, Wanted(payloads=True))
+    once, _ = scrubbed(path, tmp_path, ScrubOptions(payloads=True))
     data = once.read_bytes()
     twice = tmp_path / "twice.pcap"
-    scrub(io.BytesIO(data), twice, Wanted(payloads=True), Options(), "once")
+    scrub(io.BytesIO(data), twice, ScrubOptions(payloads=True), Options(), "once")
     assert twice.read_bytes() == data
 
 
 def test_keys_of_tls_go_and_what_they_opened_is_not_read(tmp_path: Path) -> None:
-    target, done = scrubbed(SEALED, tmp_path, Wanted())
+    target, done = scrubbed(SEALED, tmp_path, ScrubOptions())
     assert records(str(SEALED))
     assert records(str(target)) == []
     assert b"TRAFFIC_SECRET" not in target.read_bytes()
@@ -190,9 +190,11 @@ def test_keys_of_tls_go_and_what_they_opened_is_not_read(tmp_path: Path) -> None
     assert said(records(str(target), keylog=(str(SEALED),)), False) == said(records(str(SEALED)), False)
 
 
-@pytest.mark.parametrize("wanted", [Wanted(payloads=True), Wanted(names=True), Wanted(addresses=True), EVERYTHING], ids=str)
-def test_tls_is_still_told_as_tls(wanted: Wanted, tmp_path: Path) -> None:
-    bare, _ = scrubbed(SEALED, tmp_path, Wanted())
+@pytest.mark.parametrize(
+    "wanted", [ScrubOptions(payloads=True), ScrubOptions(names=True), ScrubOptions(addresses=True), EVERYTHING], ids=str
+)
+def test_tls_is_still_told_as_tls(wanted: ScrubOptions, tmp_path: Path) -> None:
+    bare, _ = scrubbed(SEALED, tmp_path, ScrubOptions())
     before = rows(bare)
     target, done = scrubbed(SEALED, tmp_path, wanted)
     after = rows(target)

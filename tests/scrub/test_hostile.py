@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from streamdump.errors import StreamdumpError
-from streamdump.golden.settings import Settings
+from streamdump.golden.settings import CheckSettings
 from streamdump.golden.text import written
 from streamdump.model import Options
-from streamdump.scrub.run import Wanted, scrub
+from streamdump.scrub.run import ScrubOptions, scrub
 from tests.golden.rebuild import GOLDEN, compared, said_bytes
 
 CAPTURES = sorted(path for path in GOLDEN.rglob("*.pcap*") if path.stat().st_size < 30_000 and path.suffix != ".gz")
@@ -40,7 +40,7 @@ def test_damage(path: Path, tmp_path: Path) -> None:
     chance = random.Random(path.name)
     for _ in range(4):
         data = damaged(path.read_bytes(), chance)
-        for wanted in (Wanted(), Wanted(True, True, True)):
+        for wanted in (ScrubOptions(), ScrubOptions(True, True, True)):
             try:
                 done = scrub(io.BytesIO(data), tmp_path / "out", wanted, Options(), "damaged")
             except StreamdumpError as error:
@@ -53,4 +53,4 @@ def test_damage(path: Path, tmp_path: Path) -> None:
         except StreamdumpError:
             continue
         assert text.isascii() or all(one.isprintable() for one in text.splitlines())
-        assert compared(data, data, Settings(unordered=True)) == []
+        assert compared(data, data, CheckSettings(unordered=True)) == []

@@ -24,9 +24,9 @@ import streamdump
 from streamdump.errors import CaptureError, UsageError
 from streamdump.model import Message, Options
 from streamdump.scrub.packets import _pseudo, _sum
-from streamdump.scrub.replace import Addresses, Names, prose
-from streamdump.scrub.run import Scrubbed, SecretLeft, Wanted, scrub
-from streamdump.scrub.search import Search, pieces
+from streamdump.scrub.replace import AddressReplacements, NameReplacements, prose
+from streamdump.scrub.run import ScrubOptions, ScrubResult, SecretLeft, scrub
+from streamdump.scrub.search import SecretSearch, pieces
 from tests.capture.frames import (
     ACK,
     FIN,
@@ -136,7 +136,7 @@ class Talk:
         return pcap([Packet(one) for one in self.packets], **more)
 
 
-def scrubbed(data: bytes, tmp_path: Path, wanted: Wanted = Wanted(), name: str = "in.pcap") -> tuple[bytes, Scrubbed]:  # noqa: B008
+def scrubbed(data: bytes, tmp_path: Path, wanted: ScrubOptions = ScrubOptions(), name: str = "in.pcap") -> tuple[bytes, ScrubResult]:  # noqa: B008
     source, target = tmp_path / name, tmp_path / "out"
     source.write_bytes(data)
     done = scrub(str(source), target, wanted, Options())
@@ -237,7 +237,7 @@ def test_packed_input_is_written_unpacked(tmp_path: Path) -> None:
     out, _ = scrubbed(gzip.compress(data), tmp_path, name="in.pcap.gz")
     assert out == plain
     with pytest.raises(UsageError, match="captures are written unpacked"):
-        scrub(str(tmp_path / "in.pcap"), tmp_path / "out.pcap.gz", Wanted(), Options())
+        scrub(str(tmp_path / "in.pcap"), tmp_path / "out.pcap.gz", ScrubOptions(), Options())
 
 
 def test_the_output_is_its_owners_alone_and_never_the_input(tmp_path: Path) -> None:
@@ -246,17 +246,17 @@ def test_the_output_is_its_owners_alone_and_never_the_input(tmp_path: Path) -> N
     source, target = tmp_path / "in.pcap", tmp_path / "out"
     assert target.stat().st_mode & 0o777 == 0o600
     target.write_bytes(b"something older")
-    scrub(str(source), target, Wanted(), Options())
+    scrub(str(source), target, ScrubOptions(), Options())
     assert target.read_bytes()[:4] == data[:4]
     (tmp_path / "soft").symlink_to(source)
     os.link(source, tmp_path / "hard")
     for name in ("in.pcap", "soft", "hard", "../" + tmp_path.name + "/in.pcap"):
         with pytest.raises(UsageError, match="is the input, which is never overwritten"):
-            scrub(str(source), tmp_path / name, Wanted(), Options())
+            scrub(str(source), tmp_path / name, ScrubOptions(), Options())
     with pytest.raises(UsageError, match="cannot be written: no such file or directory"):
-        scrub(str(source), tmp_path / "nowhere" / "x", Wanted(), Options())
+        scrub(str(source), tmp_path / "nowhere" / "x", ScrubOptions(), Options())
     with pytest.raises(UsageError, match="is no file"):
-        scrub(str(source), tmp_path, Wanted(), Options())
+        scrub(str(source), tmp_path, ScrubOptions(), Options())
     assert source.read_bytes() == data
     assert sorted(one.name for one in tmp_path.iterdir()) == ["hard", "in.pcap", "out", "soft"]
 
@@ -264,7 +264,7 @@ def test_the_output_is_its_owners_alone_and_never_the_input(tmp_path: Path) -> N
 def test_what_is_no_capture_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(b"no capture")
     with pytest.raises(CaptureError):
-        scrub(str(tmp_path / "x"), tmp_path / "out", Wanted(), Options())
+        scrub(str(tmp_path / "x"), tmp_path / "out", ScrubOptions(), Options())
     assert [one.name for one in tmp_path.iterdir()] == ["x"]
 
 
@@ -363,7 +363,7 @@ def test_in_fragments(six: bool, tmp_path: Path) -> None:
                 made = ip4(pieces[place], src=ends[0], dst=ends[1], identity=number, offset=place * 24, more=more)
                 packets.append(ethernet(right_ip(made)))
     data = pcap([Packet(one) for one in packets])
-    out, _ = scrubbed(data, tmp_path, Wanted(names=True))
+    out, _ = scrubbed(data, tmp_path, ScrubOptions(names=True))
     assert not any(PASSWORD[at : at + 6] in out for at in range(len(PASSWORD) - 5))
     assert USER not in out
     assert names(out) == names(data) == names(whole.pcap())
@@ -398,7 +398,7 @@ def broken(draw: st.DrawFn) -> bytes:
 @given(broken(), st.booleans())
 def test_no_piece_of_the_password_is_left_of_whatever_was_read(tmp_path_factory: pytest.TempPathFactory, data: bytes, all_: bool) -> None:
     folder = tmp_path_factory.mktemp("scrub")
-    out, done = scrubbed(data, folder, Wanted(all_, all_, all_))
+    out, done = scrubbed(data, folder, ScrubOptions(all_, all_, all_))
     if not done.unread:
         assert not any(PASSWORD[at : at + 6] in out for at in range(len(PASSWORD) - 5))
         # in a conversation without its beginning what is skipped may tell earlier or later which side is the client
@@ -431,10 +431,10 @@ def test_where_a_secret_is_left_nothing_is_written(body: bytes, tmp_path: Path) 
     )
     assert PASSWORD.decode() not in str(error.value)
     assert [one.name for one in tmp_path.iterdir()] == ["in.pcap"]
-    out, _ = scrubbed(data, tmp_path, Wanted(payloads=True))
+    out, _ = scrubbed(data, tmp_path, ScrubOptions(payloads=True))
     assert body not in out
     assert names(out) == names(data)
-    out, done = scrubbed(data, tmp_path, Wanted(echoes=True))
+    out, done = scrubbed(data, tmp_path, ScrubOptions(echoes=True))
     assert done.parts["echo"] == 1
     assert left(out, body) == left(out, PASSWORD) == set()
     assert names(out) == names(data)
@@ -453,7 +453,7 @@ def test_a_secret_in_what_nobody_reads_is_found(tmp_path: Path) -> None:
     talk.packets.append(other)
     with pytest.raises(SecretLeft, match="stand in packet 13 as well"):
         scrubbed(talk.pcap(), tmp_path)
-    out, _ = scrubbed(talk.pcap(), tmp_path, Wanted(payloads=True))
+    out, _ = scrubbed(talk.pcap(), tmp_path, ScrubOptions(payloads=True))
     assert PASSWORD not in out
 
 
@@ -461,7 +461,7 @@ def test_a_secret_that_is_shown_as_a_name_is_none(tmp_path: Path) -> None:
     data = Talk().greet().say([*HANDSHAKE, declare(PASSWORD)]).pcap()
     out, _ = scrubbed(data, tmp_path)
     assert out.count(PASSWORD) == 1
-    out, _ = scrubbed(data, tmp_path, Wanted(names=True))
+    out, _ = scrubbed(data, tmp_path, ScrubOptions(names=True))
     assert PASSWORD not in out
     # the user name, which is a name
     same = [(side, one.replace(SASL, b"\0" + b"twice-the-same" + b"\0" + b"twice-the-same")) for side, one in HANDSHAKE]
@@ -472,7 +472,7 @@ def test_a_secret_that_is_shown_as_a_name_is_none(tmp_path: Path) -> None:
 
 def test_what_is_searched_is_found_across_blocks() -> None:
     data = bytearray(random.Random(1).randbytes(3 << 20))
-    search = Search(pieces(PASSWORD))
+    search = SecretSearch(pieces(PASSWORD))
     for place in (0, (1 << 20) - 5, (2 << 20) - 1, len(data) - len(PASSWORD)):
         data[place : place + len(PASSWORD)] = PASSWORD
         found = sorted(search.everywhere(bytes(data)))
@@ -481,7 +481,7 @@ def test_what_is_searched_is_found_across_blocks() -> None:
         data[place : place + len(PASSWORD)] = bytes(len(PASSWORD))
     assert not list(search.everywhere(bytes(data)))
     assert not list(search.everywhere(b""))
-    assert not Search(pieces(b"shorter"))
+    assert not SecretSearch(pieces(b"shorter"))
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -494,7 +494,7 @@ def test_any_eight_bytes_are_found_whatever_is_around(wide: bool) -> None:
         part = secret[at : at + size]
         around = chance.randbytes(chance.randrange(20)), chance.randbytes(chance.randrange(20))
         data = around[0] + (part.decode("latin-1").encode("utf-16-le") if wide and at % 8 == 0 else part) + around[1]
-        assert list(Search(pieces(secret)).within(data))
+        assert list(SecretSearch(pieces(secret)).within(data))
 
 
 # What a secret may be split by, or stand in
@@ -510,7 +510,7 @@ def test_a_segment_whose_header_is_not_true_is_overwritten(offset: int, tmp_path
         # as if the login were options, and then the end of the password data
         with pytest.raises(SecretLeft, match="in packet 13 as well"):
             scrubbed(talk.pcap(), tmp_path)
-    out, done = scrubbed(talk.pcap(), tmp_path, Wanted(echoes=offset == 15))
+    out, done = scrubbed(talk.pcap(), tmp_path, ScrubOptions(echoes=offset == 15))
     assert left(out, PASSWORD, 4) == set()
     assert done.packets == 13
     assert names(out) == names(talk.pcap())
@@ -525,7 +525,7 @@ def test_a_copy_of_a_login_with_one_wrong_bit_in_its_headers(byte: int, tmp_path
         data = pcap([Packet(one) for one in (*talk.packets, bytes(copy))])
         for echoes in (False, True):
             try:
-                out, _ = scrubbed(data, tmp_path, Wanted(echoes=echoes, foreign=True))
+                out, _ = scrubbed(data, tmp_path, ScrubOptions(echoes=echoes, foreign=True))
             except SecretLeft:
                 assert not echoes
             else:
@@ -561,7 +561,7 @@ def test_in_another_protocol_over_segments(size: int, where: int, tmp_path: Path
     with pytest.raises(SecretLeft, match="8 bytes or more of a secret stand in packet"):
         scrubbed(made(PASSWORD), tmp_path)
     assert not (tmp_path / "out").exists()
-    out, done = scrubbed(made(PASSWORD), tmp_path, Wanted(echoes=True))
+    out, done = scrubbed(made(PASSWORD), tmp_path, ScrubOptions(echoes=True))
     assert out == made(b"x" * len(PASSWORD))
     assert (done.unread, bool(done.parts["echo"])) == (1, True)
 
@@ -606,9 +606,9 @@ def test_what_may_hold_connections_that_are_not_read_is_not_published(wrap: Any,
     with pytest.raises(SecretLeft, match=f"nothing was written, for what is not read may hold secrets: {what}; --payloads empties them"):
         scrubbed(data, tmp_path)
     assert not (tmp_path / "out").exists()
-    out, done = scrubbed(data, tmp_path, Wanted(foreign=True))
+    out, done = scrubbed(data, tmp_path, ScrubOptions(foreign=True))
     assert (out, done.foreign) == (data, 12)
-    out, _ = scrubbed(data, tmp_path, Wanted(payloads=True))
+    out, _ = scrubbed(data, tmp_path, ScrubOptions(payloads=True))
     assert PASSWORD not in out
 
 
@@ -656,7 +656,7 @@ def test_what_is_behind_simple_packets_and_in_long_options_goes(tmp_path: Path) 
 
 def test_equal_names_get_equal_replacements(tmp_path: Path) -> None:
     data = Talk().greet().say([*HANDSHAKE, declare(b"orders"), declare(b"prices", 6), declare(b"orders", 7), declare(USER, 8)]).pcap()
-    out, done = scrubbed(data, tmp_path, Wanted(names=True))
+    out, done = scrubbed(data, tmp_path, ScrubOptions(names=True))
     streams = [one.fields["stream"] for one in messages(out) if one.name == "DeclarePublisher"]
     assert len(set(streams)) == 3
     assert streams[0] == streams[2]
@@ -675,7 +675,7 @@ def test_users_of_mewbase_are_names(capture: str, user: bytes, tmp_path: Path) -
     data = (GOLDEN / "mewbase" / f"{capture}.pcap").read_bytes()
     element = b"\2username\0" + struct.pack("<i", len(user) + 1) + user + b"\0"
     assert element in scrubbed(data, tmp_path)[0]
-    out, _ = scrubbed(data, tmp_path, Wanted(names=True))
+    out, _ = scrubbed(data, tmp_path, ScrubOptions(names=True))
     assert user not in out
     assert names(out) == names(data)
     instead = next(one.fields["frame"]["authInfo"]["username"] for one in messages(out) if one.name == "CONNECT")
@@ -683,7 +683,7 @@ def test_users_of_mewbase_are_names(capture: str, user: bytes, tmp_path: Path) -
 
 
 def test_replacements_have_the_same_length_and_differ() -> None:
-    given_names = Names()
+    given_names = NameReplacements()
     made = [given_names.of(f"{number:03}".encode()) for number in range(500)]
     assert len(set(made)) == 500
     assert {len(one) for one in made} == {3}
@@ -700,7 +700,7 @@ def test_addresses(tmp_path: Path) -> None:
     talk.packets.append(ethernet(bytes(8) + b"\2\0\0\0\0\1" + A + bytes(6) + B, kind=0x0806))
     talk.packets.append(ethernet(ip6(bytes.fromhex("8000beef") + b"hello", following=58)))
     data = talk.pcap()
-    out, _ = scrubbed(data, tmp_path, Wanted(addresses=True))
+    out, _ = scrubbed(data, tmp_path, ScrubOptions(addresses=True))
     for gone in (A, B, b"example", b"hello"):
         assert gone not in out
     ends = {(one.src, one.dst) for one in messages(out)}
@@ -711,7 +711,7 @@ def test_addresses(tmp_path: Path) -> None:
 
 
 def test_addresses_that_name_no_machine_stay() -> None:
-    given_addresses = Addresses()
+    given_addresses = AddressReplacements()
     for kept in (b"\x7f\0\0\1", b"\xff" * 4, bytes(4), b"\xe0\0\0\1", bytes(15) + b"\1", b"\xff\2" + bytes(14)):
         assert given_addresses.network(kept) == kept
     one, two = given_addresses.network(A), given_addresses.network(B)
@@ -780,7 +780,7 @@ def test_sums_of_protocols_follow_their_bodies(tmp_path: Path) -> None:
     ):
         data = (GOLDEN / family / f"{case}.pcap").read_bytes()
         before = [one for one in messages(data) if any("checksum" in note for note in one.notes)]
-        out, done = scrubbed(data, tmp_path, Wanted(payloads=True, names=True))
+        out, done = scrubbed(data, tmp_path, ScrubOptions(payloads=True, names=True))
         assert done.parts["payload"]
         after = [one.notes for one in messages(out) if any("checksum" in note for note in one.notes)]
         assert after == [one.notes for one in before]
@@ -791,7 +791,7 @@ def test_a_sum_that_was_wrong_stays_wrong(tmp_path: Path) -> None:
     index = next(at for at, frame in enumerate(found) if frame.name == "Deliver")
     data = found[index].data
     found[index] = found[index]._replace(data=data[:-1] + bytes((data[-1] ^ 1,)))
-    out, _ = scrubbed(rebuilt(found), tmp_path, Wanted(payloads=True))
+    out, _ = scrubbed(rebuilt(found), tmp_path, ScrubOptions(payloads=True))
     wrong = [one for one in messages(out) if any(note.startswith("checksum of the chunk") for note in one.notes)]
     assert len(wrong) == 1
 
@@ -804,7 +804,7 @@ def test_conversations_of_other_protocols(tmp_path: Path) -> None:
     data = talk.pcap()
     out, done = scrubbed(data, tmp_path)
     assert (out, done.unread) == (data, 1)
-    out, done = scrubbed(data, tmp_path, Wanted(payloads=True))
+    out, done = scrubbed(data, tmp_path, ScrubOptions(payloads=True))
     assert b"HTTP" not in out
     assert done.unread == 0
     assert len(out) == len(data)
@@ -814,7 +814,7 @@ def test_what_fills_frames_up_is_emptied(tmp_path: Path) -> None:
     talk = Talk().greet().say(HANDSHAKE)
     packets = [one + b"left over from something" for one in talk.packets]
     data = pcap([Packet(one) for one in packets])
-    out, _ = scrubbed(data, tmp_path, Wanted(names=True))
+    out, _ = scrubbed(data, tmp_path, ScrubOptions(names=True))
     assert b"left over" not in out
     assert names(out) == names(data)
     packets = [one + PASSWORD for one in talk.packets]
@@ -824,7 +824,7 @@ def test_what_fills_frames_up_is_emptied(tmp_path: Path) -> None:
 
 def test_compressed_bytes_are_overwritten_as_a_whole(tmp_path: Path) -> None:
     data = (GOLDEN / "rabbitmq-stream" / "subbatch_compressed_405.pcap").read_bytes()
-    out, done = scrubbed(data, tmp_path, Wanted(payloads=True))
+    out, done = scrubbed(data, tmp_path, ScrubOptions(payloads=True))
     assert done.packed > 0
     assert names(out) == names(data)
     packed = [one for one in messages(out) if any("left as it is" in note for note in one.notes)]
@@ -837,7 +837,7 @@ def test_compressed_bytes_are_overwritten_as_a_whole(tmp_path: Path) -> None:
 
 def test_the_names_of_fields_in_events_are_names(tmp_path: Path) -> None:
     data = (GOLDEN / "mewbase" / "java-types.pcap").read_bytes()
-    out, done = scrubbed(data, tmp_path, Wanted(payloads=True))
+    out, done = scrubbed(data, tmp_path, ScrubOptions(payloads=True))
     assert done.parts["key"]
     event = next(one.fields["frame"]["event"] for one in messages(out) if one.name == "PUB")
     was = next(one.fields["frame"]["event"] for one in messages(data) if one.name == "PUB")

@@ -15,7 +15,7 @@ from streamdump.capture.files import open_capture
 from streamdump.errors import CaptureError
 from streamdump.inspector import Inspector
 from streamdump.model import Options
-from streamdump.spark import flows, places, rows, tables, views
+from streamdump.spark import flows, rows, storage, tables, views
 from streamdump.spark.splits import Plan, plan
 from streamdump.spark.typed import STRUCTS, struct_name
 
@@ -74,7 +74,7 @@ def told(table: str, columns: Sequence[dict[str, Any]]) -> list[str]:
 
 def columns(table: str, records: Sequence[Any]) -> Any:
     """Records as columns, all at once."""
-    waiting = tables.Waiting(table)
+    waiting = tables.PendingRows(table)
     assert not list(waiting.take(records))
     return waiting.batch()
 
@@ -106,7 +106,7 @@ def _sorted(batches: Sequence[Any], names: Sequence[str]) -> Any:
 
 def tables_of(out: Path | str, form: str = "parquet") -> dict[str, list[dict[str, Any]]]:
     """The rows of all tables."""
-    place = places.folder(str(out))
+    place = storage.folder(str(out))
     found = {}
     for table in tables.TABLES:
         at = place.at(table).name

@@ -32,12 +32,12 @@ class Shared:
 
     def get(self) -> Any:
         """It, started when it is not there."""
-        from streamdump.spark.session import Session
+        from streamdump.spark.session import SparkJvm
 
         if self._session is None:
             with pytest.MonkeyPatch.context() as patched:
                 patched.setenv("JAVA_HOME", self._java_home)
-                self._session = Session("local[2]", memory="1g", brief=True, settings={"spark.sql.shuffle.partitions": "2"})
+                self._session = SparkJvm("local[2]", memory="1g", brief=True, settings={"spark.sql.shuffle.partitions": "2"})
         return self._session
 
     def close(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from streamdump.spark.pipeline import Run, Settings, Watch
+from streamdump.spark.pipeline import PipelineRun, PipelineSettings, Watch
 from streamdump.spark.session import without_pandas
 
 
@@ -64,9 +64,9 @@ class Here:
         return found
 
 
-def go(sources: Sequence[Path | str], out: Path | str, cluster: Any = None, *, resume: bool = False, **more: Any) -> Run:
+def go(sources: Sequence[Path | str], out: Path | str, cluster: Any = None, *, resume: bool = False, **more: Any) -> PipelineRun:
     """A whole run."""
-    run = Run(Settings([str(source) for source in sources], **more), str(out))
+    run = PipelineRun(PipelineSettings([str(source) for source in sources], **more), str(out))
     try:
         if run.prepare(resume):
             run.go(cluster if cluster is not None else Here())

@@ -22,8 +22,8 @@ import pytest
 from streamdump.cli.app import main
 from streamdump.cli.exits import ExitCode
 from streamdump.errors import UsageError
-from streamdump.spark.places import folder
 from streamdump.spark.session import find_java, retried
+from streamdump.spark.storage import folder
 from streamdump.spark.tables import TABLES
 from streamdump.spark.write import FORMATS, receipts
 from tests.capture.frames import pcap
@@ -142,10 +142,10 @@ def test_interruption_ends_it_within_a_second_and_leaves_nothing(tmp_path: Path,
 
 def test_what_is_whole_counts_when_it_is_interrupted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from streamdump.cli.commands.pipeline import _Bar, _Calls
-    from streamdump.spark.pipeline import Run, Settings
+    from streamdump.spark.pipeline import PipelineRun, PipelineSettings
 
     calls = _Calls(str(tmp_path), "local", "1g", False, True, None, _Bar("never"))
-    run = Run(Settings([]), str(tmp_path))
+    run = PipelineRun(PipelineSettings([]), str(tmp_path))
     assert calls._interrupted(run, ExitCode.UNREADABLE) == ExitCode.INTERRUPTED
     (tmp_path / "messages").mkdir()
     assert calls._interrupted(run, ExitCode.UNREADABLE) == ExitCode.UNREADABLE
@@ -162,7 +162,7 @@ def test_an_interruption_that_was_ignored_ends_it_all_the_same(monkeypatch: pyte
     monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
     aborted = threading.Event()
 
-    class Session:
+    class SparkJvm:
         def abort(self) -> None:
             aborted.set()
 
@@ -173,7 +173,7 @@ def test_an_interruption_that_was_ignored_ends_it_all_the_same(monkeypatch: pyte
     handler = signal.getsignal(signal.SIGINT)
     interruption = _Interruption()
     try:
-        interruption.session = Session()  # type: ignore[assignment]
+        interruption.session = SparkJvm()  # type: ignore[assignment]
         Dropped()
         assert aborted.wait(PATIENCE)
         assert interruption.came
@@ -239,8 +239,8 @@ def test_wrong_calls_start_nothing(
     def started(*_: Any, **__: Any) -> None:
         raise AssertionError("Spark was started")
 
-    monkeypatch.setattr("streamdump.spark.session.Session", started)
-    monkeypatch.setattr("streamdump.spark.places.Store.names", lambda _: [])
+    monkeypatch.setattr("streamdump.spark.session.SparkJvm", started)
+    monkeypatch.setattr("streamdump.spark.storage.Store.names", lambda _: [])
     monkeypatch.chdir(tmp_path)
     full = tmp_path / "full"
     (full / "sub").mkdir(parents=True)
@@ -253,7 +253,7 @@ def test_wrong_calls_start_nothing(
 def test_a_capture_that_is_missing_is_told_before_anything_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamdump.spark.session.Session", None)
+    monkeypatch.setattr("streamdump.spark.session.SparkJvm", None)
     (tmp_path / "there.pcap").write_bytes(b"")
     call = [str(tmp_path / "there.pcap"), str(tmp_path / "missing.pcap"), "--out", str(tmp_path / "out")]
     assert main(["pipeline", *call]) == ExitCode.UNREADABLE
@@ -284,7 +284,7 @@ def test_a_full_disk_is_named_and_what_is_done_is_kept(
 ) -> None:
     from streamdump.spark import write
 
-    monkeypatch.setattr("streamdump.spark.session.Session", Fake)
+    monkeypatch.setattr("streamdump.spark.session.SparkJvm", Fake)
     monkeypatch.setattr("streamdump.cli.commands.pipeline.ROOM", 1 << 62)
     source, out = generated(tmp_path, 3000), tmp_path / "out"
     written = write._Parquet.write
@@ -453,8 +453,8 @@ BRIEF = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 def test_a_cluster_that_loses_a_worker_says_the_same(tmp_path: Path, java_home: str, monkeypatch: pytest.MonkeyPatch) -> None:
     import pyspark
 
-    from streamdump.spark.pipeline import Progress, Run, Settings
-    from streamdump.spark.session import NETTY, OPENED, Session
+    from streamdump.spark.pipeline import PipelineRun, PipelineSettings, Progress
+    from streamdump.spark.session import NETTY, OPENED, SparkJvm
 
     files = rotated(tmp_path / "rotated", records(generated(tmp_path, 6000)))
     expected = plain(files)
@@ -500,7 +500,7 @@ def test_a_cluster_that_loses_a_worker_says_the_same(tmp_path: Path, java_home: 
             "spark.shuffle.io.retryWait": "100ms",
             "spark.sql.shuffle.partitions": "2",
         }
-        session = Session(url, memory="1g", brief=True, settings=settings)
+        session = SparkJvm(url, memory="1g", brief=True, settings=settings)
         killed: list[str] = []
 
         def lose_one(progress: Progress) -> None:
@@ -509,7 +509,7 @@ def test_a_cluster_that_loses_a_worker_says_the_same(tmp_path: Path, java_home: 
                 os.killpg(started[1].pid, signal.SIGKILL)
 
         try:
-            run = Run(Settings([str(path) for path in files], split=50_000, parts=6), str(tmp_path / "out"), lose_one)
+            run = PipelineRun(PipelineSettings([str(path) for path in files], split=50_000, parts=6), str(tmp_path / "out"), lose_one)
             assert run.prepare()
             run.go(session)
             run.close()

@@ -9,20 +9,20 @@ from typing import Any
 import msgspec
 import pytest
 
-from streamdump.spark.pipeline import Run, Settings
+from streamdump.spark.pipeline import PipelineRun, PipelineSettings
 from streamdump.spark.splits import Plan, Trouble
 from streamdump.spark.tables import TABLES
-from streamdump.spark.write import Target, Writer
+from streamdump.spark.write import PartWriter, Target
 
 PARTS = 2
 
 
-def written(folder: Path) -> Run:
+def written(folder: Path) -> PipelineRun:
     """A run whose parts are done."""
-    run = Run(Settings(["a.pcap"], "json"), str(folder / "out"))
+    run = PipelineRun(PipelineSettings(["a.pcap"], "json"), str(folder / "out"))
     run.target = Target(run.folder.name, "json", run.out.name, "run")
     for part in range(PARTS):
-        writer = Writer(run.target, part)
+        writer = PartWriter(run.target, part)
         writer.put("errors", [Trouble(part, f"{part}.pcap", None, None, "cut off", 1)])
         writer.close()
     return run

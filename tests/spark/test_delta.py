@@ -14,8 +14,8 @@ import pytest
 from streamdump.errors import UsageError
 from streamdump.spark import delta, tables
 from streamdump.spark.delta import Delta
-from streamdump.spark.pipeline import Run, Settings, partial_folder
-from streamdump.spark.places import folder
+from streamdump.spark.pipeline import PipelineRun, PipelineSettings, partial_folder
+from streamdump.spark.storage import folder
 from streamdump.spark.tables import SCHEMA_KEY, TABLES
 from streamdump.spark.typed import STRUCTS, Struct
 from tests.capture.frames import Packet, pcap
@@ -43,7 +43,7 @@ def files(packets: list[Packet], tmp_path: Path) -> list[Path]:
     return found
 
 
-def add(sources: list[Path], out: Path, **more: Any) -> Run:
+def add(sources: list[Path], out: Path, **more: Any) -> PipelineRun:
     return go(sources, out, form="delta", append=True, **more)
 
 
@@ -168,11 +168,11 @@ def test_whoever_began_first_loses_as_a_whole(files: list[Path], tmp_path: Path)
 
 
 def test_a_disk_has_one_writer_at_a_time(files: list[Path], tmp_path: Path) -> None:
-    settings = Settings([str(files[0])], "delta", append=True)
-    first = Run(settings, str(tmp_path / "out"))
+    settings = PipelineSettings([str(files[0])], "delta", append=True)
+    first = PipelineRun(settings, str(tmp_path / "out"))
     assert first.prepare()
     with pytest.raises(UsageError, match="another streamdump writes to out"):
-        Run(settings, str(tmp_path / "out")).prepare()
+        PipelineRun(settings, str(tmp_path / "out")).prepare()
     first.close()
     assert list(tmp_path.iterdir()) in ([tmp_path / "captures", tmp_path / "out"], [tmp_path / "out", tmp_path / "captures"])
 
@@ -183,7 +183,7 @@ def test_an_older_table_gets_the_new_columns_and_a_newer_one_stays(
     out = tmp_path / "out"
     old_columns = tuple(column for column in tables.MESSAGES if column.name != "notes")
     struct = STRUCTS["rabbitmq-stream"]
-    fewer = Struct(struct.says, {name: member for name, member in struct.members.items() if name != "correlation_id"})
+    fewer = Struct(struct.info, {name: member for name, member in struct.members.items() if name != "correlation_id"})
     old = msgspec.structs.replace(TABLES["messages"], columns=old_columns, structs={**STRUCTS, "rabbitmq-stream": fewer})
     with monkeypatch.context() as patched:
         patched.setitem(TABLES, "messages", old)

@@ -25,7 +25,7 @@ from streamdump.protocols.parser import Parser
 from streamdump.protocols.records import Frame
 from streamdump.spark import flows, follow, tables
 from streamdump.spark.follow import Follow
-from streamdump.spark.pipeline import Settings, texts_of
+from streamdump.spark.pipeline import PipelineSettings, texts_of
 from streamdump.spark.rotation import Rotation
 from streamdump.spark.splits import Trouble
 from streamdump.spark.write import Receipt
@@ -146,7 +146,7 @@ def test_a_folder_that_is_followed(tmp_path: Path, session: Any, monkeypatch: py
             monkeypatch.setitem(session.context.environment, name, value)
     folder, out = tmp_path / "captures", tmp_path / "out"
     folder.mkdir()
-    work = Follow(Settings([str(folder)], parts=2), str(out), Rotation(folder, 0))
+    work = Follow(PipelineSettings([str(folder)], parts=2), str(out), Rotation(folder, 0))
     work.cluster = session
     whole, found = list(Inspector([open_capture(SOME)]).records()), []
     some = packets_of(SOME)
@@ -170,9 +170,9 @@ def test_an_interrupted_follow_ends_with_what_it_told(
     bugs = ["internal error: x"] if came != "nothing" else []
 
     class Work:
-        settings = Settings([str(tmp_path)])
+        settings = PipelineSettings([str(tmp_path)])
         out = tmp_path
-        state = follow.State(1, "", "", Options(), batch=1, packets=3)
+        state = follow.FollowState(1, "", "", Options(), batch=1, packets=3)
         batches = iter([follow.Batch(1, 1, 3, dict.fromkeys(tables.TABLES, 0), troubles, bugs)])
 
         def step(self, end: bool) -> Any:
@@ -206,7 +206,7 @@ def test_a_row_that_no_column_takes_is_left_out(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(tables, "Rows", Planted)
     reports: list[Report] = []
     rows = [(record, None, None) for record in records]
-    waiting = tables.Waiting("messages")
+    waiting = tables.PendingRows("messages")
     assert not list(waiting.take(rows, reports))
     found = waiting.batch(reports).to_pylist()
     kept = [record for record in records if record.number not in (3, 30)]
@@ -225,7 +225,7 @@ def test_a_value_that_is_none_of_its_column_is_null() -> None:
     records[5] = msgspec.structs.replace(records[5], src="\udcff")
     expected[2]["position"] = expected[5]["src"] = None
     rows = [(record, None, None) for record in records]
-    waiting = tables.Waiting("messages")
+    waiting = tables.PendingRows("messages")
     reports: list[Report] = []
     assert not list(waiting.take(rows, reports))
     assert waiting.batch(reports).to_pylist() == expected

@@ -15,7 +15,7 @@ from streamdump.errors import UsageError
 from streamdump.model import Options
 from streamdump.spark import follow
 from streamdump.spark.follow import Batch, Follow
-from streamdump.spark.pipeline import Settings
+from streamdump.spark.pipeline import PipelineSettings
 from streamdump.spark.rotation import Rotation
 from streamdump.spark.tables import TABLES
 from tests.capture.frames import Packet, ethernet, ip4, pcap, pcapng, sll, tcp
@@ -59,7 +59,7 @@ def begin(cluster: Any, tmp_path: Path) -> Iterator[Begin]:
         started.clear()
         folder = tmp_path / "captures"
         folder.mkdir(exist_ok=True)
-        settings = Settings([str(folder)], **{"parts": 2, "split": 40_000, **more})
+        settings = PipelineSettings([str(folder)], **{"parts": 2, "split": 40_000, **more})
         started.append(Follow(settings, str(tmp_path / "out"), Rotation(folder, int(settle_s * 1e9))))
         started[0].cluster = cluster
         return started[0]

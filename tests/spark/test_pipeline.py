@@ -26,8 +26,8 @@ from streamdump.latency.sketch import Sketch
 from streamdump.model import Options
 from streamdump.spark import pipeline
 from streamdump.spark.pipeline import partial_folder
-from streamdump.spark.places import folder
 from streamdump.spark.rows import SCHEMA
+from streamdump.spark.storage import folder
 from streamdump.spark.tables import TABLES, schema
 from streamdump.spark.views import form_of, views
 from streamdump.spark.write import FORMATS, receipts

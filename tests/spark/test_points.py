@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from streamdump.spark.follow import Follow
-from streamdump.spark.pipeline import Points, Settings
+from streamdump.spark.pipeline import PipelineSettings, Points
 from streamdump.spark.rotation import Rotation
 from tests.capture.frames import Packet, pcap, sll
 from tests.spark.captures import SNAP, fragments, generated, records
@@ -123,7 +123,7 @@ def test_a_repetition_where_a_capture_was_rotated_is_none_of_that(packets: list[
     ],
 )
 def test_points_by_folder_or_pattern(pattern: str | None, point: str) -> None:
-    assert Points(Settings([], point=pattern)).of("/captures/host-7/a.pcap") == point
+    assert Points(PipelineSettings([], point=pattern)).of("/captures/host-7/a.pcap") == point
 
 
 def test_followed_hosts_are_kept_apart(packets: list[Packet], tmp_path: Path) -> None:
@@ -132,7 +132,7 @@ def test_followed_hosts_are_kept_apart(packets: list[Packet], tmp_path: Path) ->
     more: dict[str, Any] = {"separate": True, "point": r"captures/(\w+)"}
 
     def begin() -> Follow:
-        made = Follow(Settings([str(folder)], split=30_000, **more), str(out), Rotation(folder, 10**12))
+        made = Follow(PipelineSettings([str(folder)], split=30_000, **more), str(out), Rotation(folder, 10**12))
         made.cluster = Here()
         return made
 

@@ -17,10 +17,10 @@ from typing import Any
 import pytest
 
 from streamdump.spark import delta, follow
-from streamdump.spark.follow import Follow, State
-from streamdump.spark.pipeline import Settings
-from streamdump.spark.places import Folder
+from streamdump.spark.follow import Follow, FollowState
+from streamdump.spark.pipeline import PipelineSettings
 from streamdump.spark.rotation import Rotation
+from streamdump.spark.storage import Folder
 from tests.capture.frames import Packet, pcap
 from tests.spark.captures import SNAP, generated, records
 from tests.spark.comparing import plain, tables_of, told
@@ -51,7 +51,7 @@ class Local(Here):
 class Mortal(Follow):
     """Follows, and may be killed where its state is to count."""
 
-    def _commit(self, state: State) -> None:
+    def _commit(self, state: FollowState) -> None:
         self.cluster.step()  # type: ignore[attr-defined]
         super()._commit(state)
 
@@ -86,7 +86,7 @@ class World:
         monkeypatch.setattr(delta.Delta, "_add", add)
 
     def begin(self) -> Mortal:
-        settings = Settings([str(self.folder)], self.form, split=40_000)
+        settings = PipelineSettings([str(self.folder)], self.form, split=40_000)
         self.work, self.cluster.steps = None, None
         self.work = Mortal(settings, str(self.out), Rotation(self.folder, SETTLE_NS, lambda: self.now))
         self.work.cluster = self.cluster

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from streamdump.spark.rotation import HEAD, HOLD_NS, Ready, Rotation, Taken, digest, natural, series
+from streamdump.spark.rotation import HEAD, HOLD_NS, ReadFile, Ready, Rotation, digest, natural, series
 from streamdump.spark.splits import Trouble
 from tests.capture.frames import START_NS, Packet, ethernet, ip4, pcap, tcp
 
@@ -27,7 +27,7 @@ class Folder:
         self.path = path
         self.now = START_NS
         self.rotation = Rotation(path, SETTLE_NS, lambda: self.now)
-        self.taken: dict[str, Taken] = {}
+        self.taken: dict[str, ReadFile] = {}
 
     def write(self, name: str, first: int | None, packets: int = 3) -> Path:
         """A capture whose packets begin so many seconds after the start, changed now."""
@@ -49,7 +49,7 @@ class Folder:
     def take(self, ready: Sequence[Ready], trouble: Trouble | None = None) -> list[str]:
         """Read these files."""
         for one in ready:
-            self.taken[one.path] = Taken(
+            self.taken[one.path] = ReadFile(
                 0, one.path, one.head, one.head_size, one.size, one.first_ns, 1, one.first_ns or 0, trouble, self.now, one.superseded
             )
         return [Path(one.path).name for one in ready]

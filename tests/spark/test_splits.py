@@ -173,7 +173,7 @@ def test_borders_cost_the_same_however_many_there_may_be(tmp_path: Path, monkeyp
         # Chains side by side, so that what follows a record is far from it among all that may be one
         chain = {Compared(at): Compared(at + 6 * count) for at in range(0, 24 * count, 12)}
         monkeypatch.setattr(splits, "_pcapng_chain", lambda data, near, piece: chain)
-        piece = splits.Piece(str(path), "pcapng", b"", None, 0, [], 0, 12 * count - splits.BLOCK_ROOM)
+        piece = splits.ByteRange(str(path), "pcapng", b"", None, 0, [], 0, 12 * count - splits.BLOCK_ROOM)
         Compared.count = 0
         assert splits.border(piece, 0) is None
         return Compared.count

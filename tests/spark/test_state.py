@@ -22,12 +22,12 @@ from streamdump.bson import Special
 from streamdump.errors import ForeignState
 from streamdump.model import Options, SideData, StreamGap
 from streamdump.pair import _Batch
-from streamdump.protocols.iggy.waiting import Asked
+from streamdump.protocols.iggy.request_queue import OpenRequest
 from streamdump.protocols.rabbitmq.dissector import Phase, StreamDissector
-from streamdump.protocols.seastar.telling import paired
-from streamdump.protocols.seastar.terms import UNKNOWN, Terms
+from streamdump.protocols.seastar.info import paired
+from streamdump.protocols.seastar.negotiated import UNKNOWN, NegotiatedTerms
 from streamdump.session import Session
-from streamdump.tcp.assembler import Pool, Side
+from streamdump.tcp.assembler import Pool, SideCounts
 from streamdump.tls.keys import KeyLog
 from tests.spark.lots import first_state
 
@@ -115,7 +115,7 @@ def graphs(draw: st.DrawFn) -> Any:
         parts = draw(st.lists(st.sampled_from(objects) | scalars if objects else scalars, max_size=5))
         made: list[Callable[[], Any]] = [
             lambda parts=parts: tuple(parts),
-            lambda parts=parts: Asked._make((parts * 6 + [None] * 6)[:6]),
+            lambda parts=parts: OpenRequest._make((parts * 6 + [None] * 6)[:6]),
             lambda: frozenset(draw(st.sets(st.integers(), max_size=5))),
             lambda: bytearray(draw(st.binary())),
             lambda: draw(st.binary(min_size=snapshot.SHARED_BYTES)),
@@ -176,11 +176,11 @@ def test_numbers_and_texts_beyond_msgpack() -> None:
 
 
 def test_what_has_a_name_is_the_thing_itself() -> None:
-    found = again([paired, Phase.TUNED, UNKNOWN, Terms((), (), (), ())])
+    found = again([paired, Phase.TUNED, UNKNOWN, NegotiatedTerms((), (), (), ())])
     assert found[0] is paired
     assert found[1] is Phase.TUNED
     assert found[2] is UNKNOWN
-    assert found[3] == Terms((), (), (), ())
+    assert found[3] == NegotiatedTerms((), (), (), ())
 
 
 def test_options_are_those_of_the_reader() -> None:
@@ -243,7 +243,7 @@ def forged(classes: Any, nodes: Any) -> bytes:
     return msgspec.msgpack.encode([snapshot.FORMAT, blake2b(body, digest_size=16).digest(), body])
 
 
-SIDE = [Side.__module__, "Side", list(Side.__struct_fields__)]
+SIDE = [SideCounts.__module__, "Side", list(SideCounts.__struct_fields__)]
 
 
 @pytest.mark.parametrize(

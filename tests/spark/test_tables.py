@@ -44,12 +44,12 @@ from streamdump.protocols import PROTOCOLS
 from streamdump.protocols.dissector import Dissector
 from streamdump.protocols.protocol import Protocol
 from streamdump.spark import tables, typed, write
-from streamdump.spark.flows import Linked, Straight
-from streamdump.spark.places import folder as place
-from streamdump.spark.tables import TABLES, Waiting, columns, schema, sorted_out
+from streamdump.spark.flows import InOrderDissection, Linked
+from streamdump.spark.storage import folder as place
+from streamdump.spark.tables import TABLES, PendingRows, columns, schema, sorted_out
 from streamdump.spark.typed import STRUCTS, Member, Objects, Struct, struct_name, struct_of
 from streamdump.spark.views import views
-from streamdump.spark.write import Target, Writer, commit
+from streamdump.spark.write import PartWriter, Target, commit
 from tests.spark.captures import generated
 from tests.spark.comparing import columns as batch
 
@@ -63,7 +63,7 @@ def messages(path: Path, **options: Any) -> list[Linked]:
 
 def digits(member: Member) -> bool:
     """Whether some messages have an integer of up to 64 bits there, and others text."""
-    return any(one.startswith(("uint", "int")) and "128" not in one for one in member.says.split(";")[0].split(" or "))
+    return any(one.startswith(("uint", "int")) and "128" not in one for one in member.info.split(";")[0].split(" or "))
 
 
 def expected(member: Member | Struct, value: Any) -> Any:
@@ -124,10 +124,10 @@ def test_all_columns_are_documented() -> None:
     for table in TABLES:
         found = columns(table)
         assert [name for name, _, _ in found if "." not in name] == schema(table).names
-        assert all(says for _, _, says in found)
+        assert all(info for _, _, info in found)
         names = [name.lower() for name, _, _ in found]
         assert len(set(names)) == len(names), "Spark does not tell names apart by case"
-    said = {name: (kind, says) for name, kind, says in columns("messages")}
+    said = {name: (kind, info) for name, kind, info in columns("messages")}
     assert {struct_name(one.name) for one in PROTOCOLS} == {
         name for name, (kind, _) in said.items() if kind == "struct" and "." not in name
     } - {"fault"}
@@ -241,7 +241,7 @@ def test_rows_whose_json_is_too_long_for_one_column_become_several_batches(monke
     rows = messages(GOLDEN / "iggy" / "py060-basic.pcap")
     whole = batch("messages", rows)
     monkeypatch.setattr(tables, "MOST", max(len(one) for one in whole["fields"].to_pylist()) + 10)
-    waiting = Waiting("messages")
+    waiting = PendingRows("messages")
     parts = [*waiting.take(rows[:3]), *waiting.take(rows[3:]), waiting.batch()]
     assert len(parts) > 1
     assert pa.Table.from_batches(parts).combine_chunks().to_batches()[0].equals(whole)
@@ -249,7 +249,7 @@ def test_rows_whose_json_is_too_long_for_one_column_become_several_batches(monke
 
 def written(folder: Path, form: str, rows: list[Linked]) -> Path:
     target = Target(str(folder / "work"), form, str(folder / "out"))
-    writer = Writer(target, 0)
+    writer = PartWriter(target, 0)
     for one in rows:
         writer.put("messages", [one])
     for table in TABLES:
@@ -264,8 +264,8 @@ def test_few_rows_are_held_and_many_written_together(tmp_path: Path, monkeypatch
     held: list[int] = []
     monkeypatch.setattr(write, "GROUP_BYTES", 1000)
     monkeypatch.setattr(write, "ROW_GROUP", 30)
-    made = Waiting.batch
-    monkeypatch.setattr(Waiting, "batch", lambda self, *more: held.append(self.count) or made(self, *more))
+    made = PendingRows.batch
+    monkeypatch.setattr(PendingRows, "batch", lambda self, *more: held.append(self.count) or made(self, *more))
     (path,) = written(tmp_path, "parquet", rows).joinpath("messages").iterdir()
     assert sum(held) == len(rows)
     assert len(held) > 3
@@ -278,8 +278,8 @@ def test_records_are_let_go_as_they_are_made(tmp_path: Path) -> None:
     parser = LinkParser()
     segments = [parser.segment(packet, 0) for packets in open_capture(generated(tmp_path)).batches() for packet in packets]
     assert len(segments) == 4000
-    straight = Straight(Options(), several=False)
-    waiting = Waiting("messages")
+    straight = InOrderDissection(Options(), several=False)
+    waiting = PendingRows("messages")
     held, most = 0, 0
     for results in straight.take(one for one in segments if one is not None):
         most = max(most, len(results.records))

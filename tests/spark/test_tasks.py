@@ -15,11 +15,11 @@ import pytest
 from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
 from streamdump.spark import blocks, pipeline, splits, tasks
-from streamdump.spark.blocks import Order, Runs, Sorter
+from streamdump.spark.blocks import Runs, Sorter, SortOrder
 from streamdump.spark.flows import SORTED_BY
-from streamdump.spark.places import folder
 from streamdump.spark.rows import SCHEMA, batch_of_rows
 from streamdump.spark.splits import plan
+from streamdump.spark.storage import folder
 from streamdump.spark.tasks import sources
 from tests.capture.frames import Packet, ip4, pcap, sll
 from tests.spark.captures import SNAP, fragments, generated, records, rotated
@@ -290,7 +290,7 @@ def test_merged_blocks_are_in_order(monkeypatch: pytest.MonkeyPatch, seed: int) 
     for name, value in (("ROUND", dice.choice([1, 5000, 1 << 20])), ("PIECE", dice.choice([1, 700, 1 << 20]))):
         monkeypatch.setattr(blocks, name, value)
     monkeypatch.setattr(blocks, "IN_MEMORY", dice.choice([0, 20_000, 1 << 30]))
-    order = Order(SORTED_BY)
+    order = SortOrder(SORTED_BY)
     given = [rows(dice.choice([0, 1, 7, 200]), dice, size) for _ in range(dice.choice([1, 2, 9]))]
     runs = [Runs(order), Runs(order)]
     for several in (given[at : at + 2] for at in range(0, len(given), 2)):
@@ -317,7 +317,7 @@ def test_a_connection_that_is_larger_than_memory_is_read_piece_by_piece(monkeypa
     monkeypatch.setattr(blocks, "ROUND", 100_000)
     monkeypatch.setattr(blocks, "PIECE", 10_000)
     monkeypatch.setattr(blocks, "IN_MEMORY", 0)
-    order = Order(SORTED_BY)
+    order = SortOrder(SORTED_BY)
     runs = Runs(order)
     sorter = Sorter(order)
     count = 0

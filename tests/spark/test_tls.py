@@ -21,10 +21,10 @@ from streamdump.errors import CaptureError, ForeignState
 from streamdump.inspector import Inspector
 from streamdump.model import Message, Options
 from streamdump.session import Session
-from streamdump.spark import flows, places, rows
+from streamdump.spark import flows, rows, storage
 from streamdump.spark.splits import plan
+from streamdump.tls.decryptor import TlsDecryptor
 from streamdump.tls.keys import KeyLog
-from streamdump.tls.stage import Stage
 from tests.capture.frames import Packet, enhanced, interface, pcap, section
 from tests.capture.peers import GOLDEN, said
 from tests.spark.here import Here, go
@@ -115,8 +115,8 @@ def test_a_damaged_state_is_told(tmp_path: Path) -> None:
     (carried,) = [row["payload"] for row in lots.carry.to_pylist() if row["kind"] == rows.CARRY]
     with pytest.raises(ForeignState):
         Session.restore(carried[:-3], options, KeyLog())
-    stage = Stage(Options(), KeyLog())
-    assert type(snapshot.decode(snapshot.encode(stage), Options(), KeyLog())) is Stage
+    stage = TlsDecryptor(Options(), KeyLog())
+    assert type(snapshot.decode(snapshot.encode(stage), Options(), KeyLog())) is TlsDecryptor
 
 
 def blocks(keys: bytes, packets: list[Packet], place: int) -> bytes:
@@ -151,18 +151,18 @@ def test_the_log_is_read_once_by_a_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize("packed", [False, True])
 def test_keys_in_a_capture_of_a_store(packed: bool, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    whole = places.open_packets
+    whole = storage.open_packets
 
     def counted(name: str) -> Any:
         asked.append(name)
         return whole(name)
 
-    monkeypatch.setattr(flows.places, "open_packets", counted)
+    monkeypatch.setattr(flows.storage, "open_packets", counted)
     one, two = (talk(said(GOLDEN / name), version, suite) for name, version, suite in CASES[:2])
     wire = Wire().send(one.sent).end()
     # Its end is missing, but not what it has of keys, those of another capture too
     data = blocks(one.keys + two.keys, wire.packets, 0)[:-7]
-    place = places.folder(f"{bucket}/one.pcapng")
+    place = storage.folder(f"{bucket}/one.pcapng")
     place.write(gzip.compress(data) if packed else data)
     other = tmp_path / "two.pcap"
     other.write_bytes(Wire(client_port=41_000).send(two.sent).end().capture())
@@ -181,13 +181,13 @@ def test_keys_in_a_capture_of_a_store(packed: bool, bucket: str, tmp_path: Path,
 
 def test_a_store_that_fails_is_no_reason_to_go_on_without_keys(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
     one = talk([])
-    place = places.folder(f"{bucket}/one.pcapng")
+    place = storage.folder(f"{bucket}/one.pcapng")
     place.write(blocks(one.keys, Wire().send(one.sent).end().packets, 0))
 
     def failed(*_: Any) -> bytes:
         raise OSError(5, "slow down")
 
-    monkeypatch.setattr(places.Remote, "read", failed)
+    monkeypatch.setattr(storage.Remote, "read", failed)
     options = replace(FOREVER, keylog=(place.name,))
     with pytest.raises(CaptureError, match="slow down"):
         list(flows.dissect(iter(()), options))

@@ -12,13 +12,13 @@ from streamdump.capture.files import open_capture
 from streamdump.capture.link import RAW, LinkParser
 from streamdump.conversation import table
 from streamdump.conversation.conversation import Conversation, Items
-from streamdump.conversation.run import Counters, Reports, Run
+from streamdump.conversation.shared import Reports, RunCounters, SharedState
 from streamdump.conversation.table import ConversationTable
 from streamdump.model import Options, SideData, StreamGap
-from streamdump.protocols.records import Emitted
+from streamdump.protocols.records import Event
 from streamdump.tcp.assembler import Pool, TcpStream
-from streamdump.tls.gate import Gate
 from streamdump.tls.keys import KeyLog
+from streamdump.tls.manager import TlsManager
 from tests.capture.frames import ip4, tcp
 
 FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16
@@ -119,11 +119,11 @@ class Recorded(Conversation):
 
     __slots__ = ("story",)
 
-    def __init__(self, run: Run, tcp: TcpStream) -> None:
+    def __init__(self, run: SharedState, tcp: TcpStream) -> None:
         super().__init__(run, tcp)
         self.story = Story(tcp, ([], []), ([], []), [], [], [])
 
-    def _read(self, items: Items, release: int, final: bool) -> list[Emitted]:
+    def _read(self, items: Items, release: int, final: bool) -> list[Event]:
         story = self.story
         if items:
             story.handed.append((release, items))
@@ -139,7 +139,7 @@ class Recorded(Conversation):
                 story.notes[item.side].extend(item.notes)
         return []
 
-    def _close(self, release: int) -> list[Emitted]:
+    def _close(self, release: int) -> list[Event]:
         self.done = True
         story, tcp = self.story, self.tcp
         assert tcp.closed is not None
@@ -165,9 +165,9 @@ class Stepwise(TcpStream):
 
 def new_table(options: Options | None = None, keeps: bool = True) -> ConversationTable:
     """A table of conversations with nothing in it."""
-    options, counters = options or Options(), Counters()
-    gate = Gate(options, KeyLog())
-    return ConversationTable(Run(options, gate, Pool(options), counters, Reports(counters)), keeps)
+    options, counters = options or Options(), RunCounters()
+    tls_manager = TlsManager(options, KeyLog())
+    return ConversationTable(SharedState(options, tls_manager, Pool(options), counters, Reports(counters)), keeps)
 
 
 def run(segments: Iterable[model.Segment], options: Options | None = None, stream: type[TcpStream] = TcpStream) -> list[Story]:

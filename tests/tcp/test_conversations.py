@@ -7,7 +7,7 @@ from unittest.mock import patch
 from streamdump.capture.link import network_key
 from streamdump.conversation import table
 from streamdump.model import Options
-from streamdump.tcp.assembler import END, Counting
+from streamdump.tcp.assembler import END, LengthOnly
 from tests.tcp.segments import ACK, FIN, SYN, A, B, Recorded, Segment, a, b, handshake, made, new_table, run, tell
 
 OTHER = ("192.0.2.1", 40001)
@@ -110,5 +110,5 @@ def test_what_waited_where_an_exception_came_counts_no_more() -> None:
         conversations.feed(segment)
     (conversation,) = conversations.conversations
     assert conversations.run.pool.total > 0
-    Counting(conversation.tcp)
+    LengthOnly(conversation.tcp)
     assert (conversations.run.pool.total, conversations.run.pool.count) == (0, 0)

@@ -10,8 +10,8 @@ import msgspec
 from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Gap, Message, Options, Record, SideData, StreamGap
+from streamdump.tls.decryptor import TlsDecryptor
 from streamdump.tls.keys import KeyLog
-from streamdump.tls.stage import Stage
 from tests.tcp.segments import reassembled
 
 BATCHES = (1, 7, None)
@@ -84,10 +84,10 @@ def meaning(messages: list[Message]) -> list[tuple[Any, ...]]:
     ]
 
 
-def opened(capture: bytes, keys: bytes | KeyLog, options: Options | None = None) -> tuple[list[list[SideData | StreamGap]], Stage]:
+def opened(capture: bytes, keys: bytes | KeyLog, options: Options | None = None) -> tuple[list[list[SideData | StreamGap]], TlsDecryptor]:
     """What comes out of the first conversation, by side, and the stage that did it."""
     log = log_of(keys) if isinstance(keys, bytes) else keys
-    stage = Stage(options or Options(), log)
+    stage = TlsDecryptor(options or Options(), log)
     sides: list[list[SideData | StreamGap]] = [[], []]
     story, *_ = reassembled(io.BytesIO(capture))
     out = [item for release, items in story.handed for item in stage.feed(items, release)]

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from streamdump.model import Gap, Message
-from streamdump.tls import back, gate
+from streamdump.tls import manager, resync
 from streamdump.tls.ciphers import _Explicit12, _Sealed13
-from streamdump.tls.gate import Carried
-from streamdump.tls.handshake import Handshake
+from streamdump.tls.decryptor import TlsDecryptor
+from streamdump.tls.handshake import TlsHandshake
 from streamdump.tls.keys import KeyLog
-from streamdump.tls.stage import Stage
+from streamdump.tls.manager import TlsState
 from tests.capture.frames import pcap
 from tests.capture.peers import GOLDEN, said
 from tests.planting import Planted, plant
@@ -94,21 +94,21 @@ def _noting(function: Any, opened: list[bytes]) -> Any:
 
 
 PLACES: list[tuple[Any, str]] = [
-    (Handshake, "_offer"),
-    (Handshake, "_answer"),
-    (Handshake, "_finished"),
-    (Handshake, "alert"),
-    (Handshake, "take"),
-    (Handshake, "told"),
+    (TlsHandshake, "_offer"),
+    (TlsHandshake, "_answer"),
+    (TlsHandshake, "_finished"),
+    (TlsHandshake, "alert"),
+    (TlsHandshake, "take"),
+    (TlsHandshake, "told"),
     (KeyLog, "find"),
-    (Stage, "_clear"),
-    (Stage, "_sealed"),
-    (Stage, "_open"),
-    (Stage, "_drain"),
-    (Stage, "opener"),
-    (Stage, "close"),
-    (Carried, "row"),
-    (gate.Gate, "_hear"),
+    (TlsDecryptor, "_clear"),
+    (TlsDecryptor, "_sealed"),
+    (TlsDecryptor, "_open"),
+    (TlsDecryptor, "_drain"),
+    (TlsDecryptor, "opener"),
+    (TlsDecryptor, "close"),
+    (TlsState, "row"),
+    (manager.TlsManager, "_hear"),
 ]
 
 
@@ -131,7 +131,7 @@ def test_the_way_back(monkeypatch: pytest.MonkeyPatch) -> None:
     what = said(GOLDEN / RABBIT)
     one = talk(what)
     capture = Wire().send(one.sent).end().capture([20])
-    plant(monkeypatch, back, "_prove", lambda *_: True)
+    plant(monkeypatch, resync, "_prove", lambda *_: True)
     found = in_all_batches(capture, one.keys)
     assert found.rows[0].internal_error is not None
     assert found.messages

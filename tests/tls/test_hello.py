@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamdump.tls import hello
+from streamdump.tls.diagnostics import troubles
 from streamdump.tls.facts import ALERTS, CERTIFICATE_KEPT, NAMES_TEXT, Facts, certificate, kept
 from streamdump.tls.records import alert, begins
 from streamdump.tls.suites import _table, suite, suite_name
-from streamdump.tls.troubles import troubles
 from tests.tls.peers import CLIENT, SERVER, Talk, Wire, contexts, identity, talk
 from tests.tls.reading import once, read
 from tests.work import peak

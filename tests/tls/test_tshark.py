@@ -81,7 +81,7 @@ def test_each_record_is_where_tshark_sees_it(tmp_path: Path) -> None:
 def test_secrets_that_were_embedded_are_read_by_tshark(tmp_path: Path) -> None:
     """What `--embed-keys` writes: the secrets as a block before the packets, without any key log."""
     from streamdump.capture.files import open_capture
-    from streamdump.capture.write import Writer
+    from streamdump.capture.write import PcapngWriter
     from streamdump.tls.keys import KeyLog
 
     one = talk(said(GOLDEN / "rabbitmq-stream/js_publish_consume_405.pcap"))
@@ -91,7 +91,7 @@ def test_secrets_that_were_embedded_are_read_by_tshark(tmp_path: Path) -> None:
     log = KeyLog()
     log.add(one.keys)
     session = bytes.fromhex(next(line for line in one.keys.decode().splitlines() if line.startswith("CLIENT_TRAFFIC")).split()[1])
-    writer = Writer(str(path), 1, "lo", 262_144)
+    writer = PcapngWriter(str(path), 1, "lo", 262_144)
     writer.secrets(b"".join(log.lines(session)))
     for batch in open_capture(source).batches():
         writer.write(batch)

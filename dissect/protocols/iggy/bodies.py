@@ -41,7 +41,7 @@ from streamdump.layout import (
 )
 from streamdump.layout.generate import reader
 from streamdump.layout.walk import Walker
-from streamdump.protocols.iggy.features import LAYOUTS, RANK
+from streamdump.protocols.iggy.layout_versions import LAYOUTS, RANK
 
 Body = tuple[Entry, ...]
 

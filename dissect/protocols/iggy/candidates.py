@@ -16,9 +16,9 @@ from streamdump.layout import Style
 from streamdump.layout.walk import Walked
 from streamdump.protocols.iggy import frames
 from streamdump.protocols.iggy.commands import LISTED, REGISTER
-from streamdump.protocols.iggy.features import CLASSIC, FRAMINGS, LAYOUTS, LONG, hinted
-from streamdump.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32, Table
-from streamdump.protocols.iggy.hiding import is_known, may_be_login, may_be_token, may_hold_text, may_hold_token
+from streamdump.protocols.iggy.frame_redaction import is_known, may_be_login, may_be_token, may_hold_text, may_hold_token
+from streamdump.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32, CommandTable
+from streamdump.protocols.iggy.layout_versions import CLASSIC, FRAMINGS, LAYOUTS, LONG, hinted
 from streamdump.protocols.iggy.resync import clean, long_header
 from streamdump.protocols.protocol import Context
 from streamdump.protocols.records import Damage, Frame
@@ -49,7 +49,7 @@ PLAIN = Style()
 _SORTED = msgspec.msgpack.Encoder(order="deterministic")
 
 
-class Given(NamedTuple):
+class FrameContext(NamedTuple):
     """What a frame is as far as the order of frames tells, before it is decoded."""
 
     number: int | None
@@ -58,12 +58,12 @@ class Given(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-class Placed(NamedTuple):
+class Placement(NamedTuple):
     """How a frame is decoded: what it asks for or answers, its table in the layout that it is read with, and whether the layouts that are
     left differ about it."""
 
-    given: Given
-    table: Table
+    given: FrameContext
+    table: CommandTable
     layout: str
     differ: bool
 
@@ -142,7 +142,7 @@ class Candidates:
         if self.deciding:
             self.facts["deciding_frames"] = self.deciding
 
-    def tables(self, frame: Frame, given: Given) -> dict[Table, list[str]]:
+    def tables(self, frame: Frame, given: FrameContext) -> dict[CommandTable, list[str]]:
         """The layouts that are left by the table that each has for this frame."""
         side, data, start, end = frame.side, frame.data, frame.start, frame.end
         code, candidates = given.code, self.candidates
@@ -157,7 +157,7 @@ class Candidates:
             return _tables(candidates, _refusal, self.mismatch, length > 0)
         return _tables(candidates, _answer, code, self._hides_answer(code, data, start + 8, end))
 
-    def _long_tables(self, asks: bool, data: bytes, start: int, end: int, given: Given) -> dict[Table, list[str]]:
+    def _long_tables(self, asks: bool, data: bytes, start: int, end: int, given: FrameContext) -> dict[CommandTable, list[str]]:
         code, operation, candidates, size = given.code, given.operation, self.candidates, end - start
         kind = data[start + 60] if size > 60 else 0
         # a framing that was forced may be the wrong one, and what it takes for a body then holds any bytes, secrets too
@@ -199,7 +199,7 @@ class Candidates:
         """Whether the body of a response may be a token, behind a list of results perhaps."""
         return any(may_be_token(data, start + at, end) for at in ((HEADER, HEADER + 4) if self.long[side] else (8,)))
 
-    def hiding(self, frame: Frame, table: Table, walked: Walked, login: bool) -> Table | None:
+    def hiding(self, frame: Frame, table: CommandTable, walked: Walked, login: bool) -> CommandTable | None:
         """The table that hides the whole body of a frame which is not as its own says, where that may be a secret altogether;
         `login`: the client may not have been let in yet."""
         side, data, start, end, damage = frame.side, frame.data, frame.start, frame.end, frame.damage
@@ -233,14 +233,14 @@ class Candidates:
             return frames.long_unknown_answer(layout, True, shifted) if long else frames.TOKEN_ANSWER
         return None
 
-    def place(self, frame: Frame, given: Given, tells: bool) -> Placed:
+    def place(self, frame: Frame, given: FrameContext, tells: bool) -> Placement:
         """The table that this frame is read with; `tells`: what it is may tell the layouts apart that have several tables for it."""
         if not self.settled and frame.damage is None and self.long[frame.side]:
             possible = frames.header_layouts(frame.data, frame.start, frame.end, frame.side == self.client)
             if possible is not LONG:
                 self._keep(frame, given, possible)
         tables = self.tables(frame, given)
-        readings: dict[Table, dict[str, Any] | None] = {}
+        readings: dict[CommandTable, dict[str, Any] | None] = {}
         if len(tables) > 1:
             whole = frame.damage is None
             readings = {table: table.fields(frame.data, frame.start, frame.end) if whole else None for table in tables}
@@ -249,9 +249,11 @@ class Candidates:
                 readings = {table: fields for table, fields in readings.items() if tables[table][0] in self.candidates}
         layout = self.layout
         table = next(table for table, names in tables.items() if len(tables) == 1 or layout in names)
-        return Placed(given, table, layout, len(readings) > 1 and _unlike(readings, frame))
+        return Placement(given, table, layout, len(readings) > 1 and _unlike(readings, frame))
 
-    def _narrow(self, frame: Frame, given: Given, tables: dict[Table, list[str]], readings: dict[Table, dict[str, Any] | None]) -> None:
+    def _narrow(
+        self, frame: Frame, given: FrameContext, tables: dict[CommandTable, list[str]], readings: dict[CommandTable, dict[str, Any] | None]
+    ) -> None:
         """Keep the layouts in which this frame decodes with nothing left over."""
         fitting = [table for table, fields in readings.items() if fields is not None and "trailing" not in fields]
         fitting = [table for table in fitting if table.code is not None or table.name == "error"]
@@ -259,7 +261,7 @@ class Candidates:
             fitting = [table for table in fitting if table.name == "error" or _plausible(readings[table])] or fitting
         self._keep(frame, given, {layout for table in fitting for layout in tables[table]})
 
-    def _keep(self, frame: Frame, given: Given, kept: Collection[str]) -> None:
+    def _keep(self, frame: Frame, given: FrameContext, kept: Collection[str]) -> None:
         """Go on with these of the layouts, unless none is left."""
         candidates = tuple(layout for layout in self.candidates if layout in kept)
         if not candidates or len(candidates) == len(self.candidates):
@@ -273,8 +275,8 @@ class Candidates:
 
 
 @lru_cache(TABLES_KEPT)
-def _tables(candidates: tuple[str, ...], choose: Callable[..., Table], *told: Any) -> dict[Table, list[str]]:
-    found: dict[Table, list[str]] = {}
+def _tables(candidates: tuple[str, ...], choose: Callable[..., CommandTable], *told: Any) -> dict[CommandTable, list[str]]:
+    found: dict[CommandTable, list[str]] = {}
     for layout in candidates:
         found.setdefault(choose(layout, *told), []).append(layout)
     return found
@@ -285,29 +287,29 @@ def _in_all(code: int, candidates: tuple[str, ...]) -> bool:
     return all(frames.exists(code, layout) for layout in candidates)
 
 
-def _ask(layout: str, code: int | None, hidden: bool) -> Table:
+def _ask(layout: str, code: int | None, hidden: bool) -> CommandTable:
     if code is None:
         return frames.HIDDEN_CODE_ASK
     return frames.ask(code, layout) or (frames.HIDDEN_ASK if hidden else frames.UNKNOWN_ASK)
 
 
-def _refusal(layout: str, mismatch: bool, text: bool) -> Table:
+def _refusal(layout: str, mismatch: bool, text: bool) -> CommandTable:
     if mismatch:
         return frames.refusal("L9")
     return frames.refusal(layout) if not text or layout in TEXT_LAYOUTS else frames.BARE_REFUSAL
 
 
-def _answer(layout: str, code: int | None, hidden: bool) -> Table:
+def _answer(layout: str, code: int | None, hidden: bool) -> CommandTable:
     return frames.TOKEN_ANSWER if hidden else frames.answer(code, layout)
 
 
-def _long_ask(layout: str, code: int | None, operation: int | None, first: str, doubtful: bool, hidden: bool) -> Table:
+def _long_ask(layout: str, code: int | None, operation: int | None, first: str, doubtful: bool, hidden: bool) -> CommandTable:
     """`first`: the header if the layout is V1."""
     header = first if layout == "V1" else "V2"
     return frames.long_ask(operation, code, layout, header) or frames.long_unknown_ask(header, doubtful, hidden)
 
 
-def _long_answer(layout: str, code: int | None, named: int | None, refused: Any, failed: bool, hidden: bool) -> Table:
+def _long_answer(layout: str, code: int | None, named: int | None, refused: Any, failed: bool, hidden: bool) -> CommandTable:
     """`named`: the operation, as the header names it; `refused`: whether it has another status than 0 where V1 has it, and where others
     have it; `failed`: whether a list of results would not be empty."""
     if refused and refused[layout != "V1"]:
@@ -339,7 +341,7 @@ def _plausible(value: Any) -> bool:
     return True
 
 
-def _unlike(readings: dict[Table, dict[str, Any] | None], frame: Frame) -> bool:
+def _unlike(readings: dict[CommandTable, dict[str, Any] | None], frame: Frame) -> bool:
     """Whether tables make different things of a frame; where one does not read it plainly, what is wrong counts too. Of a large frame
     digests are compared, as there are several."""
     data, start, end, damage = frame.data, frame.start, frame.end, frame.damage
@@ -358,7 +360,7 @@ def _unlike(readings: dict[Table, dict[str, Any] | None], frame: Frame) -> bool:
     return False
 
 
-def fits(table: Table, data: bytes, start: int, end: int, damage: Damage | None) -> bool:
+def fits(table: CommandTable, data: bytes, start: int, end: int, damage: Damage | None) -> bool:
     """Whether a table reads a frame with nothing left over; of one that lacks bytes, whether it reads all before these and goes on."""
     if damage is None:
         return clean(table, data, start, end)

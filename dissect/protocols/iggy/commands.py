@@ -9,7 +9,7 @@ from streamdump.layout import Array, Blob, Choice, Entry, Field, Fixed, Optional
 from streamdump.layout.versions import at
 from streamdump.protocols.iggy import bodies as b
 from streamdump.protocols.iggy.bodies import Body, since, until
-from streamdump.protocols.iggy.features import LAYOUTS, RANK
+from streamdump.protocols.iggy.layout_versions import LAYOUTS, RANK
 
 Forms = tuple[Body, ...]
 """The forms a body has within the releases of one layout, the likeliest first."""

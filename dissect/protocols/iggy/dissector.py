@@ -14,18 +14,18 @@ from typing import Any, ClassVar
 from streamdump.protocols.buffer import END, Range
 from streamdump.protocols.dissector import Dissector
 from streamdump.protocols.iggy import frames
-from streamdump.protocols.iggy.behaviour import BEHAVIOUR
 from streamdump.protocols.iggy.bodies import ADDED, PARTS
-from streamdump.protocols.iggy.candidates import Candidates, Given, Placed
-from streamdump.protocols.iggy.features import LAYOUTS
+from streamdump.protocols.iggy.candidates import Candidates, FrameContext, Placement
+from streamdump.protocols.iggy.compare_rules import COMPARE_RULES
+from streamdump.protocols.iggy.frame_redaction import LOGIN
 from streamdump.protocols.iggy.frames import HEADER
-from streamdump.protocols.iggy.framing import PORTS, Framing
-from streamdump.protocols.iggy.hiding import LOGIN
-from streamdump.protocols.iggy.meaning import Meaning
-from streamdump.protocols.iggy.private import PRIVATE
-from streamdump.protocols.iggy.probe import probe
-from streamdump.protocols.iggy.telling import TEXT, relate, says, streams
-from streamdump.protocols.iggy.waiting import UNSURE, Waiting
+from streamdump.protocols.iggy.framing import PORTS, IggyFraming
+from streamdump.protocols.iggy.heuristic import heuristic
+from streamdump.protocols.iggy.info import TEXT, info, relate, streams
+from streamdump.protocols.iggy.layout_versions import LAYOUTS
+from streamdump.protocols.iggy.meaning import FrameDecoder
+from streamdump.protocols.iggy.request_queue import UNSURE, RequestQueue
+from streamdump.protocols.iggy.scrub_rules import SCRUB_RULES
 from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Context, Protocol
 from streamdump.protocols.records import Decoded, Frame
@@ -52,11 +52,11 @@ class IggyDissector(Dissector):
         if client is None:
             client = self.client = 0 if context.ports[1] in PORTS or context.ports[0] not in PORTS else 1
         self.layouts = Candidates(context, client, self.facts)
-        self.framing = Framing(self.layouts, parser)
-        self.waiting = Waiting(self.layouts, client, context.syn)
-        self.meaning = Meaning(self.layouts, context)
+        self.framing = IggyFraming(self.layouts, parser)
+        self.waiting = RequestQueue(self.layouts, client, context.syn)
+        self.meaning = FrameDecoder(self.layouts, context)
         self.layouts.tell()
-        self.held: list[tuple[Frame, Given]] = []
+        self.held: list[tuple[Frame, FrameContext]] = []
         """What waits for the layout to be told."""
         self.held_bytes = 0
         self.assumed = False
@@ -72,7 +72,7 @@ class IggyDissector(Dissector):
         self.prepare()
 
     def prepare(self) -> None:
-        self.placed: Placed | None = None
+        self.placed: Placement | None = None
         """What is known of the frame that is decoded."""
 
     def frame_length(self, side: int, data: bytes, at: int) -> int:
@@ -197,7 +197,7 @@ class IggyDissector(Dissector):
 
     # What waits for the layout
 
-    def _place(self, frame: Frame, given: Given) -> None:
+    def _place(self, frame: Frame, given: FrameContext) -> None:
         """Make the record of a frame, or hold it until its layout is known; with it all that waited for what it tells."""
         layouts = self.layouts
         before = layouts.candidates
@@ -227,11 +227,11 @@ class IggyDissector(Dissector):
                 self.placed = placed
                 self.parser.put(frame)
 
-    def _asked_by_held(self, given: Given) -> bool:
+    def _asked_by_held(self, given: FrameContext) -> bool:
         """Whether the request that this answers is held."""
         return given.number is not None and any(given.number == before.number for _, before in self.held)
 
-    def _misleads(self, frame: Frame, given: Given) -> bool:
+    def _misleads(self, frame: Frame, given: FrameContext) -> bool:
         """Whether nothing should be told of the layouts from this frame.
 
         What answers another request tells a wrong layout, and an answer without a body fits nearly anything.
@@ -253,16 +253,16 @@ PROTOCOLS = (
         "Apache Iggy",
         PORTS,
         IggyDissector,
-        probe,
-        says,
+        heuristic,
+        info,
         _tables,
         TEXT,
         ADDED,
         relate=relate,
         login=LOGIN,
         forced=LAYOUTS,
-        behaviour=BEHAVIOUR,
-        private=PRIVATE,
+        compare_rules=COMPARE_RULES,
+        scrub_rules=SCRUB_RULES,
         streams=streams,
         alarms={"eviction": lambda message: True, "unknown": lambda message: bool(message.fields.get("status"))},
     ),

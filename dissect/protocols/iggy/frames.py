@@ -32,7 +32,7 @@ from streamdump.protocols.iggy.commands import (
     Forms,
     forms,
 )
-from streamdump.protocols.iggy.features import CLASSIC, LAYOUTS, LONG
+from streamdump.protocols.iggy.layout_versions import CLASSIC, LAYOUTS, LONG
 from streamdump.protocols.iggy.statuses import statuses
 
 OLD_LOGIN_CODE, OLD_LOGOUT_CODE = -OLD_LOGIN.code, -OLD_LOGOUT.code
@@ -132,7 +132,7 @@ def _results(labels: Mapping[int, str]) -> Field:
     return Field("results", Array((Field("index", u32le), Field("result", u32le, labels=labels)), u32le), "empty is success")
 
 
-class Table:
+class CommandTable:
     """One command in one direction: the layouts of all forms it has, the likeliest first."""
 
     __slots__ = ("code", "layouts", "mixed", "name", "readers", "secret")
@@ -253,24 +253,24 @@ def exists(code: int, layout: str) -> bool:
 _BODY = Field("body", Rest())
 _SECRET_BODY = Field("body", Rest(), "hidden: it may be a password or a token", secret=True)
 
-UNKNOWN_ASK = Table(None, "unknown", Layout("unknown", *_ASK, _BODY, note="a code that no layout has"))
-HIDDEN_ASK = Table(None, "unknown", Layout("unknown", *_ASK, _SECRET_BODY, note="a code that the layout does not have"))
-HIDDEN_CODE_ASK = Table(
+UNKNOWN_ASK = CommandTable(None, "unknown", Layout("unknown", *_ASK, _BODY, note="a code that no layout has"))
+HIDDEN_ASK = CommandTable(None, "unknown", Layout("unknown", *_ASK, _SECRET_BODY, note="a code that the layout does not have"))
+HIDDEN_CODE_ASK = CommandTable(
     None, "unknown", Layout("unknown", _ASK[0], replace(_ASK_CODE, secret=True), _SECRET_BODY, note="a code that is a piece of text")
 )
-UNKNOWN_ANSWER = Table(None, "unknown", Layout("unknown", *_ANSWER, _BODY, kind="response", note="its request is not known"))
-TOKEN_ANSWER = Table(None, "unknown", Layout("unknown", *_ANSWER, _SECRET_BODY, kind="response"))
+UNKNOWN_ANSWER = CommandTable(None, "unknown", Layout("unknown", *_ANSWER, _BODY, kind="response", note="its request is not known"))
+TOKEN_ANSWER = CommandTable(None, "unknown", Layout("unknown", *_ANSWER, _SECRET_BODY, kind="response"))
 
 
 @cache
-def _short(code: int, first: str, asks: bool) -> Table:
+def _short(code: int, first: str, asks: bool) -> CommandTable:
     command = command_of(code)
     assert command is not None
     _, found = forms(command.request if asks else command.response, first)
     head = _ASK if asks else _ANSWER
     kind: Any = "request" if asks else "response"
     layouts = [Layout(command.name, *head, *body, kind=kind, key=str(command.code), note=f"from {first}") for body in found]
-    return Table(code, command.name, *layouts)
+    return CommandTable(code, command.name, *layouts)
 
 
 @lru_cache(CODES_KEPT)
@@ -300,13 +300,13 @@ def is_body(code: int, data: bytes, start: int, end: int) -> bool:
     return False
 
 
-def ask(code: int, layout: str) -> Table | None:
+def ask(code: int, layout: str) -> CommandTable | None:
     """The table of a request in the classic framing; None where the layout has no such command."""
     return None if command_of(code) is None else asks(code).get(layout)
 
 
 @cache
-def asks(code: int) -> dict[str, Table]:
+def asks(code: int) -> dict[str, CommandTable]:
     """The tables of the requests of a known command in the classic framing, by layout."""
     command = command_of(code)
     assert command is not None
@@ -314,7 +314,7 @@ def asks(code: int) -> dict[str, Table]:
 
 
 @lru_cache(CODES_KEPT)
-def answer(code: int | None, layout: str) -> Table:
+def answer(code: int | None, layout: str) -> CommandTable:
     """The table of a response with status 0 in the classic framing."""
     command = None if code is None else command_of(code)
     if code is None or command is None:
@@ -332,14 +332,14 @@ def always_empty(code: int, layout: str) -> bool:
 
 
 @cache
-def refusal(layout: str) -> Table:
+def refusal(layout: str) -> CommandTable:
     """The table of a response with another status in the classic framing."""
     status = Field("status", u32le, labels=statuses(layout))
     message = Optional(Field("message", b.S32, "from 0.2.2 to 0.4.86"))
-    return Table(None, "error", Layout("error", status, *_ANSWER[1:], message, kind="response"))
+    return CommandTable(None, "error", Layout("error", status, *_ANSWER[1:], message, kind="response"))
 
 
-BARE_REFUSAL = Table(None, "bare error", Layout("error", *_ANSWER, kind="response", note="in the layouts whose errors have no text"))
+BARE_REFUSAL = CommandTable(None, "bare error", Layout("error", *_ANSWER, kind="response", note="in the layouts whose errors have no text"))
 
 
 # The 256-byte framing
@@ -381,13 +381,13 @@ def request_header(layout: str, data: bytes, start: int, end: int) -> str:
 
 
 @cache
-def _long_ask(code: int, operation: int, header: str, first: str) -> Table:
+def _long_ask(code: int, operation: int, header: str, first: str) -> CommandTable:
     head = LONG_REQUESTS[header]
     layouts: list[Layout] = []
     for one in (40, 45) if operation == REGISTER else (code,):
         command = BY_CODE[one]
         layouts += [Layout(command.name, *head, *body, key=str(one), note=f"from {first}") for body in forms(command.request, first)[1]]
-    return Table(code, layouts[0].name, *layouts)
+    return CommandTable(code, layouts[0].name, *layouts)
 
 
 def _hidden(header: Body) -> Body:
@@ -397,15 +397,15 @@ def _hidden(header: Body) -> Body:
 
 
 @cache
-def long_unknown_ask(header: str, doubtful: bool, hidden: bool) -> Table:
+def long_unknown_ask(header: str, doubtful: bool, hidden: bool) -> CommandTable:
     """The table of a request in the 256-byte framing that the layout does not have; `doubtful`: it may be none."""
     fields = LONG_REQUESTS[header]
-    return Table(
+    return CommandTable(
         None, "unknown", Layout("unknown", *(_hidden(fields) if doubtful else fields), _SECRET_BODY if doubtful or hidden else _BODY)
     )
 
 
-def long_ask(operation: int | None, code: int | None, layout: str, header: str) -> Table | None:
+def long_ask(operation: int | None, code: int | None, layout: str, header: str) -> CommandTable | None:
     """The table of a request in the 256-byte framing; None where the layout has no such command."""
     if code is None or operation is None or not exists(code, layout):
         return None
@@ -415,7 +415,7 @@ def long_ask(operation: int | None, code: int | None, layout: str, header: str) 
 
 
 @cache
-def _long_answer(code: int, listed: bool, register: bool, header: str, first: str) -> Table:
+def _long_answer(code: int, listed: bool, register: bool, header: str, first: str) -> CommandTable:
     head = _reply(header, OK)
     command = BY_CODE[code]
     found: Forms = forms(command.response, first)[1]
@@ -424,17 +424,17 @@ def _long_answer(code: int, listed: bool, register: bool, header: str, first: st
     elif listed:
         found = tuple((_results(OK), *body) for body in found)
     layouts = [Layout(command.name, *head, *body, kind="response", key=str(code), note=f"from {first}") for body in found]
-    return Table(code, command.name, *layouts)
+    return CommandTable(code, command.name, *layouts)
 
 
 @cache
-def _long_unknown_answer(header: str, hidden: bool, doubtful: bool = False) -> Table:
+def _long_unknown_answer(header: str, hidden: bool, doubtful: bool = False) -> CommandTable:
     head = _reply(header, OK)
     body = _SECRET_BODY if hidden else _BODY
-    return Table(None, "unknown", Layout("unknown", *(_hidden(head) if doubtful else head), body, kind="response"))
+    return CommandTable(None, "unknown", Layout("unknown", *(_hidden(head) if doubtful else head), body, kind="response"))
 
 
-def long_answer(operation: int | None, code: int | None, layout: str) -> Table:
+def long_answer(operation: int | None, code: int | None, layout: str) -> CommandTable:
     """The table of a reply with status 0 and no failed result."""
     header = header_of(layout)
     if code is None or operation is None or not exists(code, layout):
@@ -443,20 +443,20 @@ def long_answer(operation: int | None, code: int | None, layout: str) -> Table:
     return _long_answer(code, operation in LISTED, operation == REGISTER, header, first)
 
 
-def long_unknown_answer(layout: str, hidden: bool, doubtful: bool = False) -> Table:
+def long_unknown_answer(layout: str, hidden: bool, doubtful: bool = False) -> CommandTable:
     """The table of a reply to what is not known; `doubtful`: its header may hold something else."""
     return _long_unknown_answer(header_of(layout), hidden, doubtful)
 
 
 @cache
-def long_refusal(layout: str, listed: bool) -> Table:
+def long_refusal(layout: str, listed: bool) -> CommandTable:
     """The table of a reply with another status, or with failed results."""
     labels = statuses(layout)
     more: Body = (_results(labels),) if listed else ()
-    return Table(None, "error", Layout("error", *_reply(header_of(layout), labels), *more, kind="response"))
+    return CommandTable(None, "error", Layout("error", *_reply(header_of(layout), labels), *more, kind="response"))
 
 
-EVICTED = Table(
+EVICTED = CommandTable(
     None,
     "eviction",
     Layout(
@@ -471,9 +471,11 @@ EVICTED = Table(
         note="in place of a reply; the connection stays open",
     ),
 )
-OTHER = Table(None, "unknown", Layout("unknown", *_COMMON, _SECRET_BODY, kind="one_way", note="a frame between replicas"))
+OTHER = CommandTable(None, "unknown", Layout("unknown", *_COMMON, _SECRET_BODY, kind="one_way", note="a frame between replicas"))
 """Replicas hand on what clients send them, logins and new passwords too."""
-HIDDEN_OTHER = Table(None, "unknown", Layout("unknown", *_hidden(_COMMON), _SECRET_BODY, kind="one_way", note="perhaps no frame at all"))
+HIDDEN_OTHER = CommandTable(
+    None, "unknown", Layout("unknown", *_hidden(_COMMON), _SECRET_BODY, kind="one_way", note="perhaps no frame at all")
+)
 
 
 OTHERS = (OTHER, HIDDEN_OTHER)

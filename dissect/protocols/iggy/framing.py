@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from streamdump.protocols.dissector import SEARCH_WINDOW, WAIT
-from streamdump.protocols.effort import STEP, Effort
 from streamdump.protocols.iggy.candidates import Candidates
 from streamdump.protocols.iggy.commands import BY_CODE
-from streamdump.protocols.iggy.features import CLASSIC
 from streamdump.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32
+from streamdump.protocols.iggy.layout_versions import CLASSIC
 from streamdump.protocols.iggy.resync import LIMIT, LONG_TOLD, find_long, find_request, may_be_long, responses_to
 from streamdump.protocols.iggy.statuses import NAMES
+from streamdump.protocols.work_budget import STEP, WorkBudget
 
 if TYPE_CHECKING:
     from streamdump.protocols.parser import Parser
@@ -28,7 +28,7 @@ LATEST_COMMAND = 29
 """The highest command byte of the 256-byte framing."""
 
 
-class Framing:
+class IggyFraming:
     """Cuts both byte streams of a conversation into frames."""
 
     def __init__(self, layouts: Candidates, parser: Parser) -> None:
@@ -107,7 +107,7 @@ class Framing:
         # Not every segment may have been looked at
         between = buffer.starts[buffer.segment(base + known) + 1 : buffer.segment(base + end - 1) + 1]
         starts = [*(at + start for start in self.starts[side]), known, *(start - base for start in between)][: SEGMENTS_KEPT + 1]
-        buffer.effort.spend(4 * STEP)
+        buffer.work_budget.spend(4 * STEP)
         found, place = self._find(side, data, at, end, starts, final)
         if not found and end - place > SEARCH_WINDOW:
             # as the caller does
@@ -118,11 +118,11 @@ class Framing:
 
     def _find(self, side: int, data: bytes, at: int, end: int, starts: list[int], final: bool) -> tuple[bool, int]:
         long, other = self.layouts.long[side], self.layouts.long[1 - side]
-        effort = self.parser.buffers[side].effort
+        work_budget = self.parser.buffers[side].work_budget
         client = side == self.client
         kinds = (REQUEST,) if client else (REPLY, EVICTION)
         if long or (long is None and (other is not False or self.layouts.blind)):
-            found, place = find_long(data, at, end, kinds, effort)
+            found, place = find_long(data, at, end, kinds, work_budget)
             if not found and long and final:
                 # No more of a header will come, as where the snap length cuts it
                 whole = next((start for start in starts if may_be_long(data, start, end, kinds)), None)
@@ -132,21 +132,21 @@ class Framing:
                     self.layouts.speaks(side, True)
                 return found, place
         if client:
-            found, place = find_request(data, at, end, starts, self.searched, effort)
+            found, place = find_request(data, at, end, starts, self.searched, work_budget)
         else:
-            found, place = self._find_response(data, end, starts, effort)
+            found, place = self._find_response(data, end, starts, work_budget)
         if found:
             self.layouts.speaks(side, False)
         return found, place
 
-    def _find_response(self, data: bytes, end: int, starts: list[int], effort: Effort) -> tuple[bool, int]:
+    def _find_response(self, data: bytes, end: int, starts: list[int], work_budget: WorkBudget) -> tuple[bool, int]:
         waiting: int | None = None
         for start in starts:
             if start >= end:
                 break
-            if not effort.spend(STEP):
+            if not work_budget.spend(STEP):
                 return False, start if waiting is None else waiting
-            count = responses_to(data, start, end, effort)
+            count = responses_to(data, start, end, work_budget)
             if count is None:
                 if waiting is None:
                     waiting = start

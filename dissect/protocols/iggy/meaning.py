@@ -10,10 +10,10 @@ from streamdump.layout.walk import Walked
 from streamdump.model import Fault
 from streamdump.protocols.buffer import END
 from streamdump.protocols.iggy import frames
-from streamdump.protocols.iggy.candidates import STATING, Candidates, Placed
+from streamdump.protocols.iggy.candidates import STATING, Candidates, Placement
 from streamdump.protocols.iggy.checks import checks, request_checksum
-from streamdump.protocols.iggy.frames import HEADER, OLD_LOGIN_CODE, Table
-from streamdump.protocols.iggy.hiding import hide
+from streamdump.protocols.iggy.frame_redaction import hide
+from streamdump.protocols.iggy.frames import HEADER, OLD_LOGIN_CODE, CommandTable
 from streamdump.protocols.iggy.statuses import ambiguous
 from streamdump.protocols.protocol import Context
 from streamdump.protocols.records import ANSWER, ASK, NONE, Decoded, Frame
@@ -22,7 +22,7 @@ LOGINS = frozenset((38, 40, 44, 45, OLD_LOGIN_CODE))
 """Commands that let a client in."""
 
 
-class Meaning:
+class FrameDecoder:
     """Decodes frames, hides what may be a secret in them, and takes in what they say of their sides."""
 
     DERIVED = ("style", "plain")
@@ -39,7 +39,7 @@ class Meaning:
         self.style = Style(options.bytes_as, options.show_secrets, options.values_limit)
         self.plain = not options.detail
 
-    def decode(self, frame: Frame, placed: Placed, now: int) -> Decoded:
+    def decode(self, frame: Frame, placed: Placement, now: int) -> Decoded:
         given, table, layout, differ = placed
         data, start, end = frame.data, frame.start, frame.end
         layouts = self.layouts
@@ -97,7 +97,7 @@ class Meaning:
         outcome = None if not asked else "refused" if refused else "answered"
         return Decoded(name, "response", ident, fields, outcome, notes, fault, NONE if number is None else ANSWER, number, spans)
 
-    def _walk(self, frame: Frame, table: Table) -> tuple[str, Walked]:
+    def _walk(self, frame: Frame, table: CommandTable) -> tuple[str, Walked]:
         """A frame that is not plain, as it may be shown, and what it is called."""
         data, start, end, damage = frame.data, frame.start, frame.end, frame.damage
         missing = None if damage is None else damage.reason

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from streamdump.protocols.effort import STEP, Effort
 from streamdump.protocols.iggy import frames
 from streamdump.protocols.iggy.commands import BY_CODE, OPERATION_LABELS
-from streamdump.protocols.iggy.features import CLASSIC
 from streamdump.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32
+from streamdump.protocols.iggy.layout_versions import CLASSIC
 from streamdump.protocols.iggy.statuses import NAMES
+from streamdump.protocols.work_budget import STEP, WorkBudget
 
 _ZEROS = bytes(66)
 _NO_ZERO = re.compile(b"[^\0]")
@@ -60,18 +60,18 @@ def may_be_long(data: bytes, at: int, end: int, kinds: Iterable[int]) -> bool:
     return not any(data[at : at + 32]) and not any(data[at + 56 : at + 60]) and not any(data[at + 62 : min(end, at + 128)])
 
 
-def find_long(data: bytes, at: int, end: int, kinds: Iterable[int], effort: Effort) -> tuple[bool, int]:
+def find_long(data: bytes, at: int, end: int, kinds: Iterable[int], work_budget: WorkBudget) -> tuple[bool, int]:
     """Look for a header of 256 bytes: (True, p) one begins at p; (False, p) none begins before p, as far as effort was left."""
     if end - at < 61 + len(_ZEROS):
         return False, at
     wanted = tuple(kinds)
     place = at + 61
-    effort.spend(end - at >> 2)
+    work_budget.spend(end - at >> 2)
     while True:
         run = data.find(_ZEROS, place, end)
         if run < 0:
             return False, max(at, end - 127)
-        if not effort.spend(6 * STEP):
+        if not work_budget.spend(6 * STEP):
             return False, max(at, run - 62)
         # the byte before the zeros is the command, or the replica behind it
         for start in (run - 62, run - 61):
@@ -101,7 +101,7 @@ def fits(data: bytes, start: int, end: int, candidates: Iterable[str] = CLASSIC)
         return []
     tables = frames.asks(code)
     found: list[str] = []
-    known: dict[frames.Table, bool] = {}
+    known: dict[frames.CommandTable, bool] = {}
     for layout in candidates:
         table = tables.get(layout)
         if table is None:
@@ -113,7 +113,7 @@ def fits(data: bytes, start: int, end: int, candidates: Iterable[str] = CLASSIC)
     return found
 
 
-def clean(table: frames.Table, data: bytes, start: int, end: int) -> bool:
+def clean(table: frames.CommandTable, data: bytes, start: int, end: int) -> bool:
     """Whether a table reads this frame with nothing left over."""
     fields = table.fields(data, start, end)
     return fields is not None and "trailing" not in fields
@@ -156,12 +156,12 @@ _HIGH = b"|".join(re.escape(code.to_bytes(2, "little")) for code in BY_CODE if c
 _REQUEST_HEAD = re.compile(b"(?=[\\x00-\\xff]{3}[\\x00-\\x04](?:[" + _LOW + b"]\\x00|" + _HIGH + b")\\x00\\x00)", re.DOTALL)
 
 
-def find_request(data: bytes, at: int, end: int, starts: list[int], candidates: Iterable[str], effort: Effort) -> tuple[bool, int]:
+def find_request(data: bytes, at: int, end: int, starts: list[int], candidates: Iterable[str], work_budget: WorkBudget) -> tuple[bool, int]:
     """Look for a classic request; `starts` are the offsets where segments start, which count as better places."""
     waiting: int | None = None
     layouts = tuple(candidates)
     place = at
-    going = effort.spend(SCANNED * (end - at))
+    going = work_budget.spend(SCANNED * (end - at))
     while True:
         hit = _REQUEST_HEAD.search(data, place, end)
         if hit is None:
@@ -170,7 +170,7 @@ def find_request(data: bytes, at: int, end: int, starts: list[int], candidates: 
         if not going:
             return False, start if waiting is None else waiting
         place = start + 1
-        going = effort.spend(3 * STEP)
+        going = work_budget.spend(3 * STEP)
         size = request_size(data, start, end)
         if size < 0:
             continue
@@ -180,34 +180,34 @@ def find_request(data: bytes, at: int, end: int, starts: list[int], candidates: 
                 if start in starts:
                     break
             continue
-        going = effort.spend(3 * STEP + READ * size)
+        going = work_budget.spend(3 * STEP + READ * size)
         if not fits(data, start, start + size, layouts):
             continue
-        if size >= 14 or (start in starts and requests_to(data, start, end, effort)):
+        if size >= 14 or (start in starts and requests_to(data, start, end, work_budget)):
             return True, start
     if waiting is not None:
         return False, waiting
     return False, max(at, end - 7)
 
 
-def requests_to(data: bytes, at: int, end: int, effort: Effort) -> bool:
+def requests_to(data: bytes, at: int, end: int, work_budget: WorkBudget) -> bool:
     """Whether requests follow each other from `at` exactly to `end`."""
     while at < end:
         size = request_size(data, at, end)
-        if size <= 0 or not effort.spend(STEP):
+        if size <= 0 or not work_budget.spend(STEP):
             return False
         at += size
     return at == end
 
 
-def responses_to(data: bytes, at: int, end: int, effort: Effort) -> int | None:
+def responses_to(data: bytes, at: int, end: int, work_budget: WorkBudget) -> int | None:
     """How many responses follow each other from `at` exactly to `end`, -1 if they cannot; None if more bytes, or effort, may show it."""
     count = 0
     while at < end:
         size = response_size(data, at, end)
         if size < 0:
             return -1
-        if size == 0 or at + size > end or not effort.spend(STEP):
+        if size == 0 or at + size > end or not work_budget.spend(STEP):
             return None
         at += size
         count += 1

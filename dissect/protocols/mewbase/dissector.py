@@ -7,12 +7,11 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final
 
-from streamdump.allowance import Values
-from streamdump.bson import ELEMENT, UNREADABLE, Walked, read, walk
+from streamdump.bson import ELEMENT, UNREADABLE, WalkedDocument, read, walk
 from streamdump.layout.values import RENDER, redacted
 from streamdump.model import Fault, Limited, Span
 from streamdump.protocols.dissector import Dissector
-from streamdump.protocols.mewbase.behaviour import BEHAVIOUR
+from streamdump.protocols.mewbase.compare_rules import COMPARE_RULES
 from streamdump.protocols.mewbase.framing import (
     COUNTED,
     HEADS,
@@ -28,6 +27,8 @@ from streamdump.protocols.mewbase.framing import (
     odd_length,
     reads,
 )
+from streamdump.protocols.mewbase.heuristic import heuristic
+from streamdump.protocols.mewbase.info import TEXT, failed, info, streams, unanswered
 from streamdump.protocols.mewbase.layouts import (
     BY_NAME,
     CLIENT,
@@ -41,13 +42,12 @@ from streamdump.protocols.mewbase.layouts import (
     shape,
     shown_in_connect,
 )
-from streamdump.protocols.mewbase.order import Dates, Order
-from streamdump.protocols.mewbase.private import PRIVATE
-from streamdump.protocols.mewbase.probe import probe
-from streamdump.protocols.mewbase.telling import TEXT, failed, says, streams, unanswered
+from streamdump.protocols.mewbase.request_order import Dates, RequestOrder
+from streamdump.protocols.mewbase.scrub_rules import SCRUB_RULES
 from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Context, Protocol
 from streamdump.protocols.records import ANSWER, ANSWER_PART, ASK, NONE, Damage, Decoded, Frame
+from streamdump.quota import ValueQuota
 
 _INT32 = Struct("<i").unpack_from
 
@@ -91,7 +91,7 @@ class MewbaseDissector(Dissector):
         self.read = [(-1, False), (-1, False)]
         """By side: where the document lies that was read last to see whether it is a frame, and whether it is."""
         self.dates = Dates(self.facts)
-        self.order = Order(context.syn, self.options.open_limit, self.dates)
+        self.order = RequestOrder(context.syn, self.options.open_limit, self.dates)
         """The requests without rID."""
         self.results: dict[tuple[Any, ...], int] = {}
         """Open queries whose number of results the server told (until November 2016): results still to come."""
@@ -132,14 +132,14 @@ class MewbaseDissector(Dissector):
         position = buffer.base + at
         if self.read[side][0] == position:
             return self.read[side][1]
-        effort = buffer.effort
+        work_budget = buffer.work_budget
         end = position + size
-        if end > effort.seen:
-            effort.pay(end - max(effort.seen, position))
-            effort.seen = end
-        good = effort.left > 0 and reads(data, at, at + size, self.shifts[side] or COUNTED)
+        if end > work_budget.seen:
+            work_budget.pay(end - max(work_budget.seen, position))
+            work_budget.seen = end
+        good = work_budget.left > 0 and reads(data, at, at + size, self.shifts[side] or COUNTED)
         if not good:
-            effort.spend(4 * READ * size)
+            work_budget.spend(4 * READ * size)
         self.read[side] = (position, good)
         return good
 
@@ -196,9 +196,9 @@ class MewbaseDissector(Dissector):
         careful = table is None or table is _CONNECT
         missing = "" if damage is None else damage.reason
 
-        values = Values(options.values_limit)
+        values = ValueQuota(options.values_limit)
 
-        def walked_as(secret: Callable[[str, bool], bool] | None, masked: Callable[[str], bool] | None = None) -> Walked:
+        def walked_as(secret: Callable[[str, bool], bool] | None, masked: Callable[[str], bool] | None = None) -> WalkedDocument:
             return walk(
                 data,
                 start,
@@ -238,8 +238,8 @@ class MewbaseDissector(Dissector):
         return self._meaning(side, table, fields, body, _shape(table, body), notes, walked.fault, spans)
 
     def _hidden(
-        self, side: int, table: FrameTable | None, walked: Walked, walked_as: Callable[..., Walked], telling: bool
-    ) -> tuple[Walked, bool]:
+        self, side: int, table: FrameTable | None, walked: WalkedDocument, walked_as: Callable[..., WalkedDocument], telling: bool
+    ) -> tuple[WalkedDocument, bool]:
         """A CONNECT, or what may be one or its rest, with its secrets hidden, and whether its type is shown; `telling`: it names some."""
         typed = True
         whole = walked.fault is None and walked.trailing is None
@@ -452,7 +452,7 @@ def _ident(value: Any) -> int | str | None:
     return value if type(value) in (int, str) else None
 
 
-def _fields(walked: Walked, bytes_as: Any, hide: bool) -> tuple[dict[str, Any], list[Any], list[Any]]:
+def _fields(walked: WalkedDocument, bytes_as: Any, hide: bool) -> tuple[dict[str, Any], list[Any], list[Any]]:
     """The fields of a frame as they are printed, and what stands under `type` and `frame`."""
     pairs = walked.pairs
     names = [name for name, _ in pairs]
@@ -469,7 +469,7 @@ def _fields(walked: Walked, bytes_as: Any, hide: bool) -> tuple[dict[str, Any], 
     return fields, [value for name, value in pairs if name == "type"], [value for name, value in pairs if name == "frame"]
 
 
-def _envelope(walked: Walked, texts: list[Any], frames: list[Any], name: str | None) -> dict[str, Any]:
+def _envelope(walked: WalkedDocument, texts: list[Any], frames: list[Any], name: str | None) -> dict[str, Any]:
     """The inner document of a frame, empty where there is none; with notes on what is odd about it and its type."""
     notes = walked.notes
     body = frames[-1] if frames else None
@@ -488,7 +488,7 @@ def _envelope(walked: Walked, texts: list[Any], frames: list[Any], name: str | N
     return body if type(body) is dict else {}
 
 
-def _spans(walked: Walked, hide: bool) -> list[Span]:
+def _spans(walked: WalkedDocument, hide: bool) -> list[Span]:
     """The spans, those of unread bytes marked where there may be secrets in them."""
     if not hide:
         return walked.spans
@@ -511,13 +511,13 @@ PROTOCOLS: Final = (
         "mewbase event store, the binary protocol of 2016 and 2017",
         (7451,),
         MewbaseDissector,
-        probe,
-        says,
+        heuristic,
+        info,
         FRAMES,
         TEXT,
         login=_LOGIN,
-        behaviour=BEHAVIOUR,
-        private=PRIVATE,
+        compare_rules=COMPARE_RULES,
+        scrub_rules=SCRUB_RULES,
         unanswered=unanswered,
         streams=streams,
         alarms=dict.fromkeys(("RESPONSE", "SUBRESPONSE", "QUERYRESULT", "QUERYRESPONSE"), failed),

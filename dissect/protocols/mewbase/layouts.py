@@ -66,7 +66,7 @@ MAY: Final[Need] = "optional"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Entry:
+class FrameField:
     """A field of a frame. `instead_of`: an older or alternative name of a mandatory field, which may stand in its place.
 
     `since` and `until`: seeing the field tells that both programs are of such a date.
@@ -88,7 +88,7 @@ class FrameTable:
     name: str
     side: str
     kind: Literal["request", "response", "one_way"]
-    fields: tuple[Entry, ...]
+    fields: tuple[FrameField, ...]
     note: str = ""
     since: str = ""
     until: str = ""
@@ -116,32 +116,32 @@ class FrameTable:
         return rows
 
 
-RID: Final = Entry("rID", INT32, LATER, "chosen by the client, comes back in the answer", since="2016-12-01")
+RID: Final = FrameField("rID", INT32, LATER, "chosen by the client, comes back in the answer", since="2016-12-01")
 CHANNEL: Final = (
-    Entry("channel", STRING, MUST),
-    Entry("streamName", STRING, MAY, instead_of="channel", until="2016-10-07"),
-    Entry("eventType", STRING, MAY, until="2016-10-06"),
+    FrameField("channel", STRING, MUST),
+    FrameField("streamName", STRING, MAY, instead_of="channel", until="2016-10-07"),
+    FrameField("eventType", STRING, MAY, until="2016-10-06"),
 )
 SUBSCRIPTION: Final = (
-    Entry("subID", INT32, MUST, "counted by the server from 0 per connection"),
-    Entry("SubID", INT32, MAY, instead_of="subID", until="2016-11-23"),
+    FrameField("subID", INT32, MUST, "counted by the server from 0 per connection"),
+    FrameField("SubID", INT32, MAY, instead_of="subID", until="2016-11-23"),
 )
-QUERY_ID: Final = Entry("queryID", INT32, MUST, "from the same counter as rID")
-OK: Final = Entry("ok", BOOLEAN, MUST)
+QUERY_ID: Final = FrameField("queryID", INT32, MUST, "from the same counter as rID")
+OK: Final = FrameField("ok", BOOLEAN, MUST)
 FAILURE: Final = (
-    Entry("errCode", CODE, MAY, "the document says string, but no such server was found"),
-    Entry("errMsg", STRING, MAY),
+    FrameField("errCode", CODE, MAY, "the document says string, but no such server was found"),
+    FrameField("errMsg", STRING, MAY),
 )
-SESSION: Final = Entry("sessID", INT32, MAY, "counts the producers of a client; -1: none")
+SESSION: Final = FrameField("sessID", INT32, MAY, "counts the producers of a client; -1: none")
 
 
 def _publish(name: str, note: str, since: str = "", until: str = "") -> FrameTable:
-    return FrameTable(name, CLIENT, "request", (*CHANNEL, SESSION, Entry("event", DOCUMENT, MUST), RID), note, since, until)
+    return FrameTable(name, CLIENT, "request", (*CHANNEL, SESSION, FrameField("event", DOCUMENT, MUST), RID), note, since, until)
 
 
 def _transaction(name: str) -> FrameTable:
     note = "the document promises an answer; real servers throw, and never read a frame of this connection correctly again"
-    return FrameTable(name, CLIENT, "request", (Entry("sessID", INT32, MUST), RID), note)
+    return FrameTable(name, CLIENT, "request", (FrameField("sessID", INT32, MUST), RID), note)
 
 
 FRAMES: Final = (
@@ -150,10 +150,10 @@ FRAMES: Final = (
         CLIENT,
         "request",
         (
-            Entry("version", STRING, MUST, 'always "0.1"; later servers refuse a greater number'),
-            Entry("authInfo", DOCUMENT_OR_NULL, MAY, since="2016-11-28"),
-            Entry("username", STRING_OR_NULL, MAY, "only in the document; no client sent it here"),
-            Entry("password", STRING_OR_NULL, MAY, "only in the document; no client sent it here"),
+            FrameField("version", STRING, MUST, 'always "0.1"; later servers refuse a greater number'),
+            FrameField("authInfo", DOCUMENT_OR_NULL, MAY, since="2016-11-28"),
+            FrameField("username", STRING_OR_NULL, MAY, "only in the document; no client sent it here"),
+            FrameField("password", STRING_OR_NULL, MAY, "only in the document; no client sent it here"),
         ),
         "must come first; answered by a RESPONSE without rID",
     ),
@@ -164,10 +164,10 @@ FRAMES: Final = (
         (
             OK,
             *FAILURE,
-            Entry("result", DOCUMENT_OR_NULL, MAY, "to FINDBYID", since="2017-01-13"),
-            Entry("binders", STRINGS, MAY, "to LISTBINDERS", since="2017-01-03"),
-            Entry("channels", STRINGS, MAY, "to LISTCHANNNELS", since="2017-01-03"),
-            Entry("exists", BOOLEAN, MAY, "to CREATEBINDER and CREATECHANNEL", since="2017-01-03"),
+            FrameField("result", DOCUMENT_OR_NULL, MAY, "to FINDBYID", since="2017-01-13"),
+            FrameField("binders", STRINGS, MAY, "to LISTBINDERS", since="2017-01-03"),
+            FrameField("channels", STRINGS, MAY, "to LISTCHANNNELS", since="2017-01-03"),
+            FrameField("exists", BOOLEAN, MAY, "to CREATEBINDER and CREATECHANNEL", since="2017-01-03"),
             RID,
         ),
         "in any order since 2016-12-01, in that of the requests before; the one to CONNECT has no rID",
@@ -183,13 +183,13 @@ FRAMES: Final = (
         "request",
         (
             *CHANNEL,
-            Entry("startPos", INT64_OR_NULL, MAY, "-1: none"),
-            Entry("startSeq", INT64_OR_NULL, MAY, until="2016-10-07"),
-            Entry("startSequence", INT64_OR_NULL, MAY, until="2016-09-28"),
-            Entry("startTimestamp", INT64_OR_NULL, MAY, "0: none"),
-            Entry("durableID", STRING_OR_NULL, MAY),
-            Entry("filterName", STRING_OR_NULL, MAY, since="2017-06-28"),
-            Entry("matcher", DOCUMENT_OR_NULL, MAY, until="2017-06-28"),
+            FrameField("startPos", INT64_OR_NULL, MAY, "-1: none"),
+            FrameField("startSeq", INT64_OR_NULL, MAY, until="2016-10-07"),
+            FrameField("startSequence", INT64_OR_NULL, MAY, until="2016-09-28"),
+            FrameField("startTimestamp", INT64_OR_NULL, MAY, "0: none"),
+            FrameField("durableID", STRING_OR_NULL, MAY),
+            FrameField("filterName", STRING_OR_NULL, MAY, since="2017-06-28"),
+            FrameField("matcher", DOCUMENT_OR_NULL, MAY, until="2017-06-28"),
             RID,
         ),
         "answered by SUBRESPONSE, on failure by RESPONSE",
@@ -198,7 +198,7 @@ FRAMES: Final = (
         "SUBRESPONSE",
         SERVER,
         "response",
-        (OK, Entry("subID", INT32, MAY, "the new subscription"), *FAILURE, RID),
+        (OK, FrameField("subID", INT32, MAY, "the new subscription"), *FAILURE, RID),
     ),
     FrameTable("UNSUBSCRIBE", CLIENT, "request", (*SUBSCRIPTION, RID)),
     FrameTable("SUBCLOSE", CLIENT, "request", (*SUBSCRIPTION, RID), since="2016-11-23"),
@@ -207,13 +207,13 @@ FRAMES: Final = (
         SERVER,
         "one_way",
         (
-            Entry("subID", INT32, MUST),
-            Entry("event", DOCUMENT, MUST, "its fields are not in the publisher's order"),
-            Entry("pos", INT64, MUST),
-            Entry("seqNo", INT64, MAY, instead_of="pos", until="2016-10-07"),
-            Entry("timestamp", INT64, MUST, "ms since 1970"),
-            Entry("streamName", STRING, MAY, until="2016-10-07"),
-            Entry("eventType", STRING, MAY, until="2016-10-06"),
+            FrameField("subID", INT32, MUST),
+            FrameField("event", DOCUMENT, MUST, "its fields are not in the publisher's order"),
+            FrameField("pos", INT64, MUST),
+            FrameField("seqNo", INT64, MAY, instead_of="pos", until="2016-10-07"),
+            FrameField("timestamp", INT64, MUST, "ms since 1970"),
+            FrameField("streamName", STRING, MAY, until="2016-10-07"),
+            FrameField("eventType", STRING, MAY, until="2016-10-06"),
         ),
         "may come before the answer to the PUB that caused it, and twice after a durable subscription is resumed",
     ),
@@ -223,8 +223,8 @@ FRAMES: Final = (
         "one_way",
         (
             *SUBSCRIPTION,
-            Entry("pos", INT64, MAY, since="2016-11-23"),
-            Entry("bytes", INT32, MAY, "size of the RECEV less 4; 1234 in October and November 2016"),
+            FrameField("pos", INT64, MAY, since="2016-11-23"),
+            FrameField("bytes", INT32, MAY, "size of the RECEV less 4; 1234 in October and November 2016"),
         ),
     ),
     FrameTable(
@@ -232,11 +232,11 @@ FRAMES: Final = (
         CLIENT,
         "request",
         (
-            Entry("name", STRING, MUST, since="2017-01-13"),
-            Entry("binder", STRING, MAY, instead_of="name", until="2017-01-13"),
-            Entry("params", DOCUMENT_OR_NULL, MUST, since="2017-01-13"),
-            Entry("matcher", DOCUMENT_OR_NULL, MAY, instead_of="params", until="2017-01-13"),
-            Entry("docID", STRING_OR_NULL, MAY, instead_of="params", since="2016-11-17", until="2017-01-13"),
+            FrameField("name", STRING, MUST, since="2017-01-13"),
+            FrameField("binder", STRING, MAY, instead_of="name", until="2017-01-13"),
+            FrameField("params", DOCUMENT_OR_NULL, MUST, since="2017-01-13"),
+            FrameField("matcher", DOCUMENT_OR_NULL, MAY, instead_of="params", until="2017-01-13"),
+            FrameField("docID", STRING_OR_NULL, MAY, instead_of="params", since="2016-11-17", until="2017-01-13"),
             QUERY_ID,
             RID,
         ),
@@ -247,10 +247,10 @@ FRAMES: Final = (
         SERVER,
         "response",
         (
-            Entry("ok", BOOLEAN, MAY, since="2017-01-03"),
+            FrameField("ok", BOOLEAN, MAY, since="2017-01-03"),
             QUERY_ID,
-            Entry("result", DOCUMENT_OR_NULL, MAY),
-            Entry("last", BOOLEAN, LATER, "may never come true if the query filters out the last document", since="2016-11-17"),
+            FrameField("result", DOCUMENT_OR_NULL, MAY),
+            FrameField("last", BOOLEAN, LATER, "may never come true if the query filters out the last document", since="2016-11-17"),
             *FAILURE,
         ),
     ),
@@ -258,20 +258,20 @@ FRAMES: Final = (
         "QUERYACK",
         CLIENT,
         "one_way",
-        (QUERY_ID, Entry("bytes", INT32, MAY, "size of the QUERYRESULT less 4", since="2016-11-17")),
+        (QUERY_ID, FrameField("bytes", INT32, MAY, "size of the QUERYRESULT less 4", since="2016-11-17")),
     ),
     FrameTable(
         "QUERYRESPONSE",
         SERVER,
         "response",
-        (QUERY_ID, Entry("numResults", INT32, MUST, "so many QUERYRESULT follow"), Entry("ok", BOOLEAN, MAY), *FAILURE),
+        (QUERY_ID, FrameField("numResults", INT32, MUST, "so many QUERYRESULT follow"), FrameField("ok", BOOLEAN, MAY), *FAILURE),
         until="2016-11-17",
     ),
     FrameTable(
         "FINDBYID",
         CLIENT,
         "request",
-        (Entry("binder", STRING, MUST), Entry("dodID", STRING, MUST, "spelt like this by the programs"), RID),
+        (FrameField("binder", STRING, MUST), FrameField("dodID", STRING, MUST, "spelt like this by the programs"), RID),
         since="2017-01-13",
     ),
     FrameTable(
@@ -279,16 +279,18 @@ FRAMES: Final = (
         CLIENT,
         "one_way",
         (
-            Entry("type", INT32, MAY, "8: request, 0: reply; for two weeks in March 2017 on a side branch, then empty"),
-            Entry("sequence", INT64, MAY, "the reply has one more"),
+            FrameField("type", INT32, MAY, "8: request, 0: reply; for two weeks in March 2017 on a side branch, then empty"),
+            FrameField("sequence", INT64, MAY, "the reply has one more"),
         ),
         "every 10 s by default, never answered",
     ),
     FrameTable("LISTBINDERS", CLIENT, "request", (RID,), since="2017-01-03"),
-    FrameTable("CREATEBINDER", CLIENT, "request", (Entry("name", STRING, MUST), RID), since="2017-01-03"),
+    FrameTable("CREATEBINDER", CLIENT, "request", (FrameField("name", STRING, MUST), RID), since="2017-01-03"),
     FrameTable("LISTCHANNNELS", CLIENT, "request", (RID,), "with three N; servers drop LISTCHANNELS", since="2017-01-03"),
-    FrameTable("CREATECHANNEL", CLIENT, "request", (Entry("name", STRING, MUST), RID), since="2017-01-03"),
-    FrameTable("COMMAND", CLIENT, "request", (Entry("name", STRING, MUST), Entry("command", DOCUMENT, MUST), RID), since="2017-01-13"),
+    FrameTable("CREATECHANNEL", CLIENT, "request", (FrameField("name", STRING, MUST), RID), since="2017-01-03"),
+    FrameTable(
+        "COMMAND", CLIENT, "request", (FrameField("name", STRING, MUST), FrameField("command", DOCUMENT, MUST), RID), since="2017-01-13"
+    ),
 )
 
 

@@ -15,8 +15,8 @@ from struct import Struct, error
 from typing import Any
 from uuid import UUID
 
-from streamdump.allowance import PLENTY, Spans, Values
 from streamdump.layout.values import lossy
+from streamdump.quota import PLENTY, Spans, ValueQuota
 
 PAIR, DESCRIBED = 3, 2
 """How many values a pair of a map is, with its key and its value, and how many are in a described value: descriptor and value."""
@@ -123,7 +123,7 @@ def read(
     at: int,
     end: int,
     render: Render,
-    values: Values = PLENTY,
+    values: ValueQuota = PLENTY,
     spans: Spans | None = None,
     depth: int = 0,
     notes: list[str] | None = None,
@@ -197,7 +197,7 @@ class _Reader:
 
     __slots__ = ("data", "notes", "render", "section", "spans", "stopped", "symbol_keys", "values")
 
-    def __init__(self, data: bytes, render: Render, values: Values, spans: Spans | None, notes: list[str] | None) -> None:
+    def __init__(self, data: bytes, render: Render, values: ValueQuota, spans: Spans | None, notes: list[str] | None) -> None:
         self.data = data
         self.render = render
         self.values = values

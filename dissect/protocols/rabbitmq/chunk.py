@@ -16,14 +16,14 @@ from struct import error as struct_error
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from streamdump.allowance import Spans, Values
 from streamdump.errors import Malformed, OverLimit
 from streamdump.layout.types import Custom, Style
 from streamdump.layout.values import RENDER, lossy
 from streamdump.layout.walk import Walker
 from streamdump.protocols.rabbitmq import amqp
 from streamdump.protocols.rabbitmq.compression import COMPRESSIONS, UNPACKED_LIMIT, NotUnpacked, unpack
-from streamdump.protocols.rabbitmq.recorder import Recorder
+from streamdump.protocols.rabbitmq.recorder import SpanRecorder
+from streamdump.quota import Spans, ValueQuota
 
 CHUNK_TYPES = {0: "user", 1: "tracking delta", 2: "tracking snapshot"}
 TRACKING_TYPES = {0: "sequence", 1: "offset", 2: "timestamp"}
@@ -43,7 +43,7 @@ _I64 = Struct(">q").unpack_from
 _I16 = Struct(">h").unpack_from
 
 
-class Part(NamedTuple):
+class HeaderField(NamedTuple):
     """A field of a fixed header."""
 
     name: str
@@ -52,12 +52,12 @@ class Part(NamedTuple):
     labels: dict[int, str] | None = None
 
 
-class Form(NamedTuple):
+class ChunkForm(NamedTuple):
     """How chunks of one version of the protocol are laid out: the header, its size, and what follows the first byte of a sub-batch."""
 
-    header: tuple[Part, ...]
+    header: tuple[HeaderField, ...]
     size: int
-    sub_batch: tuple[Part, ...]
+    sub_batch: tuple[HeaderField, ...]
     unpack: Callable[[bytes, int], tuple[Any, ...]]
     unpack_sub_batch: Callable[[bytes, int], tuple[Any, ...]]
 
@@ -66,41 +66,46 @@ class Form(NamedTuple):
         return dict(zip([part.name for part in self.header], self.unpack(data, at), strict=True))
 
 
-def _form(header: tuple[Part, ...], sub_batch: tuple[Part, ...]) -> Form:
+def _form(header: tuple[HeaderField, ...], sub_batch: tuple[HeaderField, ...]) -> ChunkForm:
     one, two = (Struct(">" + "".join(part.code for part in parts)) for parts in (header, sub_batch))
-    return Form(header, one.size, sub_batch, one.unpack_from, two.unpack_from)
+    return ChunkForm(header, one.size, sub_batch, one.unpack_from, two.unpack_from)
 
 
-_START = (Part("magic_version", 1, "B"),)
-_COUNTS = (Part("num_entries", 2, "H"), Part("num_records", 4, "I"))
-_TIMESTAMP = (Part("timestamp", 8, "q"),)
-_DATA = (Part("epoch", 8, "Q"), Part("chunk_first_offset", 8, "Q"), Part("chunk_crc", 4, "I"), Part("data_length", 4, "I"))
+_START = (HeaderField("magic_version", 1, "B"),)
+_COUNTS = (HeaderField("num_entries", 2, "H"), HeaderField("num_records", 4, "I"))
+_TIMESTAMP = (HeaderField("timestamp", 8, "q"),)
+_DATA = (
+    HeaderField("epoch", 8, "Q"),
+    HeaderField("chunk_first_offset", 8, "Q"),
+    HeaderField("chunk_crc", 4, "I"),
+    HeaderField("data_length", 4, "I"),
+)
 
 CURRENT = _form(
     (
         *_START,
-        Part("chunk_type", 1, "B", CHUNK_TYPES),
+        HeaderField("chunk_type", 1, "B", CHUNK_TYPES),
         *_COUNTS,
         *_TIMESTAMP,
         *_DATA,
-        Part("trailer_length", 4, "I"),
-        Part("bloom_size", 1, "B"),
-        Part("reserved", 3, "3s"),
+        HeaderField("trailer_length", 4, "I"),
+        HeaderField("bloom_size", 1, "B"),
+        HeaderField("reserved", 3, "3s"),
     ),
-    (Part("num_records", 2, "H"), Part("uncompressed_size", 4, "I"), Part("size", 4, "I")),
+    (HeaderField("num_records", 2, "H"), HeaderField("uncompressed_size", 4, "I"), HeaderField("size", 4, "I")),
 )
-_DRAFT_SUB_BATCH = (Part("num_records", 2, "H"), Part("size", 4, "I"))
+_DRAFT_SUB_BATCH = (HeaderField("num_records", 2, "H"), HeaderField("size", 4, "I"))
 DRAFT = _form((*_START, *_COUNTS, *_DATA), _DRAFT_SUB_BATCH)
 DRAFT_TIMED = _form((*_START, *_COUNTS, *_TIMESTAMP, *_DATA), _DRAFT_SUB_BATCH)
 
 
-class Reader(Recorder):
+class EntryReader(SpanRecorder):
     """Reads the entries of one frame."""
 
     __slots__ = ("bodies", "budget", "form", "values")
 
     def __init__(
-        self, form: Form, start: int, render: Callable[[bytes], Any], spans: Spans | None, values: Values, bodies: bool = True
+        self, form: ChunkForm, start: int, render: Callable[[bytes], Any], spans: Spans | None, values: ValueQuota, bodies: bool = True
     ) -> None:
         """Without `bodies`, what entries hold is left alone."""
         super().__init__(start, render, spans)
@@ -109,7 +114,7 @@ class Reader(Recorder):
         self.values = values
         self.budget = UNPACKED_LIMIT
 
-    def parts(self, parts: tuple[Part, ...], data: bytes, at: int, end: int, into: dict[str, Any], path: str, depth: int) -> int:
+    def parts(self, parts: tuple[HeaderField, ...], data: bytes, at: int, end: int, into: dict[str, Any], path: str, depth: int) -> int:
         """Fixed fields one by one: says which one the damage hit."""
         for part in parts:
             if end - at < part.size:
@@ -445,7 +450,7 @@ class Reader(Recorder):
 # What is worth to know where frames are looked for: sizes that tile a frame, and the checksum, but nothing of what is inside
 
 
-def tiles_chunk(form: Form, data: bytes, at: int, end: int) -> int:
+def tiles_chunk(form: ChunkForm, data: bytes, at: int, end: int) -> int:
     """How many entries the chunk data[at:end] has, if it is what its header says; -1 otherwise."""
     if end - at < form.size:
         return -1
@@ -465,7 +470,7 @@ def tiles_chunk(form: Form, data: bytes, at: int, end: int) -> int:
     return header["num_entries"] if at == stop and records == header["num_records"] else -1
 
 
-def tiles_published(form: Form, filtered: bool, data: bytes, at: int, end: int) -> int:
+def tiles_published(form: ChunkForm, filtered: bool, data: bytes, at: int, end: int) -> int:
     """How many messages data[at:end], the messages of a Publish and their count before them, has; -1 if it is not that."""
     if end - at < 4:
         return -1
@@ -488,7 +493,7 @@ def tiles_published(form: Form, filtered: bool, data: bytes, at: int, end: int) 
     return found if found == count else -1
 
 
-def _entry_end(form: Form, data: bytes, at: int, end: int) -> tuple[int, int]:
+def _entry_end(form: ChunkForm, data: bytes, at: int, end: int) -> tuple[int, int]:
     """Where an entry ends that may reach up to `end`, and how many records it has, -1 if it is none."""
     if end - at < 4:
         return at, -1
@@ -504,7 +509,7 @@ def _entry_end(form: Form, data: bytes, at: int, end: int) -> tuple[int, int]:
     return at + size, number if at + size <= end else -1
 
 
-def draft_form(data: bytes, at: int, end: int) -> Form:
+def draft_form(data: bytes, at: int, end: int) -> ChunkForm:
     """Which of the draft's two chunk headers begins at `at`: the one whose data length fits what follows."""
     for form in (DRAFT, DRAFT_TIMED):
         if end - at >= form.size and end - at - form.size == _U32(data, at + form.size - 4)[0]:
@@ -520,14 +525,14 @@ def _in_walk(walker: Walker, wrong: Malformed, end: int, field: str) -> Malforme
     return walker.short(walker.start + wrong.offset, end, wrong.reason, field)
 
 
-def _tried(form: Form, data: bytes, at: int, end: int, style: Style) -> Reader:
+def _tried(form: ChunkForm, data: bytes, at: int, end: int, style: Style) -> EntryReader:
     """A reader for bytes of which is not known that they are a frame."""
-    reader = Reader(form, at, RENDER[style.bytes_as], None, Values(style.values, TRIED_BARE))
+    reader = EntryReader(form, at, RENDER[style.bytes_as], None, ValueQuota(style.values, TRIED_BARE))
     reader.budget = min(reader.budget, TRIED_UNPACKED + 100 * (end - at))
     return reader
 
 
-def _read_chunk(form_of: Callable[[bytes, int, int], Form]) -> Custom:
+def _read_chunk(form_of: Callable[[bytes, int, int], ChunkForm]) -> Custom:
     def read(data: bytes, at: int, end: int, style: Style) -> tuple[dict[str, Any], int]:
         reader = _tried(form_of(data, at, end), data, at, end, style)
         chunk: dict[str, Any] = {}
@@ -537,7 +542,7 @@ def _read_chunk(form_of: Callable[[bytes, int, int], Form]) -> Custom:
         return chunk, at
 
     def walk(data: bytes, at: int, end: int, walker: Walker, name: str, depth: int) -> tuple[dict[str, Any], int]:
-        reader = Reader(form_of(data, at, end), walker.start, walker.render, walker.spans, walker.values)
+        reader = EntryReader(form_of(data, at, end), walker.start, walker.render, walker.spans, walker.values)
         chunk: dict[str, Any] = {}
         walker.open(name, at, depth)
         try:
@@ -553,7 +558,7 @@ def _read_chunk(form_of: Callable[[bytes, int, int], Form]) -> Custom:
     return Custom(read, walk, "chunk", minimum=DRAFT.size, write=bytes)
 
 
-def _read_published(form: Form, filtered: bool) -> Custom:
+def _read_published(form: ChunkForm, filtered: bool) -> Custom:
     def read(data: bytes, at: int, end: int, style: Style) -> tuple[list[dict[str, Any]], int]:
         reader = _tried(form, data, at, end, style)
         entries: list[dict[str, Any]] = []
@@ -563,7 +568,7 @@ def _read_published(form: Form, filtered: bool) -> Custom:
         return entries, at
 
     def walk(data: bytes, at: int, end: int, walker: Walker, name: str, depth: int) -> tuple[list[dict[str, Any]], int]:
-        reader = Reader(form, walker.start, walker.render, walker.spans, walker.values)
+        reader = EntryReader(form, walker.start, walker.render, walker.spans, walker.values)
         entries: list[dict[str, Any]] = []
         try:
             at = reader.published(data, at, end, filtered, entries, name, depth)
@@ -577,7 +582,7 @@ def _read_published(form: Form, filtered: bool) -> Custom:
     return Custom(read, walk, "array of entry or sub-batch, to the end of the frame", minimum=4, write=bytes)
 
 
-def _current(data: bytes, at: int, end: int) -> Form:
+def _current(data: bytes, at: int, end: int) -> ChunkForm:
     return CURRENT
 
 

@@ -7,7 +7,6 @@ from enum import Enum
 from struct import Struct
 from typing import Any, ClassVar
 
-from streamdump.allowance import Allowance, Spans, Values
 from streamdump.errors import Malformed
 from streamdump.layout import UNREADABLE, Layout, Style, decoder, fault_of, walk
 from streamdump.layout.values import RENDER
@@ -15,21 +14,22 @@ from streamdump.model import Fault, Head, Limited, Span
 from streamdump.protocols.dissector import Dissector
 from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Context, Protocol
-from streamdump.protocols.rabbitmq import guard, layouts, layouts_draft
-from streamdump.protocols.rabbitmq.behaviour import BEHAVIOUR
-from streamdump.protocols.rabbitmq.chunk import Reader, draft_form
-from streamdump.protocols.rabbitmq.guard import Guard, Place, Seen
-from streamdump.protocols.rabbitmq.handlers import PUBLISHER_LAYOUTS, Handlers, open_key, ways
-from streamdump.protocols.rabbitmq.hiding import Frame as Read
-from streamdump.protocols.rabbitmq.hiding import hide, hide_rest, holds_challenge, is_chunk, read_login
+from streamdump.protocols.rabbitmq import layouts, layouts_draft, sasl_redaction
+from streamdump.protocols.rabbitmq.chunk import EntryReader, draft_form
+from streamdump.protocols.rabbitmq.chunk_docs import ADDED, DRAFT_PARTS, PARTS
+from streamdump.protocols.rabbitmq.compare_rules import COMPARE_RULES
+from streamdump.protocols.rabbitmq.fast_decode import PUBLISHER_LAYOUTS, Handlers, open_key, ways
+from streamdump.protocols.rabbitmq.frame_redaction import GuardedFrame as Read
+from streamdump.protocols.rabbitmq.frame_redaction import hide, hide_rest, holds_challenge, is_chunk, read_login
+from streamdump.protocols.rabbitmq.heuristic import probe_current, probe_draft
+from streamdump.protocols.rabbitmq.info import alarms, info
 from streamdump.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, Language, is_sound
-from streamdump.protocols.rabbitmq.parts import ADDED, DRAFT_PARTS, PARTS
-from streamdump.protocols.rabbitmq.private import PRIVATE
-from streamdump.protocols.rabbitmq.probe import probe_current, probe_draft
 from streamdump.protocols.rabbitmq.publishers import Publishers
-from streamdump.protocols.rabbitmq.streams import Streams, Teller
-from streamdump.protocols.rabbitmq.telling import alarms, says
+from streamdump.protocols.rabbitmq.sasl_redaction import HandshakePlace, SaslRedaction, SeenFrame
+from streamdump.protocols.rabbitmq.scrub_rules import SCRUB_RULES
+from streamdump.protocols.rabbitmq.streams import InfoWithStream, StreamNames
 from streamdump.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Damage, Decoded, Frame
+from streamdump.quota import Spans, UnpackQuota, ValueQuota
 
 NO_HANDLERS: tuple[Handlers, Handlers] = ({}, {})
 """One object for very many conversations."""
@@ -83,7 +83,7 @@ _ANYTIME = frozenset(("Heartbeat", "Close"))
 NULL_REFERENCE = "the publisher reference is null: servers answer that with Close (unknown frame), an empty one is none"
 
 _OPEN = Phase.OPEN
-_OUTSIDE = Place.OUTSIDE
+_OUTSIDE = HandshakePlace.OUTSIDE
 _UNLIMITED = 1 << 62
 
 _WORD = Struct(">4xI").unpack_from
@@ -106,12 +106,12 @@ class StreamDissector(Dissector):
     def __init__(self, context: Context, parser: Parser) -> None:
         super().__init__(context, parser)
         self.phase = Phase.FRESH if context.syn else Phase.OPEN
-        self.guard = Guard(context.syn, self.lead, self.options.show_secrets)
+        self.guard = SaslRedaction(context.syn, self.lead, self.options.show_secrets)
         self.ahead = _NONE
         """What was answered before it was seen to be asked."""
         self.frame_max = _UNLIMITED
-        self.allowance = Allowance()
-        self.values = Values(self.options.values_limit, self.options.bare_limit)
+        self.quota = UnpackQuota()
+        self.values = ValueQuota(self.options.values_limit, self.options.bare_limit)
         self.renewed = False
         """Whether `publisher_key` has more to say than the publisher id."""
         self.prepare()
@@ -126,7 +126,7 @@ class StreamDissector(Dissector):
         self.ways = ways(self.language, options.bytes_as, options.show_secrets, options.values_limit, self.bodies)
         self.style = self.ways.style
         self.render = RENDER[self.style.bytes_as]
-        self.tried = Values(options.values_limit)
+        self.tried = ValueQuota(options.values_limit)
         """For the short way, which leaves values without bytes to `decode`."""
         self.small = options.values_limit // 2
         """Frames of so few bytes cannot hold too many values that take one: three are a pair of two."""
@@ -193,7 +193,7 @@ class StreamDissector(Dissector):
 
     def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
         client = None if self.client is None else side == self.client
-        return self.language.search(client, data, at, end, final, self.parser.buffers[side].effort)[:2]
+        return self.language.search(client, data, at, end, final, self.parser.buffers[side].work_budget)[:2]
 
     def lost(self, side: int) -> None:
         self.guard.lose()
@@ -331,23 +331,23 @@ class StreamDissector(Dissector):
         # Without its beginning a connection may be the other way round
         astray = frame.odd is not None and not self.guard.loose
         name = "" if layout is None or astray else frame.name
-        login = guard.is_login(data, start, end) or self.language.holds.search(data, start + 8, end) is not None
+        login = sasl_redaction.is_login(data, start, end) or self.language.holds.search(data, start + 8, end) is not None
         login = login or (layout is None and frame.name == "SaslAuthenticate")
         of_server = self.client is not None and side != self.client
         certain = frame.whole and not astray
         certain = certain or (of_server and layout in self.language.delivered and is_chunk(frame, self.language))
         code = max(self.language.accepted)
-        challenge = name != "SaslAuthenticate" and guard.is_challenge(data, start, end, code)
+        challenge = name != "SaslAuthenticate" and sasl_redaction.is_challenge(data, start, end, code)
         if of_server and (challenge or (self.frame.spread and holds_challenge(frame))):
             login, certain = True, False
-        seen = Seen(name, certain, self.guard.trusted[side], login, self.frame.began, self.frame.spread, self.parser.now)
+        seen = SeenFrame(name, certain, self.guard.trusted[side], login, self.frame.began, self.frame.spread, self.parser.now)
         # A challenge that ends before its data is followed by them
         short = name == "SaslAuthenticate" and frame.fields.get("response_code") == code and "sasl_opaque_data" not in frame.fields
         self.guard.trusted[side] = frame.sound and not short
         if of_server:
             accepts = name in ("Tune", "Open") or (name == "SaslAuthenticate" and frame.fields.get("response_code_label") == "OK")
             return self.guard.hear(seen, accepts)
-        return self.guard.shows(seen, self.phase is Phase.FRESH, guard.may_be_login(data, start, end))
+        return self.guard.shows(seen, self.phase is Phase.FRESH, sasl_redaction.may_be_login(data, start, end))
 
     def name_of(self, key: int) -> tuple[str | None, bool]:
         """The command of a key, and whether the key marks a response."""
@@ -451,8 +451,10 @@ class StreamDissector(Dissector):
         """Publish and Deliver, whose messages no table can say."""
         language = self.language
         detail = self.options.detail
-        reader = Reader(language.forms[0], start, self.render, Spans() if detail else None, self.values.begin(), layout.name in self.bodies)
-        budget = reader.budget = min(reader.budget, self.allowance.grow(end - start))
+        reader = EntryReader(
+            language.forms[0], start, self.render, Spans() if detail else None, self.values.begin(), layout.name in self.bodies
+        )
+        budget = reader.budget = min(reader.budget, self.quota.grow(end - start))
         fields: dict[str, Any] = {}
         fault: Fault | None = None
         try:
@@ -480,7 +482,7 @@ class StreamDissector(Dissector):
         except Malformed as wrong:
             fault = fault_of(wrong, missing)
             reader.tile(data, end)
-        self.allowance.left -= budget - reader.budget
+        self.quota.left -= budget - reader.budget
         if reader.spans is not None:
             reader.spans.close()
         if detail and reader.buffers:
@@ -603,16 +605,16 @@ PROTOCOLS = (
         (5552, 5551),
         RabbitmqStreamDissector,
         probe_current,
-        says,
+        info,
         (*layouts.LAYOUTS, *PARTS),
         _TEXT,
         ADDED,
         login=CURRENT_LANGUAGE.holds,
-        behaviour=BEHAVIOUR,
-        private=PRIVATE,
-        streams=Streams,
+        compare_rules=COMPARE_RULES,
+        scrub_rules=SCRUB_RULES,
+        streams=StreamNames,
         alarms=alarms(layouts.LAYOUTS),
-        teller=Teller,
+        teller=InfoWithStream,
     ),
     Protocol(
         "rabbitmq-stream-draft",
@@ -620,15 +622,15 @@ PROTOCOLS = (
         (5552, 5551, 5555),
         RabbitmqStreamDraftDissector,
         probe_draft,
-        says,
+        info,
         (*layouts_draft.LAYOUTS, *DRAFT_PARTS),
         "Requests and responses have the same key and are told apart by who sends them; a successful Unsubscribe is answered with the key\n"
         "of Subscribe. Told from later versions by the version 0 in every frame.",
         ADDED,
         login=DRAFT_LANGUAGE.holds,
-        behaviour=BEHAVIOUR,
-        private=PRIVATE,
-        streams=Streams,
+        compare_rules=COMPARE_RULES,
+        scrub_rules=SCRUB_RULES,
+        streams=StreamNames,
         alarms=alarms(layouts_draft.LAYOUTS),
     ),
 )

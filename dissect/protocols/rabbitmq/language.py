@@ -6,24 +6,24 @@ import re
 from collections.abc import Iterable, Mapping
 from struct import Struct
 
-from streamdump.allowance import PLENTY
 from streamdump.errors import Malformed
 from streamdump.layout import UNREADABLE, Layout, Style, decoder
 from streamdump.layout.types import Array, Field, Fixed, Number, minimum
-from streamdump.protocols.effort import STEP, Effort
-from streamdump.protocols.rabbitmq import guard, layouts, layouts_draft
+from streamdump.protocols.rabbitmq import layouts, layouts_draft, sasl_redaction
 from streamdump.protocols.rabbitmq.chunk import (
     CURRENT,
     DRAFT,
     DRAFT_TIMED,
     MAGIC,
-    Form,
-    Part,
-    Reader,
+    ChunkForm,
+    EntryReader,
+    HeaderField,
     draft_form,
     tiles_chunk,
     tiles_published,
 )
+from streamdump.protocols.work_budget import STEP, WorkBudget
+from streamdump.quota import PLENTY
 
 SIZE_LIMIT = 64 << 20
 """No frame is looked for that is longer: 1 MiB is usual, and Deliver frames are not held to it."""
@@ -75,8 +75,8 @@ class Language:
         client: Iterable[Layout],
         server: Iterable[Layout],
         both: Iterable[Layout],
-        heads: dict[Layout, tuple[Part, ...]],
-        forms: tuple[Form, ...],
+        heads: dict[Layout, tuple[HeaderField, ...]],
+        forms: tuple[ChunkForm, ...],
         pattern: bytes,
         commands: Mapping[int, str],
         accepted: frozenset[int],
@@ -93,7 +93,7 @@ class Language:
         self.commands = commands
         self.numbers = {name: number for number, name in commands.items()}
         self.accepted = accepted
-        self.holds = re.compile(re.escape(word_of(authenticate).to_bytes(4, "big")) + guard.HOLDS, re.DOTALL)
+        self.holds = re.compile(re.escape(word_of(authenticate).to_bytes(4, "big")) + sasl_redaction.HOLDS, re.DOTALL)
         every = {layout for table in (self.client, self.server) for each in table.values() for layout in each}
         self.bounds = {layout: _bounds(layout) for layout in every}
         self.costs = {layout: NUMBERS if _has_but(layout, Number, Fixed, Array) else READ for layout in every}
@@ -139,17 +139,17 @@ class Language:
     def before_entries(self, layout: Layout) -> int:
         return sum(part.size for part in self.heads[layout])
 
-    def is_sound(self, layout: Layout, data: bytes, start: int, end: int, effort: Effort) -> bool | None:
+    def is_sound(self, layout: Layout, data: bytes, start: int, end: int, work_budget: WorkBudget) -> bool | None:
         """Whether the frame reads as `layout`; of Publish and Deliver, whether entries tile it. None if that takes too much effort."""
         if layout not in self.heads:
-            return is_sound(layout, data, start, end) if effort.spend(self.costs[layout] * (end - start)) else None
+            return is_sound(layout, data, start, end) if work_budget.spend(self.costs[layout] * (end - start)) else None
         at = start + self.before_entries(layout)
         if layout in self.delivered:
             form = self.forms[0] if len(self.forms) == 1 else draft_form(data, at, end)
             count = tiles_chunk(form, data, at, end)
         else:
             if layout is layouts_draft.PUBLISH:
-                reader = Reader(self.forms[0], start, bytes, None, PLENTY)
+                reader = EntryReader(self.forms[0], start, bytes, None, PLENTY)
                 try:
                     at = reader.text("stream", data, at, end, {}, "", 0)
                 except Malformed:
@@ -157,7 +157,7 @@ class Language:
                 if reader.counted:
                     return False
             count = tiles_published(self.forms[0], layout is layouts.PUBLISH_2, data, at, end)
-        effort.spend((end - start >> 3) + ENTRY * abs(count))
+        work_budget.spend((end - start >> 3) + ENTRY * abs(count))
         return count >= 0
 
     def tells(self, layouts: list[Layout], data: bytes, at: int, end: int) -> bool:
@@ -165,7 +165,7 @@ class Language:
         needed = self.forms[-1].size
         return any(layout in self.delivered and end - at >= self.before_entries(layout) + needed for layout in layouts)
 
-    def search(self, client: bool | None, data: bytes, at: int, end: int, final: bool, effort: Effort) -> tuple[bool, int, bool]:
+    def search(self, client: bool | None, data: bytes, at: int, end: int, final: bool, work_budget: WorkBudget) -> tuple[bool, int, bool]:
         """(True, p): from p on frames certainly follow each other. (False, p): none begins before p, as far as effort was left. Then,
         whether that might be another if this is not `final` and were."""
         if end - at < 8:
@@ -173,25 +173,25 @@ class Language:
         tables = self.tables(client)
         keep = -1
         hinges = False
-        going = effort.spend(SCANNED * (end - at))
+        going = work_budget.spend(SCANNED * (end - at))
         for match in self.pattern.finditer(data, at, end):
             place = match.start()
             if not going:
                 # not looked at: the next look begins here
                 return False, end if final else keep if keep >= 0 else place, True
-            answer = self.chain(tables, data, place, end, final, keep >= 0, effort)
+            answer = self.chain(tables, data, place, end, final, keep >= 0, work_budget)
             if answer == YES:
                 return True, place, keep >= 0
             if answer != NO:
                 hinges = hinges or answer == MAYBE
                 if keep < 0:
                     keep = place
-            going = effort.spend(3 * STEP)
+            going = work_budget.spend(3 * STEP)
         if final:
             return False, end, False
         return False, keep if keep >= 0 else max(at, end - 7), hinges
 
-    def chain(self, tables: tuple[Table, ...], data: bytes, at: int, end: int, final: bool, inside: bool, effort: Effort) -> int:
+    def chain(self, tables: tuple[Table, ...], data: bytes, at: int, end: int, final: bool, inside: bool, work_budget: WorkBudget) -> int:
         """Whether frames begin at `at`; `inside`: an earlier candidate would cover it, so more is asked for.
 
         `end` is the end of a segment, where frames often end too.
@@ -216,8 +216,8 @@ class Language:
                 if self.tells(layouts, data, at, end):
                     return NO if inside and final else MAYBE if inside else YES
                 return NO if final else MAYBE if sound else LATER
-            effort.spend(2 * STEP)
-            found = [self.is_sound(layout, data, at, at + length, effort) for layout in layouts]
+            work_budget.spend(2 * STEP)
+            found = [self.is_sound(layout, data, at, at + length, work_budget) for layout in layouts]
             if not any(found):
                 return YES if sound >= 2 else NO if final or None not in found else MAYBE
             sound += 1
@@ -260,17 +260,17 @@ def _has_but(layout: Layout, *types: type) -> bool:
     return all(isinstance(entry, Field) and isinstance(entry.type, types) for entry in layout.fields)
 
 
-_FRAME = (Part("size", 4, "I"), Part("key", 2, "H"), Part("version", 2, "H"))
+_FRAME = (HeaderField("size", 4, "I"), HeaderField("key", 2, "H"), HeaderField("version", 2, "H"))
 
 CURRENT_LANGUAGE = Language(
     layouts.CLIENT_LAYOUTS,
     layouts.SERVER_LAYOUTS,
     layouts.BOTH_LAYOUTS,
     {
-        layouts.PUBLISH: (*_FRAME, Part("publisher_id", 1, "B")),
-        layouts.PUBLISH_2: (*_FRAME, Part("publisher_id", 1, "B")),
-        layouts.DELIVER: (*_FRAME, Part("subscription_id", 1, "B")),
-        layouts.DELIVER_2: (*_FRAME, Part("subscription_id", 1, "B"), Part("committed_chunk_id", 8, "Q")),
+        layouts.PUBLISH: (*_FRAME, HeaderField("publisher_id", 1, "B")),
+        layouts.PUBLISH_2: (*_FRAME, HeaderField("publisher_id", 1, "B")),
+        layouts.DELIVER: (*_FRAME, HeaderField("subscription_id", 1, "B")),
+        layouts.DELIVER_2: (*_FRAME, HeaderField("subscription_id", 1, "B"), HeaderField("committed_chunk_id", 8, "Q")),
     },
     (CURRENT,),
     rb"(?=(?!\x00\x00\x00[\x00-\x03])[\x00-\x03]...[\x00\x80][\x01-\x1f]\x00[\x01\x02])",
@@ -285,7 +285,7 @@ DRAFT_LANGUAGE = Language(
     layouts_draft.BOTH_LAYOUTS,
     {
         layouts_draft.PUBLISH: _FRAME,
-        layouts_draft.DELIVER: (*_FRAME, Part("subscription_id", 4, "I")),
+        layouts_draft.DELIVER: (*_FRAME, HeaderField("subscription_id", 4, "I")),
     },
     (DRAFT, DRAFT_TIMED),
     rb"(?=(?!\x00\x00\x00[\x00-\x03])[\x00-\x03]...(?:\x00[\x00-\x0e]|\x03[\xe6\xe7])\x00\x00)",

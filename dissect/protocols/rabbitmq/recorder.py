@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from streamdump.allowance import Spans
 from streamdump.errors import Malformed, OverLimit
 from streamdump.model import Span, make_span
+from streamdump.quota import Spans
 
 NOTES_KEPT = 64
 """Different notes on one frame; further ones are counted."""
 
 
-class Recorder:
+class SpanRecorder:
     """The spans and notes of one frame.
 
     `start` is where the frame begins in the buffer: offsets in spans and faults count from there. `buffers` collects what was

@@ -7,14 +7,14 @@ from operator import itemgetter
 from typing import Any
 
 from streamdump.model import Message
-from streamdump.protocols.rabbitmq.telling import says
+from streamdump.protocols.rabbitmq.info import info
 
 DECLARED = {"DeclarePublisher": "publisher_id", "Subscribe": "subscription_id"}
 KEPT = 65_536
 """Publishers and subscriptions that are remembered."""
 
 
-class Streams:
+class StreamNames:
     """Tells the stream of requests that it is shown one after the other, once each was answered."""
 
     def __init__(self) -> None:
@@ -36,8 +36,8 @@ class Streams:
         return None
 
 
-class Teller:
-    """Says messages as `says`, and of what a publisher sends the stream, once it was told with which one it was declared.
+class InfoWithStream:
+    """Says messages as `info`, and of what a publisher sends the stream, once it was told with which one it was declared.
 
     It may be told ahead: what was agreed on counts for the messages behind the answer, by their numbers.
     """
@@ -62,7 +62,7 @@ class Teller:
                 _keep(self._agreed)
 
     def __call__(self, message: Message) -> str:
-        text = says(message)
+        text = info(message)
         if message.name not in _OF_PUBLISHERS:
             return text
         publisher = message.fields.get("publisher_id", -1)

@@ -46,7 +46,7 @@ class Oversize(Unpackable):
         self.size = size
 
 
-class Chunk(NamedTuple):
+class CompressedBlock(NamedTuple):
     """One packed block of a frame: its header and block in the frame, and the size it unpacks to."""
 
     header: int
@@ -56,7 +56,7 @@ class Chunk(NamedTuple):
     last: bool
 
 
-def chunks(algorithm: str, data: bytes, start: int, end: int, limit: int) -> list[Chunk]:
+def chunks(algorithm: str, data: bytes, start: int, end: int, limit: int) -> list[CompressedBlock]:
     """The blocks of the compressed frame data[start:end], whose first four bytes are its length; none: an empty frame.
 
     Offsets count from `start`. What does not add up raises Unpackable, and so does what would unpack to more than `limit` bytes: a
@@ -70,8 +70,8 @@ def chunks(algorithm: str, data: bytes, start: int, end: int, limit: int) -> lis
         if not unpacked:
             raise Unpackable(4, "an unpacked size of 0 is an error that closes the connection")
         _limit(unpacked, limit)
-        return [Chunk(4, 8, size, unpacked, True)]
-    found: list[Chunk] = []
+        return [CompressedBlock(4, 8, size, unpacked, True)]
+    found: list[CompressedBlock] = []
     at, total = 4, 0
     while True:
         if size - at < 4:
@@ -82,13 +82,13 @@ def chunks(algorithm: str, data: bytes, start: int, end: int, limit: int) -> lis
             if not unpacked and not total:
                 return []
             _limit(total + unpacked, limit)
-            found.append(Chunk(at, at + 4, size, unpacked, True))
+            found.append(CompressedBlock(at, at + 4, size, unpacked, True))
             return found
         if head > size - at - 4:
             raise Unpackable(at, f"chunk of {head} bytes, {size - at - 4} left")
         total += CHUNK
         if total <= limit:
-            found.append(Chunk(at, at + 4, at + 4 + head, CHUNK, False))
+            found.append(CompressedBlock(at, at + 4, at + 4 + head, CHUNK, False))
         at += 4 + head
 
 
@@ -97,11 +97,11 @@ def _limit(total: int, limit: int) -> None:
         raise Oversize(total, f"{total} unpacked bytes are over the limit of {limit} bytes")
 
 
-def unpacked_size(blocks: list[Chunk]) -> int:
+def unpacked_size(blocks: list[CompressedBlock]) -> int:
     return sum(block.unpacked for block in blocks)
 
 
-def unpack(blocks: list[Chunk], data: bytes, start: int) -> bytes:
+def unpack(blocks: list[CompressedBlock], data: bytes, start: int) -> bytes:
     """The unpacked bytes of a frame that begins at data[start]."""
     if len(blocks) == 1:
         return _block(blocks[0], data, start, b"")
@@ -114,7 +114,7 @@ def unpack(blocks: list[Chunk], data: bytes, start: int) -> bytes:
     return b"".join(pieces)
 
 
-def _block(block: Chunk, data: bytes, start: int, before: bytes) -> bytes:
+def _block(block: CompressedBlock, data: bytes, start: int, before: bytes) -> bytes:
     """One block, which may refer to the bytes unpacked `before` it."""
     packed = data[start + block.start : start + block.end]
     size = block.unpacked

@@ -9,7 +9,6 @@ from __future__ import annotations
 from struct import Struct
 from typing import ClassVar
 
-from streamdump.allowance import Allowance
 from streamdump.layout import Style
 from streamdump.layout.values import lossy
 from streamdump.protocols.dissector import SEARCH, WAIT, Dissector
@@ -17,16 +16,17 @@ from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Context, Protocol
 from streamdump.protocols.records import Decoded, Frame
 from streamdump.protocols.seastar import layouts
-from streamdump.protocols.seastar.behaviour import BEHAVIOUR
-from streamdump.protocols.seastar.frames import Packed, Plain, frames_of
+from streamdump.protocols.seastar.compare_rules import COMPARE_RULES
+from streamdump.protocols.seastar.frames import CompressedFrames, PlainFrames, frames_of
 from streamdump.protocols.seastar.framing import plausible
+from streamdump.protocols.seastar.heuristic import NAME, heuristic
+from streamdump.protocols.seastar.info import TEXT, InfoWithVerb, hint, info, paired, relate, unanswered, verb, worked
 from streamdump.protocols.seastar.layouts import CONNECTION_ID, END_OF_STREAM, ISOLATION, MAGIC, STREAM_PARENT
-from streamdump.protocols.seastar.negotiation import EXPECTED, MISSED, SEEN, Side, asks, greeting, more_behind
-from streamdump.protocols.seastar.private import PRIVATE
-from streamdump.protocols.seastar.probe import NAME, probe
-from streamdump.protocols.seastar.resync import Search
-from streamdump.protocols.seastar.telling import TEXT, Teller, hint, paired, relate, says, unanswered, verb, worked
-from streamdump.protocols.seastar.terms import FORCED, GREETING, UNKNOWN, Framing, Offer, Terms, agree, read_offer
+from streamdump.protocols.seastar.negotiated import FORCED, GREETING, UNKNOWN, NegotiatedTerms, Offer, SeastarFraming, agree, read_offer
+from streamdump.protocols.seastar.negotiation import EXPECTED, MISSED, SEEN, SideTerms, asks, greeting, more_behind
+from streamdump.protocols.seastar.resync import FrameSearch
+from streamdump.protocols.seastar.scrub_rules import SCRUB_RULES
+from streamdump.quota import UnpackQuota
 
 _u32 = Struct("<I").unpack_from
 _u64 = Struct("<Q").unpack_from
@@ -44,14 +44,14 @@ class SeastarDissector(Dissector):
     def __init__(self, context: Context, parser: Parser) -> None:
         super().__init__(context, parser)
         self.prepare()
-        self.sides = (Side(context.syn), Side(context.syn))
+        self.sides = (SideTerms(context.syn), SideTerms(context.syn))
         self.first: int | None = None
         """The side whose negotiation frame came first."""
         self.stepwise = True
-        self.allowance = Allowance()
+        self.quota = UnpackQuota()
         self.negative: set[int] = set()
         """What requests with a negative msg_id, which the library never sends, asked."""
-        self.frames_of: list[Plain | Packed | None] = [None, None]
+        self.frames_of: list[PlainFrames | CompressedFrames | None] = [None, None]
         """What decodes the frames of each side behind its negotiation frame."""
         if self.forced is not None:
             self._settle()
@@ -60,7 +60,7 @@ class SeastarDissector(Dissector):
         options = self.options
         self.style = Style(options.bytes_as, options.show_secrets, options.values_limit)
         self.forced = FORCED.get(self.context.verdict.layout or "")
-        self.agreed: tuple[Offer | None, Offer | None, Terms] | None = None
+        self.agreed: tuple[Offer | None, Offer | None, NegotiatedTerms] | None = None
 
     # Bytes to frames
 
@@ -97,7 +97,7 @@ class SeastarDissector(Dissector):
             one.begins = self.parser.buffers[side].base + at + length
         return length
 
-    def _framing(self, side: int) -> Framing | None:
+    def _framing(self, side: int) -> SeastarFraming | None:
         """The framing of `side`, if what is known by now settles it."""
         one = self.sides[side]
         if one.greeting == EXPECTED and self.forced is None:
@@ -138,7 +138,7 @@ class SeastarDissector(Dissector):
             if one.framing is None:
                 self._settle()
         candidates = self._candidates(side, self._terms()) if one.framing is None else (one.framing,)
-        search = Search(one, self.sides[1 - side], self.parser.buffers[side], self.options.frame_limit)
+        search = FrameSearch(one, self.sides[1 - side], self.parser.buffers[side], self.options.frame_limit)
         there, place, framing = search.find(data, at, end, final, candidates)
         if there:
             one.strict = True
@@ -150,7 +150,7 @@ class SeastarDissector(Dissector):
 
     # What is in force, and who is the client
 
-    def _terms(self) -> Terms:
+    def _terms(self) -> NegotiatedTerms:
         """What may be in force, by everything known so far."""
         if self.forced is not None:
             return self.forced
@@ -160,7 +160,7 @@ class SeastarDissector(Dissector):
                 terms = terms.narrowed(one.framing)
         return terms
 
-    def _negotiated(self) -> Terms:
+    def _negotiated(self) -> NegotiatedTerms:
         if self.client is None:
             return UNKNOWN
         client, server = self.sides[self.client].offer, self.sides[1 - self.client].offer
@@ -169,7 +169,7 @@ class SeastarDissector(Dissector):
             agreed = self.agreed = (client, server, agree(client, server))
         return agreed[2]
 
-    def _candidates(self, side: int, terms: Terms) -> tuple[Framing, ...]:
+    def _candidates(self, side: int, terms: NegotiatedTerms) -> tuple[SeastarFraming, ...]:
         """The framings that `side` may have."""
         role = None if self.client is None else side == self.client
         return terms.framings(role)
@@ -186,7 +186,7 @@ class SeastarDissector(Dissector):
         if settled:
             self._describe()
 
-    def _adopt(self, side: int, framing: Framing) -> None:
+    def _adopt(self, side: int, framing: SeastarFraming) -> None:
         one = self.sides[side]
         one.framing = framing
         one.header, one.length_at, one.id_at = framing.header, framing.length_at, framing.id_at
@@ -313,7 +313,7 @@ class SeastarDissector(Dissector):
         if frames is None:
             # a frame of no framing is never cut
             assert one.framing is not None
-            frames = self.frames_of[side] = frames_of(self.options, one.framing, one.inferred, self.negative, self.allowance)
+            frames = self.frames_of[side] = frames_of(self.options, one.framing, one.inferred, self.negative, self.quota)
         found = frames.decode(frame.data, frame.start, frame.end, frame.damage)
         self.details = frames.buffers
         return found
@@ -325,8 +325,8 @@ PROTOCOLS = (
         "Seastar RPC",
         (7000,),
         SeastarDissector,
-        probe,
-        says,
+        heuristic,
+        info,
         layouts.LAYOUTS,
         text=TEXT,
         added=layouts.ADDED,
@@ -336,9 +336,9 @@ PROTOCOLS = (
         relate=relate,
         hint=hint,
         forced=tuple(FORCED),
-        behaviour=BEHAVIOUR,
-        private=PRIVATE,
-        teller=Teller,
+        compare_rules=COMPARE_RULES,
+        scrub_rules=SCRUB_RULES,
+        teller=InfoWithVerb,
         alarms={"Exception": lambda message: True},
         verb=verb,
         worked=worked,

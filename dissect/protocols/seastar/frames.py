@@ -5,7 +5,6 @@ from __future__ import annotations
 from struct import Struct
 from typing import Any, ClassVar
 
-from streamdump.allowance import Allowance
 from streamdump.layout import Layout, Style, read, walk
 from streamdump.layout.values import RENDER
 from streamdump.model import Fault, Options, Span
@@ -13,18 +12,19 @@ from streamdump.protocols.records import ANSWER, ASK, ASK_MAYBE, NONE, Damage, D
 from streamdump.protocols.seastar import compression, layouts
 from streamdump.protocols.seastar.compression import Unpackable
 from streamdump.protocols.seastar.layouts import END_OF_STREAM, OVER
-from streamdump.protocols.seastar.terms import OPENED, Framing
+from streamdump.protocols.seastar.negotiated import OPENED, SeastarFraming
+from streamdump.quota import UnpackQuota
 
 _u32 = Struct("<I").unpack_from
 _i64 = Struct("<q").unpack_from
 
 
-class Plain:
+class PlainFrames:
     """The frames of one side whose framing is known. `negative`: what requests with a negative msg_id asked, for both sides."""
 
     DERIVED: ClassVar[tuple[str, ...]] = ("notes", "style", "tables")
 
-    def __init__(self, options: Options, framing: Framing, inferred: str | None, negative: set[int]) -> None:
+    def __init__(self, options: Options, framing: SeastarFraming, inferred: str | None, negative: set[int]) -> None:
         self.options = options
         self.framing = framing
         self.inferred = inferred
@@ -62,7 +62,7 @@ class Plain:
         raise NotImplementedError
 
 
-class Requests(Plain):
+class RequestFrames(PlainFrames):
     def layout(self, data: bytes, start: int, end: int) -> Layout:
         return self.tables.request_timeout if self.framing.extra else self.tables.request
 
@@ -85,7 +85,7 @@ class Requests(Plain):
         return Decoded("Request", "request", ident, fields, None, notes, fault, ASK, ident, spans)
 
 
-class Responses(Plain):
+class ResponseFrames(PlainFrames):
     def layout(self, data: bytes, start: int, end: int) -> Layout:
         if end - start >= 8:
             ident: int = _i64(data, start)[0]
@@ -106,8 +106,8 @@ class Responses(Plain):
         return Decoded(layout.name, "response", ident, fields, outcome, notes, fault, ANSWER, ident, spans)
 
 
-class Streams(Plain):
-    def __init__(self, options: Options, framing: Framing, inferred: str | None, negative: set[int]) -> None:
+class StreamFrames(PlainFrames):
+    def __init__(self, options: Options, framing: SeastarFraming, inferred: str | None, negative: set[int]) -> None:
         super().__init__(options, framing, inferred, negative)
         self.ended = False
         """Whether this side said that it sends no more."""
@@ -123,17 +123,17 @@ class Streams(Plain):
         return Decoded(layout.name, "one_way", None, fields, None, notes, fault, NONE, None, spans)
 
 
-class Packed:
+class CompressedFrames:
     """The frames of one side that are compressed. `inside`: what is in them; None where the compression is not known."""
 
     DERIVED: ClassVar[tuple[str, ...]] = ("render",)
 
-    def __init__(self, options: Options, codec: str, inside: Plain | None, notes: tuple[str, ...], allowance: Allowance) -> None:
+    def __init__(self, options: Options, codec: str, inside: PlainFrames | None, notes: tuple[str, ...], quota: UnpackQuota) -> None:
         self.options = options
         self.codec = codec
         self.inside = inside
         self.notes = notes
-        self.allowance = allowance
+        self.quota = quota
         self.prepare()
         self.buffers: dict[str, bytes] = {}
 
@@ -164,10 +164,10 @@ class Packed:
         fields = {"compression": about, "packed": packed}
         return Decoded("Compressed", "one_way", None, fields, None, (*self.notes, *notes), fault, NONE, None, spans)
 
-    def _opened(self, inside: Plain, about: dict[str, Any], data: bytes, start: int, end: int) -> Decoded:
+    def _opened(self, inside: PlainFrames, about: dict[str, Any], data: bytes, start: int, end: int) -> Decoded:
         spans: list[Span] | None = None
         try:
-            limit = min(self.options.frame_limit, self.allowance.grow(end - start))
+            limit = min(self.options.frame_limit, self.quota.grow(end - start))
             blocks = compression.chunks(self.codec, data, start, end, limit)
             about["unpacked_size"] = compression.unpacked_size(blocks)
             if self.options.detail:
@@ -182,10 +182,10 @@ class Packed:
             if isinstance(error, compression.Oversize):
                 about["unpacked_size"] = error.size
             return self._closed(about, data, start, end, Fault("compression", error.offset, error.reason), spans=spans)
-        self.allowance.left -= len(inner)
+        self.quota.left -= len(inner)
         return self._with(inside, about, inner, None, spans)
 
-    def _with(self, inside: Plain, about: dict[str, Any], inner: bytes, missing: str | None, outer: list[Span] | None) -> Decoded:
+    def _with(self, inside: PlainFrames, about: dict[str, Any], inner: bytes, missing: str | None, outer: list[Span] | None) -> Decoded:
         """The frame inside."""
         layout, fields, notes, fault, spans = inside.fields(inner, 0, len(inner), missing, "unpacked")
         if spans is not None and outer is not None:
@@ -193,7 +193,7 @@ class Packed:
             spans = [*outer, *spans]
         return inside.means(layout, {"compression": about, **fields}, notes, fault, spans)
 
-    def _cut_off(self, inside: Plain, about: dict[str, Any], data: bytes, start: int, end: int, damage: Damage) -> Decoded:
+    def _cut_off(self, inside: PlainFrames, about: dict[str, Any], data: bytes, start: int, end: int, damage: Damage) -> Decoded:
         """A frame of which bytes are missing: the header inside it may still unpack."""
         inner = compression.unpack_head(data[start + 8 : end], 64) if about["packed_size"] >= 4 else b""
         if self.codec == compression.LZ4 and end - start >= 8:
@@ -207,7 +207,7 @@ class Packed:
             return self._closed(about, data, start, end, Fault("compression", end - start, damage.reason), spans=spans)
         return self._with(inside, about, inner, damage.reason, spans)
 
-    def _spans(self, blocks: list[compression.Chunk], data: bytes, start: int, end: int) -> list[Span]:
+    def _spans(self, blocks: list[compression.CompressedBlock], data: bytes, start: int, end: int) -> list[Span]:
         spans = [Span("len", 0, 4, _u32(data, start)[0])]
         if not blocks and end - start > 4:
             spans.append(Span("trailing", 4, end - start - 4, self.render(data[start + 4 : end])))
@@ -220,10 +220,12 @@ class Packed:
         return spans
 
 
-_KINDS = {"request": Requests, "response": Responses, "stream": Streams}
+_KINDS = {"request": RequestFrames, "response": ResponseFrames, "stream": StreamFrames}
 
 
-def frames_of(options: Options, framing: Framing, inferred: str | None, negative: set[int], allowance: Allowance) -> Plain | Packed:
+def frames_of(
+    options: Options, framing: SeastarFraming, inferred: str | None, negative: set[int], quota: UnpackQuota
+) -> PlainFrames | CompressedFrames:
     """What decodes the frames of a side."""
     kind = _KINDS.get(framing.kind)
     inside = None if kind is None else kind(options, framing, inferred, negative)
@@ -231,4 +233,4 @@ def frames_of(options: Options, framing: Framing, inferred: str | None, negative
         assert inside is not None
         return inside
     notes = () if inferred is None else (f"framing inferred: {inferred}",)
-    return Packed(options, framing.codec, inside if framing.codec in OPENED else None, notes, allowance)
+    return CompressedFrames(options, framing.codec, inside if framing.codec in OPENED else None, notes, quota)

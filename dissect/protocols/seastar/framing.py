@@ -12,10 +12,10 @@ from re import DOTALL, compile
 from struct import Struct
 from typing import Final, NamedTuple
 
-from streamdump.protocols.effort import STEP, Effort
 from streamdump.protocols.seastar.compression import LAST_CHUNK, LZ4, RATIO, Unpackable, chunks, unpack, unpack_head
 from streamdump.protocols.seastar.layouts import END_OF_STREAM
-from streamdump.protocols.seastar.terms import Framing, Kind
+from streamdump.protocols.seastar.negotiated import Kind, SeastarFraming
+from streamdump.protocols.work_budget import STEP, WorkBudget
 
 _u32 = Struct("<I").unpack_from
 _record = Struct("<II").unpack_from
@@ -50,10 +50,10 @@ LEEWAY = 1 << 20
 
 
 _HEADS = {
-    Framing("request", True, None): compile(rb"(?=.{5}\0{3}.{4}\0{4}.{4}\0{4}.{3}\0)", DOTALL),
-    Framing("request", False, None): compile(rb"(?=.{4}\0{4}.{4}\0{4}.{3}\0)", DOTALL),
-    Framing("response", True, None): compile(rb"(?=.{4}(?:\0{4}|\xff{4}).{3}\0)", DOTALL),
-    Framing("response", False, None): compile(rb"(?=.{4}(?:\0{4}|\xff{4}).{3}\0)", DOTALL),
+    SeastarFraming("request", True, None): compile(rb"(?=.{5}\0{3}.{4}\0{4}.{4}\0{4}.{3}\0)", DOTALL),
+    SeastarFraming("request", False, None): compile(rb"(?=.{4}\0{4}.{4}\0{4}.{3}\0)", DOTALL),
+    SeastarFraming("response", True, None): compile(rb"(?=.{4}(?:\0{4}|\xff{4}).{3}\0)", DOTALL),
+    SeastarFraming("response", False, None): compile(rb"(?=.{4}(?:\0{4}|\xff{4}).{3}\0)", DOTALL),
 }
 """What finds the headers of plain frames, of sizes below 16 MiB: timeout, verb and msg_id are small numbers of 64 bits."""
 
@@ -107,12 +107,12 @@ RULED_OUT: Final = Fit(-1, 0, False, 0, 0)
 
 
 def fit(
-    framing: Framing,
+    framing: SeastarFraming,
     data: bytes,
     at: int,
     bound: int,
     ends: Mapping[int, int] | Ends,
-    effort: Effort,
+    work_budget: WorkBudget,
     *,
     proof_will_do: bool = False,
     previous: int | None = None,
@@ -123,13 +123,13 @@ def fit(
     """Follow frames from `at` in data[:bound] to the first of `ends` that enough of them (its value) reach, or that a proof reaches.
 
     `known`: the framing is certain and only the place is not; `previous`: the msg_id that this side sent last. A gap of `missing` bytes
-    follows `bound`: a frame may also end right behind it. `limit` bounds what is unpacked, `effort` all of it: with none left nothing is
-    found. RULED_OUT where bytes that are there are no frames, whatever follows.
+    follows `bound`: a frame may also end right behind it. `limit` bounds what is unpacked, `work_budget` all of it: with none left
+    nothing is found. RULED_OUT where bytes that are there are no frames, whatever follows.
     """
     frames, proof, first, last = 0, False, 0, previous
     seen: set[int] = set()
     kind, extra, codec = framing
-    while at < bound and effort.spend(STEP):
+    while at < bound and work_budget.spend(STEP):
         head: tuple[int, int, bool] | Fit | None
         if codec is None:
             head = _head(kind, extra, data, at, bound, last, seen, known)
@@ -149,7 +149,7 @@ def fit(
                 return Fit(at, frames, proof, first, first)
             continue
         if codec is not None:
-            head = _packed_head(framing, data, at, after, bound, last, seen, known, limit, effort)
+            head = _packed_head(framing, data, at, after, bound, last, seen, known, limit, work_budget)
         if head is None or isinstance(head, Fit):
             return head
         size, ident, proved = head
@@ -169,7 +169,7 @@ def fit(
 
 
 def _packed_head(
-    framing: Framing,
+    framing: SeastarFraming,
     data: bytes,
     at: int,
     after: int,
@@ -178,7 +178,7 @@ def _packed_head(
     seen: Set[int],
     known: bool,
     limit: int,
-    effort: Effort,
+    work_budget: WorkBudget,
 ) -> tuple[int, int, bool] | Fit | None:
     """As `_head`, of what is in the compressed frame data[at:after], of which there is what lies before `bound`."""
     kind, extra, codec = framing
@@ -186,7 +186,7 @@ def _packed_head(
     whole = after <= bound
     inner = _opened(codec, data, at, min(after, bound), after, limit)
     if inner:
-        effort.spend(min(after, bound) - at + (len(inner) >> 2))
+        work_budget.spend(min(after, bound) - at + (len(inner) >> 2))
         head = _head(kind, extra, inner, 0, len(inner), last, seen, known)
         if head is not None and not whole:
             return head
@@ -195,18 +195,18 @@ def _packed_head(
     return RULED_OUT if whole else None
 
 
-def inside(framing: Framing, data: bytes, at: int, end: int, previous: int | None, effort: Effort) -> int | None:
+def inside(framing: SeastarFraming, data: bytes, at: int, end: int, previous: int | None, work_budget: WorkBudget) -> int | None:
     """The first place in data[at:end], be it in the middle of a segment, from which plain frames of a framing that is certain follow each
     other to `end`, or so many requests in turn that it can be no chance. `previous`: the msg_id that this side sent last."""
     heads = _HEADS.get(framing)
-    if heads is None or not effort.spend(SCANNED * (end - at)):
+    if heads is None or not work_budget.spend(SCANNED * (end - at)):
         return None
     kind, extra, _ = framing
     for match in heads.finditer(data, at, end):
         start = place = match.start()
         last, seen = previous, set[int]()
         while place < end:
-            if not effort.spend(STEP):
+            if not work_budget.spend(STEP):
                 return None
             head = _head(kind, extra, data, place, end, last, seen, False)
             if head is None or place + head[0] > end:
@@ -275,9 +275,9 @@ def _head(
     return header + size, ident, True
 
 
-def likely(framings: Iterable[Framing], data: bytes, at: int, bound: int) -> list[Framing]:
+def likely(framings: Iterable[SeastarFraming], data: bytes, at: int, bound: int) -> list[SeastarFraming]:
     """Those of `framings` that the first header at `at` does not rule out; a cheap test before `fit`."""
-    found: list[Framing] = []
+    found: list[SeastarFraming] = []
     packed: dict[str | None, bool] = {}
     for framing in framings:
         kind, extra, codec = framing
@@ -294,7 +294,7 @@ def likely(framings: Iterable[Framing], data: bytes, at: int, bound: int) -> lis
     return found
 
 
-def within(framings: Iterable[Framing], data: bytes, at: int, bound: int, missing: int = 0) -> list[Framing]:
+def within(framings: Iterable[SeastarFraming], data: bytes, at: int, bound: int, missing: int = 0) -> list[SeastarFraming]:
     """Those of `framings` whose first frame may be in data[at:bound], as far as its first length tells: another cheap test."""
     after = at + 4 + _u32(data, at)[0] if bound - at >= 4 else bound + 1
     if after <= bound or after == bound + missing:
@@ -317,7 +317,7 @@ def _packed(codec: str, size: int, head: int) -> bool:
     return 4 <= head - LAST_CHUNK <= RATIO * size if head >= LAST_CHUNK else head < size
 
 
-def plausible(framing: Framing, data: bytes, at: int, bound: int) -> bool:
+def plausible(framing: SeastarFraming, data: bytes, at: int, bound: int) -> bool:
     """Whether a frame of this framing may begin at `at`, for one side whose place was inferred."""
     if framing.codec is not None or framing.kind == "stream":
         return True

@@ -101,7 +101,7 @@ LZ4_CHUNK = Layout(
 )
 
 
-class Tables:
+class VerbLayouts:
     """The layouts that name verbs, with the names of one run."""
 
     def __init__(self, verbs: Mapping[int, str] | None) -> None:
@@ -119,17 +119,17 @@ class Tables:
         self.exception_duration = Layout("Exception", _REPLY_ID, _LEN, _DURATION, *_EXCEPTION, what, kind="response", note=note)
 
 
-PLAIN = Tables(None)
+PLAIN = VerbLayouts(None)
 
 
-def tables(verbs: Mapping[int, str] | None) -> Tables:
+def tables(verbs: Mapping[int, str] | None) -> VerbLayouts:
     """Those for these names, made once: so are their decoders."""
     return _named(tuple(verbs.items())) if verbs else PLAIN
 
 
 @lru_cache(16)
-def _named(verbs: tuple[tuple[int, str], ...]) -> Tables:
-    return Tables(dict(verbs))
+def _named(verbs: tuple[tuple[int, str], ...]) -> VerbLayouts:
+    return VerbLayouts(dict(verbs))
 
 
 LAYOUTS = (

@@ -10,10 +10,11 @@ from streamdump.layout import Style, read, walk
 from streamdump.layout.account import NOTES_KEPT
 from streamdump.model import SideData, Span
 from streamdump.protocols.buffer import ReceiveBuffer
-from streamdump.protocols.effort import STEP
 from streamdump.protocols.records import ANSWER, ASK, Decoded, Frame
 from streamdump.protocols.seastar import layouts
 from streamdump.protocols.seastar.framing import LEAP, RULED_OUT, fit
+from streamdump.protocols.seastar.heuristic import NAME, SHORTEST
+from streamdump.protocols.seastar.info import connection_text
 from streamdump.protocols.seastar.layouts import (
     COMPRESS,
     FEATURES,
@@ -22,15 +23,14 @@ from streamdump.protocols.seastar.layouts import (
     STREAM_PARENT,
     TIMEOUT,
 )
-from streamdump.protocols.seastar.probe import NAME, SHORTEST
-from streamdump.protocols.seastar.telling import connection_text
-from streamdump.protocols.seastar.terms import Framing, Offer, Terms, agree
+from streamdump.protocols.seastar.negotiated import NegotiatedTerms, Offer, SeastarFraming, agree
+from streamdump.protocols.work_budget import STEP
 
 EXPECTED, SEEN, MISSED = range(3)
 """A side's negotiation frame: may still come, was there (whole or not), will not come."""
 
 
-class Side:
+class SideTerms:
     """What is known of one side when its bytes are cut."""
 
     __slots__ = (
@@ -53,7 +53,7 @@ class Side:
     def __init__(self, syn: bool) -> None:
         self.greeting = EXPECTED
         self.offer: Offer | None = None
-        self.framing: Framing | None = None
+        self.framing: SeastarFraming | None = None
         self.header = self.length_at = 0
         self.id_at: int | None = None
         """What the framing says of these."""
@@ -63,7 +63,7 @@ class Side:
         """Whether frames were found again, so that each has to look like one."""
         self.last_id: int | None = None
         """The msg_id it sent last, from which one goes on after a loss."""
-        self.possible: dict[int, list[Framing]] = {}
+        self.possible: dict[int, list[SeastarFraming]] = {}
         """By position, the framings that frames from there may have."""
         self.held = False
         """Whether its negotiation frame waits for the other side's."""
@@ -78,19 +78,19 @@ class Side:
 def more_behind(buffer: ReceiveBuffer) -> bool:
     """Whether it is worth while to look again at what follows a negotiation frame that waits: more did, and has paid for it."""
     seen = buffer.position + buffer.have + buffer.queued
-    if seen <= buffer.effort.seen:
+    if seen <= buffer.work_budget.seen:
         return False
-    buffer.effort.pay(seen - buffer.effort.seen)
-    buffer.effort.seen = seen
-    return buffer.effort.left > 0
+    buffer.work_budget.pay(seen - buffer.work_budget.seen)
+    buffer.work_budget.seen = seen
+    return buffer.work_budget.left > 0
 
 
 def asks(ours: Offer, theirs: Offer | None, buffer: ReceiveBuffer, size: int) -> bool | None:
     """Whether a side sends requests or responses behind its negotiation frame of `size` bytes, where that can be told."""
     if buffer.have + buffer.queued - size < SHORTEST:
         return None
-    buffer.effort.begin(buffer.have + buffer.queued, len(buffer.starts) + len(buffer.queue))
-    buffer.effort.spend(16 * STEP + 32 * len(buffer.queue) + (buffer.have + buffer.queued >> 4))
+    buffer.work_budget.begin(buffer.have + buffer.queued, len(buffer.starts) + len(buffer.queue))
+    buffer.work_budget.spend(16 * STEP + 32 * len(buffer.queue) + (buffer.have + buffer.queued >> 4))
     behind = takewhile(lambda item: isinstance(item, SideData), buffer.queue)
     data = buffer.join()[buffer.position - buffer.base + size :] + b"".join(item.data for item in behind if isinstance(item, SideData))
     asked, answers = agree(ours, theirs).framings(True), agree(theirs, ours).framings(False)
@@ -98,13 +98,15 @@ def asks(ours: Offer, theirs: Offer | None, buffer: ReceiveBuffer, size: int) ->
         return None
     fits = []
     for kind, framings in (("request", asked), ("response", answers)):
-        found = [fit(one, data, 0, len(data), {len(data): 1}, buffer.effort) for one in framings if one.kind == kind]
+        found = [fit(one, data, 0, len(data), {len(data): 1}, buffer.work_budget) for one in framings if one.kind == kind]
         # The first id of a connection is a small one.
         fits.append(any(one is not None and one is not RULED_OUT and abs(one.first_id) <= LEAP for one in found))
     return None if fits[0] == fits[1] else fits[0]
 
 
-def greeting(frame: Frame, asks: bool, offer: Offer | None, other: Offer | None, terms: Terms, style: Style, detail: bool) -> Decoded:
+def greeting(
+    frame: Frame, asks: bool, offer: Offer | None, other: Offer | None, terms: NegotiatedTerms, style: Style, detail: bool
+) -> Decoded:
     """A negotiation frame of the side that asks, or that does not; the server's gets what is in force by it. `offer`, `other`: what it and
     the other side's say; `terms`: what may be in force by both."""
     data, start, end, damage = frame.data, frame.start, frame.end, frame.damage

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from streamdump.protocols.buffer import ReceiveBuffer
-from streamdump.protocols.effort import STEP
 from streamdump.protocols.seastar.framing import (
     FAR,
     LARGE_SEGMENT,
@@ -19,14 +18,15 @@ from streamdump.protocols.seastar.framing import (
     needed,
     within,
 )
-from streamdump.protocols.seastar.negotiation import Side
-from streamdump.protocols.seastar.terms import Framing
+from streamdump.protocols.seastar.negotiated import SeastarFraming
+from streamdump.protocols.seastar.negotiation import SideTerms
+from streamdump.protocols.work_budget import STEP
 
 LATEST = 4
 """In so many segments frames are looked for that begin anywhere."""
 
 
-class Look(NamedTuple):
+class SearchWindow(NamedTuple):
     """What is looked at: data[at:end], which ends with the segment of number `segment`, and behind which `missing` bytes are missing."""
 
     data: bytes
@@ -36,45 +36,45 @@ class Look(NamedTuple):
     missing: int
 
 
-class Found(NamedTuple):
+class FrameStart(NamedTuple):
     """Frames begin at `place`, in the `framing` that was guessed if it was not known; or not `there`: none begins before it."""
 
     there: bool
     place: int
-    framing: Framing | None = None
+    framing: SeastarFraming | None = None
 
 
-class Search:
+class FrameSearch:
     """Where frames of `one` side begin, and in which framing if that is not known. Of frames longer than `limit` nothing is unpacked."""
 
-    def __init__(self, one: Side, other: Side, buffer: ReceiveBuffer, limit: int) -> None:
+    def __init__(self, one: SideTerms, other: SideTerms, buffer: ReceiveBuffer, limit: int) -> None:
         self.one = one
         self.other = other
         self.buffer = buffer
-        self.effort = buffer.effort
+        self.work_budget = buffer.work_budget
         self.limit = limit
 
-    def find(self, data: bytes, at: int, end: int, final: bool, candidates: tuple[Framing, ...]) -> Found:
+    def find(self, data: bytes, at: int, end: int, final: bool, candidates: tuple[SeastarFraming, ...]) -> FrameStart:
         """As `Dissector.resync`; `candidates`: the framings that the side may have."""
         one, buffer = self.one, self.buffer
         base = buffer.base
-        look = Look(data, at, end, buffer.segment(base + end - 1), buffer.missing if final else 0)
+        look = SearchWindow(data, at, end, buffer.segment(base + end - 1), buffer.missing if final else 0)
         certain = one.begins is not None and one.begins - base == at and one.framing is None
         found, going = self._from_a_segment(look, certain, candidates)
         if found is None and one.framing is not None and going and one.inferred is None:
             # Who sends one message after the other begins few of them with a segment
             begin = max(at, buffer.starts[max(look.segment - LATEST + 1, 0)] - base)
-            place = inside(one.framing, data, begin, end, one.last_id, self.effort)
-            found = None if place is None else Found(True, place)
+            place = inside(one.framing, data, begin, end, one.last_id, self.work_budget)
+            found = None if place is None else FrameStart(True, place)
         if found is not None:
             return found
         behind = buffer.starts[look.segment - FAR + 2] - base if look.segment >= FAR - 1 else at
         keep = max(at, behind)
         for position in [known for known in one.possible if known < base + keep and not (certain and known == one.begins)]:
             del one.possible[position]
-        return Found(False, at if certain else keep)
+        return FrameStart(False, at if certain else keep)
 
-    def _from_a_segment(self, look: Look, certain: bool, candidates: tuple[Framing, ...]) -> tuple[Found | None, bool]:
+    def _from_a_segment(self, look: SearchWindow, certain: bool, candidates: tuple[SeastarFraming, ...]) -> tuple[FrameStart | None, bool]:
         """The start of a segment from which there are frames, and whether it may be looked on.
 
         `certain`: that a frame begins at `look.at`, be it in the middle of a segment.
@@ -87,18 +87,18 @@ class Search:
         starts = [(start - self.buffer.base, look.segment + 1 - number) for number, start in behind if start - self.buffer.base >= look.at]
         if certain and starts[:1] != [(look.at, look.segment + 1 - first)]:
             starts.insert(0, (look.at, 1))
-        going = self.effort.spend(8 * STEP + 8 * len(starts))
+        going = self.work_budget.spend(8 * STEP + 8 * len(starts))
         for start, segments in starts:
             ruled = [framing] if framing is not None else self._possible(candidates, look, start)
             if ruled is None:
                 return None, False
             if not ruled:
                 continue
-            if not going or not (going := self.effort.spend(2 * STEP)):
+            if not going or not (going := self.work_budget.spend(2 * STEP)):
                 break
             if framing is not None:
                 if self._goes_on(framing, look, start):
-                    return Found(True, start), True
+                    return FrameStart(True, start), True
                 continue
             need = 1 if certain and start == look.at else needed(segments, look.end - start)
             left = within([known for known in ruled if known in candidates], look.data, start, look.end, look.missing)
@@ -106,15 +106,15 @@ class Search:
             if gone and self.buffer.base + start in one.possible:
                 one.possible[self.buffer.base + start] = [known for known in ruled if known not in gone]
             if found is not None:
-                return Found(True, start, found), True
+                return FrameStart(True, start, found), True
         return None, going
 
-    def _possible(self, candidates: tuple[Framing, ...], look: Look, start: int) -> list[Framing] | None:
+    def _possible(self, candidates: tuple[SeastarFraming, ...], look: SearchWindow, start: int) -> list[SeastarFraming] | None:
         """The framings that the header at `start` leaves possible; None if there is no effort left to look."""
         possible = self.one.possible
         ruled = possible.get(self.buffer.base + start)
         if ruled is None:
-            if not self.effort.spend(LIKELY):
+            if not self.work_budget.spend(LIKELY):
                 return None
             ruled = likely(candidates, look.data, start, look.end)
             if look.end - start >= LONGEST_HEADER:
@@ -122,7 +122,7 @@ class Search:
                 possible[self.buffer.base + start] = ruled
         return ruled
 
-    def _goes_on(self, framing: Framing, look: Look, start: int) -> bool:
+    def _goes_on(self, framing: SeastarFraming, look: SearchWindow, start: int) -> bool:
         """Whether frames from `start` end where the look does."""
         ends = {look.end: 1, look.end + look.missing: 1}
         previous = self.one.last_id
@@ -132,7 +132,7 @@ class Search:
             start,
             look.end,
             ends,
-            self.effort,
+            self.work_budget,
             known=True,
             previous=previous,
             missing=look.missing,
@@ -145,21 +145,23 @@ class Search:
         # Without an id to compare with, one frame with a large one is chance, or with a timeout of millions of years.
         return abs(found.first_id) <= SPREAD and bool(likely((framing,), look.data, start, look.end))
 
-    def _guess(self, candidates: list[Framing], look: Look, start: int, need: int, segments: int) -> tuple[Framing | None, list[Framing]]:
+    def _guess(
+        self, candidates: list[SeastarFraming], look: SearchWindow, start: int, need: int, segments: int
+    ) -> tuple[SeastarFraming | None, list[SeastarFraming]]:
         """The framing in which frames from `start` end where the look does, over so many segments, if one is sound enough, and those that
         are ruled out there for good.
 
         `need`: so many frames make a guess.
         """
-        limit, effort = self.limit, self.effort
+        limit, work_budget = self.limit, self.work_budget
         other = self.other.framing
         sure = other is not None or self.one.offer is not None or self.other.offer is not None
         # The other side asks. One of several small segments may well end where a frame does not.
         answers = other is not None and other.kind == "request"
         spread = segments > 1 and look.end - start < segments * LARGE_SEGMENT
-        doubtful: list[Framing] = []
-        gone: list[Framing] = []
-        guesses: list[tuple[tuple[bool, int], Framing]] = []
+        doubtful: list[SeastarFraming] = []
+        gone: list[SeastarFraming] = []
+        guesses: list[tuple[tuple[bool, int], SeastarFraming]] = []
         alone = True
         while True:
             for candidate in candidates:
@@ -167,7 +169,9 @@ class Search:
                 enough = 1 if answers and candidate.kind == "response" and not spread else need
                 ends = {look.end: enough, look.end + look.missing: enough}
                 will_do = sure and alone
-                found = fit(candidate, look.data, start, look.end, ends, effort, proof_will_do=will_do, missing=look.missing, limit=limit)
+                found = fit(
+                    candidate, look.data, start, look.end, ends, work_budget, proof_will_do=will_do, missing=look.missing, limit=limit
+                )
                 if found is RULED_OUT:
                     gone.append(candidate)
                     continue

@@ -16,7 +16,7 @@ JOINED = 2
 """Intervals from one place of a line to the next."""
 
 
-class Mark(NamedTuple):
+class Tick(NamedTuple):
     """A place on an axis with its label."""
 
     at: float
@@ -37,7 +37,7 @@ class Distribution(NamedTuple):
     """Bars over a logarithmic axis of time."""
 
     bars: list[Bar]
-    ticks: list[Mark]
+    ticks: list[Tick]
     most: int
     """Of the highest bar."""
 
@@ -49,8 +49,8 @@ class Series(NamedTuple):
     p99: list[str]
     """Lines, which end where nothing was asked for a while."""
     dots: list[tuple[float, float, str]]
-    ticks: list[Mark]
-    times: list[Mark]
+    ticks: list[Tick]
+    times: list[Tick]
 
 
 def distribution(buckets: Sequence[Bucket]) -> Distribution | None:
@@ -91,8 +91,8 @@ def series(rows: Sequence[IntervalRow], begin_ns: int, end_ns: int) -> Series | 
     for at, one in told:
         title = f"{(at - begin_ns) / 1e9:g} s: {one.count:,}, p50 {duration_text(one.p50_ns)}, p99 {duration_text(one.p99_ns)}"
         dots.append((x(at), y(one.p99_ns), title))
-    ticks = [Mark(HEIGHT - one.at, one.text) for one in _powers(low, high, scale)]
-    times = [Mark(WIDTH * part / 4, f"{(end_ns - begin_ns) * part / 4e9:.3g} s") for part in range(5)]
+    ticks = [Tick(HEIGHT - one.at, one.text) for one in _powers(low, high, scale)]
+    times = [Tick(WIDTH * part / 4, f"{(end_ns - begin_ns) * part / 4e9:.3g} s") for part in range(5)]
     pieces: list[list[tuple[int, Times]]] = []
     for place in told:
         if pieces and place[0] - pieces[-1][-1][0] <= JOINED * rows[0].interval_ns:
@@ -106,6 +106,6 @@ def series(rows: Sequence[IntervalRow], begin_ns: int, end_ns: int) -> Series | 
     return Series(median, highest, dots, ticks, times)
 
 
-def _powers(low: int, high: float, scale: float) -> list[Mark]:
+def _powers(low: int, high: float, scale: float) -> list[Tick]:
     """The powers of ten of an axis that begins with that of `low`."""
-    return [Mark((power - low) * scale, duration_text(10**power)) for power in range(low, floor(high) + 1)]
+    return [Tick((power - low) * scale, duration_text(10**power)) for power in range(low, floor(high) + 1)]

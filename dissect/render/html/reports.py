@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from streamdump.diagnose.engine import Summary
+from streamdump.diagnose.engine import Outcome
 from streamdump.latency.groups import Latencies
 from streamdump.latency.records import IntervalRow, LatencyRow
 from streamdump.latency.rows import interval_rows, rows, slow_rows
 from streamdump.render.clock import utc
 from streamdump.render.findings import Findings, place_of
 from streamdump.render.html.charts import distribution, series
-from streamdump.render.html.ladders import Ladder, Ladders
 from streamdump.render.html.page import ROWS, render
+from streamdump.render.html.sequence_diagrams import SequenceDiagram, SequenceDiagrams
 from streamdump.render.latency import duration_text
 
 LADDERS = 20
@@ -26,7 +26,7 @@ STEP = 34
 QUANTILES = ("min", "p50", "p90", "p95", "p99", "p99.9", "max")
 
 
-def diagnosis(title: str, about: Sequence[str], findings: Findings, summaries: Sequence[Summary], ladders: Ladders) -> str:
+def diagnosis(title: str, about: Sequence[str], findings: Findings, summaries: Sequence[Outcome], ladders: SequenceDiagrams) -> str:
     """The page of `diagnose`; `about`: lines on what was read."""
     ordered = findings.ordered()
     failed = [one for one in summaries if one.worst == "error" and one.conversation in ladders]
@@ -49,7 +49,7 @@ def diagnosis(title: str, about: Sequence[str], findings: Findings, summaries: S
     )
 
 
-def _drawn(summary: Summary, ladder: Ladder) -> dict[str, Any]:
+def _drawn(summary: Outcome, ladder: SequenceDiagram) -> dict[str, Any]:
     """A ladder with the places of its messages."""
     steps: list[dict[str, Any]] = []
     begin = ladder.first[0].time_ns
@@ -69,7 +69,7 @@ def _drawn(summary: Summary, ladder: Ladder) -> dict[str, Any]:
                 "forth": step.forth,
                 "look": "bad" if step.bad else "ask" if step.forth else "answer",
                 "name": step.name,
-                "says": step.says,
+                "says": step.info,
             }
         )
     return {"summary": summary, "steps": steps, "height": y + STEP // 2}

@@ -1,0 +1,59 @@
+"""What is left of conversations that were forgotten: their rows, in as few bytes as they take, and counts."""
+
+from __future__ import annotations
+
+from typing import get_type_hints
+
+import msgspec
+
+from streamdump.capture.selection import ConversationSpan
+from streamdump.model import ConversationRow
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(tuple[(int, int, *get_type_hints(ConversationRow).values())]).decode  # type: ignore[misc]
+
+
+class ForgottenCounts(msgspec.Struct):
+    """What is still known of conversations whose rows were dropped; live only."""
+
+    conversations: int = 0
+    limit_hits: int = 0
+    unread: dict[str, int] = msgspec.field(default_factory=dict)
+    """Those of no known protocol that carried bytes, by what they are."""
+
+    def add(self, row: ConversationRow) -> None:
+        """Count one more."""
+        self.conversations += 1
+        self.limit_hits += row.limit_hits
+        if row.protocol is None and any(row.bytes):
+            name = row.name or "unknown"
+            self.unread[name] = self.unread.get(name, 0) + 1
+
+
+class PackedRows:
+    """Rows by conversation. Their numbers are given when they are asked for."""
+
+    def __init__(self) -> None:
+        self._rows: dict[int, tuple[str | None, bytes]] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, row: ConversationRow, order: int, file: int) -> None:
+        """Keep the row of a conversation whose first packet is `order`, in this file."""
+        self._rows[row.conversation] = row.protocol, _encode((order, file, *msgspec.structs.astuple(row)))
+
+    def protocols(self) -> dict[int, str | None]:
+        """What the conversations speak."""
+        return {index: protocol for index, (protocol, _) in self._rows.items()}
+
+    def row(self, index: int, number: int) -> ConversationRow:
+        """The row of one."""
+        row = ConversationRow(*_decode(self._rows[index][1])[2:])
+        row.number = number
+        return row
+
+    def flow(self, index: int, separate: bool) -> ConversationSpan:
+        """What tells the packets of one."""
+        order, file, *values = _decode(self._rows[index][1])
+        return ConversationSpan(index, ConversationRow(*values).endpoints, order, file if separate else 0)

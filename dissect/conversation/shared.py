@@ -1,0 +1,113 @@
+"""What all conversations of a run share: what was chosen, its counts, what is to be told of bugs, and what is known of records until they
+are handed on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from streamdump.errors import Report
+from streamdump.model import ConversationRow, Ending, Options, Pair
+from streamdump.pair import KEYS_COUNTED, Link, Pairer
+from streamdump.protocols.protocol import Tally
+from streamdump.protocols.records import Event
+from streamdump.tcp.assembler import Pool
+from streamdump.tls.manager import TlsManager
+
+if TYPE_CHECKING:
+    from streamdump.conversation.conversation import Conversation
+    from streamdump.diagnose.engine import Diagnoser
+    from streamdump.diagnose.zero_window import Windows
+
+KEY_BYTES = 8 * KEYS_COUNTED
+"""The least bytes for each of what a large message adds to the open requests, as they are counted."""
+
+
+class RunCounters(Tally):
+    """What this run has read and made of it."""
+
+    packets: int = 0
+    by_server: int = 0
+    """Conversations that the server ended."""
+    unconnected: int = 0
+    """Connections that were refused or never answered."""
+    broken_off: int = 0
+    """Handshakes in the middle of which the server ended the conversation."""
+    failures: int = 0
+    """Bugs of ours that cost something."""
+
+
+class Reports(list[Report]):
+    """What to tell of bugs of ours; whoever tells it empties this."""
+
+    def __init__(self, counters: RunCounters) -> None:
+        super().__init__()
+        self._counters = counters
+        self._told: set[Report] = set()
+
+    def add(self, report: Report) -> None:
+        self._counters.failures += 1
+        self.append(report)
+
+    def once(self, report: Report) -> None:
+        """For what is done again and again."""
+        if report not in self._told:
+            self._told.add(report)
+            self.add(report)
+
+
+class SharedState(msgspec.Struct):
+    """One run over some packets."""
+
+    options: Options
+    tls_manager: TlsManager
+    pool: Pool
+    counters: RunCounters
+    reports: Reports
+    diagnoser: Diagnoser | None = None
+    """Says what went wrong, where `Options.findings` asks for it."""
+    windows: Windows | None = None
+    """What is known then of sides that had no room."""
+    links: list[Link] = []
+    """Filled by pairing: numbers are known only when records are handed on."""
+    large: list[tuple[Pairer, Event]] = []
+    """Filled by pairing: what was handed on need not be remembered whole."""
+    pairs: list[Pair] | None = None
+    """Filled by pairing, where they are wanted."""
+    ahead: dict[int, Ending] = {}
+    """By conversation: how it ended, where that was told before it was over."""
+    keys: int = 0
+    """What large messages may have added to the open requests, since this was last set to 0."""
+    broken_off: dict[int, str] = {}
+    """By conversation, of those that ended last: how far the handshake had come in the middle of which the server left."""
+    detecting: dict[int, Conversation] = {}
+    """Those whose protocol is not known yet."""
+    paired: dict[int, Conversation] = {}
+    """Those with requests."""
+    refused: Counter[int] = msgspec.field(default_factory=Counter)
+    """By port the connections that were refused there, where none of our protocols is expected."""
+    suspected: ConversationRow | None = None
+    """The first conversation that was read as it was asked for, but holds a login of another protocol: its fact `looks_like`."""
+
+    def told_pairs(self) -> list[Pair]:
+        """The exchanges that ended with the records handed on since this was called last."""
+        found: list[Pair] = []
+        if self.pairs:
+            late: list[Pair] = []
+            for one in self.pairs:
+                response = one.response
+                told = one.request.number and (response is None or response.number)
+                (found if told else late).append(one)
+            # Pairers hold this very list
+            self.pairs[:] = late
+        return found
+
+    def lighten(self) -> None:
+        """Let what was handed on be remembered in less."""
+        for pairer, one in self.large:
+            if one.record.number:
+                self.keys += one.record.size // KEY_BYTES
+                pairer.lighten(one)
+        self.large.clear()

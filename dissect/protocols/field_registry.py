@@ -1,0 +1,219 @@
+"""What the field tables of a protocol say of each field, all of them together: a tree by name.
+
+Layouts tell types as objects. Tables of what is read by hand tell them in words, which are read here as well: `array of uint64`,
+`entry or sub-batch`, where the latter are the names of further tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from streamdump.layout import (
+    Array,
+    Bits,
+    Blob,
+    Choice,
+    Custom,
+    Entry,
+    Field,
+    Fixed,
+    FixedText,
+    Group,
+    Labels,
+    Layout,
+    Number,
+    Optional,
+    Repeat,
+    Rest,
+    RestText,
+    Sized,
+    Text,
+    Type,
+    boolean,
+    describe,
+    rows,
+    types,
+)
+from streamdump.protocols.protocol import Protocol
+
+NUMBERS = {one.name: one for one in vars(types).values() if isinstance(one, Number)}
+
+INT, BOOL, FLOAT, WORDS, LIST, OBJECT, OTHER = "int", "bool", "float", "text", "list", "object", "other"
+"""What a field may hold; `OTHER`: whatever the user put there (a document, an AMQP value), or what no table says."""
+
+
+class RegisteredField:
+    """What the tables say of one field, all of them together."""
+
+    def __init__(self) -> None:
+        self.kinds: set[str] = set()
+        self.low = self.high = 0
+        self.wide = False
+        """Integers of more than 64 bits are among the texts."""
+        self.items: RegisteredField | None = None
+        self.members: dict[str, RegisteredField] = {}
+        self.said: dict[str, None] = {}
+        self.notes: dict[str, None] = {}
+        self.sized = False
+        """An object with a length of its own, behind whose members bytes may be left over (`trailing`)."""
+        self.labels: dict[str, None] = {}
+        """What the values of a field `..._label` may be, as far as they are known."""
+
+    def member(self, name: str) -> RegisteredField:
+        return self.members.setdefault(name, RegisteredField())
+
+    def number(self, one: Number) -> None:
+        if one is boolean:
+            self.kinds.add(BOOL)
+        elif one.floating:
+            self.kinds.add(FLOAT)
+        elif one.size > 8:
+            self.kinds.add(WORDS)
+            self.wide = True
+        else:
+            bits = one.size * 8
+            self.bits(-1 << bits - 1 if one.signed else 0, (1 << (bits - 1 if one.signed else bits)) - 1)
+
+    def bits(self, low: int, high: int) -> None:
+        self.kinds.add(INT)
+        self.low, self.high = min(self.low, low), max(self.high, high)
+
+    def list(self) -> RegisteredField:
+        self.kinds.add(LIST)
+        if self.items is None:
+            self.items = RegisteredField()
+        return self.items
+
+
+class FieldRegistry:
+    """Reads the tables of one protocol."""
+
+    def __init__(self, protocol: Protocol) -> None:
+        self.parts: dict[str, list[Any]] = {}
+        """Tables of what is read by hand, by the name that a layout refers to them with."""
+        self.found = RegisteredField()
+        for table in protocol.layouts:
+            if table.kind == "part":
+                self.parts.setdefault(table.name.lower(), []).append(table)
+        for table in protocol.layouts:
+            if isinstance(table, Layout):
+                self.entries(self.found, table.fields)
+            elif table.kind != "part":
+                self.table(self.found, table)
+        self.rows(self.found, protocol.added)
+
+    def entries(self, into: RegisteredField, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            match entry:
+                case Field(type=Choice() as choice):
+                    self.choice(into, choice, entry)
+                case Field():
+                    self.field(into, entry, entry.type)
+                case Choice():
+                    self.choice(into, entry, None)
+                case Optional(fields=tail):
+                    self.entries(into, tail)
+
+    def choice(self, into: RegisteredField, choice: Choice, field: Field | None) -> None:
+        for branch in choice.branches():
+            if isinstance(branch, tuple):
+                self.entries(into, branch)
+            elif field is not None:
+                self.field(into, field, branch)
+
+    def field(self, into: RegisteredField, field: Field, kind: Type) -> None:
+        found = into.member(field.name)
+        found.said[describe(kind)] = None
+        if field.note:
+            found.notes[field.note] = None
+        self.type(found, kind)
+        if field.labels is not None:
+            self.label(into, field.name, field.labels, isinstance(kind, Array | Repeat))
+
+    def label(self, into: RegisteredField, name: str, labels: Labels, several: bool = False) -> None:
+        label = into.member(f"{name}_label")
+        label.said[f"what {name} means"] = None
+        label = label.list() if several else label
+        label.kinds.add(WORDS)
+        label.labels.update(dict.fromkeys(labels.values()))
+
+    def type(self, found: RegisteredField, kind: Type) -> None:
+        match kind:
+            case Number():
+                found.number(kind)
+            case Text() | FixedText() | RestText() | Blob() | Fixed() | Rest():
+                found.kinds.add(WORDS)
+            case Bits():
+                found.kinds.add(OBJECT)
+                for name, _, mask, labels in kind.parts:
+                    part = found.member(name)
+                    part.bits(0, mask)
+                    part.said[f"{mask.bit_length()} of the bits"] = None
+                    if labels is not None:
+                        self.label(found, name, labels)
+            case Array(item=item) | Repeat(item=item):
+                self.type(found.list(), item)
+            case Sized(content=content):
+                found.sized = found.sized or isinstance(content, Group)
+                self.type(found, content)
+            case Group(fields=fields):
+                found.kinds.add(OBJECT)
+                self.entries(found, fields)
+            case Choice():
+                for branch in kind.branches():
+                    assert not isinstance(branch, tuple)
+                    self.type(found, branch)
+            case Custom(name=name):
+                self.word(found, name)
+
+    def table(self, into: RegisteredField, table: Any) -> None:
+        """What a table tells that is no layout."""
+        self.rows(into, rows(table))
+        for path, labels in getattr(table, "labels", {}).items():
+            *above, name = path.split(".")
+            self.label(self._above(into, above), name, labels)
+
+    def rows(self, into: RegisteredField, said: Sequence[tuple[str, str, str]]) -> None:
+        for path, words, note in said:
+            *above, name = path.split(".")
+            found = self._above(into, above).member(name.removesuffix("[]"))
+            found.said[words] = None
+            if note:
+                found.notes[note] = None
+            self.word(found.list() if name.endswith("[]") else found, words.removesuffix(" or null"))
+
+    def _above(self, into: RegisteredField, path: Sequence[str]) -> RegisteredField:
+        """The objects that hold a field."""
+        for step in path:
+            into = into.member(step.removesuffix("[]"))
+            if step.endswith("[]"):
+                into = into.list()
+            into.kinds.discard(OTHER)
+            into.kinds.add(OBJECT)
+        return into
+
+    def word(self, found: RegisteredField, words: str) -> None:
+        """A type by its name."""
+        kind = words.split(",")[0].removesuffix("le")
+        tables = kind.split(" or ")
+        if kind in NUMBERS:
+            found.number(NUMBERS[kind])
+        elif kind in ("string", "text", "bytes") or kind.endswith(" bytes"):
+            found.kinds.add(WORDS)
+        elif kind == "object":
+            found.kinds.add(OBJECT)
+        elif kind.startswith("array of "):
+            self.word(found.list(), kind.removeprefix("array of "))
+        elif all(one in self.parts for one in tables):
+            found.kinds.add(OBJECT)
+            for one in tables:
+                for table in self.parts[one]:
+                    self.table(found, table)
+        else:
+            found.kinds.add(OTHER)
+
+
+def declared(protocol: Protocol) -> RegisteredField:
+    """Every field that messages of a protocol may have."""
+    return FieldRegistry(protocol).found

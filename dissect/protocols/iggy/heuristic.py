@@ -1,0 +1,321 @@
+"""Whether a conversation speaks Apache Iggy: there is no magic number, so frames must chain and decode."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import NamedTuple
+
+from streamdump.model import Verdict
+from streamdump.protocols.iggy import frames
+from streamdump.protocols.iggy.candidates import fits as fits_so_far
+from streamdump.protocols.iggy.commands import BY_CODE
+from streamdump.protocols.iggy.frames import EVICTION, REPLY, REQUEST, U32, U32_U32
+from streamdump.protocols.iggy.layout_versions import CLASSIC, LONG
+from streamdump.protocols.iggy.resync import READ, clean, find_long, fits, long_header, may_be_long, request_size, response_size
+from streamdump.protocols.protocol import DetectionView, SideView
+from streamdump.protocols.records import Damage
+from streamdump.protocols.work_budget import STEP, WorkBudget
+
+PORT = 8090
+
+STARTS = 24
+"""So many segment starts are tried as the beginning of a frame."""
+
+FRAMES = 12
+"""So many frames of a side are looked at."""
+
+SHORTEST = 8
+"""Bytes of the shortest request."""
+
+CUT = 2
+"""So many requests with a gap count, where their lengths lead to the next."""
+
+BEGINNING = 16
+"""Bytes of a request that tell it, where there are no more."""
+
+_CUT_OFF = Damage(0, "cut by the snap length")
+
+LED = 2
+"""So many headers of 256 bytes with a gap lead from one to the next."""
+
+RUNS = 4
+"""So many runs of bytes without a gap are looked at for a header of 256 bytes."""
+
+
+class _Requests(NamedTuple):
+    """Requests that chain from some point: how many, the weight of those that decode, and the codes for the other side."""
+
+    frames: int
+    good: int
+    weight: int
+    codes: tuple[int, ...]
+    layouts: tuple[str, ...]
+
+
+_NO_REQUESTS = _Requests(0, 0, 0, (), CLASSIC)
+
+
+def heuristic(view: DetectionView) -> Verdict | None:
+    """The verdict on a conversation, or None where nothing speaks for Apache Iggy."""
+    best: Verdict | None = None
+    for client in (0,) if view.syn else (0, 1):
+        for weigh in (_long, _classic):
+            verdict = weigh(view, client)
+            if verdict is not None and (best is None or verdict.confidence > best.confidence):
+                best = verdict
+    return best
+
+
+def _long(view: DetectionView, client: int) -> Verdict | None:
+    """The 256-byte framing: its header is as good as a magic number, and tells the direction."""
+    sides = ((client, (REQUEST,), "client"), (1 - client, (REPLY, EVICTION), "server"))
+    if all(len(one.runs) > 1 for one in view.sides):
+        # A snap length cuts each header; where the sizes lead from one to the next, and both sides agree, it takes no more of them
+        cut = [_led(view.sides[side], kinds, view.work_budget) for side, kinds, _ in sides]
+        if min(cut) and max(cut) >= LED:
+            evidence = f"{cut[0]} headers of 256 bytes of the client and {cut[1]} of the server, of which not all was captured"
+            return Verdict("iggy", 0.95, (evidence,), None, client, None, LONG)
+    for side, kinds, who in sides:
+        one = view.sides[side]
+        if not one.runs:
+            continue
+        data = one.runs[0][1]
+        if _whole(one):
+            kind = long_header(data, 0, len(data))
+            if kind is not None and kind in kinds:
+                evidence = f"{who} begins with a 256-byte header, command {kind} ({frames.FRAME_KINDS[kind]})"
+                return Verdict("iggy", 0.97, (evidence,), None, client, None, LONG)
+            if kind is None and len(data) >= 96 and side == client and not any(data[:48]) and view.ends():
+                evidence = f"{who} begins like a 256-byte header of which {len(data)} bytes were captured"
+                return Verdict("iggy", 0.6, (evidence,), None, client, None, LONG)
+            if side == client:
+                return _cut_short(view, client, sides)
+            continue
+        for position, run in one.runs[:RUNS]:
+            # Bytes that were ruled out are not looked at again
+            key = ("iggy", side, client, position)
+            found, place = find_long(run, view.known.get(key, 0), len(run), kinds, view.work_budget)
+            view.known[key] = place
+            if found:
+                return Verdict(
+                    "iggy", 0.95, (f"{who} sends a 256-byte header at byte {place} of what was captured",), None, client, None, LONG
+                )
+    return _cut_short(view, client, sides)
+
+
+def _cut_short(view: DetectionView, client: int, sides: Iterable[tuple[int, tuple[int, ...], str]]) -> Verdict | None:
+    """The same where the snap length left of each header little more than what tells it, and there are too few to lead to each other."""
+    ask, answer = (_led(view.sides[side], kinds, view.work_budget) for side, kinds, _ in sides)
+    if not ask or not view.ends():
+        return None
+    if answer:
+        other = "and one of the server"
+    elif _responses(view, 1 - client, _NO_REQUESTS, False)[0] >= LED:
+        other = "and responses of the classic framing"
+    else:
+        return None
+    return Verdict("iggy", 0.7, (f"a 256-byte header of the client {other}, of which not all was captured",), None, client, None, LONG)
+
+
+def _led(side: SideView, kinds: tuple[int, ...], work_budget: WorkBudget) -> int:
+    """How many headers of 256 bytes follow each other over gaps, from the beginning of one of the first runs: where one says that its
+    frame ends another begins."""
+    best = 0
+    for at, _ in side.runs[:RUNS]:
+        count = 0
+        while count < FRAMES and work_budget.spend(2 * STEP):
+            data, offset = _bytes_at(side, at)
+            if not may_be_long(data, offset, len(data), kinds):
+                break
+            count += 1
+            at += U32(data, offset + 48)[0]
+        best = max(best, count)
+    return best
+
+
+def _bytes_at(side: SideView, position: int) -> tuple[bytes, int]:
+    """The run that holds `position`, and where in it; no bytes if none does."""
+    index = bisect_right(side.runs, position, key=itemgetter(0)) - 1
+    if index < 0:
+        return b"", 0
+    start, data = side.runs[index]
+    return (data, position - start) if position - start < len(data) else (b"", 0)
+
+
+def _classic(view: DetectionView, client: int) -> Verdict | None:
+    """The classic framing: requests that decode, answered by frames that chain and decode as their answers."""
+    asking, answering = view.sides[client], view.sides[1 - client]
+    if not asking.runs or len(asking.runs[0][1]) < SHORTEST:
+        return None
+    requests = _requests(view, client)
+    if not requests.good:
+        return None
+    answers, bad = _responses(view, 1 - client, requests, _whole(asking) and _whole(answering))
+    if bad and not answers:
+        return None
+    weight = requests.weight
+    if weight >= 5 and answers:
+        confidence = 0.97
+    elif (weight >= 3 and answers) or (weight >= 2 and answers >= 2):
+        confidence = 0.92
+    elif weight >= 6:
+        confidence = 0.85
+    elif answers:
+        confidence = 0.6
+    elif weight >= 3:
+        confidence = 0.55
+    else:
+        confidence = 0.45
+    if view.ports[1 - client] == PORT and (weight >= 2 or answers or view.ends()):
+        confidence = max(confidence, 0.9 if answers or weight >= 3 else 0.6)
+    evidence = [f"{requests.good} of {requests.frames} requests with a known code decode to the last byte"]
+    if answers:
+        evidence.append(f"{answers} responses chain behind them")
+    return Verdict("iggy", confidence, tuple(evidence), None, client, None, CLASSIC)
+
+
+def _whole(side: SideView) -> bool:
+    """Whether nothing is missing before the first run: though the beginning was captured, the first packet may have been lost."""
+    return side.from_start and bool(side.runs) and not side.runs[0][0]
+
+
+def _places(side: SideView) -> list[int]:
+    """Offsets in the first run where a frame may begin."""
+    if _whole(side):
+        return [0]
+    return side.segments[:STARTS] or [0]
+
+
+def _requests(view: DetectionView, client: int) -> _Requests:
+    best = _NO_REQUESTS
+    side = view.sides[client]
+    if not side.runs:
+        return best
+    data = side.runs[0][1]
+    # Where the first header rules a request out, so it does with every further byte
+    ruled_out = view.known.setdefault(("iggy", client), set())
+    for place in _places(side):
+        if place in ruled_out:
+            continue
+        if not view.work_budget.spend(2 * STEP):
+            break
+        if request_size(data, place, len(data)) < 0:
+            ruled_out.add(place)
+            continue
+        found = _chain(side, place, view.work_budget)
+        if found.weight > best.weight:
+            best = found
+    return best
+
+
+def _chain(side: SideView, at: int, work_budget: WorkBudget) -> _Requests:
+    """Requests from `at` in the first run on; the first two must be known and decode, later ones may be new to us. Of one with a gap
+    the length leads to the next."""
+    start, data = side.runs[0]
+    end = len(data)
+    count = good = weight = 0
+    codes: list[int] = []
+    layouts: tuple[str, ...] = CLASSIC
+    while count < FRAMES:
+        size = request_size(data, at, end)
+        if size < 0:
+            if good < 2 or end - at < 8 or not 4 <= U32(data, at)[0] <= 1 << 16:
+                return _NO_REQUESTS if end - at >= 8 else _Requests(count, good, weight, tuple(codes), layouts)
+            size = U32(data, at)[0] + 4
+        if not size or not work_budget.spend(4 * STEP):
+            break
+        code = U32_U32(data, at)[1]
+        if at + size > end:
+            behind, offset = _bytes_at(side, start + at + size)
+            if len(behind) - offset < 8:
+                break
+            weight += count < CUT
+            # Where a snap length leaves nothing whole, those count that are as they should be up to where they are cut
+            good += not good and work_budget.spend(READ * (end - at)) and _begins(code, layouts, data, at, end)
+            codes.append(_meant(code, size))
+            count += 1
+            start += at + size - offset
+            data, at, end = behind, offset, len(behind)
+            continue
+        if not work_budget.spend(READ * size):
+            break
+        fitting = tuple(fits(data, at, at + size, layouts))
+        if fitting:
+            layouts = fitting
+            good += 1
+            # a request without a body is eight bytes that others may send too
+            weight += 1 if size == 8 else 2 if size < 14 else 3
+        elif good < 2 and not (good and code in BY_CODE):
+            return _NO_REQUESTS
+        codes.append(_meant(code, size))
+        count += 1
+        at += size
+    return _Requests(count, good, weight, tuple(codes), layouts)
+
+
+def _begins(code: int, layouts: tuple[str, ...], data: bytes, start: int, end: int) -> bool:
+    """Whether these bytes, some of them behind the header, are the beginning of a request in some layout."""
+    tables = {frames.ask(code, layout) for layout in layouts}
+    return end - start >= BEGINNING and any(table is not None and fits_so_far(table, data, start, end, _CUT_OFF) for table in tables)
+
+
+def _meant(code: int, size: int) -> int:
+    """The code of a request of this size: two of them had another meaning once."""
+    if code == 32 and size > 8:
+        return frames.OLD_LOGIN_CODE
+    if code == 33 and size == 8:
+        return frames.OLD_LOGOUT_CODE
+    return code
+
+
+def _responses(view: DetectionView, server: int, requests: _Requests, in_turn: bool) -> tuple[int, bool]:
+    """How many responses fit these requests, and whether the bytes are no responses at all; `in_turn`: the first answers the first."""
+    side = view.sides[server]
+    if not side.runs:
+        return 0, False
+    best = 0
+    bad = True
+    for place in _places(side):
+        start, data = side.runs[0]
+        at, end = place, len(data)
+        waiting = deque(requests.codes)
+        count = 0
+        broken = False
+        while count < FRAMES:
+            size = response_size(data, at, end)
+            if size < 0:
+                broken = True
+                break
+            if not size or not view.work_budget.spend(2 * STEP):
+                break
+            if at + size > end:
+                behind, offset = _bytes_at(side, start + at + size)
+                if len(behind) - offset < 8:
+                    break
+                if in_turn and waiting:
+                    waiting.popleft()
+                start += at + size - offset
+                data, at, end = behind, offset, len(behind)
+                continue
+            if in_turn and waiting:
+                code = waiting.popleft()
+                view.work_budget.spend(READ * size)
+                if not U32(data, at)[0] and not _answers(code, requests.layouts, data, at, at + size):
+                    broken = True
+                    break
+            count += 1
+            at += size
+        if not broken:
+            bad = False
+            best = max(best, count)
+    return best, bad
+
+
+def _answers(code: int, layouts: tuple[str, ...], data: bytes, start: int, end: int) -> bool:
+    """Whether these bytes can be the successful answer to a command in some layout."""
+    if frames.command_of(code) is None:
+        return True
+    return any(clean(frames.answer(code, layout), data, start, end) for layout in layouts)

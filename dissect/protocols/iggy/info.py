@@ -1,0 +1,444 @@
+"""What an Apache Iggy message says in one line, and what conversations of one server tell about each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import gmtime, strftime
+from typing import Any
+
+from streamdump.model import ConversationRow, Message
+from streamdump.protocols.iggy.bodies import YEAR_2020, YEAR_2100
+from streamdump.protocols.iggy.layout_versions import RELEASES
+
+TEXT = """\
+No frame states its layout. streamdump keeps the layouts in which every frame of a conversation decodes with nothing left over;
+`conversations` lists those that could not be told apart. A message that they read differently waits for its layout (256 frames or
+1 MiB, then it is read as the one that a stated
+version speaks for, else the newest, and says so). Status codes were given out again, so they have names by layout. `-d
+tcp.port==N,iggy:L9` forces a layout.
+
+L0 to L9 have the classic framing: a request is length, code and payload, a response status, length and payload. V1 to V4 have a header of
+256 bytes in front of the same bodies. The tables below show each body once, where it changed: "from L3" holds until the next table of
+the same name and direction.
+
+The classic framing has no correlation id: the n-th response answers the n-th request. Where frames were lost the pairing is
+unsure, and says so, until a client that keeps one request in flight asks again; where the beginning was not captured, until it has done
+so a few times, or an answer has a body that fits. In the 256-byte framing client, request number and operation are checked too; the
+request number alone is not unique. A response behind a loss waits for the client's next bytes, which tell whether a request was lost
+as well.
+
+Passwords, tokens and what may be one are hidden: also small bodies and bytes left over of which nothing is known and which may hold text,
+names beside a secret in a frame that does not decode, and what replicas send each other. `--show-secrets` shows them.
+
+Layouts by server release: """ + "; ".join(
+    f"{layout} {first} to {last.replace('.999', '.x')}" for layout, (first, last) in RELEASES.items()
+)
+
+_HEADERS = frozenset(
+    (
+        "length",
+        "code",
+        "status",
+        "status_label",
+        "checksum",
+        "checksum_body",
+        "cluster",
+        "size",
+        "view",
+        "release",
+        "command",
+        "command_label",
+        "replica",
+        "reserved",
+        "reserved_end",
+        "client",
+        "request_checksum",
+        "timestamp",
+        "request",
+        "operation",
+        "operation_label",
+        "operation_padding",
+        "namespace",
+        "session",
+        "session_user_id",
+        "context",
+        "op",
+        "commit",
+        "results",
+        "metadata_length",
+        "padding",
+        "indexes",
+        "created_at",
+        "groups_count",
+        "members_count",
+        "has_permissions",
+        "has_username",
+        "has_status",
+        "partition_given",
+    )
+)
+
+_FIRST = frozenset(("stream_id", "topic_id", "group_id", "user_id", "consumer", "id", "name", "username"))
+
+_NEVER, _UNLIMITED = {(1 << 64) - 1: "never expires", 0: ""}, {(1 << 64) - 1: "unlimited", 0: ""}
+_USUAL: dict[str, dict[Any, str]] = {
+    "message_expiry": _NEVER,
+    "expiry": {(1 << 64) - 1: "never expires"},
+    "max_topic_size": _UNLIMITED,
+    "compression_algorithm": {1: ""},
+    "replication_factor": {0: "", 1: ""},
+    "context": {"": ""},
+    "version": {"": ""},
+}
+"""Values that say little, and how they are told."""
+
+_DURATIONS = frozenset(("message_expiry", "expiry"))
+"""Seconds in four bytes up to L5, microseconds in eight from L6."""
+
+_FINDS = frozenset(("get_client", "get_user", "get_consumer_offset", "get_stream", "get_topic", "get_consumer_group"))
+"""Commands whose empty answer says that there is no such thing."""
+
+SHOWN = 6
+"""So many fields of a message are told in a line."""
+
+
+def info(message: Message) -> str:
+    """The key fields of a message."""
+    fields = message.fields
+    if message.kind == "response":
+        if message.name == "eviction":
+            return _evicted(fields)
+        failure = _failure(fields)
+        if failure:
+            return failure
+        told = _RESPONSES.get(message.name)
+        if told is not None and told[0] in fields:
+            return told[1](fields)
+    elif message.name in _REQUESTS and "stream_id" in fields:
+        text = _REQUESTS[message.name](fields)
+        if message.fault is not None and message.name == "send_messages" and _declared(fields) is None:
+            text += " before the damage"
+        return text
+    names = [name for name in fields if name not in _HEADERS and not name.endswith("_label")]
+    # what a thing is called must not be lost behind its settings
+    names.sort(key=lambda name: name not in _FIRST)
+    parts = [part for part in (_told(name, fields[name], message) for name in names) if part]
+    if not parts and message.outcome == "answered" and message.name in _FINDS:
+        return "not found"
+    if len(parts) > SHOWN:
+        parts[SHOWN:] = ["..."]
+    return "  ".join(parts)
+
+
+def _evicted(fields: dict[str, Any]) -> str:
+    reason = f"evicted: {fields.get('reason_label') or fields.get('reason')}"
+    if fields.get("highest_version"):
+        return f"{reason}, accepted are {fields.get('lowest_version_label')} to {fields.get('highest_version_label')}"
+    return reason
+
+
+def _failure(fields: dict[str, Any]) -> str:
+    """The status, with its text where there is one, or the results that failed."""
+    status = fields.get("status")
+    if status:
+        label = fields.get("status_label")
+        failure = f"{label} ({status})" if label else f"status {status}"
+        text = fields.get("message")
+        return f"{failure}: {text}" if text else failure
+    results = fields.get("results")
+    if results:
+        return ", ".join(dict.fromkeys(_result(one) for one in results))
+    return ""
+
+
+def _result(one: dict[str, Any]) -> str:
+    label = one.get("result_label")
+    return f"{label} ({one.get('result')})" if label else f"result {_plain(one.get('result'))}"
+
+
+def _told(name: str, value: Any, message: Message) -> str:
+    fields = message.fields
+    if isinstance(value, dict):
+        if "value" in value:
+            return f"{name.removesuffix('_id')} {_plain(value['value'])}"
+        if "id" in value:
+            return f"{value.get('kind_label') or name} {_identifier(value['id'])}"
+        return ""
+    if isinstance(value, list):
+        if name.endswith("options") and not value:
+            return ""
+        cut = message.fault is not None and message.fault.field.startswith(name)
+        return _count(len(value), name, fields.get(f"{name}_count"), cut)
+    if name in ("body", "snapshot", "trailing"):
+        return f"{len(value) // 2:,} bytes" if isinstance(value, str) and not value.startswith("<") else str(value)
+    if name in _USUAL and value in _USUAL[name]:
+        return _USUAL[name][value]
+    if name == "partition_id":
+        return _partition(fields)
+    if name in _DURATIONS and value:
+        return f"{name}={_duration(value, name, message)}"
+    return f"{name}={_plain(fields.get(f'{name}_label', value))}"
+
+
+def _plain(value: Any) -> str:
+    """A value in a line of text; what is not there, of a damaged frame, is a question mark."""
+    if value is None:
+        return "?"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+_WIDTHS = {
+    "id": 4,
+    "topic_id": 4,
+    "stream_id": 4,
+    "partitions_count": 4,
+    "compression_algorithm": 1,
+    "replication_factor": 1,
+    "created_at": 8,
+    "max_topic_size": 8,
+    "size_bytes": 8,
+    "messages_count": 8,
+    "partitions": 40,
+    "length": 4,
+    "code": 4,
+    "status": 4,
+}
+"""Bytes of the fields that stand beside a duration, each of a list's."""
+
+
+def _duration(value: Any, name: str, message: Message) -> str:
+    """A duration with its unit, which only the room that it takes tells; as it is where that is not certain."""
+    if not isinstance(value, int) or message.fault is not None:
+        return _plain(value)
+    width = 8
+    if "command" not in message.fields:
+        width = message.size
+        for other, beside in message.fields.items():
+            if other == name or other.endswith("_label"):
+                continue
+            if isinstance(beside, dict):
+                inner = beside.get("value")
+                width -= 2 + (len(inner.encode()) if isinstance(inner, str) else 4)
+            elif isinstance(beside, str):
+                width -= 1 + len(beside.encode())
+            else:
+                width -= _WIDTHS.get(other, message.size) * (len(beside) if isinstance(beside, list) else 1)
+    if width == 4:
+        return f"{value:,} s"
+    if width != 8:
+        return str(value)
+    return f"{value // 1_000_000:,} s" if value % 1_000_000 == 0 else f"{value / 1000:,.3f} ms"
+
+
+def _count(count: int, things: str, declared: int | None = None, cut: bool = False) -> str:
+    """ "2 messages"; "1 of 13 messages" where the frame declares more than could be read; `cut`: it may hold more and does not say."""
+    if declared is not None and declared > count:
+        return f"{count:,} of {declared:,} {things if declared != 1 else things.removesuffix('s')}"
+    text = f"{count:,} {things.removesuffix('s') if count == 1 else things}"
+    return f"{text} before the damage" if cut and declared is None else text
+
+
+def _identifier(value: Any) -> str:
+    return _plain(value.get("value") if isinstance(value, dict) else value)
+
+
+def _place(fields: dict[str, Any]) -> str:
+    return f"{_identifier(fields.get('stream_id'))}/{_identifier(fields.get('topic_id'))}"
+
+
+def _partition(fields: dict[str, Any]) -> str:
+    """The partition, if one is given: up to L7 none is where it says 0, later a flag tells."""
+    number = fields.get("partition_id")
+    given = fields.get("partition_given", number != 0 or "consumer" not in fields)
+    return f"partition {number}" if given and number is not None else ""
+
+
+def _consumed(fields: dict[str, Any]) -> list[str]:
+    """Where who reads: how requests of consumers begin."""
+    consumer = fields.get("consumer", {})
+    who = f"{consumer.get('kind_label') or 'consumer'} {_identifier(consumer.get('id'))}"
+    return [part for part in (_place(fields), _partition(fields), who) if part]
+
+
+def _poll(fields: dict[str, Any]) -> str:
+    parts = _consumed(fields)
+    strategy = fields.get("strategy_label") or fields.get("strategy")
+    value = fields.get("strategy_value")
+    if strategy == "timestamp" and isinstance(value, int) and YEAR_2020 <= value < YEAR_2100:
+        parts.append(f"timestamp {strftime('%Y-%m-%dT%H:%M:%S', gmtime(value // 1_000_000))}.{value % 1_000_000:06}Z")
+    elif strategy is not None:
+        parts.append(f"{strategy} {value}" if strategy in ("offset", "timestamp") else str(strategy))
+    if "count" in fields:
+        parts.append(f"up to {fields['count']}")
+    if fields.get("auto_commit"):
+        parts.append("auto commit")
+    return "  ".join(parts)
+
+
+def _offset_of(fields: dict[str, Any]) -> str:
+    parts = _consumed(fields)
+    if "offset" in fields:
+        parts.append(f"offset {fields['offset']}")
+    if "ack" in fields:
+        parts.append(f"ack {fields.get('ack_label') or fields['ack']}")
+    return "  ".join(parts)
+
+
+def _send(fields: dict[str, Any]) -> str:
+    parts = [_place(fields)]
+    target = fields.get("partitioning", {})
+    label = target.get("kind_label")
+    if label is not None:
+        value = target.get("value")
+        if label == "balanced":
+            parts.append(label)
+        else:
+            parts.append(f"partition {_plain(value)}" if label == "partition_id" else f"key {_key(value)}")
+    parts.append(_count(len(_messages(fields)), "messages", _declared(fields)))
+    return "  ".join(parts)
+
+
+def _declared(fields: dict[str, Any]) -> int | None:
+    """How many messages a frame says that it holds; the oldest that are sent do not say."""
+    if "count" in fields:
+        return int(fields["count"])
+    return len(fields["indexes"]) if "indexes" in fields else None
+
+
+def _key(value: Any) -> str:
+    """The key of messages: its text where it is one, else its bytes."""
+    if not isinstance(value, str):
+        return _plain(value)
+    try:
+        raw = bytes.fromhex(value)
+    except ValueError:
+        # not rendered as hex
+        return value
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        text = ""
+    return text if text and text.isprintable() else f"0x{value}"
+
+
+_REQUESTS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "poll_messages": _poll,
+    "send_messages": _send,
+    **dict.fromkeys(
+        (
+            "get_consumer_offset",
+            "store_consumer_offset",
+            "delete_consumer_offset",
+            "store_consumer_offset_2",
+            "delete_consumer_offset_2",
+        ),
+        _offset_of,
+    ),
+}
+
+
+def _messages(fields: dict[str, Any]) -> list[dict[str, Any]]:
+    messages = fields.get("messages")
+    if messages is None:
+        messages = [one for batch in fields.get("batches", ()) for one in batch.get("messages", ())]
+    return messages
+
+
+def _polled(fields: dict[str, Any]) -> str:
+    messages = _messages(fields)
+    parts = [f"partition {fields['partition_id']}", _count(len(messages), "messages", _declared(fields))]
+    if messages:
+        if "batches" in fields:
+            batches = [batch for batch in fields["batches"] if batch.get("messages")]
+            first, last = _offset(batches[0], 0), _offset(batches[-1], -1)
+        else:
+            first, last = messages[0].get("offset"), messages[-1].get("offset")
+        if first is not None and last is not None:
+            parts.append(f"offset {first}" if first == last else f"offsets {first}-{last}")
+    if "current_offset" in fields:
+        parts.append(f"current {fields['current_offset']}")
+    return "  ".join(parts)
+
+
+def _stored(fields: dict[str, Any]) -> str:
+    parts = [f"partition {fields['partition_id']}"]
+    stored, current = fields.get("stored_offset"), fields.get("current_offset")
+    if stored is not None and current is not None:
+        parts += [f"stored {stored}", f"current {current}", f"behind by {current - stored}"]
+    return "  ".join(parts)
+
+
+def _written(fields: dict[str, Any]) -> str:
+    written = fields["written"]
+    places = [f"{_place(one)}  partition {_plain(one.get('partition_id'))}  offset {_plain(one.get('base_offset'))}" for one in written]
+    return ", ".join([*places[:SHOWN], "..."] if len(places) > SHOWN else places)
+
+
+def _stats(fields: dict[str, Any]) -> str:
+    parts = [f"server {fields['server_version']}"] if fields.get("server_version") else []
+    for what in ("streams", "topics", "partitions", "messages", "clients", "consumer_groups"):
+        count = fields.get(f"{what}_count")
+        if count is not None:
+            parts.append(_count(count, what.replace("_", " ")))
+    return "  ".join(parts)
+
+
+def _nodes(fields: dict[str, Any]) -> str:
+    nodes = fields["nodes"]
+    told = [
+        f"{_labelled(one, 'role')} {_plain(one.get('ip'))}:{_plain(one.get('tcp_port'))} {_labelled(one, 'status')}"
+        for one in nodes[:SHOWN]
+    ]
+    return "  ".join([f"cluster {fields.get('name')}", _count(len(nodes), "nodes"), *told])
+
+
+def _labelled(fields: dict[str, Any], name: str) -> str:
+    label = fields.get(f"{name}_label")
+    return _plain(fields.get(name)) if label is None else str(label)
+
+
+def _assigned(fields: dict[str, Any]) -> str:
+    numbers = fields["partitions"]
+    shown = ", ".join(map(str, numbers[:20])) + (", ..." if len(numbers) > 20 else "")
+    return f"generation {fields['generation']}  {_count(len(numbers), 'partitions')}" + (f": {shown}" if numbers else "")
+
+
+def _offset(batch: dict[str, Any], place: int) -> int | None:
+    """The offset of a message of a batch; a damaged one may not say."""
+    delta = batch["messages"][place].get("offset_delta")
+    return None if delta is None else batch["base_offset"] + delta
+
+
+_RESPONSES: dict[str, tuple[str, Callable[[dict[str, Any]], str]]] = {
+    "poll_messages": ("partition_id", _polled),
+    "get_consumer_offset": ("partition_id", _stored),
+    "send_messages": ("written", _written),
+    "get_stats": ("process_id", _stats),
+    "get_cluster_metadata": ("nodes", _nodes),
+    "sync_consumer_group": ("partitions", _assigned),
+}
+"""By command: a field that its answer must have, and what it says."""
+
+
+def relate(rows: list[ConversationRow]) -> None:
+    """Tell each conversation whose layout is open what others of the same server settled."""
+    settled: dict[str, set[str]] = {}
+    for row in rows:
+        if row.layout is not None and row.server is not None and "mismatch" not in row.facts:
+            settled.setdefault(row.server, set()).add(row.layout)
+    for row in rows:
+        if row.layout is None and row.server is not None and row.server in settled:
+            row.facts["server_layouts"] = sorted(settled[row.server])
+
+
+def streams() -> Callable[[Message], str | None]:
+    """Tells the stream and topic of requests, as these name them."""
+    return _topic
+
+
+def _topic(request: Message) -> str | None:
+    named = [request.fields.get(name) for name in ("stream_id", "topic_id")]
+    parts = [str(one["value"]) for one in named if isinstance(one, dict) and one.get("value") is not None]
+    return "/".join(parts) or None

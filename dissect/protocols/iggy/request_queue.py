@@ -1,0 +1,386 @@
+"""Apache Iggy: the requests that wait for their answers, and who answers whom.
+
+No response of the classic framing states its request, and in the 256-byte one several requests may share what is echoed. So order tells,
+as long as nothing was missed; what is believed behind a loss is a state, and all that changes it stands in this file.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from functools import partial
+from itertools import islice
+from typing import NamedTuple
+
+from streamdump.protocols.iggy import frames
+from streamdump.protocols.iggy.candidates import TEXT_LAYOUTS, Candidates, FrameContext, fits
+from streamdump.protocols.iggy.commands import OPERATIONS, REGISTER
+from streamdump.protocols.iggy.frame_redaction import is_text
+from streamdump.protocols.iggy.frames import EVICTION, HEADER, OLD_LOGIN_CODE, OLD_LOGOUT_CODE, REPLY, REQUEST, U32_U32, CommandTable
+from streamdump.protocols.records import Frame
+
+SURE, BELIEVED, SUPPOSED, SHAKEN = "sure", "believed", "supposed", "shaken"
+"""How far the order of frames tells who answers whom: it does; it seems to, as the client keeps one request in flight, which the next
+`FIRM` requests have to bear out; the capture begins in the middle, and nothing but that it seems so speaks for it yet; frames were missed
+and it does not."""
+
+LOST, MISFIT, LASTED, ALONE, FIRST, SINGLE, BODILESS = "lost", "misfit", "lasted", "alone", "first", "single", "bodiless"
+"""What happens to that: bytes were lost; a response does not fit its request, or a second request was in flight before it; what was
+believed has lasted; a response found a request alone in flight, behind all that was lost, or behind the beginning of the capture, before
+which more may have been in flight; it can answer no other request; and what was lost were exactly answers without a body."""
+
+TRANSITIONS: Mapping[str, Mapping[str, str]] = {
+    SURE: {LOST: SHAKEN},
+    BELIEVED: {LOST: SHAKEN, MISFIT: SHAKEN, LASTED: SURE},
+    SUPPOSED: {LOST: SHAKEN, MISFIT: SHAKEN, ALONE: BELIEVED},
+    SHAKEN: {ALONE: BELIEVED, FIRST: SUPPOSED, SINGLE: SURE, BODILESS: SURE},
+}
+"""The state that follows; where there is none, it stays."""
+
+FIRM = 64
+"""After so many requests more it is believed that the client keeps one in flight, where the pairing rests on that."""
+
+LIKELY = 4
+"""After so many it is supposed no more but believed, where the capture begins in the middle; or with an answer whose body fits."""
+
+BODY = 16
+"""From this size on an answer of the classic framing holds what fits the answers to some requests and not to others."""
+
+NEVER = -1
+
+TRIED = 256
+"""So many open requests are tried for a response when some may have been missed."""
+
+STALE = 13
+"""The reason of an eviction that no request need have caused."""
+
+UNSURE = "the pairing is unsure: frames were missed before"
+MIDDLE = "the pairing is unsure: the beginning was not captured"
+
+
+class OpenRequest(NamedTuple):
+    """A request that waits for its response: its running number, what it asks for, and the packet that completed it. Gaps keep frames
+    back, so these are not in order."""
+
+    number: int
+    code: int | None
+    operation: int | None = None
+    client: bytes = b""
+    request: int = 0
+    order: int = NEVER
+
+
+make_asked = partial(tuple.__new__, OpenRequest)
+"""One of a tuple of its members, for less than the constructor costs."""
+
+
+class OrderTrust:
+    """How far the order of frames tells who answers whom, and where bytes are missing, because of which it may not."""
+
+    __slots__ = ("answered", "heard", "lost_answers", "lost_asks", "room", "state", "until")
+
+    def __init__(self, whole: bool) -> None:
+        self.state = SURE if whole else SHAKEN
+        self.until = 0
+        """What is believed has lasted with a request of a higher running number than this."""
+        self.heard = NEVER
+        """The latest packet with bytes of the client that were looked at one by one, or the one behind a gap of it."""
+        self.lost_asks = self.lost_answers = NEVER
+        """The packet behind the last bytes that each side's byte stream lacks."""
+        self.answered = NEVER
+        """The latest packet with a response that came while the pairing was unsure."""
+        self.room = 0
+        """So many answers may have been in what the server's lacks."""
+
+    def go(self, event: str, number: int | None = None) -> None:
+        """Something happened; `number`: with the answer to this request something is believed that has to last."""
+        following = TRANSITIONS[self.state].get(event)
+        if number is not None:
+            self.until = number + FIRM
+        if following is None:
+            return
+        if self.state == SHAKEN:
+            self.room = 0
+        self.state = following
+
+    @property
+    def unsure(self) -> bool:
+        """Whether the order of frames does not tell who answers whom."""
+        return self.state == SHAKEN
+
+    @property
+    def believes(self) -> bool:
+        """Whether each pair is looked at, as it may show that the order of frames does not tell who answers whom after all."""
+        return self.state in (BELIEVED, SUPPOSED)
+
+    def supposed(self, asked: OpenRequest, size: int) -> tuple[str, ...]:
+        """The note that a pair needs which nothing but the order of frames speaks for, behind a beginning that was not captured."""
+        if self.state == SUPPOSED and (size >= BODY or asked.number > self.until - FIRM + LIKELY):
+            self.go(ALONE)
+        return (MIDDLE,) if self.state == SUPPOSED else ()
+
+    def lose(self) -> None:
+        """Bytes of either side were lost."""
+        self.go(LOST)
+
+    def regain(self) -> None:
+        """What was lost were the next answers, and no others."""
+        self.go(BODILESS)
+
+    def lose_asks(self, order: int) -> None:
+        """Requests may be missing that were sent before this packet."""
+        self.lost_asks = max(self.lost_asks, order)
+
+    def hear(self, order: int) -> None:
+        """Bytes of the client came with this packet, or no more come before it."""
+        self.heard = max(self.heard, order)
+
+    def doubts(self, order: int) -> bool:
+        """Whether what the server sends with this packet may answer a request that is not here: the client's next bytes tell."""
+        if self.state != SHAKEN or order <= self.heard:
+            return False
+        # else the client asked since, and this must be the answer to that
+        return self.heard == NEVER or self.lost_answers > self.heard or self.answered > self.heard
+
+
+class RequestQueue:
+    """The requests of one conversation that wait for their answers, the oldest first."""
+
+    def __init__(self, layouts: Candidates, client: int, whole: bool) -> None:
+        self.layouts = layouts
+        self.client = client
+        self.whole = whole
+        self.trust = OrderTrust(whole)
+        self.open: deque[OpenRequest] = deque()
+        self.number = 0
+        self.latest = NEVER
+        """The packet that completed the last request."""
+        self.pipelined = False
+        self.unmatched = NEVER
+        """The latest packet with a response that nothing had asked for when it was handed on."""
+
+    def lose_answers(self, size: int, order: int, long: bool | None) -> bool:
+        """So many bytes of the server were lost before this packet; whether trust is regained when that is told."""
+        trust = self.trust
+        certain = not trust.unsure and self._skip_answers(size)
+        trust.lost_answers = max(trust.lost_answers, order)
+        trust.hear(self.latest)
+        trust.room += 1 + size // (HEADER if long else 8)
+        return certain
+
+    def _skip_answers(self, size: int) -> bool:
+        """Whether `size` lost bytes of the server are exactly the next answers, because none of those has a body; they are taken off."""
+        layouts = self.layouts
+        if size % 8 or layouts.long[1 - self.client] or set(layouts.candidates) & set(TEXT_LAYOUTS) or size > 8 * len(self.open):
+            return False
+        count = size // 8
+        missed = list(islice(self.open, count))
+        if not all(asked.code is not None and frames.always_empty(asked.code, layout) for asked in missed for layout in layouts.candidates):
+            return False
+        for _ in range(count):
+            self.open.popleft()
+        return True
+
+    def expects(self, frame: Frame) -> bool:
+        """Whether a response that nothing asked for will find its request later in the capture."""
+        data, start, end = frame.data, frame.start, frame.end
+        if self.layouts.mismatch or not self.layouts.long[1 - self.client] or end - start <= 60:
+            return not self.layouts.mismatch
+        return data[start + 60] == REPLY or (data[start + 60] == EVICTION and not _may_come_unasked(data, start, end))
+
+    def ask(self, frame: Frame) -> FrameContext:
+        """Take a request in."""
+        data, start, end = frame.data, frame.start, frame.end
+        self.number = number = self.number + 1
+        self.latest = frame.order
+        operation: int | None = None
+        client, request = b"", 0
+        if self.layouts.long[self.client]:
+            operation, code = frames.operation_and_code(data, start, end)
+            if operation == REGISTER:
+                code = frames.registered_by(data, start, end, None if frame.damage is None else frame.damage.reason)
+            if end - start <= 60 or data[start + 60] != REQUEST:
+                # a frame between replicas
+                return FrameContext(number, code, operation)
+            client = data[start + 128 : start + 144]
+            request = int.from_bytes(data[start + 168 : start + 176], "little")
+        else:
+            length, code = U32_U32(data, start)
+            if is_text(code):
+                code = None
+            elif (code == 32 or code == 33) and ("L0" in self.layouts.candidates or code == 32):
+                code = _old_code(code, length)
+        if self.pipelined or frame.order >= self.unmatched:
+            # else a gap kept it back so long that its answer was handed on
+            self.open.append(make_asked((number, code, operation, client, request, frame.order)))
+            if len(self.open) > self.layouts.options.open_limit:
+                self.open.popleft()
+        return FrameContext(number, code, operation)
+
+    def _asked_before(self, order: int) -> int:
+        """How many of the open requests were sent before this packet."""
+        count = 0
+        for asked in self.open:
+            if asked.order >= order:
+                break
+            count += 1
+        return count
+
+    def _latest(self, frame: Frame) -> OpenRequest | None:
+        """The request that a response after a loss answers where the client keeps one in flight, having read all answers before.
+
+        None: it may keep more in flight, or a request of which nothing is known may be the one that is answered.
+        """
+        trust, order = self.trust, frame.order
+        answered, trust.answered = trust.answered, max(trust.answered, order)
+        count = self._asked_before(order)
+        if self.pipelined or not count:
+            return None
+        orders = [asked.order for asked in islice(self.open, count)]
+        if orders[-1] < max(trust.lost_asks, answered):
+            # behind a response comes the next request first: if it is not here it was lost
+            return None
+        if count > 1 and (orders[-2] >= max(trust.lost_answers, answered) or count - 1 > trust.room or len(set(orders)) < count):
+            # more than one waits, and not because an answer was lost
+            self.pipelined = True
+            return None
+        asked = self.open[count - 1]
+        return asked if self.layouts.long[1 - self.client] or self._can_answer(asked, frame, {}) else None
+
+    def _take(self, asked: OpenRequest) -> None:
+        """Remove a request, and those before it, which are not answered any more."""
+        while self.open.popleft().number != asked.number:
+            pass
+
+    def answer(self, frame: Frame) -> FrameContext:
+        """Find the request that a response answers, and remove it."""
+        opened, order, size = self.open, frame.order, frame.end - frame.start
+        if self.layouts.mismatch:
+            return FrameContext(None, None, None, (f"{self.layouts.facts['mismatch']}: this answers bytes of a frame, not a request",))
+        if self.layouts.long[1 - self.client]:
+            return self._long_answer(frame)
+        if not opened:
+            self.unmatched = max(self.unmatched, order)
+            return FrameContext(None, None, None, ("no request for this response was seen",))
+        trust = self.trust
+        if trust.unsure:
+            latest = self._latest(frame)
+            if latest is None:
+                return self._guess(frame)
+            self._take(latest)
+            trust.go(ALONE if self.whole else FIRST, latest.number)
+            return FrameContext(latest.number, latest.code, latest.operation, trust.supposed(latest, size))
+        asked = opened[0]
+        if len(opened) > 1 and opened[1].order < order:
+            self.pipelined = True
+        if trust.believes:
+            if self.pipelined or not self._can_answer(asked, frame, {}):
+                trust.go(MISFIT)
+                return self._guess(frame)
+            if asked.number > trust.until:
+                trust.go(LASTED)
+        del opened[0]
+        return FrameContext(asked.number, asked.code, asked.operation, trust.supposed(asked, size))
+
+    def _guess(self, frame: Frame) -> FrameContext:
+        """The request that a response may answer, after some may have been missed: the first whose answer it can be."""
+        count = min(TRIED, self._asked_before(frame.order))
+        known: dict[CommandTable, bool] = {}
+        fitting = [index for index in range(count) if self._can_answer(self.open[index], frame, known)]
+        if not fitting:
+            self.trust.room += 1
+            return FrameContext(None, None, None, (UNSURE,))
+        asked = self.open[fitting[0]]
+        sure = len(fitting) == 1 and frame.end - frame.start >= BODY and asked.order >= self.trust.lost_asks
+        self._take(asked)
+        if sure:
+            self.trust.go(SINGLE)
+        return FrameContext(asked.number, asked.code, asked.operation, () if sure else (UNSURE,))
+
+    def _can_answer(self, asked: OpenRequest, frame: Frame, known: dict[CommandTable, bool]) -> bool:
+        """Whether some layout reads a response as that to this request; `known`: what was found out about this response before."""
+        for table in self.layouts.tables(frame, FrameContext(asked.number, asked.code, asked.operation)):
+            if table not in known:
+                known[table] = table.name != "unknown" and fits(table, frame.data, frame.start, frame.end, frame.damage)
+            if known[table]:
+                return True
+        return False
+
+    def _long_answer(self, frame: Frame) -> FrameContext:
+        opened, trust = self.open, self.trust
+        data, start, end, order = frame.data, frame.start, frame.end, frame.order
+        if end - start < 209:
+            return self._oldest(())
+        kind = data[start + 60]
+        operation: int | None = None
+        if kind == EVICTION:
+            client, request = data[start + 128 : start + 144], None
+        elif kind == REPLY:
+            client, request = data[start + 160 : start + 176], int.from_bytes(data[start + 200 : start + 208], "little")
+            operation = data[start + 208]
+        else:
+            return FrameContext(None, None)
+        if not opened:
+            if _may_come_unasked(data, start, end):
+                # or its request is captured later
+                trust.lose()
+                return FrameContext(None, None)
+            self.unmatched = max(self.unmatched, order)
+            return FrameContext(None, None, operation, ("no request for this response was seen",))
+        if trust.unsure:
+            latest = self._latest(frame)
+            if latest is not None and _echoes(latest, client, request, operation):
+                self._take(latest)
+                trust.go(ALONE, latest.number)
+                return FrameContext(latest.number, latest.code, latest.operation)
+        elif len(opened) > 1 and opened[1].order < order:
+            self.pipelined = True
+            trust.go(MISFIT)
+        if opened[0].number > trust.until:
+            trust.go(LASTED)
+        if not trust.unsure and _echoes(opened[0], client, request, operation):
+            return self._oldest(())
+        before = min(TRIED, self._asked_before(order)) if trust.unsure else TRIED
+        echoing = [asked for asked in islice(opened, before) if _echoes(asked, client, request, operation)]
+        if echoing and (trust.unsure or len(echoing) == 1):
+            if trust.unsure and len(echoing) == 1 and any(client[4:]) and echoing[0].order >= trust.lost_asks:
+                trust.go(SINGLE)
+            self._take(echoing[0])
+            return FrameContext(echoing[0].number, echoing[0].code, echoing[0].operation, (UNSURE,) if trust.unsure else ())
+        asked = opened[0]
+        if trust.unsure:
+            return FrameContext(None, None if operation is None else OPERATIONS.get(operation), operation, (UNSURE,))
+        if kind == EVICTION:
+            return self._oldest(("evicts another client than the one that waits",))
+        return self._oldest(
+            (f"answers request {request}, operation {operation}; request {asked.request}, operation {asked.operation} waits",)
+        )
+
+    def _oldest(self, notes: tuple[str, ...]) -> FrameContext:
+        """The request that has waited longest is answered."""
+        if not self.open:
+            return FrameContext(None, None, None, notes)
+        asked = self.open.popleft()
+        return FrameContext(asked.number, asked.code, asked.operation, (*notes, UNSURE) if self.trust.unsure else notes)
+
+
+def _old_code(code: int, length: int) -> int:
+    if code == 32:
+        return OLD_LOGIN_CODE if length > 4 else 32
+    return OLD_LOGOUT_CODE if length == 4 else 33
+
+
+def _echoes(asked: OpenRequest, client: bytes, request: int | None, operation: int | None) -> bool:
+    """Whether a reply's header can be that of the answer to this request; that of an eviction names the client alone."""
+    if any(client[4:]) and client != asked.client:
+        return False
+    if operation is None:
+        return True
+    if operation != asked.operation and not 64 <= operation <= 68:
+        return False
+    return request == asked.request or not any(client[4:])
+
+
+def _may_come_unasked(data: bytes, start: int, end: int) -> bool:
+    """Whether this frame of a server evicts a client for its silence."""
+    return data[start + 60] == EVICTION and end - start >= HEADER and data[start + 255] == STALE

@@ -1,0 +1,112 @@
+"""A frame that is looked at closely, and what of it is hidden where a password may be in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from struct import Struct
+from typing import Any
+
+from streamdump.layout import Layout, Style, walk
+from streamdump.layout.values import redacted
+from streamdump.model import Fault, Span
+from streamdump.protocols.rabbitmq import layouts, sasl_redaction
+from streamdump.protocols.rabbitmq.language import Language
+from streamdump.protocols.rabbitmq.sasl_redaction import is_mechanism, username
+
+HIDDEN = "hidden: a password may be in it"
+
+_U32 = Struct(">I").unpack_from
+
+
+@dataclass(slots=True)
+class GuardedFrame:
+    """A frame that is looked at closely, and what is said of it."""
+
+    side: int
+    data: bytes
+    start: int
+    end: int
+    word: int
+    """Key and version."""
+    missing: str | None
+    """Why bytes of it are not there."""
+    layout: Layout | None = None
+    odd: str | None = None
+    """That only the other side sends it."""
+    whole: bool = False
+    """It has a layout and reads as that without a flaw."""
+    sound: bool = False
+    """And its side sends it."""
+    name: str = ""
+    kind: str = ""
+    fields: dict[str, Any] = field(default_factory=dict)
+    spans: list[Span] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    fault: Fault | None = None
+
+
+def read_login(frame: GuardedFrame, style: Style, of_client: bool) -> None:
+    """What is said of SaslAuthenticate: no mechanism that is none, and the user name if it is read to its end."""
+    fields, spans = frame.fields, frame.spans
+    mechanism = fields["mechanism"]
+    if not is_mechanism(mechanism) and not style.show_secrets:
+        if mechanism is not None:
+            at = next(index for index, span in enumerate(spans) if span.name == "mechanism")
+            fields["mechanism"] = redacted(spans[at].length - 2)
+            spans[at] = spans[at]._replace(value=fields["mechanism"], secret=True)
+        if frame.fault is not None:
+            # What it says of lengths may be of other bytes
+            frame.fault.reason = frame.missing or "cannot be read"
+    if "sasl_username" in fields and "trailing" not in fields and of_client:
+        at = next(index for index, span in enumerate(spans) if span.name == "sasl_opaque_data")
+        begin = frame.start + spans[at].offset + 4
+        name = fields["sasl_username"] = username(mechanism, frame.data[begin : begin + spans[at].length - 4])
+        spans[at + 1] = spans[at + 1]._replace(value=name)
+
+
+def is_chunk(frame: GuardedFrame, language: Language) -> bool:
+    """Whether what is there of a Deliver is one, certainly."""
+    assert frame.layout is not None
+    length = _U32(frame.data, frame.start)[0] + 4
+    return language.tells([frame.layout], frame.data, frame.start, frame.end) and language.fits(
+        frame.layout, frame.data, frame.start, frame.end, length
+    )
+
+
+def holds_challenge(frame: GuardedFrame) -> bool:
+    """Whether an answer to SaslHandshake or SaslAuthenticate has bytes of a challenge where it names mechanisms or has its code."""
+    fields = frame.fields
+    wrong_code = frame.name == "SaslAuthenticate" and not frame.whole and fields.get("response_code_label", "") is None
+    return wrong_code or not all(map(is_mechanism, fields.get("mechanisms", ())))
+
+
+def hide(frame: GuardedFrame, style: Style, trusted: bool, spread: bool) -> None:
+    """Let nothing of a frame be seen but its header and a mechanism; not even these where perhaps no frame begins: behind one with a flaw,
+    or where a key that nobody knows stands with a size that takes in other packets, as a secret does whose header was lost."""
+    layout, start, end, fault = frame.layout, frame.start, frame.end, frame.fault
+    login = sasl_redaction.mechanism_size(frame.data, start, end) > 0
+    if layout is None and not (trusted and (login or not (spread or frame.missing))):
+        frame.name, frame.kind, frame.notes = "unknown", "one_way", []
+        shape = layouts.HIDDEN_WHOLE
+    elif end - start < sasl_redaction.MECHANISM_AT or (frame.sound and layout is not None and layouts.CORRELATION_ID not in layout.fields):
+        shape = layouts.HIDDEN_SHORT
+    else:
+        shape = layouts.HIDDEN_LOGIN if login else layouts.HIDDEN
+    frame.fields, frame.spans, _, frame.fault = walk(shape, frame.data, start, end, style, frame.missing)
+    if frame.fault is None and fault is not None:
+        body = frame.spans[-1].offset if frame.spans[-1].secret else end - start
+        frame.fault = Fault("body", body, f"cannot be read as {frame.name}")
+    if layout is not None:
+        frame.notes = [] if frame.odd is None else [frame.odd]
+    frame.notes.append(HIDDEN)
+
+
+def hide_rest(frame: GuardedFrame) -> None:
+    """Hide what could not be read where a password is expected; but not what a snap length left of a field."""
+    fault, spans = frame.fault, frame.spans
+    cut = frame.missing is not None and fault is not None and fault.field != "trailing"
+    for index, span in enumerate(spans):
+        if span.leaf and (span.name == "trailing" or (span.name == "undecoded" and not cut)):
+            spans[index] = span._replace(value=redacted(span.length), secret=True)
+            if span.name in frame.fields:
+                frame.fields[span.name] = redacted(span.length)

@@ -1,0 +1,291 @@
+"""Whether a conversation speaks RabbitMQ Streams, the protocol in use or its draft.
+
+Nothing marks a frame, so evidence is frames that follow each other, each read to its last byte without a flaw. Kafka's
+requests have the same shape and partly the same keys, but not the same contents.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from streamdump.layout import UNREADABLE, Layout, Style, decoder, walk
+from streamdump.model import Verdict
+from streamdump.protocols.protocol import DetectionView, SideView
+from streamdump.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, READ, SCANNED, Language
+from streamdump.protocols.work_budget import STEP, WorkBudget
+
+FRAMES = 24
+"""Frames of one side that are looked at."""
+
+_STRICT = {"PeerProperties": 0.95, "Deliver": 0.95, "SaslHandshake": 0.75, "ExchangeCommandVersions": 0.9}
+"""How sure one sound frame makes, where it is not what its length says."""
+
+_WEAK = frozenset(("Heartbeat", "Credit"))
+
+_HANDSHAKE = frozenset(("PeerProperties", "SaslHandshake", "SaslAuthenticate", "Open", "Close"))
+
+SERVER_PORTS = frozenset((5551, 5552, 5555))
+
+_PLAIN = Style()
+
+_UNSOUND: dict[str, Any] = {"": None}
+"""In the place of the fields of a frame that has a flaw."""
+
+_CUT = "cut"
+
+
+class SideEvidence(NamedTuple):
+    """What one side's bytes are as those of a client or a server; `wrong`: they cannot be."""
+
+    doubt: float
+    frames: int
+    weak: int
+    evidence: tuple[str, ...]
+    wrong: bool
+
+
+_NOTHING = SideEvidence(1.0, 0, 0, (), False)
+_WRONG = SideEvidence(1.0, 0, 0, (), True)
+
+
+def probe_current(view: DetectionView) -> Verdict | None:
+    return _probe(view, CURRENT_LANGUAGE, "rabbitmq-stream")
+
+
+def probe_draft(view: DetectionView) -> Verdict | None:
+    return _probe(view, DRAFT_LANGUAGE, "rabbitmq-stream-draft")
+
+
+def _probe(view: DetectionView, language: Language, protocol: str) -> Verdict | None:
+    best: tuple[float, int, tuple[SideEvidence, SideEvidence]] | None = None
+    equal = False
+    places = (_place(view, 0, language, protocol), _place(view, 1, language, protocol))
+    if places == (None, None):
+        return None
+    for client in (0,) if view.syn else (0, 1):
+        one, two = places
+        seen = (
+            _NOTHING if one is None else _look(view, 0, one, language, protocol, client == 0),
+            _NOTHING if two is None else _look(view, 1, two, language, protocol, client == 1),
+        )
+        if seen[0].wrong or seen[1].wrong:
+            continue
+        frames = seen[0].frames + seen[1].frames
+        if not frames:
+            continue
+        confidence = 1.0 - seen[0].doubt * seen[1].doubt
+        if language is DRAFT_LANGUAGE and frames < 2:
+            # Small sizes and zeros are common: it takes another frame, or an answer, or at least a place where a frame must begin.
+            confidence = min(confidence, 0.85 if any(side.from_start for side in view.sides) else 0.45)
+        if frames == seen[0].weak + seen[1].weak and frames < 2:
+            confidence = min(confidence, 0.45)
+        if best is None or confidence > best[0]:
+            best, equal = (confidence, client, seen), False
+        elif confidence == best[0]:
+            equal = True
+    if best is None:
+        return None
+    confidence, client, seen = best
+    known = [side for side in (0, 1) if view.ports[side] in SERVER_PORTS]
+    by_port = equal and len(known) == 1
+    if by_port:
+        # Heartbeats, Tune and Close look the same from both sides
+        client, equal = 1 - known[0], False
+    version = "version 0 in every frame" if language is DRAFT_LANGUAGE else "version 1 or 2 in every frame"
+    whose = ("one side", "the other side") if equal else ("client", "server")
+    evidence = [f"{who}: {text}" for who, one in zip(whose, (seen[client], seen[1 - client]), strict=True) for text in one.evidence]
+    evidence.append(version)
+    if by_port:
+        evidence.append("the port tells the server")
+    if seen[0].frames and seen[1].frames:
+        evidence.append("both sides agree")
+    return Verdict(protocol, min(confidence, 0.99), tuple(evidence), None, None if equal else client)
+
+
+def _place(view: DetectionView, number: int, language: Language, protocol: str) -> int | None:
+    """The first position at which a frame could begin, whoever sent it; None where there is none."""
+    side = view.sides[number]
+    if not side.runs:
+        return None
+    if side.from_start and side.runs[0][0] == 0:
+        return 0
+    key = (protocol, number)
+    place: int = view.known.get(key, 0)
+    for position, data in side.runs:
+        if position + len(data) <= place:
+            continue
+        start = max(0, place - position)
+        view.work_budget.spend(SCANNED * (len(data) - start))
+        match = language.pattern.search(data, start)
+        if match is not None:
+            view.known[key] = place = position + match.start()
+            return place
+        place = position + max(start, len(data) - 7)
+    view.known[key] = place
+    return None
+
+
+def _look(view: DetectionView, number: int, place: int, language: Language, protocol: str, client: bool) -> SideEvidence:
+    side = view.sides[number]
+    if side.from_start and side.runs[0][0] == 0:
+        return _follow(side, 0, language, client, view.work_budget)
+    # Bytes that were ruled out are not looked at again, but for the last look, to which other rules apply.
+    key = (protocol, number, client)
+    ruled_out = place if view.final else max(place, view.known.get(key, 0))
+    for position, data in side.runs:
+        end = position + len(data)
+        if end <= ruled_out:
+            continue
+        found, at, hinges = language.search(client, data, max(0, ruled_out - position), len(data), view.final, view.work_budget)
+        view.hinges |= hinges
+        if found:
+            return _follow(side, position + at, language, client, view.work_budget)
+        ruled_out = position + at if end == side.end else end
+    view.known[key] = ruled_out
+    return _NOTHING
+
+
+def _follow(side: SideView, position: int, language: Language, client: bool, work_budget: WorkBudget) -> SideEvidence:
+    """Follow the frames from `position` on, over gaps too: where a frame ends the next one begins."""
+    runs = side.runs
+    tables = language.tables(client)
+    doubt = 1.0
+    names: list[str] = []
+    weak = 0
+    first = ""
+    ended = False
+    for start, data in runs:
+        at, end = position - start, len(data)
+        if at < 0:
+            # The header is in a gap, and with it the place of the next one.
+            break
+        while end - at >= 8 and len(names) < FRAMES:
+            length, layouts = language.header(tables, data, at, end)
+            stop = min(at + length, end)
+            if not work_budget.spend(2 * STEP):
+                break
+            if length <= end - at:
+                read = [_read(language, layout, data, at, stop, work_budget) for layout in layouts]
+                if None in read:
+                    break
+                found = [
+                    (layout, fields)
+                    for layout, fields in zip(layouts, read, strict=True)
+                    if fields is not None and fields is not _UNSOUND and _is_readable(language, layout, fields, stop - at, work_budget)
+                ]
+                layouts = [layout for layout, _ in found]
+            elif not work_budget.spend(2 * READ * (stop - at)):
+                break
+            else:
+                layouts = [layout for layout in layouts if _begins(layout, data, at, stop)]
+            if not layouts:
+                if not names:
+                    return _WRONG
+                # A command may be unknown and a frame bad, but this is no evidence.
+                return SideEvidence(min(1.0, doubt * 3), len(names), weak, _evidence(names, first, False), False)
+            layout = layouts[0]
+            if length <= end - at:
+                first = first or _first(layout, found[0][1], length)
+                doubt *= 1.0 - _weight(layout, length)
+                weak += layout.name in _WEAK
+            elif language.tells(layouts, data, at, end):
+                first = first or "Deliver, its size agrees with its chunk header"
+                doubt *= 0.08
+            else:
+                if start + end == side.end:
+                    # It may go on otherwise.
+                    break
+                first = first or f"{layout.name}, its size leads to the next frame"
+                doubt *= 0.7
+            names.append(layout.name)
+            at += length
+        position = start + at
+        ended = at == end
+    if not names:
+        return _NOTHING
+    return SideEvidence(doubt, len(names), weak, _evidence(names, first, ended), False)
+
+
+def _read(language: Language, layout: Layout, data: bytes, at: int, end: int, work_budget: WorkBudget) -> dict[str, Any] | None:
+    """The fields of a frame that reads as `layout`, as `Language.is_sound` finds, none of Publish and Deliver; text that is not UTF-8 is no
+    flaw in a handshake. `_UNSOUND` if it does not; None if that takes too much effort."""
+    if layout in language.heads:
+        sound = language.is_sound(layout, data, at, end, work_budget)
+        return None if sound is None else {} if sound else _UNSOUND
+    if not work_budget.spend(language.costs[layout] * (end - at)):
+        return None
+    try:
+        fields = decoder(layout, _PLAIN)(data, at, end)
+    except UnicodeDecodeError:
+        if layout.name not in _HANDSHAKE:
+            return _UNSOUND
+        if not work_budget.spend(4 * READ * (end - at)):
+            return None
+        fields, _, _, fault = walk(layout, data, at, end, _PLAIN, None)
+        return fields if fault is None and "trailing" not in fields else _UNSOUND
+    except UNREADABLE:
+        return _UNSOUND
+    return _UNSOUND if "trailing" in fields else fields
+
+
+def _begins(layout: Layout, data: bytes, at: int, end: int) -> bool:
+    """Whether the beginning of a frame, as far as it is there, reads as `layout`."""
+    if layout.name in ("Publish", "Deliver"):
+        return True
+    fault = walk(layout, data, at, end, _PLAIN, _CUT).fault
+    return fault is None or fault.reason == _CUT
+
+
+def _weight(layout: Layout, length: int) -> float:
+    """How sure one sound frame makes."""
+    if layout.name in _WEAK:
+        return 0.45
+    if layout.name == "SaslHandshake" and layout.kind == "request":
+        return 0.7
+    return _STRICT.get(layout.name, 0.6 if length <= 16 else 0.75)
+
+
+def _is_readable(language: Language, layout: Layout, fields: dict[str, Any], size: int, work_budget: WorkBudget) -> bool:
+    """Names are printable in practice; bytes of other protocols that happen to fit are not.
+
+    Properties of a peer that fill their frame do not happen, whatever an application calls itself.
+    """
+    if layout.name in ("Publish", "Deliver", "PeerProperties"):
+        return True
+    work_budget.spend(language.costs[layout] * size)
+    stack: list[Any] = [fields]
+    while stack:
+        value = stack.pop()
+        if isinstance(value, dict):
+            stack.extend(value.values())
+        elif isinstance(value, list):
+            stack.extend(value)
+        elif isinstance(value, str) and not value.isprintable() and any(ord(char) < 32 and char not in "\t\r\n" for char in value):
+            return False
+    return True
+
+
+def _first(layout: Layout, fields: dict[str, Any], size: int) -> str:
+    """The strongest thing to say of the first frame."""
+    what = f"{layout.name} {layout.kind}" if layout.kind != "one_way" else layout.name
+    if layout.name == "Deliver":
+        return f"{what}, the checksum of its chunk is right"
+    if "peer_properties" in fields:
+        return f"{what}, {_fills(len(fields['peer_properties']), 'property', 'properties')}"
+    if "mechanisms" in fields:
+        return f"{what}, {_fills(len(fields['mechanisms']), 'mechanism', 'mechanisms')}"
+    return f"{what} of exactly {size} bytes"
+
+
+def _fills(count: int, one: str, many: str) -> str:
+    return f"{count} {one} fills the frame" if count == 1 else f"{count} {many} fill the frame"
+
+
+def _evidence(names: list[str], first: str, whole: bool) -> tuple[str, ...]:
+    evidence = [first]
+    if len(names) > 1:
+        shown = ", ".join(names[1:4]) + (", ..." if len(names) > 4 else "")
+        evidence.append(f"{len(names)} frames follow each other ({shown} next)")
+    if whole:
+        evidence.append("the last frame ends with the data")
+    return tuple(evidence)

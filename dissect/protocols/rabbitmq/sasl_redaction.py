@@ -1,0 +1,282 @@
+"""What of a handshake may be shown: its place, which protects a password whatever the frame that holds it claims to be.
+
+From the client's SaslHandshake, or the start of what was captured, until the server accepts, a frame of the client may hold a password:
+with a bit of its key flipped it says that it is another command, with a wrong size it ends where none does. So what counts is
+where in the handshake a frame begins, and only frames that read without a flaw move that on.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import NamedTuple
+
+HANDSHAKE = frozenset(("PeerProperties", "SaslHandshake", "SaslAuthenticate", "Tune", "Open", "Close", "Heartbeat"))
+"""What is sent before a connection is open."""
+
+_ALWAYS = frozenset(("PeerProperties", "Heartbeat"))
+_LAST = frozenset(("Tune", "Open"))
+
+LATE = 64
+"""So many frames of a server are waited for a login that it has accepted."""
+
+HOLDS = rb".{4}\x00[\x01-\x14][A-Z0-9_-]"
+"""What follows key and version of SaslAuthenticate, wherever it lies: a frame whose size is wrong may hold it."""
+
+_MECHANISM = re.compile(r"[A-Z0-9_-]{1,20}")
+_LOGIN = re.compile(
+    rb"\x00[\x03-\x14](?:(?:AMQ)?PLAIN|EXTERNAL|ANONYMOUS|LOGIN|RABBIT-CR-DEMO|X?OAUTH|SCRAM-|CRAM-|DIGEST-|GS2-|GSSAPI|KERBEROS|NTLM)"
+)
+
+_PLAIN = re.compile(rb"\x00([^\x00]+)\x00[^\x00]+|\x00([^\x00 @]+)\x00|[!-?A-~][^\x00]*\x00([^\x00]+)\x00[^\x00]+")
+"""The data of PLAIN, authzid NUL user NUL password (RFC 4616): as clients send it, without a password, with an authzid.
+
+A NUL of which one bit is flipped reads as blank or @ where it reads as text: none of these may make a password the name.
+"""
+
+MECHANISM_AT = 12
+"""Where the name of the mechanism stands in SaslAuthenticate."""
+
+
+def is_mechanism(name: object) -> bool:
+    """Whether this is the name of a SASL mechanism (RFC 4422)."""
+    return type(name) is str and _MECHANISM.fullmatch(name) is not None
+
+
+def mechanism_size(data: bytes, start: int, end: int) -> int:
+    """How many bytes the name of a mechanism takes with its length, where it stands in SaslAuthenticate; 0 if none does."""
+    at = start + MECHANISM_AT
+    if end < at + 2 or data[at] or not 0 < data[at + 1] <= 20:
+        return 0
+    size = 2 + data[at + 1]
+    return size if end >= at + size and is_mechanism(data[at + 2 : at + size].decode("latin-1")) else 0
+
+
+def may_be_login(data: bytes, start: int, end: int) -> bool:
+    """Whether a mechanism, or as much of one as there are bytes, stands where SaslAuthenticate has it."""
+    at = start + MECHANISM_AT
+    if end < at + 3 or data[at] or not 0 < data[at + 1] <= 20:
+        return False
+    return is_mechanism(data[at + 2 : min(at + 2 + data[at + 1], end)].decode("latin-1"))
+
+
+def is_login(data: bytes, start: int, end: int) -> bool:
+    """Whether a mechanism that is in use stands where SaslAuthenticate has it, and data behind it; or any, whose data fills the frame."""
+    if end > start + MECHANISM_AT + 6 and _LOGIN.match(data, start + MECHANISM_AT, end) is not None:
+        return True
+    at = start + MECHANISM_AT + mechanism_size(data, start, end)
+    return start + MECHANISM_AT < at < end - 4 and int.from_bytes(data[at : at + 4], "big") == end - at - 4
+
+
+def is_challenge(data: bytes, start: int, end: int, code: int) -> bool:
+    """Whether the code of a challenge stands where SaslAuthenticate has it, and data behind it that fill the frame."""
+    at = start + MECHANISM_AT
+    sizes = ((at + 2, 2), (at + 2, 4))
+    return data[at : at + 2] == code.to_bytes(2, "big") and any(
+        end > begin + size and int.from_bytes(data[begin : begin + size], "big") == end - begin - size for begin, size in sizes
+    )
+
+
+class HandshakePlace(Enum):
+    """Where the client is."""
+
+    BEFORE = "before its SaslHandshake"
+    INSIDE = "where passwords are sent"
+    LEAVING = "accepted, but what began before that may still come"
+    OUTSIDE = "where no password is expected"
+
+
+class SeenFrame(NamedTuple):
+    """What is known of a frame."""
+
+    name: str
+    """Empty where key and version are not known, or only the other side sends it."""
+    sound: bool
+    """It reads without a flaw."""
+    trusted: bool
+    """It begins where one ends that did."""
+    login: bool
+    """The name of a mechanism that is in use stands where SaslAuthenticate has it, or SaslAuthenticate lies within."""
+    began: int
+    """The first packet that brought bytes of it."""
+    spread: bool
+    """Others brought bytes of it too."""
+    release: int
+    """The packet that made it certain."""
+
+
+class SaslRedaction:
+    """Follows one connection's handshake; `place` is where the client's next frame stands."""
+
+    __slots__ = ("ahead", "asked", "flawed", "heard", "least", "loose", "place", "renewal", "told", "trusted", "until")
+
+    def __init__(self, syn: bool, ahead: int, show_secrets: bool) -> None:
+        """`ahead`: so many frames the client sends before SaslAuthenticate."""
+        self.place = HandshakePlace.OUTSIDE if show_secrets else HandshakePlace.BEFORE if syn else HandshakePlace.INSIDE
+        self.loose = not syn
+        """Whether frames may have been missed: then what only an open connection sends tells that it is open."""
+        self.renewal = False
+        """Whether this handshake renews the credentials of a connection that goes on meanwhile."""
+        self.ahead = ahead if syn else 0
+        self.least = ahead + 1
+        """So many frames a server sends before Tune: one for each of these, and the answer to SaslAuthenticate."""
+        self.heard = 0
+        """Frames of the server, but for heartbeats, as long as a password may come."""
+        self.asked = self.told = 0
+        """Frames that may have been SaslAuthenticate, and answers to such."""
+        self.until = 0
+        """The packet that made certain that the client is let in."""
+        self.flawed = -1
+        """The packet with which the client's last frame that has a flaw was certain, on an open connection: in it, or one before it, begins
+        what is no frame where a credential that is renewed may lie."""
+        self.trusted = [True, True]
+        """By side, whether the next frame begins where the one before it, read without a flaw, ends."""
+
+    def begin(self) -> None:
+        """The client sends SaslHandshake: where it stands is certain from here on, until frames may be missed again."""
+        self.lead()
+        self.enter()
+        self.loose = False
+
+    def enter(self) -> None:
+        """The client sends SaslHandshake, or what follows it."""
+        if self.place is HandshakePlace.BEFORE:
+            self.place = HandshakePlace.INSIDE
+        elif self.place is HandshakePlace.OUTSIDE:
+            self.place, self.renewal = HandshakePlace.INSIDE, True
+            self.asked = self.told = self.heard = 0
+
+    def lead(self) -> None:
+        """The client sends one of the frames before SaslAuthenticate."""
+        self.ahead = max(self.ahead - 1, 0)
+
+    def ask(self, sound: bool) -> None:
+        """The client sends SaslAuthenticate, or what may have been one."""
+        if self.place is not HandshakePlace.OUTSIDE or not sound:
+            self.enter()
+            if sound or not self.ahead:
+                self.asked += 1
+            self.lead()
+
+    def lose(self) -> None:
+        """Frames of either side may have been missed."""
+        if self.place is not HandshakePlace.OUTSIDE:
+            self.loose = True
+            self.enter()
+
+    def hear(self, seen: SeenFrame, accepts: bool) -> bool:
+        """Whether a frame of the server is shown as what it says it is; `accepts`: it lets the client in."""
+        self.listen(seen.name)
+        if not seen.sound:
+            self.told += self.place is HandshakePlace.INSIDE and self.heard >= self.least
+            inside = self.place in (HandshakePlace.BEFORE, HandshakePlace.INSIDE) or seen.began < self.until
+            shown = seen.name in HANDSHAKE or not inside
+            if seen.spread and (self.place is HandshakePlace.INSIDE or seen.began < self.until):
+                # One that takes in what follows it, in other packets, may hold what the server sends back to a login
+                shown = seen.name == "SaslAuthenticate"
+            return not seen.login and shown
+        if self.place is not HandshakePlace.OUTSIDE:
+            self.told += seen.name == "SaslAuthenticate"
+            if accepts and (seen.name == "SaslAuthenticate" or self._opens()):
+                self._leave(HandshakePlace.LEAVING, seen.release)
+            elif seen.name not in HANDSHAKE and self._goes_on():
+                self._leave(HandshakePlace.OUTSIDE, seen.release)
+        elif seen.name == "SaslHandshake":
+            self.enter()
+        return True
+
+    def listen(self, name: str) -> None:
+        """The server sends a frame."""
+        if self.place is not HandshakePlace.OUTSIDE and name != "Heartbeat":
+            self.heard += 1
+
+    def _opens(self) -> bool:
+        """Whether Tune or Open may come now, from the server, by what it said before: damage makes either of other frames."""
+        return not self.renewal and (self.loose or self.heard > self.least)
+
+    def _goes_on(self) -> bool:
+        """Whether what only an open connection sends shows that this one is: where its beginning may have been missed, and where the
+        login that was accepted is captured late, or never."""
+        return self.heard > self.least + LATE if self.place is HandshakePlace.LEAVING else self.loose and not self.renewal
+
+    def shows(self, seen: SeenFrame, first: bool, doubtful: bool) -> bool:
+        """Whether a frame of the client is shown as what it says it is, SaslAuthenticate of which only the data is hidden included.
+
+        `first`: it is the first of the connection. `doubtful`: the name of any mechanism may stand where SaslAuthenticate has it.
+        """
+        name, sound = seen.name, seen.sound
+        # Tune comes there; what else has a flaw and takes in other packets is perhaps where no frame begins
+        begins = sound or (seen.trusted and (name in _LAST or not seen.spread))
+        if self.place is HandshakePlace.LEAVING and seen.began >= self.until and self.asked >= max(self.told, 1) and begins:
+            self.place = HandshakePlace.OUTSIDE
+        place = self.place
+        if sound and name in _ALWAYS and not seen.login:
+            if name == "PeerProperties":
+                self.lead()
+            return True
+        if name == "SaslHandshake" and sound:
+            self.begin()
+            return True
+        if name == "SaslAuthenticate":
+            self.ask(sound)
+            return True
+        if place is HandshakePlace.OUTSIDE:
+            astray = not name and seen.began <= self.flawed
+            if not sound:
+                self.flawed = seen.release
+            if sound or not (astray or seen.login or name == "SaslHandshake" or seen.began < self.until):
+                return True
+            if seen.login or name == "SaslHandshake":
+                self.ask(False)
+            return False
+        if place is HandshakePlace.BEFORE and (sound or (first and name == "PeerProperties")) and not seen.login:
+            self.lead()
+            return True
+        if sound and name in _LAST and not doubtful:
+            # Not where the server has but challenged the client so far; all may be certain at once, when keys come late
+            if self.loose or self.asked > self.told or (place is HandshakePlace.LEAVING and seen.release == self.until):
+                self._leave(HandshakePlace.OUTSIDE, seen.release)
+            return True
+        if sound and (self.loose or self.renewal):
+            if not (doubtful or self.renewal or name in HANDSHAKE):
+                self._leave(HandshakePlace.OUTSIDE, seen.release)
+            return True
+        self.ask(sound)
+        return False
+
+    def _leave(self, place: HandshakePlace, release: int) -> None:
+        """No password is expected in what begins from this packet on, or from the one that let a client in whose login was seen, if it is
+        known where that ends."""
+        if self.place is not HandshakePlace.LEAVING or self.asked < self.told or not all(self.trusted):
+            self.until = release
+        self.place = place
+
+
+def username(mechanism: object, data: bytes) -> str | None:
+    """The user name in the data of PLAIN and of AMQPLAIN; None where it does not parse as such."""
+    name: bytes | None = None
+    if mechanism == "PLAIN":
+        found = _PLAIN.fullmatch(data)
+        name = None if found is None else found[found.lastindex or 0]
+    elif mechanism == "AMQPLAIN":
+        name = _login(data)
+    try:
+        text = (name or b"").decode()
+    except UnicodeDecodeError:
+        return None
+    return text if text.isprintable() and text else None
+
+
+def _login(data: bytes) -> bytes | None:
+    """LOGIN in a table of AMQP 0-9-1 that holds it and PASSWORD, both long strings, once each."""
+    found: dict[bytes, bytes] = {}
+    at = 0
+    while at < len(data):
+        name = data[at + 1 : at + 1 + data[at]]
+        at += 1 + data[at]
+        size = int.from_bytes(data[at + 1 : at + 5], "big")
+        if data[at : at + 1] != b"S" or at + 5 + size > len(data) or name in found:
+            return None
+        found[name] = data[at + 5 : at + 5 + size]
+        at += 5 + size
+    return found[b"LOGIN"] if found.keys() >= {b"LOGIN", b"PASSWORD"} else None

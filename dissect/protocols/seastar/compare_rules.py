@@ -1,0 +1,22 @@
+"""What of Seastar RPC is behaviour, and what is chance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from streamdump.protocols.compare_rules import CompareRules
+from streamdump.protocols.seastar.layouts import OVER
+
+
+def _timeout(value: Any) -> str | None:
+    """What was left of a timeout when the frame was written; whether there is one is the caller's choice."""
+    return None if not value else "over" if value >= OVER else "set"
+
+
+COMPARE_RULES = CompareRules(
+    dropped=("magic", "*.len", "len", "exception_len", "handler_duration", "compression.packed_size", "compression.unpacked_size"),
+    paired=("msg_id",),
+    aliases={"connection": ("features.connection_id", "features.stream_parent")},
+    reduced={"timeout": _timeout},
+    handshake=("Negotiation",),
+)

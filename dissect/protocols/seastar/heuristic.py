@@ -1,0 +1,127 @@
+"""Whether a conversation is Seastar RPC: the magic of the negotiation, or frames that chain where that was not captured."""
+
+from __future__ import annotations
+
+from streamdump.model import Verdict
+from streamdump.protocols.protocol import DetectionView
+from streamdump.protocols.seastar.framing import (
+    FAR,
+    LIKELY,
+    LONGEST_HEADER,
+    RULED_OUT,
+    Ends,
+    Fit,
+    fit,
+    likely,
+    within,
+)
+from streamdump.protocols.seastar.layouts import CONNECTION_ID, MAGIC, STREAM_PARENT
+from streamdump.protocols.seastar.negotiated import GREETING, UNKNOWN, SeastarFraming, read_offer
+
+NAME = "seastar-rpc"
+
+CHAIN = 4
+"""So many frames of one side are certain where the other side is not there."""
+ALONE = 8
+"""The same where the other side is there and fits nothing so far."""
+SURE, UNSURE = 0.92, 0.7
+
+SHORTEST = 4
+"""Bytes of the shortest frame."""
+
+LATEST = 2 * FAR
+"""Segments of each side that are looked at each time, the latest ones."""
+
+GUESSES = UNKNOWN.framings(None)
+
+
+def heuristic(view: DetectionView) -> Verdict | None:
+    for side in (0, 1):
+        runs = view.sides[side].runs
+        if runs and runs[0][0] == 0 and runs[0][1].startswith(MAGIC):
+            return Verdict(NAME, 1.0, ('begins with "SSTARRPC"',), client=_client(view, side))
+    if any(side.from_start and side.runs and side.runs[0][0] == 0 for side in view.sides):
+        # The first bytes of either side are here, and are another protocol's (or the magic is not yet whole).
+        return None
+    return _guess(view)
+
+
+def _client(view: DetectionView, side: int) -> int | None:
+    """Who is the client when `side` begins with a negotiation frame."""
+    if view.syn:
+        return 0
+    data = view.sides[side].runs[0][1]
+    if len(data) >= GREETING:
+        features = read_offer(data).features
+        if STREAM_PARENT in features:
+            return side
+        if CONNECTION_ID in features:
+            return 1 - side
+    return None
+
+
+def _guess(view: DetectionView) -> Verdict | None:
+    found: list[tuple[int, SeastarFraming, Fit]] = []
+    for side in (0, 1):
+        one = _chain(view, side)
+        if one is not None:
+            found.append((side, *one))
+    if not found:
+        return None
+    if len(found) == 2:
+        kinds = {framing.kind for _, framing, _ in found}
+        if len(kinds) == 1 or len({framing.codec for _, framing, _ in found}) > 1:
+            return None
+        (_, _, asked), (_, _, answered) = sorted(found, key=lambda one: one[1].kind)
+        if abs(answered.first_id) > abs(asked.last_id) + asked.frames:
+            return None
+    else:
+        side, framing, chain = found[0]
+        silent = not view.sides[1 - side].runs
+        few = chain.frames < (2 if chain.proof else CHAIN if silent else ALONE)
+        if few and not (silent and framing.kind == "request" and view.ends()):
+            return None
+    evidence = tuple(
+        f"no negotiation, but {one.frames} frames chain as {kind} from the start of a segment to the end of one" for _, kind, one in found
+    )
+    side, framing, chain = found[0]
+    client = side if framing.kind == "request" else 1 - side
+    sure = len(found) == 2 or chain.proof or chain.frames >= CHAIN
+    return Verdict(NAME, SURE if sure else UNSURE, evidence, client=client)
+
+
+def _chain(view: DetectionView, number: int) -> tuple[SeastarFraming, Fit] | None:
+    """The first framing in which enough frames end with a segment."""
+    side, work_budget = view.sides[number], view.work_budget
+    if not side.runs:
+        return None
+    # By the place of a segment start: the framings that its first header leaves possible, whatever follows
+    possible = view.known.setdefault((NAME, number), {})
+    for index, (position, data) in enumerate(side.runs):
+        starts = side.segments if index == 0 else [0]
+        end = len(data)
+        first = 0 if len(starts) <= LATEST or view.ends() else len(starts) - LATEST
+        work_budget.spend(8 * (len(starts) - first))
+        for segment in range(first, len(starts)):
+            start = starts[segment]
+            if end - start < SHORTEST:
+                continue
+            framings = possible.get(position + start)
+            if framings is None:
+                if not work_budget.spend(LIKELY):
+                    return None
+                framings = likely(GUESSES, data, start, end)
+                if end - start >= LONGEST_HEADER:
+                    possible[position + start] = framings
+            if not framings:
+                continue
+            ends = Ends(starts, segment, end)
+            bound = ends.last
+            tried = [(one, fit(one, data, start, bound, ends, work_budget)) for one in within(framings, data, start, bound)]
+            found = [(framing, one) for framing, one in tried if one is not None and one is not RULED_OUT]
+            if found:
+                return min(found, key=lambda one: one[1].doubt)
+            gone = [framing for framing, one in tried if one is RULED_OUT]
+            if gone and position + start in possible:
+                possible[position + start] = [framing for framing in framings if framing not in gone]
+    return None

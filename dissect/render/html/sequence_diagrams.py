@@ -1,0 +1,91 @@
+"""The first messages of conversations, kept until it is known how these went: a ladder is shown of those that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from streamdump.model import Ending, Message, Record
+from streamdump.render.terminal import cut
+
+FIRST, LAST = 24, 8
+"""So many messages from the beginning of a conversation, and from its end, are in a ladder."""
+
+OPEN = 4_096
+"""Conversations of which messages are kept at a time, and of ladders that are shown at most half as many."""
+
+SAID = 90
+"""Characters of what a message says."""
+
+
+class DiagramStep(NamedTuple):
+    """One message, or how a conversation ended: `forth` from the client, or from the side that was seen first."""
+
+    number: int
+    time_ns: int
+    forth: bool
+    name: str
+    info: str
+    bad: bool
+
+
+class SequenceDiagram:
+    """What is shown of one conversation."""
+
+    def __init__(self, client: str) -> None:
+        self.client = client
+        self.first: list[DiagramStep] = []
+        self.last: list[DiagramStep] = []
+        self.passed = 0
+        """Messages between the two that are left out."""
+
+    def add(self, step: DiagramStep) -> None:
+        """One more message."""
+        if len(self.first) < FIRST:
+            self.first.append(step)
+            return
+        self.last.append(step)
+        if len(self.last) > LAST:
+            del self.last[0]
+            self.passed += 1
+
+
+class SequenceDiagrams:
+    """Those of the conversations of a run."""
+
+    def __init__(self, info: Mapping[str, Callable[[Message], str]]) -> None:
+        self._says = info
+        self._ladders: dict[int, SequenceDiagram] = {}
+
+    def take(self, records: Iterable[Record]) -> None:
+        """Keep what these show of their conversations."""
+        for record in records:
+            if type(record) is Message:
+                ladder = self._of(record.conversation, record.src if record.sender != "server" else record.dst)
+                if ladder is not None:
+                    said = cut(self._says[record.protocol](record), SAID)
+                    bad = record.outcome == "refused" or record.fault is not None
+                    ladder.add(DiagramStep(record.number, record.time_ns, record.src == ladder.client, record.name, said, bad))
+            elif type(record) is Ending:
+                ladder = self._of(record.conversation, record.src if record.sender != "server" else record.dst)
+                if ladder is not None:
+                    bad = record.how != "FIN"
+                    ladder.add(DiagramStep(record.number, record.time_ns, record.src == ladder.client, "end", record.how, bad))
+
+    def drop(self, conversations: Iterable[int]) -> None:
+        """These went well, or nobody asks about them."""
+        for one in conversations:
+            self._ladders.pop(one, None)
+
+    def __contains__(self, conversation: int) -> bool:
+        return conversation in self._ladders
+
+    def of(self, conversation: int) -> SequenceDiagram | None:
+        """That of one conversation, if it was kept."""
+        return self._ladders.get(conversation)
+
+    def _of(self, conversation: int, client: str) -> SequenceDiagram | None:
+        ladder = self._ladders.get(conversation)
+        if ladder is None and len(self._ladders) < OPEN:
+            ladder = self._ladders[conversation] = SequenceDiagram(client)
+        return ladder

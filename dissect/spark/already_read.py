@@ -1,0 +1,56 @@
+"""Captures that are in tables already, known again by their content whatever they are called now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from streamdump.spark.splits import HEAD, digest, head_of
+
+
+class KnownCapture(NamedTuple):
+    """A capture that is in the tables: a row of `files`."""
+
+    file: int
+    path: str
+    size: int
+    packets: int
+    head: str
+    unpacked: int | None
+
+
+class Captures:
+    """All of them."""
+
+    def __init__(self, found: Iterable[KnownCapture] = ()) -> None:
+        self.next = 0
+        """The index of the first file that comes."""
+        self._names: dict[tuple[str, int], str] = {}
+        self._sizes: dict[str, int] = {}
+        """By first bytes. What is no capture has none and is like nothing else."""
+        self._short: dict[int, set[str]] = {}
+        """Of those that are shorter than that, and have packets that tell them apart, by size."""
+        for one in found:
+            self.next = max(self.next, one.file + 1)
+            self._names[one.path, one.size] = one.head
+            if one.head and one.unpacked is not None:
+                self._sizes[one.head] = one.unpacked
+                if one.packets and one.unpacked < HEAD:
+                    self._short.setdefault(one.unpacked, set()).add(one.head)
+
+    def same(self, name: str, size: int) -> bool:
+        """Whether it is in under this name, as its size and its first bytes say: rings use names again."""
+        head = self._names.get((name, size))
+        return head is not None and head == head_of(name)
+
+    def has(self, head: str, size: int | None) -> bool:
+        """Whether a capture with these first bytes, and of this size when unpacked, is in."""
+        return self._sizes.get(head, -1) == size
+
+    def before(self, head: str, begin: Callable[[], bytes]) -> int | None:
+        """The bytes that are in of a capture that has another size now, None where it is a new one; `begin` gives its first bytes."""
+        found = self._sizes.get(head)
+        if found is not None or not self._short or not head:
+            return found
+        data = begin()[:HEAD]
+        return next((size for size, heads in self._short.items() if size < len(data) and digest(data[:size]) in heads), None)

@@ -1,0 +1,424 @@
+"""Where captures and tables are: files and folders of a disk, or of an object store.
+
+A *name* is text that can be printed, kept in JSON and given to streamdump again: an absolute path; a URL; or, for a path that is not
+UTF-8, its `file:` URL. Object stores are reached through `pyarrow.fs`, with the credentials, region and endpoint of the environment
+(`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL` and so on), which all that read and write have to have: none are in a name, since names are
+written to tables.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, cast
+from urllib.parse import quote, unquote_to_bytes, urlsplit
+
+from streamdump.capture.blocks import explain
+from streamdump.capture.files import CaptureReader, open_capture
+from streamdump.errors import CaptureError, UsageError
+
+STORES = {"s3": "s3", "s3a": "s3", "gs": "gs", "abfs": "abfs", "abfss": "abfss"}
+"""Schemes of object stores, and what pyarrow calls them."""
+
+URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://|(file):/")
+
+AHEAD = 4 << 20
+"""Bytes of an object that are asked for at once: each request takes its time."""
+
+
+class Status(NamedTuple):
+    """What is known of a file without reading it."""
+
+    size: int
+    modified_ns: int
+
+
+def normal(source: str) -> str:
+    """The name of a file, folder or pattern as the user wrote it; raises `UsageError` for a URL that is not known."""
+    found = URL.match(source)
+    if found is None:
+        # Whoever reads it may work in another folder.
+        return _name_of(os.fspath(Path(source).absolute()))
+    scheme = (found[1] or found[2]).lower()
+    if scheme == "file":
+        host, path = re.match(r"file:(?://([^/]*))?(.*)", source, re.IGNORECASE | re.DOTALL).groups()  # type: ignore[union-attr]
+        if host not in (None, "", "localhost"):
+            raise UsageError(f"{source}: is on another host")
+        return _name_of(os.fspath(Path(os.fsdecode(unquote_to_bytes(path))).absolute()))
+    if scheme not in STORES:
+        known = ", ".join(f"{one}://" for one in STORES)
+        raise UsageError(f"{source}: {scheme}:// is not known; known are {known} and file://")
+    rest = source[found.end() :]
+    if ":" in rest.partition("@")[0] and "@" in rest.partition("/")[0]:
+        raise UsageError(f"{scheme}://: credentials do not belong in a URL, which is written to tables; the environment has them")
+    if not rest.partition("/")[0]:
+        raise UsageError(f"{source}: names no bucket")
+    return f"{STORES[scheme]}://{rest}"
+
+
+def _name_of(path: str) -> str:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return f"file://{quote(os.fsencode(path))}"
+    return path
+
+
+def local(name: str) -> Path | None:
+    """The path that a name stands for, None where it is in an object store."""
+    if name.startswith("file://"):
+        return Path(os.fsdecode(unquote_to_bytes(name[len("file://") :])))
+    return None if URL.match(name) else Path(name)
+
+
+def base(name: str) -> str:
+    """The last part of a name."""
+    return name.rstrip("/").rpartition("/")[2]
+
+
+@cache
+def _store(root: str) -> Any:
+    """The file system of a bucket."""
+    from pyarrow import fs
+
+    # Small objects are one request then instead of three.
+    return fs.FileSystem.from_uri(f"{root}?allow_delayed_open=true" if root.startswith("s3:") else root)[0]
+
+
+def remote(name: str) -> tuple[Any, str]:
+    """The file system of an object store, and the path in it."""
+    parts = urlsplit(name, allow_fragments=False)
+    root = f"{parts.scheme}://{parts.netloc}"
+    bucket = parts.netloc.partition("@")[0]
+    try:
+        return _store(root), f"{bucket}/{name[len(root) :].strip('/')}".rstrip("/")
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{root}: {why(error)}") from error
+
+
+def why(error: BaseException) -> str:
+    """What an object store says, without what only its makers want to know."""
+    if isinstance(error, OSError) and error.strerror and error.errno:
+        return explain(OSError(error.errno, os.strerror(error.errno)))
+    text = str(error).partition(" (Request ID")[0].partition(" Detail:")[0]
+    return text.rpartition("operation: ")[2].strip().rstrip(".").lower() or type(error).__name__
+
+
+def status(name: str) -> Status | None:
+    """What is known of a file; None where there is none."""
+    path = local(name)
+    if path is not None:
+        try:
+            found = path.stat()
+        except OSError:
+            return None
+        return Status(found.st_size, found.st_mtime_ns) if path.is_file() else None
+    from pyarrow.fs import FileType
+
+    store, at = remote(name)
+    try:
+        (info,) = store.get_file_info([at])
+    except OSError as error:
+        raise CaptureError(why(error), name) from error
+    return Status(info.size, info.mtime_ns or 0) if info.type == FileType.File else None
+
+
+class Remote(io.RawIOBase):
+    """An object that is read as a file is, some megabytes at once."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        store, at = remote(name)
+        try:
+            self._file = store.open_input_file(at)
+            self.size: int = self._file.size()
+        except OSError as error:
+            raise CaptureError("no such file" if isinstance(error, FileNotFoundError) else why(error), name) from error
+        self._at = 0
+        self._ahead = b""
+        self._ahead_at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(self.size - self._at, 0)
+        size = left if size < 0 else min(size, left)
+        begin = self._at - self._ahead_at
+        if begin < 0 or begin + size > len(self._ahead):
+            if 0 <= begin < len(self._ahead):
+                size = len(self._ahead) - begin  # what is there; the next call asks again
+            else:
+                try:
+                    self._ahead = self._file.read_at(min(max(size, AHEAD), left), self._at)
+                except OSError as error:
+                    raise OSError(errno.EIO, why(error)) from error
+                self._ahead_at, begin = self._at, 0
+        data = self._ahead[begin : begin + size]
+        self._at += len(data)
+        return data
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+def open_input(name: str) -> BinaryIO:
+    """A file to read from any position; raises `CaptureError` where it cannot be opened."""
+    path = local(name)
+    if path is None:
+        return cast(BinaryIO, Remote(name))
+    try:
+        return cast(BinaryIO, io.FileIO(path, "r"))
+    except OSError as error:
+        reason = "no such file" if isinstance(error, FileNotFoundError) else "is a directory" if path.is_dir() else explain(error)
+        raise CaptureError(reason, name) from error
+
+
+def open_packets(name: str) -> CaptureReader:
+    """The packets of a capture; raises `CaptureError`."""
+    path = local(name)
+    return open_capture(path if path is not None else open_input(name), name=name)
+
+
+def pieces(name: str, start: int, size: int) -> bytes:
+    """These bytes of a file, as far as they are there."""
+    with open_input(name) as stream:
+        stream.seek(start)
+        parts = []
+        while size and (data := stream.read(size)):
+            parts.append(data)
+            size -= len(data)
+    return b"".join(parts)
+
+
+HIDDEN = (".", "_")
+"""What begins so is no capture: what others have not finished, deleted, or keep for themselves."""
+
+
+def walk(name: str) -> Iterator[str]:
+    """The files of a folder and those below it, as far as no part of their path in it is hidden, in no order."""
+    path = local(name)
+    if path is None:
+        yield from listed(name)
+        return
+    for folder, folders, files in os.walk(path):
+        folders[:] = [one for one in folders if not one.startswith(HIDDEN)]
+        for file in files:
+            one = Path(folder, file)
+            if not file.startswith(HIDDEN) and one.is_file():
+                yield _name_of(os.fspath(one))
+
+
+def listed(name: str) -> dict[str, Status]:
+    """The files of a folder of an object store, as `walk` has them."""
+    from pyarrow.fs import FileSelector, FileType
+
+    store, at = remote(name)
+    root = name.rstrip("/")
+    try:
+        infos = store.get_file_info(FileSelector(at, allow_not_found=True, recursive=True))
+    except OSError as error:
+        raise CaptureError(why(error), name) from error
+    found = {}
+    for info in infos:
+        inside = info.path[len(at) :].strip("/")
+        if info.type == FileType.File and not any(part.startswith(HIDDEN) for part in inside.split("/")):
+            found[f"{root}/{inside}"] = Status(info.size, info.mtime_ns or 0)
+    return found
+
+
+class Folder:
+    """A folder that tables are written to. `at(...)` is one below it."""
+
+    name: str
+
+    def at(self, *parts: str) -> Folder:
+        """A folder or file below this one."""
+        raise NotImplementedError
+
+    def names(self) -> list[str]:
+        """Of all that is in it, none if it is not there."""
+        raise NotImplementedError
+
+    def exists(self) -> bool:
+        """Whether there is a folder, or a file, of this name."""
+        raise NotImplementedError
+
+    def make(self, mode: int = 0o777) -> None:
+        """Make the folder; it may be there."""
+        raise NotImplementedError
+
+    def read(self) -> bytes:
+        """The content of a file; FileNotFoundError where there is none."""
+        raise NotImplementedError
+
+    def write(self, data: bytes, durable: bool = False) -> None:
+        """Write a file as a whole: others see all of it or none. `durable`: it is there even if the machine stops now."""
+        raise NotImplementedError
+
+    def open(self) -> Any:
+        """A file to be written to, in a folder that need not be there yet."""
+        raise NotImplementedError
+
+    def size(self) -> int:
+        """Of a file."""
+        raise NotImplementedError
+
+    def move(self, to: Folder) -> None:
+        """Give a file another name, in a folder that need not be there yet."""
+        raise NotImplementedError
+
+    def remove(self) -> None:
+        """Remove it with all that is in it, if it is there."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Disk(Folder):
+    """One of a disk."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = _name_of(os.fspath(path))
+
+    def at(self, *parts: str) -> Disk:
+        return Disk(self.path.joinpath(*parts))
+
+    def names(self) -> list[str]:
+        try:
+            return sorted(one.name for one in self.path.iterdir())
+        except FileNotFoundError:
+            return []
+
+    def exists(self) -> bool:
+        return self.path.exists()
+
+    def make(self, mode: int = 0o777) -> None:
+        self.path.mkdir(mode=mode, parents=True, exist_ok=True)
+
+    def read(self) -> bytes:
+        return self.path.read_bytes()
+
+    def write(self, data: bytes, durable: bool = False) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        written = self.path.with_name(f".{self.path.name}-{uuid.uuid4().hex}")
+        with written.open("wb") as stream:
+            stream.write(data)
+            stream.flush()
+            if durable:
+                os.fsync(stream.fileno())
+        written.rename(self.path)
+
+    def open(self) -> Any:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        return self.path.open("wb")
+
+    def size(self) -> int:
+        return self.path.stat().st_size
+
+    def move(self, to: Folder) -> None:
+        assert isinstance(to, Disk)
+        to.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.rename(to.path)
+
+    def remove(self) -> None:
+        if self.path.is_dir():
+            shutil.rmtree(self.path, ignore_errors=True)
+        else:
+            self.path.unlink(missing_ok=True)
+
+
+class Store(Folder):
+    """One of an object store: whatever has a name that begins so."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name.rstrip("/")
+
+    @property
+    def _at(self) -> tuple[Any, str]:
+        return remote(self.name)
+
+    def at(self, *parts: str) -> Store:
+        return Store("/".join((self.name, *parts)))
+
+    def names(self) -> list[str]:
+        from pyarrow.fs import FileSelector
+
+        store, at = self._at
+        return sorted(info.base_name for info in store.get_file_info(FileSelector(at, allow_not_found=True)))
+
+    def exists(self) -> bool:
+        from pyarrow.fs import FileType
+
+        store, at = self._at
+        return bool(store.get_file_info([at])[0].type != FileType.NotFound)
+
+    def make(self, mode: int = 0o777) -> None:
+        """Nothing: what is written to it makes it."""
+
+    def read(self) -> bytes:
+        store, at = self._at
+        with store.open_input_file(at) as stream:
+            return bytes(stream.read())
+
+    def write(self, data: bytes, durable: bool = False) -> None:
+        stream = self.open()
+        stream.write(data)
+        # Closed only where all was written: that makes it an object.
+        stream.close()
+
+    def open(self) -> Any:
+        store, at = self._at
+        return store.open_output_stream(at, compression=None)
+
+    def size(self) -> int:
+        store, at = self._at
+        return int(store.get_file_info([at])[0].size)
+
+    def move(self, to: Folder) -> None:
+        store, at = self._at
+        store.move(at, remote(to.name)[1])
+
+    def remove(self) -> None:
+        from pyarrow.fs import FileType
+
+        store, at = self._at
+        kind = store.get_file_info([at])[0].type
+        if kind == FileType.File:
+            store.delete_file(at)
+        elif kind == FileType.Directory:
+            store.delete_dir(at)
+
+
+def folder(name: str | Path) -> Folder:
+    """The folder of a name, as the user wrote it."""
+    found = normal(os.fspath(name))
+    path = local(found)
+    return Disk(path) if path is not None else Store(found)

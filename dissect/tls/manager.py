@@ -1,0 +1,167 @@
+"""All TLS of a run: which conversations begin like it, which wait for keys, and how much they may hold.
+
+Every conversation's bytes are given to `TlsManager.take` until it is known that they are no TLS.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from streamdump.model import Options, SideData, StreamGap, Verdict
+from streamdump.tcp.assembler import TcpStream
+from streamdump.tls.keys import KeyLog
+from streamdump.tls.records import alert, begins, sealed
+
+if TYPE_CHECKING:
+    from streamdump.tls.decryptor import TlsDecryptor
+    from streamdump.tls.facts import Facts
+
+BOTH = 3
+"""Both sides, a bit for each."""
+
+
+class TlsState(msgspec.Struct, gc=False):
+    """What is known of one conversation's TLS. `heard`: the sides whose first bytes were looked at, a bit for each. `waits`: for keys,
+    and so does its end."""
+
+    heard: int = 0
+    stage: TlsDecryptor | None = None
+    facts: Facts | None = None
+    """When it has ended; `told` has them before."""
+    unread: Verdict | None = None
+    """What the conversation is as long as nothing can be read of it."""
+    read: bool = False
+    client: int | None = None
+    whole: bool = False
+    """Its beginning was captured."""
+    limit_hits: int = 0
+    waits: bool = False
+
+    def told(self) -> Facts | None:
+        """What is known of TLS besides what was said in it; None where there is none."""
+        return self.facts if self.stage is None else self.stage.told()
+
+    def break_off(self) -> list[Any]:
+        """Nothing more is read, as something failed; what is known by now is kept, if it can be told."""
+        stage, self.stage, self.heard = self.stage, None, BOTH
+        if stage is not None:
+            self.facts = stage.told()
+        return []
+
+    def reach(self) -> tuple[int, int] | None:
+        """How many bytes each side said inside of TLS, as far as that was read; None where nothing was."""
+        told = self.told() if self.read else None
+        return None if told is None else told.plain
+
+    def row(self) -> dict[str, Any]:
+        """What a row of `conversations` says of TLS."""
+        told = self.told()
+        if told is None:
+            return {}
+        from streamdump.tls.diagnostics import troubles
+
+        found = troubles(told)
+        return told.row() | ({"tls_troubles": found} if found else {})
+
+    @property
+    def plain(self) -> bool:
+        """Whether there is nothing to look at."""
+        return self.heard == BOTH and self.stage is None
+
+
+class TlsManager:
+    """Turns the bytes of conversations into what was said in them."""
+
+    def __init__(self, options: Options, keys: KeyLog) -> None:
+        self.options = options
+        self.keys = keys
+        self.inside: dict[int, str] = {}
+        """By conversation, what those are carried in of which something could be read: TLS 1.3."""
+        self.waiting: dict[int, tuple[TcpStream, TlsState]] = {}
+        """By conversation, those that wait for keys, the oldest first."""
+
+    def take(
+        self, carried: TlsState, tcp: TcpStream, items: list[SideData | StreamGap], release: int, final: bool
+    ) -> list[SideData | StreamGap]:
+        """What goes on to detection with the packet `release`. The end of a conversation that waits for keys is put off, unless this is
+        `final`."""
+        if carried.heard != BOTH and items:
+            self._hear(carried, items, tcp.syn)
+        stage = carried.stage
+        if stage is None:
+            return items
+        self.keys.asking = tcp.index
+        items = stage.feed(items, release)
+        closed = tcp.closed is not None
+        carried.waits = stage.waiting and not final
+        if closed and not carried.waits:
+            items += stage.close(release, tcp.last)
+        if stage.plain:
+            carried.stage = None
+            return items
+        if carried.waits:
+            self.waiting.setdefault(tcp.index, (tcp, carried))
+        else:
+            self.waiting.pop(tcp.index, None)
+        self._learn(carried, stage, tcp)
+        if closed and not carried.waits:
+            carried.facts, carried.limit_hits = stage.told(), stage.limit_hits
+            carried.stage = None
+        return items
+
+    def _learn(self, carried: TlsState, stage: TlsDecryptor, tcp: TcpStream) -> None:
+        carried.client = stage.client
+        carried.unread = None if stage.emitted else stage.verdict()
+        if stage.emitted and not carried.read:
+            carried.read = True
+            carried.whole = carried.client == 0 and not stage.middle
+            self.inside[tcp.index] = stage.name
+
+    def forget(self, index: int) -> None:
+        """A conversation waits for keys no longer."""
+        self.waiting.pop(index, None)
+
+    def surplus(self, release: int) -> list[int]:
+        """The conversations that must not wait any longer since all hold too much, the oldest first, until there is some room."""
+        held = sum([carried.stage.held for _, carried in self.waiting.values() if carried.stage is not None])
+        found: list[int] = []
+        if held <= self.options.keys_total:
+            return found
+        for index, (_, carried) in self.waiting.items():
+            assert carried.stage is not None
+            held -= carried.stage.held
+            carried.stage.give_up(release)
+            found.append(index)
+            if held <= self.options.keys_total * 3 // 4:
+                break
+        return found
+
+    def stale(self, before_ns: int, release: int) -> list[int]:
+        """The conversations that wait still, though they ended before this time."""
+        found = [index for index, (tcp, _) in self.waiting.items() if tcp.closed is not None and tcp.last[3] <= before_ns]
+        for index in found:
+            stage = self.waiting[index][1].stage
+            assert stage is not None
+            stage.give_up(release)
+        return found
+
+    def _hear(self, carried: TlsState, items: list[SideData | StreamGap], syn: bool) -> None:
+        """Look at the first bytes of each side: TLS, or what a server of TLS says to others?"""
+        for item in items:
+            side = 1 << item.side
+            if type(item) is not SideData or carried.heard & side:
+                continue
+            first = item.data
+            if not carried.heard:
+                found, middle = begins(first), self.keys.named and sealed(first)
+                if found is not False or middle:
+                    from streamdump.tls.decryptor import TlsDecryptor
+
+                    carried.stage = TlsDecryptor(self.options, self.keys, syn, middle)
+            elif carried.stage is None and not item.position and alert(first):
+                from streamdump.tls.facts import refused
+
+                carried.facts = refused(item.side, first, (item.order, item.number, item.file, item.time_ns))
+            carried.heard |= side

@@ -1,0 +1,281 @@
+"""One side of a TLS connection: its sealed bytes at hand, how far they have been read, and what comes out of them."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from typing import Any
+
+import msgspec
+
+from streamdump.model import SideData, StreamGap
+from streamdump.tls.ciphers import Opener
+from streamdump.tls.facts import Alert, Mark
+
+PIECE_COST = 256
+"""The least that a held segment counts: its bytes are not all that it takes in memory."""
+
+
+class Epoch(msgspec.Struct):
+    """Under which keys a side seals. `phase`: "early", "handshake" and "traffic" of TLS 1.3, where key updates count up `generation`,
+    or "master" of TLS 1.2. `server`: whose keys these are, where no handshake tells which side is the client."""
+
+    phase: str
+    cipher: int
+    client_random: bytes
+    server_random: bytes
+    mac_last: bool = False
+    generation: int = 0
+    server: bool | None = None
+
+    def then(self, phase: str, generation: int = 0) -> Epoch:
+        """The keys of another phase of the same handshake."""
+        return Epoch(phase, self.cipher, self.client_random, self.server_random, self.mac_last, generation, self.server)
+
+
+class SealedGap(msgspec.Struct):
+    """Sealed bytes from `since` on that cannot be read, until a record behind them authenticates.
+
+    `seq` would have been the number of the record at `since`; records are looked for from `scan` on. `framed`: records still follow each
+    other there, `passed` of them were passed over, `sealed` bytes of data with `counted` headers; `tried`: the one at `scan` did not
+    authenticate; `spent`: the side's work before. `reason`: why they cannot be read; None
+    where nothing that is wanted is among them. `limited`: not every number was tried that a record might have had. `anywhere`: the capture
+    begins here, somewhere in a connection whose first record has the number `seq` or a later one.
+    """
+
+    since: int
+    seq: int
+    scan: int
+    reason: Any
+    framed: bool = False
+    passed: int = 0
+    sealed: int = 0
+    counted: int = 0
+    tried: bool = False
+    spent: int = 0
+    limited: bool = False
+    anywhere: bool = False
+    ways: list[tuple[Epoch, bool]] | None = None
+    """Where it is anywhere, the keys that may be this side's."""
+
+
+class RecordBuffer:
+    """One side. Positions count the sealed byte stream, but for `plain`, which counts what comes out."""
+
+    DERIVED = ("opener", "secret", "openers")
+    """Keys are looked up again where this goes on."""
+
+    def __init__(self, side: int) -> None:
+        # Long, as it is a member a line
+        self.side = side
+        # Bytes at hand from position `base` on, read up to `at` of them; segments with absolute starts, `index` is the one at `at`.
+        self.data = b""
+        self.base = 0
+        self.at = 0
+        self.missing = 0
+        """Bytes before `base` that never came."""
+        self.starts: list[int] = []
+        self.orders: list[int] = []
+        self.releases: list[int] = []
+        self.numbers: list[int] = []
+        self.files: list[int] = []
+        self.times: list[int] = []
+        self.index = 0
+        self.jumbled = False
+        self.notes: list[tuple[int, str]] = []
+        self.queue: deque[SideData | StreamGap] = deque()
+        """What comes behind the bytes at hand."""
+        self.floor = 0
+        """Nothing is certain before this packet."""
+        self.now = 0
+        """The packet that is being read."""
+        self.blocked = False
+        """It waits for keys or for the other side; `held` counts what is kept meanwhile, `crossed` is the packet that made it too much."""
+        self.held = 0
+        self.weighed = 0
+        self.crossed: int | None = None
+
+        self.epoch: Epoch | None = None
+        self.seq = 0
+        self.prepare()
+        self.round = -1
+        """Which handshake of the connection it is in; a renegotiation begins another. `entered`: that of the keys in use."""
+        self.entered = -1
+        self.handshake = b""
+        self.passing = 0
+        """Bytes still to come of a message of the handshake that is too large to look at."""
+        self.lost: SealedGap | None = None
+        self.stopped: str | None = None
+        """Why it is not read any more, which the packet `stopped_at` told."""
+        self.stopped_at = 0
+        self.alerts: list[Alert] = []
+        self.skipped = 0
+        """Records that did not authenticate."""
+        self.deaf = False
+        """Not even its records can be told any more."""
+        self.opened = 0
+        self.opened_bytes = 0
+        self.failed = 0
+        self.spent = 0
+        """Work done to find the way back after losses."""
+        self.limited = 0
+        """How often a limit was reached."""
+
+        self.plain = 0
+        self.told: list[str] = []
+        """Notes for the next byte that comes out."""
+        self.out: list[SideData | StreamGap] = []
+
+    def prepare(self) -> None:
+        self.opener: Opener | None = None
+        self.secret: tuple[bytes, bool, int, bytes] | None = None
+        """The latest traffic secret, with its session, whether it is the server's, and its generation."""
+        self.openers: dict[tuple[str, int, int, bytes, bool], Opener | None] = {}
+
+    @property
+    def position(self) -> int:
+        return self.base + self.at
+
+    def add(self, item: SideData) -> None:
+        """Take the next bytes."""
+        if self.at == len(self.data):
+            self.base += self.at
+            self.data, self.at = item.data, 0
+        else:
+            self.data = self.data[self.at :] + item.data
+            self.base += self.at
+            self.at = 0
+        if self.index or (self.starts and self.base >= item.position):
+            count = len(self.starts) if self.base >= item.position else self.index
+            for column in (self.starts, self.orders, self.releases, self.numbers, self.files, self.times):
+                del column[:count]
+            self.index = 0
+        self.starts.append(item.position)
+        self.orders.append(item.order)
+        self.releases.append(self.now)
+        self.numbers.append(item.number)
+        self.files.append(item.file)
+        self.times.append(item.time_ns)
+        if self.now != item.order:
+            self.jumbled = True
+        self.notes += item.notes
+
+    def drop(self, position: int) -> None:
+        """Forget the bytes at hand; those that come next are at `position`."""
+        self.missing += position - self.base - len(self.data)
+        self.data, self.at, self.base, self.index = b"", 0, position, 0
+        for column in (self.starts, self.orders, self.releases, self.numbers, self.files, self.times):
+            column.clear()
+
+    def reach(self, end: int) -> int:
+        """The segment that holds the byte before `end` of the bytes at hand."""
+        starts, index, position = self.starts, self.index, self.base + end
+        if index < len(starts) - 1 and starts[index + 1] < position:
+            index = bisect_left(starts, position, index + 1) - 1
+        self.index = index
+        return index
+
+    def find(self, end: int) -> int:
+        """As `reach`, but nothing is done with those bytes yet."""
+        index = self.index
+        found = self.reach(end)
+        self.index = index
+        return found
+
+    def consume(self, end: int) -> None:
+        """The bytes at hand are done with up to `end`."""
+        self.at = end
+
+    def rest(self) -> None:
+        """Keep no bytes that are done with until the next ones come."""
+        if self.data and self.at == len(self.data):
+            self.base += self.at
+            self.data, self.at = b"", 0
+
+    def mark(self, index: int) -> Mark:
+        return self.orders[index], self.numbers[index], self.files[index], self.times[index]
+
+    def release(self, index: int) -> int:
+        """The packet that made a segment's bytes, and all that they waited for, certain."""
+        return max(self.releases[index], self.floor)
+
+    def enter(self, epoch: Epoch) -> None:
+        """What follows is sealed under other keys."""
+        self.epoch = epoch
+        self.seq = 0
+        self.opener = None
+        self.openers.clear()
+        self.handshake = b""
+        self.passing = 0
+
+    def lose(self, since: int, seq: int, scan: int, reason: Any, framed: bool = False) -> None:
+        """The bytes from `since` on cannot be read (see `SealedGap`)."""
+        self.lost = SealedGap(since, seq, scan, reason, framed, spent=self.spent)
+
+    def stop(self, reason: str, release: int) -> None:
+        """This side is not read any more, which the packet `release` told."""
+        if self.stopped is None:
+            self.stopped, self.stopped_at = reason, release
+            self.lost = None
+            self.unblock()
+            self.floor = max(self.floor, release)
+
+    def weigh(self, limit: int) -> None:
+        """Count what is held while this waits."""
+        if not self.weighed:
+            ends = [*self.starts[self.index + 1 :], self.base + len(self.data)]
+            for place, end in enumerate(ends, self.index):
+                self._weigh(end - max(self.starts[place], self.position) if self.starts else 0, self.releases[place : place + 1], limit)
+            self.weighed = 1
+        while self.weighed <= len(self.queue):
+            item = self.queue[self.weighed - 1]
+            self.weighed += 1
+            if isinstance(item, StreamGap):
+                self._weigh(0, [self.now], limit)
+                continue
+            self._weigh(len(item.data), [self.now], limit)
+
+    def _weigh(self, size: int, release: list[int], limit: int) -> None:
+        self.held += max(size, PIECE_COST)
+        if self.crossed is None and self.held > limit and release:
+            self.crossed = release[0]
+
+    def unblock(self) -> None:
+        """What this waited for is there."""
+        self.blocked = False
+        self.held = self.weighed = 0
+        self.crossed = None
+
+    def went(self, at: int, seq: int, index: int, opened: int) -> None:
+        """Sealed records up to `at`, so many, were opened."""
+        self.opened += opened
+        self.opened_bytes += at - self.at
+        self.seq = seq
+        self.index = index
+        self.consume(at)
+
+    def emit(self, said: list[tuple[bytes, int, int, int]]) -> None:
+        """Hand on what was in records: of each the content, its first segment, the one that completed it, and where it ends."""
+        for data, first, pick, end in said:
+            index = max(range(first, pick + 1), key=self.orders.__getitem__) if self.jumbled else pick
+            notes = self._notes(end) if self.notes or self.told else ()
+            self.out.append(SideData(self.side, self.plain, data, *self.mark(index), notes))
+            self.plain += len(data)
+
+    def _notes(self, end: int) -> tuple[tuple[int, str], ...]:
+        """The notes on a record that ends here."""
+        mine = [*self.told, *[text for position, text in self.notes if position < self.base + end]]
+        self.told = []
+        self.notes = [note for note in self.notes if note[0] >= self.base + end]
+        return tuple((self.plain, text) for text in mine)
+
+    def gap(self, size: int | None, reason: Any, mark: Mark) -> None:
+        """Hand on that bytes are missing here."""
+        order, number, file, time_ns = mark
+        self.out.append(StreamGap(self.side, self.plain, size, reason, order, number, file, time_ns))
+        self.plain += size or 0
+
+    def take(self) -> list[SideData | StreamGap]:
+        """What came out since the last call."""
+        out, self.out = self.out, []
+        return out

@@ -1,0 +1,85 @@
+"""What keeps count of values, and of the spans that are kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from streamdump import quota
+from streamdump.bson import walk as walk_bson
+from streamdump.layout import Array, Blob, Field, Layout, Style, Text, u8, walk
+from streamdump.model import VALUES, Options, Span
+from streamdump.quota import FURTHER, Spans, ValueQuota
+from streamdump.render.tree import tree
+from tests.protocols.test_values import CASES, decoded, received
+from tests.render.records import detailed
+
+
+def tiles(spans: list[Span], size: int, buffer: str = "frame") -> None:
+    at = 0
+    for span in spans:
+        if span.leaf and span.buffer == buffer:
+            assert span.offset == at
+            at += span.length
+    assert at == size
+
+
+def test_values_are_counted_down() -> None:
+    values = ValueQuota(5, 3)
+    assert values.take(3) and values.take_bare(2)
+    assert not values.take()
+    assert "of a frame no more than 5 values are made" in values.reason("")
+    assert values.begin().take(5)
+    assert values.begin().take_bare()
+    assert not values.take_bare()
+    assert "of a conversation no more than 3 values without bytes are made" in values.reason("")
+    assert values.take(4)
+
+
+def test_the_usual_limits() -> None:
+    assert (Options().values_limit, Options().bare_limit, Style().values) == (VALUES, VALUES, VALUES)
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quota, "MOST_SPANS", 7)
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("name", CASES)
+def test_fields_beyond_those_that_are_kept_are_one(name: str) -> None:
+    for options in (Options(detail=True), Options(detail=True, values_limit=60)):
+        message, _ = decoded(CASES[name], options)
+        assert message.spans is not None
+        for buffer, data in (message.raw or {}).items():
+            tiles(message.spans, len(data), buffer)
+        assert len([span for span in message.spans if span.name not in (FURTHER, "undecoded")]) <= 7 + (name == "Seastar records")
+        assert any(span.name == FURTHER for span in message.spans)
+        list(tree(message, False))
+
+
+@pytest.mark.usefixtures("few")
+def test_a_secret_among_them_hides_them_all() -> None:
+    layout = Layout("x", Field("some", Array(u8, u8)), Field("password", Text(u8), secret=True), Field("rest", Blob(u8)))
+    frame = bytes([9]) + bytes(9) + b"\3pin" + b"\2ok"
+    for data in (frame, frame[:-1], frame[:12]):
+        spans = walk(layout, data, 0, len(data)).spans
+        tiles(spans, len(data))
+        (further,) = [span for span in spans if span.name == FURTHER]
+        assert further.secret or b"pin"[:2] not in data[further.offset : further.offset + further.length]
+        assert "70 69" not in "".join(tree(detailed(spans=spans), False))
+
+
+@pytest.mark.usefixtures("few")
+def test_groups_that_begin_within_end_where_they_end() -> None:
+    data = received(b"\x04event\0" + b"\x1a\0\0\0" + b"\x08\0\1" * 7 + b"\0")
+    spans = walk_bson(data, 0, len(data)).spans
+    tiles(spans, len(data))
+    for span in spans:
+        assert span.offset + span.length <= len(data)
+
+
+def test_what_is_shown_of_very_many_unread_bytes() -> None:
+    spans = Spans()
+    spans.end(0, bytes(quota.UNDECODED_SHOWN), "0")
+    spans.end(0, bytes(quota.UNDECODED_SHOWN + 1), "0")
+    assert [span.value for span in spans] == ["0", None]
