@@ -17,7 +17,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from streamdump.cli.exits import ExitCode
+from streamdump.cli.exits import ENDING, ExitCode
 from streamdump.cli.help import page
 from streamdump.cli.live import ways_out
 from streamdump.cli.output import PipeClosed, fill_in, say, write_text
@@ -140,7 +140,7 @@ def _orderly() -> Iterator[None]:
     def end(number: int, frame: FrameType | None) -> None:
         raise _Ended(number)
 
-    watched = [one for one in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(one) is signal.SIG_DFL]
+    watched = [one for one in ENDING if signal.getsignal(one) is signal.SIG_DFL]
     if current_thread() is not main_thread():
         watched = []
     for one in watched:

@@ -1,6 +1,10 @@
-"""What the exit code says."""
+"""What the exit code says, and the signals that ask for an end."""
 
+import signal
 from enum import IntEnum
+
+ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+"""The signals that end a process which does not heed them; Windows knows no SIGHUP."""
 
 
 class ExitCode(IntEnum):

@@ -14,7 +14,7 @@ from time import monotonic
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
-from streamdump.cli.exits import ExitCode
+from streamdump.cli.exits import ENDING, ExitCode
 from streamdump.cli.keys import key_logs
 from streamdump.cli.options import (
     AutoStop,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from streamdump.capture.write import PcapngWriter, Ring
     from streamdump.model import ConversationRow, Options, Packet, Record
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+SIGNALS = (signal.SIGINT, *ENDING)
 KILOBYTE = 1000
 """As tshark counts in `filesize:N`."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
@@ -30,11 +31,11 @@ def write(block: bytes) -> None:
         while left:
             left = left[stream.write(left) :]
         stream.flush()
-    except BrokenPipeError as error:
-        abandon(sys.stdout)
-        raise PipeClosed from error
     except OSError as error:
         abandon(sys.stdout)
+        # Windows has no EPIPE.
+        if isinstance(error, BrokenPipeError) or (sys.platform == "win32" and error.errno == errno.EINVAL):
+            raise PipeClosed from error
         raise UsageError(f"standard output cannot be written: {error.strerror}") from error
 
 
@@ -89,7 +90,8 @@ def coloured(when: str, stream: IO[str]) -> bool:
         return False
     if when == "always" or os.environ.get("FORCE_COLOR"):
         return True
-    return stream.isatty() and os.environ.get("TERM") != "dumb"
+    # The old console of Windows prints escape sequences as they are; its Terminal sets this variable.
+    return stream.isatty() and os.environ.get("TERM") != "dumb" and (sys.platform != "win32" or "WT_SESSION" in os.environ)
 
 
 def palette(when: str) -> Palette:

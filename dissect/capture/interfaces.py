@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import msgspec
+
+from streamdump.errors import InterfaceError
 
 UP, LOOPBACK, RUNNING = 0x1, 0x8, 0x40
 
@@ -37,10 +40,17 @@ class Interface(msgspec.Struct, frozen=True):
         return HARDWARE.get(self.hardware, f"type {self.hardware}")
 
 
+def needs_linux() -> None:
+    """Raises `InterfaceError` on other systems, whose packet sockets nothing here knows."""
+    if sys.platform != "linux":
+        raise InterfaceError("only Linux can capture; read what another program captures: tcpdump -U -w - tcp | streamdump -")
+
+
 def interfaces() -> list[Interface]:
     """All interfaces by index, as scapy finds them; needs no permission."""
     import logging
 
+    needs_linux()
     # What scapy misses on its start (routes, an address) does not matter here.
     logging.getLogger("scapy").setLevel(logging.CRITICAL)
     import scapy.arch.linux  # noqa: F401  (lets scapy know how to ask this system)

@@ -20,7 +20,7 @@ from typing import Any, Self
 from streamdump.capture import bpf
 from streamdump.capture.blocks import explain, parts
 from streamdump.capture.duplicates import Duplicates, digest, place_of
-from streamdump.capture.interfaces import Interface, interfaces, is_up
+from streamdump.capture.interfaces import Interface, interfaces, is_up, needs_linux
 from streamdump.capture.link import IPV4, IPV6
 from streamdump.errors import InterfaceError
 from streamdump.model import Packet, make_packet
@@ -91,6 +91,7 @@ class Live:
         promiscuous: bool = False,
     ) -> None:
         """Opens the interfaces (`any`: all). `expression` None takes TCP of `ports`, "" all TCP, else it is a filter of tcpdump's."""
+        needs_linux()
         self.name = " and ".join(names)
         self.packets = self.dropped = self.duplicates = 0
         self.now_ns = time_ns()

@@ -9,6 +9,9 @@ from pathlib import Path
 from secrets import token_hex
 from typing import BinaryIO
 
+PLAIN_FILE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+"""For `os.open`: no link is followed where there are any, and no line end is changed (Windows)."""
+
 
 @contextmanager
 def in_place_of(target: Path, mode: int = 0o600, as_is: bool = False) -> Iterator[BinaryIO]:
@@ -47,7 +50,7 @@ def _opened(name: Path, mode: int) -> tuple[int, bool]:
     if number >= 0 and not Path(f"/proc/self/fd/{number}").is_symlink():
         os.close(number)
         number = -1
-    return (number, False) if number >= 0 else (os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode), True)
+    return (number, False) if number >= 0 else (os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | PLAIN_FILE, mode), True)
 
 
 def is_of_system(path: Path) -> bool:

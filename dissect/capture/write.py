@@ -16,7 +16,7 @@ from time import gmtime, strftime
 from typing import NamedTuple
 
 from streamdump.capture.blocks import explain
-from streamdump.capture.whole import is_of_system
+from streamdump.capture.whole import PLAIN_FILE, is_of_system
 from streamdump.errors import UsageError
 from streamdump.model import Packet
 
@@ -208,7 +208,7 @@ def _create(path: Path) -> int:
     if kind == S_IFREG:
         path.unlink()
     new = os.O_EXCL if kind in (0, S_IFREG) else 0
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | new, 0o600)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | PLAIN_FILE | new, 0o600)
 
 
 def _section() -> bytes:

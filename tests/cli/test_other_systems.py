@@ -1,0 +1,84 @@
+"""Captures are read where there is no Linux: by a process without what macOS or Windows lacks (packages of others cannot be made to
+believe in Windows)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CAPTURE = next((Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream").glob("*.pcap*"))
+
+ELSEWHERE = """
+import os, select, signal, sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {missing!r}:
+            raise ImportError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Missing())
+for name in {missing!r}:
+    sys.modules.pop(name, None)
+if {system!r} != "linux":
+    for module, names in (
+        (os, ("geteuid", "getuid", "setresuid", "fchown", "O_TMPFILE", "O_NOFOLLOW", "O_NONBLOCK", "getgroups")),
+        (select, ("poll", "epoll")),
+        (signal, ("SIGHUP", "SIGPIPE")),
+    ):
+        for name in names:
+            if hasattr(module, name):
+                delattr(module, name)
+    sys.platform = {system!r}
+from streamdump.cli.app import main
+sys.exit(main({arguments!r}))
+"""
+UNIX_ONLY = ("fcntl", "pwd", "grp", "resource", "termios", "scapy", "re2")
+
+
+def streamdump(system: str, missing: tuple[str, ...], *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    code = ELSEWHERE.format(system=system, missing=missing, arguments=list(arguments))
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("options", [(), ("--json",), ("-V",), ("-q",)])
+def test_a_capture_reads_the_same(options: tuple[str, ...]) -> None:
+    here = streamdump("linux", (), str(CAPTURE), *options)
+    there = streamdump("darwin", UNIX_ONLY, str(CAPTURE), *options)
+    assert here.returncode == there.returncode == 0
+    assert there.stdout == here.stdout
+    assert there.stderr == here.stderr
+
+
+@pytest.mark.parametrize("command", ["latency", "conversations", "diagnose"])
+def test_a_command_says_the_same(command: str) -> None:
+    here = streamdump("linux", (), command, str(CAPTURE))
+    there = streamdump("darwin", UNIX_ONLY, command, str(CAPTURE))
+    assert (there.stdout, there.returncode) == (here.stdout, here.returncode)
+
+
+def test_what_is_written_is_the_same(tmp_path: Path) -> None:
+    written = []
+    for system, missing in (("linux", ()), ("darwin", UNIX_ONLY)):
+        path = tmp_path / f"{system}.pcapng"
+        assert streamdump(system, missing, str(CAPTURE), "-w", str(path)).returncode == 0
+        written.append(path.read_bytes())
+    assert written[0] == written[1]
+
+
+@pytest.mark.parametrize("arguments", [("-D",), ("-i", "any"), ("-i", "en0")])
+def test_live_capture_says_that_it_takes_linux(arguments: tuple[str, ...]) -> None:
+    done = streamdump("darwin", UNIX_ONLY, *arguments)
+    assert done.returncode == 4
+    assert done.stdout == b""
+    assert b"only Linux can capture" in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_a_pattern_without_its_engine() -> None:
+    done = streamdump("linux", ("re2",), str(CAPTURE), "-Y", 'name matches "^Op"')
+    assert done.returncode == 2
+    assert b"google-re2" in done.stderr
+    assert done.stderr.count(b"\n") == 1
