@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from streamdump.errors import UsageError
+
 
 def linear(text: str) -> Any:
-    """A regular expression that takes a time which grows with the text and no faster; raises `ValueError`. It takes `encodable` text."""
-    import re2  # type: ignore[import-untyped]
-
+    """A regular expression that takes a time which grows with the text and no faster; raises `ValueError`, or `UsageError`
+    where the engine is missing. It takes `encodable` text."""
+    try:
+        import re2  # type: ignore[import-untyped]
+    except ImportError:
+        raise UsageError("regular expressions take google-re2, which is not installed here: pip install google-re2") from None
     options = re2.Options()
     options.log_errors = False
     try:

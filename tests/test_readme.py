@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import textwrap
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -123,9 +124,14 @@ def test_the_steps_of_the_workflow_find_a_changed_handshake(tmp_path: Path) -> N
         (tools / name).chmod(0o755)
     (tmp_path / "requirements.txt").write_text("")
     (tmp_path / "tests").mkdir()
+    # The real one would take the place of what is tested: pip looks at it, and no more.
+    with zipfile.ZipFile(tmp_path / "tests" / "streamdump-0.1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("streamdump-0.1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: streamdump\nVersion: 0.1.0\n")
+        wheel.writestr("streamdump-0.1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr("streamdump-0.1.0.dist-info/RECORD", "")
     (tmp_path / "tests" / "login.py").write_text(CLIENT.format(root=str(ROOT)))
     environment = {**os.environ, "PATH": f"{tools}:{Path(sys.executable).parent}:{os.environ['PATH']}", "USER": "root"}
-    environment |= {"PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "GITHUB_WORKSPACE": str(tmp_path)}
+    environment |= {"PIP_NO_INDEX": "1", "PIP_DRY_RUN": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "GITHUB_WORKSPACE": str(tmp_path)}
     environment.pop("CI", None)
 
     def run(step: str, capture: str) -> subprocess.CompletedProcess[str]:
