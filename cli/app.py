@@ -40,7 +40,6 @@ HABITS = {
     "-o": "--keylog FILE names the key log of TLS; there are no preferences",
     "-G": "streamdump protocols --fields lists the names",
     "-p": "leave it out: only --promiscuous asks for the frames of other machines",
-    "-v": "--version is the version, -V shows every field",
 }
 """What to do instead of options that people know from tshark and tcpdump."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -42,10 +44,13 @@ def read(
     ] = False,
     colour: Colour = "auto",
     version: Annotated[bool, typer.Option("--version", help="the version", rich_help_panel=OTHER)] = False,
+    verbose: Annotated[bool, typer.Option("-v", help="--version: also of Python, libraries, system", rich_help_panel=OTHER)] = False,
 ) -> int:
     """The messages of captures, a line each."""
     if version:
-        return _version()
+        return _version(verbose)
+    if verbose:
+        raise UsageError("-v belongs to --version; -V shows every field")
     if list_all:
         return list_interfaces()
     writes = not live.interfaces and live.write is not None
@@ -103,8 +108,29 @@ def _text(shown: Shown, options: Options, colours: Palette, run: FileRun | LiveR
     return RecordView(show, lines.begin, lines.learn)
 
 
-def _version() -> int:
+def _version(verbose: bool) -> int:
     import streamdump
 
-    write_text(f"streamdump {streamdump.__version__}\n")
+    lines = [f"streamdump {streamdump.__version__}"]
+    if verbose:
+        from platform import platform, python_implementation, python_version
+
+        lines += [f"{python_implementation()} {python_version()} on {platform()}", *_libraries()]
+    write_text("".join(f"{line}\n" for line in lines))
     return ExitCode.DONE
+
+
+def _libraries() -> Iterator[str]:
+    """Each library that streamdump names, with the version that is installed here."""
+    import ctypes.util
+    from importlib.metadata import PackageNotFoundError, requires, version
+
+    named = [one for one in requires("streamdump") or () if not re.search("extra == .(test|fuzz)", one)]
+    for name in sorted({re.split(r"[^\w.-]", one, maxsplit=1)[0] for one in named}):
+        with suppress(PackageNotFoundError):
+            yield f"{name} {version(name)}"
+    found = ctypes.util.find_library("pcap")
+    told = ctypes.CDLL(found).pcap_lib_version if found else None
+    if told is not None:
+        told.restype = ctypes.c_char_p
+    yield told().decode() if told is not None else "no libpcap"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import shlex
 import shutil
 import subprocess
@@ -182,6 +183,21 @@ def test_all_that_is_installed_has_one_name() -> None:
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == ExitCode.DONE
     assert capsys.readouterr().out == f"streamdump {streamdump.__version__}\n"
+
+
+def test_version_for_reports(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version", "-v"]) == ExitCode.DONE
+    first, system, *libraries, libpcap = capsys.readouterr().out.splitlines()
+    assert first == f"streamdump {streamdump.__version__}"
+    assert system.split()[:2] == [platform.python_implementation(), platform.python_version()]
+    assert f"dpkt {version('dpkt')}" in libraries
+    assert f"scapy {version('scapy')}" in libraries
+    assert libpcap.startswith(("libpcap version ", "no libpcap"))
+
+
+def test_v_alone_is_told_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["-v", "x.pcap"]) == ExitCode.USAGE
+    assert "-V shows every field" in capsys.readouterr().err
     assert streamdump.__version__ == version("streamdump")
     assert not hasattr(streamdump, "__versions__")
 
