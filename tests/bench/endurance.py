@@ -1,0 +1,140 @@
+"""Reads for long: python tests/bench/endurance.py [file] [live] [--gigabytes 10] [--connections 1000000] [--open 100000]
+
+file  copies of real traffic (`mix`) through several views: CPU a GB in each half of the file, and resident memory at the end of each
+live  connections through one run, so many of them open at once, on a pair of virtual interfaces, while a ring of files and a key log
+      rotate: resident memory as time goes on, and what was dropped. Needs root and `ip` (iproute2)
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from tests.bench import mix
+from tests.bench.live import conversation
+from tests.capture.peers import capturing
+
+VIEWS = ([], ["--json"], ["latency"], ["diagnose"], ["conversations"], ["-w"])
+RATE = 12_000
+"""Packets a second."""
+
+NEAR, FAR = "streamdump0", "streamdump1"
+
+
+def resident(process: int) -> int:
+    """Resident memory in KiB."""
+    found = re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{process}/status").read_text())
+    return int(found[1]) if found else 0
+
+
+def spent(process: int) -> float:
+    """CPU seconds so far."""
+    fields = Path(f"/proc/{process}/stat").read_bytes().rpartition(b") ")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def read_file(gigabytes: float) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path, copy = Path(folder) / "mix.pcap", Path(folder) / "copy.pcapng"
+        mix.write(path, int(gigabytes * 1e9))
+        size = path.stat().st_size
+        print(f"{size / 1e9:.1f} GB of the mix; CPU seconds a GB and resident MB, at half of the file and at its end", flush=True)
+        for view in VIEWS:
+            more = ["-w", str(copy)] if view == ["-w"] else view
+            # A pipe shows how far it has read.
+            command = [sys.executable, "-m", "streamdump", *more, "-"]
+            with (
+                path.open("rb") as source,
+                subprocess.Popen(command, stdin=source, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as one,
+            ):
+                half = None
+                last = (0.0, 0)
+                while one.poll() is None:
+                    with contextlib.suppress(OSError, IndexError, ValueError):
+                        at = (spent(one.pid), resident(one.pid))
+                        last = at if at[1] else last
+                        if half is None and os.lseek(source.fileno(), 0, os.SEEK_CUR) >= size // 2:
+                            half = last
+                    time.sleep(0.05)
+            half = half or last
+            parts = [half[0], last[0] - half[0]]
+            rates = ", ".join(f"{part / (size / 2e9):.1f}" for part in parts)
+            print(f"{' '.join(view) or 'text':14} {rates} s/GB; {half[1] >> 10}, {last[1] >> 10} MB; exit {one.returncode}", flush=True)
+
+
+@contextlib.contextmanager
+def interfaces() -> Iterator[None]:
+    def ip(*arguments: str) -> None:
+        subprocess.run(["ip", "link", *arguments], check=True)
+
+    ip("add", NEAR, "type", "veth", "peer", "name", FAR)
+    try:
+        ip("set", NEAR, "up")
+        ip("set", FAR, "up")
+        yield
+    finally:
+        ip("del", NEAR)
+
+
+def listen(connections: int, held: int) -> None:
+    with tempfile.TemporaryDirectory() as folder, interfaces():
+        keys, ring = Path(folder) / "keys.log", Path(folder) / "ring.pcapng"
+        keys.touch()
+        more = ["-b", "filesize:20000", "-b", "files:3", "--keylog", str(keys), "-T", "fields", "-e", "number", "-Y", "number == 1"]
+        null = open(os.devnull, "wb")  # noqa: PTH123, SIM115
+        with capturing("-i", NEAR, "-w", str(ring), *more, stdout=null) as capture, socket.socket(socket.AF_PACKET, socket.SOCK_RAW) as out:
+            out.bind((FAR, 0))
+            begun = time.monotonic()
+            sent, told = 0, 0.0
+            size = connections * len(conversation(0, 1))
+            for number in range(connections + held):
+                # Three packets open one; what it says, and its end, come when so many more are open.
+                frames = conversation(number, 1)[:3] if number < connections else []
+                frames += conversation(number - held, 1)[3:] if number >= held else []
+                for one in frames:
+                    out.send(one)
+                sent += len(frames)
+                wait = begun + sent / RATE - time.monotonic()
+                if wait > 0:
+                    time.sleep(wait)
+                if time.monotonic() - told > 30:
+                    told = time.monotonic()
+                    # The key log is replaced, as one that rotates.
+                    fresh = keys.with_suffix(".new")
+                    fresh.write_text(f"CLIENT_RANDOM {os.urandom(32).hex()} {os.urandom(48).hex()}\n")
+                    fresh.replace(keys)
+                    now = f"{told - begun:6.0f} s, {sent / size:5.1%}, {resident(capture.process.pid) >> 10} MB"
+                    print(f"{now}, {len(list(Path(folder).glob('ring*')))} files", flush=True)
+            time.sleep(2)
+            print(f"all sent: {resident(capture.process.pid) >> 10} MB; CPU {spent(capture.process.pid):.0f} s")
+            code, _, err = capture.finish(signal.SIGINT)
+            print(f"exit {code}", *err.splitlines()[-2:], sep="\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", default=["file", "live"])
+    parser.add_argument("--gigabytes", type=float, default=10)
+    parser.add_argument("--connections", type=int, default=1_000_000)
+    parser.add_argument("--open", type=int, default=100_000)
+    options = parser.parse_args()
+    if "file" in options.parts:
+        read_file(options.gigabytes)
+    if "live" in options.parts:
+        listen(options.connections, options.open)
+
+
+if __name__ == "__main__":
+    main()
