@@ -19,7 +19,8 @@ returns the cause as one sentence without a full stop, or None:
 The evidence is the message and its request; a `FindingDraft` instead of the text says other evidence, another severity, or the `key` by
 which what comes again is told once a conversation. `context` (`rules.ConversationContext`) has the request (`context.request_of(message)`),
 the last message of each side, how far the handshake got, and the family's own `memo`, which its `follow` keeps: after the rules, and never
-more than a bounded amount of it. A rule looks at records of its conversation in their order and at nothing else: then batches never show.
+more than a bounded amount of it. A rule looks at records of its conversation in their order, and at what `follow` put into
+`context.shared` of a server, in the order of all records, and at nothing else: then batches never show.
 
 To add a protocol, write its file with a `FAMILY` and add that to `FAMILIES` in `registry.py`.
 """

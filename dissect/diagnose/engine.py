@@ -85,6 +85,7 @@ class Diagnoser:
         """By endpoint of a server, the protocol that somebody speaks with it, and its port."""
         self._families = {name: family for family in FAMILIES for name in family.protocols}
         self._rules = {family: _by_record(family) for family in {PLAIN, *FAMILIES}}
+        self._shared: dict[Family, dict[Hashable, Any]] = {family: {} for family in self._rules}
 
     def begin(self, conversation: int, protocol: str, whole: bool) -> None:
         """A conversation speaks this protocol; `whole`: its beginning was captured."""
@@ -147,7 +148,7 @@ class Diagnoser:
         context = self._talks.get(conversation)
         if context is None:
             family = PLAIN if protocol is None else self._families.get(protocol, PLAIN)
-            context = self._talks[conversation] = ConversationContext(conversation, protocol or "tcp", family)
+            context = self._talks[conversation] = ConversationContext(conversation, protocol or "tcp", family, self._shared[family])
         return context
 
     def _message(self, message: Message, out: list[Record]) -> None:
@@ -230,8 +231,8 @@ class Diagnoser:
         except Exception as error:
             self._report(describe_exception(error), context.conversation)
             return
-        if told is not None:
-            self._tell(context, rule, told if isinstance(told, FindingDraft) else FindingDraft(told), record, out)
+        for one in told if isinstance(told, list) else () if told is None else (told,):
+            self._tell(context, rule, one if isinstance(one, FindingDraft) else FindingDraft(one), record, out)
 
     def _tell(self, context: ConversationContext, rule: Rule, told: FindingDraft, record: Any, out: list[Record]) -> None:
         name = told.rule or rule.name

@@ -39,6 +39,12 @@ BEFORE_TUNE = 8_192
 SUBSCRIPTIONS = PUBLISHERS = 256
 """Ids have one byte; those of the draft are kept to as many."""
 
+STREAMS_KEPT = 1_024
+"""So many streams are remembered with the last ids of their publishers."""
+
+REFERENCES = 255
+"""A stream remembers as many references of publishers, those that wrote last."""
+
 HUNGRY_NS = 1_000_000_000
 """A subscription without credit for so long is starved."""
 
@@ -90,6 +96,25 @@ ADVICE = {
 }
 
 
+class RabbitmqPublisher(msgspec.Struct):
+    """One publisher, and what it published that the server has already."""
+
+    ident: int
+    stream: str
+    reference: str
+    stored: dict[str, int]
+    """By reference the highest id that is known to be stored in the stream."""
+    highest: int = -1
+    """The highest id that it sent."""
+    sent: int = 0
+    dropped: int = 0
+    """Messages, of all of them those whose ids are not above the last."""
+    first: tuple[int, int, tuple[int, ...], tuple[int, ...]] | None = None
+    """The first of these ids, the last one before it, and the evidence."""
+    confirmed: Message | None = None
+    """What confirmed that."""
+
+
 class RabbitmqSubscription(msgspec.Struct):
     """One subscription: what the server may still send, and what came."""
 
@@ -139,7 +164,9 @@ class RabbitmqState(msgspec.Struct):
     versions: dict[int, tuple[int, int]] = msgspec.field(default_factory=dict)
     """By key, the versions that the server stated."""
     subscriptions: dict[int, RabbitmqSubscription] = msgspec.field(default_factory=dict)
-    publishers: dict[int, str] = msgspec.field(default_factory=dict)
+    publishers: dict[int, RabbitmqPublisher] = msgspec.field(default_factory=dict)
+    deceived: list[RabbitmqPublisher] = msgspec.field(default_factory=list)
+    """Those that sent ids that are not above the last."""
     refused: dict[int, FindingDraft] = msgspec.field(default_factory=dict)
     """By id publishers that were refused, and what is told if the client publishes all the same."""
     deleting: dict[str, None] = msgspec.field(default_factory=dict)
@@ -380,9 +407,9 @@ def _publish_error(context: ConversationContext, message: Message) -> FindingDra
         context.pending = [one for one in context.pending if one[1] is None or one[1].fields.get("publisher_id") != publisher]
         behind = context.request_of(message), message
         return told._replace(messages=told.messages + numbers(*behind), packets=told.packets + packets(*behind))
-    stream = context.memo.publishers.get(publisher) if publisher is not None else None
+    one = context.memo.publishers.get(publisher)
     whose = f" of publisher {publisher}" if publisher is not None else ""
-    where = f" for the stream {quoted(stream)}" if stream else ""
+    where = f" for the stream {quoted(one.stream)}" if one is not None else ""
     return FindingDraft(f"{len(errors):,} messages{whose}{where} are not stored: {codes}", key=(publisher, codes), advice=ADVICE.get(codes))
 
 
@@ -419,8 +446,22 @@ def _id_in_use(context: ConversationContext, message: Message) -> str | None:
         return None
     ident, reference = request.fields.get("publisher_id"), request.fields.get("publisher_reference")
     if ident in memo.publishers:
-        return f"the publisher id {ident} is in use on this connection, for the stream {quoted(memo.publishers[ident])}"
+        return f"the publisher id {ident} is in use on this connection, for the stream {quoted(memo.publishers[ident].stream)}"
     return f"the publisher reference {quoted(reference)} is in use on this connection, or not valid" if reference else None
+
+
+def _dropped(context: ConversationContext, closed: Closed) -> list[FindingDraft]:
+    return [
+        FindingDraft(
+            f"{one.dropped:,} of {one.sent:,} messages of publisher {one.ident} (reference {quoted(one.reference)}, stream "
+            f"{quoted(one.stream)}) are confirmed and not stored, from id {one.first[0]} on: the server has ids up to {one.first[1]} of "
+            "this reference",
+            one.first[2] + numbers(one.confirmed),
+            one.first[3] + packets(one.confirmed),
+        )
+        for one in context.memo.deceived
+        if one.first is not None and one.confirmed is not None
+    ]
 
 
 # Consuming
@@ -684,8 +725,11 @@ def _stated(context: ConversationContext, memo: RabbitmqState, message: Message,
 def _declared(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     request = context.request_of(message)
     if message.outcome == "answered" and request is not None and len(memo.publishers) < PUBLISHERS:
-        memo.publishers[request.fields.get("publisher_id", -1)] = str(request.fields.get("stream"))[:200]
-        memo.refused.pop(request.fields.get("publisher_id", -1), None)
+        ident, reference = request.fields.get("publisher_id", -1), str(request.fields.get("publisher_reference") or "")
+        memo.publishers[ident] = RabbitmqPublisher(
+            ident, str(request.fields.get("stream"))[:200], reference, _stored(context, request.fields.get("stream"))
+        )
+        memo.refused.pop(ident, None)
     elif message.outcome == "refused" and request is not None and len(memo.refused) < PUBLISHERS:
         what, about = refusal(context, message, request), (request, message)
         if what.held:
@@ -700,6 +744,67 @@ def _undeclared(context: ConversationContext, memo: RabbitmqState, message: Mess
     request = context.request_of(message)
     if message.outcome == "answered" and request is not None:
         memo.publishers.pop(request.fields.get("publisher_id", -1), None)
+
+
+def _stored(context: ConversationContext, stream: object) -> dict[str, int]:
+    """By reference the highest id that is known to be stored in a stream; those that were written last are last."""
+    if len(context.shared) >= STREAMS_KEPT:
+        del context.shared[next(iter(context.shared))]
+    found: dict[str, int] = context.shared.setdefault((context.server, context.memo.vhost, str(stream)[:200]), {})
+    return found
+
+
+def _note_stored(stored: dict[str, int], reference: str, ident: int) -> None:
+    stored.pop(reference, None)
+    stored[reference] = ident
+    if len(stored) > REFERENCES:
+        del stored[next(iter(stored))]
+
+
+def _emptied(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+    """Streams are new, or gone, and so is what they remembered."""
+    asked = context.request_of(message) if message.outcome == "answered" else message if message.kind == "one_way" else None
+    for stream in (asked.fields.get("stream"), *(asked.fields.get("partitions") or ())) if asked is not None else ():
+        _stored(context, stream).clear()
+        for one in memo.publishers.values():
+            one.highest = -1 if one.stream == stream else one.highest
+
+
+def _sequence(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+    request, last = context.request_of(message), fields.get("sequence")
+    if message.outcome == "answered" and request is not None and last is not None:
+        # 0 is what is said of none, too
+        _note_stored(_stored(context, request.fields.get("stream")), str(request.fields.get("publisher_reference")), last or -1)
+
+
+def _published(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+    one = memo.publishers.get(fields.get("publisher_id", -1))
+    if one is None or not one.reference:
+        return
+    for entry in fields.get("published_messages") or ():
+        ident, count, last = entry.get("publishing_id", 0), entry.get("num_records", 1), max(one.highest, one.stored.get(one.reference, -1))
+        one.sent += count
+        one.highest = max(one.highest, ident)
+        if ident <= last:
+            one.dropped += count
+            if one.first is None and len(memo.deceived) < PUBLISHERS:
+                one.first = ident, last, numbers(message), packets(message)
+                memo.deceived.append(one)
+
+
+def _confirmed(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+    one, idents = memo.publishers.get(fields.get("publisher_id", -1)), fields.get("publishing_ids")
+    if one is not None and one.sent and idents:
+        _note_stored(one.stored, one.reference, max(*idents, one.stored.get(one.reference, -1)))
+        if one.first is not None and one.confirmed is None and one.first[0] in idents:
+            one.confirmed = message
+
+
+def _not_stored(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+    one = memo.publishers.get(fields.get("publisher_id", -1))
+    if one is not None:
+        # What was refused may be published again
+        one.highest = -1
 
 
 def _subscribed(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
@@ -746,6 +851,7 @@ def _delivered(context: ConversationContext, memo: RabbitmqState, message: Messa
 def _deleting(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
     if message.kind == "request" and len(memo.deleting) < PUBLISHERS:
         memo.deleting[str(fields.get("stream"))] = None
+    _emptied(context, memo, message, fields)
 
 
 def _updated(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
@@ -754,7 +860,8 @@ def _updated(context: ConversationContext, memo: RabbitmqState, message: Message
         memo.gone = message
     for ident in [ident for ident, one in memo.subscriptions.items() if one.stream == stream]:
         del memo.subscriptions[ident]
-    for ident in [ident for ident, name in memo.publishers.items() if name == stream]:
+    _emptied(context, memo, message, fields)
+    for ident in [ident for ident, one in memo.publishers.items() if one.stream == stream]:
         del memo.publishers[ident]
 
 
@@ -771,6 +878,13 @@ _FOLLOW = {
     "Unsubscribe": _unsubscribed,
     "Credit": _granted,
     "Deliver": _delivered,
+    "Publish": _published,
+    "PublishConfirm": _confirmed,
+    "PublishError": _not_stored,
+    "QueryPublisherSequence": _sequence,
+    "Create": _emptied,
+    "CreateSuperStream": _emptied,
+    "DeleteSuperStream": _emptied,
     "Delete": _deleting,
     "MetadataUpdate": _updated,
 }
@@ -897,6 +1011,14 @@ RULES: tuple[Rule, ...] = (
         CLOSED,
         _confirms,
         "Publish these again on the next connection: with a publisher reference the server drops what it has already.",
+    ),
+    Rule(
+        "confirmed-and-lost",
+        WARNING,
+        CLOSED,
+        _dropped,
+        "If these are not meant to be repeats, go on from what QueryPublisherSequence says, give each frame and sub-batch a higher id, "
+        "or publish without a reference.",
     ),
     Rule(
         "out-of-credit",

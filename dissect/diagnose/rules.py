@@ -57,13 +57,13 @@ class Rule(NamedTuple):
 
     `name` gets the conversation's protocol before it, unless it has one (`tcp.refused`). `on`: the names of the messages it looks at, or
     `ANY`, `GAP`, `EXCHANGE`, `CLOSED`. `tell` gets the conversation and the record, and returns the cause: one sentence without a full
-    stop, a `FindingDraft` that says more, or None. `advice` is one sentence, too.
+    stop, a `FindingDraft` that says more, several of these, or None. `advice` is one sentence, too.
     """
 
     name: str
     severity: Severity
     on: str | tuple[str, ...]
-    tell: Callable[[ConversationContext, Any], str | FindingDraft | None]
+    tell: Callable[[ConversationContext, Any], str | FindingDraft | list[FindingDraft] | None]
     advice: str
 
 
@@ -241,6 +241,7 @@ class ConversationContext:
         "ready",
         "refused",
         "server",
+        "shared",
         "step",
         "tail",
         "told",
@@ -249,11 +250,13 @@ class ConversationContext:
         "worst",
     )
 
-    def __init__(self, conversation: int, protocol: str, family: Family) -> None:
+    def __init__(self, conversation: int, protocol: str, family: Family, shared: dict[Hashable, Any]) -> None:
         self.conversation = conversation
         self.protocol = protocol
         self.family = family
         self.memo = family.state()
+        self.shared = shared
+        """What the family keeps of servers, whichever conversation told it; bounded by whoever puts it there."""
         self.client: str | None = None
         self.server: str | None = None
         self.messages = [0, 0]

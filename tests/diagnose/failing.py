@@ -60,6 +60,7 @@ FAILING: dict[str, dict[str, str]] = {
         "draft_exchange.pcap": "warning rabbitmq-stream-draft.publish-error",
         "draft_wrong_password.pcap": "error rabbitmq-stream-draft.authentication-refused",
         "loopback_only_user_310.pcap": "error rabbitmq-stream.loopback-only-user",
+        "js_reused_id_405.pcap": "warning rabbitmq-stream.confirmed-and-lost",
         "lost_segments_405.pcap": "warning tcp.lost-by-capture",
         "publish_error_310.pcap": "warning rabbitmq-stream.publish-error",
         "publisher_dropped_310.pcap": "warning rabbitmq-stream.confirms-missing",

@@ -47,6 +47,41 @@ def published(frames: int, confirmed: int, frame_max: int = 1 << 20, size: int =
     return one.goodbye()
 
 
+def batch(ident: int, count: int) -> bytes:
+    """A Publish with a sub-batch only."""
+    return struct.pack(">iQBHii", 1, ident, 0x80, count, 5 * count, 5 * count) + b"\0\0\0\1x" * count
+
+
+def numbered(
+    *frames: Any, reference: str = "ref", stream: str = "s", one: Connection | None = None, code: int = 1, declared: bool = False
+) -> Connection:
+    """A publisher that asks for the last id, where there is a number, and publishes these ids, which are confirmed; as tuples they are
+    not."""
+    one = one or Connection().ready()
+    if not declared:
+        one.client(rabbit.DECLARE_PUBLISHER, publisher_id=7, publisher_reference=reference, stream=stream)
+        one.server(rabbit.DECLARE_PUBLISHER_RESPONSE)
+    for frame in frames:
+        if isinstance(frame, int):
+            one.client(rabbit.QUERY_PUBLISHER_SEQUENCE, publisher_reference=reference, stream=stream)
+            one.server(rabbit.QUERY_PUBLISHER_SEQUENCE_RESPONSE, sequence=frame, response_code=code)
+            continue
+        one.client(rabbit.PUBLISH, publisher_id=7, published_messages=published_ids(*frame))
+        if isinstance(frame, list):
+            one.server(rabbit.PUBLISH_CONFIRM, publisher_id=7, publishing_ids=frame)
+    return one
+
+
+def published_ids(*idents: int) -> bytes:
+    return struct.pack(">i", len(idents)) + b"".join(struct.pack(">Qi", ident, 1) + b"x" for ident in idents)
+
+
+def then(layout: Any, answer: Any, *before: Any, code: int = 1, **values: Any) -> Connection:
+    """These ids, then this is asked, then comes id 1."""
+    one = numbered(*before).client(layout, **values).server(answer, response_code=code)
+    return numbered([1], one=one, declared=True).goodbye()
+
+
 def entries(count: int, size: int = 10, first: int = 0) -> bytes:
     """The messages of a Publish."""
     return struct.pack(">i", count) + b"".join(struct.pack(">Qi", ident, size) + bytes(size) for ident in range(first, first + count))
@@ -168,6 +203,13 @@ def asked(answered: bool) -> Connection:
     if answered:
         one.client(rabbit.CONSUMER_UPDATE_RESPONSE, correlation_id=0, offset_type=1)
     return one.wait(60 * SECOND).goodbye() if answered else one.wait(60 * SECOND).reset(1)
+
+
+def later(first: Connection, *frames: Any, **values: Any) -> list[Connection]:
+    """Another connection goes on."""
+    one = Connection(SECOND, sport=40001, dport=values.pop("dport", 5552)).tuned().client(rabbit.OPEN, virtual_host=values.pop("host", "/"))
+    one.server(rabbit.OPEN_RESPONSE, connection_properties=[])
+    return [first.goodbye(), numbered(*frames, one=one, **values).goodbye()]
 
 
 HUNGRY = chunk(0), chunk(1)
@@ -357,6 +399,103 @@ def _with_error() -> Connection:
 def test_each_rule_finds_what_it_is_for_and_nothing_else(case: str) -> None:
     make, rule, severity = CASES[case]
     assert rules(make()).get(NAME + rule) == severity
+
+
+CREATE = {"stream": "s", "arguments": []}
+SUPER = {"name": "s", "partitions": ["s"], "binding_keys": ["k"], "arguments": []}
+
+LOST: dict[str, tuple[Callable[[], Connection | list[Connection]], bool]] = {
+    "below the sequence": (lambda: numbered(100, [1, 2]).goodbye(), True),
+    "as high as the sequence": (lambda: numbered(100, [100]).goodbye(), True),
+    "above the sequence": (lambda: numbered(100, [101, 102]).goodbye(), False),
+    "the sequence of nothing": (lambda: numbered(0, [0]).goodbye(), False),
+    "a sequence that is refused": (lambda: numbered(100, [1, 2], code=2).goodbye(), False),
+    "no reference": (lambda: numbered([1, 2], [1, 2], reference="").goodbye(), False),
+    "again": (lambda: numbered([1, 2], [2]).goodbye(), True),
+    "ids that jump": (lambda: numbered([1, 2], [9]).goodbye(), False),
+    "lower in one frame": (lambda: numbered([5, 4]).goodbye(), True),
+    "again, and not confirmed": (lambda: numbered([1, 2], (2,)).goodbye(), False),
+    "another publisher is confirmed": (
+        lambda: numbered([1, 2], (2,)).server(rabbit.PUBLISH_CONFIRM, publisher_id=8, publishing_ids=[2]).goodbye(),
+        False,
+    ),
+    "in a sub-batch": (lambda: sub_batch(5), True),
+    "in a sub-batch with an id of its own": (lambda: sub_batch(6), False),
+    "again after an error": (
+        lambda: numbered(
+            [3],
+            one=numbered((1, 2, 3)).server(rabbit.PUBLISH_ERROR, publisher_id=7, publishing_errors=[{"publishing_id": 3, "code": 18}]),
+            declared=True,
+        ).goodbye(),
+        False,
+    ),
+    "another one is confirmed": (lambda: numbered([1, 2], (2,), [3]).goodbye(), False),
+    "the stream is deleted": (lambda: then(rabbit.DELETE, rabbit.DELETE_RESPONSE, [1, 2], stream="s"), False),
+    "another stream is deleted": (lambda: then(rabbit.DELETE, rabbit.DELETE_RESPONSE, [1, 2], stream="t"), True),
+    "another stream is deleted, and nothing is confirmed": (lambda: then(rabbit.DELETE, rabbit.DELETE_RESPONSE, (1, 2), stream="t"), True),
+    "the stream is not deleted": (lambda: then(rabbit.DELETE, rabbit.DELETE_RESPONSE, [1, 2], stream="s", code=16), True),
+    "the stream is created": (lambda: then(rabbit.CREATE, rabbit.CREATE_RESPONSE, [1, 2], **CREATE), False),
+    "the stream is there": (lambda: then(rabbit.CREATE, rabbit.CREATE_RESPONSE, [1, 2], code=5, **CREATE), True),
+    "the partition is created": (lambda: then(rabbit.CREATE_SUPER_STREAM, rabbit.CREATE_SUPER_STREAM_RESPONSE, [1, 2], **SUPER), False),
+    "the stream goes": (
+        lambda: numbered([1], one=numbered([1, 2]).server(rabbit.METADATA_UPDATE, code=6, stream="s")).goodbye(),
+        False,
+    ),
+    "on the next connection": (lambda: later(numbered([1, 2, 3]), [1, 2]), True),
+    "on the next connection, and higher": (lambda: later(numbered([1, 2, 3]), [4]), False),
+    "what was not confirmed before": (lambda: later(numbered([1], (2, 3)), [2, 3]), False),
+    "on the next connection, behind others": (lambda: later(numbered([1, 2, 3]), [2]), True),
+    "on the next connection, confirmed in another order": (lambda: later(confirmed_backwards(), [2]), True),
+    "another virtual host": (lambda: later(numbered([1, 2, 3]), [1], host="other"), False),
+    "the sequence of another connection": (lambda: later(numbered(9), [1]), True),
+    "the sequence says that the stream is new": (lambda: later(numbered([1, 2, 3]), 0, [1]), False),
+    "another reference": (lambda: later(numbered([1, 2, 3]), [1], reference="other"), False),
+    "another stream": (lambda: later(numbered([1, 2, 3]), [1], stream="t"), False),
+    "another server": (lambda: later(numbered([1, 2, 3]), [1], dport=5553), False),
+    "a reference that is forgotten": (lambda: numbered([1], one=many_references(255)).goodbye(), False),
+    "a reference that is not forgotten": (lambda: numbered([1], one=many_references(254)).goodbye(), True),
+    "a reference that wrote again": (lambda: numbered([1], one=many_references(1, numbered(9, one=many_references(254)))).goodbye(), True),
+}
+
+
+def sub_batch(ident: int) -> Connection:
+    one = numbered([1, 2, 3, 4, 5]).client(rabbit.PUBLISH, publisher_id=7, published_messages=batch(ident, 2))
+    return one.server(rabbit.PUBLISH_CONFIRM, publisher_id=7, publishing_ids=[ident]).goodbye()
+
+
+def confirmed_backwards() -> Connection:
+    one = numbered((1, 2, 3))
+    for ident in (3, 1):
+        one.server(rabbit.PUBLISH_CONFIRM, publisher_id=7, publishing_ids=[ident])
+    return one
+
+
+def many_references(count: int, one: Connection | None = None) -> Connection:
+    one = one or numbered(9)
+    for at in range(count):
+        one.client(rabbit.QUERY_PUBLISHER_SEQUENCE, publisher_reference=f"r{count}.{at}", stream="s")
+        one.server(rabbit.QUERY_PUBLISHER_SEQUENCE_RESPONSE, sequence=9)
+    return one
+
+
+@pytest.mark.parametrize("case", LOST)
+def test_messages_that_are_confirmed_and_not_stored(case: str) -> None:
+    make, told = LOST[case]
+    made = make()
+    assert (NAME + "confirmed-and-lost" in rules(*(made if isinstance(made, list) else [made]))) == told
+
+
+def test_what_is_confirmed_and_lost_is_counted() -> None:
+    (found,) = (one for one in diagnosed(GOLDEN / "js_reused_id_405.pcap")[0] if one.severity != "note")
+    assert (found.rule, found.severity) == (NAME + "confirmed-and-lost", "warning")
+    assert found.cause == (
+        '2 of 7 messages of publisher 0 (reference "pub-1", stream "dup1") are confirmed and not stored, from id 5 on: '
+        "the server has ids up to 5 of this reference"
+    )
+    assert (found.messages, found.packets) == ([37, 38], [55, 56])
+    (found,) = diagnosed(capture(numbered(100, [1], [2], [1]).goodbye()))[0]
+    assert "3 of 3 messages" in found.cause and "from id 1 on: the server has ids up to 100" in found.cause
+    assert found.messages == [15, 16]
 
 
 @pytest.mark.parametrize(
