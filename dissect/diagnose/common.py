@@ -14,6 +14,7 @@ from streamdump.diagnose.rules import (
     EVIDENCE,
     EXCHANGE,
     GAP,
+    NOT_DIALLED,
     NOTE,
     PATIENCE_NS,
     WARNING,
@@ -22,6 +23,7 @@ from streamdump.diagnose.rules import (
     Family,
     FindingDraft,
     Rule,
+    is_address,
     last_before,
     numbers,
     packets,
@@ -605,6 +607,7 @@ class Failed(msgspec.Struct):
     protocol: str
     client: str | None
     server: str | None
+    places: tuple[str, ...] = ()
     conversations: int = 0
     latest: int = -1
     first_ns: int = 0
@@ -634,11 +637,14 @@ class Failed(msgspec.Struct):
 
 class Overview(NamedTuple):
     """What several conversations tell: all troubles that are not mere notes, the findings that send clients to other endpoints by these,
-    and the endpoints that somebody connected to."""
+    the endpoints that somebody connected to, the troubles that are none by themselves (`FindingDraft.later`), and the hosts that do what
+    they came for."""
 
     failed: list[Failed]
     sent: dict[tuple[str, ...], Finding]
     dialled: dict[str, None]
+    later: list[Failed]
+    active: dict[str, None]
 
 
 class Across(NamedTuple):
@@ -703,10 +709,17 @@ def _unreachable(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Findin
 
 
 def _never_dialled(seen: Overview) -> Iterator[tuple[FindingDraft, Failed | Finding]]:
-    for places, finding in seen.sent.items():
-        if not any(place in seen.dialled for place in places):
-            cause = f"clients are sent to {some(places)}, and no connection to there is in the capture"
-            yield FindingDraft(cause, tuple(finding.messages), tuple(finding.packets)), finding
+    """Clients are sent elsewhere and go nowhere. Whoever only opened a connection and left does that often, if this is why."""
+    for one in seen.later:
+        lost = [host for host in one.hosts if host not in seen.active]
+        if lost and (one.severity != NOTE or one.conversations >= SAME) and not any(_dialled(seen, one, place) for place in one.places):
+            yield one.evidence(f"{some(lost)} {one.cause}, and no connection to there is in the capture"), one
+
+
+def _dialled(seen: Overview, one: Failed, place: str) -> bool:
+    """Whether somebody connected there: of a name nobody knows what it stands for."""
+    host, _, port = place.rpartition(":")
+    return place in seen.dialled if is_address(host) else any(each != one.server and each.endswith(f":{port}") for each in seen.dialled)
 
 
 ACROSS: tuple[Across, ...] = (
@@ -716,9 +729,7 @@ ACROSS: tuple[Across, ...] = (
         _unreachable,
         "Let the server advertise a host and port that clients reach, and look whether a firewall is in the way.",
     ),
-    Across(
-        "advertised-not-dialled", NOTE, _never_dialled, "Look whether the client can resolve and reach this place, or capture there, too."
-    ),
+    Across("advertised-not-dialled", WARNING, _never_dialled, NOT_DIALLED),
     Across("tcp.turns-everybody-away", ERROR, _everybody, "Look at the server first: no client gets through."),
     Across("retry-loop", ERROR, _retries, "Mend the cause that is named, and let the client wait longer from one attempt to the next."),
     Across("again-and-again", WARNING, _same, "Look at what these clients have in common: a configuration, a version, a stream."),

@@ -79,6 +79,8 @@ class Diagnoser:
         self._numbers = 0
         self._last_ns = 0
         self._failed: dict[tuple[Hashable, ...], Failed] = {}
+        self._later: dict[tuple[Hashable, ...], Failed] = {}
+        self._active: dict[str, None] = {}
         self._sent: dict[tuple[str, ...], Finding] = {}
         self._dialled: dict[str, None] = {}
         self._spoken: dict[str, tuple[str | None, int]] = {}
@@ -118,7 +120,7 @@ class Diagnoser:
     def finish(self) -> list[Record]:
         """What all conversations together tell."""
         out: list[Record] = []
-        seen = Overview(list(self._failed.values()), self._sent, self._dialled)
+        seen = Overview(list(self._failed.values()), self._sent, self._dialled, list(self._later.values()), self._active)
         now = rfc3339(self._last_ns)
         for rule in ACROSS:
             try:
@@ -200,6 +202,8 @@ class Diagnoser:
             context.client, context.server = context.client or closed.endpoints[0], context.server or closed.endpoints[1]
         if len(self._dialled) < ACROSS_KEPT:
             self._dialled[context.server] = None
+        if context.active and len(self._active) < ACROSS_KEPT:
+            self._active[context.client.rpartition(":")[0]] = None
         for message, request, refusal in context.pending:
             self._tell_refusal(context, message, request, refusal, not _gone_on(context, message, refusal) and closed, out)
         context.pending.clear()
@@ -279,6 +283,9 @@ class Diagnoser:
             list(messages[:EVIDENCE]),
             list(marks[:EVIDENCE]),
         )
+        if told.later:
+            self._count(context, finding, told, self._later)
+            return
         context.found[key] = [1, finding]
         self._add(out, finding)
         if told.places and len(self._sent) < PLACES_KEPT:
@@ -286,7 +293,7 @@ class Diagnoser:
         if context.worst is None or SEVERITIES.index(severity) < SEVERITIES.index(context.worst.severity):
             context.worst = finding
         if severity != NOTE:
-            self._count(context, finding, told)
+            self._count(context, finding, told, self._failed)
 
     def _add(self, out: list[Record], finding: Finding) -> None:
         self._numbers += 1
@@ -294,15 +301,15 @@ class Diagnoser:
         self.found[finding.severity] += 1
         out.append(finding)
 
-    def _count(self, context: ConversationContext, finding: Finding, told: FindingDraft) -> None:
+    def _count(self, context: ConversationContext, finding: Finding, told: FindingDraft, kept: dict[tuple[Hashable, ...], Failed]) -> None:
         """Remember a trouble, as others may have it, too."""
         what = (finding.rule, finding.cause, context.server)
-        failed = self._failed.get(what)
+        failed = kept.get(what)
         if failed is None:
-            if len(self._failed) >= ACROSS_KEPT:
+            if len(kept) >= ACROSS_KEPT:
                 return
-            failed = self._failed[what] = Failed(
-                finding.rule, finding.severity, finding.cause, context.protocol, context.client, context.server
+            failed = kept[what] = Failed(
+                finding.rule, finding.severity, finding.cause, context.protocol, context.client, context.server, told.places
             )
         failed.add(context, finding)
 

@@ -14,6 +14,7 @@ from streamdump.diagnose.rules import (
     CLOSED,
     ERROR,
     EXCHANGE,
+    NOT_DIALLED,
     NOTE,
     WARNING,
     Closed,
@@ -25,6 +26,7 @@ from streamdump.diagnose.rules import (
     Message,
     Refusal,
     Rule,
+    is_address,
     label_of,
     numbers,
     packets,
@@ -52,6 +54,12 @@ LOST_NS = 10_000_000_000
 """A client that hears that its stream is gone should do something about it by then."""
 
 NO_LEADER = 0xFFFF
+
+LEFT_NS, OFTEN = 60_000_000_000, 3
+"""A client that cannot go where it is sent leaves by then, or asks as often."""
+
+IDLE = ("PeerProperties", "SaslHandshake", "SaslAuthenticate", "Tune", "Open", "ExchangeCommandVersions", "Metadata", "Close", "Heartbeat")
+"""What clients say that have not begun with what they came for."""
 
 PLACES = 16
 """So many brokers of one response are looked for."""
@@ -171,6 +179,10 @@ class RabbitmqState(msgspec.Struct):
     """By id publishers that were refused, and what is told if the client publishes all the same."""
     deleting: dict[str, None] = msgspec.field(default_factory=dict)
     """Streams that the client has asked to delete."""
+    sent: tuple[str, int, tuple[str, ...], tuple[int, ...], tuple[int, ...]] | None = None
+    """What sent the client elsewhere, when and where to, and the evidence; None once it has asked for something else."""
+    asks: int = 0
+    """How often it asked where to go."""
     gone: Message | None = None
     """The MetadataUpdate after which the client has asked nothing."""
     silent: list[Silence | None] = msgspec.field(default_factory=lambda: [None, None])
@@ -614,18 +626,32 @@ def _brokers(context: ConversationContext, message: Message) -> FindingDraft | N
 
 
 def _elsewhere(context: ConversationContext, message: Message, places: list[tuple[Any, Any]]) -> FindingDraft | None:
-    """Where clients are sent that is certainly not where this one is connected."""
+    """Where clients are sent that is not where this one is connected; of a name on the same port it takes all conversations to tell."""
     host, _, port = message.src.rpartition(":")
     host = host.strip("[]")
-    if not places or any(str(one[1]) == port and (str(one[0]) == host or not _is_address(str(one[0]))) for one in places):
+    here = (host, "localhost") if host.startswith("127.") or host == "::1" else (host,)
+    context.memo.sent = None
+    if not places or any(str(one[1]) == port and str(one[0]) in here for one in places):
         return None
     named = tuple(dict.fromkeys(f"[{one[0]}]:{one[1]}" if ":" in str(one[0]) else f"{one[0]}:{one[1]}" for one in places[:PLACES]))
+    context.memo.sent = message.name, message.time_ns, named, numbers(message), packets(message)
+    if any(str(one[1]) == port and not is_address(str(one[0])) for one in places):
+        return None
     cause = f"the server sends clients to {some(named)}, while this one is connected to {message.src}"
     return FindingDraft(cause, key=named, places=named)
 
 
-def _is_address(text: str) -> bool:
-    return all(one in "0123456789.:abcdefABCDEF" for one in text) and any(one in ".:" for one in text)
+def _stranded(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    """A client that was sent elsewhere asks again and again, or leaves at once."""
+    memo = context.memo
+    if memo.sent is None:
+        return None
+    name, time_ns, places, shown, marks = memo.sent
+    left = closed.by == closed.client and closed.until_ns - time_ns < LEFT_NS
+    if not left and memo.asks < OFTEN:
+        return None
+    cause = f"neither publishes nor subscribes: {name} sends it to {some(places)}"
+    return FindingDraft(cause, shown, marks, WARNING if name == "Metadata" else NOTE, key=places, places=places, later=True)
 
 
 # What a refusal means
@@ -673,6 +699,10 @@ def follow(context: ConversationContext, message: Message) -> None:
     keep = _FOLLOW.get(name)
     if keep is not None:
         keep(context, memo, message, fields)
+    if message.sender == "client":
+        memo.asks += name == "Metadata"
+        memo.sent = memo.sent if name in IDLE else None
+        context.active = context.active or name in ("DeclarePublisher", "Publish", "Subscribe")
     if memo.gone is not None and message.sender == "client" and name not in ("Heartbeat", "Credit", "StoreOffset"):
         memo.gone = None
 
@@ -1076,6 +1106,7 @@ RULES: tuple[Rule, ...] = (
         _asked_by_server,
         "Let the client answer ConsumerUpdate, also where it wants the server to decide: the server waits and then closes.",
     ),
+    Rule("advertised-not-dialled", WARNING, CLOSED, _stranded, NOT_DIALLED),
     Rule(
         "advertised-elsewhere",
         NOTE,

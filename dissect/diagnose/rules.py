@@ -32,6 +32,11 @@ EVIDENCE = 8
 PATIENCE_NS = 1_000_000_000
 """A request that was open for so long when the capture ended should have had its answer."""
 
+NOT_DIALLED = (
+    "Look whether clients can resolve and reach this place, and let the server advertise a host and port that they can "
+    "(stream.advertised_host, stream.advertised_port); or capture there, too."
+)
+
 Begun = tuple[bytes, bytes]
 """The first bytes of both sides."""
 
@@ -48,6 +53,8 @@ class FindingDraft(NamedTuple):
     key: Hashable = None
     places: tuple[str, ...] = ()
     """Endpoints that the client is sent to, which are looked for in the other conversations."""
+    later: bool = False
+    """Only all conversations together show whether it is told."""
     rule: str | None = None
     """Its name, where one function tells several things apart."""
 
@@ -219,6 +226,7 @@ class ConversationContext:
 
     __slots__ = (
         "aborted",
+        "active",
         "answers",
         "asked",
         "begun",
@@ -276,6 +284,8 @@ class ConversationContext:
         self.answers: list[str | None] = [None, None]
         """What the request is called that each of them answers, where it is a response."""
         self.last_ns: int | None = None
+        self.active = False
+        """The client does what it came for."""
         self.over = False
         """Its end was told, though one side goes on."""
         self.refused = 0
@@ -438,6 +448,11 @@ def said(context: ConversationContext, message: Message) -> str:
     return f"{message.name} of the {message.sender or 'other side'}"
 
 
+def is_address(text: str) -> bool:
+    """Whether a host is not a name."""
+    return all(one in "0123456789.:abcdefABCDEF" for one in text) and any(one in ".:" for one in text)
+
+
 def span_text(ns: int) -> str:
     """A time that passed, as people say it."""
     size = abs(ns)
@@ -466,6 +481,7 @@ __all__ = [
     "EXCHANGE",
     "GAP",
     "NOTE",
+    "NOT_DIALLED",
     "PATIENCE_NS",
     "SEVERITIES",
     "WARNING",
@@ -479,6 +495,7 @@ __all__ = [
     "Message",
     "Refusal",
     "Rule",
+    "is_address",
     "label_of",
     "last_before",
     "numbers",

@@ -499,7 +499,7 @@ def test_what_is_confirmed_and_lost_is_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "told"), [("ready", {}), ("refused", {"advertised-unreachable": "error"}), ("none", {"advertised-not-dialled": "note"})]
+    ("end", "told"), [("ready", {}), ("refused", {"advertised-unreachable": "error"}), ("none", {"advertised-not-dialled": "warning"})]
 )
 def test_places_that_clients_are_sent_to(end: str, told: dict[str, str]) -> None:
     there = Connection(5 * SECOND, sport=40001, dport=5551)
@@ -513,6 +513,94 @@ def test_places_that_clients_are_sent_to(end: str, told: dict[str, str]) -> None
     assert {rule: severity for rule, severity in found.items() if rule.startswith(NAME + "advertised-") and "else" not in rule} == {
         NAME + rule: severity for rule, severity in told.items()
     }
+
+
+NAMED = "rabbit-0.ns"
+
+
+def sent(
+    *asks: str, host: str = NAMED, goes: Any = "goodbye", port: int = 5552, begin: int = 0, opened: Any = (), to: Any = None
+) -> Connection:
+    """A client that asks for these streams, and leaves; `to` another place than the first, too."""
+    one = Connection(begin, sport=40000 + begin // SECOND).ready(properties=opened)
+    for stream in asks:
+        one.client(rabbit.METADATA, streams=[stream])
+        one.server(
+            rabbit.METADATA_RESPONSE,
+            brokers=[{"reference": at, "host": each, "port": port} for at, each in enumerate((host, to)) if each is not None],
+            stream_metadata=[{"stream_name": stream, "response_code": 1, "leader_reference": 0, "replicas_references": []}],
+        )
+    return one.goodbye() if goes == "goodbye" else one
+
+
+def other(port: int = 5552, server: bytes = b"\x0a\x01\x01\x01") -> Connection:
+    """Somebody connects to another server."""
+    one = Connection(5 * SECOND, sport=41000, dport=port)
+    one.addresses = (one.addresses[0], server)
+    return one.ready().goodbye()
+
+
+def uses(layout: Any, client: bytes | None = None, **values: Any) -> Connection:
+    """Somebody publishes or subscribes on another connection."""
+    one = Connection(5 * SECOND, sport=41000)
+    one.addresses = (client or one.addresses[0], one.addresses[1])
+    return one.ready().client(layout, **values).goodbye()
+
+
+HERE = "192.0.2.2"
+SUBSCRIBE = {"subscription_id": 1, "stream": "s", "offset_type": 1, "credit": 1}
+DECLARE = {"publisher_id": 1, "publisher_reference": "", "stream": "s"}
+ADVERTISED = (("advertised_host", NAMED), ("advertised_port", "5552"))
+
+SENT: dict[str, tuple[Callable[[], list[Connection]], bool]] = {
+    "a name": (lambda: [sent("s")], True),
+    "this address": (lambda: [sent("s", host=HERE)], False),
+    "this address or a name": (lambda: [sent("s", to=HERE)], False),
+    "this address on another port": (lambda: [sent("s", host=HERE, port=5553)], True),
+    "localhost, which is not here": (lambda: [sent("s", host="localhost")], True),
+    "an address": (lambda: [sent("s", host="10.1.1.1")], True),
+    "an address that is dialled": (lambda: [sent("s", host="10.1.1.1"), other()], False),
+    "an address, and another one is dialled": (lambda: [sent("s", host="10.1.1.2"), other()], True),
+    "a name, and an address is dialled": (lambda: [sent("s"), other()], False),
+    "a name, and a port of something else is dialled": (lambda: [sent("s"), other(5559)], True),
+    "a name, and the same server is dialled": (lambda: [sent("s"), uses(rabbit.HEARTBEAT)], True),
+    "a name, and the client subscribes": (lambda: [sent("s"), uses(rabbit.SUBSCRIBE, **SUBSCRIBE)], False),
+    "a name, and the client publishes": (lambda: [sent("s"), uses(rabbit.DECLARE_PUBLISHER, **DECLARE)], False),
+    "a name, and the client publishes as before": (
+        lambda: [sent("s"), uses(rabbit.PUBLISH, publisher_id=1, published_messages=b"\0\0\0\0")],
+        False,
+    ),
+    "a name, and another client subscribes": (lambda: [sent("s"), uses(rabbit.SUBSCRIBE, b"\xc0\0\2\7", **SUBSCRIBE)], True),
+    "a name, and the client does something else": (
+        lambda: [sent("s", goes="on").client(rabbit.DELETE, stream="s").server(rabbit.DELETE_RESPONSE).goodbye()],
+        False,
+    ),
+    "a name, and the client stays": (lambda: [sent("s", goes="on").wait(70 * SECOND).goodbye()], False),
+    "a name, and the server goes": (lambda: [sent("s", goes="on").fin(1)], False),
+    "a name, and the capture ends": (lambda: [sent("s", goes="on")], False),
+    "a name, again and again": (lambda: [sent("s", "s", "s", goes="on")], True),
+    "a name, and only twice": (lambda: [sent("s", "s", goes="on")], False),
+    "a name of Open": (lambda: [sent(opened=ADVERTISED)], False),
+    "a name of Open, again and again": (lambda: [sent(opened=ADVERTISED, begin=at * SECOND) for at in range(3)], True),
+    "a name of Open, then this address": (lambda: [sent("s", host=HERE, opened=ADVERTISED, begin=at * SECOND) for at in range(3)], False),
+}
+
+
+@pytest.mark.parametrize("case", SENT)
+def test_clients_that_do_not_get_where_they_are_sent(case: str) -> None:
+    make, told = SENT[case]
+    assert rules(*make()).get(NAME + "advertised-not-dialled") == ("warning" if told else None)
+
+
+def test_a_client_that_cannot_resolve_a_name_is_told_with_it() -> None:
+    (found,) = (one for one in diagnosed(GOLDEN / "rstream_name_not_resolved_405.pcap")[0] if one.severity != "note")
+    assert (found.rule, found.severity, found.messages) == (NAME + "advertised-not-dialled", "warning", [37])
+    assert found.cause == (
+        "127.0.0.1 neither publishes nor subscribes: Metadata sends it to rabbit-0.internal.example:5552, "
+        "and no connection to there is in the capture"
+    )
+    # A server on the loopback interface may well call itself so, and the client goes on
+    assert NAME + "advertised-not-dialled" not in {one.rule for one in diagnosed(GOLDEN / "rstream_twice_1_310.pcap")[0]}
 
 
 def test_the_ledger_is_told() -> None:
