@@ -67,6 +67,16 @@ PLACES = 16
 NUMBERS = ("max-length-bytes", "stream-max-segment-size-bytes", "stream-filter-size-bytes", "initial-cluster-size")
 """Arguments of Create that servers read as numbers."""
 
+PROPERTIES: dict[str, tuple[str, ...]] = {
+    "chunk_selector": ("all", "user_data"),
+    "filter.NAME": (),
+    "match-unfiltered": ("true", "false"),
+    "name": (),
+    "single-active-consumer": ("true", "false"),
+    "super-stream": (),
+}
+"""Properties of Subscribe that servers read, and the values that they understand; none: any. NAME is anything."""
+
 TEXTS = ("publisher_reference", "reference", "stream", "super_stream", "virtual_host", "mechanism", "routing_key", "name", "closing_reason")
 """Fields that must not be null."""
 
@@ -477,6 +487,21 @@ def _dropped(context: ConversationContext, closed: Closed) -> list[FindingDraft]
 
 
 # Consuming
+
+
+def _ignored(context: ConversationContext, message: Message) -> FindingDraft | None:
+    properties = message.fields.get("properties") if message.kind == "request" else None
+    found = {str(one.get("key")): str(one.get("value")) for one in properties or ()}
+    filtered = any(key.startswith("filter.") for key in found)
+    odd = []
+    for key, value in found.items():
+        known = PROPERTIES.get("filter.NAME" if key.startswith("filter.") else key)
+        if known is None or (known and value not in known) or (key == "match-unfiltered" and value == "true" and not filtered):
+            odd.append(quoted(f"{key}={value}"))
+    if not odd:
+        return None
+    names = some([f"{name}={' or '.join(values)}" if values else name for name, values in PROPERTIES.items()], len(PROPERTIES))
+    return FindingDraft(f"the server ignores {some(odd)} of Subscribe without a word: it knows {names}", key=tuple(odd))
 
 
 def _starved(context: ConversationContext, message: Message) -> FindingDraft | None:
@@ -1049,6 +1074,13 @@ RULES: tuple[Rule, ...] = (
         _dropped,
         "If these are not meant to be repeats, go on from what QueryPublisherSequence says, give each frame and sub-batch a higher id, "
         "or publish without a reference.",
+    ),
+    Rule(
+        "property-ignored",
+        NOTE,
+        "Subscribe",
+        _ignored,
+        "Write names and values as the server reads them, in lower case; match-unfiltered counts beside a filter only.",
     ),
     Rule(
         "out-of-credit",

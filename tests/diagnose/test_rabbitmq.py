@@ -12,7 +12,7 @@ import pytest
 
 from streamdump.protocols.rabbitmq import layouts as rabbit
 from tests.capture.frames import ACK, FIN, SYN
-from tests.diagnose.talks import SECOND, Connection, capture, diagnosed, rules
+from tests.diagnose.talks import SECOND, Connection, capture, diagnosed, found, rules
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream"
 
@@ -601,6 +601,46 @@ def test_a_client_that_cannot_resolve_a_name_is_told_with_it() -> None:
     )
     # A server on the loopback interface may well call itself so, and the client goes on
     assert NAME + "advertised-not-dialled" not in {one.rule for one in diagnosed(GOLDEN / "rstream_twice_1_310.pcap")[0]}
+
+
+IGNORED: dict[str, tuple[dict[str, str], str | None]] = {
+    "none": ({}, None),
+    "all that are known": (
+        {
+            "name": "g",
+            "single-active-consumer": "true",
+            "super-stream": "s",
+            "filter.0": "a",
+            "match-unfiltered": "true",
+            "chunk_selector": "all",
+        },
+        None,
+    ),
+    "what is not wanted": ({"single-active-consumer": "false", "match-unfiltered": "false", "chunk_selector": "user_data"}, None),
+    "another name": ({"x-single-active-consumer": "true"}, '"x-single-active-consumer=true"'),
+    "nearly a filter": ({"filters.0": "a"}, '"filters.0=a"'),
+    "capitals": ({"single-active-consumer": "True"}, '"single-active-consumer=True"'),
+    "another selector": ({"chunk_selector": "none"}, '"chunk_selector=none"'),
+    "unfiltered without a filter": ({"match-unfiltered": "true"}, '"match-unfiltered=true"'),
+    "several": ({"a": "b", "name": "x", "c": "d"}, '"a=b", "c=d"'),
+}
+
+
+@pytest.mark.parametrize("case", IGNORED)
+def test_properties_that_servers_ignore(case: str) -> None:
+    properties, named = IGNORED[case]
+    one = subscribed(9, properties=[{"key": key, "value": value} for key, value in properties.items()]).goodbye()
+    found = [(each.rule, each.severity, each.cause) for each in diagnosed(capture(one))[0]]
+    cause = (
+        f"the server ignores {named} of Subscribe without a word: it knows chunk_selector=all or user_data, filter.NAME, "
+        "match-unfiltered=true or false, name, single-active-consumer=true or false, super-stream"
+    )
+    assert found == ([] if named is None else [(NAME + "property-ignored", "note", cause)])
+
+
+def test_properties_of_a_client_that_sends_what_it_is_given() -> None:
+    assert NAME + "property-ignored" in found(GOLDEN / "rstream_properties_ignored.pcap")
+    assert NAME + "property-ignored" not in found(GOLDEN / "rstream_properties_known.pcap")
 
 
 def test_the_ledger_is_told() -> None:
