@@ -13,7 +13,7 @@ from streamdump.errors import UsageError
 from streamdump.render.terminal import count
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from streamdump.spark.follow import Batch, Follow
     from streamdump.spark.session import SparkJvm
@@ -68,7 +68,7 @@ def follow(
                     code = ExitCode.UNREADABLE
                 elif batch.bugs and code == ExitCode.DONE:
                     code = ExitCode.INTERNAL
-                for text in (*map(trouble_text, batch.troubles), *batch.bugs):
+                for text in (*trouble_texts(batch.troubles), *batch.bugs):
                     say(text)
                 if batch.suspected is not None and not warned:
                     warned = True
@@ -88,6 +88,17 @@ def follow(
         state = work.state
         say(f"{count(state.files, 'file')}, {count(state.packets, 'packet')}: {counts(state.rows)}")
     return code
+
+
+TOLD = 10
+"""So many troubles of files have a line each."""
+
+
+def trouble_texts(troubles: Sequence[Trouble]) -> list[str]:
+    """What is wrong with files, in lines that can be read: the worst first where there are many."""
+    first = sorted(troubles, key=lambda one: not one.fatal)[:TOLD] if len(troubles) > TOLD else troubles
+    more = len(troubles) - len(first)
+    return [*map(trouble_text, first), *([f"and {more:,} more troubles of files, which table errors has"] if more else [])]
 
 
 def trouble_text(trouble: Trouble) -> str:

@@ -149,6 +149,10 @@ def pipeline(
         typer.Option("--parts", metavar="N", help="parts that conversations are divided into", rich_help_panel=SPARK, show_default=False),
     ] = None,
     memory: Annotated[str, typer.Option("--memory", metavar="SIZE", help="memory of the Java process", rich_help_panel=SPARK)] = "2G",
+    conf: Annotated[
+        list[str] | None,
+        typer.Option("--conf", metavar="KEY=VALUE", help="a setting of Spark's, repeatable", rich_help_panel=SPARK, show_default=False),
+    ] = None,
     ui: Annotated[bool, typer.Option("--ui", help="Spark's web page", rich_help_panel=SPARK)] = False,
     quiet: Annotated[bool, typer.Option("-q", help="no summary", rich_help_panel=OTHER)] = False,
     colour: Colour = "auto",
@@ -174,7 +178,7 @@ def pipeline(
 
     settings = PipelineSettings(sources or [], form, payload, split_size, part_count, options, separate, point, append)
     bar = _Bar(colour)
-    calls = _Calls(out, master, f"{heap}m", ui, quiet, sql, bar)
+    calls = _Calls(out, master, f"{heap}m", ui, _conf(conf or []), quiet, sql, bar)
     if follow is not None:
         settings.sources = [follow]
         return calls.follow(settings, every_ns / 1e9, settle_ns, finish)
@@ -195,10 +199,27 @@ def _refuse(sources: list[str] | None, follow: str | None, form: str, *, append:
         raise UsageError("--append adds captures that are given; --follow always adds")
 
 
+OURS = {"spark.master": "--master", "spark.driver.memory": "--memory", "spark.ui.enabled": "--ui"}
+"""Settings of Spark's that are options here."""
+
+
+def _conf(given: list[str]) -> dict[str, str]:
+    """Settings of Spark's; raises `UsageError` for what is none."""
+    found = {}
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals or not name.startswith("spark."):
+            raise UsageError(f"--conf: {one} is no setting of Spark's; --conf spark.executor.memory=4g is one")
+        if name in OURS:
+            raise UsageError(f"--conf: {name} is {OURS[name]} here")
+        found[name] = value
+    return found
+
+
 class _Calls:
     """What the command does, once it is known what that is."""
 
-    def __init__(self, out: str, master: str, memory: str, ui: bool, quiet: bool, sql: str | None, bar: _Bar) -> None:
+    def __init__(self, out: str, master: str, memory: str, ui: bool, conf: dict[str, str], quiet: bool, sql: str | None, bar: _Bar) -> None:
         from streamdump.spark import storage
 
         self.out = out
@@ -206,7 +227,7 @@ class _Calls:
         self.quiet = quiet
         self.sql = sql
         self.bar = bar
-        self._spark = master, memory, ui
+        self._spark = master, memory, ui, conf
         self._session: SparkJvm | None = None
         self._kept: Callable[[], str] = str
 
@@ -294,8 +315,8 @@ class _Calls:
         session: SparkJvm | None = None
         interruption = _Interruption()
         try:
-            master, memory, ui = self._spark
-            session = self._session = interruption.session = SparkJvm(master, memory=memory, ui=ui, brief=brief)
+            master, memory, ui, conf = self._spark
+            session = self._session = interruption.session = SparkJvm(master, memory=memory, ui=ui, brief=brief, settings=conf)
             code = action(session)
             session.close()
             return code
@@ -309,7 +330,8 @@ class _Calls:
             if isinstance(error, UsageError):
                 session.close()
                 raise
-            full = _full(error, self.place, session)
+            said = _said(error)
+            full = _full(error, said, self.place, session)
             if full or isinstance(error, OSError):
                 # There is no room for the tables, or they were removed.
                 session.kill()
@@ -319,7 +341,7 @@ class _Calls:
             session.kill()
             if not of_spark(error) and not isinstance(error, JvmGone):
                 raise
-            say(f"Spark failed: {_reason(error)}; its log is {session.log}{self._kept()}")
+            say(f"Spark failed: {_reason(said) or type(error).__name__}; its log is {session.log}{self._kept()}")
             return ExitCode.USAGE
         finally:
             interruption.over()
@@ -353,14 +375,23 @@ def _taken(place: Folder) -> bool:
 def _kept(run: PipelineRun) -> str:
     """What a run that failed leaves, as the end of a sentence."""
     done = run.tidy()
-    return f"; {done:,} parts are done and kept in {run.folder}: --resume goes on with them" if done else ""
+    they = "is done and kept in {}: --resume goes on with it" if done == 1 else "are done and kept in {}: --resume goes on with them"
+    return f"; {count(done, 'part')} {they.format(run.folder)}" if done else ""
 
 
-def _full(error: BaseException, out: Folder, session: SparkJvm) -> str:
+def _said(error: BaseException) -> str:
+    """What an error says: of one in Java that is asked of Java, which has to be there still."""
+    try:
+        return str(error)
+    except Exception:
+        return "its Java process does not answer"
+
+
+def _full(error: BaseException, said: str, out: Folder, session: SparkJvm) -> str:
     """Which disk is full, if that is what went wrong."""
     from streamdump.spark.storage import Disk
 
-    if getattr(error, "errno", None) != errno.ENOSPC and os.strerror(errno.ENOSPC) not in str(error):
+    if getattr(error, "errno", None) != errno.ENOSPC and os.strerror(errno.ENOSPC) not in said:
         return ""
     folders = [out.path.parent if isinstance(out, Disk) else None, Path(session.scratch) if session.scratch else None]
     found = []
@@ -403,9 +434,14 @@ class _Interruption:
         signal.signal(signal.SIGINT, handler)
 
 
-def _reason(error: BaseException) -> str:
+def _reason(text: str) -> str:
     """What went wrong, without the traces of both languages."""
-    text = str(error)
+    lacks = re.search(r"No module named '(streamdump|pyarrow|numpy|msgspec)\b", text)
+    if lacks is not None:
+        return (
+            f"the Python of a worker has no {lacks[1]}; it needs streamdump[spark], and is the one of the driver's path there "
+            "unless --conf spark.pyspark.python=PATH tells another"
+        )
     if "Python worker exited unexpectedly" in text or "Python worker failed to connect back" in text:
         return (
             "the Python of a task was killed each time that it was tried, as the kernel does when memory runs out; "
@@ -417,12 +453,12 @@ def _reason(error: BaseException) -> str:
     ours = [line for line in lines if line.startswith("streamdump.errors.")]
     # What a worker's trace ends with.
     raised = [line for line in lines if re.match(r"\w+Error: ", line)]
-    return (ours or raised)[-1].partition(": ")[2] if ours or raised else lines[0] if lines else type(error).__name__
+    return (ours or raised)[-1].partition(": ")[2] if ours or raised else "".join(lines[:1])
 
 
 def _troubles(plan: Plan, bugs: list[str]) -> ExitCode:
     """Say what is wrong with files, and with us; the exit code."""
-    for text in (*map(following.trouble_text, plan.troubles), *bugs):
+    for text in (*following.trouble_texts(plan.troubles), *bugs):
         say(text)
     if any(trouble.fatal for trouble in plan.troubles):
         return ExitCode.UNREADABLE

@@ -69,13 +69,23 @@ def by_conversation(packets: Any, parts: int | None = None) -> Any:
     """The packets of each conversation together and in order, each conversation in one partition of `parts`: as sorted blocks of rows."""
     from streamdump.spark.rows import CARRY, SEGMENT
 
-    spark = packets.sparkSession
-    count = parts or PARTS * spark.sparkContext.defaultParallelism
+    count = parts or PARTS * cores(packets.sparkSession)
     alone = packets.where(f"kind not in ({SEGMENT}, {CARRY}) or digest is not null")
     together = alone.mapInArrow(partial(_blocks, _by_time, 0), BLOCKS).repartition(1).mapInArrow(partial(_ordered, count), BLOCKS)
     blocks = packets.mapInArrow(partial(_blocks, _simple, count), BLOCKS).unionByName(together)
     return blocks.repartitionById(count, "part")
 
+
+def cores(spark: Any) -> int:
+    """Tasks that run at the same time, as far as Spark tells; a session of Spark Connect tells only into how many it divides something."""
+    context = getattr(spark, "sparkContext", None)
+    if context is not None:
+        return int(context.defaultParallelism)
+    return int(spark.range(IDS).selectExpr("spark_partition_id() as part").distinct().count())
+
+
+IDS = 10_000
+"""Rows of a table that Spark divides into as many parts as it has cores."""
 
 BLOCKS = "part int, block binary"
 

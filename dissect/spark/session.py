@@ -171,13 +171,15 @@ class SparkJvm:
         if loopback:
             os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
         # Those that plan and those that run: without it they take whatever Python comes first in PATH.
-        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        settings = {**SETTINGS, "spark.pyspark.python": sys.executable, **(settings or {})}
+        os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ["PYSPARK_PYTHON"] = settings["spark.pyspark.python"]
         try:
             with _uninterrupted():
-                self._jvm = self._launch(java, memory, brief, handle)
+                self._jvm = self._launch(java, memory, brief, settings, handle)
             self._connect(self._jvm)
             # Where it begins in the main thread, PySpark takes Ctrl-C for itself: it would ask Spark to cancel and wait for that.
-            self.context = beside(lambda: self._begin(retried(master), loopback, ui, {**SETTINGS, **(settings or {})})).result()
+            self.context = beside(lambda: self._begin(retried(master), loopback, ui)).result()
         except BaseException as error:
             self.kill()
             if isinstance(error, KeyboardInterrupt):
@@ -203,7 +205,7 @@ class SparkJvm:
         """Whether the JVM runs."""
         return self._jvm is not None and self._jvm.poll() is None
 
-    def _launch(self, java: Path, memory: str, brief: bool, log: int) -> subprocess.Popen[bytes]:
+    def _launch(self, java: Path, memory: str, brief: bool, settings: Mapping[str, str], log: int) -> subprocess.Popen[bytes]:
         import pyspark
 
         home = Path(os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent)
@@ -222,6 +224,7 @@ class SparkJvm:
             f"-Dlog4j2.configurationFile=file:{folder}/log4j2.properties",
             f"-Djava.io.tmpdir={folder}",
             "org.apache.spark.deploy.SparkSubmit",
+            *(part for pair in settings.items() for part in ("--conf", "=".join(pair))),
             "pyspark-shell",
         ]
         environment = {**POOL, **os.environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(folder / "connection"), "SPARK_HOME": str(home)}
@@ -244,18 +247,15 @@ class SparkJvm:
         os.environ["PYSPARK_GATEWAY_PORT"] = str(port)
         os.environ["PYSPARK_GATEWAY_SECRET"] = data[8 : 8 + length].decode()
 
-    def _begin(self, master: str, loopback: bool, ui: bool, settings: dict[str, str]) -> Any:
+    def _begin(self, master: str, loopback: bool, ui: bool) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             from pyspark import SparkConf, SparkContext
 
             conf = SparkConf().setMaster(master).setAppName("streamdump").set("spark.ui.enabled", str(ui).lower())
-            conf.set("spark.pyspark.python", sys.executable).set("spark.pyspark.driver.python", sys.executable)
-            conf.set("spark.local.dir", self._folder.name)
+            conf.setIfMissing("spark.local.dir", self._folder.name)
             if loopback:
                 conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
-            for name, value in settings.items():
-                conf.set(name, value)
             try:
                 context = SparkContext(conf=conf)
             except Exception as error:

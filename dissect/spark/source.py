@@ -34,7 +34,7 @@ class _Given:
         """The ranges of all captures."""
         if not self.paths:
             raise UsageError("no capture given; load(PATH) takes captures, folders and patterns")
-        found = plan(expand(self.paths), self.target)
+        found = plan(expand(self.paths, []), self.target)
         bad = [trouble for trouble in found.troubles if trouble.fatal]
         if bad and self.damaged == "fail":
             one = CaptureError(bad[0].reason, bad[0].path, bad[0].offset)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import pytest
 
 from streamdump.capture.files import open_capture
 from streamdump.cli import following
+from streamdump.cli.app import main
 from streamdump.cli.exits import ExitCode
 from streamdump.errors import BARRIER, Report
 from streamdump.inspector import Inspector
@@ -100,9 +102,12 @@ def test_each_failure_is_told_once_whatever_the_lots_are(monkeypatch: pytest.Mon
     assert sorted((one.what, one.file, one.number) for one in found) == expected
 
 
-def environment(folder: Path, java_home: str) -> dict[str, str]:
+KILLS = PLANTED.replace("raise ZeroDivisionError", "import os; os.kill(os.getpid(), 9)")
+
+
+def environment(folder: Path, java_home: str, planted: str = PLANTED) -> dict[str, str]:
     folder.mkdir()
-    (folder / "sitecustomize.py").write_text(PLANTED)
+    (folder / "sitecustomize.py").write_text(planted)
     return {**os.environ, "PYTHONPATH": str(folder), "JAVA_HOME": java_home, BARRIER: "on"}
 
 
@@ -137,6 +142,60 @@ def test_the_driver_tells_and_ends_with_code_5(tmp_path: Path, java_home: str) -
     assert len(told(done.stderr, SOME)) == 1
     assert "Traceback" not in done.stderr
     check(tmp_path / "out", list(Inspector([open_capture(SOME)]).records()))
+
+
+def failed(out: Path, java_home: str, *more: str, environ: dict[str, str] | None = None) -> str:
+    """What a run says whose tasks fail, up to where its log is; the log is there, and gone behind this."""
+    call = [sys.executable, "-m", "streamdump", "pipeline", str(SOME), "--out", str(out), "--master", "local[1]", "--memory", "1G"]
+    environ = environ or {**os.environ, "JAVA_HOME": java_home}
+    done = subprocess.run([*call, *more], env=environ, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == ExitCode.USAGE, done.stderr
+    (line,) = done.stderr.splitlines()
+    said, log, kept = re.fullmatch(r"streamdump: Spark failed: (.*?); its log is ([^;]*)(.*)", line).groups()  # type: ignore[union-attr]
+    assert "Exception in task" in Path(log).read_text()
+    Path(log).unlink()
+    assert not out.exists()
+    return f"{said}{kept.replace(str(out.parent), '')}"
+
+
+def test_a_worker_without_streamdump_is_told(tmp_path: Path, java_home: str) -> None:
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    said = failed(tmp_path / "out", java_home, "--conf", f"spark.pyspark.python={python}")
+    assert said.startswith("the Python of a worker has no streamdump; it needs streamdump[spark]")
+    assert "--resume" not in said
+
+
+def test_a_worker_that_is_killed_is_told_and_what_is_done_is_kept(tmp_path: Path, java_home: str) -> None:
+    environ = environment(tmp_path / "planted", java_home, KILLS)
+    said = failed(tmp_path / "out", java_home, *map(str, OTHERS[1:]), "--split", "20K", "--master", "local[2]", environ=environ)
+    assert said.startswith("the Python of a task was killed each time that it was tried, as the kernel does when memory runs out; ")
+    assert re.search("; (1 part is|[0-9]+ parts are) done and kept in /.out.partial: --resume goes on with (it|them)$", said)
+
+
+def test_what_nobody_can_ask_java_for_is_told_too() -> None:
+    from streamdump.cli.commands.pipeline import _said
+
+    class Gone(Exception):
+        def __str__(self) -> str:
+            raise ConnectionRefusedError
+
+    assert _said(Gone()) == "its Java process does not answer"
+
+
+@pytest.mark.parametrize("one", ["executor.memory=4g", "spark.executor.memory", "spark.master=yarn", "spark.driver.memory=1g"])
+def test_what_is_no_setting_is_refused(one: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pipeline", str(SOME), "--out", str(tmp_path / "out"), "--conf", one]) == ExitCode.USAGE
+    assert capsys.readouterr().err.startswith("streamdump: --conf: ")
+
+
+def test_many_troubles_are_ten_lines_and_a_count() -> None:
+    troubles = [Trouble(at, f"{at}.pcap", None, None, "is not a capture", 0, at == 30) for at in range(33)]
+    lines = following.trouble_texts(troubles)
+    assert lines == ["30.pcap: is not a capture", *(f"{at}.pcap: is not a capture" for at in range(9)), lines[-1]]
+    assert lines[-1] == "and 23 more troubles of files, which table errors has"
+    assert len(following.trouble_texts(troubles[:10])) == 10
 
 
 def test_a_folder_that_is_followed(tmp_path: Path, session: Any, monkeypatch: pytest.MonkeyPatch) -> None:
