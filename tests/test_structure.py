@@ -20,7 +20,7 @@ ROWS = (
     {"snapshot"},
     {"session"},
     {"inspector", "latency"},
-    {"render", "spark", "golden", "scrub"},
+    {"render", "spark", "golden", "scrub", "wireshark"},
     {"cli"},
     {"__main__"},
 )

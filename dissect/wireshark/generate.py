@@ -1,0 +1,168 @@
+"""A plugin for Wireshark in Lua: the tables, written as calls of `runtime.lua`, which stands in front of them.
+
+What a table says is generated. The runtime knows by hand what none says: how entries, chunks and permissions lie in a frame
+(`BY_HAND`), and for Apache Iggy which layout a conversation has and what answers what.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from typing import Any
+
+from streamdump.layout import Entry, Field, Layout, Number
+from streamdump.protocols import PROTOCOLS
+from streamdump.protocols.field_registry import BOOL, FLOAT, INT, LIST, OBJECT, WORDS, RegisteredField, declared
+from streamdump.protocols.protocol import Protocol
+from streamdump.protocols.rabbitmq import chunk
+from streamdump.protocols.rabbitmq.compression import COMPRESSIONS
+from streamdump.wireshark.iggy import COMPUTED, iggy_tables
+from streamdump.wireshark.lua import TypeWriter, quoted, table
+
+LEFT_OUT = ("seastar-rpc", "mewbase")
+"""Wireshark has a dissector for the first, and BSON in Lua would be another project."""
+
+RESERVED = ("response_in", "response_to", "response_time", "fault", "refused", "note")
+"""What the runtime adds to the fields of a protocol."""
+
+TESTED = "4.0"
+"""The versions of Wireshark that the plugin was tested with."""
+
+CODES = {"B": "uint8", "H": "uint16", "I": "uint32", "Q": "uint64", "q": "int64", "3s": "fixed(3)"}
+"""Types of the fields of a chunk's header."""
+
+_BYTES = re.compile(r"(array of )?(bytes|\d+ bytes|u?int128)")
+
+
+def prefix(protocol: Protocol) -> str:
+    """What the filter names of a protocol begin with."""
+    return protocol.name.replace("-", "_")
+
+
+def plugin_protocols() -> list[Protocol]:
+    return [protocol for protocol in PROTOCOLS if protocol.name not in LEFT_OUT]
+
+
+def plugin(version: str) -> str:
+    """The whole plugin."""
+    room = files(__package__)
+    head, runtime = (room.joinpath(name).read_text(encoding="utf-8") for name in ("head.lua", "runtime.lua"))
+    names = ", ".join(protocol.title for protocol in plugin_protocols())
+    for what, value in (("VERSION", version), ("PROTOCOLS", names), ("TESTED", TESTED)):
+        head = head.replace(f"@{what}@", value)
+    return "\n".join([head, runtime, *(line for protocol in plugin_protocols() for line in ProtocolWriter(protocol).lines())])
+
+
+class ProtocolWriter:
+    """Writes all that the tables of a protocol say."""
+
+    def __init__(self, protocol: Protocol) -> None:
+        self.protocol = protocol
+        self.types = TypeWriter(COMPUTED)
+
+    def lines(self) -> Iterator[str]:
+        protocol = self.protocol
+        said = list(iggy_tables(self.types) if protocol.name == "iggy" else self.tables())
+        name = prefix(protocol)
+        ports = table(map(str, protocol.ports))
+        yield f"-- {protocol.title}\n\ndo"
+        yield "local L = {}"
+        for text, label in self.types.labels.items():
+            yield f"L.{label} = {text}"
+        yield f"local P = protocol({quoted(name)}, {quoted(protocol.title)}, {ports})"
+        for path, found in _fields(declared(protocol), ""):
+            if path in RESERVED:
+                raise ValueError(f"{protocol.name} has a field {path}, which the runtime adds")
+            yield self.field(path, found)
+        yield from said
+        yield "register(P)\nend\n"
+
+    def field(self, path: str, found: RegisteredField) -> str:
+        kind = "string" if path in self.types.secret else _type(found)
+        labels = self.types.paths.get(path, set())
+        known = next(iter(labels)) if len(labels) == 1 and kind.startswith(("int", "uint")) else "nil"
+        note = "; ".join(found.notes)
+        parts = [quoted(path), quoted(kind)]
+        if known.startswith("L.") or note:
+            parts.append(known if known.startswith("L.") else "nil")
+        if note:
+            parts.append(quoted(note))
+        return f"P:field({', '.join(parts)})"
+
+    def tables(self) -> Iterator[str]:
+        """The messages of a protocol whose frames begin with a size and a command."""
+        found = [one for one in self.protocol.layouts if isinstance(one, Layout)]
+        language: Any = getattr(self.protocol.dissector, "language", None)
+        depth = len(_match(found[0])[1])
+        yield f"P.head = {self.types.entries(found[0].fields[:depth], '')}"
+        if language is not None:
+            yield f"P.accepted = {table(f'[{code}] = true' for code in sorted(language.accepted))}"
+            yield f"P.compressions = {self.types.label('compression', COMPRESSIONS)}"
+            yield f"P.tracking_types = {self.types.label('type', chunk.TRACKING_TYPES)}"
+            for form in language.forms:
+                yield f"P:form({self.parts(form.header, 'chunk.')}, {self.parts(form.sub_batch, '')})"
+        for one in found:
+            match = table(f"{name} = {value}" for name, value in _match(one)[0].items())
+            side = {"request": "client", "response": "server"}.get(one.kind)
+            if language is not None:
+                asks, answers = (any(one in row for row in rows.values()) for rows in (language.client, language.server))
+                side = None if asks and answers else "client" if asks else "server" if answers else side
+            said = ", ".join((quoted(one.name), quoted(one.kind), "nil" if side is None else quoted(side), match))
+            yield f"P:message({said}, {self.types.entries(one.fields, '')})"
+
+    def parts(self, parts: Sequence[chunk.HeaderField], path: str) -> str:
+        """The fixed fields of a chunk."""
+        rows: list[list[str]] = []
+        for one in parts:
+            labels = [] if one.labels is None else [f"labels = {self.types.label(path + one.name, one.labels)}"]
+            rows.append([quoted(one.name), CODES[one.code], *labels])
+        return table(map(table, rows))
+
+
+def _fields(found: RegisteredField, path: str) -> Iterator[tuple[str, RegisteredField]]:
+    """Every field by its path, those of items of lists too."""
+    for name, member in found.members.items():
+        own = path + name
+        yield own, member
+        inner: RegisteredField | None = member
+        while inner is not None:
+            yield from _fields(inner, f"{own}.")
+            inner = inner.items
+
+
+def _type(found: RegisteredField) -> str:
+    """The type in Wireshark of a field: one that holds all that the tables say."""
+    kinds: set[str] = set()
+    low = high = 0
+    inner: RegisteredField | None = found
+    while inner is not None:
+        kinds |= inner.kinds
+        low, high = min(low, inner.low), max(high, inner.high)
+        inner = inner.items
+    kinds.discard(LIST)
+    if kinds == {OBJECT}:
+        return "none"
+    if kinds == {INT}:
+        signs, largest = ("int", max(high, -1 - low) * 2) if low < 0 else ("uint", high)
+        return signs + next((str(bits) for bits in (8, 16, 32) if largest < 1 << bits), "64")
+    if kinds == {WORDS} and all(map(_BYTES.match, found.said)):
+        return "bytes"
+    return {BOOL: "bool", FLOAT: "double"}.get(next(iter(kinds)), "string") if len(kinds) == 1 else "string"
+
+
+def _match(layout: Layout) -> tuple[dict[str, int], Sequence[Entry]]:
+    """The numbers by which a frame is told to have this layout, and the fields up to the last of them."""
+    found: dict[str, int] = {}
+    depth = 0
+    for index, entry in enumerate(layout.fields):
+        if not isinstance(entry, Field) or not isinstance(entry.type, Number):
+            break
+        if entry.default == layout.key or (entry.labels is not None and layout.key in entry.labels and layout.key not in found.values()):
+            found[entry.name] = int(layout.key or 0)
+        elif isinstance(entry.default, int):
+            found[entry.name] = entry.default
+        else:
+            continue
+        depth = index + 1
+    return found, layout.fields[:depth]

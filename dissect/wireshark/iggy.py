@@ -1,0 +1,84 @@
+"""What the tables of Apache Iggy say, for the runtime that finds out by itself which of the layouts a conversation has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from streamdump.protocols.iggy import bodies, frames
+from streamdump.protocols.iggy.bodies import VERSIONS
+from streamdump.protocols.iggy.candidates import TEXT_LAYOUTS
+from streamdump.protocols.iggy.commands import BY_CODE, LISTED, OPERATIONS, Forms
+from streamdump.protocols.iggy.layout_versions import CLASSIC, CLIENT_VERSIONS, EDGES, LAYOUTS, SERVER_VERSIONS
+from streamdump.protocols.iggy.statuses import statuses
+from streamdump.wireshark.lua import TypeWriter, quoted, table
+
+COMPUTED: Mapping[int, str] = {id(VERSIONS): "packed_version", id(frames.OK): "status_name"} | {
+    id(statuses(layout)): "status_name" for layout in LAYOUTS
+}
+"""Labels that the runtime finds: a version is told by its number, a status by the layout of the conversation."""
+
+
+def iggy_tables(types: TypeWriter) -> Iterator[str]:
+    """All commands by layout, the headers in front of them, and what tells the layout."""
+    yield f"P.layouts = {_list(LAYOUTS)}"
+    yield f"P.classic = {len(CLASSIC)}"
+    yield f"P.text_layouts = {_set(map(quoted, TEXT_LAYOUTS))}"
+    for name, hints in (("client_versions", CLIENT_VERSIONS), ("server_versions", SERVER_VERSIONS), ("edges", EDGES)):
+        yield f"P.{name} = {_map((quoted(version), quoted(layout)) for version, layout in hints.items())}"
+    yield f"P.operations = {_map((str(operation), str(code)) for operation, code in OPERATIONS.items())}"
+    yield f"P.listed = {_set(map(str, sorted(LISTED)))}"
+    yield f"P.statuses = {_map((str(code), _status(code)) for code in sorted({one for layout in LAYOUTS for one in statuses(layout)}))}"
+    headers = {"ask": frames.asks(1)["L0"].layouts[0], "answer": frames.answer(1, "L0").layouts[0]}
+    headers |= {"error": frames.refusal("L6").layouts[0], "eviction": frames.EVICTED.layouts[0], "other": frames.OTHER.layouts[0]}
+    for name, layout in headers.items():
+        yield f"P.{name} = {types.entries(layout.fields, '')}"
+    for name, fields in frames.LONG_REQUESTS.items():
+        yield f"P.request_{name} = {types.entries(fields, '')}"
+    replies = {one.note.rpartition(" ")[2]: one for one in frames.documented() if one.name == "reply header"}
+    for name, layout in replies.items():
+        yield f"P.reply_{name} = {types.entries(layout.fields, '')}"
+    rights = {
+        "global": bodies.GLOBAL_PERMISSIONS,
+        "stream": ("stream_id", *bodies.STREAM_PERMISSIONS),
+        "topic": ("topic_id", *bodies.TOPIC_PERMISSIONS),
+    }
+    yield f"P.permissions = {_map((name, _rights(names)) for name, names in rights.items())}"
+    results = next(one for one in frames.documented() if one.name == "results")
+    yield f"P.results = {types.entries(results.fields, '')}"
+    for code in (*BY_CODE, frames.OLD_LOGIN_CODE, frames.OLD_LOGOUT_CODE):
+        command = frames.command_of(code)
+        assert command is not None
+        ask, answer = (_forms(types, rows) for rows in (command.request, command.response))
+        yield f"P:command({code}, {quoted(command.name)}, {ask}, {answer})"
+
+
+def _forms(types: TypeWriter, by_layout: Mapping[str, Forms]) -> str:
+    """The forms of a body, by the layout from which on it has them."""
+    return table(f"{layout} = {table((types.entries(body, '', 4) for body in found), 2)}" for layout, found in by_layout.items())
+
+
+def _status(code: int) -> str:
+    """The names of a status, by the layout from which on they hold; empty where it has none or several."""
+    names: dict[str, str] = {}
+    for layout in LAYOUTS:
+        name = statuses(layout).get(code, "")
+        if name != next(reversed(names.values()), ""):
+            names[layout] = name
+    return _map((layout, quoted(name)) for layout, name in names.items())
+
+
+def _rights(names: Iterable[str]) -> str:
+    """Rights of a user, and before them what they are about."""
+    return table((table((quoted(name), "uint32le" if name.endswith("_id") else "boolean")) for name in names), 2)
+
+
+def _list(values: Iterable[str]) -> str:
+    return table(map(quoted, values))
+
+
+def _set(values: Iterable[str]) -> str:
+    return table(f"[{value}] = true" for value in values)
+
+
+def _map(rows: Iterable[tuple[str, str]]) -> str:
+    return table(f"{key} = {value}" if key.isidentifier() else f"[{key}] = {value}" for key, value in rows)
