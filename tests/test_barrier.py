@@ -25,7 +25,7 @@ from streamdump.protocols.records import Frame
 from streamdump.protocols.seastar.dissector import SeastarDissector
 from streamdump.render.jsonl import encode
 from streamdump.tcp.assembler import TcpStream
-from tests.planting import BATCHES, Planted, Result, adds_up, check, meaning, mixed, plant, run, whole
+from tests.support.planting import BATCHES, Planted, Result, adds_up, check, meaning, mixed, plant, run, whole
 
 pytestmark = pytest.mark.usefixtures("unharmed", "barrier")
 

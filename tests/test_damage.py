@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from tests.bench.sweep import GOLDEN, sweep
-from tests.rewrite import packets
+from tests.support.rewrite import packets
 
 SAMPLE, PACKETS = 9, 160
 """Captures of each family, of at most so many packets."""

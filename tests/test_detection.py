@@ -16,7 +16,7 @@ from streamdump.model import ConversationRow, Message, Options, SideData, Verdic
 from streamdump.protocols import PROTOCOLS
 from streamdump.protocols.protocol import DetectionView, Protocol
 from tests.bench.hostile import MANY
-from tests.rewrite import Packet, capture, packets, random_ports, server_port, tcp_offset, with_ports
+from tests.support.rewrite import Packet, capture, packets, random_ports, server_port, tcp_offset, with_ports
 
 ROOT = Path(__file__).parents[1] / "captures"
 GOLDEN = sorted((ROOT / "golden").rglob("*.pcap*"))

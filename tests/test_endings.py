@@ -13,7 +13,7 @@ from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
 from streamdump.model import Ending, Exchange, Finding, Message, Options, Record
 from streamdump.render.summary import Lines
-from tests.tcp.segments import ACK, FIN, RST, SYN, Segment, a, b, captured, handshake
+from tests.support.segments import ACK, FIN, RST, SYN, Segment, a, b, captured, handshake
 
 GOLDEN = Path(__file__).parents[1] / "captures" / "golden"
 

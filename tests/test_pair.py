@@ -10,7 +10,7 @@ from streamdump.model import Exchange, Gap, Message
 from streamdump.pair import EARLY_KEPT, EARLY_SAME, STALE, TEXT_KEPT, UNSURE, Link, Pairer
 from streamdump.protocols.buffer import END
 from streamdump.protocols.records import ANSWER, ANSWER_MANY, ANSWER_PART, ASK, ASK_MANY, ASK_MAYBE, GAP, NONE, TOLD, Event
-from tests.planting import Planted, plant
+from tests.support.planting import Planted, plant
 
 
 class Talk:

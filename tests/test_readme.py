@@ -19,8 +19,8 @@ import pytest
 
 from streamdump.cli.app import main
 from streamdump.filter import compile_filter
-from tests.capture.peers import needs_capture
-from tests.cli.terminal import on_terminal
+from tests.support.peers import needs_capture
+from tests.support.terminal import on_terminal
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -100,7 +100,7 @@ CLIENT = """
 import os, sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from tests.capture.peers import Pair, said
+from tests.support.peers import Pair, said
 with Pair(5552) as pair:
     pair.replay(said(Path(os.environ["SAYS"])))
 """

@@ -27,7 +27,7 @@ from streamdump.protocols import PROTOCOLS
 from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Protocol
 from tests.bench.hostile import MANY
-from tests.capture.frames import ACK, FIN, RST, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, tcp
+from tests.support.frames import ACK, FIN, RST, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, tcp
 
 GOLDEN = Path(__file__).parents[1] / "captures" / "golden"
 

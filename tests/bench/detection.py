@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT))
 
 from streamdump.capture.files import open_capture  # noqa: E402
 from streamdump.inspector import Inspector  # noqa: E402
-from tests.rewrite import capture, packets, random_ports, with_ports  # noqa: E402
+from tests.support.rewrite import capture, packets, random_ports, with_ports  # noqa: E402
 
 FAMILIES = {"rabbitmq-stream": ("rabbitmq-stream", "rabbitmq-stream-draft")}
 

@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.bench import mix
 from tests.bench.live import conversation
-from tests.capture.peers import capturing
+from tests.support.peers import capturing
 
 VIEWS = ([], ["--json"], ["latency"], ["diagnose"], ["conversations"], ["-w"])
 RATE = 12_000

@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.bench.generate import START_NS, frame, pairs, text, write
 from tests.bench.ratios import STREAMDUMP, usage
-from tests.rewrite import packets, tcp_offset
+from tests.support.rewrite import packets, tcp_offset
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from streamdump.inspector import Inspector
 from streamdump.model import Options, Packet
 from streamdump.render.jsonl import encode
-from tests.capture.peers import Pair, capturing, free_port
+from tests.support.peers import Pair, capturing, free_port
 
 PING, PONG = bytes.fromhex("04000000 01000000"), bytes.fromhex("00000000 00000000")
 FIN, SYN, PSH, ACK = 1, 2, 8, 16

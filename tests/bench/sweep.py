@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[2]))
 from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
 from streamdump.model import Exchange, Message, Options
-from tests.rewrite import Packet, capture, packets
+from tests.support.rewrite import Packet, capture, packets
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 

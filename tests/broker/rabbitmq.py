@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.capture.peers import free_port
+from tests.support.peers import free_port
 
 PLACES = ("/usr/lib/rabbitmq/bin", *os.environ["PATH"].split(":"))
 """Debian's command in the path changes to a user of its own, who may not write where tests do."""

@@ -15,7 +15,7 @@ import pytest
 
 from streamdump.cli.app import main
 from tests.broker.rabbitmq import Broker, broker, folder_with, python_with
-from tests.capture.peers import capturing, may_capture, records
+from tests.support.peers import capturing, may_capture, records
 
 pytestmark = [
     pytest.mark.broker,

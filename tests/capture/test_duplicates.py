@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from streamdump.capture.link import LinkParser
-from tests.capture.frames import SLL, SLL2, START_NS, Packet, ethernet, ip4, ip6, parse, pcap, segments, sll, sll2, tcp
 from tests.capture.test_fragments import DATA, cut4
+from tests.support.frames import SLL, SLL2, START_NS, Packet, ethernet, ip4, ip6, parse, pcap, segments, sll, sll2, tcp
 
 MS = 1_000_000
 HERE, SENT = 0, 4

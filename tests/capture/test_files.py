@@ -14,7 +14,7 @@ import pytest
 
 from streamdump.capture.files import open_capture
 from streamdump.errors import CaptureError
-from tests.capture.frames import START_NS, Packet, ethernet, ip4, pcap, pcapng, tcp
+from tests.support.frames import START_NS, Packet, ethernet, ip4, pcap, pcapng, tcp
 
 PACKETS = [Packet(ethernet(ip4(tcp(bytes(n), seq=n))), START_NS + n) for n in range(20)]
 PLAIN = pcap(PACKETS, nano=True)

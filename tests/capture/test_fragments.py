@@ -12,8 +12,8 @@ import pytest
 from streamdump.capture.link import SeparateFiles
 from streamdump.capture.merge import merge
 from streamdump.capture.odd import PIECES, UNDECODED, WAITS, OddPackets, OddSegment
-from tests.capture.frames import A, B, Packet, ethernet, ip4, ip6, parse, parsed, pcap, reader, tcp
-from tests.work import peak, steps
+from tests.support.frames import A, B, Packet, ethernet, ip4, ip6, parse, parsed, pcap, reader, tcp
+from tests.support.work import peak, steps
 
 SECOND = 1_000_000_000
 

@@ -12,7 +12,7 @@ import pytest
 
 from streamdump.capture.link import LinkParser
 from streamdump.errors import CaptureError
-from tests.capture.frames import (
+from tests.support.frames import (
     A6,
     ACK,
     B6,
@@ -45,7 +45,7 @@ from tests.capture.frames import (
     sll2,
     tcp,
 )
-from tests.work import steps
+from tests.support.work import steps
 
 STREAM4 = [
     ip4(tcp(seq=999, flags=SYN, options=bytes.fromhex("020405b401010402"))),

@@ -24,9 +24,9 @@ from streamdump.errors import InterfaceError, UsageError
 from streamdump.inspector import Inspector
 from streamdump.model import Message, Record
 from streamdump.protocols import PROTOCOLS
-from tests.capture.frames import bytes_of, ethernet, ip4, tcp
-from tests.capture.peers import GOLDEN, Pair, capturing, free_port, needs_capture, records, said
-from tests.waiting import PATIENCE, signalled, state, unread, until
+from tests.support.frames import bytes_of, ethernet, ip4, tcp
+from tests.support.peers import GOLDEN, Pair, capturing, free_port, needs_capture, records, said
+from tests.support.waiting import PATIENCE, signalled, state, unread, until
 
 ROOT = Path(__file__).parents[2]
 
@@ -400,7 +400,7 @@ def test_a_reader_that_goes_ends_the_capture() -> None:
 
 @needs_capture
 def test_conversations_when_they_end_and_as_a_table(tmp_path: Path) -> None:
-    from tests.cli.terminal import on_terminal
+    from tests.support.terminal import on_terminal
 
     port = free_port()
     argv = ["conversations", *pings(port)]

@@ -14,9 +14,9 @@ from streamdump.model import ConversationRow, Ending, Exchange, Gap, Message, Op
 from streamdump.pair import Pairer
 from streamdump.tcp.assembler import TcpStream
 from tests.bench.live import PING, PONG, batch_of, conversation
-from tests.capture.peers import Pair, capturing, free_port, needs_capture, records
 from tests.capture.test_live import pings
-from tests.planting import plant
+from tests.support.peers import Pair, capturing, free_port, needs_capture, records
+from tests.support.planting import plant
 
 SECOND = 1_000_000_000
 START = 1_700_000_000 * SECOND
@@ -169,7 +169,7 @@ def test_peers_on_the_loopback_interface(tmp_path: Path) -> None:
 
 @needs_capture
 def test_the_table_goes_on(tmp_path: Path) -> None:
-    from tests.cli.terminal import on_terminal
+    from tests.support.terminal import on_terminal
 
     (tmp_path / "sitecustomize.py").write_text(
         "import streamdump.render.live\ndef planted(*_):\n    raise ZeroDivisionError\nstreamdump.render.live.Watch.table = planted\n"

@@ -9,8 +9,8 @@ import pytest
 from streamdump.capture import blocks as blocks_module
 from streamdump.capture.merge import AT_HAND, merge
 from streamdump.errors import CaptureError
-from tests.capture.frames import NULL, START_NS, Packet, bytes_of, pcap, pcapng, reader
-from tests.work import peak, steps
+from tests.support.frames import NULL, START_NS, Packet, bytes_of, pcap, pcapng, reader
+from tests.support.work import peak, steps
 
 
 def file(*times: int, link: int = 1) -> bytes:

@@ -11,7 +11,7 @@ import pytest
 from streamdump.capture import blocks as blocks_module
 from streamdump.capture.pcap import size_limit
 from streamdump.errors import CaptureError
-from tests.capture.frames import START_NS, Packet, bytes_of, ethernet, ip4, pcap, reader, segments, tcp
+from tests.support.frames import START_NS, Packet, bytes_of, ethernet, ip4, pcap, reader, segments, tcp
 
 PACKETS = [Packet(ethernet(ip4(tcp(bytes([n]) * n, seq=n))), START_NS + n * 1_001_000) for n in range(1, 30)]
 

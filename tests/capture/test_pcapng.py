@@ -10,7 +10,7 @@ import pytest
 
 from streamdump.capture import blocks as blocks_module
 from streamdump.errors import CaptureError
-from tests.capture.frames import (
+from tests.support.frames import (
     NULL,
     SLL2,
     START_NS,
@@ -29,7 +29,7 @@ from tests.capture.frames import (
     sll2,
     tcp,
 )
-from tests.work import peak, steps
+from tests.support.work import peak, steps
 
 PACKETS = [Packet(ethernet(ip4(tcp(bytes([n]) * n, seq=n))), START_NS + n * 1_001_000) for n in range(1, 12)]
 UNKNOWN = block(0x0BAD, b"never heard of")

@@ -13,7 +13,8 @@ from streamdump.capture.files import open_capture
 from streamdump.capture.link import LinkParser
 from streamdump.errors import CaptureError
 from streamdump.model import Segment
-from tests.capture.frames import (
+from tests.capture.test_fragments import CUTS
+from tests.support.frames import (
     NULL,
     PPP,
     PPP_HDLC,
@@ -36,7 +37,6 @@ from tests.capture.frames import (
     sll2,
     tcp,
 )
-from tests.capture.test_fragments import CUTS
 
 LINK_NUMBERS = [1, NULL, 108, PPP, PPP_HDLC, SLL, SLL2, 12, 14, 101, 228, 229, 147]
 EXTENSION = bytes.fromhex("0600010400000000")

@@ -19,7 +19,7 @@ from streamdump.capture import blocks as blocks_module
 from streamdump.capture import unpack
 from streamdump.capture.files import open_capture
 from streamdump.errors import CaptureError, MissingCodec
-from tests.capture.frames import Packet, ethernet, ip4, parse, pcap, pcapng, reader, segments, tcp
+from tests.support.frames import Packet, ethernet, ip4, parse, pcap, pcapng, reader, segments, tcp
 
 RANDOM = random.Random(3)
 PACKETS = [Packet(ethernet(ip4(tcp(RANDOM.randbytes(n % 900) + bytes(n % 400), seq=n)))) for n in range(400)]

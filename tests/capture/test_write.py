@@ -14,7 +14,7 @@ from streamdump.capture.files import open_capture
 from streamdump.capture.write import PcapngWriter, Ring
 from streamdump.errors import UsageError
 from streamdump.model import Packet as Captured
-from tests.capture.frames import START_NS, Packet, bytes_of, pcap, reader
+from tests.support.frames import START_NS, Packet, bytes_of, pcap, reader
 
 PACKET = b"a packet with a password in it"
 

@@ -17,9 +17,9 @@ from streamdump.cli.options import field_names, filter_words
 from streamdump.errors import CaptureError, FilterError
 from streamdump.filter import compile_filter, names_of
 from streamdump.model import Message
-from tests.capture.peers import GOLDEN, Pair, capturing, free_port, needs_capture
-from tests.cli.terminal import on_terminal
-from tests.work import steps
+from tests.support.peers import GOLDEN, Pair, capturing, free_port, needs_capture
+from tests.support.terminal import on_terminal
+from tests.support.work import steps
 
 TWO = GOLDEN / "rabbitmq-stream" / "two_connections_310.pcap"
 AMQP = GOLDEN / "rabbitmq-stream" / "publish_amqp_sections_436.pcap"

@@ -17,9 +17,9 @@ import pytest
 
 from streamdump.cli.app import main
 from streamdump.cli.exits import ExitCode
-from tests.capture.peers import GOLDEN, free_port, needs_capture, said
 from tests.cli import test_hostile as hostile
 from tests.cli.test_hostile import HOSTILE
+from tests.support.peers import GOLDEN, free_port, needs_capture, said
 from tests.tls.peers import Wire, talk
 
 HANDSHAKE = GOLDEN / "rabbitmq-stream" / "handshake_close_405.pcap"
@@ -432,7 +432,7 @@ def test_what_is_said_inside_of_tls_while_a_command_runs(sealed: Path) -> None:
 CLIENT = """
 import sys
 sys.path.insert(0, {root!r})
-from tests.capture.peers import GOLDEN, Pair, said
+from tests.support.peers import GOLDEN, Pair, said
 with Pair({port}) as pair:
     pair.replay(said(GOLDEN / "rabbitmq-stream" / {name!r}))
 print("this is no result")

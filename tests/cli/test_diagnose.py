@@ -14,11 +14,11 @@ import pytest
 from streamdump.cli.app import main
 from streamdump.cli.exits import ExitCode
 from streamdump.render.schema import schema
-from tests.capture.frames import SYN, Packet, ethernet, ip4, pcap
-from tests.capture.peers import Pair, capturing, free_port, needs_capture
-from tests.capture.peers import said as said_in
-from tests.cli.terminal import on_terminal
 from tests.diagnose.talks import Connection, capture
+from tests.support.frames import SYN, Packet, ethernet, ip4, pcap
+from tests.support.peers import Pair, capturing, free_port, needs_capture
+from tests.support.peers import said as said_in
+from tests.support.terminal import on_terminal
 
 ROOT = Path(__file__).parents[2]
 RABBIT = ROOT / "captures" / "golden" / "rabbitmq-stream"

@@ -28,8 +28,8 @@ from streamdump.model import Ending, Exchange, Gap, Message
 from streamdump.pair import Pairer
 from streamdump.protocols import PROTOCOLS
 from streamdump.render.schema import schema
-from tests.cli.terminal import on_terminal
-from tests.planting import GOLDEN, Planted, plant
+from tests.support.planting import GOLDEN, Planted, plant
+from tests.support.terminal import on_terminal
 
 pytestmark = pytest.mark.usefixtures("barrier")
 

@@ -18,9 +18,9 @@ from streamdump.cli.exits import ExitCode
 from streamdump.render.follow import _drawn
 from streamdump.render.summary import latency_text
 from streamdump.render.terminal import width
-from tests.capture.peers import GOLDEN, Pair, capturing, free_port, needs_capture
-from tests.cli.terminal import on_terminal
-from tests.work import steps
+from tests.support.peers import GOLDEN, Pair, capturing, free_port, needs_capture
+from tests.support.terminal import on_terminal
+from tests.support.work import steps
 
 RABBIT = GOLDEN / "rabbitmq-stream"
 TWO, WRONG, LOST = RABBIT / "two_connections_310.pcap", RABBIT / "wrong_password_405.pcap", RABBIT / "lost_segments_405.pcap"

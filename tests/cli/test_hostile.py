@@ -13,7 +13,7 @@ import pytest
 
 from streamdump.cli.app import main
 from streamdump.cli.exits import ExitCode
-from tests.capture.frames import ACK, PSH, SYN, Packet, ethernet, ip4, pcap, tcp
+from tests.support.frames import ACK, PSH, SYN, Packet, ethernet, ip4, pcap, tcp
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 CAPTURES = sorted(path for path in GOLDEN.rglob("*.pcap") if path.stat().st_size < 40_000)[::5]

@@ -16,8 +16,8 @@ from streamdump.cli.app import main
 from streamdump.cli.exits import ExitCode
 from streamdump.errors import UsageError
 from streamdump.model import Message
-from tests.capture.peers import GOLDEN, Pair, capturing, free_port, needs_capture, records, said
-from tests.cli.terminal import on_terminal
+from tests.support.peers import GOLDEN, Pair, capturing, free_port, needs_capture, records, said
+from tests.support.terminal import on_terminal
 from tests.tls.peers import Talk, Wire, contexts, talk
 
 CASE = "rabbitmq-stream/js_publish_consume_405.pcap"

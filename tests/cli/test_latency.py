@@ -24,9 +24,9 @@ from jsonschema import Draft202012Validator
 from streamdump.cli.app import main
 from streamdump.cli.exits import ExitCode
 from streamdump.render.schema import schema
-from tests.capture.peers import GOLDEN, Pair, capturing, free_port, needs_capture
-from tests.cli.terminal import on_terminal
-from tests.waiting import PATIENCE
+from tests.support.peers import GOLDEN, Pair, capturing, free_port, needs_capture
+from tests.support.terminal import on_terminal
+from tests.support.waiting import PATIENCE
 
 AMQP = GOLDEN / "rabbitmq-stream" / "publish_amqp_sections_436.pcap"
 HANDLER = GOLDEN / "seastar-rpc" / "handler_duration.pcap"

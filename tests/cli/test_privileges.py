@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from streamdump.tls.keys import KeyLog
-from tests.capture.peers import Pair, capturing, free_port, needs_capture
 from tests.capture.test_live import PING, PONG, pings, run
-from tests.waiting import until
+from tests.support.peers import Pair, capturing, free_port, needs_capture
+from tests.support.waiting import until
 
 NOBODY = 65_534
 

@@ -16,9 +16,9 @@ from streamdump.cli.live import ways_out
 from streamdump.inspector import Inspector
 from streamdump.model import Options
 from streamdump.protocols import PROTOCOLS
-from tests.capture.frames import pcap
-from tests.logins import IGGY, MEWBASE, RABBITMQ, Login
-from tests.secrets import SERVER, conversation
+from tests.support.frames import pcap
+from tests.support.logins import IGGY, MEWBASE, RABBITMQ, Login
+from tests.support.secrets import SERVER, conversation
 
 CAPTURES = sorted(path for path in (Path(__file__).parents[2] / "captures" / "golden").rglob("*.pcap*") if path.suffix != ".jsonl")
 NAMES = [protocol.name for protocol in PROTOCOLS]

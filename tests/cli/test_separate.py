@@ -15,9 +15,9 @@ from streamdump.cli.app import main
 from streamdump.cli.exits import ExitCode
 from streamdump.inspector import Inspector
 from streamdump.options import Options
-from tests.capture.frames import Packet, ethernet, ip4, pcap, tcp
-from tests.capture.peers import GOLDEN
-from tests.rewrite import packets
+from tests.support.frames import Packet, ethernet, ip4, pcap, tcp
+from tests.support.peers import GOLDEN
+from tests.support.rewrite import packets
 
 TWO = GOLDEN / "rabbitmq-stream" / "two_connections_310.pcap"
 COOKED = GOLDEN / "iggy" / "py070-anyif.pcap"

@@ -19,7 +19,7 @@ from streamdump.cli.app import command_of, main
 from streamdump.cli.exits import ExitCode
 from streamdump.cli.options import decode_rule, decode_rules, packet_limit, size
 from streamdump.errors import BARRIER, UsageError
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 HANDSHAKE = GOLDEN / "rabbitmq-stream" / "handshake_close_405.pcap"

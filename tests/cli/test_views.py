@@ -22,9 +22,9 @@ from streamdump.cli.exits import ExitCode
 from streamdump.cli.output import coloured
 from streamdump.render.schema import schema
 from streamdump.render.terminal import width
-from tests.capture.frames import Packet, ethernet, ip4, pcap, tcp
-from tests.cli.terminal import on_terminal
-from tests.waiting import PATIENCE, until, waits_for_more
+from tests.support.frames import Packet, ethernet, ip4, pcap, tcp
+from tests.support.terminal import on_terminal
+from tests.support.waiting import PATIENCE, until, waits_for_more
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 CAPTURES = sorted(path for path in GOLDEN.rglob("*.pcap*") if path.suffix != ".jsonl")

@@ -23,10 +23,10 @@ from streamdump.cli.app import main
 from streamdump.cli.exits import ExitCode
 from streamdump.errors import CaptureError
 from streamdump.model import Exchange, Finding, Message, Record
-from tests.capture.frames import ACK, A, B, Packet, ethernet, ip4, pcap, tcp
-from tests.capture.peers import GOLDEN
-from tests.rewrite import packets
-from tests.waiting import PATIENCE
+from tests.support.frames import ACK, A, B, Packet, ethernet, ip4, pcap, tcp
+from tests.support.peers import GOLDEN
+from tests.support.rewrite import packets
+from tests.support.waiting import PATIENCE
 
 TWO = GOLDEN / "rabbitmq-stream" / "two_connections_310.pcap"
 EXPIRED = GOLDEN / "seastar-rpc" / "timeout_expiry.pcap"

@@ -14,7 +14,7 @@ from streamdump.layout import encode
 from streamdump.model import Finding, Options, Record
 from streamdump.protocols.rabbitmq import layouts
 from streamdump.render.findings import rank
-from tests.capture.frames import ACK, FIN, PSH, RST, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, tcp
+from tests.support.frames import ACK, FIN, PSH, RST, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, tcp
 
 MS = 1_000_000
 SECOND = 1_000 * MS

@@ -14,8 +14,8 @@ from streamdump.layout import encode
 from streamdump.model import Options
 from streamdump.protocols.rabbitmq import layouts as rabbit
 from streamdump.render.clock import Clock
-from tests.capture.frames import ACK, FIN, SYN, A, B, ethernet, ip4
 from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, found, rules
+from tests.support.frames import ACK, FIN, SYN, A, B, ethernet, ip4
 from tests.tls.peers import Wire, talk
 
 HELLO = bytes.fromhex("160301002d010000290303") + bytes(32) + bytes.fromhex("00000213010100")

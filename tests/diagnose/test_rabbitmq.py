@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from streamdump.protocols.rabbitmq import layouts as rabbit
-from tests.capture.frames import ACK, FIN, SYN
 from tests.diagnose.talks import SECOND, Connection, capture, diagnosed, found, rules
+from tests.support.frames import ACK, FIN, SYN
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream"
 

@@ -10,7 +10,7 @@ from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
 from streamdump.model import Gap, Message, Options
 from tests.fuzz.targets import LINKS, PORTS, program
-from tests.rewrite import packets
+from tests.support.rewrite import packets
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 

@@ -29,11 +29,11 @@ from streamdump.render.jsonl import encode
 from streamdump.render.schema import schema
 from streamdump.render.summary import Lines
 from streamdump.render.tree import tree
-from tests.capture.frames import ACK, ETHERNET, PSH, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, tcp
-from tests.logins import RABBITMQ, SECRET
-from tests.planting import Result, adds_up
-from tests.secrets import conversation as connection
-from tests.secrets import found, texts
+from tests.support.frames import ACK, ETHERNET, PSH, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, tcp
+from tests.support.logins import RABBITMQ, SECRET
+from tests.support.planting import Result, adds_up
+from tests.support.secrets import conversation as connection
+from tests.support.secrets import found, texts
 
 PORTS = {protocol.name: protocol.ports[0] for protocol in PROTOCOLS}
 SAYS = {protocol.name: protocol.info for protocol in PROTOCOLS}

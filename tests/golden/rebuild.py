@@ -18,9 +18,9 @@ from streamdump.golden.settings import CheckSettings
 from streamdump.golden.text import parsed, written
 from streamdump.inspector import Inspector
 from streamdump.model import Message, Options
-from tests.capture.frames import ACK, FIN, PSH, START_NS, SYN, Packet, ethernet, ip4, pcap, tcp
-from tests.rewrite import Packet as Raw
-from tests.rewrite import capture, packets, tcp_offset
+from tests.support.frames import ACK, FIN, PSH, START_NS, SYN, Packet, ethernet, ip4, pcap, tcp
+from tests.support.rewrite import Packet as Raw
+from tests.support.rewrite import capture, packets, tcp_offset
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 

@@ -14,7 +14,7 @@ import pytest
 import streamdump.golden.check
 import streamdump.golden.record
 import streamdump.golden.report  # noqa: F401
-from tests.capture.peers import needs_capture, said
+from tests.support.peers import needs_capture, said
 from tests.tls.peers import Wire, talk
 
 pytest_plugins = ["pytester"]
@@ -163,7 +163,7 @@ import sys
 sys.path.insert(0, {root!r})
 import pytest
 from pathlib import Path
-from tests.capture.peers import Pair, said
+from tests.support.peers import Pair, said
 
 def test_live(streamdump):
     with Pair() as pair, streamdump.capture(port=pair.port) as seen:

@@ -39,7 +39,7 @@ from streamdump.layout import (
     walk,
 )
 from streamdump.model import Fault
-from tests.layout_properties import check_tiles
+from tests.support.layout_properties import check_tiles
 
 RAW = Style("raw", show_secrets=True)
 STRING = Text(i16, null=-1)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import streamdump.layout
 import streamdump.protocols
 from streamdump.errors import BARRIER
-from tests.planting import BATCHES, GOLDEN, Result, check, run
+from tests.support.planting import BATCHES, GOLDEN, Result, check, run
 
 CAPTURES = [path for path in sorted(GOLDEN.rglob("*.pcap*")) if path.suffix != ".jsonl" and path.stat().st_size < 30_000]
 

@@ -52,7 +52,7 @@ from streamdump.layout import (
     u128,
     u128le,
 )
-from tests.layout_properties import check_agreement, check_damage, check_round_trip, check_truncations, values_for
+from tests.support.layout_properties import check_agreement, check_damage, check_round_trip, check_truncations, values_for
 
 LABELS = {0: "none", 1: "first", 2: "second"}
 STRING = Text(i16, null=-1)

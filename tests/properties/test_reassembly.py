@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from streamdump.model import Options
 from streamdump.tcp.assembler import END
-from tests.tcp.segments import ACK, FIN, RST, SYN, A, B, Segment, Story, one, tell
+from tests.support.segments import ACK, FIN, RST, SYN, A, B, Segment, Story, one, tell
 
 FIRST = st.sampled_from([(1000, 5000), (0xFFFF_FFF0, 0xFFFF_FF00), (0, 0xFFFF_FFFF), (0x7FFF_FFF0, 0x8000_0000)])
 MILLISECOND = 1_000_000

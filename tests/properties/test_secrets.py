@@ -17,9 +17,9 @@ import pytest
 from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
 from streamdump.model import Message, Options
-from tests.capture.frames import pcap
-from tests.logins import IGGY, MEWBASE, RABBITMQ, SECRET, USER, Login, damaged, flipped
-from tests.secrets import Lost, Sent, conversation, found, texts
+from tests.support.frames import pcap
+from tests.support.logins import IGGY, MEWBASE, RABBITMQ, SECRET, USER, Login, damaged, flipped
+from tests.support.secrets import Lost, Sent, conversation, found, texts
 
 LARGE = os.environ.get("HYPOTHESIS_PROFILE") == "large"
 EVERY = (*RABBITMQ, *IGGY, *MEWBASE)

@@ -32,8 +32,8 @@ from streamdump.protocols.iggy.statuses import ambiguous, statuses
 from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Context, DetectionView, SideView
 from streamdump.protocols.records import ANSWER, ASK, NONE, Event, Frame
-from tests.rewrite import Packet, capture, packets, random_ports, with_ports
-from tests.work import steps
+from tests.support.rewrite import Packet, capture, packets, random_ports, with_ports
+from tests.support.work import steps
 
 CLIENT, SERVER = 0, 1
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "iggy"

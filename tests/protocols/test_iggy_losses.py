@@ -13,7 +13,7 @@ import pytest
 from streamdump.capture.files import open_capture
 from streamdump.inspector import Inspector
 from streamdump.model import Exchange, Message
-from tests.rewrite import Packet, capture, packets, tcp_offset
+from tests.support.rewrite import Packet, capture, packets, tcp_offset
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "iggy"
 

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from streamdump.layout import encode
 from streamdump.protocols.lantern.layouts import BY_COMMAND
-from tests.capture.frames import pcap
-from tests.secrets import CLIENT, SERVER, conversation
+from tests.support.frames import pcap
+from tests.support.secrets import CLIENT, SERVER, conversation
 
 
 def frame(command, ident, **values):

@@ -45,8 +45,8 @@ from streamdump.protocols.rabbitmq.streams import InfoWithStream
 from streamdump.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Damage
 from streamdump.protocols.records import Frame as Cut
 from streamdump.protocols.work_budget import WorkBudget
-from tests.layout_properties import check_agreement, check_tiles, check_truncations
 from tests.protocols.rabbitmq_frames import FRAMES, Frame
+from tests.support.layout_properties import check_agreement, check_tiles, check_truncations
 
 CAPTURES = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream"
 

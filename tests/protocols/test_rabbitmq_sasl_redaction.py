@@ -30,9 +30,9 @@ from streamdump.protocols.rabbitmq.sasl_redaction import (
 from streamdump.render.jsonl import encode
 from streamdump.render.summary import Lines
 from streamdump.render.tree import tree
-from tests.capture.frames import START_NS, Packet, pcap
-from tests.logins import MECHANISMS, RABBITMQ, SECRET, Login, rabbitmq, stream_frame, text
-from tests.secrets import CLIENT, SAYS, SERVER, Lost, Sent, conversation, found, texts
+from tests.support.frames import START_NS, Packet, pcap
+from tests.support.logins import MECHANISMS, RABBITMQ, SECRET, Login, rabbitmq, stream_frame, text
+from tests.support.secrets import CLIENT, SAYS, SERVER, Lost, Sent, conversation, found, texts
 
 CAPTURES = Path(__file__).parents[2] / "captures" / "golden" / "rabbitmq-stream"
 

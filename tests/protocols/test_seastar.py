@@ -30,7 +30,7 @@ from streamdump.protocols.seastar.heuristic import heuristic
 from streamdump.protocols.seastar.info import InfoWithVerb, info, paired, relate, unanswered
 from streamdump.protocols.seastar.negotiated import ALGORITHMS_KEPT, FEATURES_KEPT, FORCED, read_offer
 from streamdump.protocols.seastar.verbs import load_verbs, parse_verbs
-from tests.work import peak
+from tests.support.work import peak
 
 CAPTURES = Path(__file__).parents[2] / "captures" / "golden" / "seastar-rpc"
 

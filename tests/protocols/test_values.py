@@ -23,13 +23,13 @@ from streamdump.protocols.dissector import Dissector
 from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Context
 from streamdump.protocols.rabbitmq.language import is_sound
-from tests.capture.frames import ACK, START_NS, SYN, Packet, ethernet, ip4, pcap, tcp
 from tests.protocols.test_iggy import ONE
 from tests.protocols.test_iggy import request as iggy_request
 from tests.protocols.test_mewbase import CONNECT
 from tests.protocols.test_mewbase import OK as CONNECTED
 from tests.protocols.test_seastar import negotiation
-from tests.work import peak
+from tests.support.frames import ACK, START_NS, SYN, Packet, ethernet, ip4, pcap, tcp
+from tests.support.work import peak
 
 BY_NAME = {protocol.name: protocol for protocol in PROTOCOLS}
 LIMIT, BARE = 60, 20

@@ -12,7 +12,7 @@ from streamdump.inspector import Inspector
 from streamdump.model import Options
 from streamdump.protocols.work_budget import ALWAYS, ONCE, PAID, WorkBudget
 from tests.bench.hostile import FORCED, FORCED_LAYOUTS, SENT, Made, Shape, sending
-from tests.work import steps
+from tests.support.work import steps
 
 MADE_UP = Path(__file__).parents[2] / "captures" / "samples" / "hostile"
 

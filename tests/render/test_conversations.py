@@ -16,7 +16,7 @@ from streamdump.options import Options
 from streamdump.render.conversations import plain, table
 from streamdump.render.live import Watch
 from streamdump.render.terminal import COLOURED, PLAIN, width, wrapped
-from tests.tcp.segments import ACK, FIN, RST, SYN, Segment, a, b, captured, handshake
+from tests.support.segments import ACK, FIN, RST, SYN, Segment, a, b, captured, handshake
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 CASES = ("rabbitmq-stream/lost_segments_405.pcap", "iggy/seed-lossy.pcap", "iggy/node080-tls.pcap", "seastar-rpc/ipv6.pcap")

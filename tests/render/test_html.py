@@ -24,9 +24,9 @@ from streamdump.render.html.charts import series
 from streamdump.render.html.page import check_page
 from streamdump.render.html.reports import diagnosis
 from streamdump.render.html.sequence_diagrams import FIRST, LAST, SequenceDiagrams
-from tests.capture.frames import pcap
-from tests.logins import rabbitmq
-from tests.secrets import conversation
+from tests.support.frames import pcap
+from tests.support.logins import rabbitmq
+from tests.support.secrets import conversation
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 WRONG = GOLDEN / "rabbitmq-stream" / "wrong_password_405.pcap"

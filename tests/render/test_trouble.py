@@ -13,7 +13,7 @@ from streamdump.model import Options, Record
 from streamdump.protocols import PROTOCOLS
 from streamdump.render.summary import Lines
 from tests.render.records import ending, exchange, message
-from tests.tcp.segments import ACK, FIN, a, b, captured, handshake
+from tests.support.segments import ACK, FIN, a, b, captured, handshake
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 

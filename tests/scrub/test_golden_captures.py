@@ -19,8 +19,8 @@ from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Message, Options, Record
 from streamdump.scrub.run import ScrubOptions, ScrubResult, scrub
 from streamdump.scrub.search import LEAST, SecretSearch, pieces
-from tests.rewrite import packets as packets_of
-from tests.rewrite import tcp_offset
+from tests.support.rewrite import packets as packets_of
+from tests.support.rewrite import tcp_offset
 from tests.tls.peers import Wire, talk
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"

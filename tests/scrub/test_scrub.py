@@ -27,7 +27,9 @@ from streamdump.scrub.packets import _pseudo, _sum
 from streamdump.scrub.replace import AddressReplacements, NameReplacements, prose
 from streamdump.scrub.run import ScrubOptions, ScrubResult, SecretLeft, scrub
 from streamdump.scrub.search import SecretSearch, pieces
-from tests.capture.frames import (
+from tests.golden.rebuild import GOLDEN, Frame, frames, rebuilt
+from tests.scrub.test_golden_captures import bad_checksums, needs_tshark
+from tests.support.frames import (
     ACK,
     FIN,
     PSH,
@@ -47,9 +49,7 @@ from tests.capture.frames import (
     simple,
     tcp,
 )
-from tests.golden.rebuild import GOLDEN, Frame, frames, rebuilt
-from tests.scrub.test_golden_captures import bad_checksums, needs_tshark
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 PASSWORD = b"correct-horse-battery"
 USER = b"some-user"

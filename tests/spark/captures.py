@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.bench.generate import write
-from tests.capture.frames import Packet, ethernet, ip4, pcap, pcapng
+from tests.support.frames import Packet, ethernet, ip4, pcap, pcapng
 
 SNAP = 2048
 """Small, so that borders are found close to each other."""

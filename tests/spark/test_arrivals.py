@@ -16,8 +16,8 @@ import pytest
 from streamdump.errors import UsageError
 from streamdump.spark import arrivals, rows
 from streamdump.spark.arrivals import Arrivals
-from tests.capture.frames import START_NS, Packet, pcap
 from tests.spark.captures import SNAP, generated, records
+from tests.support.frames import START_NS, Packet, pcap
 
 SECOND = 1_000_000_000
 SETTLE_NS = 10 * SECOND

@@ -20,9 +20,9 @@ from streamdump.protocols.seastar.verbs import Verbs
 from streamdump.session import Session
 from streamdump.spark import flows, rows
 from streamdump.tls.keys import KeyLog
-from tests.capture.frames import ACK, FIN, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, pcapng, sll, tcp
 from tests.spark.captures import SNAP, fragments, generated, records, rotated, troubled
 from tests.spark.lots import FOREVER, Lots, at_once, in_lots, packets
+from tests.support.frames import ACK, FIN, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, pcapng, sll, tcp
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 CAPTURES = sorted(GOLDEN.glob("*/*.pcap*"))

@@ -26,11 +26,11 @@ from streamdump.spark.session import find_java, retried
 from streamdump.spark.storage import folder
 from streamdump.spark.tables import TABLES
 from streamdump.spark.write import FORMATS, receipts
-from tests.capture.frames import pcap
 from tests.spark.captures import SNAP, generated, records, rotated
 from tests.spark.comparing import plain, same, told
 from tests.spark.here import Here
-from tests.waiting import PATIENCE, cpu_s, until
+from tests.support.frames import pcap
+from tests.support.waiting import PATIENCE, cpu_s, until
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.spark.captures import generated, records, rotated
 from tests.spark.comparing import plain, told
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(find_spec("grpc_status") is None, reason="pyspark[connect] is not installed")]
 

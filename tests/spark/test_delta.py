@@ -18,10 +18,10 @@ from streamdump.spark.pipeline import PipelineRun, PipelineSettings, partial_fol
 from streamdump.spark.storage import folder
 from streamdump.spark.tables import SCHEMA_KEY, TABLES
 from streamdump.spark.typed import STRUCTS, Struct
-from tests.capture.frames import Packet, pcap
 from tests.spark.captures import SNAP, generated, records
 from tests.spark.comparing import plain, same, tables_of, told
 from tests.spark.here import Here, go
+from tests.support.frames import Packet, pcap
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.capture.frames import ACK, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, pcapng, sll, tcp
 from tests.spark.captures import SNAP, fragments, generated, records, rotated, troubled
 from tests.spark.comparing import plain, without_spark
+from tests.support.frames import ACK, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, pcapng, sll, tcp
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 

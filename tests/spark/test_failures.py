@@ -32,12 +32,12 @@ from streamdump.spark.rotation import Rotation
 from streamdump.spark.splits import Trouble
 from streamdump.spark.write import Receipt
 from streamdump.tcp.assembler import TcpStream
-from tests.planting import GOLDEN, plant
-from tests.rewrite import capture
-from tests.rewrite import packets as packets_of
 from tests.spark.comparing import columns as batch
 from tests.spark.lots import FOREVER, Lots, at_once, in_lots, packets
-from tests.waiting import PATIENCE
+from tests.support.planting import GOLDEN, plant
+from tests.support.rewrite import capture
+from tests.support.rewrite import packets as packets_of
+from tests.support.waiting import PATIENCE
 
 SOME = GOLDEN / "rabbitmq-stream" / "js_publish_consume_405.pcap"
 OTHERS = [SOME, GOLDEN / "iggy" / "seed-lossy.pcap", GOLDEN / "mewbase" / "java-query.pcap", GOLDEN / "seastar-rpc" / "lz4_snap120.pcap"]

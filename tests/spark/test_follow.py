@@ -18,13 +18,13 @@ from streamdump.spark.follow import Batch, Follow
 from streamdump.spark.pipeline import PipelineSettings
 from streamdump.spark.rotation import Rotation
 from streamdump.spark.tables import TABLES
-from tests.capture.frames import Packet, ethernet, ip4, pcap, pcapng, sll, tcp
-from tests.planting import GOLDEN
-from tests.rewrite import capture as capture_of
-from tests.rewrite import packets as packets_of
 from tests.spark.captures import SNAP, fragments, generated, records
 from tests.spark.comparing import plain, tables_of, told
 from tests.spark.here import Here
+from tests.support.frames import Packet, ethernet, ip4, pcap, pcapng, sll, tcp
+from tests.support.planting import GOLDEN
+from tests.support.rewrite import capture as capture_of
+from tests.support.rewrite import packets as packets_of
 
 
 @pytest.fixture(scope="module")

@@ -31,11 +31,11 @@ from streamdump.spark.storage import folder
 from streamdump.spark.tables import TABLES, schema
 from streamdump.spark.views import form_of, views
 from streamdump.spark.write import FORMATS, receipts
-from tests.capture.frames import Packet, pcap
 from tests.spark.captures import SNAP, generated, records, rotated
 from tests.spark.comparing import plain, same, told
 from tests.spark.here import go, is_lean, takes_memory_from
-from tests.waiting import PATIENCE
+from tests.support.frames import Packet, pcap
+from tests.support.waiting import PATIENCE
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,11 @@ import pytest
 from streamdump.spark.follow import Follow
 from streamdump.spark.pipeline import PipelineSettings, Points
 from streamdump.spark.rotation import Rotation
-from tests.capture.frames import Packet, pcap, sll
 from tests.spark.captures import SNAP, fragments, generated, records
 from tests.spark.comparing import same, tables_of, told
 from tests.spark.here import Here, go
 from tests.spark.test_delta import apart
+from tests.support.frames import Packet, pcap, sll
 
 
 def write(path: Path, packets: list[Packet], link: int = 1) -> Path:

@@ -21,10 +21,10 @@ from streamdump.spark.follow import Follow, FollowState
 from streamdump.spark.pipeline import PipelineSettings
 from streamdump.spark.rotation import Rotation
 from streamdump.spark.storage import Folder
-from tests.capture.frames import Packet, pcap
 from tests.spark.captures import SNAP, generated, records
 from tests.spark.comparing import plain, tables_of, told
 from tests.spark.here import Here
+from tests.support.frames import Packet, pcap
 
 SECOND = 1_000_000_000
 SETTLE_NS = 10 * SECOND

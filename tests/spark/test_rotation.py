@@ -14,7 +14,7 @@ import pytest
 
 from streamdump.spark.rotation import HEAD, HOLD_NS, ReadFile, Ready, Rotation, digest, natural, series
 from streamdump.spark.splits import Trouble
-from tests.capture.frames import START_NS, Packet, ethernet, ip4, pcap, tcp
+from tests.support.frames import START_NS, Packet, ethernet, ip4, pcap, tcp
 
 SECOND = 1_000_000_000
 SETTLE_NS = 10 * SECOND

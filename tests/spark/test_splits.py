@@ -15,7 +15,8 @@ from streamdump.errors import UsageError
 from streamdump.spark import splits
 from streamdump.spark.rows import read
 from streamdump.spark.splits import Plan, expand, plan
-from tests.capture.frames import (
+from tests.spark.captures import SNAP, generated, records
+from tests.support.frames import (
     START_NS,
     Packet,
     block,
@@ -30,7 +31,6 @@ from tests.capture.frames import (
     simple,
     tcp,
 )
-from tests.spark.captures import SNAP, generated, records
 
 KEPT = ["number", "time_ns", "merge_ns", "seq", "length", "payload"]
 

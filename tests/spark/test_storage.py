@@ -17,10 +17,10 @@ from streamdump.spark.pipeline import PipelineSettings, partial_folder
 from streamdump.spark.rotation import Rotation
 from streamdump.spark.splits import expand, plan
 from streamdump.spark.storage import folder, local, normal
-from tests.capture.frames import pcap
 from tests.spark.captures import SNAP, generated, records, rotated
 from tests.spark.comparing import plain, same, tables_of, told
 from tests.spark.here import Here, go
+from tests.support.frames import pcap
 
 
 @pytest.fixture(scope="module")

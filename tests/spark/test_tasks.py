@@ -21,11 +21,11 @@ from streamdump.spark.rows import SCHEMA, batch_of_rows
 from streamdump.spark.splits import plan
 from streamdump.spark.storage import folder
 from streamdump.spark.tasks import sources
-from tests.capture.frames import Packet, ip4, pcap, sll
 from tests.spark.captures import SNAP, fragments, generated, records, rotated
 from tests.spark.comparing import plain, same, tables_of
 from tests.spark.here import Here, go
 from tests.spark.test_delta import apart
+from tests.support.frames import Packet, ip4, pcap, sll
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 

@@ -25,10 +25,10 @@ from streamdump.spark import flows, rows, storage
 from streamdump.spark.splits import plan
 from streamdump.tls.decryptor import TlsDecryptor
 from streamdump.tls.keys import KeyLog
-from tests.capture.frames import Packet, enhanced, interface, pcap, section
-from tests.capture.peers import GOLDEN, said
 from tests.spark.here import Here, go
 from tests.spark.lots import FOREVER, Lots, at_once, in_lots, packets
+from tests.support.frames import Packet, enhanced, interface, pcap, section
+from tests.support.peers import GOLDEN, said
 from tests.tls.peers import CLIENT, OpenSSL, Wire, secrets_block, talk
 
 CASES = (

@@ -11,7 +11,7 @@ import pytest
 
 from streamdump.model import Options
 from streamdump.tcp.assembler import END
-from tests.tcp.segments import ACK, FIN, RST, SYN, Segment, a, b, handshake, made, one, run, tell
+from tests.support.segments import ACK, FIN, RST, SYN, Segment, a, b, handshake, made, one, run, tell
 
 SECOND = 1_000_000_000
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tcp.segments import Stepwise, reassembled
+from tests.support.segments import Stepwise, reassembled
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 

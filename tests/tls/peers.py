@@ -25,8 +25,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import NameOID
 
-from tests.capture.frames import ACK, FIN, PSH, SYN, Packet, block, ethernet, ip4, pcap, tcp
-from tests.capture.peers import PATIENCE, free_port
+from tests.support.frames import ACK, FIN, PSH, SYN, Packet, block, ethernet, ip4, pcap, tcp
+from tests.support.peers import PATIENCE, free_port
 
 CLIENT, SERVER = 0, 1
 CLIENT_PORT, SERVER_PORT = 40000, 5551

@@ -12,7 +12,7 @@ from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Gap, Message, Options, Record, SideData, StreamGap
 from streamdump.tls.decryptor import TlsDecryptor
 from streamdump.tls.keys import KeyLog
-from tests.tcp.segments import reassembled
+from tests.support.segments import reassembled
 
 BATCHES = (1, 7, None)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from streamdump.model import Gap, Message
-from tests.capture.peers import GOLDEN, Pair, capturing, free_port, needs_capture, records, said
+from tests.support.peers import GOLDEN, Pair, capturing, free_port, needs_capture, records, said
 from tests.tls.peers import CLIENT, Said, Talk, Wire, contexts, secrets_block, talk
 from tests.tls.reading import Read, meaning, once, read
 
@@ -117,7 +117,7 @@ def test_each_cipher_of_tls_1_3(name: str, ciphers: str, tmp_path: Path) -> None
     settings.write_text(f"openssl_conf = a\n[a]\nssl_conf = b\n[b]\nsystem_default = c\n[c]\nCiphersuites = {ciphers}\n")
     script = f"""
 import json
-from tests.capture.peers import GOLDEN, said
+from tests.support.peers import GOLDEN, said
 from tests.tls.peers import talk
 one = talk(said(GOLDEN / {name!r}))
 print(json.dumps([one.ends[0].cipher()[0], [[side, data.hex()] for side, data in one.sent], one.keys.decode()]))
@@ -158,7 +158,7 @@ def test_large_records(version: str) -> None:
 @pytest.mark.parametrize("version", ["1.2", "1.3"])
 def test_secrets_in_the_capture(version: str) -> None:
     """A Decryption Secrets Block in front of the packets does as a key log does."""
-    from tests.capture.frames import enhanced, interface, section
+    from tests.support.frames import enhanced, interface, section
 
     what = said(GOLDEN / FAMILIES[0])
     one = talk(what, version)
@@ -173,7 +173,7 @@ def test_secrets_in_the_capture(version: str) -> None:
 @pytest.mark.parametrize("version", ["1.2", "1.3"])
 @pytest.mark.parametrize("place", [4, 9, 30, None])
 def test_secrets_behind_the_packets_that_need_them(version: str, place: int | None) -> None:
-    from tests.capture.frames import enhanced, interface, section
+    from tests.support.frames import enhanced, interface, section
 
     what = said(GOLDEN / FAMILIES[0])
     one = talk(what, version)
@@ -189,7 +189,7 @@ def test_secrets_of_one_of_several_captures() -> None:
 
     from streamdump.capture.files import open_capture
     from streamdump.inspector import Inspector
-    from tests.capture.frames import enhanced, interface, section
+    from tests.support.frames import enhanced, interface, section
 
     what = said(GOLDEN / FAMILIES[0])
     talks = [talk(what, version) for version in ("1.2", "1.3")]

@@ -22,11 +22,11 @@ from streamdump.tls import ciphers, resync
 from streamdump.tls.keys import KeyLog
 from streamdump.tls.schedule import Keys
 from streamdump.tls.suites import suite
-from tests.capture.frames import ACK, PSH, Packet, enhanced, ethernet, interface, ip4, pcap, section, tcp
-from tests.capture.peers import GOLDEN, said
+from tests.support.frames import ACK, PSH, Packet, enhanced, ethernet, interface, ip4, pcap, section, tcp
+from tests.support.peers import GOLDEN, said
+from tests.support.work import steps
 from tests.tls.peers import CLIENT, SERVER, OpenSSL, Said, Talk, Wire, contexts, identity, secrets_block, talk
 from tests.tls.reading import Read, log_of, meaning, once, opened, read, text
-from tests.work import steps
 
 RABBIT = "rabbitmq-stream/js_publish_consume_405.pcap"
 BLOCKS = "AES128-SHA"

@@ -14,9 +14,9 @@ from streamdump.tls.decryptor import TlsDecryptor
 from streamdump.tls.handshake import TlsHandshake
 from streamdump.tls.keys import KeyLog
 from streamdump.tls.manager import TlsState
-from tests.capture.frames import pcap
-from tests.capture.peers import GOLDEN, said
-from tests.planting import Planted, plant
+from tests.support.frames import pcap
+from tests.support.peers import GOLDEN, said
+from tests.support.planting import Planted, plant
 from tests.tls.peers import START_NS, Wire, talk
 from tests.tls.reading import BATCHES, Read, once
 

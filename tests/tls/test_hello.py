@@ -20,9 +20,9 @@ from streamdump.tls.diagnostics import troubles
 from streamdump.tls.facts import ALERTS, CERTIFICATE_KEPT, NAMES_TEXT, Facts, certificate, kept
 from streamdump.tls.records import alert, begins
 from streamdump.tls.suites import _table, suite, suite_name
+from tests.support.work import peak
 from tests.tls.peers import CLIENT, SERVER, Talk, Wire, contexts, identity, talk
 from tests.tls.reading import once, read
-from tests.work import peak
 
 
 def client_hello(version: str = "1.3") -> bytes:

@@ -16,7 +16,7 @@ from streamdump.capture.files import open_capture
 from streamdump.errors import UsageError
 from streamdump.tls import keys
 from streamdump.tls.keys import EARLY, HANDSHAKE, LABELS, MASTER, TRAFFIC, KeyLog, check
-from tests.capture.frames import Packet, enhanced, ethernet, interface, ip4, section, tcp
+from tests.support.frames import Packet, enhanced, ethernet, interface, ip4, section, tcp
 from tests.tls.peers import secrets_block
 
 RANDOM = bytes(range(32))

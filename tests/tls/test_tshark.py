@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from streamdump.model import SideData
-from tests.capture.peers import GOLDEN, said
+from tests.support.peers import GOLDEN, said
 from tests.tls.peers import CLIENT, SERVER, OpenSSL, Said, Wire, talk
 from tests.tls.reading import opened, read, text
 

@@ -19,7 +19,7 @@ from streamdump.protocols.records import Event
 from streamdump.tcp.assembler import Pool, TcpStream
 from streamdump.tls.keys import KeyLog
 from streamdump.tls.manager import TlsManager
-from tests.capture.frames import ip4, tcp
+from tests.support.frames import ip4, tcp
 
 FIN, SYN, RST, PSH, ACK = 1, 2, 4, 8, 16
 MASK = 0xFFFF_FFFF

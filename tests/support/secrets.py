@@ -21,7 +21,7 @@ from streamdump.render.hexdump import hexdump
 from streamdump.render.jsonl import encode
 from streamdump.render.summary import Lines
 from streamdump.render.tree import tree
-from tests.capture.frames import ACK, PSH, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, tcp
+from tests.support.frames import ACK, PSH, START_NS, SYN, A, B, Packet, ethernet, ip4, pcap, tcp
 
 CLIENT, SERVER = 0, 1
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import bson as pymongo
 
-from tests.capture.frames import START_NS, A, Packet
-from tests.secrets import CLIENT, SERVER, Lost, Sent, conversation
+from tests.support.frames import START_NS, A, Packet
+from tests.support.secrets import CLIENT, SERVER, Lost, Sent, conversation
 
 SECRET = b"Zq7#kV9!xW2$mP4&"
 """No six bytes of it occur in anything else here, in either direction."""

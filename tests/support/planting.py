@@ -16,9 +16,9 @@ from streamdump.capture.files import open_capture
 from streamdump.errors import Report
 from streamdump.inspector import Inspector
 from streamdump.model import ConversationRow, Exchange, Gap, Message, Options, Record
-from tests.rewrite import capture, packets
+from tests.support.rewrite import capture, packets
 
-GOLDEN = Path(__file__).parents[1] / "captures" / "golden"
+GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 
 MIXED = (
     "rabbitmq-stream/js_publish_consume_405.pcap",

@@ -11,7 +11,7 @@ import sys
 import termios
 from collections.abc import Mapping
 
-from tests.waiting import PATIENCE
+from tests.support.waiting import PATIENCE
 
 
 def on_terminal(argv: list[str], columns: int = 100, environment: Mapping[str, str] | None = None, stderr: bool = True) -> tuple[int, str]:

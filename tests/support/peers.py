@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from tests.tcp.segments import reassembled
-from tests.waiting import PATIENCE
+from tests.support.segments import reassembled
+from tests.support.waiting import PATIENCE
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 
