@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from streamdump.detect import TOO_FEW
@@ -32,7 +33,7 @@ def unread_gaps(conversation: Conversation) -> list[Event]:
     order, _, _, time_ns = tcp.last
     for side, ranges in enumerate(missed):
         source, target = tcp.endpoints[side], tcp.endpoints[1 - side]
-        for start, end in _united(ranges):
+        for start, end in united(ranges):
             head = (1, 0, rfc3339(time_ns), time_ns, tcp.index, source, target, SENDERS[conversation.client][side], protocol)
             gap = Gap(*head, start, end - start, "skipped", False)
             emitted.append(Event(order, side ^ (conversation.client or 0), start, gap, GAP, None, time_ns))
@@ -86,7 +87,7 @@ def row_of(conversation: Conversation, number: int) -> ConversationRow:
     )
 
 
-def _united(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def united(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """The same bytes in ranges that neither touch each other nor are empty."""
     found: list[tuple[int, int]] = []
     for start, end in sorted(ranges):

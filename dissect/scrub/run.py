@@ -16,10 +16,11 @@ from typing import Any, BinaryIO, NamedTuple
 import msgspec
 
 from streamdump.capture.blocks import explain
-from streamdump.capture.files import CaptureReader, open_capture
+from streamdump.capture.files import PACKED, CaptureReader, open_capture
 from streamdump.capture.link import network
 from streamdump.capture.whole import in_place_of
 from streamdump.conversation.conversation import Conversation
+from streamdump.conversation.summary import united
 from streamdump.errors import CaptureError, UsageError
 from streamdump.inspector import Inspector
 from streamdump.model import Gap, Message, Options, Span
@@ -33,7 +34,6 @@ from streamdump.scrub.sealed import TlsOverwriter, TlsSide
 from streamdump.scrub.search import LEAST, Range, SecretSearch, pieces
 
 SCRUB_RULES: dict[str, ScrubRules | None] = {protocol.name: protocol.scrub_rules for protocol in PROTOCOLS}
-PACKED = (".gz", ".zst", ".lz4", ".xz", ".bz2")
 
 
 class ScrubOptions(NamedTuple):
@@ -119,11 +119,11 @@ def _scrub(source: str | Path | BinaryIO, file: BinaryIO, wanted: ScrubOptions, 
                     "--payloads empties them, --leave-foreign leaves them as they are"
                 )
             search = plan.search()
-            ranges = _merged([*search.everywhere(memory), *packets.streams.across(search, memory)] if search else [])
+            ranges = united([*search.everywhere(memory), *packets.streams.across(search, memory)] if search else [])
             if wanted.echoes and ranges:
                 done.parts["echo"] += len(ranges)
                 _pass(Echoes(memory, ranges), copy, _again(file, name))
-                ranges = _merged(search.everywhere(memory))
+                ranges = united(search.everywhere(memory))
             if ranges:
                 raise SecretLeft(_told(ranges, copy, wanted, name))
             memory.flush()
@@ -157,17 +157,6 @@ def _pass(packets: Packets, copy: CaptureCopy, reader: CaptureReader) -> None:
             offset = copy.offsets[order]
             packets.packet(order, offset, copy.sizes[order], packet.wire, packet.link, offset + ip - packet.offset, kind)
     packets.finish()
-
-
-def _merged(ranges: Iterable[Range]) -> list[Range]:
-    """The same in order, those that touch as one."""
-    found: list[Range] = []
-    for start, end in sorted(ranges):
-        if found and start <= found[-1][1]:
-            found[-1] = found[-1][0], max(end, found[-1][1])
-        else:
-            found.append((start, end))
-    return found
 
 
 def _told(ranges: Sequence[Range], copy: CaptureCopy, wanted: ScrubOptions, name: str) -> str:
