@@ -75,6 +75,7 @@ class Message(msgspec.Struct, tag_field="record", tag="message", omit_defaults=T
     name: str
     kind: Kind
     id: int | str | None
+    stream: str | None
     file: int
     packets: tuple[int | None, int]
     position: int
@@ -122,6 +123,7 @@ class Exchange(msgspec.Struct, tag_field="record", tag="exchange", omit_defaults
     protocol: str
     name: str
     id: int | str | None
+    stream: str | None
     request: int
     response: int | None
     outcome: Literal["answered", "refused", "superseded", "unanswered"]

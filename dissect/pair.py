@@ -214,6 +214,8 @@ class Exchanges:
             self.handshake.answered(request.name, response.outcome or "answered")
         latency = one.first_time - request.time_ns
         response.latency_ns = latency
+        if request.stream is not None:
+            response.stream = request.stream
         self.links.append((response, request, None))
         if latency < 0:
             response.notes = [*response.notes, "response begins before its request ends"]
@@ -256,6 +258,7 @@ class Exchanges:
             request.protocol,
             request.name,
             request.id,
+            request.stream,
             0,
             None,
             outcome,

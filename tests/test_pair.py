@@ -34,7 +34,7 @@ class Talk:
         side = (1 if role in (ANSWER, ANSWER_MANY, ANSWER_PART) else 0) if side is None else side
         kind: Any = "response" if side else "request"
         message = Message(
-            1, 0, "", time_ns, 0, "a", "b", None, "toy", "Do", kind, None, 0, (1, 1), 0, 1, {}, None, outcome, None, (), None
+            1, 0, "", time_ns, 0, "a", "b", None, "toy", "Do", kind, None, None, 0, (1, 1), 0, 1, {}, None, outcome, None, (), None
         )  # fmt: skip
         return Event(self.order, side, self.order, message, role, key, time_ns)
 

@@ -385,7 +385,7 @@ REFUSED = Rule(
 def _left(message: Message, reason: str, closed: Closed) -> Exchange:
     """A request that will have no response, as its sender may not know yet."""
     head = (1, 0, rfc3339(closed.until_ns), closed.until_ns, message.conversation, message.src, message.dst, message.protocol, message.name)
-    return Exchange(*head, message.id, message.number, None, "unanswered", reason, None, closed.until_ns - message.time_ns)
+    return Exchange(*head, message.id, message.stream, message.number, None, "unanswered", reason, None, closed.until_ns - message.time_ns)
 
 
 def _gone_on(context: ConversationContext, message: Message, refusal: Refusal) -> bool:

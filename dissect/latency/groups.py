@@ -125,7 +125,6 @@ class Latencies:
         self._slow: list[tuple[int, int, Slow]] = []
         self._worked = {one.name: one.worked for one in PROTOCOLS if one.worked is not None}
         self._verbs = {one.name: one.verb for one in PROTOCOLS if one.verb is not None}
-        self._streams = {one.name: one.streams() for one in PROTOCOLS if one.streams is not None}
         self._parts: list[Callable[[Pair], Hashable]] = [getattr(self, f"_{one}") for one in self.by]
 
     def take(self, pairs: Iterable[Pair]) -> None:
@@ -228,8 +227,7 @@ class Latencies:
         return _end(pair, False)
 
     def _stream(self, pair: Pair) -> str | None:
-        tell = self._streams.get(pair.request.protocol)
-        return None if tell is None else tell(pair.request)
+        return pair.request.stream
 
     def _verb(self, pair: Pair) -> str | None:
         tell = self._verbs.get(pair.request.protocol)

@@ -87,6 +87,11 @@ class Dissector:
         """The meaning of a frame; of a damaged one, of what there is of it before the first missing byte."""
         raise NotImplementedError
 
+    def stream_of(self, decoded: Decoded) -> str | None:
+        """The stream, or whatever messages go to, that a message just decoded speaks of, as far as it, or what was declared before, tells;
+        a response gets that of its request."""
+        return None
+
     def take(self, frame: Frame) -> None:
         """A frame, or a gap, has its turn in the packet order of both sides; overridden where some wait for others."""
         self.parser.put(frame)

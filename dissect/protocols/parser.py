@@ -247,6 +247,7 @@ class Parser:
             decoded.name,
             decoded.kind,
             decoded.id,
+            dissector.stream_of(decoded),
             file,
             (first, number),
             position,

@@ -140,8 +140,6 @@ class Protocol(msgspec.Struct, frozen=True):
         tables = self.tables
         return tables() if callable(tables) else tables
 
-    streams: Callable[[], Callable[[Message], str | None]] | None = None
-    """Makes what tells the stream, or whatever messages go to, that a request speaks of; it is asked about each request as it ends."""
     verb: Callable[[Message], str | None] | None = None
     """What a request asks for, where its name does not say so."""
     worked: Callable[[Message], int | None] | None = None

@@ -19,6 +19,8 @@ _COMMON = {
     "sender": "Which side sent it; null when the capture cannot tell.",
     "protocol": "A name that `streamdump protocols` lists.",
     "id": "Correlation id, msg_id, rID, queryID...; null where the protocol has none. Wider than 64 bits: a string.",
+    "stream": "The stream or topic that it speaks of, of a publisher or subscription the one it was declared with; null where the "
+    "capture does not tell or the protocol has none.",
 }
 
 _MESSAGE = {

@@ -213,10 +213,24 @@ ASKED: tuple[tuple[str, str, str, int], ...] = (
     ),
     (
         "rabbitmq-stream/draft_exchange.pcap",
-        "protocol == rabbitmq-stream-draft and stream",
-        "[.. | .stream? | values] | length > 0",
+        "protocol == rabbitmq-stream-draft and fields.stream",
+        "[.fields | .. | .stream? | values] | length > 0",
         10,
     ),
+    (
+        "rabbitmq-stream/draft_exchange.pcap",
+        "protocol == rabbitmq-stream-draft and stream",
+        '.stream != null and .stream != ""',
+        25,
+    ),
+    (
+        "rabbitmq-stream/publishers_310.pcap",
+        "stream == pubs and name in {Publish, PublishConfirm}",
+        '.stream == "pubs" and (.name | test("^Publish"))',
+        5,
+    ),
+    ("iggy/py081-admin.pcap", 'stream == "adm/log" and kind == response', '.stream == "adm/log" and .kind == "response"', 18),
+    ("mewbase/java-sub.pcap", "stream == orders and name == RECEV", '.stream == "orders" and .name == "RECEV"', 6),
     (
         "rabbitmq-stream/draft_wrong_password.pcap",
         "response_code == authentication_failure",

@@ -21,11 +21,13 @@ ACTIVE = [
 ]
 
 MESSAGE_KEYS = (
-    "record v number time time_ns conversation src dst sender protocol name kind id file packets position size fields request outcome"
-    " latency_ns notes fault"
+    "record v number time time_ns conversation src dst sender protocol name kind id stream file packets position size fields request"
+    " outcome latency_ns notes fault"
 )
 GAP_KEYS = "record v number time time_ns conversation src dst sender protocol position size reason in_frame"
-EXCHANGE_KEYS = "record v number time time_ns conversation src dst protocol name id request response outcome reason latency_ns waited_ns"
+EXCHANGE_KEYS = (
+    "record v number time time_ns conversation src dst protocol name id stream request response outcome reason latency_ns waited_ns"
+)
 ENDING_KEYS = "record v number time time_ns conversation src dst sender protocol how quiet_ns open refused"
 
 

@@ -48,7 +48,7 @@ TOLD = {
     ),
     "rabbitmq-stream/server_close_frame_too_large_436": (
         "! #1 frame too large",
-        "! unanswered after 1.0 s, client closed (FIN): publisher 1 id 1",
+        "! unanswered after 1.0 s, client closed (FIN): publisher 1 ftl id 1",
     ),
     "rabbitmq-stream/access_refused_436": ("secret-stream: access refused", "! limited-1 stream not available"),
     "mewbase/java-auth-bad": ("! refused 1 authentication failed: Authentication failed", "server closed (FIN) after 5.16 ms"),

@@ -21,7 +21,7 @@ from streamdump.protocols.iggy.frame_redaction import LOGIN
 from streamdump.protocols.iggy.frames import HEADER
 from streamdump.protocols.iggy.framing import PORTS, IggyFraming
 from streamdump.protocols.iggy.heuristic import heuristic
-from streamdump.protocols.iggy.info import TEXT, info, relate, streams
+from streamdump.protocols.iggy.info import TEXT, info, relate, topic_of
 from streamdump.protocols.iggy.layout_versions import LAYOUTS
 from streamdump.protocols.iggy.meaning import FrameDecoder
 from streamdump.protocols.iggy.request_queue import UNSURE, RequestQueue
@@ -90,6 +90,9 @@ class IggyDissector(Dissector):
     def decode(self, frame: Frame) -> Decoded:
         assert self.placed is not None
         return self.meaning.decode(frame, self.placed, self.parser.now)
+
+    def stream_of(self, decoded: Decoded) -> str | None:
+        return topic_of(decoded.name, decoded.fields) if decoded.kind == "request" else None
 
     def held_frames(self) -> Iterable[Range]:
         if not (self.held or self.early or self.doubted):
@@ -263,7 +266,6 @@ PROTOCOLS = (
         forced=LAYOUTS,
         compare_rules=COMPARE_RULES,
         scrub_rules=SCRUB_RULES,
-        streams=streams,
         alarms={"eviction": lambda message: True, "unknown": lambda message: bool(message.fields.get("status"))},
     ),
 )

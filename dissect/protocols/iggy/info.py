@@ -433,12 +433,10 @@ def relate(rows: list[ConversationRow]) -> None:
             row.facts["server_layouts"] = sorted(settled[row.server])
 
 
-def streams() -> Callable[[Message], str | None]:
-    """Tells the stream and topic of requests, as these name them."""
-    return _topic
-
-
-def _topic(request: Message) -> str | None:
-    named = [request.fields.get(name) for name in ("stream_id", "topic_id")]
-    parts = [str(one["value"]) for one in named if isinstance(one, dict) and one.get("value") is not None]
+def topic_of(name: str, fields: dict[str, Any]) -> str | None:
+    """The stream and topic of a request, as it names them."""
+    stream, topic = fields.get("stream_id"), fields.get("topic_id")
+    if topic is None and name in ("create_stream", "create_topic"):
+        topic = {"value": fields.get("name")}
+    parts = [str(one["value"]) for one in (stream, topic) if isinstance(one, dict) and one.get("value") is not None]
     return "/".join(parts) or None

@@ -28,7 +28,7 @@ from streamdump.protocols.mewbase.framing import (
     reads,
 )
 from streamdump.protocols.mewbase.heuristic import heuristic
-from streamdump.protocols.mewbase.info import TEXT, failed, info, streams, unanswered
+from streamdump.protocols.mewbase.info import TEXT, failed, info, unanswered
 from streamdump.protocols.mewbase.layouts import (
     BY_NAME,
     CLIENT,
@@ -47,6 +47,7 @@ from streamdump.protocols.mewbase.scrub_rules import SCRUB_RULES
 from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Context, Protocol
 from streamdump.protocols.records import ANSWER, ANSWER_PART, ASK, NONE, Damage, Decoded, Frame
+from streamdump.protocols.streams import DeclaredStreams
 from streamdump.quota import ValueQuota
 
 _INT32 = Struct("<i").unpack_from
@@ -97,6 +98,7 @@ class MewbaseDissector(Dissector):
         """Open queries whose number of results the server told (until November 2016): results still to come."""
         self.subscriptions: set[Any] | None = set() if context.syn else None
         """What the server has given out; None when not all of it was seen."""
+        self.streams = DeclaredStreams()
         self.prepare()
         self.broken_login = [True, True]
         """Whether no frame of a side was read as a whole since a CONNECT may have begun: then its rest may pass for a frame."""
@@ -161,6 +163,20 @@ class MewbaseDissector(Dissector):
     def lost(self, side: int) -> None:
         self.subscriptions = None
         self.order.lose()
+
+    def stream_of(self, decoded: Decoded) -> str | None:
+        body = decoded.fields.get("frame")
+        if type(body) is not dict:
+            return None
+        channel = body.get("name" if decoded.name == "CREATECHANNEL" else "channel", body.get("streamName"))
+        subscription = body.get("subID", body.get("SubID"))
+        if decoded.name == "SUBSCRIBE" and decoded.role == ASK:
+            self.streams.ask(decoded.key, None, channel, False)
+        elif decoded.name == "SUBRESPONSE" and decoded.role == ANSWER and _plain(subscription):
+            self.streams.answer(decoded.key, subscription, decoded.outcome == "answered")
+        elif channel is None and _plain(subscription):
+            channel = self.streams.named.get(subscription)
+        return channel if isinstance(channel, str) else None
 
     # Decoding
 
@@ -519,7 +535,6 @@ PROTOCOLS: Final = (
         compare_rules=COMPARE_RULES,
         scrub_rules=SCRUB_RULES,
         unanswered=unanswered,
-        streams=streams,
         alarms=dict.fromkeys(("RESPONSE", "SUBRESPONSE", "QUERYRESULT", "QUERYRESPONSE"), failed),
     ),
 )

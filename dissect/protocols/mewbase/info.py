@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 from streamdump.bson import Special
@@ -142,17 +141,6 @@ RESPONSE answers by rID, the one to CONNECT by being first. Before December 2016
 requests; where frames were missed that is unsure, and a note says so. Once a rID was seen, a frame whose rID is cut off stays
 unpaired. QUERYRESULT answers by queryID until `last`; a query that got results is answered even where that one is missing. authInfo,
 username and password are secrets, but a `user` or `username` in the authInfo of a whole CONNECT."""
-
-
-def streams() -> Callable[[Message], str | None]:
-    """Tells the channel of requests, as these name it."""
-    return _channel
-
-
-def _channel(request: Message) -> str | None:
-    frame = request.fields.get("frame")
-    named = [frame.get(name) for name in ("channel", "streamName")] if isinstance(frame, dict) else []
-    return next((one for one in named if isinstance(one, str)), None)
 
 
 def unanswered(request: Message, time_ns: int) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from struct import Struct
 from typing import Any, ClassVar
@@ -27,8 +27,8 @@ from streamdump.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGU
 from streamdump.protocols.rabbitmq.publishers import Publishers
 from streamdump.protocols.rabbitmq.sasl_redaction import HandshakePlace, SaslRedaction, SeenFrame
 from streamdump.protocols.rabbitmq.scrub_rules import SCRUB_RULES
-from streamdump.protocols.rabbitmq.streams import InfoWithStream, StreamNames
 from streamdump.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Damage, Decoded, Frame
+from streamdump.protocols.streams import DeclaredStreams
 from streamdump.quota import Spans, UnpackQuota, ValueQuota
 
 NO_HANDLERS: tuple[Handlers, Handlers] = ({}, {})
@@ -39,6 +39,19 @@ _BODIED = frozenset(("Publish", "Deliver"))
 
 _NONE: frozenset[str] = frozenset()
 """No messages: one object for very many conversations."""
+
+_PUBLISHER, _SUBSCRIPTION = "publisher_id", "subscription_id"
+
+_DECLARES = {"DeclarePublisher": _PUBLISHER, "Subscribe": _SUBSCRIPTION}
+"""What gives a stream to a publisher, or to a subscription."""
+
+_SPEAKS_OF = {
+    **dict.fromkeys(("Publish", "PublishConfirm", "PublishError", "DeletePublisher"), _PUBLISHER),
+    **dict.fromkeys(("Deliver", "Credit", "ConsumerUpdate", "Unsubscribe"), _SUBSCRIPTION),
+}
+"""What names one of these only."""
+
+_NAMES_SUPER_STREAM = frozenset(("CreateSuperStream", "DeleteSuperStream"))
 
 UNKNOWN_LIMIT = 1 << 20
 """A frame of a command that is not known is believed up to this size (the default frame_max)."""
@@ -112,6 +125,7 @@ class StreamDissector(Dissector):
         self.frame_max = _UNLIMITED
         self.quota = UnpackQuota()
         self.values = ValueQuota(self.options.values_limit, self.options.bare_limit)
+        self.streams = DeclaredStreams()
         self.renewed = False
         """Whether `publisher_key` has more to say than the publisher id."""
         self.prepare()
@@ -119,7 +133,8 @@ class StreamDissector(Dissector):
     def prepare(self) -> None:
         options = self.options
         full = options.bodies or options.detail
-        self.unasked = self._unasked() if full else _NONE
+        head = Head(self.protocol, self.context.conversation, *self.context.endpoints)
+        self.unasked = _unasked(self.language, head, options.wanted) if full and options.wanted is not None else _NONE
         """The messages that nobody asks for."""
         self.bodies = (_BODIED - self.unasked if self.unasked else _BODIED) if full else _NONE
         """Those whose bodies are decoded."""
@@ -152,19 +167,6 @@ class StreamDissector(Dissector):
     def is_open(self) -> bool:
         """Whether nothing of the handshake is to come."""
         return self.phase is _OPEN
-
-    def _unasked(self) -> frozenset[str]:
-        wanted = self.options.wanted
-        if wanted is None:
-            return _NONE
-        head = Head(self.protocol, self.context.conversation, *self.context.endpoints)
-        return frozenset(self.language.numbers) - {
-            one.name
-            for side in (self.language.client, self.language.server)
-            for choices in side.values()
-            for one in choices
-            if wanted(head._replace(name=one.name, kind=one.kind))
-        }
 
     # Framing
 
@@ -445,6 +447,23 @@ class StreamDissector(Dissector):
             self.facts["frame_max"] = fields["frame_max"]
             self.facts["heartbeat"] = fields["heartbeat"]
 
+    def stream_of(self, decoded: Decoded) -> str | None:
+        name, fields = decoded.name, decoded.fields
+        role = _SPEAKS_OF.get(name)
+        if role is not None and role in fields:
+            return self.streams.named.get((role, fields[role]))
+        stream = fields.get("name" if name in _NAMES_SUPER_STREAM else "super_stream", fields.get("stream"))
+        role = _DECLARES.get(name)
+        if role is not None and decoded.role == ASK:
+            self.streams.ask(decoded.key, (role, fields.get(role)), stream, role == _PUBLISHER)
+        elif role is not None and decoded.role == ANSWER:
+            accepted = decoded.outcome == "answered"
+            if not self.streams.answer(decoded.key, None, accepted) and accepted:
+                self.streams.forget(role)
+        elif name == "Metadata" and len(fields.get("streams") or ()) == 1:
+            (stream,) = fields["streams"]
+        return stream
+
     def _read_entries(
         self, layout: Layout, data: bytes, start: int, end: int, missing: str | None
     ) -> tuple[dict[str, Any], list[Span], list[str], Fault | None]:
@@ -488,6 +507,16 @@ class StreamDissector(Dissector):
         if detail and reader.buffers:
             self.details = reader.buffers
         return fields, reader.spans or [], reader.notes(), fault
+
+
+def _unasked(language: Language, head: Head, wanted: Callable[[Head], bool]) -> frozenset[str]:
+    return frozenset(language.numbers) - {
+        one.name
+        for side in (language.client, language.server)
+        for choices in side.values()
+        for one in choices
+        if wanted(head._replace(name=one.name, kind=one.kind))
+    }
 
 
 def _plainly(layout: Layout, style: Style, frame: Read) -> dict[str, Any] | None:
@@ -612,9 +641,7 @@ PROTOCOLS = (
         login=CURRENT_LANGUAGE.holds,
         compare_rules=COMPARE_RULES,
         scrub_rules=SCRUB_RULES,
-        streams=StreamNames,
         alarms=alarms(layouts.LAYOUTS),
-        teller=InfoWithStream,
     ),
     Protocol(
         "rabbitmq-stream-draft",
@@ -630,7 +657,6 @@ PROTOCOLS = (
         login=DRAFT_LANGUAGE.holds,
         compare_rules=COMPARE_RULES,
         scrub_rules=SCRUB_RULES,
-        streams=StreamNames,
         alarms=alarms(layouts_draft.LAYOUTS),
     ),
 )

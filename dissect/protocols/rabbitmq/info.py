@@ -29,6 +29,9 @@ _ID = 0xFFFF_FFFF_FFFF_FFFF
 Fields = dict[str, Any]
 
 
+_OF_PUBLISHERS = frozenset(("Publish", "PublishError"))
+"""Messages whose lines have the stream beside the publisher."""
+
 _COUNTED = frozenset(("Publish", "PublishConfirm", "PublishError", "Metadata", "ExchangeCommandVersions", "CreateSuperStream"))
 """Messages whose lines count the items of a list. That of Deliver has the chunk's own counts."""
 
@@ -36,6 +39,10 @@ _COUNTED = frozenset(("Publish", "PublishConfirm", "PublishError", "Metadata", "
 def info(message: Message) -> str:
     """The key fields of a message; of a list that ends in damage, what stands before it."""
     text = _says(message)
+    if message.stream is not None and message.name in _OF_PUBLISHERS:
+        head = f"publisher {message.fields.get('publisher_id')}"
+        if text.startswith(head):
+            text = f"{head}  {message.stream}{text[len(head) :]}"
     fault = message.fault
     if fault is None or "[" not in fault.field or message.name not in _COUNTED:
         return text
