@@ -140,6 +140,10 @@ class RabbitmqSubscription(msgspec.Struct):
     asked: int
     credit: int
     filtered: bool
+    begin: int | None = None
+    """The offset from which it asked."""
+    wanted: tuple[str, ...] = ()
+    """The values of its filters."""
     delivered: int = 0
     following: int | None = None
     """The offset after the last chunk."""
@@ -487,6 +491,23 @@ def _dropped(context: ConversationContext, closed: Closed) -> list[FindingDraft]
 
 
 # Consuming
+
+
+def _more(context: ConversationContext, message: Message) -> list[FindingDraft]:
+    """Chunks are delivered whole."""
+    ident, chunk, found = message.fields.get("subscription_id", -1), message.fields.get("chunk"), []
+    one = context.memo.subscriptions.get(ident)
+    if one is None or one.delivered or not isinstance(chunk, dict) or chunk.get("chunk_first_offset") is None:
+        return []
+    first = chunk["chunk_first_offset"]
+    whose = f"subscription {ident} ({quoted(one.stream)}) asked"
+    if one.begin is not None and first < one.begin:
+        cause = f"{whose} from offset {one.begin:,}, the chunk begins at {first:,}"
+        found.append(FindingDraft(cause, key=(ident, "offset")))
+    if one.wanted and chunk.get("num_entries", 0) > 1:
+        cause = f"{whose} for {some(one.wanted)}, and gets a chunk of {chunk['num_entries']:,} entries: others may be among them"
+        found.append(FindingDraft(cause, key=(ident, "filter")))
+    return found
 
 
 def _ignored(context: ConversationContext, message: Message) -> FindingDraft | None:
@@ -868,11 +889,21 @@ def _subscribed(context: ConversationContext, memo: RabbitmqState, message: Mess
         if ident is not None and credit is not None and ident not in memo.subscriptions and len(memo.subscriptions) < SUBSCRIPTIONS:
             properties = fields.get("properties") or ()
             filtered = any(str(one.get("key")).startswith(("filter", "match-", "chunk_")) for one in properties)
-            memo.subscriptions[ident] = RabbitmqSubscription(str(fields.get("stream"))[:200], credit, credit, filtered)
+            wanted = tuple(quoted(one.get("value")) for one in properties[:8] if str(one.get("key")).startswith("filter."))
+            begin = fields.get("offset") if fields.get("offset_type_label") == "offset" else None
+            memo.subscriptions[ident] = RabbitmqSubscription(str(fields.get("stream"))[:200], credit, credit, filtered, begin, wanted)
     elif message.outcome == "refused":
         request = context.request_of(message)
         if request is not None and "already exists" not in _code(message):
             memo.subscriptions.pop(request.fields.get("subscription_id", -1), None)
+
+
+def _asked_again(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
+    """What a consumer answers when it becomes the active one counts, not what it subscribed with."""
+    request = context.request_of(message)
+    one = None if request is None else memo.subscriptions.get(request.fields.get("subscription_id", -1))
+    if one is not None and fields.get("offset_type_label") != "none":
+        one.begin = fields.get("offset") if fields.get("offset_type_label") == "offset" else None
 
 
 def _unsubscribed(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
@@ -931,6 +962,7 @@ _FOLLOW = {
     "DeletePublisher": _undeclared,
     "Subscribe": _subscribed,
     "Unsubscribe": _unsubscribed,
+    "ConsumerUpdate": _asked_again,
     "Credit": _granted,
     "Deliver": _delivered,
     "Publish": _published,
@@ -1074,6 +1106,13 @@ RULES: tuple[Rule, ...] = (
         _dropped,
         "If these are not meant to be repeats, go on from what QueryPublisherSequence says, give each frame and sub-batch a higher id, "
         "or publish without a reference.",
+    ),
+    Rule(
+        "more-than-asked",
+        NOTE,
+        "Deliver",
+        _more,
+        "Let the client pass over what it did not ask for: servers deliver chunks whole, also where a filter picks them.",
     ),
     Rule(
         "property-ignored",

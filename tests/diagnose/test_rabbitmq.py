@@ -603,6 +603,52 @@ def test_a_client_that_cannot_resolve_a_name_is_told_with_it() -> None:
     assert NAME + "advertised-not-dialled" not in {one.rule for one in diagnosed(GOLDEN / "rstream_twice_1_310.pcap")[0]}
 
 
+def from_offset(begin: int, *chunks: bytes, answer: dict[str, Any] | None = None, kind: int = 4, **values: Any) -> Connection:
+    """A subscription from there; `answer`: of ConsumerUpdate, which asks it again."""
+    one = Connection().ready()
+    one.client(rabbit.SUBSCRIBE, subscription_id=3, stream="orders", offset_type=kind, offset=begin, credit=9, **values)
+    one.server(rabbit.SUBSCRIBE_RESPONSE)
+    if answer is not None:
+        one.server(rabbit.CONSUMER_UPDATE, correlation_id=0, subscription_id=3, active=1)
+        one.client(rabbit.CONSUMER_UPDATE_RESPONSE, correlation_id=0, **answer)
+    for each in chunks:
+        one.server(rabbit.DELIVER, subscription_id=3, chunk=each)
+    return one.goodbye()
+
+
+FILTER = [{"key": "filter.0", "value": "x"}, {"key": "name", "value": "n"}]
+EARLIER, OTHERS = "asked from offset 45, the chunk begins at 32", 'asked for "x", and gets a chunk of 16 entries: others may be among them'
+
+MORE: dict[str, tuple[Callable[[], Connection], list[str]]] = {
+    "before the offset": (lambda: from_offset(45, chunk(32, 16), chunk(48, 16)), [EARLIER]),
+    "at the offset": (lambda: from_offset(45, chunk(45, 16)), []),
+    "behind the offset": (lambda: from_offset(45, chunk(46, 16)), []),
+    "before it later": (lambda: from_offset(45, chunk(45, 16), chunk(32)), []),
+    "a timestamp": (lambda: from_offset(45, chunk(32, 16), kind=5), []),
+    "damaged": (lambda: from_offset(45, b"\x50\0"), []),
+    "asked again for the offset": (lambda: from_offset(0, chunk(32, 16), answer={"offset_type": 4, "offset": 45}), [EARLIER]),
+    "asked again for all": (lambda: from_offset(45, chunk(32, 16), answer={"offset_type": 1}), []),
+    "asked again for the same": (lambda: from_offset(45, chunk(32, 16), answer={"offset_type": 0}), [EARLIER]),
+    "a filter": (lambda: from_offset(32, chunk(32, 16), properties=FILTER), [OTHERS]),
+    "a filter, and one message": (lambda: from_offset(32, chunk(32), properties=FILTER), []),
+    "no filter": (lambda: from_offset(32, chunk(32, 16), properties=FILTER[1:]), []),
+    "both": (lambda: from_offset(45, chunk(32, 16), properties=FILTER), [EARLIER, OTHERS]),
+}
+
+
+@pytest.mark.parametrize("case", MORE)
+def test_a_subscription_that_gets_more_than_it_asked_for(case: str) -> None:
+    make, causes = MORE[case]
+    told = [one for one in diagnosed(capture(make()))[0] if one.rule == NAME + "more-than-asked"]
+    assert [one.cause for one in told] == [f'subscription 3 ("orders") {cause}' for cause in causes]
+    assert {one.severity for one in told} <= {"note"}
+
+
+def test_more_than_asked_in_captures() -> None:
+    told = {path.name: found(path).get(NAME + "more-than-asked") for path in (GOLDEN / "js_sac_436.pcapng", GOLDEN / "sll2_any_436.pcap")}
+    assert told == {"js_sac_436.pcapng": "note", "sll2_any_436.pcap": None}
+
+
 IGNORED: dict[str, tuple[dict[str, str], str | None]] = {
     "none": ({}, None),
     "all that are known": (
@@ -617,6 +663,7 @@ IGNORED: dict[str, tuple[dict[str, str], str | None]] = {
         None,
     ),
     "what is not wanted": ({"single-active-consumer": "false", "match-unfiltered": "false", "chunk_selector": "user_data"}, None),
+    "values that would be wrong elsewhere": ({"name": "true"}, None),
     "another name": ({"x-single-active-consumer": "true"}, '"x-single-active-consumer=true"'),
     "nearly a filter": ({"filters.0": "a"}, '"filters.0=a"'),
     "capitals": ({"single-active-consumer": "True"}, '"single-active-consumer=True"'),
