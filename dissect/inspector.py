@@ -168,6 +168,8 @@ class Inspector:
         self.run.broken_off.clear()
         self.keys.poll(self.counters.packets)
         records = self._hand_out(self.table.age(now_ns, self.counters.packets))
+        if self.diagnoser is not None:
+            records += self.diagnoser.age(now_ns)
         self.table.drop(now_ns, leaving)
         return records
 

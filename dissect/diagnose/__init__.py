@@ -8,8 +8,8 @@ To add a rule, write a line of the table
 
     Rule("vhost-refused", ERROR, "Open", _vhost, "Create the virtual host, or give the user permissions in it.")
 
-and the function it names, which is told of every message `Open` (or of `ANY` message, a `GAP`, an `EXCHANGE`, the end: `CLOSED`) and
-returns the cause as one sentence without a full stop, or None:
+and the function it names, which is told of every message `Open` (or of `ANY` message, a `GAP`, an `EXCHANGE`, the end: `CLOSED`, and
+of an interface now and then: `LIVE`) and returns the cause as one sentence without a full stop, or None:
 
     def _vhost(context: ConversationContext, message: Message) -> str | None:
         if message.outcome != "refused":

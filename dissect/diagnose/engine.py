@@ -21,6 +21,7 @@ from streamdump.diagnose.rules import (
     EXCHANGE,
     FOUND_KEPT,
     GAP,
+    LIVE,
     NOTE,
     SEVERITIES,
     UNANSWERED_KEPT,
@@ -29,6 +30,7 @@ from streamdump.diagnose.rules import (
     ConversationContext,
     Family,
     FindingDraft,
+    Now,
     Refusal,
     Rule,
     numbers,
@@ -111,6 +113,14 @@ class Diagnoser:
                     self._other(record, EXCHANGE, out)
             except Exception as error:
                 self._report(describe_exception(error), record.conversation)
+        return out
+
+    def age(self, now_ns: int) -> list[Record]:
+        """What goes wrong for as long as nothing comes: of an interface, where all packets up to `now_ns` were taken."""
+        out: list[Record] = []
+        for context in self._talks.values():
+            for rule in () if context.over else self._rules[context.family].get(LIVE, ()):
+                self._ask(context, rule, Now(now_ns, context.client or "", context.server or ""), out)
         return out
 
     def ports(self) -> frozenset[int]:
@@ -235,8 +245,9 @@ class Diagnoser:
         except Exception as error:
             self._report(describe_exception(error), context.conversation)
             return
-        for one in told if isinstance(told, list) else () if told is None else (told,):
-            self._tell(context, rule, one if isinstance(one, FindingDraft) else FindingDraft(one), record, out)
+        for one in told if isinstance(told, list) else (told,):
+            if one is not None:
+                self._tell(context, rule, one if isinstance(one, FindingDraft) else FindingDraft(one), record, out)
 
     def _tell(self, context: ConversationContext, rule: Rule, told: FindingDraft, record: Any, out: list[Record]) -> None:
         name = told.rule or rule.name

@@ -14,6 +14,7 @@ from streamdump.diagnose.rules import (
     CLOSED,
     ERROR,
     EXCHANGE,
+    LIVE,
     NOT_DIALLED,
     NOTE,
     WARNING,
@@ -24,6 +25,7 @@ from streamdump.diagnose.rules import (
     FindingDraft,
     HandshakeStep,
     Message,
+    Now,
     Refusal,
     Rule,
     is_address,
@@ -147,10 +149,12 @@ class RabbitmqSubscription(msgspec.Struct):
     delivered: int = 0
     following: int | None = None
     """The offset after the last chunk."""
-    empty_ns: int | None = None
-    """Since when there is no credit."""
-    empty_at: int = 0
-    empty_packet: int = 0
+    empty: Message | None = None
+    """The Deliver, without its fields, that used the last credit."""
+    waits: bool = True
+    """There are more chunks, as far as anybody knows."""
+    hungry: bool = False
+    """It was told that it is starved."""
 
 
 class Silence(NamedTuple):
@@ -525,35 +529,40 @@ def _ignored(context: ConversationContext, message: Message) -> FindingDraft | N
     return FindingDraft(f"the server ignores {some(odd)} of Subscribe without a word: it knows {names}", key=tuple(odd))
 
 
-def _starved(context: ConversationContext, message: Message) -> FindingDraft | None:
-    """Credit comes, after a time without any."""
-    one = context.memo.subscriptions.get(message.fields.get("subscription_id", -1))
-    if message.kind != "one_way" or one is None or one.empty_ns is None or message.time_ns - one.empty_ns < HUNGRY_NS:
+def _hunger(ident: int, one: RabbitmqSubscription, until_ns: int, when: str, behind: Message | None = None) -> FindingDraft | None:
+    if one.empty is None:
         return None
-    ident = message.fields["subscription_id"]
+    passed = max(0, until_ns - one.empty.time_ns)
     return FindingDraft(
-        f"subscription {ident} ({quoted(one.stream)}) had no credit for {span_text(message.time_ns - one.empty_ns)}: "
-        f"{one.asked} chunks were granted, {one.delivered} delivered",
-        (one.empty_at, message.number),
-        (one.empty_packet, message.packets[1]),
+        f"subscription {ident} ({quoted(one.stream)}) has had no credit for {span_text(passed)}{when}: {one.asked} chunks were granted and "
+        f"{one.delivered} delivered",
+        numbers(one.empty, behind),
+        packets(one.empty, behind),
+        WARNING if passed >= HUNGRY_NS and one.waits else NOTE,
         key=ident,
     )
 
 
-def _out_of_credit(context: ConversationContext, closed: Closed) -> FindingDraft | None:
-    end = closed.until_ns
+def _starved(context: ConversationContext, message: Message) -> FindingDraft | None:
+    """Credit comes after a time without any, or the consumer gives up."""
+    ident = message.fields.get("subscription_id", -1)
+    one = context.memo.subscriptions.get(ident)
+    if one is None or one.empty is None or message.time_ns - one.empty.time_ns < HUNGRY_NS:
+        return None
+    return _hunger(ident, one, message.time_ns, "" if message.name == "Credit" else ", when it is ended", message)
+
+
+def _starving(context: ConversationContext, now: Now) -> list[FindingDraft | None]:
+    found = []
     for ident, one in context.memo.subscriptions.items():
-        if one.empty_ns is not None and one.delivered:
-            passed = max(0, end - one.empty_ns)
-            return FindingDraft(
-                f"subscription {ident} ({quoted(one.stream)}) has had no credit for {span_text(passed)} when the connection ends: "
-                f"{one.asked} chunks were granted and {one.delivered} delivered",
-                (one.empty_at,),
-                (one.empty_packet,),
-                WARNING if passed >= HUNGRY_NS else NOTE,
-                key=ident,
-            )
-    return None
+        if one.empty is not None and one.waits and not one.hungry and now.time_ns - one.empty.time_ns >= HUNGRY_NS:
+            one.hungry = True
+            found.append(_hunger(ident, one, now.time_ns, " so far"))
+    return found
+
+
+def _out_of_credit(context: ConversationContext, closed: Closed) -> list[FindingDraft | None]:
+    return [_hunger(ident, one, closed.until_ns, " when the connection ends") for ident, one in context.memo.subscriptions.items()]
 
 
 def _checksum(context: ConversationContext, message: Message) -> str | None:
@@ -918,7 +927,7 @@ def _granted(context: ConversationContext, memo: RabbitmqState, message: Message
         one.credit += more
         one.asked += more
         if one.credit > 0:
-            one.empty_ns = None
+            one.empty = None
 
 
 def _delivered(context: ConversationContext, memo: RabbitmqState, message: Message, fields: dict[str, Any]) -> None:
@@ -927,9 +936,10 @@ def _delivered(context: ConversationContext, memo: RabbitmqState, message: Messa
         return
     one.delivered += 1
     one.credit -= 1
-    if one.credit <= 0 and one.empty_ns is None:
-        one.empty_ns, one.empty_at, one.empty_packet = message.time_ns, message.number, message.packets[1]
     chunk = fields.get("chunk")
+    if one.credit <= 0 and one.empty is None:
+        one.empty = msgspec.structs.replace(message, fields={})
+        one.waits = not isinstance(chunk, dict) or fields.get("committed_chunk_id") != chunk.get("chunk_first_offset", -1)
     if isinstance(chunk, dict) and "num_records" in chunk and chunk.get("chunk_first_offset") is not None:
         one.following = chunk["chunk_first_offset"] + max(1, chunk["num_records"])
 
@@ -997,6 +1007,8 @@ def _cut_off(context: ConversationContext, closed: Closed) -> FindingDraft | Non
         packets(last),
     )
 
+
+_GRANT = "Let the consumer send Credit for each chunk: without it the server delivers nothing more."
 
 RULES: tuple[Rule, ...] = (
     Rule(
@@ -1124,17 +1136,12 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "out-of-credit",
         WARNING,
-        "Credit",
+        ("Credit", "Unsubscribe"),
         _starved,
         "Grant credit as chunks are taken in, not when all are processed; one credit is one chunk.",
     ),
-    Rule(
-        "out-of-credit",
-        WARNING,
-        CLOSED,
-        _out_of_credit,
-        "Let the consumer send Credit for each chunk: without it the server delivers nothing more.",
-    ),
+    Rule("out-of-credit", WARNING, LIVE, _starving, _GRANT),
+    Rule("out-of-credit", WARNING, CLOSED, _out_of_credit, _GRANT),
     Rule(
         "chunk-checksum",
         ERROR,

@@ -15,8 +15,9 @@ NOTE: Severity = "note"
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "note")
 """The worst first."""
 
-ANY, GAP, EXCHANGE, CLOSED = "any message", "gap", "exchange", "closed"
-"""What a rule may look at beside messages by name: a `Gap`, an `Exchange` (a request that got no response), and the end (`Closed`)."""
+ANY, GAP, EXCHANGE, CLOSED, LIVE = "any message", "gap", "exchange", "closed", "live"
+"""What a rule may look at beside messages by name: a `Gap`, an `Exchange` (a request that got no response), the end (`Closed`), and of an
+interface what time it is (`Now`)."""
 
 ASKED_KEPT, ASKED_SIZE = 64, 2_048
 """So many open requests of a conversation are remembered with their fields, and of those no longer than this."""
@@ -41,6 +42,14 @@ Begun = tuple[bytes, bytes]
 """The first bytes of both sides."""
 
 
+class Now(NamedTuple):
+    """What time it is, and the client and the server of the conversation that is looked at."""
+
+    time_ns: int
+    src: str
+    dst: str
+
+
 class FindingDraft(NamedTuple):
     """What a rule found. `messages` None: those of the record that was looked at, and of its request. What has the same `key` (or cause,
     without one) is told once a conversation. `severity` and `advice` where they are not those of the rule."""
@@ -63,14 +72,14 @@ class Rule(NamedTuple):
     """One thing that may be wrong.
 
     `name` gets the conversation's protocol before it, unless it has one (`tcp.refused`). `on`: the names of the messages it looks at, or
-    `ANY`, `GAP`, `EXCHANGE`, `CLOSED`. `tell` gets the conversation and the record, and returns the cause: one sentence without a full
-    stop, a `FindingDraft` that says more, several of these, or None. `advice` is one sentence, too.
+    `ANY`, `GAP`, `EXCHANGE`, `CLOSED`, `LIVE`. `tell` gets the conversation and the record, and returns the cause: one sentence without a
+    full stop, a `FindingDraft` that says more, several of these, or None. `advice` is one sentence, too.
     """
 
     name: str
     severity: Severity
     on: str | tuple[str, ...]
-    tell: Callable[[ConversationContext, Any], str | FindingDraft | list[FindingDraft] | None]
+    tell: Callable[[ConversationContext, Any], str | FindingDraft | list[Any] | None]
     advice: str
 
 
@@ -480,6 +489,7 @@ __all__ = [
     "ERROR",
     "EXCHANGE",
     "GAP",
+    "LIVE",
     "NOTE",
     "NOT_DIALLED",
     "PATIENCE_NS",
@@ -493,6 +503,7 @@ __all__ = [
     "Gap",
     "HandshakeStep",
     "Message",
+    "Now",
     "Refusal",
     "Rule",
     "is_address",

@@ -68,6 +68,7 @@ FAILING: dict[str, dict[str, str]] = {
         "publishers_310.pcap": "warning rabbitmq-stream.id-in-use",
         "reauthenticate_436.pcap": "error rabbitmq-stream.renewal-refused",
         "rstream_name_not_resolved_405.pcap": "warning rabbitmq-stream.advertised-not-dialled",
+        "rstream_slow_consumer.pcap": "warning rabbitmq-stream.out-of-credit",
         "rstream_twice_1_310.pcap": "warning rabbitmq-stream.refused",
         "rstream_twice_2_310.pcap": "warning rabbitmq-stream.refused",
         "same_ids_lost_405.pcap": "warning tcp.lost-by-capture",

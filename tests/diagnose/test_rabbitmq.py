@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import struct
 import zlib
 from collections.abc import Callable
@@ -10,6 +11,9 @@ from typing import Any
 
 import pytest
 
+from streamdump.capture.files import open_capture
+from streamdump.inspector import Inspector
+from streamdump.model import Finding, Options
 from streamdump.protocols.rabbitmq import layouts as rabbit
 from tests.diagnose.talks import SECOND, Connection, capture, diagnosed, found, rules
 from tests.support.frames import ACK, FIN, SYN
@@ -214,6 +218,12 @@ def later(first: Connection, *frames: Any, **values: Any) -> list[Connection]:
 
 HUNGRY = chunk(0), chunk(1)
 
+
+def committed(last: int) -> Connection:
+    """The last chunk for which there is credit says what the server has."""
+    return subscribed(2, HUNGRY[0]).server(rabbit.DELIVER_2, subscription_id=3, chunk=HUNGRY[1], committed_chunk_id=last)
+
+
 CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
     "wrong password": (lambda: login(8), "authentication-refused", "error"),
     "right password": (lambda: Connection().ready().goodbye(), "authentication-refused", None),
@@ -337,6 +347,29 @@ CASES: dict[str, tuple[Callable[[], Connection], str, str | None]] = {
         lambda: subscribed(2, *HUNGRY).client(rabbit.CREDIT, subscription_id=3, credit=9).wait(5 * SECOND).goodbye(),
         "out-of-credit",
         None,
+    ),
+    "unsubscribed long after the credit was used": (
+        lambda: subscribed(2, *HUNGRY).wait(5 * SECOND).client(rabbit.UNSUBSCRIBE, subscription_id=3).goodbye(),
+        "out-of-credit",
+        "warning",
+    ),
+    "more chunks than were granted": (
+        lambda: subscribed(1, HUNGRY[0]).wait(5 * SECOND).server(rabbit.DELIVER, subscription_id=3, chunk=HUNGRY[1]).goodbye(),
+        "out-of-credit",
+        "warning",
+    ),
+    "out of credit at the end, and more chunks wait": (lambda: committed(9).wait(5 * SECOND).goodbye(), "out-of-credit", "warning"),
+    "out of credit at the end, and no chunk waits": (lambda: committed(1).wait(5 * SECOND).goodbye(), "out-of-credit", "note"),
+    "credit granted and used again": (
+        lambda: (
+            subscribed(2, *HUNGRY)
+            .client(rabbit.CREDIT, subscription_id=3, credit=1)
+            .wait(5 * SECOND)
+            .server(rabbit.DELIVER, subscription_id=3, chunk=chunk(2))
+            .goodbye()
+        ),
+        "out-of-credit",
+        "note",
     ),
     "unsubscribed when the credit was used": (
         lambda: (
@@ -694,6 +727,40 @@ def test_the_ledger_is_told() -> None:
     (found,) = diagnosed(capture(subscribed(2, *HUNGRY).wait(5 * SECOND).goodbye()))[0]
     assert "2 chunks were granted and 2 delivered" in found.cause and '"orders"' in found.cause
     assert found.messages == [14]
+
+
+def test_each_starved_subscription_is_told() -> None:
+    one = subscribed(2, *HUNGRY)
+    one.client(rabbit.SUBSCRIBE, subscription_id=4, stream="bills", offset_type=1, credit=1).server(rabbit.SUBSCRIBE_RESPONSE)
+    one.server(rabbit.DELIVER, subscription_id=4, chunk=chunk(0)).wait(5 * SECOND)
+    told = [each.cause[:25] for each in diagnosed(capture(one.goodbye()))[0] if each.rule == NAME + "out-of-credit"]
+    assert told == ['subscription 3 ("orders")', 'subscription 4 ("bills") ']
+
+
+def test_starved_when_the_consumer_gives_up() -> None:
+    (found,) = (one for one in diagnosed(GOLDEN / "rstream_slow_consumer.pcap")[0] if one.severity != "note")
+    assert (found.rule, found.severity, found.messages) == (NAME + "out-of-credit", "warning", [32, 33])
+    assert found.cause == 'subscription 0 ("orders") has had no credit for 3 s, when it is ended: 3 chunks were granted and 3 delivered'
+
+
+@pytest.mark.parametrize(("one", "told"), [(subscribed(2, *HUNGRY), 1), (subscribed(3, *HUNGRY), 0), (committed(9), 1), (committed(1), 0)])
+def test_starved_while_it_lasts(one: Connection, told: int) -> None:
+    last_ns = one.packets[-1].time_ns
+    one.wait(5 * SECOND).client(rabbit.CREDIT, subscription_id=3, credit=1).goodbye()
+    reader = open_capture(io.BytesIO(capture(one)))
+    inspector = Inspector([reader], Options(findings=True))
+    every = [packet for batch in reader.batches() for packet in batch]
+    before = [packet for packet in every if packet.time_ns <= last_ns]
+    inspector.take(before)
+    assert inspector.age(last_ns + SECOND - 1) == []
+    found = inspector.age(last_ns + 2 * SECOND)
+    assert [one.cause for one in found if type(one) is Finding] == told * [
+        'subscription 3 ("orders") has had no credit for 2 s so far: 2 chunks were granted and 2 delivered'
+    ]
+    assert [inspector.age(last_ns + at * SECOND) for at in range(3, 15)] == [[]] * 12
+    behind = inspector.take(every[len(before) :]) + inspector.finish()
+    warned = [one for one in behind if type(one) is Finding and one.severity != "note"]
+    assert not warned, "it is told once"
 
 
 def turned_down(one: Connection) -> Connection:
