@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 SPARK, WRITTEN, FOLLOWING = "Spark", "What is written", "A folder that is written to"
 FORMATS = ("parquet", "delta", "json", "csv")
 PAYLOADS = ("shuffle", "reread")
+FIELDS = ("both", "json", "typed")
+BY = ("protocol", "date")
 BRIEF = 1 << 30
 """Captures of fewer bytes together are work of a minute or so."""
 
@@ -73,6 +75,26 @@ def pipeline(
             "--format", metavar="FORM", help="parquet, delta, json or csv", rich_help_panel=WRITTEN, autocompletion=lambda: list(FORMATS)
         ),
     ] = "parquet",
+    fields: Annotated[
+        str,
+        typer.Option(
+            "--fields",
+            metavar="HOW",
+            help="fields of messages as json text, typed columns, or both; json and csv have the text",
+            rich_help_panel=WRITTEN,
+            autocompletion=lambda: list(FIELDS),
+        ),
+    ] = "both",
+    partition_by: Annotated[
+        str | None,
+        typer.Option(
+            "--partition-by",
+            metavar="COLUMNS",
+            help="divide the files of Parquet: date, protocol or both, with a comma",
+            rich_help_panel=WRITTEN,
+            show_default=False,
+        ),
+    ] = None,
     append: Annotated[
         bool,
         typer.Option("--append", help="add to delta tables that are there; captures that are in are left out", rich_help_panel=WRITTEN),
@@ -160,8 +182,12 @@ def pipeline(
     """Many or huge captures to tables, on Spark."""
     one_of("--format", form, FORMATS)
     one_of("--payload", payload, PAYLOADS)
+    one_of("--fields", fields, FIELDS)
+    by = tuple(dict.fromkeys(partition_by.split(","))) if partition_by is not None else ()
+    for column in by:
+        one_of("--partition-by", column, BY)
     heap = size("--memory", memory) >> 20
-    _refuse(sources, follow, form, append=append, resume=resume, finish=finish, sql=sql)
+    _refuse(sources, follow, form, append=append, resume=resume, finish=finish, sql=sql, by=by)
     if out is None:
         raise UsageError("--out FOLDER is missing: where the tables go, or with --sql alone where they are")
     from streamdump.spark import storage
@@ -176,7 +202,7 @@ def pipeline(
     needed()
     from streamdump.spark.pipeline import PipelineSettings
 
-    settings = PipelineSettings(sources or [], form, payload, split_size, part_count, options, separate, point, append)
+    settings = PipelineSettings(sources or [], form, payload, split_size, part_count, options, separate, point, append, fields, by)
     bar = _Bar(colour)
     calls = _Calls(out, master, f"{heap}m", ui, _conf(conf or []), quiet, sql, bar)
     if follow is not None:
@@ -185,7 +211,17 @@ def pipeline(
     return calls.run(settings, resume) if sources else calls.ask()
 
 
-def _refuse(sources: list[str] | None, follow: str | None, form: str, *, append: bool, resume: bool, finish: bool, sql: str | None) -> None:
+def _refuse(
+    sources: list[str] | None,
+    follow: str | None,
+    form: str,
+    *,
+    append: bool,
+    resume: bool,
+    finish: bool,
+    sql: str | None,
+    by: tuple[str, ...],
+) -> None:
     """Raises `UsageError` for options that do not go together."""
     if follow is not None and (sources or resume or sql is not None):
         raise UsageError("--follow takes its captures from one folder; it goes with no other capture, --resume or --sql")
@@ -193,6 +229,8 @@ def _refuse(sources: list[str] | None, follow: str | None, form: str, *, append:
         raise UsageError("--finish ends what --follow FOLDER began; name the folder")
     if not sources and not sql and follow is None:
         raise UsageError("no capture given; streamdump pipeline CAPTURE... --out FOLDER writes its tables")
+    if by and form != "parquet":
+        raise UsageError("--partition-by divides the files of Parquet; Delta tables always are by protocol and date, json and csv never")
     if append and form != "delta":
         raise UsageError("--append adds to Delta tables; it goes with --format delta")
     if append and (follow is not None or not sources):

@@ -187,7 +187,7 @@ class Follow(Job):
         run = uuid.uuid4().hex[:8]
         state.place = f"batch-{state.batch}-{run}"
         folder = self.folder.at(state.place)
-        target = Target(folder.name, self.settings.form, self.out.name, f"{run}-")
+        target = self.settings.target(folder, self.out, f"{run}-")
         copies = storage.folder(self.cluster.scratch).at(state.place) if self.cluster.scratch else folder.at("unpacked")
         sizes = [one.size for one in ready]
         found = self.look([one.path for one in ready], sum(sizes), copies)
@@ -378,9 +378,10 @@ class Follow(Job):
         else:
             for table, files in state.written.items():
                 for one in files:
-                    made = self.folder.at(state.place, "files", table, one.name)
+                    *folders, name = one.name.split("/")
+                    made = self.folder.at(state.place, "files", table, *folders, name)
                     if made.exists():
-                        move(made, self.out.at(table, f"batch-{state.batch:07d}-{one.name}"))
+                        move(made, self.out.at(table, *folders, f"batch-{state.batch:07d}-{name}"))
         kept = {state.place, *(one.partition("/")[0] for one in state.carry), f"state-{version}.json"}
         for name in self.folder.names():
             if name.startswith(("batch-", "state-")) and name not in kept:

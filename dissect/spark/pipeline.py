@@ -22,7 +22,7 @@ from streamdump.spark.already_read import Captures
 from streamdump.spark.keys import NETWORKS
 from streamdump.spark.splits import HEAD, TARGET, Copy, Plan, Trouble, each, expand, plan, stamps, unpack
 from streamdump.spark.storage import Disk, Folder
-from streamdump.spark.tables import TABLES, Input, PointOf
+from streamdump.spark.tables import BY_DAY, TABLES, Input, PointOf
 from streamdump.spark.write import PartWriter, Receipt, Target, commit, files_of, forget_unnamed, receipts, suspected, twice
 
 if TYPE_CHECKING:
@@ -60,6 +60,16 @@ class PipelineSettings(msgspec.Struct):
     point: str | None = None
     """A regular expression that finds in a file's name where it was captured; None: the folder tells."""
     append: bool = False
+    fields: str = "both"
+    """How the fields of messages are written, of `tables.FIELDS`."""
+    by: tuple[str, ...] = ()
+    """Columns by whose values files of Parquet are divided, of `tables.BY_DAY`."""
+
+    def target(self, kept: Folder, out: Folder, run: str) -> Target:
+        """Where a run of this name writes to."""
+        structured = self.form in ("parquet", "delta")
+        by = BY_DAY if self.form == "delta" else self.by
+        return Target(kept.name, self.form, out.name, run, self.fields if structured else "json", by)
 
 
 class RunState(msgspec.Struct):
@@ -470,20 +480,17 @@ class PipelineRun(Job):
             except (OSError, msgspec.MsgspecError):
                 before = None
             if before is not None and before.like(state):
-                self.target = self._target(before.run)
+                self.target = self.settings.target(self.folder, self.out, before.run)
                 return receipts(self.folder)
         for name in self.folder.names():
             if name not in ("lock", "unpacked"):
                 self.folder.at(name).remove()
-        self.target = self._target(state.run)
+        self.target = self.settings.target(self.folder, self.out, state.run)
         try:
             place.write(msgspec.json.encode(state))
         except OSError as error:
             raise UsageError(f"{self.out}: cannot be written: {storage.why(error)}") from error
         return {}
-
-    def _target(self, run: str) -> Target:
-        return Target(self.folder.name, self.settings.form, self.out.name, run)
 
     def _finish(self, found: Plan, parts: int, points: Mapping[int, str]) -> None:
         """Write what needed all parts, and make the result."""

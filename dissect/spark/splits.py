@@ -297,7 +297,7 @@ def stamps(files: Sequence[str]) -> dict[str, tuple[int, int]]:
 def each(function: Callable[[Any], Any], names: Sequence[Any], name: Callable[[Any], str] = str) -> Iterator[Any]:
     """The results of a function for some files (`name` tells which), for those of an object store several at a time."""
     if len(names) < 2 or storage.local(name(names[0])) is not None:
-        return map(function, names)
+        return iter(list(map(function, names)))
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return iter(list(pool.map(function, names)))
 

@@ -408,29 +408,38 @@ NAMES = {
 }
 
 
-def schema(table: str, typed: bool = True) -> Any:
-    """The Arrow schema of a table; `typed`: with the structs of protocols."""
+FIELDS = ("both", "json", "typed")
+"""How the fields of messages are written: as JSON text, as the structs of their protocols, or both."""
+
+
+def _chosen(table: str, fields: str) -> tuple[list[Column], Mapping[str, Struct]]:
+    """The columns of a table, and its structs."""
     found = TABLES[table]
-    fields = [(one.name, one.type, one.info) for one in found.columns]
-    fields += [(struct_name(name), one.type, one.info) for name, one in found.structs.items() if typed]
-    return pa.schema([pa.field(name, kind, metadata={"comment": info}) for name, kind, info in fields], {SCHEMA_KEY: str(SCHEMA)})
+    return [one for one in found.columns if one.name != "fields" or fields != "typed"], found.structs if fields != "json" else {}
+
+
+def schema(table: str, fields: str = "both") -> Any:
+    """The Arrow schema of a table; `fields`: one of `FIELDS`."""
+    plain, structs = _chosen(table, fields)
+    members = [(one.name, one.type, one.info) for one in plain]
+    members += [(struct_name(name), one.type, one.info) for name, one in structs.items()]
+    return pa.schema([pa.field(name, kind, metadata={"comment": info}) for name, kind, info in members], {SCHEMA_KEY: str(SCHEMA)})
 
 
 class PendingRows:
     """Rows of one table that wait to be columns: their values, which are taken as long as the records are in the processor's cache."""
 
-    def __init__(self, table: str, typed: bool = True, points: PointOf | None = None) -> None:
-        """`typed`: with the structs of protocols; `points`: where files were captured, by index."""
+    def __init__(self, table: str, fields: str = "both", points: PointOf | None = None) -> None:
+        """`fields`: one of `FIELDS`; `points`: where files were captured, by index."""
         self._name = table
-        self._table = TABLES[table]
-        self._schema = schema(table, typed)
-        self._typed = typed
+        self._columns, self._structs = _chosen(table, fields)
+        self._schema = schema(table, fields)
         self._points = points
         self._begin()
 
     def _begin(self) -> None:
-        self._values: list[list[Any]] = [[] for _ in self._table.columns]
-        self._objects = {protocol: Objects(struct) for protocol, struct in self._table.structs.items()} if self._typed else {}
+        self._values: list[list[Any]] = [[] for _ in self._columns]
+        self._objects = {protocol: Objects(struct) for protocol, struct in self._structs.items()}
         self._text = 0
         self.count = 0
         """How many they are."""
@@ -455,8 +464,8 @@ class PendingRows:
 
     def _take(self, rows: Sequence[Any]) -> None:
         some = Rows(rows, self._name in LINKED, self._points)
-        values = [column.get(some) for column in self._table.columns]
-        text = sum(sum(map(len, texts)) for column, texts in zip(self._table.columns, values, strict=True) if column.make is _joined)
+        values = [column.get(some) for column in self._columns]
+        text = sum(sum(map(len, texts)) for column, texts in zip(self._columns, values, strict=True) if column.make is _joined)
         if self._text + text > MOST:
             raise TooMuch
         if self._objects:
@@ -474,7 +483,7 @@ class PendingRows:
     def batch(self, reports: list[Report] | None = None) -> Any:
         """All that wait as columns; nothing waits any more. `reports` gets what is to be told of values that are none of their column,
         and null there; without it that is raised."""
-        columns = zip(self._table.columns, self._values, strict=True)
+        columns = zip(self._columns, self._values, strict=True)
         arrays = [self._array(column, values, reports) for column, values in columns]
         arrays += [objects.column(self.count) for objects in self._objects.values()]
         self._begin()
@@ -493,7 +502,7 @@ class PendingRows:
                 good.append(value)
             except Exception as error:
                 good.append(None)
-                names = [one.name for one in self._table.columns]
+                names = [one.name for one in self._columns]
                 number, file, conversation, protocol = (
                     self._values[names.index(name)][row] if name in names else None
                     for name in ("last_packet", "file", "conversation", "protocol")

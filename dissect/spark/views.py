@@ -42,7 +42,7 @@ def form_of(out: Folder) -> str | None:
 
 def columns_of(table: str, form: str) -> Any:
     """The columns of a table in a form."""
-    columns = schema(table, form in ("parquet", "delta"))
+    columns = schema(table, "both" if form in ("parquet", "delta") else "json")
     if form == "delta" and TABLES[table].partitioned:
         columns = columns.append(pa.field(DATE, pa.date32()))
     return flat(columns) if form == "csv" else columns
@@ -54,7 +54,7 @@ def files_of(out: Folder, table: str, form: str) -> list[str]:
         delta = Delta(out)
         delta.read()
         return delta.files(table)
-    return [f"{out.at(table)}/{name}" for name in out.at(table).names() if not name.startswith(storage.HIDDEN)]
+    return sorted(storage.walk(out.at(table).name))
 
 
 def views(spark: Any, out: Folder, form: str) -> None:
@@ -94,7 +94,7 @@ def _of_disk(spark: Any, out: Disk, table: str, form: str) -> Any:
         if form == "csv":
             reader = reader.option("header", "true").option("multiLine", "true").option("escape", '"')
         found = reader.format(form).load(literal(place))
-    return found.select(columns.names)
+    return found.select(*columns.names, *sorted({*found.columns} - {*columns.names}))
 
 
 def _of_store(spark: Any, out: Folder, table: str, form: str) -> Any:
@@ -151,8 +151,8 @@ def _scanned(names: Sequence[str], table: str, form: str, place: str, whole: Any
         nulls = pa.csv.ConvertOptions(null_values=[""], strings_can_be_null=True, quoted_strings_can_be_null=False)
         kind = pa.dataset.CsvFileFormat(pa.csv.ParseOptions(newlines_in_values=True), convert_options=nulls)
     parts = None
-    if form == "delta" and TABLES[table].partitioned:
-        parts = pa.dataset.HivePartitioning(pa.schema([whole.field(name) for name in TABLES[table].partitioned]))
+    if form in ("parquet", "delta") and TABLES[table].partitioned:
+        parts = pa.dataset.HivePartitioning(pa.schema([whole.field("protocol"), pa.field(DATE, pa.date32())]))
     found = pa.dataset.dataset(paths, whole, kind, store, parts, partition_base_dir=place)
     batches: Iterator[Any] = found.to_batches(columns=wanted.names, batch_size=ROWS)
     return batches

@@ -26,9 +26,10 @@ from streamdump.model import ConversationRow
 from streamdump.spark import storage
 from streamdump.spark.flows import TaskResults, earliest
 from streamdump.spark.rows import SCHEMA
-from streamdump.spark.splits import Trouble
+from streamdump.spark.splits import Trouble, each
 from streamdump.spark.storage import Disk, Folder
 from streamdump.spark.tables import DATE, TABLES, PendingRows, PointOf, schema, sorted_out
+from streamdump.spark.typed import STRUCTS, struct_name
 
 FORMATS = ("parquet", "delta", "json", "csv")
 
@@ -59,6 +60,10 @@ class Target(msgspec.Struct):
     out: str = ""
     run: str = ""
     """A name of the run, part of the names of its files."""
+    fields: str = "both"
+    """How the fields of messages are written, of `tables.FIELDS`."""
+    by: tuple[str, ...] = ()
+    """Columns by whose values files are divided, of `tables.BY_DAY`."""
 
     @property
     def kept(self) -> Folder:
@@ -129,7 +134,7 @@ class PartWriter:
             return
         waiting = self._waiting.get(table)
         if waiting is None:
-            waiting = self._waiting[table] = PendingRows(table, self._out(table).typed, self._points)
+            waiting = self._waiting[table] = PendingRows(table, self.target.fields, self._points)
         if table == "messages":
             self._bytes += sum([one[0].size for one in rows])
         for some in waiting.take(rows, self.receipt.reports):
@@ -172,10 +177,11 @@ class PartWriter:
 
     def _out(self, table: str) -> Any:
         if table not in self._open:
-            form = self.target.form
-            name = f"part-{self.part:05d}-{self.target.run}{uuid.uuid4().hex[:12]}{SUFFIX[form]}"
-            kind = _Partitioned if form == "delta" and TABLES[table].partitioned else _OUTS[form]
-            self._open[table] = kind(self.target.table(table), name, table)
+            target = self.target
+            name = f"part-{self.part:05d}-{target.run}{uuid.uuid4().hex[:12]}{SUFFIX[target.form]}"
+            given = target.table(table), name, schema(table, target.fields)
+            divided = target.by and TABLES[table].partitioned
+            self._open[table] = _Partitioned(*given, target.by) if divided else _OUTS[target.form](*given)
         return self._open[table]
 
 
@@ -217,9 +223,8 @@ SUFFIX = {"parquet": ".zstd.parquet", "delta": ".zstd.parquet", "json": ".json",
 class _Out:
     """A file of a table that is written."""
 
-    typed = False
-
-    def __init__(self, folder: Folder, name: str, table: str) -> None:
+    def __init__(self, folder: Folder, name: str, whole: Any) -> None:
+        self.schema = whole
         self._place = folder.at(*name.split("/"))
         self._stream = self._place.open()
         self._written = Written(name)
@@ -244,13 +249,8 @@ class _Out:
 
 
 class _Parquet(_Out):
-    typed = True
-
-    def __init__(self, folder: Folder, name: str, table: str, without: Sequence[str] = ()) -> None:
-        super().__init__(folder, name, table)
-        whole = schema(table)
-        for column in without:
-            whole = whole.remove(whole.get_field_index(column))
+    def __init__(self, folder: Folder, name: str, whole: Any) -> None:
+        super().__init__(folder, name, whole)
         self._writer = pa.parquet.ParquetWriter(self._stream, whole, compression="zstd", use_dictionary=_repeating(whole))
         self._group: list[Any] = []
         self._rows = 0
@@ -282,37 +282,43 @@ class _Parquet(_Out):
 
 
 class _Partitioned:
-    """A file for each protocol and day, in folders that say so."""
+    """A file for each value of some columns, in folders that say so; one of one protocol has no structs of others."""
 
-    typed = True
-
-    def __init__(self, folder: Folder, name: str, table: str) -> None:
+    def __init__(self, folder: Folder, name: str, whole: Any, by: Sequence[str]) -> None:
         self._folder = folder
         self._name = name
-        self._table = table
-        self._open: dict[tuple[str | None, int], _Parquet] = {}
+        self._whole = whole
+        self._by = by
+        self._open: dict[tuple[str | None, ...], _Parquet] = {}
 
     def write(self, rows: Any) -> None:
         """Take a batch."""
         protocols = rows.column("protocol").dictionary_encode()
-        names = protocols.dictionary.to_pylist()
-        code = protocols.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-        day = rows.column("time_ns").to_numpy() // DAY_NS
-        rows = rows.drop_columns(["protocol"])
-        kinds = np.unique(np.stack([code, day]), axis=1).T.tolist()
-        for one, when in kinds:
-            some = rows if len(kinds) == 1 else rows.filter(pa.array((code == one) & (day == when)))
-            self._out(names[one] if one >= 0 else None, when).write(some)
+        # What has no protocol has the last of these
+        names = [*protocols.dictionary.to_pylist(), None]
+        values = {
+            "protocol": protocols.indices.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64),
+            DATE: rows.column("time_ns").to_numpy() // DAY_NS,
+        }
+        keys = np.stack([values[column] for column in self._by])
+        kinds = np.unique(keys, axis=1)
+        for kind in kinds.T:
+            some = rows if kinds.shape[1] == 1 else rows.filter(pa.array((kind == keys.T).all(axis=1)))
+            told = dict(zip(self._by, kind.tolist(), strict=True))
+            out = self._out({column: names[code] if column == "protocol" else _date(code) for column, code in told.items()})
+            out.write(some.select(out.schema.names))
         while sum(out.bytes for out in self._open.values()) >= ROW_GROUP_BYTES:
             max(self._open.values(), key=lambda out: out.bytes).flush()
 
-    def _out(self, protocol: str | None, day: int) -> _Parquet:
-        out = self._open.get((protocol, day))
+    def _out(self, partition: dict[str, str | None]) -> _Parquet:
+        key = tuple(partition.values())
+        out = self._open.get(key)
         if out is None:
-            date = (datetime.date(1970, 1, 1) + datetime.timedelta(days=day)).isoformat()
-            name = f"protocol={protocol or NULL_PARTITION}/{DATE}={date}/{self._name}"
-            out = self._open[protocol, day] = _Parquet(self._folder, name, self._table, ["protocol"])
-            out._written.partition = {"protocol": protocol, DATE: date}
+            folders = [f"{column}={value or NULL_PARTITION}" for column, value in partition.items()]
+            others = {*partition, *(struct_name(one) for one in STRUCTS if one != partition.get("protocol", one))}
+            whole = pa.schema([one for one in self._whole if one.name not in others], self._whole.metadata)
+            out = self._open[key] = _Parquet(self._folder, "/".join((*folders, self._name)), whole)
+            out._written.partition = partition
         return out
 
     def close(self) -> list[Written]:
@@ -323,6 +329,10 @@ class _Partitioned:
         """Let go of them as they are."""
         for out in self._open.values():
             out.abandon()
+
+
+def _date(day: int) -> str:
+    return (datetime.date(1970, 1, 1) + datetime.timedelta(days=day)).isoformat()
 
 
 def _repeating(whole: Any) -> list[str]:
@@ -345,8 +355,8 @@ def _repeating(whole: Any) -> list[str]:
 class _Json(_Out):
     """One object a line; times as text in the form of the JSON contract, fields as an object, so without the structs."""
 
-    def __init__(self, folder: Folder, name: str, table: str) -> None:
-        super().__init__(folder, name, table)
+    def __init__(self, folder: Folder, name: str, whole: Any) -> None:
+        super().__init__(folder, name, whole)
         self._encoder = msgspec.json.Encoder()
 
     def write(self, rows: Any) -> None:
@@ -362,9 +372,9 @@ class _Json(_Out):
 class _Csv(_Out):
     """Lists and structures as JSON text, fields as they are."""
 
-    def __init__(self, folder: Folder, name: str, table: str) -> None:
-        super().__init__(folder, name, table)
-        self._writer = pa.csv.CSVWriter(self._stream, flat(schema(table, self.typed)))
+    def __init__(self, folder: Folder, name: str, whole: Any) -> None:
+        super().__init__(folder, name, whole)
+        self._writer = pa.csv.CSVWriter(self._stream, flat(whole))
 
     def write(self, rows: Any) -> None:
         super().write(rows)
@@ -458,15 +468,13 @@ def forget_unnamed(target: Target) -> None:
     if target.form == "delta":
         for table in TABLES:
             place = target.table(table)
-            for name in storage.walk(place.name):
-                inside = name[len(place.name) + 1 :]
-                if target.run in inside and inside not in named:
-                    place.at(*inside.split("/")).remove()
+            for name in _inside(place) - named:
+                if target.run in name:
+                    place.at(*name.split("/")).remove()
     files = target.kept.at("files")
     for table in files.names():
-        for name in files.at(table).names():
-            if name not in named:
-                files.at(table, name).remove()
+        for name in _inside(files.at(table)) - named:
+            files.at(table, *name.split("/")).remove()
 
 
 def commit(target: Target, done: Sequence[Receipt]) -> None:
@@ -480,26 +488,38 @@ def commit(target: Target, done: Sequence[Receipt]) -> None:
         if isinstance(out, Disk):
             _commit_on_disk(kept.at("result"), kept, out, wanted)
         else:
-            for table, names in wanted.items():
-                there = set(out.at(table).names())
-                for name in names - there:
-                    kept.at("files", table, name).move(out.at(table, name))
+            _moved(kept, out, wanted)
             out.at(SUCCESS).write(b"")
     except OSError as error:
         raise UsageError(f"{out}: cannot be written: {storage.why(error)}") from error
     kept.remove()
 
 
-def _commit_on_disk(result: Folder, kept: Folder, out: Disk, wanted: Mapping[str, set[str]]) -> None:
+def _moved(kept: Folder, to: Folder, wanted: Mapping[str, set[str]]) -> None:
+    """Move the files of tables to where they are seen; what a commit that was interrupted has moved is there."""
+    waiting = []
     for table, names in wanted.items():
-        place = result.at(table)
-        place.make()
-        # Of a commit that was interrupted.
-        there = set(place.names())
+        there = _inside(to.at(table))
+        waiting += [(table, name) for name in names - there]
         for name in there - names:
-            place.at(name).remove()
-        for name in names - there:
-            kept.at("files", table, name).move(place.at(name))
+            to.at(table, *name.split("/")).remove()
+
+    def move(one: tuple[str, str]) -> None:
+        table, name = one
+        kept.at("files", table, *name.split("/")).move(to.at(table, *name.split("/")))
+
+    each(move, waiting, lambda _: to.name)
+
+
+def _inside(place: Folder) -> set[str]:
+    """The names of the files in a folder and those below it, as receipts have them."""
+    return {name[len(place.name) + 1 :] for name in storage.walk(place.name)}
+
+
+def _commit_on_disk(result: Folder, kept: Folder, out: Disk, wanted: Mapping[str, set[str]]) -> None:
+    for table in wanted:
+        result.at(table).make()
+    _moved(kept, result, wanted)
     if out.path.is_dir() and not out.names():
         out.path.rmdir()
     result.move(out)

@@ -12,7 +12,7 @@ import pytest
 from streamdump.spark.pipeline import PipelineRun, PipelineSettings
 from streamdump.spark.splits import Plan, Trouble
 from streamdump.spark.tables import TABLES
-from streamdump.spark.write import PartWriter, Target
+from streamdump.spark.write import PartWriter
 
 PARTS = 2
 
@@ -20,7 +20,7 @@ PARTS = 2
 def written(folder: Path) -> PipelineRun:
     """A run whose parts are done."""
     run = PipelineRun(PipelineSettings(["a.pcap"], "json"), str(folder / "out"))
-    run.target = Target(run.folder.name, "json", run.out.name, "run")
+    run.target = PipelineSettings([], "json").target(run.folder, run.out, "run")
     for part in range(PARTS):
         writer = PartWriter(run.target, part)
         writer.put("errors", [Trouble(part, f"{part}.pcap", None, None, "cut off", 1)])

@@ -45,11 +45,12 @@ from streamdump.protocols.dissector import Dissector
 from streamdump.protocols.protocol import Protocol
 from streamdump.spark import tables, typed, write
 from streamdump.spark.flows import InOrderDissection, Linked
+from streamdump.spark.pipeline import PipelineSettings
 from streamdump.spark.storage import folder as place
 from streamdump.spark.tables import TABLES, PendingRows, columns, schema, sorted_out
 from streamdump.spark.typed import STRUCTS, Member, Objects, Struct, struct_name, struct_of
 from streamdump.spark.views import views
-from streamdump.spark.write import PartWriter, Target, commit
+from streamdump.spark.write import PartWriter, commit
 from tests.spark.captures import generated
 from tests.spark.comparing import columns as batch
 
@@ -248,7 +249,7 @@ def test_rows_whose_json_is_too_long_for_one_column_become_several_batches(monke
 
 
 def written(folder: Path, form: str, rows: list[Linked]) -> Path:
-    target = Target(str(folder / "work"), form, str(folder / "out"))
+    target = PipelineSettings([], form).target(place(folder / "work"), place(folder / "out"), "")
     writer = PartWriter(target, 0)
     for one in rows:
         writer.put("messages", [one])

@@ -1,0 +1,107 @@
+"""What `--fields` and `--partition-by` change: which columns there are and how files are divided, never what the rows say."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars
+import pyarrow.parquet
+import pytest
+
+from streamdump.cli.app import main
+from streamdump.cli.exits import ExitCode
+from streamdump.spark.tables import FIELDS, TABLES, schema
+from streamdump.spark.typed import STRUCTS, struct_name
+from tests.spark.comparing import plain, same, tables_of
+from tests.spark.here import go
+
+GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
+FILES = [
+    GOLDEN / "iggy" / "py060-basic.pcap",
+    GOLDEN / "rabbitmq-stream" / "handshake_close_405.pcap",
+    GOLDEN / "mewbase" / "java-query.pcap",
+]
+NAMES = [struct_name(one) for one in STRUCTS]
+
+
+def rows(out: Path) -> list[dict[str, Any]]:
+    found = tables_of(out)["messages"]
+    return sorted(found, key=lambda row: (row["time_ns"], row["conversation"], row["src"], row["position"]))
+
+
+def test_each_way_to_write_fields_has_its_columns(tmp_path: Path) -> None:
+    for fields in FIELDS:
+        go(FILES, tmp_path / fields, fields=fields)
+        found = pyarrow.parquet.read_table(tmp_path / fields / "messages")
+        assert found.schema.equals(schema("messages", fields))
+    both, json, typed = (rows(tmp_path / fields) for fields in FIELDS)
+    assert [{**row, "fields": None} for row in both] == typed
+    assert [{**row, **dict.fromkeys(NAMES)} for row in both] == json
+    assert all(row["fields"] and any(row[name] for name in NAMES) for row in both)
+
+
+@pytest.mark.parametrize("by", [("protocol",), ("date", "protocol"), ("date",)])
+def test_files_are_divided_by_columns(by: tuple[str, ...], tmp_path: Path) -> None:
+    go(FILES, tmp_path / "whole")
+    go(FILES, tmp_path / "out", by=by, split=20_000, parts=3)
+    same(tmp_path / "out", plain(FILES))
+    assert rows(tmp_path / "out") == rows(tmp_path / "whole")
+    places = [path.relative_to(tmp_path / "out" / "messages") for path in (tmp_path / "out" / "messages").rglob("*.parquet")]
+    assert {tuple(part.partition("=")[0] for part in path.parts[:-1]) for path in places} == {by}
+    for path in places:
+        structs = [name for name in pyarrow.parquet.read_schema(tmp_path / "out" / "messages" / path).names if name in NAMES]
+        protocol = next((part.partition("=")[2] for part in path.parts if part.startswith("protocol=")), None)
+        assert structs == (NAMES if protocol is None else [struct_name(protocol)])
+    pattern = f"{tmp_path}/out/messages/**/*.parquet"
+    query = "select protocol, count(*) as many, sum(iggy.length) as length from {} group by protocol order by protocol"
+    wanted = polars.from_arrow(pyarrow.parquet.read_table(tmp_path / "whole" / "messages"))
+    expected = polars.SQLContext(it=wanted).execute(query.format("it"), eager=True).rows()
+    found = duckdb.execute(query.format(f"read_parquet('{pattern}', union_by_name=true, hive_partitioning=true)")).fetchall()
+    assert found == expected
+    # Polars takes the columns of the first file for those of all
+    own = f"{tmp_path}/out/messages/**/protocol=iggy/**/*.parquet" if "protocol" in by else pattern
+    only = polars.scan_parquet(own, hive_partitioning=True).filter(polars.col("protocol") == "iggy")
+    length = only.select(polars.col("iggy").struct.field("length").sum()).collect().item()
+    assert ("iggy", length) in {(name, total) for name, _, total in expected}
+
+
+def test_tables_without_a_protocol_stay_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "empty.pcap").write_bytes(b"")
+    go([*FILES, tmp_path / "empty.pcap"], tmp_path / "out", by=("protocol", "date"))
+    for table in TABLES:
+        place = tmp_path / "out" / table
+        assert any(path.suffix == ".parquet" for path in place.iterdir()) == (not TABLES[table].partitioned)
+
+
+def test_a_commit_of_divided_files_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rename, count = Path.rename, 0
+
+    def interrupted(self: Path, to: Any) -> Any:
+        nonlocal count
+        if os.fspath(to).endswith(".parquet") and "result" in os.fspath(to):
+            count += 1
+            if count == 4:
+                raise KeyboardInterrupt
+        return rename(self, to)
+
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        go(FILES, tmp_path / "out", by=("protocol",))
+    go(FILES, tmp_path / "out", by=("protocol",), resume=True)
+    same(tmp_path / "out", plain(FILES))
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--fields", "none"], "--fields"),
+        (["--partition-by", "server"], "--partition-by"),
+        (["--partition-by", "date", "--format", "delta"], "--partition-by divides the files of Parquet"),
+    ],
+)
+def test_what_cannot_be_is_refused(more: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pipeline", str(FILES[0]), "--out", str(tmp_path / "out"), *more]) == ExitCode.USAGE
+    assert said in capsys.readouterr().err
