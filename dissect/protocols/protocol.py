@@ -142,5 +142,7 @@ class Protocol(msgspec.Struct, frozen=True):
 
     verb: Callable[[Message], str | None] | None = None
     """What a request asks for, where its name does not say so."""
+    code: tuple[str, ...] = ()
+    """Where a response tells how it went, as paths of labelled fields: the first that is there."""
     worked: Callable[[Message], int | None] | None = None
     """The nanoseconds that a response says the server worked on it."""

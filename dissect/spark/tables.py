@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from streamdump.errors import Report, describe_exception
 from streamdump.model import Ending, Exchange, Gap, Message
+from streamdump.protocols import PROTOCOLS
 from streamdump.session import Linked
 from streamdump.spark.flows import FILE_BITS
 from streamdump.spark.typed import STRUCTS, WHOLE_CLASSES, WIDE, Objects, Struct, struct_name
@@ -23,7 +24,7 @@ MOST = (1 << 31) - 1
 """Bytes that a column of text holds."""
 
 
-SCHEMA = 2
+SCHEMA = 3
 """Rises with every change of the columns: they are only ever added, so whoever reads an older table finds null in the new ones."""
 
 SCHEMA_KEY = "streamdump.schema"
@@ -76,6 +77,44 @@ class Rows:
     def responses(self) -> Columns:
         """Where the responses are that records name."""
         return _where([one[2] for one in self.rows])
+
+    @cached_property
+    def ends(self) -> Sequence[Sequence[str | None]]:
+        """Client and server, by the record, or where that is an exchange by one of its messages."""
+        tell = [one[1] if type(one[0]) is Exchange else one[0] for one in self.rows]
+        found = [_ends(one if one.sender or other[2] is None else other[2]) for one, other in zip(tell, self.rows, strict=True)]
+        return list(zip(*found, strict=True)) or [(), ()]
+
+    @cached_property
+    def codes(self) -> Sequence[Sequence[Any]]:
+        """What responses tell of how it went: the code, and what it means."""
+        return list(zip(*[_code(one[2]) for one in self.rows], strict=True)) or [(), ()]
+
+
+def _ends(one: Any) -> tuple[str | None, str | None]:
+    return (one.src, one.dst) if one.sender == "client" else (one.dst, one.src) if one.sender == "server" else (None, None)
+
+
+CODES = {one.name: [path.split(".") for path in one.code] for one in PROTOCOLS}
+
+
+def _code(response: Message | None) -> tuple[int | None, str | None]:
+    for *above, name in CODES[response.protocol] if response is not None else ():
+        fields: Any = response.fields  # type: ignore[union-attr]
+        for part in above:
+            fields = fields.get(part) if type(fields) is dict else None
+        if type(fields) is dict and type(fields.get(name)) is int:
+            return fields[name], fields.get(f"{name}_label")
+    return None, None
+
+
+def message_id(one: Message) -> str:
+    """What tells a message from all others: its conversation, which side sent it, and where it begins in what that side sent."""
+    return f"{one.conversation}-{int(one.src > one.dst)}-{one.position}"
+
+
+def _ids(messages: Sequence[Message | None]) -> list[str | None]:
+    return [None if one is None else message_id(one) for one in messages]
 
 
 Columns = Sequence[Sequence[int | None]]
@@ -217,6 +256,11 @@ POINT = Column(
     _alike,
 )
 OUTCOME = Column("outcome", TEXT, "how the request ended", lambda rows: [one.outcome for one in rows.records])
+CLIENT = Column("client", TEXT, "the endpoint that is the client, null when the capture cannot tell", lambda rows: rows.ends[0])
+SERVER = Column("server", TEXT, "the endpoint that is the server", lambda rows: rows.ends[1])
+STREAM = Column(
+    "stream", TEXT, "the stream or topic it speaks of", lambda rows: [getattr(one, "stream", None) for one in rows.records], _alike
+)
 LATENCY = Column(
     "latency_ns", LONG, "last byte of the request to first byte of the response", lambda rows: [one.latency_ns for one in rows.records]
 )
@@ -237,6 +281,10 @@ MESSAGES: tuple[Column, ...] = (
     Column("notes", TEXTS, "what is odd about it", lambda rows: [one.notes for one in rows.records], _texts),
     Column("fault", FAULT, "why bytes could not be read as their layout", lambda rows: [one.fault for one in rows.records], _faults),
     msgspec.structs.replace(POINT, get=lambda rows: rows.points([one.file for one in rows.records])),
+    CLIENT,
+    SERVER,
+    STREAM,
+    Column("message_id", TEXT, "what tells it from all others", lambda rows: _ids(rows.records)),
 )
 
 
@@ -249,6 +297,15 @@ EXCHANGES: tuple[Column, ...] = (
     LATENCY,
     Column("waited_ns", LONG, "last byte of the request to time, null if answered", lambda rows: [one.waited_ns for one in rows.records]),
     POINT,
+    CLIENT,
+    SERVER,
+    STREAM,
+    Column("message_id", TEXT, "message_id of the request", lambda rows: _ids([one[1] for one in rows.rows])),
+    Column("response_id", TEXT, "message_id of the response", lambda rows: _ids([one[2] for one in rows.rows])),
+    Column("request_size", LONG, "bytes of the request", lambda rows: [one[1] and one[1].size for one in rows.rows]),
+    Column("response_size", LONG, "bytes of the response", lambda rows: [one[2] and one[2].size for one in rows.rows]),
+    Column("code", LONG, "what the response tells of how it went, where it has a code", lambda rows: rows.codes[0]),
+    Column("code_label", TEXT, "what that code means", lambda rows: rows.codes[1]),
 )
 
 GAPS: tuple[Column, ...] = (
@@ -311,6 +368,10 @@ CONVERSATIONS: tuple[Column, ...] = (
     _plain("internal_error", TEXT, "the bug of streamdump that ended its dissection, and at which packet"),
     Column("facts", TEXT, "what the protocol's state adds, as JSON", lambda rows: _json([one.facts for one in rows.records]), _joined),
     POINT,
+    Column("client_product", TEXT, "what the client says it is", lambda rows: [one.facts.get("client_product") for one in rows.records]),
+    Column(
+        "client_version", TEXT, "the version that it says it has", lambda rows: [one.facts.get("client_version") for one in rows.records]
+    ),
 )
 
 ERRORS: tuple[Column, ...] = (

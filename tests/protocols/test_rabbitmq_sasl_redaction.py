@@ -330,7 +330,7 @@ def test_frames_that_are_hidden_tell_nothing_of_the_connection() -> None:
     sent = changed(list(PLAIN.sent), AUTHENTICATE, 4, "H", 0x14)
     inspector = Inspector([open_capture(io.BytesIO(pcap(conversation(sent, 5552))), name="x")], Options())
     list(inspector.records())
-    assert inspector.rows()[0].facts == {"frame_max": 1 << 20, "heartbeat": 60, "handshake": "ready"}
+    assert inspector.rows()[0].facts == {"client_product": "x", "frame_max": 1 << 20, "heartbeat": 60, "handshake": "ready"}
 
 
 def test_credentials_that_are_renewed() -> None:

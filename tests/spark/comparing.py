@@ -21,7 +21,8 @@ from streamdump.spark.typed import STRUCTS, struct_name
 
 Lines = dict[str, list[str]]
 
-LEFT_OUT = {"time", "conversation", "point", "date", *map(struct_name, STRUCTS)}
+LEFT_OUT = {"time", "conversation", "point", "date", *map(struct_name, STRUCTS), "client", "server", "message_id"}
+LEFT_OUT |= {"stream", "response_id", "request_size", "response_size", "code", "code_label"}
 """Columns that a plain run has no word for, or that `fields` says already (`test_tables` compares the structs with it)."""
 
 
@@ -39,8 +40,8 @@ def plain(files: Sequence[Path], options: Options | None = None) -> Lines:
     found: Lines = {name: [] for name in tables.LINKED}
     for record in records:
         line = msgspec.to_builtins(record)
-        for name in ("record", "v", "number", "conversation", "time"):
-            del line[name]
+        for name in ("record", "v", "number", "conversation", "time", "stream"):
+            line.pop(name, None)
         for name in ("request", "response"):
             if name in line:
                 other: Any = by_number.get(line[name])

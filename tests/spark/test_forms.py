@@ -68,6 +68,31 @@ def test_files_are_divided_by_columns(by: tuple[str, ...], tmp_path: Path) -> No
     assert ("iggy", length) in {(name, total) for name, _, total in expected}
 
 
+def test_messages_exchanges_and_conversations_are_joined_by_what_they_name(tmp_path: Path) -> None:
+    sources = [*FILES, GOLDEN / "seastar-rpc" / "timeout_expiry.pcap", GOLDEN / "mewbase" / "java-subfail.pcap"]
+    go(sources, tmp_path / "out", split=20_000, parts=3)
+    found = tables_of(tmp_path / "out")
+    messages = {row["message_id"]: row for row in found["messages"]}
+    assert len(messages) == len(found["messages"])
+    conversations = {row["conversation"]: row for row in found["conversations"]}
+    codes = set()
+    for row in found["exchanges"]:
+        request, response = messages[row["message_id"]], messages.get(row["response_id"])
+        assert [request[name] for name in ("position", "size", "name")] == [row["request_position"], row["request_size"], row["name"]]
+        assert (response is None) == (row["outcome"] in ("unanswered", "superseded"))
+        assert row["response_size"] == (response and response["size"])
+        assert row["client"] == request["client"] == conversations[row["conversation"]]["client"]
+        assert row["server"] == request["server"] == conversations[row["conversation"]]["server"]
+        codes.add((row["protocol"], row["outcome"], row["code"], row["code_label"]))
+    assert ("mewbase", "refused", 3, "no such channel") in codes
+    assert ("rabbitmq-stream", "answered", 1, "OK") in codes
+    assert ("iggy", "answered", 0, "ok") in codes
+    products = {(row["protocol"], row["client_product"]) for row in found["conversations"]}
+    assert {product for protocol, product in products if protocol == "rabbitmq-stream"} - {None}
+    messages_with = [row for row in found["messages"] if row["sender"] is not None]
+    assert all({row["client"], row["server"]} == {row["src"], row["dst"]} for row in messages_with)
+
+
 def test_tables_without_a_protocol_stay_as_they_are(tmp_path: Path) -> None:
     (tmp_path / "empty.pcap").write_bytes(b"")
     go([*FILES, tmp_path / "empty.pcap"], tmp_path / "out", by=("protocol", "date"))

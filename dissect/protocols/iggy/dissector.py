@@ -261,6 +261,7 @@ PROTOCOLS = (
         _tables,
         TEXT,
         ADDED,
+        code=("status", "reason"),
         relate=relate,
         login=LOGIN,
         forced=LAYOUTS,

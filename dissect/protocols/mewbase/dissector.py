@@ -531,6 +531,7 @@ PROTOCOLS: Final = (
         info,
         FRAMES,
         TEXT,
+        code=("frame.errCode",),
         login=_LOGIN,
         compare_rules=COMPARE_RULES,
         scrub_rules=SCRUB_RULES,

@@ -98,6 +98,8 @@ NULL_REFERENCE = "the publisher reference is null: servers answer that with Clos
 _OPEN = Phase.OPEN
 _OUTSIDE = HandshakePlace.OUTSIDE
 _UNLIMITED = 1 << 62
+_SHORT = 100
+"""Characters that are kept of what a client says of itself."""
 
 _WORD = Struct(">4xI").unpack_from
 _HEAD = Struct(">II").unpack_from
@@ -441,6 +443,9 @@ class StreamDissector(Dissector):
         elif layout.name == "DeclarePublisher" and layout.kind == "request":
             if fields.get("publisher_reference", "") is None:
                 notes.append(NULL_REFERENCE)
+        elif layout.name == "PeerProperties" and layout.kind == "request":
+            said = {one.get("key"): str(one.get("value"))[:_SHORT] for one in fields.get("peer_properties") or ()}
+            self.facts.update({f"client_{key}": said[key] for key in ("product", "version") if key in said})
         elif layout.name == "Tune" and layout.kind == "response" and "heartbeat" in fields:
             # The values that hold are those of the client.
             self.frame_max = fields["frame_max"] or _UNLIMITED
@@ -638,6 +643,7 @@ PROTOCOLS = (
         (*layouts.LAYOUTS, *PARTS),
         _TEXT,
         ADDED,
+        code=("response_code",),
         login=CURRENT_LANGUAGE.holds,
         compare_rules=COMPARE_RULES,
         scrub_rules=SCRUB_RULES,
@@ -654,6 +660,7 @@ PROTOCOLS = (
         "Requests and responses have the same key and are told apart by who sends them; a successful Unsubscribe is answered with the key\n"
         "of Subscribe. Told from later versions by the version 0 in every frame.",
         ADDED,
+        code=("response_code",),
         login=DRAFT_LANGUAGE.holds,
         compare_rules=COMPARE_RULES,
         scrub_rules=SCRUB_RULES,

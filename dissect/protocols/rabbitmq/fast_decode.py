@@ -430,5 +430,7 @@ def _handlers(language: Language, table: Table, style: Style, bodies: frozenset[
             continue
         else:
             handler = _OWN.get((layout.name, layout.kind), _USUAL[layout.kind])(layout, style, language)
-        made[word.to_bytes(4, "big")] = _keep(layout, handler) if layout in PUBLISHER_LAYOUTS else handler
+        made[word.to_bytes(4, "big")] = (
+            _keep(layout, handler) if layout in PUBLISHER_LAYOUTS or layout.name == "PeerProperties" else handler
+        )
     return made

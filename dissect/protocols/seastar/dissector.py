@@ -331,6 +331,7 @@ PROTOCOLS = (
         text=TEXT,
         added=layouts.ADDED,
         labelled=lambda options: {"verb": (options.verbs or {}).values()},
+        code=("exception_type",),
         paired=paired,
         unanswered=unanswered,
         relate=relate,
