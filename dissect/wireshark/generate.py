@@ -60,6 +60,7 @@ class ProtocolWriter:
     def __init__(self, protocol: Protocol) -> None:
         self.protocol = protocol
         self.types = TypeWriter(COMPUTED)
+        self.types.secret |= {"body", "trailing"}
 
     def lines(self) -> Iterator[str]:
         protocol = self.protocol
@@ -75,6 +76,7 @@ class ProtocolWriter:
             if path in RESERVED:
                 raise ValueError(f"{protocol.name} has a field {path}, which the runtime adds")
             yield self.field(path, found)
+        yield 'P:field("trailing", "string", nil, "what is left over behind the fields")'
         yield from said
         yield "register(P)\nend\n"
 

@@ -37,12 +37,9 @@ def iggy_tables(types: TypeWriter) -> Iterator[str]:
     replies = {one.note.rpartition(" ")[2]: one for one in frames.documented() if one.name == "reply header"}
     for name, layout in replies.items():
         yield f"P.reply_{name} = {types.entries(layout.fields, '')}"
-    rights = {
-        "global": bodies.GLOBAL_PERMISSIONS,
-        "stream": ("stream_id", *bodies.STREAM_PERMISSIONS),
-        "topic": ("topic_id", *bodies.TOPIC_PERMISSIONS),
-    }
-    yield f"P.permissions = {_map((name, _rights(names)) for name, names in rights.items())}"
+    levels = ((bodies.GLOBAL_PERMISSIONS, "streams"), (("stream_id", *bodies.STREAM_PERMISSIONS), "topics"))
+    last = _rights(("topic_id", *bodies.TOPIC_PERMISSIONS))
+    yield f"P.permissions = {table([*(_rights(names, below) for names, below in levels), last])}"
     results = next(one for one in frames.documented() if one.name == "results")
     yield f"P.results = {types.entries(results.fields, '')}"
     for code in (*BY_CODE, frames.OLD_LOGIN_CODE, frames.OLD_LOGOUT_CODE):
@@ -67,9 +64,10 @@ def _status(code: int) -> str:
     return _map((layout, quoted(name)) for layout, name in names.items())
 
 
-def _rights(names: Iterable[str]) -> str:
-    """Rights of a user, and before them what they are about."""
-    return table((table((quoted(name), "uint32le" if name.endswith("_id") else "boolean")) for name in names), 2)
+def _rights(names: Iterable[str], below: str | None = None) -> str:
+    """Rights of a user, what they are about before them; `below`: what has others of its own."""
+    rows = [table((quoted(name), "uint32le" if name.endswith("_id") else "boolean")) for name in names]
+    return table([*rows, *([] if below is None else [f"list = {quoted(below)}"])], 2)
 
 
 def _list(values: Iterable[str]) -> str:
