@@ -1,4 +1,4 @@
-"""What the README shows works, and it names what there is."""
+"""What the pages show works, and they name what there is."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ import pytest
 
 from streamdump.cli.app import main
 from streamdump.filter import compile_filter
+from tests.support.pages import PAGES, ROOT, everything
 from tests.support.peers import needs_capture
 from tests.support.terminal import on_terminal
 
-ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
+README = everything()
 SHOWN = [
     (shown, argv)
     for argv, shown in re.findall(r"^(?:[^\n]* )?on a terminal \(`streamdump ([^`]+)`\):\n\n```\n(.*?)```", README, re.S | re.M | re.I)
@@ -36,9 +36,26 @@ def test_the_library_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert example is not None
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
-        exec(compile(example[1], "README.md", "exec"), {})
+        exec(compile(example[1], "dissect/README.md", "exec"), {})
     assert "client" in said.getvalue()
     assert "server" in said.getvalue()
+
+
+def anchors(path: Path) -> set[str]:
+    """The names by which headings of a page are linked."""
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", path.read_text(), flags=re.S | re.M), re.M)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path: Path) -> None:
+    for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"^```.*?^```", "", path.read_text(), flags=re.S | re.M)):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        there = path.parent / name if name else path
+        assert there.exists(), link
+        assert not anchor or anchor in anchors(there), link
 
 
 def test_the_captures_it_names_are_there() -> None:

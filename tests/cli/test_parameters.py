@@ -1,7 +1,6 @@
-"""Options that are declared once: what commands take, what they make of it, and what the README says of them."""
+"""Options that are declared once: what commands take, what they make of it, and what the pages say of them."""
 
 import re
-from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
@@ -10,8 +9,7 @@ from streamdump.cli.live import LiveOptions
 from streamdump.cli.parameters import Members, gathers
 from streamdump.errors import UsageError
 from streamdump.options import SETTINGS, Options
-
-README = Path(__file__).parents[2] / "README.md"
+from tests.support.pages import everything
 
 
 def made(**given: Any) -> tuple[Options, LiveOptions]:
@@ -48,9 +46,9 @@ def test_what_cannot_be_is_told_with_its_option(name: str, text: str) -> None:
         made(**{name: text})
 
 
-def test_the_readme_has_the_defaults() -> None:
+def test_the_pages_have_the_defaults() -> None:
     signature = gathers(_everything).__signature__  # type: ignore[attr-defined]
-    rows = dict(re.findall(r"^\| `(--[a-z-]+) [A-Z]+` \| ([^ |]+) ?s? \|", README.read_text(), re.M))
+    rows = dict(re.findall(r"^\| `(--[a-z-]+) [A-Z]+` \| ([^ |]+) ?s? \|", everything(), re.M))
     told = {setting.option: signature.parameters[name].default for name, setting in SETTINGS.items() if setting.option in rows}
     assert {option: rows[option] for option in told} == told
     assert {"--timeout", "--tracked-limit", "--keys-limit", "--frame-limit", "--values-limit"} <= set(told)

@@ -18,6 +18,7 @@ from streamdump.model import Options
 from streamdump.protocols import PROTOCOLS
 from tests.support.frames import pcap
 from tests.support.logins import IGGY, MEWBASE, RABBITMQ, Login
+from tests.support.pages import everything
 from tests.support.secrets import SERVER, conversation
 
 CAPTURES = sorted(path for path in (Path(__file__).parents[2] / "captures" / "golden").rglob("*.pcap*") if path.suffix != ".jsonl")
@@ -135,8 +136,8 @@ def test_what_is_advised_runs_nothing_of_the_folder_one_stands_in(tmp_path: Path
     assert (done.returncode, done.stdout.split()[0]) == (0, "streamdump"), done.stderr
 
 
-def test_the_readme_advises_the_same() -> None:
-    readme = (Path(__file__).parents[2] / "README.md").read_text()
+def test_the_pages_advise_the_same() -> None:
+    readme = everything()
     assert "-I -m streamdump" in readme
     assert "-m streamdump" not in readme.replace("-I -m streamdump", "")
     assert "sudo streamdump" not in readme, "a name alone may be a file of the folder one stands in, or not be found"

@@ -382,7 +382,7 @@ def test_the_command_offers_what_the_library_writes() -> None:
 
 
 def sent_alone(session: Any, files: list[Path], folder: Path, expected: list[str]) -> None:
-    """A notebook sends streamdump as the README says, to a Python that lacks it and has all that it needs."""
+    """A notebook sends streamdump as the page of the pipeline says, to a Python that lacks it and has all that it needs."""
     import numpy
 
     import streamdump.spark

@@ -35,6 +35,7 @@ from tests.spark.captures import SNAP, generated, records, rotated
 from tests.spark.comparing import plain, same, told
 from tests.spark.here import go, is_lean, takes_memory_from
 from tests.support.frames import Packet, pcap
+from tests.support.pages import page
 from tests.support.waiting import PATIENCE
 
 
@@ -193,7 +194,7 @@ def test_a_run_without_packets_writes_empty_tables(session: Any, tmp_path: Path)
     assert run.rows == {"messages": 0, "exchanges": 0, "conversations": 0, "gaps": 0, "endings": 0, "errors": 1, "files": 1}
     assert parquet(tmp_path / "out", "messages").num_rows == 0
     views(session.spark, folder(tmp_path / "out"), "parquet")
-    queries = re.findall(r'--sql "(.*)"', (Path(__file__).parents[2] / "README.md").read_text())
+    queries = re.findall(r'--sql "(.*)"', page("dissect/spark/README.md"))
     assert len(queries) == 3
     for query in queries:
         assert session.spark.sql(query).collect() == []
@@ -230,11 +231,11 @@ def test_all_forms_hold_the_same_on_a_disk_and_in_a_store(
         assert json.loads(tables[0].column("fields")[0].as_py())
 
 
-def test_what_the_readme_has_for_notebooks_runs_as_written(
+def test_what_the_page_has_for_notebooks_runs_as_written(
     session: Any, files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = (Path(__file__).parents[2] / "README.md").read_text()
-    blocks = re.findall(r"```python\n(.*?)```", text[text.index("## Bulk pipeline") :], re.DOTALL)
+    text = page("dissect/spark/README.md")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert len(blocks) == 2
     shutil.copytree(files[0].parent, tmp_path / "captures")
     names: dict[str, Any] = {"spark": session.spark}
