@@ -81,6 +81,7 @@ class FilterCount:
         from streamdump.model import Finding
 
         self._filter = compile_filter(text, options)
+        self._bare = self._filter.reads_raw and not options.detail
         self._records = 0
         self._conversations: set[int] | None = None
         self._forgotten = 0
@@ -91,12 +92,17 @@ class FilterCount:
 
     def needs(self, options: Options) -> Options:
         """The options with what it takes to tell that; of messages that are certainly not asked for, no more is made."""
-        return replace(options, bodies=options.bodies or self._filter.reads_fields, wanted=self._filter.wanted)
+        reads = self._filter
+        return replace(options, bodies=options.bodies or reads.reads_fields, detail=options.detail or reads.reads_raw, wanted=reads.wanted)
 
     def select(self, records: list[Record], failed: Callable[[Record, str], None]) -> list[Record]:
         """The records that are asked for, which are counted; `failed` is told of those of which that cannot be said, and why."""
         kept = [record for some in blocks(self._filter.select, records, failed) for record in some]
         self._records += len(kept)
+        for record in kept if self._bare else ():
+            # The view asked for none of that
+            if hasattr(record, "spans"):
+                record.raw = record.spans = None
         return kept
 
     def watch(self, records: list[Record]) -> None:

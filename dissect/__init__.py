@@ -51,7 +51,7 @@ def read(*sources: str | Path | BinaryIO, where: str | None = None, **options: A
     from streamdump.filter import compile_filter
 
     asked = compile_filter(where, chosen)
-    chosen = replace(chosen, wanted=asked.wanted)
+    chosen = replace(chosen, wanted=asked.wanted, detail=chosen.detail or asked.reads_raw)
     return (record for record in _records(sources, chosen) if asked.keeps(record))
 
 

@@ -7,6 +7,7 @@ keys come before those that look into fields. Constants reach the generated text
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 from streamdump.errors import FilterError
@@ -18,6 +19,7 @@ from streamdump.filter.names import (
     ENDPOINT,
     FIELDS,
     PROTOCOL,
+    RAW,
     RECORDS,
     TIME,
     Key,
@@ -27,7 +29,7 @@ from streamdump.filter.names import (
     names_of,
     nearest,
 )
-from streamdump.filter.values import Clients, Test, addresses, ports, present, some
+from streamdump.filter.values import Clients, Test, addresses, ports, present, some, texts
 from streamdump.model import Head, Message, Options, Record
 from streamdump.options import SETTINGS
 from streamdump.protocols.field_registry import INT, OBJECT, OTHER, WORDS
@@ -67,6 +69,7 @@ class _Piece(NamedTuple):
 class Filter:
     """A compiled filter.
 
+    `reads_raw`: whether it looks at the bytes of messages, which takes `Options.detail`.
     `reads_fields`: whether it looks into `fields`, or at what is wrong with them, so that these have to be complete.
     `wanted`: whether it may keep a message of which a `Head` is known; None where that tells nothing.
     `kinds`: the kinds of records for which it may hold at all.
@@ -80,12 +83,14 @@ class Filter:
         wanted: Callable[[Head], bool] | None,
         clients: Clients | None,
         reads_fields: bool,
+        reads_raw: bool,
         kinds: frozenset[type],
         hints: list[str],
     ) -> None:
         self.text = text
         self.wanted = wanted
         self.reads_fields = reads_fields
+        self.reads_raw = reads_raw
         self.kinds = kinds
         self.hints = hints
         self._tests = tests
@@ -116,7 +121,8 @@ class Filter:
 
 def compile_filter(text: str, options: Options | None = None) -> Filter:
     """The filter that `text` says; raises `FilterError` with the place of what is wrong."""
-    builder = _Builder(text, names_of() if options is None or options.verbs is None else NameTable(options))
+    options = options or Options()
+    builder = _Builder(text, names_of() if options.verbs is None else NameTable(options), options.show_secrets)
     node = parse(text)
     return builder.filter(node)
 
@@ -126,7 +132,7 @@ _OF_BODIES = (f"r.{FIELDS}", "r.notes", "r.fault")
 
 
 class _Builder:
-    def __init__(self, text: str, names: NameTable) -> None:
+    def __init__(self, text: str, names: NameTable, show_secrets: bool) -> None:
         self.text = text
         self.names = names
         self.clients = Clients()
@@ -138,6 +144,7 @@ class _Builder:
             "ports": ports,
             "addresses": addresses,
             "present": present,
+            RAW: partial(texts, show_secrets=show_secrets),
             "some": some,
             "rfc3339": rfc3339,
             "map": map,
@@ -153,7 +160,8 @@ class _Builder:
         may = pieces[May].text
         wanted = None if may == TRUE else self._function(Head.__name__, may)
         kinds = frozenset(record for record in RECORDS if pieces[record].text != FALSE)
-        return Filter(self.text, tests, wanted, self.clients if asks else None, self.reads_fields, kinds, self.hints)
+        raw = "raw(r)" in pieces[Message].text
+        return Filter(self.text, tests, wanted, self.clients if asks else None, self.reads_fields, raw, kinds, self.hints)
 
     def _function(self, name: str, body: str) -> Callable[[Any], Any]:
         scope = {"__builtins__": {}, **self.namespace}

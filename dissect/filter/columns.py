@@ -9,7 +9,7 @@ import msgspec
 
 from streamdump.errors import UsageError
 from streamdump.filter.grammar import Exists, parse, parts_of
-from streamdump.filter.names import Key, NameTable, Path, names_of, tag_of
+from streamdump.filter.names import RAW, Key, NameTable, Path, names_of, tag_of
 from streamdump.filter.values import Clients, addresses, collect, ports
 from streamdump.model import Message, Options, Record
 
@@ -48,6 +48,8 @@ def _getters(name: str, known: NameTable, clients: Clients) -> dict[type, Get]:
     except UsageError:
         node = None
     meaning = known.resolve(parts_of(name)) if isinstance(node, Exists) and node.name.text == name else None
+    if name == RAW:
+        raise UsageError(f"-e {name}: the bytes of messages are for -Y; -x shows them")
     if meaning is None:
         near = known.nearest(name)
         more = f"did you mean {near}?" if near else "streamdump protocols --fields lists them"

@@ -165,9 +165,12 @@ def searched(operator: str, value: Value, kinds: frozenset[str], labelled: bool)
         raise Misfit(f"is {what}, {operator} is for text", True)
     if operator == "contains":
         part = value.text
+        octets = part.encode("utf-8", "surrogateescape")
 
         def inside(value: Any) -> bool:
-            return part in value if type(value) is str else type(value) is bytes and part in value.hex()
+            if type(value) is bytes:
+                return octets in value or part in value.hex()
+            return type(value) is str and (part in value or octets in _octets(value))
 
         # An empty part is in every text that is there
         return inside
@@ -178,6 +181,14 @@ def searched(operator: str, value: Value, kinds: frozenset[str], labelled: bool)
         return text is not None and search(text)
 
     return found
+
+
+def _octets(text: str) -> bytes:
+    """The bytes that a text is the digits of, as those of a field are shown; none where it is any other."""
+    try:
+        return b"" if len(text) % 2 or not text.isalnum() else bytes.fromhex(text)
+    except ValueError:
+        return b""
 
 
 def pattern(text: str) -> Callable[[str], bool]:

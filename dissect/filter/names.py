@@ -22,7 +22,7 @@ from streamdump.protocols.protocol import Protocol
 
 RECORDS: tuple[type[Message | Gap | Exchange], ...] = get_args(Record)
 
-FIELDS, PROTOCOL = "fields", "protocol"
+FIELDS, PROTOCOL, RAW = "fields", "protocol", "raw"
 
 DURATION, TIME, ENDPOINT, ADDRESS = "duration", "time", "endpoint", "address"
 """Types that only keys have, beside those of declared fields."""
@@ -166,6 +166,8 @@ def _keys(record: type[msgspec.Struct]) -> dict[str, Key]:
     for short, name in SHORT.items():
         if name in found:
             found[short] = found[name]
+    if record is Message:
+        found[RAW] = Key("raw(r)", frozenset((WORDS,)), True)
     if "src" in found and "dst" in found:
         found["client"] = Key("client(r)", frozenset((ENDPOINT,)))
         found["server"] = Key("server(r)", frozenset((ENDPOINT,)))

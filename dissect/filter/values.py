@@ -8,6 +8,7 @@ from typing import Any
 
 from streamdump.filter.grammar import BracketEntry
 from streamdump.filter.names import Free
+from streamdump.layout.values import seen
 
 CLIENTS_KEPT = 65_536
 """So many conversations are remembered with their client."""
@@ -67,6 +68,11 @@ def ports(record: Any) -> list[int]:
 def addresses(record: Any) -> list[str]:
     """Those of both ends."""
     return [split(end)[0] for end in (record.src, record.dst) if end is not None]
+
+
+def texts(record: Any, show_secrets: bool) -> list[str]:
+    """The bytes of a message, unpacked ones too, as text: of what is hidden nothing is to be found, nor of what nobody asked to keep."""
+    return [data.decode("utf-8", "surrogateescape") for data in seen(record.raw, record.spans, show_secrets).values()]
 
 
 def collect(value: Any, steps: tuple[str, ...], at: int, found: list[Any]) -> bool:

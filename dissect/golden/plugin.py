@@ -93,7 +93,10 @@ class Recording:
         """The records for which a filter holds, as `streamdump -Y` takes it: `seen.where("outcome == refused")`."""
         from streamdump.filter import compile_filter
 
-        return compile_filter(expression).select(self.records)
+        asked = compile_filter(expression)
+        if asked.reads_raw:
+            raise ValueError("raw: the bytes of messages are not kept here; streamdump.read(..., where=...) looks at them")
+        return asked.select(self.records)
 
     def __iter__(self) -> Iterator[Message]:
         return iter(self.messages)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import struct
 from binascii import b2a_base64
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from streamdump.errors import Malformed
 from streamdump.layout.types import BytesAs
+from streamdump.model import Span
 
 UNREADABLE = (struct.error, ValueError, LookupError, Malformed)
 """What reading a frame raises when its bytes do not fit; text that is not UTF-8 is a ValueError."""
@@ -42,3 +43,31 @@ def sized(count: int) -> str:
 
 RENDER: dict[BytesAs, Callable[[bytes], Any]] = {"hex": bytes.hex, "base64": base64, "text": lossy, "omit": omitted, "raw": bytes}
 """By `Style.bytes_as`: what bytes become."""
+
+
+def must_hide(span: Span, show_secrets: bool) -> bool:
+    """Whether the bytes and the value of `span` must not be seen."""
+    return span.secret and not show_secrets
+
+
+def hidden(data: bytes, buffer: str, spans: list[Span], show_secrets: bool) -> bytearray | None:
+    """A flag for each byte that must not be seen; bytes of no field count as secret where the message has secrets."""
+    if not any(must_hide(span, show_secrets) for span in spans):
+        return None
+    flags = bytearray(b"\x01") * len(data)
+    own = [span for span in spans if span.leaf and span.buffer == buffer]
+    # What is secret comes last, so that nothing shows it
+    for span in sorted(own, key=lambda one: one.secret):
+        flags[span.offset : span.offset + span.length] = bytes((span.secret,)) * len(flags[span.offset : span.offset + span.length])
+    return flags
+
+
+def seen(buffers: Mapping[str, bytes] | None, spans: list[Span] | None, show_secrets: bool) -> dict[str, bytes]:
+    """The bytes of a message, those of secrets overwritten; all of a frame that is packed and holds some, or of which nobody knows."""
+    found = dict(buffers or {})
+    for name, data in found.items() if not show_secrets else ():
+        if spans is None or (name == "frame" and any(span.secret and span.buffer != name for span in spans)):
+            found[name] = b"*" * len(data)
+        elif (flags := hidden(data, name, spans, False)) is not None:
+            found[name] = bytes([0x2A if flag else one for one, flag in zip(data, flags, strict=True)])
+    return found

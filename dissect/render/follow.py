@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from streamdump.layout.values import seen
 from streamdump.model import Ending, Finding, Message, Record
-from streamdump.render.hexdump import hidden
 from streamdump.render.summary import Lines, laid_out, latency_text
 from streamdump.render.terminal import cut, pad, visible, width
 
@@ -181,11 +181,4 @@ def _drawn(text: str) -> str:
 
 def raw(message: Message, show_secrets: bool) -> bytes:
     """The bytes of a frame, those of secrets overwritten."""
-    data = (message.raw or {}).get("frame", b"")
-    if show_secrets:
-        return data
-    spans = message.spans
-    if spans is None or any(span.secret and span.buffer != "frame" for span in spans):
-        return b"*" * len(data)
-    flags = hidden(data, [span for span in spans if span.leaf and span.buffer == "frame"], spans, show_secrets)
-    return data if flags is None else bytes([0x2A if flag else one for one, flag in zip(data, flags, strict=True)])
+    return seen(message.raw, message.spans, show_secrets).get("frame", b"")

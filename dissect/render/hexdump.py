@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from streamdump.layout.values import hidden
 from streamdump.model import Message, Span
 from streamdump.render.terminal import PLAIN, Palette, cut, visible, width
-from streamdump.render.tree import redacted
+from streamdump.render.tree import PRINTABLE
 
 ROW, NARROW_ROW = 16, 8
 PATH_KEPT = 200
@@ -14,8 +15,6 @@ PATH_KEPT = 200
 
 WIDE = 100
 """Columns of a terminal from which on a row has 16 bytes."""
-
-_SHOWN = bytes(one if 0x20 <= one < 0x7F else 0x2E for one in range(256))
 
 
 def hexdump(message: Message, show_secrets: bool, palette: Palette = PLAIN, columns: int | None = None) -> Iterator[str]:
@@ -29,7 +28,7 @@ def hexdump(message: Message, show_secrets: bool, palette: Palette = PLAIN, colu
             yield f"    {len(data):,} bytes without known fields; --show-secrets shows them"
             continue
         own = [(span, above) for span, above in _placed(spans or []) if span.leaf and span.buffer == name]
-        yield from _rows(data, own, hidden(data, [span for span, _ in own], spans or [], show_secrets), palette, columns)
+        yield from _rows(data, own, hidden(data, name, spans or [], show_secrets), palette, columns)
         missing = message.size - len(data) if name == "frame" else 0
         if missing > 0:
             told = f"! {missing:,} further bytes of this frame were not captured or not kept"
@@ -73,20 +72,6 @@ def _joined(path: str, name: str) -> str:
     return f"{path}.{name}" if path and not name.startswith("[") else f"{path}{name}"
 
 
-def hidden(data: bytes, own: list[Span], spans: list[Span], show_secrets: bool) -> bytearray | None:
-    """A flag for each byte that must not be seen; bytes of no field count as secret where the message has secrets."""
-    if not any(redacted(span, show_secrets) for span in spans):
-        return None
-    flags = bytearray(b"\x01") * len(data)
-    for span in own:
-        if not redacted(span, show_secrets):
-            flags[span.offset : span.offset + span.length] = bytes(len(flags[span.offset : span.offset + span.length]))
-    for span in own:
-        if redacted(span, show_secrets):
-            flags[span.offset : span.offset + span.length] = b"\x01" * len(flags[span.offset : span.offset + span.length])
-    return flags
-
-
 def _rows(data: bytes, own: list[tuple[Span, str]], hidden: bytearray | None, palette: Palette, columns: int | None) -> Iterator[str]:
     own = sorted(own, key=lambda one: one[0].offset)
     size = ROW if columns is None or columns >= WIDE else NARROW_ROW
@@ -96,10 +81,10 @@ def _rows(data: bytes, own: list[tuple[Span, str]], hidden: bytearray | None, pa
         row = data[at : at + size]
         if hidden is None or not any(hidden[at : at + size]):
             pairs = [f"{one:02x}" for one in row]
-            text = row.translate(_SHOWN).decode()
+            text = row.translate(PRINTABLE).decode()
         else:
             pairs = ["**" if hidden[at + index] else f"{one:02x}" for index, one in enumerate(row)]
-            text = "".join(["*" if hidden[at + index] else chr(_SHOWN[one]) for index, one in enumerate(row)])
+            text = "".join(["*" if hidden[at + index] else chr(PRINTABLE[one]) for index, one in enumerate(row)])
         if size == ROW:
             pairs.insert(8, "")
         names = []

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
+from streamdump.layout.values import must_hide
 from streamdump.model import Message, Span
 from streamdump.quota import FURTHER, UNDECODED
 from streamdump.render.terminal import PLAIN, Palette, cut, folded, pad, visible, width
@@ -28,6 +29,10 @@ BELOW = 8
 
 NAME_LIMIT = 40
 """Columns that names and their indentation may take before values stop lining up."""
+
+PRINTABLE = bytes(one if 0x20 <= one < 0x7F else 0x2E for one in range(256))
+LEGIBLE = 2
+"""Bytes from which on what can be printed is shown beside their digits: one may look like text by chance."""
 
 REMEMBERED = 4096
 """Names of fields that are kept ready; when there are more, all are made anew."""
@@ -57,11 +62,6 @@ def tree(message: Message, show_secrets: bool, palette: Palette = PLAIN, columns
     yield from (f"    {palette.warn}*  {visible(note)}{palette.reset}" for note in message.notes)
 
 
-def redacted(span: Span, show_secrets: bool) -> bool:
-    """Whether the bytes and the value of `span` must not be seen."""
-    return span.secret and not show_secrets
-
-
 def _rows(message: Message, spans: list[Span], show_secrets: bool, palette: Palette, columns: int | None) -> Iterator[str]:
     raw = message.raw or {}
     size = min(NAME_LIMIT, max((2 * span.depth + width(visible(span.name)) for span in spans), default=0))
@@ -73,7 +73,7 @@ def _rows(message: Message, spans: list[Span], show_secrets: bool, palette: Pale
             buffer = span.buffer
             yield f"    {palette.bold}{visible(buffer)}{palette.reset}{palette.dim}  {len(raw.get(buffer, b'')):,} bytes{palette.reset}"
         where = f"[{span.offset:04x}+{span.length}]"
-        hidden = redacted(span, show_secrets)
+        hidden = must_hide(span, show_secrets)
         more = " "
         data = ""
         if span.leaf:
@@ -199,8 +199,12 @@ def _is_hex(value: str, data: bytes, start: int, end: int) -> bool:
 
 
 def _digits(value: str) -> str:
-    """Hex digits; zeros of more bytes than stand beside them are counted."""
-    return value if len(value) <= 2 * RAW or value.strip("0") else f"{len(value) // 2:,} zero bytes"
+    """Hex digits, and the text that they are if most of it can be printed; zeros of more bytes than stand beside them are counted."""
+    if len(value) > 2 * RAW and not value.strip("0"):
+        return f"{len(value) // 2:,} zero bytes"
+    data = b"" if len(value) % 2 else bytes.fromhex(value)
+    text = data.translate(PRINTABLE).decode()
+    return f'{value}  "{text}"' if len(data) >= LEGIBLE and 4 * text.count(".") <= len(data) + 4 * data.count(b".") else value
 
 
 def _folded(value: str, room: int | None, columns: int | None) -> list[str]:
