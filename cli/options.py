@@ -20,6 +20,8 @@ SHOWN, READ, WRITTEN, LIVE, LIMITS, OTHER = "What is shown", "What is read", "Wh
 WHEN = ("auto", "always", "never")
 FORMS = ("text", "json", "fields")
 CLOCKS = ("r", "ad", "ud", "e")
+BETWEEN = ("d", "dd")
+"""What else `-t` says where there is a line a record."""
 
 
 def interface_names(incomplete: str) -> list[str]:
@@ -162,9 +164,9 @@ TimeForm = Annotated[
     typer.Option(
         "-t",
         metavar="FORM",
-        help="times: r relative, ad local, ud UTC, e epoch",
+        help="times: r relative, ad local, ud UTC, e epoch; of lines d since the packet before, dd since the line before",
         rich_help_panel=SHOWN,
-        autocompletion=lambda: list(CLOCKS),
+        autocompletion=lambda: [*CLOCKS, *BETWEEN],
     ),
 ]
 Enough = Annotated[str | None, typer.Option("-c", metavar="N", help="stop after N messages", rich_help_panel=READ, show_default=False)]
@@ -209,11 +211,11 @@ def one_of(option: str, text: str, choices: tuple[str, ...]) -> str:
     return text
 
 
-def check_clock(text: str) -> None:
-    """Raises `UsageError` for what is no way to show times."""
-    if text in ("d", "dd"):
-        raise UsageError(f"-t {text}: streamdump follow N shows the time since the message before; -t must be {', '.join(CLOCKS)}")
-    one_of("-t", text, CLOCKS)
+def check_clock(text: str, more: tuple[str, ...] = ()) -> None:
+    """Raises `UsageError` for what is no way to show times; `more`: further ones of a view."""
+    if text in BETWEEN and not more:
+        raise UsageError(f"-t {text} is for the views with a line a message; -t must be {', '.join(CLOCKS)}")
+    one_of("-t", text, (*CLOCKS, *more))
 
 
 def size(option: str, text: str) -> int:

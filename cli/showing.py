@@ -10,7 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from streamdump.cli.options import FORMS, SHOWN, Enough, Json, Looks, TimeForm, check_clock, enough_of, field_names, looks_of, one_of
+from streamdump.cli.options import (
+    BETWEEN,
+    FORMS,
+    SHOWN,
+    Enough,
+    Json,
+    Looks,
+    TimeForm,
+    check_clock,
+    enough_of,
+    field_names,
+    looks_of,
+    one_of,
+)
 from streamdump.cli.output import write, write_text
 from streamdump.cli.run import blocks
 from streamdump.errors import UsageError
@@ -93,7 +106,7 @@ def form_of(shown: Shown) -> ViewForm:
     if len(forms) > 1:
         raise UsageError(f"{' and '.join(sorted(forms, reverse=True))} were both asked for; choose one")
     json, fields = forms == {"json"}, forms == {"fields"}
-    check_clock(shown.clock)
+    check_clock(shown.clock, BETWEEN)
     if (json or fields) and (shown.tree or shown.dump):
         raise UsageError(
             f"{'-V' if shown.tree else '-x'} is a view for people; "
@@ -229,6 +242,7 @@ def text_settings(shown: Shown, options: Options, colours: Palette, width: int |
         "alarms": {one.name: one.alarms for one in PROTOCOLS},
         "asked": inspector.asked,
         "broken_off": inspector.run.broken_off,
+        "packets_before": inspector.note_packets() if shown.clock == "d" else None,
     }
 
 

@@ -16,11 +16,13 @@ from streamdump.filter.grammar import All, Any_, Compare, Exists, Name, Node, No
 from streamdump.filter.literals import Misfit, Want
 from streamdump.filter.names import (
     ADDRESS,
+    DELTA,
     ENDPOINT,
     FIELDS,
     PROTOCOL,
     RAW,
     RECORDS,
+    RELATIVE,
     TIME,
     Key,
     NameTable,
@@ -29,7 +31,7 @@ from streamdump.filter.names import (
     names_of,
     nearest,
 )
-from streamdump.filter.values import Clients, Test, addresses, ports, present, some, texts
+from streamdump.filter.values import Earlier, Test, addresses, ports, present, some, texts
 from streamdump.model import Head, Message, Options, Record
 from streamdump.options import SETTINGS
 from streamdump.protocols.field_registry import INT, OBJECT, OTHER, WORDS
@@ -81,7 +83,7 @@ class Filter:
         text: str,
         tests: dict[type, Callable[[Any], Any]],
         wanted: Callable[[Head], bool] | None,
-        clients: Clients | None,
+        earlier: Earlier | None,
         reads_fields: bool,
         reads_raw: bool,
         kinds: frozenset[type],
@@ -94,26 +96,25 @@ class Filter:
         self.kinds = kinds
         self.hints = hints
         self._tests = tests
-        self._clients = clients
+        self._earlier = earlier
 
     def keeps(self, record: Record) -> bool:
         """Whether the filter holds for a record. It has to be asked about all records of a run, in their order."""
-        if self._clients is not None:
-            self._clients.learn(record)
+        if self._earlier is not None:
+            self._earlier.learn((record,))
         return bool(self._tests[type(record)](record))
 
     def select(self, records: Iterable[Record]) -> list[Record]:
         """The records for which it holds."""
-        if self._clients is not None:
+        if self._earlier is not None:
             return [record for record in records if self.keeps(record)]
         tests = self._tests
         return [record for record in records if tests[type(record)](record)]
 
     def learn(self, records: Iterable[Record]) -> None:
         """Be told of records that are not asked about; `keeps` and `select` look at theirs themselves."""
-        if self._clients is not None:
-            for record in records:
-                self._clients.learn(record)
+        if self._earlier is not None:
+            self._earlier.learn(records)
 
     def __repr__(self) -> str:
         return f"<Filter {self.text!r}>"
@@ -127,6 +128,9 @@ def compile_filter(text: str, options: Options | None = None) -> Filter:
     return builder.filter(node)
 
 
+OF_EARLIER = ("client", "server", RELATIVE, DELTA)
+"""What earlier records tell."""
+
 _OF_BODIES = (f"r.{FIELDS}", "r.notes", "r.fault")
 """What lacks something where bodies are not decoded."""
 
@@ -135,12 +139,11 @@ class _Builder:
     def __init__(self, text: str, names: NameTable, show_secrets: bool) -> None:
         self.text = text
         self.names = names
-        self.clients = Clients()
+        self.earlier = Earlier()
         self.hints: list[str] = []
         self.reads_fields = False
         self.namespace: dict[str, Any] = {
-            "client": self.clients.client,
-            "server": self.clients.server,
+            **{name: getattr(self.earlier, name) for name in OF_EARLIER},
             "ports": ports,
             "addresses": addresses,
             "present": present,
@@ -156,12 +159,12 @@ class _Builder:
         pieces = self.pieces(node)
         for record in RECORDS:
             tests[record] = self._function(record.__name__, pieces[record].text)
-        asks = any("client(r)" in piece.text or "server(r)" in piece.text for piece in pieces.values())
+        asks = any(f"{name}(r)" in piece.text for piece in pieces.values() for name in OF_EARLIER)
         may = pieces[May].text
         wanted = None if may == TRUE else self._function(Head.__name__, may)
         kinds = frozenset(record for record in RECORDS if pieces[record].text != FALSE)
         raw = "raw(r)" in pieces[Message].text
-        return Filter(self.text, tests, wanted, self.clients if asks else None, self.reads_fields, raw, kinds, self.hints)
+        return Filter(self.text, tests, wanted, self.earlier if asks else None, self.reads_fields, raw, kinds, self.hints)
 
     def _function(self, name: str, body: str) -> Callable[[Any], Any]:
         scope = {"__builtins__": {}, **self.namespace}

@@ -10,7 +10,7 @@ import msgspec
 from streamdump.errors import UsageError
 from streamdump.filter.grammar import Exists, parse, parts_of
 from streamdump.filter.names import RAW, Key, NameTable, Path, names_of, tag_of
-from streamdump.filter.values import Clients, addresses, collect, ports
+from streamdump.filter.values import Earlier, addresses, collect, ports
 from streamdump.model import Message, Options, Record
 
 Get = Callable[[Any], Any]
@@ -19,10 +19,10 @@ Get = Callable[[Any], Any]
 class Columns:
     """Chosen values of records, each as in the JSON; None where there is nothing."""
 
-    def __init__(self, names: Sequence[str], getters: Sequence[dict[type, Get]], clients: Clients) -> None:
+    def __init__(self, names: Sequence[str], getters: Sequence[dict[type, Get]], earlier: Earlier) -> None:
         self.names = list(names)
         self._getters = getters
-        self._clients = clients
+        self._earlier = earlier
 
     def values(self, record: Record) -> list[Any]:
         """A value for each name."""
@@ -31,18 +31,17 @@ class Columns:
 
     def learn(self, records: Iterable[Record]) -> None:
         """To be told of all records of a run in their order, also of those that are not shown, before their values are asked for."""
-        for record in records:
-            self._clients.learn(record)
+        self._earlier.learn(records)
 
 
 def compile_columns(names: Sequence[str], options: Options | None = None) -> Columns:
     """The values that these names stand for; an unknown one raises `UsageError` with the nearest."""
     known = names_of() if options is None or options.verbs is None else NameTable(options)
-    clients = Clients()
-    return Columns(names, [_getters(name, known, clients) for name in names], clients)
+    earlier = Earlier()
+    return Columns(names, [_getters(name, known, earlier) for name in names], earlier)
 
 
-def _getters(name: str, known: NameTable, clients: Clients) -> dict[type, Get]:
+def _getters(name: str, known: NameTable, earlier: Earlier) -> dict[type, Get]:
     try:
         node = parse(name)
     except UsageError:
@@ -54,16 +53,19 @@ def _getters(name: str, known: NameTable, clients: Clients) -> dict[type, Get]:
         near = known.nearest(name)
         more = f"did you mean {near}?" if near else "streamdump protocols --fields lists them"
         raise UsageError(f"-e {name}: no field is called that; {more}")
-    getters = {record: _key(name, key, clients) for record, key in meaning.keys.items()}
+    getters = {record: _key(name, key, earlier) for record, key in meaning.keys.items()}
     if meaning.paths:
         getters[Message] = _fields(meaning.paths)
     return getters
 
 
-def _key(name: str, key: Key, clients: Clients) -> Get:
-    derived: dict[str, Get] = {"client": clients.client, "server": clients.server, "port": ports, "ip": addresses}
+def _key(name: str, key: Key, earlier: Earlier) -> Get:
+    derived: dict[str, Get] = {"port": ports, "ip": addresses}
     if name in derived:
         return derived[name]
+    if key.source == f"{name}(r)":
+        of_earlier: Get = getattr(earlier, name)
+        return of_earlier
     if name == "record":
         return lambda record: tag_of(type(record))
     # The text of a time is shown as it is

@@ -24,6 +24,9 @@ RECORDS: tuple[type[Message | Gap | Exchange], ...] = get_args(Record)
 
 FIELDS, PROTOCOL, RAW = "fields", "protocol", "raw"
 
+RELATIVE, DELTA = "relative", "delta"
+"""The time since the first record, and since the message before in the conversation."""
+
 DURATION, TIME, ENDPOINT, ADDRESS = "duration", "time", "endpoint", "address"
 """Types that only keys have, beside those of declared fields."""
 
@@ -36,7 +39,8 @@ CLOSED = ("outcome",)
 FROM_TSHARK = {
     "frame.number": "packets",
     "frame.time": "time",
-    "frame.time_relative": "time",
+    "frame.time_relative": RELATIVE,
+    "frame.time_delta": DELTA,
     "frame.time_epoch": "time_ns",
     "frame.len": "size",
     "frame.protocols": "protocol",
@@ -166,6 +170,8 @@ def _keys(record: type[msgspec.Struct]) -> dict[str, Key]:
     for short, name in SHORT.items():
         if name in found:
             found[short] = found[name]
+    for name in (RELATIVE, DELTA) if "time_ns" in found else ():
+        found[name] = Key(f"{name}(r)", frozenset((DURATION,)))
     if record is Message:
         found[RAW] = Key("raw(r)", frozenset((WORDS,)), True)
     if "src" in found and "dst" in found:

@@ -9,6 +9,7 @@ from typing import Any
 from streamdump.filter.grammar import BracketEntry
 from streamdump.filter.names import Free
 from streamdump.layout.values import seen
+from streamdump.model import Message
 
 CLIENTS_KEPT = 65_536
 """So many conversations are remembered with their client."""
@@ -18,17 +19,45 @@ REMEMBERED = 4_096
 Test = Callable[[Any], bool]
 
 
-class Clients:
-    """Who is the client of a conversation, for records that do not say it themselves.
+class Earlier:
+    """What earlier records of a run tell of one: who is the client, and how long ago the first one was, and the message before.
 
     An exchange says who asked, and servers ask too; but the request came before it, and a message says who sent it.
     """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[str, str]] = {}
+        self._first_ns: int | None = None
+        self._last_ns: dict[int, int] = {}
+        """By conversation the time of its last message."""
+        self._deltas: dict[int, int] = {}
+        """By the identity of the records that it was told of last."""
 
-    def learn(self, record: Any) -> None:
-        """To be told of every record before it is asked about one."""
+    def learn(self, records: Iterable[Any]) -> None:
+        """To be told of all records in their order, before it is asked about one of these."""
+        self._deltas.clear()
+        for record in records:
+            time_ns, conversation = record.time_ns, record.conversation
+            if self._first_ns is None:
+                self._first_ns = time_ns
+            before = self._last_ns.get(conversation)
+            if before is not None:
+                self._deltas[id(record)] = time_ns - before
+            if type(record) is Message:
+                self._last_ns[conversation] = time_ns
+                if len(self._last_ns) > CLIENTS_KEPT:
+                    del self._last_ns[next(iter(self._last_ns))]
+            self._meet(record)
+
+    def relative(self, record: Any) -> int | None:
+        """The time since the first record."""
+        return None if self._first_ns is None else record.time_ns - self._first_ns
+
+    def delta(self, record: Any) -> int | None:
+        """The time since the message before it in its conversation."""
+        return self._deltas.get(id(record))
+
+    def _meet(self, record: Any) -> None:
         sender = getattr(record, "sender", None)
         if sender is None or record.conversation in self._known:
             return

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from time import localtime, strftime
 from typing import Literal
 
 from streamdump.protocols.records import rfc3339
 
-Times = Literal["r", "ad", "ud", "e"]
+Times = Literal["r", "ad", "ud", "e", "d", "dd"]
 
 
 def utc(time_ns: int) -> str:
@@ -16,10 +17,13 @@ def utc(time_ns: int) -> str:
 
 
 class Clock:
-    """Says times in one form: relative to the first one, local, UTC, or as an epoch; from one second to the next it has them ready."""
+    """Says times in one form: relative to the first one, local, UTC, as an epoch, since the packet before, or since the time said before;
+    from one second to the next it has them ready."""
 
-    def __init__(self, form: Times = "r") -> None:
+    def __init__(self, form: Times = "r", packets_before: Mapping[int, int] | None = None) -> None:
+        """`packets_before`: by the time of a packet that of the one before it."""
         self.form = form
+        self._packets_before = packets_before if packets_before is not None else {}
         self.base: int | None = None
         """What relative times count from."""
         self._second = -1
@@ -32,9 +36,11 @@ class Clock:
 
     def text(self, time_ns: int, time: str) -> str:
         """The time `time_ns`, whose text in a record is `time`."""
-        if self.form == "r":
+        if self.form in ("r", "d", "dd"):
             self.begin(time_ns)
-            passed = time_ns - (self.base or 0)
+            passed = time_ns - (self._packets_before.get(time_ns, time_ns) if self.form == "d" else self.base or 0)
+            if self.form == "dd":
+                self.base = time_ns
             second, rest = divmod(abs(passed), 1_000_000_000)
             return f"{'-' if passed < 0 else ''}{second}.{rest // 1000:06d}"
         if self.form == "ud":

@@ -103,6 +103,7 @@ class Lines:
         alarms: Alarms | None = None,
         asked: Mapping[int, tuple[Message, Ending | None]] | None = None,
         broken_off: Mapping[int, str] | None = None,
+        packets_before: Mapping[int, int] | None = None,
     ) -> None:
         """`columns`: the width of the terminal, None when there is none. `after`: further whole lines for a message. `longest`: the
         length of each protocol's longest message name, so that columns need not grow on the way. `inside`: by conversation, what its
@@ -111,7 +112,7 @@ class Lines:
         `broken_off`: by conversation, how far the handshake had come in the middle of which the server left."""
         self.info = info
         self.learns = {name: one.learn for name, one in info.items() if isinstance(one, InfoWithContext)}
-        self.clock = Clock(times)
+        self.clock = Clock(times, packets_before)
         self.palette = palette
         self.columns = columns
         self.after = after
@@ -128,7 +129,7 @@ class Lines:
         self.name_width = NAME_WIDTH
         self.pair_width = 0
         self.protocol_width = 0
-        self.time_width = {"r": 10, "ad": 26, "ud": 26, "e": 20}[times]
+        self.time_width = {"r": 10, "d": 10, "dd": 10, "e": 20}.get(times, 26)
         self._places: dict[int | None, _Place] = {}
         self._names: dict[str, str] = {}
 
@@ -142,7 +143,8 @@ class Lines:
 
     def begin(self, record: Record) -> None:
         """Count relative times from this record, whether it is shown or not."""
-        self.clock.begin(record.time_ns)
+        if self.clock.form == "r":
+            self.clock.begin(record.time_ns)
 
     def learn(self, records: Sequence[Record]) -> None:
         """Take note of records, whether they are shown or not, before some of them are."""

@@ -440,6 +440,7 @@ class Finding(msgspec.Struct, tag_field="record", tag="finding"):
     rule: str
     severity: Literal["error", "warning"]
     messages: list[int]
+    time_ns: int = 0
 
 
 def test_a_new_kind_of_record_is_known_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
