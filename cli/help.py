@@ -43,6 +43,11 @@ EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
         ("streamdump diagnose --html report.html capture.pcap", "a page with the handshakes that failed"),
         ("streamdump diagnose -i any", "while it happens"),
     ),
+    "diff": (
+        ("streamdump diff old.pcap new.pcap", "what changed between two versions of a client"),
+        ("streamdump diff --only handshake old.pcap new.pcap", "up to the open connection"),
+        ("streamdump diff --ignore fields.chunk.timestamp --json a.pcap b.pcap", "without one field, for programs"),
+    ),
     "follow": (
         ("streamdump follow 0 capture.pcap", "the first conversation, with the time since the message before"),
         ("streamdump follow 0 --until ready capture.pcap", "its handshake, and how far it got"),

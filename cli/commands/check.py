@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -31,16 +31,52 @@ from streamdump.options import Options
 from streamdump.render.terminal import count
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
     from pathlib import Path
 
     from streamdump.golden.check import Checked, Source, Tasks
     from streamdump.golden.settings import CheckSettings
     from streamdump.model import Options
+    from streamdump.render.terminal import Palette
 
 COMPARED = "What is compared"
 
 ONLY = ("all", "handshake", "names")
+
+
+class Compared(NamedTuple):
+    """What of captures is compared."""
+
+    only: Annotated[
+        str | None,
+        typer.Option(
+            "--only",
+            metavar="WHAT",
+            help="handshake, names or all (default)",
+            rich_help_panel=COMPARED,
+            show_default=False,
+            autocompletion=lambda: list(ONLY),
+        ),
+    ] = None
+    unordered: Annotated[bool, typer.Option("--unordered", help="responses may come in any order", rich_help_panel=COMPARED)] = False
+    heartbeats: Annotated[bool, typer.Option("--heartbeats", help="heartbeats and pings too", rich_help_panel=COMPARED)] = False
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ignore",
+            metavar="FIELD",
+            help="not this field: fields.chunk.timestamp, or its last part alone; again for more",
+            rich_help_panel=COMPARED,
+            show_default=False,
+        ),
+    ] = None
+    config: Annotated[
+        str | None,
+        typer.Option(
+            "--config", metavar="FILE", help="settings, else of the nearest pyproject.toml or streamdump.toml", rich_help_panel=COMPARED
+        ),
+    ] = None
 
 
 @gathers
@@ -57,35 +93,7 @@ def check(
     ] = None,
     update: Annotated[bool, typer.Option("--update", help="write the golden files anew", rich_help_panel=OTHER)] = False,
     force: Annotated[bool, typer.Option("--force", help="--update also where CI is set", rich_help_panel=OTHER)] = False,
-    only: Annotated[
-        str | None,
-        typer.Option(
-            "--only",
-            metavar="WHAT",
-            help="handshake, names or all (default)",
-            rich_help_panel=COMPARED,
-            show_default=False,
-            autocompletion=lambda: list(ONLY),
-        ),
-    ] = None,
-    unordered: Annotated[bool, typer.Option("--unordered", help="responses may come in any order", rich_help_panel=COMPARED)] = False,
-    heartbeats: Annotated[bool, typer.Option("--heartbeats", help="heartbeats and pings too", rich_help_panel=COMPARED)] = False,
-    ignore: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--ignore",
-            metavar="FIELD",
-            help="not this field: fields.chunk.timestamp, or its last part alone; again for more",
-            rich_help_panel=COMPARED,
-            show_default=False,
-        ),
-    ] = None,
-    config: Annotated[
-        str | None,
-        typer.Option(
-            "--config", metavar="FILE", help="settings, else of the nearest pyproject.toml or streamdump.toml", rich_help_panel=COMPARED
-        ),
-    ] = None,
+    compared: Compared,
     options: Annotated[Options, Members(*READING)],
     command: Annotated[
         str | None,
@@ -116,10 +124,8 @@ def check(
         raise refused
     if force and not update:
         raise UsageError("--force belongs to --update")
-    if only is not None:
-        one_of("--only", only, ONLY)
     options = replace(options, keylog=key_logs(options.keylog, command is not None))
-    chosen = _Chosen(only, unordered, heartbeats, ignore or [], config)
+    chosen = Chosen(compared)
     began = datetime.now(UTC)
     if command is None:
         for given, option in ((interfaces, "-i"), (capture_filter, "-f"), (write_to, "-w")):
@@ -139,17 +145,17 @@ def check(
     return run.end(code)
 
 
-class _Chosen:
+class Chosen:
     """Settings of files with what the command line says on top."""
 
-    def __init__(self, only: str | None, unordered: bool, heartbeats: bool, ignore: list[str], config: str | None) -> None:
+    def __init__(self, compared: Compared) -> None:
         from streamdump.golden.settings import field_name, read_settings
 
-        self._only = only
-        self._unordered = unordered
-        self._heartbeats = heartbeats
+        if compared.only is not None:
+            one_of("--only", compared.only, ONLY)
+        self._compared = compared
         self._ignore = []
-        for field in ignore:
+        for field in compared.ignore or ():
             try:
                 self._ignore.append(field_name(field))
             except UsageError as error:
@@ -158,12 +164,12 @@ class _Chosen:
         self._kept: dict[Path, CheckSettings] = {}
         self._made: dict[int, CheckSettings] = {}
         self.used: set[str] = set()
-        if config is not None:
+        if compared.config is not None:
             from pathlib import Path
 
-            self._one = read_settings(Path(config))
+            self._one = read_settings(Path(compared.config))
             if self._one is None:
-                raise UsageError(f"--config {config}: there is no [tool.streamdump.check] in it")
+                raise UsageError(f"--config {compared.config}: there is no [tool.streamdump.check] in it")
 
     def of(self, capture: Path) -> CheckSettings:
         """The settings for one capture."""
@@ -174,9 +180,9 @@ class _Chosen:
         found = self._one if self._one is not None else settings_for(capture, self._kept)
         if id(found) not in self._made:
             made = self._made[id(found)] = deepcopy(found)
-            made.only = self._only or made.only
-            made.unordered = self._unordered or made.unordered
-            made.heartbeats = self._heartbeats or made.heartbeats
+            made.only = self._compared.only or made.only
+            made.unordered = self._compared.unordered or made.unordered
+            made.heartbeats = self._compared.heartbeats or made.heartbeats
             made.always.ignore = [*made.always.ignore, *self._ignore]
         return self._made[id(found)]
 
@@ -188,7 +194,7 @@ class _Chosen:
 class _Run:
     """Checks, tells, and remembers what it told."""
 
-    def __init__(self, chosen: _Chosen, json: bool, github: bool, colour: str) -> None:
+    def __init__(self, chosen: Chosen, json: bool, github: bool, colour: str) -> None:
         self.chosen = chosen
         self.json = json
         self.github = github
@@ -271,24 +277,9 @@ class _Run:
 
     def _tell(self, one: Checked) -> None:
         from streamdump.golden import report
-        from streamdump.render.terminal import visible
 
-        if self.json:
-            from streamdump.render.jsonl import encode
-
-            write(encode([one]))
-            if one.outcome in report.ERRORS:
-                say(one.error or "")
-            return
-        if one.outcome in report.ERRORS:
-            say(one.error or "")
-        else:
-            colours = self.palette.bad, self.palette.dim, self.palette.reset
-            lines = [visible(line) if not self.palette.reset else line for line in report.text(one, *colours)]
-            if self.github:
-                lines = [report.defused(line) for line in lines]
-            write_text("".join(f"{line}\n" for line in lines))
-        if self.github:
+        tell(one, self.palette, self.json, self.github)
+        if self.github and not self.json:
             write_text("".join(f"{line}\n" for line in report.for_github(one)))
 
     def _unused(self, path: str) -> None:
@@ -348,13 +339,36 @@ class _Run:
             say(f"{field}: no message has this field, so what the settings say of it does nothing")
         if code is not ExitCode.DONE:
             return code
-        if any(one.missing_codec for one, _ in self.found):
-            return ExitCode.USAGE
-        if outcomes["unreadable"]:
-            return ExitCode.UNREADABLE
-        if outcomes["internal error"]:
-            return ExitCode.INTERNAL
-        return ExitCode.FOUND if outcomes["different"] or outcomes["no golden"] else ExitCode.DONE
+        return code_of([one for one, _ in self.found])
+
+
+def code_of(found: Sequence[Checked]) -> ExitCode:
+    """The exit code that tells what became of captures."""
+    outcomes = {one.outcome for one in found}
+    if any(one.missing_codec for one in found):
+        return ExitCode.USAGE
+    if "unreadable" in outcomes:
+        return ExitCode.UNREADABLE
+    if "internal error" in outcomes:
+        return ExitCode.INTERNAL
+    return ExitCode.FOUND if outcomes & {"different", "no golden"} else ExitCode.DONE
+
+
+def tell(one: Checked, colours: Palette, json: bool, github: bool = False, then: str = "golden") -> None:
+    """Say what became of a capture."""
+    from streamdump.golden import report
+    from streamdump.render.terminal import visible
+
+    if json:
+        from streamdump.render.jsonl import encode
+
+        write(encode([one]))
+    if one.outcome in report.ERRORS:
+        say(one.error or "")
+    elif not json:
+        lines = report.text(one, colours.bad, colours.dim, colours.reset, then)
+        lines = [visible(line) if not colours.reset else line for line in lines]
+        write_text("".join(f"{report.defused(line) if github else line}\n" for line in lines))
 
 
 def _ways(name: str, golden: str | None, command: str, interfaces: list[str], expression: str | None) -> list[str]:

@@ -13,7 +13,7 @@ from streamdump.capture.blocks import explain
 from streamdump.capture.files import NAMES, named_as_capture, open_capture
 from streamdump.capture.whole import in_place_of
 from streamdump.errors import CaptureError, InternalError, MissingCodec, NoCapture, UsageError
-from streamdump.golden.compare import Difference, differences
+from streamdump.golden.compare import GOLDEN_FILE, OLD_CAPTURE, Difference, differences
 from streamdump.golden.files import Unfit, read_text, readable
 from streamdump.golden.model import Transcript
 from streamdump.golden.normalise import Normaliser
@@ -128,6 +128,14 @@ def read_golden(path: Path) -> Transcript | None:
         raise GoldenError(str(path), 1, str(error)) from error
 
 
+def _as_golden(said: Transcript, path: Path) -> Transcript:
+    """What a golden file of it would say."""
+    data = written(said)
+    if data.count("\n") >= LINES:
+        raise CaptureError(f"says more than the {LINES:,} lines that are compared; --only handshake takes less", str(path))
+    return parsed(data.encode("utf-8", "backslashreplace").decode(), str(path))
+
+
 def write_golden(path: Path, said: Transcript) -> bool:
     """Write a golden file, whole or not at all; whether that changed it."""
     data = written(said).encode("utf-8", "backslashreplace")
@@ -175,8 +183,16 @@ def record_source(records: Iterable[Record], rows: Sequence[ConversationRow]) ->
     return give
 
 
-def check(name: str, golden: Path, source: Source, settings: CheckSettings, update: bool = False, used: set[str] | None = None) -> Checked:
-    """Compare what a source gives with its golden file, or write that anew."""
+def check(
+    name: str,
+    golden: Path,
+    source: Source,
+    settings: CheckSettings,
+    update: bool = False,
+    used: set[str] | None = None,
+    old: Source | None = None,
+) -> Checked:
+    """Compare what a source gives with its golden file, or write that anew; or with what an `old` one, called `golden`, gives."""
     checked = Checked(1, readable(name), readable(str(golden)), "same")
     try:
         if update:
@@ -184,7 +200,7 @@ def check(name: str, golden: Path, source: Source, settings: CheckSettings, upda
             checked.outcome = "written" if write_golden(golden, got) else "unchanged"
             checked.unread, checked.empty = got.unread, not got.conversations
             return checked
-        expected = read_golden(golden)
+        expected = read_golden(golden) if old is None else _as_golden(old(Normaliser(settings, used=used)), golden)
         if expected is None:
             checked.unread = source(Normaliser(settings, used=used)).unread
             checked.outcome = "no golden"
@@ -193,7 +209,9 @@ def check(name: str, golden: Path, source: Source, settings: CheckSettings, upda
         got = source(normaliser)
         checked.unread = got.unread
         normaliser.again(expected)
-        checked.differences = differences(expected, got, settings)
+        checked.differences = differences(expected, got, settings, GOLDEN_FILE if old is None else OLD_CAPTURE)
+        if old is not None:
+            checked.differences = [msgspec.structs.replace(one, line=None) for one in checked.differences]
         checked.outcome = "different" if checked.differences else "same"
     except GoldenError as error:
         checked.outcome, checked.error = "different", readable(str(error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -62,9 +62,19 @@ class Difference(msgspec.Struct):
     context: list[str] = msgspec.field(default_factory=list)
 
 
-def differences(golden: Transcript, got: Transcript, settings: CheckSettings) -> list[Difference]:
+class Words(NamedTuple):
+    """What that is called with which a capture is compared."""
+
+    then: str = "golden"
+    there: str = "the golden file"
+
+
+GOLDEN_FILE, OLD_CAPTURE = Words(), Words("old", "the old capture")
+
+
+def differences(golden: Transcript, got: Transcript, settings: CheckSettings, words: Words = GOLDEN_FILE) -> list[Difference]:
     """What differs, conversation by conversation in the order of the golden file."""
-    found = _Comparison(golden, got, settings).run()
+    found = _Comparison(golden, got, settings, words).run()
     for one in found:
         one.text = cut(one.text, TOLD)
         one.context = [cut(line, TOLD) for line in one.context]
@@ -283,7 +293,8 @@ def _by_lane(conversation: GoldenConversation) -> dict[tuple[int, str], list[Lin
 class _Comparison:
     """One capture and its golden file."""
 
-    def __init__(self, golden: Transcript, got: Transcript, settings: CheckSettings) -> None:
+    def __init__(self, golden: Transcript, got: Transcript, settings: CheckSettings, words: Words) -> None:
+        self.words = words
         self.golden = golden
         self.got = got
         self.settings = settings
@@ -309,7 +320,7 @@ class _Comparison:
         for got in self.got.conversations:
             if id(got) not in taken:
                 title = f"{got.title} of the capture"
-                text = f"conversation {title}: is not in the golden file ({got.protocol}, {_count(got)}{_at(got.packet)})"
+                text = f"conversation {title}: is not in {self.words.there} ({got.protocol}, {_count(got)}{_at(got.packet)})"
                 self.found.append(Difference("extra", title, None, text, packet=got.packet, context=_first(got, "+")))
         self._latencies({id(got): golden for golden, got in matched})
         return self.found
@@ -335,7 +346,7 @@ class _Comparison:
             told.append((at, difference))
 
         if pair.golden.layout != pair.got.layout:
-            add(-1, _other_layout(pair.golden, pair.got))
+            add(-1, _other_layout(pair.golden, pair.got, self.words))
         answered = {id(golden) for golden, _ in pair.lines if golden.kind == "response"}
         partner = {id(got): golden for golden, got in (*pair.lines, *pair.moved)}
         before: list[Line | None] = []
@@ -371,7 +382,7 @@ class _Comparison:
             difference.context = self._context(shown_golden, place[id(golden)], golden, None, difference)
             add(place[id(golden)], difference)
         for got in pair.extra:
-            text = f"conversation {title}: {_what(got)} is not in the golden file{_at(got.packet)}"
+            text = f"conversation {title}: {_what(got)} is not in {self.words.there}{_at(got.packet)}"
             difference = Difference("extra", title, got.name, text, packet=got.packet)
             at = place_got[id(got)]
             difference.context = self._context(shown_got, at, None, got, difference)
@@ -381,8 +392,8 @@ class _Comparison:
         for (golden, got), (_, _, notes) in zip(pair.moved, crossed, strict=True):
             at, at_got = place[id(golden)], place_got[id(got)]
             where, expected = _behind(shown_got, at_got), _behind(shown_golden, at)
-            text = f"conversation {title}: {_what(golden)} comes {where}, golden {expected}"
-            text += f"{f'; {_said(notes)}' if notes else ''}{_at(got.packet)}"
+            text = f"conversation {title}: {_what(golden)} comes {where}, {self.words.then} {expected}"
+            text += f"{f'; {_said(notes, self.words)}' if notes else ''}{_at(got.packet)}"
             difference = Difference("moved", title, golden.name, text, notes, got.packet, golden.at)
             difference.context = self._context(shown_golden, at, golden, None, difference)
             add(at, difference)
@@ -399,7 +410,7 @@ class _Comparison:
         else:
             now, then = _end(got), _end(golden)
         place = got.responses[0].packet if got.responses else got.packet
-        text = f"conversation {title}: {golden.name} {now}, golden {_shorter(then, now)}{_at(place)}"
+        text = f"conversation {title}: {golden.name} {now}, {self.words.then} {_shorter(then, now)}{_at(place)}"
         return Difference("answer", title, golden.name, text, [Change("outcome", then, now)], place, golden.at)
 
     def _unlike(self, title: str, golden: Line, got: Line) -> Difference | None:
@@ -414,11 +425,11 @@ class _Comparison:
         if golden.kind == "response" and (differs or _labelled(golden, got, changes)):
             asked = golden.request.name if golden.request is not None else golden.name
             now, then = _answer(got, golden, changes), _answer(golden, got, changes)
-            text = f"conversation {title}: {asked} {now}, golden {_shorter(then, now)}{where}"
+            text = f"conversation {title}: {asked} {now}, {self.words.then} {_shorter(then, now)}{where}"
             return Difference("answer", title, golden.name, text, changes, got.packet, golden.at)
         if not changes:
             changes = [Change("reason", golden.outcome, got.outcome)]
-        text = f"conversation {title}: {_what(golden)}: {_said(changes)}{where}"
+        text = f"conversation {title}: {_what(golden)}: {_said(changes, self.words)}{where}"
         return Difference("field", title, golden.name, text, changes, got.packet, golden.at)
 
     def _changes(
@@ -450,12 +461,12 @@ class _Comparison:
             text = f"conversation {title}: {_what(flow)} is missing"
             self.found.append(Difference("missing", title, flow.name, text, line=flow.at, context=[f"  - {_short(flow)}"]))
         for flow in pair.flows_extra:
-            text = f"conversation {title}: {_what(flow)} is not in the golden file{_at(flow.packet)}"
+            text = f"conversation {title}: {_what(flow)} is not in {self.words.there}{_at(flow.packet)}"
             self.found.append(Difference("extra", title, flow.name, text, packet=flow.packet, context=[f"  + {_short(flow)}"]))
         for golden, got in pair.flows:
             changes = self._changes(golden.fields, got.fields, golden.labels, got.labels)
             if changes:
-                text = f"conversation {title}: {_what(golden)}: {_said(changes)}{_at(got.packet)}"
+                text = f"conversation {title}: {_what(golden)}: {_said(changes, self.words)}{_at(got.packet)}"
                 context = [f"  - {_short(golden, {one.field for one in changes})}", f"  + {_short(got, {one.field for one in changes})}"]
                 self.found.append(Difference("field", title, golden.name, text, changes, got.packet, golden.at, context))
             if golden.form == "set":
@@ -465,7 +476,7 @@ class _Comparison:
 
     def _set(self, title: str, golden: Total, got: Total) -> None:
         lost, new = without(golden.items, got.items), without(got.items, golden.items)
-        told = ([f"{ranges(lost)} missing"] if lost else []) + ([f"{ranges(new)} not in the golden file"] if new else [])
+        told = ([f"{ranges(lost)} missing"] if lost else []) + ([f"{ranges(new)} not in {self.words.there}"] if new else [])
         if told:
             packet = got.numbers.get(new[0][0]) if new else got.packet
             text = f"conversation {title}: {_what(golden)}: {' and '.join(told)}{_at(packet)}"
@@ -529,12 +540,12 @@ class _Comparison:
                 changes += [Change(f"item {a} {change.field}", change.golden, change.got) for change in found]
             more = f", and {len(mine) - 1:,} items behind it" if len(mine) > 1 else ""
             first = changes[: 1 if len(mine) > 1 else None]
-            text = f"{start}{_said(first) if first else f'{_numbered(mine)} differ'}{more}{_at(packet)}"
+            text = f"{start}{_said(first, self.words) if first else f'{_numbered(mine)} differ'}{more}{_at(packet)}"
             return Difference("field", title, golden.name, text, changes[: 4 * FIELDS_SHOWN], packet, line, context)
         if not theirs:
             return Difference("missing", title, golden.name, f"{start}{_numbered(mine)} missing", [], packet, line, context)
         if not mine:
-            text = f"{start}{_numbered(theirs)} not in the golden file{_at(packet)}"
+            text = f"{start}{_numbered(theirs)} not in {self.words.there}{_at(packet)}"
             return Difference("extra", title, golden.name, text, [], packet, line, context)
         text = f"{start}{len(theirs):,} other items instead of {_numbered(mine)}{_at(packet)}"
         return Difference("field", title, golden.name, text, [], packet, line, context)
@@ -669,16 +680,16 @@ def _text(path: str, value: Any, labels: Mapping[str, str]) -> str:
     return " ".join(one[len(path) + 1 :] for one in told)
 
 
-def _said(changes: Sequence[Change]) -> str:
+def _said(changes: Sequence[Change], words: Words) -> str:
     """The first change, and how many more there are."""
     field, golden, got = changes[0].field, changes[0].golden, changes[0].got
     name = {NOTES: "notes", FAULT: "fault"}.get(field, field)
     if golden is None:
-        told = f"{name} is {got}, golden has none"
+        told = f"{name} is {got}, {words.then} has none"
     elif got is None:
-        told = f"{name} is not there, golden {golden}"
+        told = f"{name} is not there, {words.then} {golden}"
     else:
-        told = f"{name} is {got}, golden {golden}"
+        told = f"{name} is {got}, {words.then} {golden}"
     more = len(changes) - 1
     return f"{told}, and {more} more field{'s' if more > 1 else ''}" if more else told
 
@@ -713,8 +724,8 @@ def _end(line: Line) -> str:
     return line.outcome if line.outcome is not None and line.outcome in ENDS else "not answered"
 
 
-def _other_layout(golden: GoldenConversation, got: GoldenConversation) -> Difference:
-    text = f"conversation {golden.title}: layout is {got.layout or 'not certain'}, golden {golden.layout or 'not certain'}"
+def _other_layout(golden: GoldenConversation, got: GoldenConversation, words: Words) -> Difference:
+    text = f"conversation {golden.title}: layout is {got.layout or 'not certain'}, {words.then} {golden.layout or 'not certain'}"
     return Difference("field", golden.title, None, text, [Change("layout", golden.layout, got.layout)], got.packet, golden.at)
 
 

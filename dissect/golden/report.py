@@ -27,8 +27,8 @@ def failed(one: Checked) -> bool:
     return one.outcome in ("different", "no golden", *ERRORS)
 
 
-def text(one: Checked, loud: str = "", quiet: str = "", reset: str = "") -> list[str]:
-    """The lines that tell what is wrong with one capture."""
+def text(one: Checked, loud: str = "", quiet: str = "", reset: str = "", then: str = "golden") -> list[str]:
+    """The lines that tell what is wrong with one capture; `then`: what that is called with which it was compared."""
     if one.outcome == "no golden":
         return [f"{loud}{one.capture}: there is no golden file {one.golden}; check --update writes it{reset}"]
     if one.outcome in ERRORS:
@@ -41,16 +41,16 @@ def text(one: Checked, loud: str = "", quiet: str = "", reset: str = "") -> list
     lines = [f"{loud}{one.capture}: {count} difference{'' if count == 1 else 's'} from {one.golden}{reset}"]
     for difference in one.differences[:SHOWN]:
         lines.append(f"  {difference.text}")
-        lines += [f"    {quiet}{line}{reset}" for line in details(difference)]
+        lines += [f"    {quiet}{line}{reset}" for line in details(difference, then)]
     if count > SHOWN:
         lines.append(f"  and {count - SHOWN:,} more")
     return lines
 
 
-def details(difference: Difference) -> list[str]:
+def details(difference: Difference, then: str = "golden") -> list[str]:
     """The lines around a difference, and the fields that its first line does not name."""
     more = difference.changes[1:]
-    told = [f"{one.field}: {one.got or 'not there'}, golden {one.golden or 'none'}" for one in more[: SHOWN // 5]]
+    told = [f"{one.field}: {one.got or 'not there'}, {then} {one.golden or 'none'}" for one in more[: SHOWN // 5]]
     if len(more) > SHOWN // 5:
         told.append(f"and {len(more) - SHOWN // 5} more fields")
     return [*told, *difference.context]

@@ -1,0 +1,47 @@
+"""`streamdump diff OLD NEW`: what one capture says that another one does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from streamdump.cli.commands.check import Chosen, Compared, code_of, tell
+from streamdump.cli.keys import key_logs
+from streamdump.cli.options import Colour, Json
+from streamdump.cli.output import palette, say
+from streamdump.cli.parameters import READING, Members, gathers
+from streamdump.errors import UsageError
+from streamdump.options import Options
+from streamdump.render.terminal import count
+
+
+@gathers
+def diff(
+    *,
+    captures: Annotated[list[str] | None, typer.Argument(metavar="OLD NEW", help="two captures", show_default=False)] = None,
+    compared: Compared,
+    options: Annotated[Options, Members(*READING)],
+    json: Json = False,
+    colour: Colour = "auto",
+) -> int:
+    """What one capture says that another one does not."""
+    from pathlib import Path
+
+    from streamdump.golden.check import capture_source, check
+
+    if len(captures or ()) != 2:
+        raise UsageError("two captures are compared: streamdump diff OLD NEW")
+    old, new = map(Path, captures or ())
+    options = replace(options, keylog=key_logs(options.keylog, False))
+    chosen = Chosen(compared)
+    sources = [capture_source(one, options) for one in (old, new)]
+    found = check(str(new), old, sources[1], chosen.of(new), used=chosen.used, old=sources[0])
+    tell(found, palette(colour), json, then="old")
+    if found.outcome in ("same", "different"):
+        unread = f"; {count(len(found.unread), 'conversation')} of {new} not read, and not compared" if found.unread else ""
+        say(f"{old} and {new}: {count(len(found.differences), 'difference')}{unread}")
+    for field in chosen.useless():
+        say(f"{field}: no message has this field, so what the settings say of it does nothing")
+    return code_of([found])

@@ -1,0 +1,75 @@
+"""`streamdump diff`: two captures compared as one is with its golden file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from streamdump.cli.app import main
+from streamdump.cli.exits import ExitCode
+
+GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
+OLD, NEW = (GOLDEN / "rabbitmq-stream" / f"handshake_close_{version}.pcap" for version in ("310", "405"))
+SMALL = sorted(path for path in GOLDEN.glob("*/*.pcap") if path.stat().st_size < 20_000)
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
+    code = main(["diff", *map(str, argv)])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.parametrize("path", SMALL, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_a_capture_differs_from_itself_in_nothing(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, path, path)
+    assert not out
+    assert (code == ExitCode.DONE and "0 differences" in err) or (code == ExitCode.UNREADABLE and "cut off" in err)
+
+
+def test_what_it_finds_is_what_check_finds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    copy = tmp_path / NEW.name
+    copy.write_bytes(NEW.read_bytes())
+    (tmp_path / OLD.name).write_bytes(OLD.read_bytes())
+    assert main(["check", "--update", "--force", str(tmp_path / OLD.name)]) == ExitCode.DONE
+    (tmp_path / f"{OLD.name}.golden").rename(tmp_path / f"{NEW.name}.golden")
+    capsys.readouterr()
+    assert main(["check", "--json", str(copy)]) == ExitCode.FOUND
+    checked = json.loads(capsys.readouterr().out)["differences"]
+    code, out, _ = run(capsys, "--json", OLD, NEW)
+    (line,) = out.splitlines()
+    found = json.loads(line)
+    assert code == ExitCode.FOUND and found["outcome"] == "different"
+    assert (found["capture"], found["golden"]) == (str(NEW), str(OLD))
+    assert len(found["differences"]) == len(checked) > 2
+    for one, other in zip(found["differences"], checked, strict=True):
+        assert one["line"] is None
+        assert one["text"] == other["text"].replace("the golden file", "the old capture").replace("golden", "old")
+        assert {**one, "line": 0, "text": ""} == {**other, "line": 0, "text": ""}
+
+
+def test_it_says_what_changed_in_the_words_of_two_captures(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = run(capsys, OLD, NEW)
+    assert code == ExitCode.FOUND
+    assert out.startswith(f"{NEW}: ") and f"differences from {OLD}\n" in out
+    assert 'is "probe", old "streamdump test client"' in out and "golden" not in out.replace(str(GOLDEN), "")
+    assert err.endswith("differences\n")
+
+
+def test_the_settings_are_those_of_check(capsys: pytest.CaptureFixture[str]) -> None:
+    _, plain, _ = run(capsys, OLD, NEW)
+    _, less, _ = run(capsys, "--ignore", "peer_properties", OLD, NEW)
+    assert len(less) < len(plain)
+    _, _, err = run(capsys, "--ignore", "no_such_field", OLD, OLD)
+    assert "no message has this field" in err
+
+
+def test_wrong_calls_and_unreadable_captures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, OLD)[0] == run(capsys, OLD, NEW, NEW)[0] == ExitCode.USAGE
+    code, _, err = run(capsys, OLD, tmp_path / "none.pcap")
+    assert code == ExitCode.UNREADABLE and "no such file" in err
+    cut = tmp_path / "cut.pcap"
+    cut.write_bytes(NEW.read_bytes()[:-5])
+    assert run(capsys, cut, NEW)[0] == ExitCode.UNREADABLE
+    assert run(capsys, "--only", "some", OLD, NEW)[0] == ExitCode.USAGE
