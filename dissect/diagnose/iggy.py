@@ -15,6 +15,8 @@ from streamdump.diagnose.rules import (
     ANY,
     CLOSED,
     ERROR,
+    LEFT_NS,
+    NOT_DIALLED,
     NOTE,
     WARNING,
     Closed,
@@ -24,6 +26,7 @@ from streamdump.diagnose.rules import (
     Message,
     Refusal,
     Rule,
+    is_here,
     last_before,
     numbers,
     packets,
@@ -55,6 +58,14 @@ STALE_NS = 5_000_000_000
 FINDS = frozenset(("get_client", "get_user", "get_consumer_offset", "get_stream", "get_topic", "get_consumer_group"))
 """Commands whose empty answer says that there is no such thing."""
 
+FOLLOWED = 1_024
+"""So many consumers of a partition are followed."""
+
+EMPTIED = frozenset(("delete_consumer_offset", "delete_segments", "delete_stream", "delete_topic", "purge_stream", "purge_topic"))
+"""Commands behind which consumers may begin anew."""
+
+_PING = "Let the client ping in time: servers wait 1.2 times their heartbeat interval, 36 s as they are installed."
+
 GROUPS: tuple[tuple[str, str, bool, str], ...] = (
     ("exists", r"already_exists$", True, "Nothing need be done if the one that is there is the one that is wanted."),
     (
@@ -70,9 +81,10 @@ GROUPS: tuple[tuple[str, str, bool, str], ...] = (
         True,
         "Create it first, or check the name: names and numbers are not the same.",
     ),
+    ("stale-client", r"^stale[ _]client$", False, _PING),
     (
         "unauthenticated",
-        r"^(unauthenticated|no session|session too low|session error|stale client|stale_client|invalid_session)$",
+        r"^(unauthenticated|no session|session too low|session error|invalid_session)$",
         False,
         "Let the client log in on this connection first, again after each reconnect.",
     ),
@@ -125,6 +137,12 @@ class IggyState(msgspec.Struct):
     polled: dict[str, list[int]] = msgspec.field(default_factory=dict)
     """By place the polls, and the first number of a message and its packet; removed with the first message that comes."""
     sent: dict[str, None] = msgspec.field(default_factory=dict)
+    quiet_ns: int = 0
+    """For how long the client was silent before its last message."""
+    pinged: tuple[int, int] | None = None
+    """When it pinged last, and how long after the ping before."""
+    leader: tuple[int, FindingDraft] | None = None
+    """When the client was told of a leader elsewhere; None once it has asked for something else."""
     fed: dict[str, None] = msgspec.field(default_factory=dict)
     """Places from which messages came."""
 
@@ -199,6 +217,8 @@ def refusal(context: ConversationContext, message: Message, request: Message | N
     why, about = reason(message), _about(request)
     text = message.fields.get("message")
     shown = f"{_words(why)} ({quoted(text)})" if isinstance(text, str) and text else _words(why)
+    if _words(why) == "stale client":
+        shown += f" after {span_text(context.memo.quiet_ns)} of silence{_beat(context)}"
     if message.name == "eviction":
         shown = f"the server evicts the client: {shown}"
     found = _group(why)
@@ -206,6 +226,12 @@ def refusal(context: ConversationContext, message: Message, request: Message | N
         return Refusal(shown, about)
     rule, expected, advice = found
     return Refusal(shown, about, expected, advice, rule)
+
+
+def _beat(context: ConversationContext) -> str:
+    """Against what heartbeat a client was silent: its own, as that of the server is not on the wire."""
+    pinged = context.memo.pinged
+    return ", and never pinged" if pinged is None else f", where it had pinged every {span_text(pinged[1])}" if pinged[1] else ""
 
 
 # Logins and versions
@@ -218,11 +244,10 @@ def _evicted(context: ConversationContext, message: Message) -> FindingDraft | N
     why, last = reason(message), context.last[0]
     rule, _, advice = _group(why) or ("evicted", False, None)
     quiet = 0 if last is None else message.time_ns - last.time_ns
-    silent = f" after {span_text(quiet)} in which it was silent" if quiet >= STALE_NS else ""
+    silent = f" after {span_text(quiet)} in which it was silent{_beat(context)}" if quiet >= STALE_NS else ""
     cause = f"the server evicts the client{silent}: {_words(why)}{_accepted(message, None)}"
-    if why == "stale client":
-        return FindingDraft(cause, (*numbers(last), message.number), severity=WARNING, advice=_PING, rule="stale-client")
-    return FindingDraft(cause, (*numbers(last), message.number), advice=advice, rule=rule)
+    severity = WARNING if _words(why) == "stale client" else ERROR
+    return FindingDraft(cause, (*numbers(last), message.number), severity=severity, advice=advice, rule=rule)
 
 
 def _login(context: ConversationContext, message: Message) -> FindingDraft | None:
@@ -358,7 +383,7 @@ def _ended(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     if quiet < STALE_NS:
         return FindingDraft(f"the server {closed.verb} the connection {span_text(quiet)} after {said(context, last)}", numbers(last))
     severity = NOTE if closed.muddled else WARNING
-    silent = f"the client was silent for {span_text(quiet)}"
+    silent = f"the client was silent for {span_text(quiet)}{_beat(context)}"
     cause = f"the server {closed.verb} the connection after {silent}: likely it takes the client for dead"
     return FindingDraft(cause, numbers(last), packets(last), severity, _PING, rule="stale-client")
 
@@ -410,6 +435,41 @@ def _nothing_came(context: ConversationContext, closed: Closed) -> FindingDraft 
     return FindingDraft(cause, (number,), (packet,), WARNING if written else NOTE)
 
 
+def _span(fields: dict[str, Any]) -> tuple[int, int] | None:
+    """The first and the last offset of polled messages."""
+    found = [one for one in fields.get("batches") or (fields,) if one.get("messages")]
+    ends = ((found[0], found[0]["messages"][0]), (found[-1], found[-1]["messages"][-1])) if found else ()
+    offsets = [batch.get("base_offset", 0) + one.get("offset_delta", one.get("offset", 0)) for batch, one in ends]
+    return (offsets[0], offsets[1]) if offsets else None
+
+
+def _consumer(context: ConversationContext, request: Message, partition: Any) -> tuple[Any, ...]:
+    return context.server, *(str(request.fields.get(name)) for name in ("consumer", "stream_id", "topic_id")), partition
+
+
+def _progress(context: ConversationContext, message: Message) -> FindingDraft | None:
+    """Polls of what is next go on where the last ones ended, or where an offset was stored."""
+    request, span = context.request_of(message), None if message.fault is not None or context.orphans is None else _span(message.fields)
+    if request is None or span is None or request.fields.get("strategy_label") != "next":
+        return None
+    partition, consumer = message.fields.get("partition_id"), request.fields.get("consumer") or {}
+    following, first, kind = context.shared.get(_consumer(context, request, partition)), span[0], consumer.get("kind_label")
+    if following is None or first == following or (first > following and kind == "consumer_group"):
+        return None
+    who = f"{_words(str(kind))} {_named(consumer.get('id'))} of {_place(request)}, partition {partition},"
+    behind = "" if first < following else f", {first - following:,} are passed over"
+    again = "" if behind else " again"
+    return FindingDraft(f"{who} gets offset {first:,}{again}: {following:,} was the next{behind}", key=(who, again))
+
+
+def _roster(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    """The client leaves when it has heard who leads."""
+    leader: tuple[int, FindingDraft] | None = context.memo.leader
+    if leader is None or closed.by != closed.client or closed.until_ns - leader[0] > LEFT_NS:
+        return None
+    return leader[1]
+
+
 def _unsure(context: ConversationContext, message: Message) -> FindingDraft | None:
     if not any(note.startswith("the pairing is unsure") for note in message.notes):
         return None
@@ -428,11 +488,25 @@ def _wrong_checksum(context: ConversationContext, message: Message) -> FindingDr
 
 def follow(context: ConversationContext, message: Message) -> None:
     """Keep what the next messages are looked at with."""
-    memo, name = context.memo, message.name
+    memo, name, before = context.memo, message.name, context.last[0]
+    if message.kind == "request":
+        memo.quiet_ns = 0 if before is None else message.time_ns - before.time_ns
+        memo.leader = memo.leader if name in ("ping", "logout_user", "get_cluster_metadata", *LOGINS) else None
+        context.active = context.active or name in ("send_messages", "poll_messages")
+        if name == "ping":
+            memo.pinged = message.time_ns, 0 if memo.pinged is None else message.time_ns - memo.pinged[0]
     if name == "logout_user" and message.outcome == "answered":
         memo.in_ = False
     if message.kind != "response" or message.outcome != "answered" or message.fault is not None:
         return
+    _follow_consumers(context, message)
+    if name == "get_cluster_metadata":
+        nodes = [one for one in message.fields.get("nodes") or () if one.get("role_label") == "leader"]
+        leads = f"{nodes[0].get('ip')}:{nodes[0].get('tcp_port')}" if nodes else ""
+        cause = f"neither sends nor polls: get_cluster_metadata names {leads} as the leader"
+        told = FindingDraft(cause, numbers(message), packets(message), key=leads, places=(leads,), later=True)
+        here = not nodes or is_here(message.src, nodes[0].get("ip"), nodes[0].get("tcp_port"))
+        memo.leader = None if here else (message.time_ns, told)
     if name == "poll_messages":
         place = _place(context.request_of(message))
         if place is None or place in memo.fed:
@@ -451,6 +525,23 @@ def follow(context: ConversationContext, message: Message) -> None:
             memo.sent[place] = None
 
 
+def _follow_consumers(context: ConversationContext, message: Message) -> None:
+    """Keep what each consumer of a partition gets next, whoever polls for it."""
+    shared, request, span = context.shared, context.request_of(message), _span(message.fields)
+    asked, name = {} if request is None else request.fields, message.name
+    if name in EMPTIED or (name == "store_consumer_offset" and not asked.get("partition_given", True)):
+        shared.clear()
+    elif request is not None and (
+        name == "store_consumer_offset" or (span and (asked.get("strategy_label") == "next" or asked.get("auto_commit")))
+    ):
+        partition, last = (message.fields.get("partition_id"), span[1]) if span else (asked.get("partition_id"), asked.get("offset", -1))
+        key = _consumer(context, request, partition)
+        shared.pop(key, None)
+        shared[key] = last + 1
+        if len(shared) > FOLLOWED:
+            del shared[next(iter(shared))]
+
+
 def reached(context: ConversationContext, closed: Closed) -> str:
     """Whether a client was let in, and what servers have the layout."""
     memo = context.memo
@@ -461,8 +552,6 @@ def reached(context: ConversationContext, closed: Closed) -> str:
 
 
 _VERSIONS = "Use a client and a server of releases that belong together: up to server 0.8.x, or from server 0.9.0 on."
-
-_PING = "Let the client ping in time: servers wait 1.2 times their heartbeat interval, 36 s as they are installed."
 
 RULES: tuple[Rule, ...] = (
     Rule("evicted", ERROR, "eviction", _evicted, "Look in the log of the server for the time of the last packet that is named."),
@@ -495,6 +584,15 @@ RULES: tuple[Rule, ...] = (
         _nothing_came,
         "Look at the partition, the offset and the group of the consumer: other partitions may have the messages.",
     ),
+    Rule(
+        "offsets",
+        WARNING,
+        "poll_messages",
+        _progress,
+        "Let the consumer store its offset or poll with auto_commit; look who else polls or stores offsets as this consumer, and what the "
+        "topic retains.",
+    ),
+    Rule("advertised-not-dialled", WARNING, CLOSED, _roster, NOT_DIALLED),
     Rule("pairs-unsure", NOTE, ANY, _unsure, "Capture without loss: in this framing no number ties a response to its request."),
 )
 

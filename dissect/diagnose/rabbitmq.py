@@ -14,6 +14,7 @@ from streamdump.diagnose.rules import (
     CLOSED,
     ERROR,
     EXCHANGE,
+    LEFT_NS,
     LIVE,
     NOT_DIALLED,
     NOTE,
@@ -29,6 +30,7 @@ from streamdump.diagnose.rules import (
     Refusal,
     Rule,
     is_address,
+    is_here,
     label_of,
     numbers,
     packets,
@@ -57,8 +59,8 @@ LOST_NS = 10_000_000_000
 
 NO_LEADER = 0xFFFF
 
-LEFT_NS, OFTEN = 60_000_000_000, 3
-"""A client that cannot go where it is sent leaves by then, or asks as often."""
+OFTEN = 3
+"""A client that cannot go where it is sent asks as often."""
 
 IDLE = ("PeerProperties", "SaslHandshake", "SaslAuthenticate", "Tune", "Open", "ExchangeCommandVersions", "Metadata", "Close", "Heartbeat")
 """What clients say that have not begun with what they came for."""
@@ -682,12 +684,10 @@ def _brokers(context: ConversationContext, message: Message) -> FindingDraft | N
 
 def _elsewhere(context: ConversationContext, message: Message, places: list[tuple[Any, Any]]) -> FindingDraft | None:
     """Where clients are sent that is not where this one is connected; of a name on the same port it takes all conversations to tell."""
-    host, _, port = message.src.rpartition(":")
-    host = host.strip("[]")
-    here = (host, "localhost") if host.startswith("127.") or host == "::1" else (host,)
     context.memo.sent = None
-    if not places or any(str(one[1]) == port and str(one[0]) in here for one in places):
+    if not places or any(is_here(message.src, *one) for one in places):
         return None
+    port = message.src.rpartition(":")[2]
     named = tuple(dict.fromkeys(f"[{one[0]}]:{one[1]}" if ":" in str(one[0]) else f"{one[0]}:{one[1]}" for one in places[:PLACES]))
     context.memo.sent = message.name, message.time_ns, named, numbers(message), packets(message)
     if any(str(one[1]) == port and not is_address(str(one[0])) for one in places):

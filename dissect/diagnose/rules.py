@@ -34,9 +34,12 @@ PATIENCE_NS = 1_000_000_000
 """A request that was open for so long when the capture ended should have had its answer."""
 
 NOT_DIALLED = (
-    "Look whether clients can resolve and reach this place, and let the server advertise a host and port that they can "
-    "(stream.advertised_host, stream.advertised_port); or capture there, too."
+    "Look whether clients can resolve and reach this place, and let the server advertise a host and port that they can; "
+    "or capture there, too."
 )
+
+LEFT_NS = 60_000_000_000
+"""A client that cannot go where it is sent leaves by then."""
 
 Begun = tuple[bytes, bytes]
 """The first bytes of both sides."""
@@ -462,6 +465,13 @@ def is_address(text: str) -> bool:
     return all(one in "0123456789.:abcdefABCDEF" for one in text) and any(one in ".:" for one in text)
 
 
+def is_here(server: str, host: object, port: object) -> bool:
+    """Whether what a server advertises is where somebody is connected to it."""
+    here, _, number = server.rpartition(":")
+    here = here.strip("[]")
+    return str(port) == number and (str(host) == here or (str(host) == "localhost" and (here.startswith("127.") or here == "::1")))
+
+
 def span_text(ns: int) -> str:
     """A time that passed, as people say it."""
     size = abs(ns)
@@ -489,6 +499,7 @@ __all__ = [
     "ERROR",
     "EXCHANGE",
     "GAP",
+    "LEFT_NS",
     "LIVE",
     "NOTE",
     "NOT_DIALLED",
@@ -507,6 +518,7 @@ __all__ = [
     "Refusal",
     "Rule",
     "is_address",
+    "is_here",
     "label_of",
     "last_before",
     "numbers",

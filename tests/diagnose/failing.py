@@ -9,6 +9,8 @@ FAILING: dict[str, dict[str, str]] = {
         "node0100e4-all.pcap": "error iggy.bad-credentials",
         "node050-all.pcap": "error iggy.malformed-request",
         "node080-all.pcap": "warning iggy.damaged",
+        "polls-jump.pcap": "warning iggy.offsets",
+        "polls-repeat.pcap": "warning iggy.offsets",
         "py027-errors.pcap": "warning iggy.bad-credentials",
         "py060-errors.pcap": "warning iggy.bad-credentials",
         "py070-anyif.pcap": "warning iggy.bad-credentials",

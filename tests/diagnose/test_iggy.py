@@ -8,6 +8,7 @@ from struct import pack
 
 import pytest
 
+from streamdump.diagnose import iggy
 from streamdump.diagnose.iggy import IN_VAIN, STORM
 from streamdump.protocols.iggy.layout_versions import LAYOUTS, in_words
 from tests.diagnose.talks import MS, SECOND, Connection, capture, diagnosed, found, rules, worst_first
@@ -25,6 +26,7 @@ from tests.protocols.test_iggy import (
     polled_l9,
     request,
     response,
+    s32,
 )
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "iggy"
@@ -221,3 +223,178 @@ def test_both_framings_are_named_where_the_client_gives_up() -> None:
     (one,) = [one for one in diagnosed(GOLDEN / "old-client-new-server.pcap")[0] if one.severity != "note"]
     assert "the server has not answered ping for 12 s" in one.cause
     assert "classic framing of the client (server 0.0.1 to 0.8.x)" in one.cause and "(server 0.9.0-edge.1 to 0.9.x)" in one.cause
+
+
+def poll(strategy: int = 5, commit: int = 0, kind: int = 1, consumer: int = 1, topic: int = 1) -> bytes:
+    who = bytes([kind, 1, 4]) + pack("<I", consumer) + ONE + bytes([1, 4]) + pack("<I", topic)
+    return request(100, who + b"\1" + pack("<IBQIB", 1, strategy, 0, 10, commit))
+
+
+def polled(*offsets: int, partition: int = 1) -> bytes:
+    return response(pack("<IQI", partition, 99, len(offsets)) + b"".join(polled_l9(b"x", offset=offset) for offset in offsets))
+
+
+def offset_of(code: int, partition: bytes = b"\1\1\0\0\0", offset: bytes = b"") -> bytes:
+    """What is stored, deleted... of the offset of consumer 1."""
+    return request(code, b"\1" + ONE + ONE + ONE + partition + offset)
+
+
+def took(*offsets: int, one: Connection | None = None, partition: int = 1, **asked: int) -> Connection:
+    """Polls that get these, one each."""
+    one = one or let_in()
+    for offset in offsets:
+        one.ask(poll(**asked)).tell(polled(offset, partition=partition))
+    return one
+
+
+def between(*frames: bytes) -> Connection:
+    """Messages 0 to 2, something else, and message 0 again."""
+    one = took(0, 1, 2)
+    for frame in frames:
+        one.ask(frame).tell(OK)
+    return took(0, one=one).fin(0)
+
+
+def lossy() -> Connection:
+    one = took(0, 1, 2, 3, 9).fin(0)
+    del one.packets[9:11]
+    return one
+
+
+OFFSETS: dict[str, tuple[Callable[[], list[Connection]], bool]] = {
+    "in order": (lambda: [took(0, 1, 2).fin(0)], False),
+    "several at once": (lambda: [let_in().ask(poll()).tell(polled(3, 4, 5)).ask(poll()).tell(polled(6)).fin(0)], False),
+    "passed over": (lambda: [took(0, 1, 5).fin(0)], True),
+    "again": (lambda: [took(5, 6, 5).fin(0)], True),
+    "as asked for": (lambda: [took(0, one=took(5, 6), strategy=3).fin(0)], False),
+    "as asked for, and then what is next": (lambda: [took(7, one=took(0, one=took(5, 6), strategy=3)).fin(0)], False),
+    "as asked for, and stored": (lambda: [took(7, one=took(0, one=took(5, 6), strategy=3, commit=1)).fin(0)], True),
+    "a group passes over": (lambda: [took(0, 1, 5, kind=2).fin(0)], False),
+    "a group gets it again": (lambda: [took(5, 6, 5, kind=2).fin(0)], True),
+    "another consumer": (lambda: [took(0, one=took(5, 6), consumer=2).fin(0)], False),
+    "a group of that name": (lambda: [took(0, one=took(5, 6), kind=2).fin(0)], False),
+    "another topic": (lambda: [took(0, one=took(5, 6), topic=2).fin(0)], False),
+    "another partition": (lambda: [took(0, one=took(5, 6), partition=2).fin(0)], False),
+    "another connection goes on": (lambda: [took(0, 1, 2).fin(0), took(3, one=reconnected()).fin(0)], False),
+    "another connection begins anew": (lambda: [took(0, 1, 2).fin(0), took(0, one=reconnected()).fin(0)], True),
+    "another server": (lambda: [took(0, 1, 2).fin(0), took(0, one=reconnected(8091)).fin(0)], False),
+    "a ping between": (lambda: [between(PING)], True),
+    "an offset is stored": (lambda: [took(2, one=stored(1)).fin(0)], False),
+    "another offset is stored": (lambda: [took(2, one=stored(7)).fin(0)], True),
+    "an offset is stored somewhere": (lambda: [between(offset_of(121, bytes(5), bytes(8)))], False),
+    "the offset is deleted": (lambda: [between(offset_of(122))], False),
+    "the topic is purged": (lambda: [between(request(305, ONE + ONE))], False),
+    "damaged": (lambda: [took(0, 1).ask(poll()).tell(response(polled(9)[8:-1])).fin(0)], False),
+    "bytes were lost": (lambda: [lossy()], False),
+}
+
+
+def reconnected(port: int = 8090) -> Connection:
+    return Connection(SECOND, sport=40001, dport=port).open().ask(LOGIN_L6).tell(LOGGED_IN)
+
+
+def stored(offset: int) -> Connection:
+    return took(0, 1, 2, 3).ask(offset_of(121, offset=pack("<Q", offset))).tell(OK)
+
+
+@pytest.mark.parametrize("case", OFFSETS)
+def test_polls_that_jump_or_repeat(case: str) -> None:
+    make, told = OFFSETS[case]
+    assert rules(*make()).get("iggy.offsets") == ("warning" if told else None)
+
+
+def test_consumers_that_are_followed_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    def made() -> Connection:
+        one = took(1, one=took(1, consumer=2), consumer=3)
+        return took(9, one=took(9, one=one, consumer=3), consumer=2).fin(0)
+
+    assert len([one for one in diagnosed(capture(made()))[0] if one.rule == "iggy.offsets"]) == 2
+    monkeypatch.setattr(iggy, "FOLLOWED", 1)
+    assert len([one for one in diagnosed(capture(made()))[0] if one.rule == "iggy.offsets"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("file", "cause"),
+    [
+        ("polls-jump.pcap", "consumer 1 of 1/1, partition 1, gets offset 5,000,000: 3 was the next, 4,999,997 are passed over"),
+        ("polls-repeat.pcap", "consumer 1 of 1/1, partition 1, gets offset 5 again: 8 was the next"),
+    ],
+)
+def test_what_was_the_next_offset_is_told(file: str, cause: str) -> None:
+    (one,) = diagnosed(GOLDEN / file)[0]
+    assert (one.rule, one.cause, one.messages) == ("iggy.offsets", cause, [9, 10])
+
+
+def roster(*nodes: tuple[str, int, int]) -> bytes:
+    each = [s32("n") + s32(ip) + pack("<HHHHBB", port, 0, 0, 0, role, 0) for ip, port, role in nodes]
+    return response(s32("c") + pack("<I", len(nodes)) + b"".join(each))
+
+
+def led(*nodes: tuple[str, int, int], wait: int = MS, then: tuple[bytes, bytes] | None = None, by: int = 0) -> Connection:
+    one = let_in().ask(request(12)).tell(roster(*nodes)).ask(PING).tell(OK)
+    if then is not None:
+        one.ask(then[0]).tell(then[1])
+    return one.wait(wait).fin(by)
+
+
+THERE, HERE, FOLLOWER = ("10.1.1.1", 8090, 0), ("192.0.2.2", 8090, 0), ("10.1.1.3", 8090, 1)
+
+
+def moved(client: bytes | None = None) -> Connection:
+    """A connection to the leader."""
+    one = Connection(5 * SECOND, sport=40001, dport=8090)
+    one.addresses = (client or one.addresses[0], b"\x0a\1\1\1")
+    return one.open().ask(LOGIN_L6).tell(LOGGED_IN).fin(0)
+
+
+LED: dict[str, tuple[Callable[[], list[Connection]], bool]] = {
+    "elsewhere": (lambda: [led(FOLLOWER, THERE)], True),
+    "here": (lambda: [led(FOLLOWER, HERE)], False),
+    "nobody leads": (lambda: [led(FOLLOWER)], False),
+    "elsewhere, and dialled": (lambda: [led(THERE), moved()], False),
+    "elsewhere, and used here": (lambda: [led(THERE, then=(poll(), polled(1)))], False),
+    "elsewhere, and something else is asked": (lambda: [led(THERE, then=(request(300, ONE + ONE), OK))], False),
+    "elsewhere, and used on another connection": (lambda: [led(THERE), took(1, one=reconnected()).fin(0)], False),
+    "elsewhere, and the client stays": (lambda: [led(THERE, wait=70 * SECOND)], False),
+    "elsewhere, and the server goes": (lambda: [led(THERE, by=1)], False),
+}
+
+
+@pytest.mark.parametrize("case", LED)
+def test_a_leader_that_nobody_dials(case: str) -> None:
+    make, told = LED[case]
+    assert rules(*make()).get("iggy.advertised-not-dialled") == ("warning" if told else None)
+
+
+def test_a_leader_that_nobody_dials_is_named() -> None:
+    (one,) = diagnosed(capture(led(THERE)))[0]
+    assert one.cause == (
+        "192.0.2.1 neither sends nor polls: get_cluster_metadata names 10.1.1.1:8090 as the leader, "
+        "and no connection to there is in the capture"
+    )
+    assert one.messages == [4]
+
+
+def test_for_how_long_a_client_was_silent_against_what_heartbeat() -> None:
+    def told(one: Connection) -> tuple[str, str, str]:
+        (found,) = (each for each in diagnosed(capture(one))[0] if each.severity != "note")
+        return found.rule, found.severity, found.cause
+
+    def twice(one: Connection, ask: bytes, answer: bytes) -> Connection:
+        return one.ask(ask).tell(answer).wait(5 * SECOND - MS).ask(ask).tell(answer).wait(40 * SECOND - MS)
+
+    long = lambda: Connection(dport=8090).open()  # noqa: E731
+    pinged = twice(long(), LONG_PING, long_reply(2, client=b"c" * 16))
+    assert told(pinged.tell(eviction(13)).fin(1)) == (
+        "iggy.stale-client",
+        "warning",
+        "the server evicts the client after 40 s in which it was silent, where it had pinged every 5 s: stale client",
+    )
+    late = twice(long(), LONG_PING, long_reply(2, client=b"c" * 16)).ask(LONG_PING).tell(eviction(13)).fin(1)
+    assert told(late)[2].startswith(
+        "ping is refused: the server evicts the client: stale client after 40 s of silence, where it had pinged"
+    )
+    classic = twice(let_in(), PING, OK).ask(poll()).tell(response(status=30)).fin(1)
+    assert told(classic)[0] == "iggy.stale-client"
+    assert "stale client after 40 s of silence, where it had pinged every 5 s" in told(classic)[2]
+    assert told(let_in().wait(40 * SECOND).fin(1))[2].endswith("silent for 40 s, and never pinged: likely it takes the client for dead")

@@ -76,8 +76,8 @@ def sent_l9(payload: bytes) -> bytes:
     return bytes(24) + bytes(24) + pack("<IIQ", 0, len(payload), 0) + payload
 
 
-def polled_l9(payload: bytes, checksum: int | None = None) -> bytes:
-    rest = pack("<16sQQQIIQ", bytes(16), 7, 1_700_000_000_000_000, 1_700_000_000_000_000, 0, len(payload), 0) + payload
+def polled_l9(payload: bytes, checksum: int | None = None, offset: int = 7) -> bytes:
+    rest = pack("<16sQQQIIQ", bytes(16), offset, 1_700_000_000_000_000, 1_700_000_000_000_000, 0, len(payload), 0) + payload
     return pack("<Q", xxh3_64_intdigest(rest) if checksum is None else checksum) + rest
 
 
