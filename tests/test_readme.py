@@ -19,15 +19,12 @@ import pytest
 
 from streamdump.cli.app import main
 from streamdump.filter import compile_filter
-from tests.support.pages import PAGES, ROOT, everything
+from tests.support.pages import CONSOLE, LEFT_OUT, PAGES, ROOT, everything, page, printed, shown
 from tests.support.peers import needs_capture
-from tests.support.terminal import on_terminal
+from tests.support.picture import PICTURE, picture
+from tests.support.picture import shown as pictured
 
 README = everything()
-SHOWN = [
-    (shown, argv)
-    for argv, shown in re.findall(r"^(?:[^\n]* )?on a terminal \(`streamdump ([^`]+)`\):\n\n```\n(.*?)```", README, re.S | re.M | re.I)
-]
 
 
 def test_the_library_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,37 +61,76 @@ def test_the_captures_it_names_are_there() -> None:
     assert all((ROOT / name).exists() for name in named)
 
 
-@pytest.mark.parametrize(("shown", "argv"), SHOWN, ids=lambda one: one[:20])
-def test_the_lines_it_shows_are_printed(shown: str, argv: str) -> None:
-    _, printed = on_terminal([part if "/" not in part else str(ROOT / part) for part in shlex.split(argv)], 96, {"NO_COLOR": "1"})
-    lines = {line.rstrip().replace(f"{ROOT}/", "") for line in printed.splitlines()}
-    assert {line for line in shown.splitlines() if line not in lines} == {"  ..."}
+CALLS = [pair for path in PAGES for block in CONSOLE.findall(path.read_text()) for pair in shown(block)]
 
 
-def test_it_shows_lines() -> None:
-    assert len(SHOWN) == 2
+@pytest.mark.parametrize(("call", "lines"), CALLS, ids=lambda one: one[:60] if isinstance(one, str) else "")
+def test_the_lines_they_show_are_printed(call: str, lines: list[str]) -> None:
+    said = printed(call)
+    pieces = "\n".join(lines).split(f"\n{LEFT_OUT}\n")
+    pattern = "\n(?:.*\n)*?".join(re.escape(piece) for piece in pieces)
+    assert re.fullmatch(pattern, "\n".join(said)), "\n".join(said)
 
 
-def test_the_recipe_is_of_calls_that_there_are() -> None:
-    recipe = re.search(r"^## Find what went wrong\n.*?```sh\n(.*?)```", README, re.S | re.M)
-    assert recipe is not None
-    calls = [shlex.split(call, comments=True) for line in recipe[1].splitlines() for call in line.split(" && ")]
-    mine = [call[1:] for call in calls if call[0] == "streamdump"]
-    assert len(mine) == 7
-    for call in mine:
-        assert "-Y" not in call or not compile_filter(call[call.index("-Y") + 1]).hints
-        names = [part for part in call if part.endswith((".pcap", ".pcapng"))]
-        wrong = [part if part not in names else "none/such" for part in call]
-        assert main(wrong) in (2, 3)
+def test_the_picture_is_of_what_is_printed() -> None:
+    words = [re.findall(r"<text [^>]*>(.*?)</text>", svg) for svg in (PICTURE.read_text(), picture(pictured()))]
+    assert words[0] == words[1], "python -m tests.support.picture draws it anew"
 
 
-def test_the_filters_it_shows_are_filters() -> None:
-    shown = re.search(r"<!-- filters -->\n```sh\n(.*?)```", README, re.S)
-    assert shown is not None
-    calls = [shlex.split(line) for line in shown[1].splitlines()]
-    assert len(calls) == 8
-    for call in calls:
-        assert not compile_filter(call[call.index("-Y") + 1]).hints
+def test_the_first_page_is_short() -> None:
+    assert len(page("README.md").encode()) <= 8_192
+
+
+SMALL = ROOT / "captures" / "golden" / "rabbitmq-stream" / "handshake_close_310.pcap"
+WRITTEN = ("-w", "--html", "--junit", ">")
+IS_CAPTURE = re.compile(r"[^/].*\.(pcap|pcapng)(\.gz|\.zst)?|-")
+
+
+def calls_of(path: Path) -> list[list[str]]:
+    """Every call of streamdump in the `sh` blocks of a page, in their order."""
+    found = []
+    for block in re.findall(r"^```sh\n(.*?)^```", path.read_text(), re.S | re.M):
+        for line in block.splitlines():
+            lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;>")
+            lexer.whitespace_split = True
+            call: list[str] = []
+            for word in [*lexer, ";"]:
+                if word in ("|", "&&", ";", "&", "||"):
+                    found += [call[1:]] if call and call[0].endswith("streamdump") else []
+                    call = []
+                else:
+                    call.append(word)
+    return found
+
+
+@pytest.mark.parametrize("path", [path for path in PAGES if calls_of(path)], ids=lambda path: str(path.relative_to(ROOT)))
+def test_their_commands_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """On a small capture under the names they use; a live one on an interface that is not there, a pipeline as far as its options."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CI", raising=False)
+    (tmp_path / "captures").symlink_to(ROOT / "captures")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "keys.log").write_text("# none yet\n")
+    for name in ("tests/login.pcap", "a.pcap"):
+        shutil.copy(SMALL, name)
+    for call in calls_of(path):
+        if "-Y" in call:
+            assert not compile_filter(call[call.index("-Y") + 1]).hints
+        if ">" in call:
+            del call[call.index(">") :]
+        for before, word in zip(["", *call], call, strict=False):
+            name = word.replace("*", "many")
+            if before not in WRITTEN and IS_CAPTURE.fullmatch(word) and not Path(name).exists() and name != "-":
+                Path(name).parent.mkdir(exist_ok=True)
+                shutil.copy(SMALL, name)
+        arguments = [str(SMALL) if word == "-" else word for word in call]
+        arguments = [str(one) for word in arguments for one in (sorted(Path().glob(word)) if "*" in word and "=" not in word else [word])]
+        live = "-i" in arguments
+        arguments = ["none0" if before == "-i" else word for before, word in zip(["", *arguments], arguments, strict=False)]
+        if call[0] == "pipeline":
+            arguments.append("--help")
+        code = main(arguments)
+        assert code in ((4,) if live else (0, 1)), (call, code, capsys.readouterr().err)
 
 
 def test_the_wrong_filter_it_shows_is_refused_so(capsys: pytest.CaptureFixture[str]) -> None:

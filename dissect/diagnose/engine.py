@@ -23,6 +23,7 @@ from streamdump.diagnose.rules import (
     GAP,
     LIVE,
     NOTE,
+    REFUSED,
     SEVERITIES,
     UNANSWERED_KEPT,
     WARNING,
@@ -382,15 +383,13 @@ class Diagnoser:
             (refusal.key or (name, refusal.why), severity),
             rule=refusal.rule,
         )
-        self._tell(context, REFUSED, told, message, out)
+        self._tell(context, _REFUSAL, told, message, out)
 
     def _report(self, what: str, conversation: int | None) -> None:
         self.reports.append(Report(what, "a finding may be missing", None, None, conversation))
 
 
-REFUSED = Rule(
-    "refused", WARNING, (), lambda context, message: None, "Look at the request that is named as evidence, and at what it asks for."
-)
+_REFUSAL = Rule("refused", WARNING, (), lambda context, message: None, REFUSED)
 
 
 def _left(message: Message, reason: str, closed: Closed) -> Exchange:

@@ -599,6 +599,7 @@ RULES: tuple[Rule, ...] = (
 FAMILY = Family(
     protocols=("iggy",),
     rules=RULES,
+    others=(*((rule, advice) for rule, _, _, advice in GROUPS), ("stale-client", _PING)),
     state=IggyState,
     follow=follow,
     refusal=refusal,

@@ -19,6 +19,7 @@ from streamdump.diagnose.rules import (
     GAP,
     NOTE,
     PATIENCE_NS,
+    REFUSED,
     WARNING,
     Closed,
     ConversationContext,
@@ -156,7 +157,7 @@ def refusal(context: ConversationContext, message: Message, request: Message | N
         login = "auth" in f"{why} {code}".lower()
         if isinstance(version, str) and VERSION(version) and float(version) > LATEST and not login:
             about, rule = f"version {quoted(version)}", "version-refused"
-            advice = f'Let the client state version "{LATEST}": servers refuse a greater one.'
+            advice = _VERSION
         elif login:
             rule = "authentication-failed"
             auth = asked.get("authInfo")
@@ -305,8 +306,7 @@ def _ended(context: ConversationContext, closed: Closed) -> FindingDraft | None:
         )
     severity = NOTE if closed.muddled else WARNING
     cause = f"the server {closed.verb} the connection after {span_text(quiet)} in which nothing came, not even a PING"
-    advice = "Let the client send PING more often than the idle time of the server, which is 30 s as it is installed."
-    return FindingDraft(cause, numbers(last), packets(last), severity, advice, rule="idle")
+    return FindingDraft(cause, numbers(last), packets(last), severity, _PING, rule="idle")
 
 
 # Subscriptions, transactions, queries
@@ -528,9 +528,18 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 
+_VERSION = f'Let the client state version "{LATEST}": servers refuse a greater one.'
+_PING = "Let the client send PING more often than the idle time of the server, which is 30 s as it is installed."
+
 FAMILY = Family(
     protocols=("mewbase",),
     rules=RULES,
+    others=(
+        ("connect-refused", REFUSED),
+        ("version-refused", _VERSION),
+        ("authentication-failed", ADVICE["authentication failed"]),
+        ("idle", _PING),
+    ),
     steps=(HandshakeStep("CONNECT", "CONNECT", "request"), HandshakeStep("ready", "RESPONSE", "response", ready=True)),
     state=MewbaseState,
     follow=follow,

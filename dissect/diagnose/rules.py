@@ -41,6 +41,9 @@ NOT_DIALLED = (
 LEFT_NS = 60_000_000_000
 """A client that cannot go where it is sent leaves by then."""
 
+REFUSED = "Look at the request that is named as evidence, and at what it asks for."
+"""What to do about a refusal of which nothing more is known."""
+
 Begun = tuple[bytes, bytes]
 """The first bytes of both sides."""
 
@@ -145,6 +148,8 @@ class Family(msgspec.Struct, frozen=True):
     """Of fewer bytes nobody knows what frame they begin."""
     renames: bool = False
     """Responses are not called what their requests are."""
+    others: tuple[tuple[str, str], ...] = ()
+    """Names and advice of what is told under another name than that of its rule (`FindingDraft.rule`, `Refusal.rule`)."""
     reached: Callable[[ConversationContext, Closed], str] | None = None
     """How far a connection got, where its steps have no fixed order."""
 
@@ -504,6 +509,7 @@ __all__ = [
     "NOTE",
     "NOT_DIALLED",
     "PATIENCE_NS",
+    "REFUSED",
     "SEVERITIES",
     "WARNING",
     "Closed",

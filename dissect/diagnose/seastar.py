@@ -164,14 +164,13 @@ def refusal(context: ConversationContext, message: Message, request: Message | N
     verb = call.verb if call is not None else verb_of(request)
     if fields.get("exception_type") == UNKNOWN_VERB:
         verb = verb_of(message) if "verb" in fields else verb
-        advice = "Look whether all nodes have the same release: while they are upgraded, older ones do not know what newer ones ask for."
-        return Refusal(f"the server does not know {verb}", advice=advice, rule="unknown-verb")
+        return Refusal(f"the server does not know {verb}", advice=_RELEASES, rule="unknown-verb")
     text = fields.get("text")
     kind = fields.get("exception_type", USER)
     shown = quoted(text, 120) if text is not None else "what was not captured" if kind == USER else f"exception type {kind}"
     # Texts that differ in a number say the same
     key = f"{verb} throws {_NUMBER.sub('#', str(text or shown)[:1000])[:120]}"
-    return Refusal(f"{verb} throws {shown}", advice="Look in the log of the server for this text.", rule="exception", key=key)
+    return Refusal(f"{verb} throws {shown}", advice=_LOG, rule="exception", key=key)
 
 
 def _overdue(context: ConversationContext, message: Message) -> FindingDraft | None:
@@ -220,9 +219,7 @@ def _dropped(context: ConversationContext, closed: Closed) -> FindingDraft | Non
     ended = closed.how in ("FIN", "RST") and closed.by is not None
     if not owed:
         cause = f"{count} ({names}) had no reply for {age}; perhaps such calls expect none, as no other of them was answered either"
-        return FindingDraft(
-            cause, *evidence, NOTE, rule="no-reply", advice="--verbs tells calls that expect no reply, where they are known."
-        )
+        return FindingDraft(cause, *evidence, NOTE, rule="no-reply", advice=_NO_WAIT)
     if not ended:
         return FindingDraft(f"{count} ({names}) without a reply for {age} when the capture ends", *evidence, NOTE, rule="no-reply")
     severity = ERROR if closed.by == closed.server and not closed.lacking else WARNING
@@ -249,8 +246,7 @@ def _times(context: ConversationContext, closed: Closed) -> FindingDraft | None:
     cause = f"the call that takes longest, {verb}, takes {times}"
     if handler >= rest:
         return FindingDraft(cause, tuple(evidence[:2]), tuple(evidence[2:]), rule="handler-time")
-    advice = "Look at the network, and at queues in front of the handler: it was not what took so long."
-    return FindingDraft(cause, tuple(evidence[:2]), tuple(evidence[2:]), advice=advice, rule="network-time")
+    return FindingDraft(cause, tuple(evidence[:2]), tuple(evidence[2:]), advice=_NETWORK, rule="network-time")
 
 
 def _not_positive(context: ConversationContext, message: Message) -> FindingDraft | None:
@@ -355,9 +351,15 @@ RULES: tuple[Rule, ...] = (
     ),
 )
 
+_RELEASES = "Look whether all nodes have the same release: while they are upgraded, older ones do not know what newer ones ask for."
+_LOG = "Look in the log of the server for this text."
+_NO_WAIT = "--verbs tells calls that expect no reply, where they are known."
+_NETWORK = "Look at the network, and at queues in front of the handler: it was not what took so long."
+
 FAMILY = Family(
     protocols=("seastar-rpc",),
     rules=RULES,
+    others=(("unknown-verb", _RELEASES), ("exception", _LOG), ("no-reply", _NO_WAIT), ("network-time", _NETWORK)),
     steps=(HandshakeStep("negotiation", "Negotiation", "request"), HandshakeStep("ready", "Negotiation", "response", ready=True)),
     state=SeastarState,
     follow=follow,

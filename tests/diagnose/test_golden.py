@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.diagnose.failing import FAILING
 from tests.diagnose.talks import diagnosed, worst_first
+from tests.support import rules
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 CAPTURES = sorted(path for path in GOLDEN.glob("*/*") if ".pcap" in path.name and path.suffix != ".jsonl")
@@ -22,3 +24,13 @@ def test_golden_captures(family: str) -> None:
             if found and found[0].severity != "note":
                 told[path.name] = f"{found[0].severity} {found[0].rule}"
     assert told == FAILING.get(family, {})
+
+
+def test_the_page_of_the_rules_has_all_that_there_are() -> None:
+    text = rules.PAGE.read_text()
+    assert text == rules.page(), "python -m tests.support.rules writes it anew"
+    named = set(re.findall(r"^\| `([a-z.-]+)` \|", text, re.M))
+    for rule in rules.examples():
+        if "." in rule:
+            name = rule.replace("-draft.", ".")
+            assert name in named or name.partition(".")[2] in named, rule

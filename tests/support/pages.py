@@ -1,10 +1,26 @@
-"""The pages of the repository, for the tests that do what pages say."""
+"""The pages of the repository, and what they show of the command line. `python -m tests.support.pages` writes anew what they print.
 
+A block `console` has calls of streamdump (`$ streamdump ...`) with what a terminal of 96 columns shows of each. A line `...` stands for
+lines that are left out; such a block is not rewritten.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
+
+from tests.support.terminal import on_terminal
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted(path for room in ("cli", "dissect", "captures", "tests") for path in (ROOT / room).rglob("*.md"))]
 """All pages; `dissect/cli` is a link to `cli`, which `rglob` does not follow."""
+
+COLUMNS = 96
+CONSOLE = re.compile(r"(?<=^```console\n)(.*?)(?=^```$)", re.S | re.M)
+LEFT_OUT = "..."
 
 
 def page(name: str) -> str:
@@ -15,3 +31,28 @@ def page(name: str) -> str:
 def everything() -> str:
     """The text of all pages, one behind the other."""
     return "\n".join(path.read_text() for path in PAGES)
+
+
+def shown(block: str) -> Iterator[tuple[str, list[str]]]:
+    """Each call of a `console` block with the lines below it."""
+    for part in re.split(r"^\$ (?=streamdump )", block, flags=re.M)[1:]:
+        call, *lines = part.rstrip("\n").split("\n")
+        yield call, lines
+
+
+def printed(call: str) -> list[str]:
+    """What a terminal shows of this call in the repository's folder, where its captures are read from there."""
+    with chdir(ROOT):
+        _, text = on_terminal(shlex.split(call)[1:], COLUMNS, {"NO_COLOR": "1"})
+    return [line.rstrip() for line in text.rstrip("\n").split("\n")]
+
+
+def rewritten(block: str) -> str:
+    """The block with what its calls print now."""
+    return "".join(f"$ {call}\n" + "".join(f"{line}\n" for line in printed(call)) for call, _ in shown(block))
+
+
+if __name__ == "__main__":
+    for path in PAGES:
+        text = path.read_text()
+        path.write_text(CONSOLE.sub(lambda found: found[0] if LEFT_OUT in found[0].split("\n") else rewritten(found[0]), text))
