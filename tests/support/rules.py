@@ -19,7 +19,8 @@ PAGE = ROOT / "dissect" / "diagnose" / "README.md"
 BEGIN = "<!-- rules -->\n"
 TITLES = {"rabbitmq-stream": "RabbitMQ Streams", "iggy": "Apache Iggy", "seastar-rpc": "Seastar RPC", "mewbase": "mewbase"}
 HEAD = "| rule | severity | cause, as a capture shows it | advice | capture |\n| --- | --- | --- | --- | --- |\n"
-EVERY = """In a finding, a name without a dot has the protocol before it: `iggy.refused`. [TLS](../../cli/docs/tls.md#without-keys) explains its rules.
+EVERY = """In a finding, a name without a dot has the protocol before it: `iggy.refused`.
+[TLS](../../cli/docs/tls.md#without-keys) explains its rules.
 
 """
 DRAFT = "The protocol's first draft has the same rules under `rabbitmq-stream-draft.`.\n\n"
