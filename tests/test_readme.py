@@ -56,7 +56,7 @@ def test_links_lead_somewhere(path: Path) -> None:
 
 
 def test_the_captures_it_names_are_there() -> None:
-    named = re.findall(r"captures/golden/[\w./-]+pcap\w*", README)
+    named = re.findall(r"captures/golden/[\w./-]+?\.pcap(?:ng)?(?:\.\w+)?\b", README)
     assert named
     assert all((ROOT / name).exists() for name in named)
 
