@@ -8,7 +8,7 @@ ENDING = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasatt
 
 
 class ExitCode(IntEnum):
-    """The same for every command."""
+    """The exit codes, which mean the same for every command."""
 
     DONE = 0
     FOUND = 1

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 SIGNALS = (signal.SIGINT, *ENDING)
 KILOBYTE = 1000
-"""As tshark counts in `filesize:N`."""
+"""Bytes of one unit of `filesize:N`, which is tshark's."""
 
 
 SECURE_PORT = 7001

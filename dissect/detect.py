@@ -289,7 +289,7 @@ def foreign(view: DetectionView) -> str | None:
 
 
 def neighbour(data: bytes, from_start: bool) -> str | None:
-    """The same, of one side alone."""
+    """The protocol that the first bytes of one side tell, or None."""
     if _tls(data):
         return "TLS"
     if data[:4] == b"SSH-":

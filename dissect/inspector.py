@@ -165,7 +165,7 @@ class Inspector:
         return [record for part in self._finish() for record in part]
 
     def _finish(self) -> Iterator[list[Record]]:
-        """The same in parts: of the connections that carried nothing there may be many."""
+        """What is left at the end, in parts: there may be many connections that carried nothing."""
         for source in self.inputs:
             for _, text in getattr(source, "secrets", None) or ():
                 self.keys.add(text, END)
@@ -205,7 +205,7 @@ class Inspector:
         return [row for rows in self.each_rows(related) for row in rows]
 
     def each_rows(self, related: bool = True) -> Iterator[list[ConversationRow]]:
-        """The same, some at a time."""
+        """The rows of `rows`, some at a time."""
         return self.table.rows(related)
 
     def flows(self) -> Iterator[ConversationSpan]:

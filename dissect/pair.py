@@ -421,7 +421,7 @@ class Pairer(Exchanges):
             self._take_other(one)
 
     def _take_other(self, one: Event) -> None:
-        """The same for a gap, a part of an answer, and what is answered in trouble alone: no exchange becomes certain with these."""
+        """Takes a gap, a part of an answer, or what is answered in trouble alone: no exchange becomes certain with these."""
         if one.role == GAP:
             if self.doubt is None:
                 self.doubt = Doubt()

@@ -51,7 +51,7 @@ class ValueQuota:
         return self
 
     def take(self, count: int = 1) -> bool:
-        """Whether so many more values may be made, all of them."""
+        """Takes `count` values; whether there was room for all of them."""
         if count > self.left:
             self.left = 0
             return False
@@ -59,7 +59,7 @@ class ValueQuota:
         return True
 
     def take_bare(self, count: int = 1) -> bool:
-        """The same for values that take no bytes."""
+        """Takes `count` values that take no bytes; whether there was room."""
         if count > self.bare:
             self.bare = 0
             return False

@@ -75,7 +75,7 @@ class Raw:
         return data
 
     def take(self, size: int) -> bytes:
-        """As `read`, of what is packed: some of it can be given `back`."""
+        """Reads packed bytes, some of which can be given `back`."""
         if self._at == len(self._ahead):
             self._ahead, self._at = self._more(PIECE), 0
         return self.read(size)

@@ -37,7 +37,7 @@ TCP4 = Struct(">BxH2xHxB2x12sIIBBH").unpack_from
 """Version and header length, length, fragment, protocol; addresses and ports; sequence numbers, header length, flags and window of TCP."""
 
 TCP6 = Struct(">B3xHBx36sIIBBH").unpack_from
-"""The same without a fragment."""
+"""Length and next header; addresses and ports; sequence numbers, header length, flags and window of TCP behind an IPv6 header."""
 
 COOKED = Struct(">4xI2xB").unpack_from
 """Interface and packet type of a Linux cooked header (version 2)."""
@@ -238,7 +238,7 @@ class LinkParser:
 
 
 class SeparateFiles(LinkParser):
-    """As if each file were of a network of its own: fragments and repeated packets of one are none of another, and the `ends` of their
+    """Reads each file as of a network of its own: fragments and repeated packets of one are none of another, and the `ends` of their
     segments differ."""
 
     def __init__(self) -> None:
@@ -246,7 +246,7 @@ class SeparateFiles(LinkParser):
         self._parsers: dict[int, LinkParser] = {}
 
     def segment(self, packet: Packet, order: int) -> Segment | None:
-        """The same, by the parser of the packet's file."""
+        """The segment of a packet, read by the parser of its file."""
         parser = self._parsers.get(packet.file)
         if parser is None:
             parser = self._parsers[packet.file] = LinkParser()

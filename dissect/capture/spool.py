@@ -21,7 +21,7 @@ class RereadableInput:
         self._spool = None if name != "-" and (not Path(name).exists() or Path(name).is_file() or Path(name).is_dir()) else _Spool(name)
 
     def first(self) -> CaptureReader:
-        """As `open_capture` opens it."""
+        """Opens it for the first time."""
         return open_capture(self._name) if self._spool is None else open_capture(cast(BinaryIO, self._spool), name=self._spool.name)
 
     def again(self) -> CaptureReader:

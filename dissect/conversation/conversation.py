@@ -73,7 +73,7 @@ class Conversation:
         self.verdict: Verdict | None = None
         self.detector: Detector | None = None
         self.suspicion: Suspicion | None = None
-        """As long as a protocol that was asked for may turn out to be another."""
+        """Looks whether a protocol that was asked for is another; None once that is settled."""
         self.parser: Parser | None = None
         self.pairer: Pairer | None = None
         self.straight = False

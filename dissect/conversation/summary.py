@@ -88,7 +88,7 @@ def row_of(conversation: Conversation, number: int) -> ConversationRow:
 
 
 def united(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same bytes in ranges that neither touch each other nor are empty."""
+    """Merges ranges of bytes until none touches another and none is empty."""
     found: list[tuple[int, int]] = []
     for start, end in sorted(ranges):
         if found and start <= found[-1][1]:

@@ -599,7 +599,7 @@ COMMON: tuple[Rule, ...] = (
 
 
 class Failed(msgspec.Struct):
-    """The same trouble with one server, in one or several conversations."""
+    """One trouble with one server, which came in one or several conversations."""
 
     rule: str
     severity: Severity

@@ -234,7 +234,7 @@ class NameTable:
 
     @cached_property
     def _ends(self) -> dict[str, dict[str, list[tuple[tuple[str, ...], RegisteredField]]]]:
-        """The same by their last step."""
+        """Declared fields by protocol and the last step of their path."""
         every: dict[str, dict[str, list[tuple[tuple[str, ...], RegisteredField]]]] = {}
         for protocol, tree in self.trees.items():
             ends = every[protocol] = {}

@@ -58,7 +58,7 @@ class Total:
     packets: list[int | None] = field(default_factory=list)
     """Where each item is, as far as that is known."""
     numbers: dict[int, int | None] = field(default_factory=dict)
-    """The same for each integer of a set of a capture."""
+    """The packet of each integer of a set, where that is known of a capture."""
     packet: int | None = None
     at: int | None = None
     ats: list[int] = field(default_factory=list)

@@ -9,7 +9,7 @@ Run = tuple[int, int]
 
 
 def merged(runs: Iterable[Run]) -> list[Run]:
-    """The same numbers, sorted and each once."""
+    """The runs that hold these numbers, sorted, each number once."""
     found: list[Run] = []
     for first, last in sorted(runs):
         if found and first <= found[-1][1] + 1:

@@ -73,7 +73,7 @@ def for_github(one: Checked) -> list[str]:
 
 
 def unused_annotation(path: str) -> str:
-    """The same for a golden file without a capture."""
+    """The annotation for a golden file without a capture."""
     return _command("warning", path, 1, path, f"{path}: there is no capture that this golden file belongs to")
 
 

@@ -163,7 +163,7 @@ class Latencies:
             self._widen()
 
     def forget_series(self) -> None:
-        """As if no series had been asked for."""
+        """Drops the series, so that none is shown."""
         self.interval_ns = self.wanted_ns = None
         self.series = {}
 

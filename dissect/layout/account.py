@@ -81,7 +81,7 @@ class Account:
         return Malformed(".".join([*self.path, *names]).replace(".[", "["), at - self.start, reason, self.buffer)
 
     def short(self, at: int, end: int, reason: str, *names: str) -> Malformed:
-        """As `malformed`, for bytes that end too soon: where bytes are missing from the frame, that is the reason."""
+        """To be raised where bytes end too soon; the reason is that bytes of the frame are missing, where they are."""
         return self.malformed(at, self.missing if self.missing is not None and end == self.end else reason, *names)
 
     def over(self, at: int, declared: str, *names: str) -> OverLimit:

@@ -32,7 +32,7 @@ def at(entries: Sequence[Entry], version: int, marks: set[int]) -> tuple[Entry, 
 
 
 def _type_at(kind: Type, version: int, marks: set[int]) -> Type:
-    """The same for a type, with all that is inside of it."""
+    """A type as one version has it, with all that is inside of it."""
     match kind:
         case Group(fields=fields):
             inner = at(fields, version, marks)

@@ -100,7 +100,7 @@ class Frame(NamedTuple):
         return self.side, self.position, self.position + size
 
     def alone(self) -> Frame:
-        """The same frame with its own bytes only, so that it can be kept."""
+        """A copy that holds its own bytes only, so that it can be kept."""
         return self._replace(data=self.data[self.start : self.end], start=0, end=self.end - self.start)
 
 

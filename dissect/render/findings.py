@@ -71,7 +71,7 @@ class Findings:
                 same.conversations.append(one.conversation)
 
     def ordered(self) -> list[RepeatedFinding]:
-        """As one should read them."""
+        """All findings, the worst first."""
         return sorted(self._same.values(), key=lambda one: rank(one.finding))
 
 

@@ -293,7 +293,7 @@ class Lines:
         return content
 
     def _said(self, record: Record) -> tuple[str, str, int | None, str]:
-        """The same."""
+        """Mark, name, latency and text of a line."""
         if type(record) is Message:
             text = self.info[record.protocol](record)
             mark = " "

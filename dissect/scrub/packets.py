@@ -70,7 +70,7 @@ class Edits:
 
 
 def _apart(edits: list[Edit]) -> list[Edit]:
-    """The same in order, without what overlaps."""
+    """Sorts edits and drops those that overlap one before them."""
     found: list[Edit] = []
     reached = 0
     for start, end, data in sorted(edits, key=lambda one: one[:2]):

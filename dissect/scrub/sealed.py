@@ -158,7 +158,7 @@ class TlsOverwriter(TlsManager):
     def take(
         self, carried: TlsState, tcp: TcpStream, items: list[SideData | StreamGap], release: int, final: bool
     ) -> list[SideData | StreamGap]:
-        """The same, after a look at it."""
+        """Hands on what TLS holds, after a look at which bytes of the packets that is."""
         index = tcp.index
         sides = self.sides.get(index)
         if sides is None:

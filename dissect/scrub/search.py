@@ -72,7 +72,7 @@ class SecretSearch:
                             yield at, at + size
 
     def everywhere(self, file: mmap | bytes) -> Iterator[Range]:
-        """The same of a whole file."""
+        """Finds the pieces in a whole file, block by block."""
         for base in range(0, len(file), BLOCK) if self else ():
             for start, end in self.within(file[base : base + BLOCK + self.reach]):
                 if start < BLOCK:
@@ -135,7 +135,7 @@ class ByteStreams:
             side.reached = max(side.reached, position + offset + size)
 
     def across(self, search: SecretSearch, file: mmap) -> Iterator[Range]:
-        """As of one side."""
+        """Finds secrets that reach from packet to packet, in the byte streams of all sides."""
         for sides in self._sides.values():
             for side in sides:
                 yield from side.across(search, file)

@@ -450,7 +450,7 @@ def _describe(field: Any, above: str, found: list[tuple[str, str, str]]) -> None
 
 
 def _type_name(kind: Any) -> str:
-    """As Spark calls it."""
+    """The name that Spark has for a type."""
     if pa.types.is_list(kind):
         return f"array<{_type_name(kind.value_type)}>"
     return NAMES[kind]

@@ -176,7 +176,7 @@ class RecordBuffer:
         return index
 
     def find(self, end: int) -> int:
-        """As `reach`, but nothing is done with those bytes yet."""
+        """Finds the segment that brought the byte before `end`, and does not move on to it as `reach` does."""
         index = self.index
         found = self.reach(end)
         self.index = index

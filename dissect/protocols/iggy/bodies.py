@@ -408,7 +408,7 @@ def client(*user: Field) -> Body:
 
 CLIENT = client(Field("user_id", u32le, "not logged in: 0, from L8 2^32 - 1"))
 ANONYMOUS = client()
-"""As the first releases have it."""
+"""A client without the field `user_id`, which the first releases do not send."""
 
 
 def memberships(*order: str) -> Field:

@@ -15,7 +15,7 @@ Forms = tuple[Body, ...]
 """The forms a body has within the releases of one layout, the likeliest first."""
 
 Rows = tuple[Body | Since, ...]
-"""The same for all layouts: forms, some of them from a layout on or up to one."""
+"""The forms of a body in all layouts; some hold from a layout on, or up to one."""
 
 
 class Command:

@@ -44,7 +44,7 @@ class IggyFraming:
         """Whether bytes of the other side are waited for no more."""
 
     def length(self, side: int, data: bytes, at: int) -> int:
-        """As `Dissector.frame_length` says."""
+        """The length of the frame at `at`, or one of the codes of `Dissector.frame_length`."""
         long = self.layouts.long[side]
         if long is None:
             if side != self.client and self.layouts.long[1 - side] is None and not self.stubborn:
@@ -101,7 +101,7 @@ class IggyFraming:
         return long
 
     def search(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
-        """As `Dissector.resync` says."""
+        """Looks for the next frame behind what cannot be read; the result is that of `Dissector.resync`."""
         buffer = self.parser.buffers[side]
         base, known = buffer.base, min(at + self.known[side], end)
         # Not every segment may have been looked at

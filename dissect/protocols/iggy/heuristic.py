@@ -107,7 +107,7 @@ def _long(view: DetectionView, client: int) -> Verdict | None:
 
 
 def _cut_short(view: DetectionView, client: int, sides: Iterable[tuple[int, tuple[int, ...], str]]) -> Verdict | None:
-    """The same where the snap length left of each header little more than what tells it, and there are too few to lead to each other."""
+    """Tells the framing where the snap length left little of each header, and the headers are too few to lead to each other."""
     ask, answer = (_led(view.sides[side], kinds, view.work_budget) for side, kinds, _ in sides)
     if not ask or not view.ends():
         return None

@@ -357,7 +357,7 @@ class MewbaseDissector(Dissector):
     def _request(
         self, side: int, table: FrameTable, body: dict[str, Any], rid: Any, fault: Fault | None, notes: Any
     ) -> tuple[int | str | None, int, tuple[Any, ...] | None, Any]:
-        """The same of a request."""
+        """Id, role, key and notes of a request."""
         role = NONE
         key: tuple[Any, ...] | None = None
         if table.name == "QUERY":

@@ -348,7 +348,7 @@ _QUICK: dict[str, Quick] = {
     "Deliver": _quick_deliver,
     "Credit": _quick_credit,
 }
-"""The same words for what most lines are about: a tenth of the text view where messages are small and opaque."""
+"""Shortcuts that say the same words for the messages that most lines are about: they save a tenth of the text view."""
 
 
 def _nothing(fields: Fields) -> list[str]:

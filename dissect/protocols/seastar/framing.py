@@ -180,7 +180,8 @@ def _packed_head(
     limit: int,
     work_budget: WorkBudget,
 ) -> tuple[int, int, bool] | Fit | None:
-    """As `_head`, of what is in the compressed frame data[at:after], of which there is what lies before `bound`."""
+    """Reads the head of the frame inside the compressed one data[at:after], of which the bytes before `bound` are there; the result is that
+    of `_head`."""
     kind, extra, codec = framing
     assert codec is not None
     whole = after <= bound

@@ -23,7 +23,7 @@ NAME = "seastar-rpc"
 CHAIN = 4
 """So many frames of one side are certain where the other side is not there."""
 ALONE = 8
-"""The same where the other side is there and fits nothing so far."""
+"""So many frames of one side are certain where the other side fits nothing so far."""
 SURE, UNSURE = 0.92, 0.7
 
 SHORTEST = 4

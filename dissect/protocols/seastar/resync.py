@@ -55,7 +55,7 @@ class FrameSearch:
         self.limit = limit
 
     def find(self, data: bytes, at: int, end: int, final: bool, candidates: tuple[SeastarFraming, ...]) -> FrameStart:
-        """As `Dissector.resync`; `candidates`: the framings that the side may have."""
+        """Looks for the next frame as `Dissector.resync` must; `candidates`: the framings that the side may have."""
         one, buffer = self.one, self.buffer
         base = buffer.base
         look = SearchWindow(data, at, end, buffer.segment(base + end - 1), buffer.missing if final else 0)
