@@ -54,6 +54,9 @@ DROPPED = 64
 
 _NUMBER = re.compile("(?:0x[0-9a-f]+|[0-9]+)", re.IGNORECASE)
 
+PAYS = 0.9
+"""Compressed frames that are not smaller than so much of what is in them are not worth the time."""
+
 LONG_NS = 100_000_000
 """Calls that take so long are worth to know where they spend it."""
 
@@ -151,6 +154,20 @@ def _declined(context: ConversationContext, message: Message) -> FindingDraft | 
         cause = f"the server declines {some(names)}: nothing is compressed, though the client offers it{offered}"
         return FindingDraft(cause, advice="Configure the same compression at both.")
     return FindingDraft(f"the server declines {some(names)}, which the client offers: it is older, or not set up for it")
+
+
+def _pays(context: ConversationContext, closed: Closed) -> FindingDraft | None:
+    """Where compression is not worth its while; `conversations` has its figures of all."""
+    one = closed.facts.get("compression")
+    if one is None or one["after"] <= PAYS * one["before"]:
+        return None
+    before, after = one["before"], one["after"]
+    offered = f" of {some(one['offered'])} that the client offers" if one["offered"] else ""
+    verdict = f"{1 - after / before:.0%} less" if after < before else f"{after - before:,} more than without"
+    cause = (
+        f"{one['taken']} is taken{offered}, and saves little: {one['frames']:,} frames of {before:,} bytes are sent as {after:,}, {verdict}"
+    )
+    return FindingDraft(cause, (), key="compression")
 
 
 # Calls
@@ -320,6 +337,13 @@ def follow(context: ConversationContext, message: Message) -> None:
 _TIME = "Look at what keeps the handler busy; a server drops the reply by design once the time is over."
 
 RULES: tuple[Rule, ...] = (
+    Rule(
+        "compression",
+        NOTE,
+        CLOSED,
+        _pays,
+        "Leave it out between machines that are near each other: both pay for it with time, and small messages grow.",
+    ),
     Rule(
         "negotiation-failed",
         ERROR,

@@ -136,7 +136,7 @@ def _fact(value: object) -> str:
         return ", ".join(map(str, value))
     if isinstance(value, dict):
         return ", ".join([f"{key} {_fact(item)}" for key, item in value.items()])
-    return str(value)
+    return "-" if value is None else str(value)
 
 
 def _error(row: ConversationRow) -> list[str]:

@@ -6,10 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from struct import pack
 
+import cramjam
 import pytest
 
+from streamdump.capture.files import open_capture
+from streamdump.inspector import Inspector
+from streamdump.model import Message, Options
 from streamdump.protocols.seastar.layouts import COMPRESS, HANDLER_DURATION, ISOLATION, MAGIC, STREAM_PARENT, TIMEOUT
 from tests.diagnose.talks import MS, Connection, capture, diagnosed, found, rules, worst_first
+from tests.support.frames import ACK, PSH
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden" / "seastar-rpc"
 
@@ -38,7 +43,9 @@ def test_real_servers_raise_what_a_rule_is_for(case: str) -> None:
 
 @pytest.mark.parametrize("file", ["basic.pcap", "stream.pcap", "stream_lz4.pcap", "big_mtu1500.pcap", "ipv6.pcap"])
 def test_healthy_connections_have_nothing(file: str) -> None:
-    assert found(GOLDEN / file, bytes_as="omit") == {}
+    # Small messages grow
+    told = {"seastar-rpc.compression": "note"} if file == "stream_lz4.pcap" else {}
+    assert found(GOLDEN / file, bytes_as="omit") == told
 
 
 def test_each_way_to_be_refused_is_told_by_its_cause() -> None:
@@ -180,3 +187,55 @@ def test_exceptions_are_told_by_verb_and_text() -> None:
 def test_real_exceptions_that_differ_in_a_number_are_told_once() -> None:
     causes = [one.cause for one in diagnosed(GOLDEN / "inflight.pcap")[0] if one.rule == "seastar-rpc.exception"]
     assert [cause.partition("throws ")[2] for cause in causes] == ['"std::runtime_error (no 2)"', '"int"', '"std::out_of_range (no 27)"']
+
+
+def compress(frame: bytes) -> bytes:
+    return bytes(cramjam.lz4.compress_block(frame, store_size=False))
+
+
+def squeezed(payload: bytes, algorithm: bytes = b"LZ4") -> Connection:
+    """A call and its reply with this, packed."""
+    one = agreed((COMPRESS, algorithm))
+    for side, frame in ((0, ask(5, 1, payload)), (1, reply(1, payload))):
+        packed = compress(frame)
+        one.segment(side, pack("<II", 4 + len(packed), len(frame)) + packed, ACK | PSH)
+    return one.fin(0)
+
+
+def test_whether_compression_pays() -> None:
+    def told(one: Connection) -> list[str]:
+        return [found.cause for found in diagnosed(capture(one))[0] if found.rule == "seastar-rpc.compression"]
+
+    assert told(squeezed(bytes(2000))) == []
+    (grown,) = told(squeezed(b""))
+    assert "LZ4 is taken of LZ4 that the client offers, and saves little: 2 frames of 32 bytes" in grown and grown.endswith(
+        "more than without"
+    )
+    once = bytes(range(256))
+    (less,) = told(squeezed(once + once[:24]))
+    assert less.endswith("% less")
+    assert told(squeezed(once, b"XOR-TEST")) == []
+    assert told(agreed((COMPRESS, b"LZ4")).fin(0)) == []
+    assert told(agreed().ask(ask(5, 1)).tell(reply(1)).fin(0)) == []
+
+
+@pytest.mark.parametrize("file", ["lz4", "lz4_snap120", "stream_lz4", "xor_then_frag", "compress_declined", "basic"])
+def test_what_is_compressed_is_counted(file: str) -> None:
+    """As the messages say one by one."""
+    reader = open_capture(str(GOLDEN / f"{file}.pcap"))
+    inspector = Inspector([reader], Options())
+    messages = [one for one in inspector.records() if isinstance(one, Message)]
+    for row in inspector.rows():
+        own = [one for one in messages if one.conversation == row.conversation]
+        offered = [one["algorithms"] for one in own[0].fields["features"] if "algorithms" in one]
+        packed = [one.fields["compression"] for one in own if "compression" in one.fields]
+        if not offered:
+            assert "compression" not in row.facts
+            continue
+        counted = row.facts["compression"]
+        assert counted["offered"] == offered[0].split(",")
+        assert counted["taken"] == own[1].fields["negotiated"]["compression"]
+        assert counted["frames"] == len(packed)
+        assert counted["before"] == sum(one["unpacked_size"] or 0 for one in packed)
+        assert counted["after"] == sum(4 + one["packed_size"] for one in packed if one["unpacked_size"] is not None)
+    reader.close()

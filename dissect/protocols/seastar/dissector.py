@@ -223,6 +223,11 @@ class SeastarDissector(Dissector):
         reasons = [one.inferred for one in self.sides if one.inferred is not None]
         if reasons:
             self.facts["inferred"] = reasons[0]
+        offer = None if self.client is None else self.sides[self.client].offer
+        offered = [] if offer is None else offer.algorithms
+        if offered or any(terms.codecs):
+            counted = self.facts.setdefault("compression", {"offered": [], "taken": None, "frames": 0, "before": 0, "after": 0})
+            counted.update(offered=offered, taken=terms.codecs[0] if len(terms.codecs) == 1 else None)
 
     def _learn(self, side: int) -> None:
         """Take in the negotiation frame of `side`, or what there is of it, whose records are known."""
@@ -316,6 +321,12 @@ class SeastarDissector(Dissector):
             frames = self.frames_of[side] = frames_of(self.options, one.framing, one.inferred, self.negative, self.quota)
         found = frames.decode(frame.data, frame.start, frame.end, frame.damage)
         self.details = frames.buffers
+        packed, counted = found.fields.get("compression"), self.facts.get("compression")
+        if packed is not None and counted is not None:
+            counted["frames"] += 1
+            if packed["unpacked_size"] is not None:
+                counted["before"] += packed["unpacked_size"]
+                counted["after"] += 4 + packed["packed_size"]
         return found
 
 
