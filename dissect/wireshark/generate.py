@@ -1,7 +1,7 @@
-"""A plugin for Wireshark in Lua: the tables, written as calls of `runtime.lua`, which stands in front of them.
+"""A plugin for Wireshark in Lua: the tables, in the words of `types.lua`, behind `runtime.lua`.
 
 What a table says is generated. The runtime knows by hand what none says: how entries, chunks and permissions lie in a frame
-(`BY_HAND`), and for Apache Iggy which layout a conversation has and what answers what.
+(`BY_HAND`), what answers what, and for Apache Iggy which layout a conversation has.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def plugin_protocols() -> list[Protocol]:
 def plugin(version: str) -> str:
     """The whole plugin."""
     room = files(__package__)
-    head, runtime = (room.joinpath(name).read_text(encoding="utf-8") for name in ("head.lua", "runtime.lua"))
+    head, types, runtime = (room.joinpath(f"{name}.lua").read_text(encoding="utf-8") for name in ("head", "types", "runtime"))
     names = ", ".join(protocol.title for protocol in plugin_protocols())
     for what, value in (("VERSION", version), ("PROTOCOLS", names), ("TESTED", TESTED)):
         head = head.replace(f"@{what}@", value)
-    return "\n".join([head, runtime, *(line for protocol in plugin_protocols() for line in ProtocolWriter(protocol).lines())])
+    return "\n".join([head, types, runtime, *(line for protocol in plugin_protocols() for line in ProtocolWriter(protocol).lines())])
 
 
 class ProtocolWriter:

@@ -48,6 +48,7 @@ GENERIC = (
     "tests/scrub/test_golden_captures.py",
     "tests/spark/test_tables.py",
     "tests/test_damage.py",
+    "tests/wireshark/test_plugin.py",
     "tests/test_structure.py",
 )
 

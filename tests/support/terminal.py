@@ -14,8 +14,11 @@ from collections.abc import Mapping
 from tests.support.waiting import PATIENCE
 
 
-def on_terminal(argv: list[str], columns: int = 100, environment: Mapping[str, str] | None = None, stderr: bool = True) -> tuple[int, str]:
-    """The exit code, and what a terminal of so many columns was sent by standard output and, with `stderr`, by standard error."""
+def on_terminal(
+    argv: list[str], columns: int = 100, environment: Mapping[str, str] | None = None, stderr: bool = True, said: bytes = b""
+) -> tuple[int, str]:
+    """The exit code, and what a terminal of so many columns was sent by standard output and, with `stderr`, by standard error; `said`: what
+    the person types."""
     master, slave = pty.openpty()
     fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     kept = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")}
@@ -27,6 +30,7 @@ def on_terminal(argv: list[str], columns: int = 100, environment: Mapping[str, s
         env={**kept, "TERM": "xterm", **(environment or {})},
     )
     os.close(slave)
+    os.write(master, said)
     parts = []
     while True:
         try:

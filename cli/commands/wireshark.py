@@ -1,0 +1,102 @@
+"""`streamdump wireshark`: the tables as a plugin for Wireshark and tshark."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from streamdump.cli.exits import ExitCode
+from streamdump.cli.output import say, write_text
+from streamdump.errors import UsageError
+
+NAME = "streamdump.lua"
+
+MARK = ": written by streamdump "
+"""What the first line of a plugin has that is ours."""
+
+FOLDER = "Personal Lua Plugins:"
+
+
+def wireshark(
+    install: Annotated[bool, typer.Option("--install", help="put it where Wireshark looks for plugins; asks first")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="take it away from there; asks first")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+) -> int:
+    """A plugin for Wireshark and tshark, in Lua: RabbitMQ Streams and Apache Iggy."""
+    if install and remove:
+        raise UsageError("--install and --remove: one of them")
+    if install or remove:
+        return _change(_target(), install, yes)
+    write_text(_plugin())
+    return ExitCode.DONE
+
+
+def _plugin() -> str:
+    import streamdump
+    from streamdump.wireshark import plugin
+
+    return plugin(streamdump.__version__)
+
+
+def _change(target: Path, install: bool, yes: bool) -> int:
+    there = os.path.lexists(target)
+    if there and not _is_ours(target):
+        raise UsageError(f"{target} is not a plugin of streamdump; it stays as it is")
+    if not install and not there:
+        say(f"{target} is not there")
+        return ExitCode.DONE
+    if not yes and not _agreed(f"{'Replace' if install and there else 'Write' if install else 'Remove'} {target}?"):
+        say("nothing was changed")
+        return ExitCode.DONE
+    try:
+        if install:
+            text = _plugin()
+            target.parent.mkdir(parents=True, exist_ok=True)
+            new = target.with_name(f".{NAME}.{os.getpid()}")
+            new.write_text(text, encoding="utf-8")
+            new.replace(target)
+        else:
+            target.unlink()
+    except OSError as error:
+        raise UsageError(f"{target}: {error.strerror}") from error
+    say(f"{target} was {'written; start Wireshark again' if install else 'removed'}")
+    return ExitCode.DONE
+
+
+def _is_ours(target: Path) -> bool:
+    """Whether a file was written by us; a link never is, nor what cannot be read."""
+    try:
+        with target.open("rb") as file:
+            return not target.is_symlink() and MARK.encode() in file.readline(1000)
+    except OSError:
+        return False
+
+
+def _target() -> Path:
+    """Where Wireshark looks for the plugins of this user."""
+    import subprocess
+
+    if os.environ.get("SUDO_UID"):
+        raise UsageError("under sudo the plugin would be that of another user: run this without sudo")
+    try:
+        done = subprocess.run(["tshark", "-G", "folders"], capture_output=True, text=True, errors="replace", timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise UsageError(
+            "tshark, which knows the folder of plugins, does not run; streamdump wireshark > FILE writes the plugin"
+        ) from error
+    for line in done.stdout.splitlines():
+        if line.startswith(FOLDER) and line.removeprefix(FOLDER).strip():
+            return Path(line.removeprefix(FOLDER).strip()) / NAME
+    raise UsageError("tshark -G folders names no folder for plugins in Lua; streamdump wireshark > FILE writes the plugin")
+
+
+def _agreed(question: str) -> bool:
+    """Whether the user says yes; without a terminal there is nobody to ask."""
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} --yes says so without being asked")
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")

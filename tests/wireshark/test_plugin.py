@@ -1,0 +1,176 @@
+"""The plugin for Wireshark: what tshark shows with it, and what it must not show."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from streamdump.filter import names_of
+from streamdump.wireshark import plugin_protocols, prefix
+from tests.bench.sweep import KINDS, variants
+from tests.fuzz.mutate import mutated
+from tests.support.frames import pcap
+from tests.support.logins import IGGY, RABBITMQ, SECRET, Login, damaged, flipped
+from tests.support.rewrite import Packet, capture, packets, server_port, tcp_offset, with_ports
+from tests.support.secrets import conversation, found
+from tests.wireshark.comparing import DIFFERENCES, GOLDEN, PREFIXES, captures, compare, tshark, written
+
+pytestmark = pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
+
+FOLDER = Path(__file__).parents[2] / "dissect" / "wireshark"
+OTHERS = Path(__file__).parents[2] / "captures" / "samples" / "others"
+SEALED = "-O", ",".join(PREFIXES.values())
+"""Of all protocols, those of the plugin in full."""
+
+EQUAL = 0.95
+SAMPLE = 4
+LOGINS = [login for login in (*RABBITMQ, *IGGY) if login.protocol in PREFIXES]
+
+
+@pytest.fixture(scope="module")
+def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return written(tmp_path_factory.mktemp("plugin"))
+
+
+@pytest.mark.parametrize("path", captures(), ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_tshark_shows_what_json_prints(path: Path, script: Path) -> None:
+    known = json.loads(DIFFERENCES.read_text())["differences"].get(f"{path.parent.name}/{path.name}", {})
+    compared = compare(script, path)
+    assert dict(compared.differ) == known, compared.examples
+
+
+def test_hardly_anything_differs() -> None:
+    known = json.loads(DIFFERENCES.read_text())
+    for family, values in known["values"].items():
+        differ = sum(sum(fields.values()) for name, fields in known["differences"].items() if name.startswith(f"{family}/"))
+        assert differ <= (1 - EQUAL) * values
+
+
+def test_filters_have_the_names_that_are_listed(script: Path) -> None:
+    declared = set(re.findall(r'^P:field\("([^"]+)"', script.read_text(), re.M))
+    for protocol in plugin_protocols():
+        for name, *_ in names_of().listed(protocol.name):
+            assert name.removeprefix("fields.") in declared or not name.startswith("fields."), f"{prefix(protocol)}: {name}"
+
+
+def _spread(found: list[Packet], number: int) -> list[Packet]:
+    """The same packets from other ports of the client."""
+    server = server_port(found)
+    return with_ports(found, lambda port: port if port == server else 1024 + (port + 61 * number) % 64_000)
+
+
+def _fuzzed(found: list[Packet], chance: random.Random) -> list[Packet]:
+    """The same packets, some payloads damaged; they keep their sizes."""
+    out = []
+    for packet in found:
+        at = tcp_offset(packet)
+        begin = None if at is None else at + (packet.raw[at + 12] >> 4) * 4
+        if begin is not None and begin < len(packet.raw) and chance.random() < 0.4:
+            payload = packet.raw[begin:]
+            packet = packet._replace(raw=packet.raw[:begin] + mutated([payload], chance)[: len(payload)].ljust(len(payload), b"\0"))
+        out.append(packet)
+    return out
+
+
+@pytest.mark.parametrize("family", sorted({path.parent.name for path in captures()}))
+def test_nothing_fails_beside_damage(family: str, script: Path, tmp_path: Path) -> None:
+    chance = random.Random(family)
+    paths = [path for path in captures() if path.parent.name == family and path.suffix == ".pcap" and path.stat().st_size < 100_000]
+    for path in chance.sample(paths, min(SAMPLE, len(paths))):
+        whole = packets(path)
+        every = [variant.packets for variant in variants(whole, chance) if variant.kind in KINDS]
+        every += [_fuzzed(whole, chance) for _ in range(8)]
+        (tmp_path / "damaged.pcapng").write_bytes(
+            capture(packet for number, one in enumerate(every) for packet in _spread(one, number)).read()
+        )
+        assert tshark(script, tmp_path / "damaged.pcapng", "-2", "-V").stdout
+
+
+@pytest.mark.parametrize("path", sorted(OTHERS.glob("*.pcap")), ids=lambda path: path.stem)
+def test_what_others_speak_is_not_ours(path: Path, script: Path) -> None:
+    assert tshark(script, path, "-Y", " or ".join(PREFIXES.values())).stdout == ""
+
+
+def _shown(login: Login, script: Path, tmp_path: Path, *arguments: str) -> str:
+    (tmp_path / "login.pcap").write_bytes(pcap(conversation(login.sent, login.port)))
+    return tshark(script, tmp_path / "login.pcap", *arguments).stdout
+
+
+@pytest.mark.parametrize("login", LOGINS, ids=lambda login: f"{login.protocol} {login.name}")
+def test_a_secret_is_not_shown(login: Login, script: Path, tmp_path: Path) -> None:
+    told = _shown(login, script, tmp_path, "-V", *SEALED) + _shown(login, script, tmp_path)
+    assert "redacted" in told
+    assert found(SECRET, {"tshark": told}) == []
+
+
+@pytest.mark.parametrize("login", [LOGINS[0], LOGINS[-1]], ids=lambda login: login.protocol)
+def test_a_preference_shows_it(login: Login, script: Path, tmp_path: Path) -> None:
+    told = _shown(login, script, tmp_path, "-V", *SEALED, "-o", f"{PREFIXES[login.protocol]}.secrets:TRUE")
+    assert found(SECRET, {"tshark": told})
+
+
+@pytest.mark.parametrize("login", [RABBITMQ[0], RABBITMQ[1], IGGY[0], IGGY[-1]], ids=lambda login: f"{login.protocol} {login.name}")
+def test_a_damaged_login_shows_none(login: Login, script: Path, tmp_path: Path) -> None:
+    chance = random.Random(login.name)
+    bits = [(index, bit) for index, (_, data) in enumerate(login.sent) for bit in range(len(data) * 8)]
+    every = []
+    for number, (index, bit) in enumerate(chance.sample(bits, 60)):
+        every += conversation(flipped(login, index, bit), login.port, client_port=10_000 + number)
+    for _ in range(20):
+        every += damaged(chance, login, 3)
+    (tmp_path / "damaged.pcap").write_bytes(pcap(every))
+    told = tshark(script, tmp_path / "damaged.pcap", "-V", *SEALED).stdout + tshark(script, tmp_path / "damaged.pcap").stdout
+    assert found(SECRET, {"tshark": told}) == []
+
+
+def _columns(script: Path, name: str, wanted: str, *arguments: str) -> list[list[str]]:
+    fields = [part for field in wanted.split() for part in ("-e", field)]
+    done = tshark(script, GOLDEN / name, "-T", "fields", *fields, *arguments)
+    return [line.split("\t") for line in done.stdout.splitlines()]
+
+
+def test_expert_information(script: Path) -> None:
+    refused = _columns(
+        script, "rabbitmq-stream/wrong_password_405.pcap", "rabbitmq_stream.response_code_label", "-Y", "rabbitmq_stream.refused"
+    )
+    assert ["authentication failure"] in refused
+    labels = _columns(script, "iggy/py080-errors.pcap", "iggy.status_label", "-Y", "iggy.refused")
+    assert len(labels) > 3
+    assert ["ok"] not in labels
+    cut = _columns(script, "rabbitmq-stream/snaplen_96_310.pcap", "frame.number", "-Y", "rabbitmq_stream.fault")
+    assert cut
+
+
+def test_requests_and_responses_find_each_other(script: Path) -> None:
+    pairs = _columns(
+        script, "iggy/py080-basic.pcap", "frame.number iggy.response_in iggy.response_to iggy.response_time", "-2", "-Y", "iggy"
+    )
+    answers = {number: asked for number, _, asked, time in pairs if asked and float(time) >= 0}
+    assert len(answers) == len(pairs) / 2
+    assert all(answers[response] == number for number, response, _, _ in pairs if response)
+
+
+def test_decode_as_and_the_layout_can_be_chosen(script: Path, tmp_path: Path) -> None:
+    whole = packets(GOLDEN / "iggy" / "py080-basic.pcap")
+    moved = tmp_path / "moved.pcapng"
+    moved.write_bytes(capture(with_ports(whole, lambda port: 4321 if port == server_port(whole) else port)).read())
+    shown = tshark(script, moved, "-d", "tcp.port==4321,iggy", "-Y", "iggy", "-T", "fields", "-e", "iggy.code").stdout
+    assert "38" in shown.split()
+    wrong = tshark(script, moved, "-d", "tcp.port==4321,iggy", "-o", "iggy.layout:L0", "-Y", "iggy.note or iggy.fault").stdout
+    assert wrong
+
+
+def test_the_info_column_sums_up(script: Path) -> None:
+    told = tshark(script, GOLDEN / "rabbitmq-stream" / "access_refused_436.pcap").stdout
+    assert re.search(r"PeerProperties > correlation_id=1 peer_properties: \d", told)
+    assert "access refused" in told
+
+
+def test_what_is_written_by_hand_is_small() -> None:
+    assert len((FOLDER / "runtime.lua").read_text().splitlines()) <= 600
+    assert len((FOLDER / "types.lua").read_text().splitlines()) <= 180
