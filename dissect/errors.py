@@ -7,6 +7,18 @@ from errno import EMFILE, ENFILE
 from typing import NamedTuple
 from unicodedata import combining, east_asian_width
 
+__all__ = [
+    "CaptureError",
+    "FilterError",
+    "InterfaceError",
+    "InternalError",
+    "MissingCodec",
+    "NoCapture",
+    "Report",
+    "StreamdumpError",
+    "UsageError",
+]
+
 
 class StreamdumpError(Exception):
     """Base of every error that a user can cause; its text is one clear sentence."""

@@ -16,6 +16,25 @@ import msgspec
 from streamdump.options import VALUES as VALUES
 from streamdump.options import Options as Options
 
+__all__ = [
+    "CLIENT",
+    "SERVER",
+    "ConversationRow",
+    "Ending",
+    "Exchange",
+    "Fault",
+    "Finding",
+    "Gap",
+    "Kind",
+    "Message",
+    "Options",
+    "Record",
+    "Sender",
+    "Severity",
+    "Span",
+    "Verdict",
+]
+
 Sender = Literal["client", "server"]
 Kind = Literal["request", "response", "one_way"]
 Severity = Literal["error", "warning", "note"]

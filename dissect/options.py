@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple
 
+__all__ = ["DEFAULTS", "SETTINGS", "Options", "Setting", "members"]
+
 VALUES = 1_000_000
 """The usual limit on the values of one frame, over all its lists, entries, batches and unpacked parts, and on the values of one
 conversation that take no bytes of their own: elements of arrays whose type has no width."""

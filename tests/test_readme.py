@@ -13,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 import zipfile
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -27,15 +28,28 @@ from tests.support.picture import shown as pictured
 README = everything()
 
 
-def test_the_library_example_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_examples_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    example = re.search(r"```python\n(import streamdump\n.*?)```", README, re.S)
-    assert example is not None
+    section = page("dissect/README.md").partition("## Library\n")[2].partition("\n## ")[0]
+    examples = re.findall(r"```python\n(.*?)```", section, re.S)
     said = io.StringIO()
     with contextlib.redirect_stdout(said):
-        exec(compile(example[1], "dissect/README.md", "exec"), {})
-    assert "client" in said.getvalue()
-    assert "server" in said.getvalue()
+        for example in examples:
+            exec(compile(example, "dissect/README.md", "exec"), {})
+    lines = said.getvalue().splitlines()
+    assert [line.split()[0] for line in lines] == ["client", "server", "ping"]
+
+
+def test_what_is_public_is_there() -> None:
+    """The modules that the page of the library lists say what they offer, and have it."""
+    table = page("dissect/README.md").partition("What is public")[2].partition("\n\n| error")[0]
+    rows = re.findall(r"^\| `(streamdump[.a-z]*)` \| (.*) \|$", table, re.M)
+    assert len(rows) == 8
+    for name, text in rows:
+        module = import_module(name)
+        assert all(hasattr(module, one) for one in module.__all__), name
+        named = [one for one in re.findall(r"`(\w+)`", text) if not one.islower()]
+        assert set(named) <= set(module.__all__), name
 
 
 def anchors(path: Path) -> set[str]:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 SUFFIX = ".golden"
 OUTPUT = "streamdump_golden"
 
+__all__ = ["Recording", "Streamdump", "streamdump"]
+
 
 class _Session:
     """What became of golden files in one run of pytest."""

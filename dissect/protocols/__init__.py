@@ -7,9 +7,12 @@ from functools import cache
 from streamdump.options import Options
 from streamdump.protocols.iggy.dissector import PROTOCOLS as IGGY
 from streamdump.protocols.mewbase.dissector import PROTOCOLS as MEWBASE
+from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Protocol
 from streamdump.protocols.rabbitmq.dissector import PROTOCOLS as RABBITMQ
 from streamdump.protocols.seastar.dissector import PROTOCOLS as SEASTAR
+
+__all__ = ["PROTOCOLS", "Parser", "Protocol", "known_ports"]
 
 PROTOCOLS: tuple[Protocol, ...] = (*RABBITMQ, *IGGY, *SEASTAR, *MEWBASE)
 """Every protocol name, in the order in which `streamdump protocols` lists them."""

@@ -3,7 +3,7 @@
 A parser knows bytes and positions, and of packets only which of them brought a byte. Nothing here depends on how the byte streams came
 in pieces: only positions, and where segments start, are looked at. It opens nothing, and is as easily used alone:
 
-    parser = Parser(BY_NAME["iggy"], Options())
+    parser = Parser(protocol, Options())
     for record in parser.feed(0, 0, request): ...
 """
 
