@@ -86,18 +86,20 @@ def read(data: bytes, start: int, end: int) -> dict[str, Any]:
     """The document data[start:end], or one of `UNREADABLE`: then `walk` says why, or shows the repeated keys."""
     if end - start < 5 or _INT32(data, start)[0] != end - start or data[end - 1]:
         raise Unusual
-    return _document(data, start + 4, end - 1, 0)
+    found: dict[str, Any] = _document(data, start + 4, end - 1, 0)
+    return found
 
 
-def _document(data: bytes, at: int, last: int, depth: int) -> dict[str, Any]:
-    """The elements data[at:last]; `last` is the index of the document's final 00."""
-    document: dict[str, Any] = {}
+def _document(data: bytes, at: int, last: int, depth: int, named: bool = True) -> Any:
+    """The elements data[at:last]; `last` is the index of the document's final 00. Those of an array are a list: their names carry no
+    meaning."""
+    document: dict[str | int, Any] = {}
     count = 0
     value: Any
     while at < last:
         kind = data[at]
         stop = data.index(0, at + 1, last)
-        name = data[at + 1 : stop].decode()
+        name = data[at + 1 : stop].decode() if named else count
         at = stop + 1
         # in the order of how often they are met
         if kind == 0x10:
@@ -127,7 +129,7 @@ def _document(data: bytes, at: int, last: int, depth: int) -> dict[str, Any]:
             stop = at + _INT32(data, at)[0]
             if stop < at + 5 or stop > last or data[stop - 1] or depth >= NESTING_LIMIT:
                 raise Unusual
-            value = _document(data, at + 4, stop - 1, depth + 1) if kind == 0x03 else _array(data, at + 4, stop - 1, depth + 1)
+            value = _document(data, at + 4, stop - 1, depth + 1, kind == 0x03)
             at = stop
         elif kind == 0x0A:
             value = None
@@ -137,53 +139,7 @@ def _document(data: bytes, at: int, last: int, depth: int) -> dict[str, Any]:
         count += 1
     if at != last or len(document) != count:
         raise Unusual
-    return document
-
-
-def _array(data: bytes, at: int, last: int, depth: int) -> list[Any]:
-    """The values of an array's elements; their names carry no meaning."""
-    items: list[Any] = []
-    value: Any
-    while at < last:
-        kind = data[at]
-        at = data.index(0, at + 1, last) + 1
-        if kind == 0x10:
-            value = _INT32(data, at)[0]
-            at += 4
-        elif kind == 0x02:
-            stop = at + 4 + _INT32(data, at)[0]
-            if stop <= at + 4 or stop > last or data[stop - 1]:
-                raise Unusual
-            value = data[at + 4 : stop - 1].decode()
-            at = stop
-        elif kind == 0x12:
-            value = _INT64(data, at)[0]
-            at += 8
-        elif kind == 0x01:
-            value = _DOUBLE(data, at)[0]
-            if value - value:
-                value = _not_finite(value)
-            at += 8
-        elif kind == 0x03 or kind == 0x04:
-            stop = at + _INT32(data, at)[0]
-            if stop < at + 5 or stop > last or data[stop - 1] or depth >= NESTING_LIMIT:
-                raise Unusual
-            value = _document(data, at + 4, stop - 1, depth + 1) if kind == 0x03 else _array(data, at + 4, stop - 1, depth + 1)
-            at = stop
-        elif kind == 0x0A:
-            value = None
-        elif kind == 0x08:
-            value = data[at]
-            if value > 1:
-                raise Unusual
-            value = value == 1
-            at += 1
-        else:
-            value, at = _rare(data, kind, at, last, depth)
-        items.append(value)
-    if at != last:
-        raise Unusual
-    return items
+    return document if named else [*document.values()]
 
 
 def _rare(data: bytes, kind: int, at: int, last: int, depth: int) -> tuple[Any, int]:
