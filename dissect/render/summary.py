@@ -25,8 +25,6 @@ NAME_WIDTH, NAME_LIMIT = 18, 26
 ROOMY = 100
 """Columns of a terminal from which on names have the room they might need from the start."""
 
-_THREE = [f"{number:03d}" for number in range(1000)]
-_FIRST = [f"{number:>5}" for number in range(1000)]
 
 WRAPPED = 6
 """Lines that what went wrong may take on a terminal which is too narrow for it."""
@@ -119,7 +117,6 @@ class Lines:
         self.longest = longest if columns is None or columns >= ROOMY else None
         self.inside = inside if inside is not None else {}
         self.alarms = alarms or {}
-        self.alarming = {name for names in self.alarms.values() for name in names}
         self.asked = asked if asked is not None else {}
         self.broken_off = broken_off if broken_off is not None else {}
         self.marked = False
@@ -162,95 +159,41 @@ class Lines:
 
     def add(self, records: Iterable[Record], lines: list[str]) -> None:
         """Append the lines of these records. Where one raises an exception there is no line of it, and the others may follow."""
-        if self.columns is not None:
-            self._for_terminal(records, lines)
-        else:
-            self._for_pipe(records, lines)
-
-    def _for_pipe(self, records: Iterable[Record], lines: list[str]) -> None:
-        """Every nanosecond counts here: numbers come from tables, and only what the capture says is looked at for active characters."""
-        append, info, places, after, names = lines.append, self.info, self._places, self.after, self._names
-        alarming, base = self.alarming, self.clock.base
-        quick = self.palette is PLAIN and self.clock.form == "r"
-        floor, second = -1000, -1
-        low = _THREE
-        prefix = second_text = ""
+        append, places, after, palette, columns = lines.append, self._places, self.after, self.palette, self.columns
         for record in records:
             place = places.get(record.conversation)
             carried = ""
             if place is None or (not place.known and _client(record) is not None):
                 place = self._place(record)
-                carried = self._carried(record.conversation)
-            where = place.asked if record.src == place.client else place.told
-            passed = -1 if base is None else record.time_ns - base
-            if (
-                not quick
-                or carried
-                or passed < 0
-                or type(record) is not Message
-                or record.notes
-                or record.fault is not None
-                or record.outcome == "refused"
-                or (record.name in alarming and self._alarms(record))
-            ):
-                line = self._odd(record, self._time(record), where, "", "", None, carried)
-                base = self.clock.base
-            else:
-                index = record.number - floor
-                if not 0 <= index < 1000:
-                    thousands, index = divmod(record.number, 1000)
-                    floor = record.number - index
-                    low = _THREE if thousands else _FIRST
-                    prefix = f"{thousands:>2}" if thousands else ""
-                whole, micro = divmod(passed // 1000, 1_000_000)
-                if whole != second:
-                    second = whole
-                    second_text = f"{whole:>3}"
-                milli, micro = divmod(micro, 1000)
-                latency_ns = record.latency_ns
-                if latency_ns is None:
-                    elapsed = "            "
-                elif 0 <= latency_ns < 9_999_500:
-                    elapsed = "%.3f ms    " % (latency_ns / 1e6)  # a third faster than an f-string
-                else:
-                    elapsed = f"{latency_text(latency_ns):>8}    "
-                text = info[record.protocol](record)
-                if not text.isprintable():
-                    text = visible(text)
-                name = names.get(record.name) or self._name(record.name)
-                line = f"{prefix}{low[index]} {second_text}.{_THREE[milli]}{_THREE[micro]}  {where}  {name} {elapsed}{text}".rstrip()
-            if after is not None and type(record) is Message:
-                line = f"{line}\n{after(record)}"
-            append(line)
-
-    def _for_terminal(self, records: Iterable[Record], lines: list[str]) -> None:
-        append, places, after = lines.append, self._places, self.after
-        for record in records:
-            place = places.get(record.conversation)
-            if place is None or (not place.known and _client(record) is not None):
-                place = self._place(record)
-                if record.conversation is not None:
+                if columns is None:
+                    carried = self._carried(record.conversation)
+                elif record.conversation is not None:
                     append(self._introduction(record, place))
             asked = record.src == place.client
-            where = f"{_number(record):>2} {'>' if asked else '<'}"
-            colour = self.palette.ask if asked else self.palette.answer
-            line = self._odd(record, self._time(record), where, place.colour, colour, self.columns)
+            if columns is None:
+                line = self._rendered(record, place.asked if asked else place.told, "", "", None, carried)
+            else:
+                where = f"{_number(record):>2} {'>' if asked else '<'}"
+                line = self._rendered(record, where, place.colour, palette.ask if asked else palette.answer, columns)
             if after is not None and type(record) is Message:
                 line = f"{line}\n{after(record)}"
             append(line)
 
-    def _odd(self, record: Record, time: str, where: str, where_colour: str, colour: str, columns: int | None, carried: str = "") -> str:
-        """One line of any record, with marks, colour and cutting; `carried` stands before what it says."""
+    def _rendered(self, record: Record, where: str, where_colour: str, colour: str, columns: int | None, carried: str = "") -> str:
+        """One line, with marks, colour and cutting; `carried` stands before what it says."""
+        time = self._time(record)
         mark, name, latency_ns, text = self._content(record)
-        text = f"{carried}{text}"
+        text = visible(carried + text)
         name = self._names.get(name) or self._name(name)
-        text = visible(text)
         if record.number >= 100_000:
             self.number_width = max(self.number_width, len(str(record.number)))
         elapsed = "" if latency_ns is None else latency_text(latency_ns)
         # A finding has a number of its own
         head = f"{'' if type(record) is Finding else record.number:>{self.number_width}} {time}"
         beside = f" {elapsed:>{LATENCY_WIDTH}} "
+        palette = self.palette
+        if columns is None and palette is PLAIN:
+            return f"{head}  {where}  {name}{beside} {mark} {text}".rstrip()
         more: list[str] = []
         if columns is not None:
             room = columns - len(head) - len(where) - self.name_width - len(beside) - 7
@@ -260,7 +203,6 @@ class Lines:
                 text, more = laid_out(text, room, columns, len(head) + len(where) + 4)
             else:
                 text = cut(text, max(0, room))
-        palette = self.palette
         if palette is PLAIN:
             return "\n".join([f"{head}  {where}  {name}{beside} {mark} {text}".rstrip(), *more])
         reset, dim = palette.reset, palette.dim
@@ -300,7 +242,7 @@ class Lines:
             if record.notes:
                 mark = "*"
                 text = f"{text}  ({'; '.join(record.notes)})" if text else f"({'; '.join(record.notes)})"
-            if record.outcome == "refused" or (record.name in self.alarming and self._alarms(record)):
+            if record.outcome == "refused" or self._alarms(record):
                 mark = "!"
             fault = record.fault
             if fault is not None:

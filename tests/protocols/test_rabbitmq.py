@@ -1345,13 +1345,6 @@ def test_a_chunk_says_how_far_the_stream_is_ahead_of_it() -> None:
         assert info(message_of(decode(data, SERVER))) == f"subscription 7  offset 40  1 entry{text}"
 
 
-def test_the_quick_words_are_the_same_as_the_careful_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = list(captured("credit_flow_405.pcap", "rstream_offsets_405.pcap", "publish_small_405.pcap", "draft_exchange.pcap"))
-    quick = [info(one) for one in known]
-    monkeypatch.setattr(words, "_QUICK", {})
-    assert quick == [info(one) for one in known]
-
-
 @pytest.mark.parametrize("key", layouts.COMMANDS)
 def test_what_messages_of_an_unknown_version_say(key: int) -> None:
     for one in (key, key | layouts.RESPONSE):

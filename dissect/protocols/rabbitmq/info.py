@@ -53,14 +53,6 @@ def info(message: Message) -> str:
 def _says(message: Message) -> str:
     """The key fields; tolerates messages of which only the beginning is there."""
     fields = message.fields
-    quick = _QUICK.get(message.name)
-    if quick is not None:
-        try:
-            text = quick(message, fields)
-        except (KeyError, TypeError):
-            text = None
-        if text is not None:
-            return text
     parts: list[str] = []
     if message.id is not None:
         parts.append(f"#{message.id}")
@@ -74,7 +66,7 @@ def _says(message: Message) -> str:
         parts += _others(fields) if maker is None else maker(fields)
     except (KeyError, TypeError, IndexError):
         parts += _others(fields)
-    return "  ".join(part for part in parts if part)
+    return "  ".join(filter(None, parts))
 
 
 def _code(fields: Fields, name: str) -> str:
@@ -291,64 +283,6 @@ _SAYS: dict[str, Callable[[Fields], list[str]]] = {
     "DeleteSuperStream": lambda fields: [_text(fields["name"])],
     "ResolveOffsetSpec": lambda fields: [_text(fields["stream"]), _offset(fields)],
 }
-
-
-def _quick_publish(message: Message, fields: Fields) -> str | None:
-    messages = fields["published_messages"]
-    if not messages:
-        return None
-    first = following = messages[0]["publishing_id"]
-    size = 0
-    for one in messages:
-        if one["publishing_id"] != following or "compression" in one:
-            return None
-        following += 1
-        size += one["size"]
-    # setting commas costs more than all the rest
-    amount = f"{size} bytes" if 1 < size < 1000 else _count(size, "byte")
-    count = len(messages)
-    if count == 1:
-        return f"publisher {fields['publisher_id']}  id {first}  1 message  {amount}"
-    many = count if count < 1000 else f"{count:,}"
-    return f"publisher {fields['publisher_id']}  ids {first}-{following - 1}  {many} messages  {amount}"
-
-
-def _quick_confirm(message: Message, fields: Fields) -> str | None:
-    ids = fields["publishing_ids"]
-    if len(ids) > 2 or not ids or "publisher_id" not in fields:
-        return None
-    if len(ids) == 1:
-        return f"publisher {fields['publisher_id']}  id {ids[0]}"
-    return f"publisher {fields['publisher_id']}  ids {ids[0]}{'-' if ids[0] + 1 == ids[1] else ', '}{ids[1]}"
-
-
-def _quick_deliver(message: Message, fields: Fields) -> str | None:
-    chunk = fields["chunk"]
-    count = chunk["num_entries"]
-    if chunk["num_records"] != count or chunk.get("chunk_type") or not count:
-        return None
-    first = chunk["chunk_first_offset"]
-    if "committed_chunk_id" in fields and fields["committed_chunk_id"] > first:
-        return None
-    if count == 1:
-        return f"subscription {fields['subscription_id']}  offset {first}  1 entry"
-    many = count if count < 1000 else f"{count:,}"
-    return f"subscription {fields['subscription_id']}  offsets {first}-{first + count - 1}  {many} entries"
-
-
-def _quick_credit(message: Message, fields: Fields) -> str | None:
-    return None if "response_code" in fields else f"subscription {fields['subscription_id']}  {fields['credit']:+}"
-
-
-Quick = Callable[[Message, Fields], str | None]
-
-_QUICK: dict[str, Quick] = {
-    "Publish": _quick_publish,
-    "PublishConfirm": _quick_confirm,
-    "Deliver": _quick_deliver,
-    "Credit": _quick_credit,
-}
-"""Shortcuts that say the same words for the messages that most lines are about: they save a tenth of the text view."""
 
 
 def _nothing(fields: Fields) -> list[str]:
