@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from streamdump.capture.link import LinkParser, SeparateFiles
 from streamdump.capture.merge import merge
 from streamdump.capture.selection import ConversationSpan
+from streamdump.conversation.acknowledged import AcknowledgedPairs
 from streamdump.conversation.conversation import NOTHING
 from streamdump.conversation.forgotten import ForgottenCounts
 from streamdump.diagnose.rules import Closed
@@ -76,7 +77,7 @@ class Inspector:
             self.run.diagnoser = Diagnoser()
             self.run.windows = Windows()
         if self.options.pairs:
-            self.run.pairs = []
+            self.run.pairs = AcknowledgedPairs()
         self.packets_before: dict[int, int] | None = None
         self._latest_ns: int | None = None
         self._number = 0
@@ -123,9 +124,7 @@ class Inspector:
         self.asked.clear()
         self.run.broken_off.clear()
         self.keys.poll(self.counters.packets)
-        parse, feed, counters, windows = self.link.segment, self.table.feed, self.counters, self.run.windows
-        if self.packets_before is not None:
-            self._note(self.packets_before, batch)
+        parse, feed, counters, windows, pairs = self.link.segment, self.table.feed, self.counters, self.run.windows, self.run.pairs
         holding = [one for one in self.inputs if getattr(one, "format", None) == "pcapng"]
         emitted: list[Event] = []
         order = counters.packets
@@ -140,6 +139,8 @@ class Inspector:
                     continue
                 if windows is not None:
                     windows.look(segment)
+                if pairs is not None:
+                    pairs.look(segment)
                 found = feed(segment)
                 if found is not NOTHING:
                     emitted += found

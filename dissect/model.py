@@ -210,7 +210,8 @@ class Head(NamedTuple):
 
 
 class Pair(msgspec.Struct, gc=False):
-    """A request with the message that answered it last, or without one for a `reason`; `exchange` is the record of it, if there is one."""
+    """A request with the message that answered it last, or without one for a `reason`; `exchange` is the record of it, if there is one.
+    `acknowledged_ns`: how long after its last byte that was acknowledged, at most the latency; None where nobody knows."""
 
     request: Message
     response: Message | None
@@ -218,6 +219,7 @@ class Pair(msgspec.Struct, gc=False):
     reason: str | None
     latency_ns: int | None
     exchange: Exchange | None
+    acknowledged_ns: int | None = None
 
 
 class ConversationRow(msgspec.Struct, tag_field="record", tag="conversation"):

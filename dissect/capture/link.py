@@ -271,6 +271,14 @@ def endpoints(ends: bytes) -> tuple[str, str]:
     return (f"{source}:{sport}", f"{target}:{dport}") if size == 4 else (f"[{source}]:{sport}", f"[{target}]:{dport}")
 
 
+@lru_cache(1_024)
+def back(ends: bytes) -> bytes:
+    """The `ends` of the other direction."""
+    size = 4 if len(ends) < 36 else 16
+    ports = 2 * size
+    return ends[size:ports] + ends[:size] + ends[ports + 2 : ports + 4] + ends[ports : ports + 2] + ends[ports + 4 :]
+
+
 def network(packet: Packet) -> tuple[int, int, int]:
     """Where the IP header of a packet is, its EtherType, and where a Linux cooked capture saw it, else -1."""
     buffer, offset, link = packet.buffer, packet.offset, packet.link

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from streamdump.conversation.acknowledged import AcknowledgedPairs
 from streamdump.errors import Report
 from streamdump.model import ConversationRow, Ending, Options, Pair
 from streamdump.pair import KEYS_COUNTED, Link, Pairer
@@ -74,7 +75,7 @@ class SharedState(msgspec.Struct):
     """Filled by pairing: numbers are known only when records are handed on."""
     large: list[tuple[Pairer, Event]] = []
     """Filled by pairing: what was handed on need not be remembered whole."""
-    pairs: list[Pair] | None = None
+    pairs: AcknowledgedPairs | None = None
     """Filled by pairing, where they are wanted."""
     ahead: dict[int, Ending] = {}
     """By conversation: how it ended, where that was told before it was over."""

@@ -7,6 +7,7 @@ from functools import lru_cache
 from operator import attrgetter
 from socket import AF_INET, AF_INET6, inet_ntop
 
+from streamdump.capture.link import back
 from streamdump.capture.selection import ConversationSpan
 from streamdump.conversation.conversation import Conversation
 from streamdump.conversation.endings import CROWDED, IDLE, LAST_NS, ahead, closed, is_unused
@@ -179,7 +180,6 @@ class ConversationTable:
         ends = segment.ends
         size = 4 if len(ends) < 36 else 16
         ports = 2 * size
-        back = ends[size:ports] + ends[:size] + ends[ports + 2 : ports + 4] + ends[ports : ports + 2] + ends[ports + 4 :]
         # The sender of a SYN-ACK is not the one who began
         side = int(segment.flags & (SYN | ACK) == SYN | ACK)
         one, two = _endpoint(ends[:size], ends[ports : ports + 2]), _endpoint(ends[size:ports], ends[ports + 2 : ports + 4])
@@ -192,7 +192,7 @@ class ConversationTable:
         conversation = Conversation(self.run, tcp)
         self.conversations.append(conversation)
         self._by_index[tcp.index] = conversation
-        self._by_ends[back] = conversation, 1 - side
+        self._by_ends[back(ends)] = conversation, 1 - side
         found = self._by_ends[ends] = conversation, side
         return found
 

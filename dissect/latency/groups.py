@@ -37,6 +37,8 @@ class LatencyGroup(msgspec.Struct):
     handler: Sketch | None = None
     """How long the server worked, of those responses that say so, and in `network` what remains of their latency."""
     network: Sketch | None = None
+    bound: Sketch = msgspec.field(default_factory=Sketch)
+    """How long it took until the last byte of requests that were answered was acknowledged: the network's share is not more."""
     ends: tuple[str, str] | None = None
     """Client and server of a conversation."""
 
@@ -57,6 +59,7 @@ class LatencyGroup(msgspec.Struct):
         for reason, number in other.reasons.items():
             self.reasons[reason] = self.reasons.get(reason, 0) + number
         self.latency.merge(other.latency)
+        self.bound.merge(other.bound)
         if other.handler is not None and other.network is not None:
             handler, network = self._split()
             handler.merge(other.handler)
@@ -65,18 +68,20 @@ class LatencyGroup(msgspec.Struct):
 
     def pack(self) -> bytes:
         """What was counted as bytes, for `unpack`."""
-        sketches = [None if one is None else one.pack() for one in (self.latency, self.handler, self.network)]
+        sketches = [None if one is None else one.pack() for one in (self.latency, self.handler, self.network, self.bound)]
         return msgspec.msgpack.encode((self.answered, self.refused, self.reasons, sketches))
 
     @classmethod
     def unpack(cls, data: bytes) -> LatencyGroup:
         """The group that `pack` made bytes of."""
         answered, refused, reasons, sketches = msgspec.msgpack.decode(data)
-        latency, handler, network = [None if one is None else Sketch.unpack(one) for one in sketches]
-        return cls(answered, refused, reasons, Sketch() if latency is None else latency, handler, network)
+        latency, handler, network, bound = [None if one is None else Sketch.unpack(one) for one in sketches]
+        return cls(answered, refused, reasons, latency or Sketch(), handler, network, bound or Sketch())
 
-    def note(self, outcome: str, reason: str | None, latency_ns: int | None, handler_ns: int | None) -> None:
-        """One more exchange."""
+    def note(
+        self, outcome: str, reason: str | None, latency_ns: int | None, handler_ns: int | None, acknowledged_ns: int | None = None
+    ) -> None:
+        """One more exchange, and how long after its request the acknowledgement came."""
         if latency_ns is None:
             why = reason or outcome
             self.reasons[why] = self.reasons.get(why, 0) + 1
@@ -86,6 +91,8 @@ class LatencyGroup(msgspec.Struct):
         else:
             self.answered += 1
         self.latency.add(latency_ns)
+        if acknowledged_ns is not None:
+            self.bound.add(acknowledged_ns)
         if handler_ns is not None:
             handler, network = self._split()
             handler.add(handler_ns)
@@ -141,14 +148,15 @@ class Latencies:
             handler_ns = None
             if response is not None and protocol in worked:
                 handler_ns = worked[protocol](response)
-            group.note(pair.outcome, pair.reason, latency_ns, handler_ns)
+            ended = pair.outcome, pair.reason, latency_ns, handler_ns, pair.acknowledged_ns
+            group.note(*ended)
             if latency_ns is not None and response is not None:
                 slow = self._slow
                 if len(slow) < self._slowest or (slow and latency_ns >= slow[0][0]):
                     self._remember(latency_ns, request, response)
             if self.interval_ns is not None:
                 told = pair.exchange if response is None else response
-                self._cell((request if told is None else told).time_ns, key).note(pair.outcome, pair.reason, latency_ns, handler_ns)
+                self._cell((request if told is None else told).time_ns, key).note(*ended)
 
     def slowest(self) -> list[Slow]:
         """The slowest exchanges, the slowest first."""

@@ -45,6 +45,7 @@ class _Group(msgspec.Struct, kw_only=True):
     latency: Times | None
     handler: Times | None
     network: Times | None
+    network_at_most: Times | None
 
 
 class LatencyRow(_Group, tag_field="record", tag="latency", kw_only=True):

@@ -74,6 +74,7 @@ def _said(found: Latencies, key: Key, group: LatencyGroup) -> dict[str, Any]:
         "latency": times_of(group.latency),
         "handler": times_of(group.handler),
         "network": times_of(group.network),
+        "network_at_most": times_of(group.bound),
     }
 
 

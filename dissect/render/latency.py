@@ -46,7 +46,7 @@ def comma_separated(found: Latencies) -> str:
     """The groups, or with a series the groups by interval, as comma-separated values; times in nanoseconds, the header first."""
     out = StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    names = [f"{kind}_{name}_ns" for kind in ("latency", "handler", "network") for name in ("mean", *_TIMES)]
+    names = [f"{kind}_{name}_ns" for kind in ("latency", "handler", "network", "network_at_most") for name in ("mean", *_TIMES)]
     series = found.interval_ns is not None
     writer.writerow(
         [
@@ -63,7 +63,7 @@ def comma_separated(found: Latencies) -> str:
         reasons = "; ".join(f"{reason} {number}" for reason, number in row.reasons.items())
         counts = [row.count, row.answered, row.refused, row.unanswered, reasons]
         times: list[object] = []
-        for one in (row.latency, row.handler, row.network):
+        for one in (row.latency, row.handler, row.network, row.network_at_most):
             times += [""] * (1 + len(_TIMES)) if one is None else [one.mean_ns, *_of(one)]
         writer.writerow([*first, row.protocol, *["" if one is None else _harmless(one) for one in values], *counts, *times])
     return out.getvalue()
@@ -100,7 +100,12 @@ def _groups(found: Latencies, groups: Sequence[LatencyRow], columns: int | None,
         spark = _spark(group.latency, scale)
         counts = (f"{row.count:,}", f"{row.refused:,}", f"{row.unanswered:,}")
         lines.append(_Line(_label(found, row), counts, _texts(row.latency), spark, _reasons(row)))
-        for name, times, sketch in (("handler", row.handler, group.handler), ("network", row.network, group.network)):
+        for name, times, sketch in (
+            ("handler", row.handler, group.handler),
+            ("network", row.network, group.network),
+            # What came with the responses only bounds nothing
+            ("network at most", row.network_at_most if group.bound.total < group.latency.total else None, group.bound),
+        ):
             if times is not None and sketch is not None:
                 lines.append(_Line(["", *[""] * (len(found.by) - 1), f"  {name}"], ("", "", ""), _texts(times), _spark(sketch, scale), ""))
     sizes = [max(width(name), *(width(line.label[index]) for line in lines)) for index, name in enumerate(labels)]

@@ -144,6 +144,8 @@ _GROUP = {
     "latency": "From the last byte of each request to the first byte of its response; null if there was none.",
     "handler": "How long the server worked on them, as its responses say (Seastar RPC); null where these do not.",
     "network": "What remains of the latency of these.",
+    "network_at_most": "From the last byte of each request to its acknowledgement by the other side's TCP, at most the latency: no more "
+    "of the latency is the network's, as far as the capture shows.",
 }
 
 _LATENCY = {**_GROUP, "histogram": "How many latencies lie between bounds of 1, 2, 5, 10... nanoseconds, within 1 %."}
@@ -200,7 +202,7 @@ _EXACT: dict[str, dict[str, Any]] = {
     "notes": {"type": "array", "items": {"type": "string"}},
     "outcome": {"enum": ["answered", "refused", "superseded", "unanswered", None]},
     "fault": {"anyOf": [{"$ref": "#/$defs/Fault"}, {"type": "null"}]},
-    **{name: {"anyOf": [{"$ref": "#/$defs/Times"}, {"type": "null"}]} for name in ("latency", "handler", "network")},
+    **{name: {"anyOf": [{"$ref": "#/$defs/Times"}, {"type": "null"}]} for name in ("latency", "handler", "network", "network_at_most")},
     "histogram": {"type": "array", "items": {"$ref": "#/$defs/Bucket"}},
 }
 """Where the struct's annotation is wider than the contract, or names a definition."""

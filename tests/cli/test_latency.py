@@ -223,7 +223,7 @@ def test_a_terminal_gets_what_fits_and_a_pipe_everything(columns: int, capsys: p
     first = next((line for line in groups if {"min", "max"} <= {*line.split()}), "")
     ends = [found.end() for found in re.finditer(r"p[\d.]+", first)]
     timed = [line for line in groups if re.search(r" [\d.]+[num]s", line)]
-    assert len(timed) == (16 if columns > 40 else 32)
+    assert len(timed) == (21 if columns > 40 else 42)
     assert bool(ends) == (columns > 40)
     assert all(line[end - 1] != " " and line[end : end + 1] in ("", " ") for line in timed for end in ends)
     plain = shown(capsys, *arguments)[0]

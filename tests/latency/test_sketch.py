@@ -52,16 +52,17 @@ EXCHANGES = st.tuples(
     st.sampled_from(["closed", "timeout", None]),
     LATENCIES,
     st.none() | st.integers(0, 10_000_000),
+    st.none() | st.integers(0, 10_000_000),
 )
 
 
 @given(st.lists(st.tuples(EXCHANGES, st.integers(0, 3)), max_size=40), st.permutations(range(4)))
 def test_groups_merge_to_what_counting_everything_comes_to(exchanges: list[tuple[Any, int]], order: list[int]) -> None:
     parts, whole = [LatencyGroup() for _ in range(4)], LatencyGroup()
-    for (outcome, reason, latency_ns, handler_ns), part in exchanges:
+    for (outcome, reason, latency_ns, handler_ns, bound_ns), part in exchanges:
         there = outcome in ("answered", "refused")
         for group in (parts[part], whole):
-            group.note(outcome, None if there else reason, latency_ns if there else None, handler_ns if there else None)
+            group.note(outcome, None if there else reason, latency_ns if there else None, handler_ns if there else None, bound_ns)
     merged = LatencyGroup()
     for index in order:
         merged.merge(LatencyGroup.unpack(parts[index].pack()))
@@ -71,7 +72,12 @@ def test_groups_merge_to_what_counting_everything_comes_to(exchanges: list[tuple
         whole.reasons,
         len(exchanges),
     )
-    for mine, all_of_it in ((merged.latency, whole.latency), (merged.handler, whole.handler), (merged.network, whole.network)):
+    for mine, all_of_it in (
+        (merged.latency, whole.latency),
+        (merged.handler, whole.handler),
+        (merged.network, whole.network),
+        (merged.bound, whole.bound),
+    ):
         assert [one if one is None else one.pack() for one in (mine, all_of_it)] == [
             all_of_it if all_of_it is None else all_of_it.pack()
         ] * 2

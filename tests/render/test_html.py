@@ -103,7 +103,16 @@ def test_a_page_says_which_files_were_captured_when(command: str, tmp_path: Path
 
 
 def interval(second: int) -> IntervalRow:
-    told = {"count": 1, "answered": 1, "refused": 0, "unanswered": 0, "reasons": {}, "handler": None, "network": None}
+    told = {
+        "count": 1,
+        "answered": 1,
+        "refused": 0,
+        "unanswered": 0,
+        "reasons": {},
+        "handler": None,
+        "network": None,
+        "network_at_most": None,
+    }
     times = Times(1, *[1_000] * 8)
     return IntervalRow(protocol="iggy", latency=times, time="", time_ns=second * 10**9, interval_ns=10**9, **told)  # type: ignore[arg-type]
 
