@@ -77,6 +77,12 @@ EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
         ("streamdump scrub in.pcap out.pcap", "without passwords and tokens"),
         ("streamdump scrub in.pcap out.pcap --payloads --names --addresses", "and without everything else that is nobody's business"),
     ),
+    "stats": (
+        ("streamdump stats capture.pcap", "how much of what: packets, commands, streams"),
+        ("streamdump stats --interval 1 capture.pcap", "and how it changed"),
+        ("streamdump stats --csv -Y 'stream == orders' *.pcap", "of what a filter finds, for a spreadsheet"),
+        ("streamdump stats --html report.html capture.pcap", "a page with tables and drawings"),
+    ),
     "schema": (("streamdump schema > streamdump.schema.json", "to check or generate readers with"),),
 }
 

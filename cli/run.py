@@ -31,7 +31,20 @@ if TYPE_CHECKING:
     from streamdump.model import ConversationRow, Options, Record
     from streamdump.render.summary import Lines
 
-COMMANDS = ("check", "conversations", "diagnose", "diff", "follow", "latency", "pipeline", "protocols", "schema", "scrub", "wireshark")
+COMMANDS = (
+    "check",
+    "conversations",
+    "diagnose",
+    "diff",
+    "follow",
+    "latency",
+    "pipeline",
+    "protocols",
+    "schema",
+    "scrub",
+    "stats",
+    "wireshark",
+)
 
 OF_FILTERS = ("==", "!=", "<", "<=", ">", ">=", "and", "or", "not", "in", "contains", "matches")
 """What becomes a file of its own where a filter has no quotes."""

@@ -242,7 +242,6 @@ def text_settings(shown: Shown, options: Options, colours: Palette, width: int |
         "alarms": {one.name: one.alarms for one in PROTOCOLS},
         "asked": inspector.asked,
         "broken_off": inspector.run.broken_off,
-        "packets_before": inspector.note_packets() if shown.clock == "d" else None,
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from streamdump.capture.link import LinkParser, SeparateFiles
@@ -27,9 +27,6 @@ PART = 256
 
 LAST = 1_024
 """Records that are handed on at once at the end."""
-
-PACKETS_NOTED = 1 << 18
-"""Packets of which that before is known, beside those that are read."""
 
 AGE_NS = 500_000_000
 """How often a capture without an end looks for what has become old."""
@@ -78,8 +75,8 @@ class Inspector:
             self.run.windows = Windows()
         if self.options.pairs:
             self.run.pairs = AcknowledgedPairs()
-        self.packets_before: dict[int, int] | None = None
-        self._latest_ns: int | None = None
+        self.watch: Callable[[list[Packet]], None] | None = None
+        """Is shown all packets as they are read."""
         self._number = 0
         self._aged_ns = 0
 
@@ -90,11 +87,6 @@ class Inspector:
     @property
     def past(self) -> ForgottenCounts:
         return self.table.past
-
-    def note_packets(self) -> Mapping[int, int]:
-        """By the time of each of the last packets, that of the packet before it; noted from now on."""
-        self.packets_before = {}
-        return self.packets_before
 
     def records(self) -> Iterator[Record]:
         """The records one by one."""
@@ -125,6 +117,8 @@ class Inspector:
         self.run.broken_off.clear()
         self.keys.poll(self.counters.packets)
         parse, feed, counters, windows, pairs = self.link.segment, self.table.feed, self.counters, self.run.windows, self.run.pairs
+        if self.watch is not None:
+            self.watch(batch)
         holding = [one for one in self.inputs if getattr(one, "format", None) == "pcapng"]
         emitted: list[Event] = []
         order = counters.packets
@@ -152,14 +146,6 @@ class Inspector:
             yield self._hand_out(emitted)
             raise
         yield self._hand_out(emitted)
-
-    def _note(self, before: dict[int, int], batch: list[Packet]) -> None:
-        if len(before) > PACKETS_NOTED:
-            before.clear()
-        for packet in batch:
-            if self._latest_ns is not None:
-                before.setdefault(packet.time_ns, self._latest_ns)
-            self._latest_ns = packet.time_ns
 
     def finish(self) -> list[Record]:
         """What is left at the end of the capture."""

@@ -19,7 +19,7 @@ ROWS = (
     {"conversation"},
     {"snapshot"},
     {"session"},
-    {"inspector", "latency"},
+    {"inspector", "latency", "stats"},
     {"render", "spark", "golden", "scrub", "wireshark"},
     {"cli"},
     {"__main__"},

@@ -147,6 +147,8 @@ def _text(shown: Shown, options: Options, colours: Palette, run: FileRun | LiveR
     if isinstance(view, TextDiagram):
         view.plain = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     run.view = view
+    if shown.clock == "d":
+        run.inspector.watch = view.clock.watch
     drawn = 0
 
     def show(batch: list[Record], failed: Failed) -> None:

@@ -97,6 +97,8 @@ def _text(shown: Shown, options: Options, colours: Palette, run: FileRun | LiveR
 
     width = columns()
     lines = run.view = Lines(**text_settings(shown, options, colours, width, run.inspector))
+    if shown.clock == "d":
+        run.inspector.watch = lines.clock.watch
     started = False
 
     def show(batch: list[Record], failed: Failed) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, runtime_checkable
 from typing import Protocol as Typed
 
 import msgspec
@@ -88,6 +88,20 @@ class DetectionView(msgspec.Struct):
         return self.final
 
 
+class Traffic(NamedTuple):
+    """What a message does with the messages of users: how many it publishes or delivers, up to which offset of a partition, what of that is
+    committed; and by how much it changes the credit of a subscription, which it may begin, None where that ends."""
+
+    published: int = 0
+    delivered: int = 0
+    partition: int | None = None
+    offset: int | None = None
+    committed: int | None = None
+    subscription: int | None = None
+    credit: int | None = 0
+    begins: bool = False
+
+
 @runtime_checkable
 class InfoWithContext(Typed):
     """Says messages, of which it is told before, whether they are shown or not."""
@@ -140,6 +154,8 @@ class Protocol(msgspec.Struct, frozen=True):
         tables = self.tables
         return tables() if callable(tables) else tables
 
+    traffic: Callable[[Message], Traffic | None] | None = None
+    """What a message does with those of users."""
     verb: Callable[[Message], str | None] | None = None
     """What a request asks for, where its name does not say so."""
     code: tuple[str, ...] = ()

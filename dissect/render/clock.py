@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from time import localtime, strftime
 from typing import Literal
 
+from streamdump.model import Packet
 from streamdump.protocols.records import rfc3339
+
+PACKETS_NOTED = 1 << 18
+"""Packets of which that before is known, beside those that are read."""
 
 Times = Literal["r", "ad", "ud", "e", "d", "dd"]
 
@@ -20,14 +23,24 @@ class Clock:
     """Says times in one form: relative to the first one, local, UTC, as an epoch, since the packet before, or since the time said before;
     from one second to the next it has them ready."""
 
-    def __init__(self, form: Times = "r", packets_before: Mapping[int, int] | None = None) -> None:
-        """`packets_before`: by the time of a packet that of the one before it."""
+    def __init__(self, form: Times = "r") -> None:
         self.form = form
-        self._packets_before = packets_before if packets_before is not None else {}
+        self._before: dict[int, int] = {}
+        """By the time of a packet that of the one before it."""
+        self._latest_ns: int | None = None
         self.base: int | None = None
         """What relative times count from."""
         self._second = -1
         self._second_text = ""
+
+    def watch(self, packets: list[Packet]) -> None:
+        """Be shown all packets, which those take to count from that are said since the packet before."""
+        if len(self._before) > PACKETS_NOTED:
+            self._before.clear()
+        for packet in packets:
+            if self._latest_ns is not None:
+                self._before.setdefault(packet.time_ns, self._latest_ns)
+            self._latest_ns = packet.time_ns
 
     def begin(self, time_ns: int) -> None:
         """Count relative times from here, if they do not yet."""
@@ -38,7 +51,7 @@ class Clock:
         """The time `time_ns`, whose text in a record is `time`."""
         if self.form in ("r", "d", "dd"):
             self.begin(time_ns)
-            passed = time_ns - (self._packets_before.get(time_ns, time_ns) if self.form == "d" else self.base or 0)
+            passed = time_ns - (self._before.get(time_ns, time_ns) if self.form == "d" else self.base or 0)
             if self.form == "dd":
                 self.base = time_ns
             second, rest = divmod(abs(passed), 1_000_000_000)

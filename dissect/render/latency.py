@@ -65,11 +65,11 @@ def comma_separated(found: Latencies) -> str:
         times: list[object] = []
         for one in (row.latency, row.handler, row.network, row.network_at_most):
             times += [""] * (1 + len(_TIMES)) if one is None else [one.mean_ns, *_of(one)]
-        writer.writerow([*first, row.protocol, *["" if one is None else _harmless(one) for one in values], *counts, *times])
+        writer.writerow([*first, row.protocol, *["" if one is None else harmless(one) for one in values], *counts, *times])
     return out.getvalue()
 
 
-def _harmless(value: object) -> object:
+def harmless(value: object) -> object:
     """A value that a spreadsheet does not take for a formula."""
     text = visible(str(value))
     return value if isinstance(value, int) else f"'{text}" if text[:1] in ("=", "+", "-", "@") else text
@@ -198,7 +198,7 @@ def _series(found: Latencies, cells: Sequence[IntervalRow], columns: int | None,
     title = f"every {(found.interval_ns or 0) / 1e9:g} s{day}{ZONES[clock.form]}"
     most = max((row.latency.p99_ns for row in cells if row.latency is not None), default=0)
     bars = [_bar(max(0, row.latency.p99_ns) / most if row.latency is not None and most > 0 else 0.0, _SPARK) for row in cells]
-    return _table(title, ["time", *names, *_COUNTS, "p50", "p99", "max"], body, 1 + len(names), columns, palette, ("p99", bars))
+    return table(title, ["time", *names, *_COUNTS, "p50", "p99", "max"], body, 1 + len(names), columns, palette, ("p99", bars))
 
 
 def _slowest(slow: Sequence[SlowRow], columns: int | None, palette: Palette) -> str:
@@ -213,10 +213,10 @@ def _slowest(slow: Sequence[SlowRow], columns: int | None, palette: Palette) -> 
         ]
         for one in slow
     ]
-    return _table("the slowest", head, body, len(head), columns, palette)
+    return table("the slowest", head, body, len(head), columns, palette)
 
 
-def _table(
+def table(
     title: str,
     head: list[str],
     body: Sequence[list[str]],

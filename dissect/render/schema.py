@@ -8,6 +8,7 @@ import msgspec
 
 from streamdump.latency.records import Bucket, IntervalRow, LatencyRow, SlowRow, Times
 from streamdump.model import ConversationRow, Ending, Exchange, Fault, Finding, Gap, Message
+from streamdump.stats import CommandRow, CountRow, FileRow, StreamRow, TotalRow
 
 _COMMON = {
     "record": "What kind of record this line is.",
@@ -207,6 +208,60 @@ _EXACT: dict[str, dict[str, Any]] = {
 }
 """Where the struct's annotation is wider than the contract, or names a definition."""
 
+_SPAN = {
+    "time": "Time of the first packet: RFC 3339, UTC, 9 decimals.",
+    "time_ns": "The same in nanoseconds since 1970.",
+    "duration_ns": "From the first packet to the last.",
+    "packets": "Packets, whatever is in them.",
+    "bytes": "Their bytes as sent.",
+}
+
+_FILE = {**_SPAN, "file": "Index of the input, 0 for the first.", "name": "Its name."}
+
+_TOTAL = {
+    **_SPAN,
+    "conversations": "Conversations.",
+    "messages": "Messages, of those that -Y asks for where there is one; what follows counts these, too.",
+    "message_bytes": "Their bytes.",
+    "refused": "Responses that refuse.",
+    "faults": "Messages that could not be read in full.",
+    "gaps": "Gaps.",
+    "gap_bytes": "Bytes in them.",
+    "unread": "By what they are, bytes of conversations of no protocol that is read.",
+}
+
+_COMMAND = {
+    "name": "The protocol's own name of the command; (others): what is beyond the limit on groups.",
+    "kind": "Whether it asks for a response, is one, or neither.",
+    "count": "Messages.",
+    "bytes": "Their bytes.",
+    "per_second": "Messages a second of the time that was captured; null where that is nothing.",
+}
+
+_STREAM = {
+    "stream": "The stream or topic; - where the capture does not tell, (others): what is beyond the limit on groups.",
+    "partition": "The partition; null where the protocol has none.",
+    "published": "Messages of users that were published.",
+    "published_bytes": "Bytes of the frames that publish them.",
+    "delivered": "Messages of users that were delivered or polled.",
+    "delivered_bytes": "Bytes of the frames that hold them.",
+    "offset": "The highest offset that was delivered.",
+    "committed": "The highest one that the server says is committed: in RabbitMQ Streams where the last committed chunk begins.",
+    "behind": "How far the first is below the second.",
+}
+
+_COUNT = {
+    "time": "Beginning of the interval: RFC 3339, UTC, 9 decimals.",
+    "time_ns": "The same in nanoseconds since 1970.",
+    "interval_ns": "Its length: what --interval says or, where that would be too many intervals, twice, four times... that.",
+    "messages": "Messages.",
+    "bytes": "Their bytes.",
+    "published": "Messages of users that were published.",
+    "delivered": "Messages of users that were delivered or polled.",
+    "credit": "Chunks that servers may still send, at its end.",
+    "commands": "Messages by name.",
+}
+
 _RECORDS: tuple[tuple[type[msgspec.Struct], dict[str, str]], ...] = (
     (Message, _MESSAGE),
     (Gap, _GAP),
@@ -217,6 +272,11 @@ _RECORDS: tuple[tuple[type[msgspec.Struct], dict[str, str]], ...] = (
     (LatencyRow, _LATENCY),
     (IntervalRow, _INTERVAL),
     (SlowRow, _SLOW),
+    (FileRow, _FILE),
+    (TotalRow, _TOTAL),
+    (CommandRow, _COMMAND),
+    (StreamRow, _STREAM),
+    (CountRow, _COUNT),
 )
 
 

@@ -101,7 +101,6 @@ class Lines:
         alarms: Alarms | None = None,
         asked: Mapping[int, tuple[Message, Ending | None]] | None = None,
         broken_off: Mapping[int, str] | None = None,
-        packets_before: Mapping[int, int] | None = None,
     ) -> None:
         """`columns`: the width of the terminal, None when there is none. `after`: further whole lines for a message. `longest`: the
         length of each protocol's longest message name, so that columns need not grow on the way. `inside`: by conversation, what its
@@ -110,7 +109,7 @@ class Lines:
         `broken_off`: by conversation, how far the handshake had come in the middle of which the server left."""
         self.info = info
         self.learns = {name: one.learn for name, one in info.items() if isinstance(one, InfoWithContext)}
-        self.clock = Clock(times, packets_before)
+        self.clock = Clock(times)
         self.palette = palette
         self.columns = columns
         self.after = after

@@ -21,7 +21,7 @@ from streamdump.protocols.iggy.frame_redaction import LOGIN
 from streamdump.protocols.iggy.frames import HEADER
 from streamdump.protocols.iggy.framing import PORTS, IggyFraming
 from streamdump.protocols.iggy.heuristic import heuristic
-from streamdump.protocols.iggy.info import TEXT, info, relate, topic_of
+from streamdump.protocols.iggy.info import TEXT, info, relate, topic_of, traffic
 from streamdump.protocols.iggy.layout_versions import LAYOUTS
 from streamdump.protocols.iggy.meaning import FrameDecoder
 from streamdump.protocols.iggy.request_queue import UNSURE, RequestQueue
@@ -267,6 +267,7 @@ PROTOCOLS = (
         forced=LAYOUTS,
         compare_rules=COMPARE_RULES,
         scrub_rules=SCRUB_RULES,
+        traffic=traffic,
         alarms={"eviction": lambda message: True, "unknown": lambda message: bool(message.fields.get("status"))},
     ),
 )

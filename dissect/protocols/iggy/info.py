@@ -9,6 +9,7 @@ from typing import Any
 from streamdump.model import ConversationRow, Message
 from streamdump.protocols.iggy.bodies import YEAR_2020, YEAR_2100
 from streamdump.protocols.iggy.layout_versions import RELEASES
+from streamdump.protocols.protocol import Traffic
 
 TEXT = """\
 No frame states its layout. streamdump keeps the layouts in which every frame of a conversation decodes with nothing left over;
@@ -431,6 +432,19 @@ def relate(rows: list[ConversationRow]) -> None:
     for row in rows:
         if row.layout is None and row.server is not None and row.server in settled:
             row.facts["server_layouts"] = sorted(settled[row.server])
+
+
+def traffic(message: Message) -> Traffic | None:
+    """What of the users' messages a message carries."""
+    fields = message.fields
+    if message.name == "send_messages" and message.kind == "request":
+        return Traffic(len(_messages(fields)))
+    if message.name != "poll_messages" or message.kind != "response" or "partition_id" not in fields:
+        return None
+    messages = _messages(fields)
+    batches = [one for one in fields.get("batches", ()) if one.get("messages")]
+    last = _offset(batches[-1], -1) if batches else messages[-1].get("offset") if messages else None
+    return Traffic(0, len(messages), fields["partition_id"], last, fields.get("current_offset"))
 
 
 def topic_of(name: str, fields: dict[str, Any]) -> str | None:

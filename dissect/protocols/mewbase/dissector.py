@@ -28,7 +28,7 @@ from streamdump.protocols.mewbase.framing import (
     reads,
 )
 from streamdump.protocols.mewbase.heuristic import heuristic
-from streamdump.protocols.mewbase.info import TEXT, failed, info, unanswered
+from streamdump.protocols.mewbase.info import TEXT, failed, info, traffic, unanswered
 from streamdump.protocols.mewbase.layouts import (
     BY_NAME,
     CLIENT,
@@ -536,6 +536,7 @@ PROTOCOLS: Final = (
         compare_rules=COMPARE_RULES,
         scrub_rules=SCRUB_RULES,
         unanswered=unanswered,
+        traffic=traffic,
         alarms=dict.fromkeys(("RESPONSE", "SUBRESPONSE", "QUERYRESULT", "QUERYRESPONSE"), failed),
     ),
 )

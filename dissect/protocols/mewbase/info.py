@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from streamdump.bson import Special
 from streamdump.model import Message
+from streamdump.protocols.protocol import Traffic
 
 
 def failed(message: Message) -> bool:
@@ -141,6 +142,15 @@ RESPONSE answers by rID, the one to CONNECT by being first. Before December 2016
 requests; where frames were missed that is unsure, and a note says so. Once a rID was seen, a frame whose rID is cut off stays
 unpaired. QUERYRESULT answers by queryID until `last`; a query that got results is answered even where that one is missing. authInfo,
 username and password are secrets, but a `user` or `username` in the authInfo of a whole CONNECT."""
+
+
+def traffic(message: Message) -> Traffic | None:
+    """What of the users' messages a message carries."""
+    frame = message.fields.get("frame")
+    position = frame.get("pos") if isinstance(frame, dict) else None
+    if message.name in ("PUB", "EMIT"):
+        return Traffic(1)
+    return Traffic(0, 1, offset=position if type(position) is int else None) if message.name == "RECEV" else None
 
 
 def unanswered(request: Message, time_ns: int) -> str | None:

@@ -22,7 +22,7 @@ from streamdump.protocols.rabbitmq.fast_decode import PUBLISHER_LAYOUTS, Handler
 from streamdump.protocols.rabbitmq.frame_redaction import GuardedFrame as Read
 from streamdump.protocols.rabbitmq.frame_redaction import hide, hide_rest, holds_challenge, is_chunk, read_login
 from streamdump.protocols.rabbitmq.heuristic import probe_current, probe_draft
-from streamdump.protocols.rabbitmq.info import alarms, info
+from streamdump.protocols.rabbitmq.info import alarms, info, traffic
 from streamdump.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, Language, is_sound
 from streamdump.protocols.rabbitmq.publishers import Publishers
 from streamdump.protocols.rabbitmq.sasl_redaction import HandshakePlace, SaslRedaction, SeenFrame
@@ -648,6 +648,7 @@ PROTOCOLS = (
         compare_rules=COMPARE_RULES,
         scrub_rules=SCRUB_RULES,
         alarms=alarms(layouts.LAYOUTS),
+        traffic=traffic,
     ),
     Protocol(
         "rabbitmq-stream-draft",
@@ -665,5 +666,6 @@ PROTOCOLS = (
         compare_rules=COMPARE_RULES,
         scrub_rules=SCRUB_RULES,
         alarms=alarms(layouts_draft.LAYOUTS),
+        traffic=traffic,
     ),
 )

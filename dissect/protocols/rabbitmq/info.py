@@ -7,6 +7,7 @@ from typing import Any
 
 from streamdump.layout import Field, Layout
 from streamdump.model import Message
+from streamdump.protocols.protocol import Traffic
 from streamdump.protocols.rabbitmq.layouts import CREDIT_KEPT
 
 RUNS = 3
@@ -283,6 +284,27 @@ _SAYS: dict[str, Callable[[Fields], list[str]]] = {
     "DeleteSuperStream": lambda fields: [_text(fields["name"])],
     "ResolveOffsetSpec": lambda fields: [_text(fields["stream"]), _offset(fields)],
 }
+
+
+def traffic(message: Message) -> Traffic | None:
+    """What of the users' messages a message carries, and of the credit for them."""
+    fields, name = message.fields, message.name
+    subscription = fields.get("subscription_id")
+    if name == "Publish":
+        return Traffic(sum(one.get("num_records", 1) for one in fields.get("published_messages", ())))
+    if name == "Deliver":
+        chunk = fields.get("chunk", {})
+        records, first = chunk.get("num_records", 0), chunk.get("chunk_first_offset")
+        last = first + records - 1 if first is not None and records else None
+        return Traffic(0, records, None, last, fields.get("committed_chunk_id"), subscription, -1)
+    if name in ("Subscribe", "Credit") and "credit" in fields:
+        return Traffic(subscription=subscription, credit=fields["credit"], begins=name == "Subscribe")
+    if name == "Unsubscribe":
+        return Traffic(subscription=subscription, credit=None)
+    if name == "StreamStats" and message.kind == "response":
+        committed = [one.get("value") for one in fields.get("stats", ()) if one.get("key") in ("committed_chunk_id", "committed_offset")]
+        return Traffic(committed=max((one for one in committed if one is not None and one >= 0), default=None))
+    return None
 
 
 def _nothing(fields: Fields) -> list[str]:

@@ -106,6 +106,35 @@ def series(rows: Sequence[IntervalRow], begin_ns: int, end_ns: int) -> Series | 
     return Series(median, highest, dots, ticks, times)
 
 
+class Chart(NamedTuple):
+    """Several courses over time, on an axis from nothing on."""
+
+    title: str
+    lines: list[tuple[str, str]]
+    """What each is called, and its places."""
+    ticks: list[Tick]
+    times: list[Tick]
+
+
+LINES = 6
+"""Courses that can be told apart."""
+
+
+def chart(title: str, courses: Sequence[tuple[str, Sequence[float]]], seconds: float) -> Chart | None:
+    """A picture of values at equal distances; None where there are too few."""
+    shown = sorted((one for one in courses if any(one[1])), key=lambda one: -sum(one[1]))[:LINES]
+    if not shown or len(shown[0][1]) < 2:
+        return None
+    most = max(max(values) for _, values in shown)
+    step = WIDTH / (len(shown[0][1]) - 1)
+    lines = []
+    for name, values in shown:
+        places = [f"{at * step:.1f},{HEIGHT - HEIGHT * max(0, value) / most:.1f}" for at, value in enumerate(values)]
+        lines.append((name, " ".join(places)))
+    ticks = [Tick(HEIGHT - HEIGHT * part / 2, f"{most * part / 2:,.4g}") for part in range(3)]
+    return Chart(title, lines, ticks, [Tick(WIDTH * part / 4, f"{seconds * part / 4:.3g} s") for part in range(5)])
+
+
 def _powers(low: int, high: float, scale: float) -> list[Tick]:
     """The powers of ten of an axis that begins with that of `low`."""
     return [Tick((power - low) * scale, duration_text(10**power)) for power in range(low, floor(high) + 1)]

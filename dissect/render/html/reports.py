@@ -1,4 +1,4 @@
-"""What the pages of `diagnose` and `latency` show."""
+"""What the pages of `diagnose`, `latency` and `stats` show."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from streamdump.latency.records import IntervalRow, LatencyRow
 from streamdump.latency.rows import interval_rows, rows, slow_rows
 from streamdump.render.clock import utc
 from streamdump.render.findings import Findings, place_of
-from streamdump.render.html.charts import distribution, series
+from streamdump.render.html.charts import chart, distribution, series
 from streamdump.render.html.page import ROWS, render
 from streamdump.render.html.sequence_diagrams import SequenceDiagram, SequenceDiagrams
 from streamdump.render.latency import duration_text
+from streamdump.render.stats import COMMAND_HEAD, STREAM_HEAD, Counted, commands, streams
 
 LADDERS = 20
 PICTURES = 24
@@ -22,6 +23,9 @@ PICTURES = 24
 
 STEP = 34
 """Units from one message of a ladder to the next."""
+
+COURSES = ("messages", "published", "delivered")
+LACKS = ("refused", "faults", "gaps", "gap_bytes")
 
 QUANTILES = ("min", "p50", "p90", "p95", "p99", "p99.9", "max")
 
@@ -109,6 +113,28 @@ def latencies(title: str, about: Sequence[str], found: Latencies) -> str:
             "pictures_left_out": sum(one.latency is not None for one in groups) - len(drawn),
         },
     )
+
+
+def statistics(title: str, about: Sequence[str], counted: Counted) -> str:
+    """The page of `stats`."""
+    cells = counted.series
+    width = cells[0].interval_ns / 1e9 if cells else 0.0
+    names = dict.fromkeys(name for cell in cells for name in cell.commands)
+    seconds = width * max(0, len(cells) - 1)
+    charts = [
+        chart("messages per second", [(name, [getattr(one, name) / width for one in cells]) for name in COURSES], seconds),
+        chart("commands per second", [(name, [one.commands.get(name, 0) / width for one in cells]) for name in names], seconds),
+        chart("outstanding credit, in chunks", [("credit", [one.credit for one in cells])], seconds),
+    ]
+    tables = [
+        ("Commands", COMMAND_HEAD, 4, commands(counted)),
+        ("Streams", STREAM_HEAD, 3, streams(counted)),
+    ]
+    begin = utc(cells[0].time_ns) if cells else ""
+    told = [f"{value:,} {name.replace('_', ' ')}" for name in LACKS if (value := getattr(counted.total, name))]
+    told += [f"{size:,} bytes not read ({name})" for name, size in counted.total.unread.items()]
+    values = {"files": counted.files, "tables": tables, "charts": [one for one in charts if one], "begin": begin, "lacks": told}
+    return render("stats.html", {"title": title, "about": about, "interval": f"{width:g} s", **values})
 
 
 def _key(found: Latencies, row: LatencyRow | IntervalRow) -> tuple[Any, ...]:

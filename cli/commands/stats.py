@@ -1,0 +1,87 @@
+"""`streamdump stats FILE...`: how much of what captures hold: packets, commands, streams."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from streamdump.cli.options import SHOWN, Colour, Files, Html, Json, ReadFiles, Where, inputs, nanoseconds
+from streamdump.cli.output import columns, palette, say, write, write_text
+from streamdump.cli.parameters import FILES, LIMITS, READING, Members, gathers
+from streamdump.cli.run import FileRun, asking, introduction, titled
+from streamdump.errors import UsageError
+from streamdump.options import Options
+
+if TYPE_CHECKING:
+    from streamdump.model import Record
+
+SHORTEST_NS, INTERVALS = 1_000_000, 240
+"""The shortest interval of a page for which no other was asked, and so many at most."""
+
+
+@gathers
+def stats(
+    *,
+    files: Files = None,
+    read_files: ReadFiles = None,
+    interval: Annotated[
+        str | None,
+        typer.Option("--interval", metavar="SECONDS", help="a series by such intervals, too", rich_help_panel=SHOWN, show_default=False),
+    ] = None,
+    where: Where = None,
+    json: Json = False,
+    csv: Annotated[
+        bool, typer.Option("--csv", help="comma-separated: the commands, with --interval the series", rich_help_panel=SHOWN)
+    ] = False,
+    html: Html = None,
+    options: Annotated[Options, Members(*READING, *FILES, *LIMITS)],
+    colour: Colour = "auto",
+) -> int:
+    """How much of what: packets, commands, streams, and what could not be read."""
+    if json and csv:
+        raise UsageError("--json and --csv were both asked for; choose one")
+    names = inputs(read_files, files)
+    width_ns = None if interval is None else nanoseconds("--interval", interval)
+    if width_ns == 0:
+        raise UsageError(f"--interval {interval}: must be longer than nothing")
+    asked, options = asking(where, replace(options, bodies=False))
+    if html is not None:
+        from streamdump.render.html.page import check_page, write_page
+
+        check_page(html, names)
+    from streamdump.render.stats import Counted, comma_separated, text
+    from streamdump.stats import Stats
+
+    found = Stats(SHORTEST_NS if html is not None and width_ns is None else width_ns)
+    with FileRun(names, options, colour=colour, prints=False) as run:
+        run.asked = asked
+        run.inspector.watch = found.watch
+
+        def take(records: list[Record]) -> bool:
+            found.take(records if asked is None else asked.select(records, run.failed))
+            return False
+
+        run.each(take)
+        total = found.total(row for rows in run.inspector.each_rows(related=False) for row in rows)
+        if html is not None and width_ns is None:
+            found.widen_to(INTERVALS)
+        counted = Counted(found.files(run.names), total, found.commands(total.duration_ns), found.streams(), found.series())
+        if html is not None and total.packets:
+            from streamdump.render.html.reports import statistics
+
+            write_page(html, statistics(titled("stats", names), introduction(run, names), counted))
+            say(f"--html {html}: written")
+        if width_ns is None:
+            counted = counted._replace(series=[])
+        if json:
+            from streamdump.render.jsonl import encode
+
+            for some in counted.in_order():
+                write(encode(some))
+        else:
+            write_text(comma_separated(counted) if csv else text(counted, columns(), palette(colour)))
+        if width_ns is not None and found.interval_ns not in (None, width_ns):
+            say(f"--interval: {(found.interval_ns or 0) / 1e9:g} s, as shorter ones would be too many")
+        return run.end()

@@ -1,0 +1,96 @@
+"""The `stats` view: tables of what was counted."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from io import StringIO
+from typing import Any, NamedTuple
+
+import msgspec
+
+from streamdump.render.clock import utc
+from streamdump.render.latency import harmless, table
+from streamdump.render.terminal import Palette, visible
+from streamdump.stats import CommandRow, CountRow, FileRow, StreamRow, TotalRow
+
+
+class Counted(NamedTuple):
+    """What there is to show."""
+
+    files: list[FileRow]
+    total: TotalRow
+    commands: list[CommandRow]
+    streams: list[StreamRow]
+    series: list[CountRow]
+
+    def in_order(self) -> tuple[Sequence[Any], ...]:
+        """All records."""
+        return self.files, [self.total], self.commands, self.streams, self.series
+
+
+def comma_separated(counted: Counted) -> str:
+    """The commands, or the series where there is one, the header first."""
+    rows: Sequence[Any] = counted.series or counted.commands
+    out = StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    kind = CountRow if counted.series else CommandRow
+    names = [one.name for one in msgspec.structs.fields(kind) if one.name not in ("v", "commands")]
+    writer.writerow(names)
+    writer.writerows([["" if (value := getattr(row, name)) is None else harmless(value) for name in names] for row in rows])
+    return out.getvalue()
+
+
+def text(counted: Counted, columns: int | None, palette: Palette) -> str:
+    """All of it for people, on a terminal of so many columns; None: in a pipe, where nothing is cut."""
+    total = counted.total
+    blocks = [
+        _rows("files", ("file", "packets", "bytes", "seconds", "begin"), _files(counted), 1, columns, palette),
+        _rows("all", ("what", "number"), [[name, _cell(value)] for name, value in _totals(total)], 1, columns, palette),
+        _rows("commands", COMMAND_HEAD, commands(counted), 4, columns, palette),
+        _rows("streams", STREAM_HEAD, streams(counted), 3, columns, palette),
+        _rows("course", SERIES_HEAD, series(counted), 1, columns, palette),
+    ]
+    return "\n".join(one for one in blocks if one)
+
+
+COMMAND_HEAD = ("protocol", "command", "kind", "sender", "count", "bytes", "per second")
+STREAM_HEAD = ("protocol", "stream", "partition", "published", "bytes in", "delivered", "bytes out", "offset", "committed", "behind")
+SERIES_HEAD = ("time", "messages", "bytes", "published", "delivered", "credit")
+
+
+def commands(counted: Counted) -> list[list[Any]]:
+    """Values below `COMMAND_HEAD`."""
+    return [[one.protocol, one.name, one.kind, one.sender, one.count, one.bytes, one.per_second] for one in counted.commands]
+
+
+def streams(counted: Counted) -> list[list[Any]]:
+    """Values below `STREAM_HEAD`."""
+    return [list(msgspec.structs.astuple(one))[1:] for one in counted.streams]
+
+
+def series(counted: Counted) -> list[list[Any]]:
+    """Values below `SERIES_HEAD`."""
+    return [[utc(one.time_ns), one.messages, one.bytes, one.published, one.delivered, one.credit] for one in counted.series]
+
+
+def _files(counted: Counted) -> list[list[Any]]:
+    return [[one.name, one.packets, one.bytes, f"{one.duration_ns / 1e9:.3f}", utc(one.time_ns)] for one in counted.files]
+
+
+def _totals(total: TotalRow) -> list[tuple[str, Any]]:
+    """What was counted, without what there was none of."""
+    names = ("packets", "bytes", "conversations", "messages", "message_bytes", "refused", "faults", "gaps", "gap_bytes")
+    told = [(name.replace("_", " "), getattr(total, name)) for name in names]
+    unread = [(f"bytes not read: {name}", size) for name, size in total.unread.items()]
+    return [("seconds", f"{total.duration_ns / 1e9:.3f}"), *[one for one in told if one[1]], *unread]
+
+
+def _cell(value: Any) -> str:
+    return "-" if value is None else f"{value:,}" if isinstance(value, int | float) else visible(str(value))
+
+
+def _rows(title: str, head: Sequence[str], body: Sequence[Sequence[Any]], names: int, columns: int | None, palette: Palette) -> str:
+    if not body:
+        return ""
+    return table(title, list(head), [[_cell(value) for value in row] for row in body], names, columns, palette)

@@ -1,0 +1,276 @@
+"""What a run counts: files, commands, streams, and how that changed. Bounded, but for a row for each file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from streamdump.model import ConversationRow, Ending, Gap, Message, Packet, Record
+from streamdump.protocols import PROTOCOLS
+from streamdump.protocols.protocol import Traffic
+from streamdump.protocols.records import rfc3339
+
+GROUPS, INTERVALS = 1_000, 4_096
+"""Commands and streams that are told apart, and intervals that are kept: when there are more, each becomes twice as long."""
+
+OTHERS = "(others)"
+"""What is beyond the limit."""
+
+CREDITED = 65_536
+"""Conversations whose credit is known."""
+
+
+class FileRow(msgspec.Struct, tag_field="record", tag="file"):
+    """One input."""
+
+    v: int
+    file: int
+    name: str
+    time: str
+    time_ns: int
+    duration_ns: int
+    packets: int
+    bytes: int
+
+
+class TotalRow(msgspec.Struct, tag_field="record", tag="total"):
+    """All of a run."""
+
+    v: int
+    time: str
+    time_ns: int
+    duration_ns: int
+    packets: int
+    bytes: int
+    conversations: int
+    messages: int
+    message_bytes: int
+    refused: int
+    faults: int
+    gaps: int
+    gap_bytes: int
+    unread: dict[str, int]
+
+
+class CommandRow(msgspec.Struct, tag_field="record", tag="command"):
+    """Messages of one name that one side sent as requests, responses or neither."""
+
+    v: int
+    protocol: str
+    name: str
+    kind: str
+    sender: str | None
+    count: int
+    bytes: int
+    per_second: float | None
+
+
+class StreamRow(msgspec.Struct, tag_field="record", tag="stream"):
+    """What went into a stream, or a partition of it, and came out."""
+
+    v: int
+    protocol: str
+    stream: str
+    partition: int | None
+    published: int = 0
+    published_bytes: int = 0
+    delivered: int = 0
+    delivered_bytes: int = 0
+    offset: int | None = None
+    committed: int | None = None
+    behind: int | None = None
+
+
+class CountRow(msgspec.Struct, tag_field="record", tag="count"):
+    """What was said in one interval."""
+
+    v: int
+    time: str
+    time_ns: int
+    interval_ns: int
+    messages: int = 0
+    bytes: int = 0
+    published: int = 0
+    delivered: int = 0
+    credit: int = 0
+    commands: dict[str, int] = {}
+
+
+class _File(msgspec.Struct):
+    packets: int = 0
+    bytes: int = 0
+    first_ns: int = 0
+    last_ns: int = 0
+
+
+class Stats:
+    """Counts the records that it is given, and the packets that it is shown."""
+
+    def __init__(self, interval_ns: int | None = None) -> None:
+        self.interval_ns = self.wanted_ns = interval_ns
+        self.messages = (0, 0)
+        """How many, and their bytes."""
+        self.refused = self.faults = self.gaps = self.gap_bytes = 0
+        self._files: dict[int, _File] = {}
+        self._commands: dict[tuple[Any, ...], list[int]] = {}
+        self._streams: dict[tuple[Any, ...], StreamRow] = {}
+        self._cells: dict[int, CountRow] = {}
+        self._credit: dict[int, dict[int, int]] = {}
+        """By conversation and subscription what a server may still send."""
+        self._outstanding = 0
+        self._traffic = {one.name: one.traffic for one in PROTOCOLS if one.traffic is not None}
+
+    def watch(self, packets: list[Packet]) -> None:
+        """Count packets, whatever is in them."""
+        for packet in packets:
+            one = self._files.get(packet.file)
+            if one is None:
+                one = self._files[packet.file] = _File(first_ns=packet.time_ns, last_ns=packet.time_ns)
+            one.packets += 1
+            one.bytes += packet.wire
+            one.first_ns, one.last_ns = min(one.first_ns, packet.time_ns), max(one.last_ns, packet.time_ns)
+
+    def take(self, records: Iterable[Record]) -> None:
+        """Count these records."""
+        for record in records:
+            if type(record) is Message:
+                self._message(record)
+            elif type(record) is Gap:
+                self.gaps += 1
+                self.gap_bytes += record.size or 0
+            elif type(record) is Ending:
+                self._outstanding -= sum(self._credit.pop(record.conversation, {}).values())
+
+    def _message(self, message: Message) -> None:
+        size = message.size
+        self.messages = self.messages[0] + 1, self.messages[1] + size
+        self.refused += message.outcome == "refused"
+        self.faults += message.fault is not None
+        key: tuple[Any, ...] = (message.protocol, message.name, message.kind, message.sender)
+        if key not in self._commands and len(self._commands) >= GROUPS:
+            key = (message.protocol, OTHERS, message.kind, message.sender)
+        counts = self._commands.setdefault(key, [0, 0])
+        counts[0] += 1
+        counts[1] += size
+        tell = self._traffic.get(message.protocol)
+        traffic = None if tell is None else tell(message)
+        if traffic is not None:
+            self._take(message, traffic)
+        if self.interval_ns is not None:
+            cell = self._cell(message.time_ns)
+            cell.messages += 1
+            cell.bytes += size
+            cell.commands[key[1]] = cell.commands.get(key[1], 0) + 1
+            cell.credit = self._outstanding
+            if traffic is not None:
+                cell.published += traffic.published
+                cell.delivered += traffic.delivered
+
+    def _take(self, message: Message, traffic: Traffic) -> None:
+        if traffic.subscription is not None:
+            self._give(self._credit.setdefault(message.conversation, {}), traffic.subscription, traffic)
+            if len(self._credit) > CREDITED:
+                self._outstanding -= sum(self._credit.pop(next(iter(self._credit))).values())
+        if not (traffic.published or traffic.delivered or traffic.committed is not None):
+            return
+        key = (message.protocol, message.stream or "-", traffic.partition)
+        if key not in self._streams and len(self._streams) >= GROUPS:
+            key = (message.protocol, OTHERS, None)
+        row = self._streams.setdefault(key, StreamRow(1, *key))
+        row.published += traffic.published
+        row.delivered += traffic.delivered
+        row.published_bytes += message.size if traffic.published else 0
+        row.delivered_bytes += message.size if traffic.delivered else 0
+        row.offset = _greatest(row.offset, traffic.offset)
+        row.committed = _greatest(row.committed, traffic.committed)
+        if row.offset is not None and row.committed is not None:
+            row.behind = max(0, row.committed - row.offset)
+
+    def _give(self, left: dict[int, int], subscription: int, traffic: Traffic) -> None:
+        if traffic.credit is None:
+            self._outstanding -= left.pop(subscription, 0)
+        elif traffic.begins or subscription in left:
+            before = left.get(subscription, 0)
+            left[subscription] = traffic.credit if traffic.begins else before + traffic.credit
+            self._outstanding += left[subscription] - before
+
+    def _cell(self, time_ns: int) -> CountRow:
+        assert self.interval_ns is not None
+        at = time_ns // self.interval_ns * self.interval_ns
+        cell = self._cells.get(at)
+        if cell is None:
+            cell = self._cells[at] = CountRow(1, rfc3339(at), at, self.interval_ns)
+            if len(self._cells) > INTERVALS:
+                self.widen_to(INTERVALS // 2)
+                return self._cell(time_ns)
+        return cell
+
+    def widen_to(self, most: int) -> None:
+        """Make intervals longer until no more than so many lie between the first and the last."""
+        while self.interval_ns is not None and self._cells and (max(self._cells) - min(self._cells)) // self.interval_ns >= most:
+            self.interval_ns *= 2
+            cells, self._cells = self._cells, {}
+            for at in sorted(cells):
+                cell, old = self._cell(at), cells[at]
+                for name in ("messages", "bytes", "published", "delivered"):
+                    setattr(cell, name, getattr(cell, name) + getattr(old, name))
+                cell.credit = old.credit
+                for name, count in old.commands.items():
+                    cell.commands[name] = cell.commands.get(name, 0) + count
+
+    # What it comes to
+
+    def files(self, names: Sequence[str]) -> list[FileRow]:
+        """The inputs of which packets came."""
+        return [
+            FileRow(1, file, names[file], rfc3339(one.first_ns), one.first_ns, one.last_ns - one.first_ns, one.packets, one.bytes)
+            for file, one in sorted(self._files.items())
+        ]
+
+    def total(self, rows: Iterable[ConversationRow]) -> TotalRow:
+        """All of it; `rows` are the conversations."""
+        begin = min((one.first_ns for one in self._files.values()), default=0)
+        end = max((one.last_ns for one in self._files.values()), default=0)
+        packets, size = (sum(getattr(one, name) for one in self._files.values()) for name in ("packets", "bytes"))
+        unread: dict[str, int] = {}
+        number = 0
+        for row in rows:
+            number += 1
+            if row.protocol is None and any(row.bytes):
+                name = row.name or "unknown"
+                unread[name] = unread.get(name, 0) + sum(row.bytes)
+        lacks = self.refused, self.faults, self.gaps, self.gap_bytes
+        return TotalRow(1, rfc3339(begin), begin, end - begin, packets, size, number, *self.messages, *lacks, unread)
+
+    def commands(self, duration_ns: int) -> list[CommandRow]:
+        """By protocol, the most frequent first."""
+        rows = [
+            CommandRow(1, protocol, name, kind, sender, count, size, per_second(count, duration_ns))
+            for (protocol, name, kind, sender), (count, size) in self._commands.items()
+        ]
+        return sorted(rows, key=lambda row: (row.protocol, -row.count, row.name, row.kind, str(row.sender)))
+
+    def streams(self) -> list[StreamRow]:
+        """By protocol and name."""
+        return sorted(self._streams.values(), key=lambda row: (row.protocol, row.stream, -1 if row.partition is None else row.partition))
+
+    def series(self) -> list[CountRow]:
+        """The intervals from the first to the last, those in which nothing was said included."""
+        if self.interval_ns is None or not self._cells:
+            return []
+        self.widen_to(INTERVALS)
+        made: list[CountRow] = []
+        for at in range(min(self._cells), max(self._cells) + 1, self.interval_ns):
+            made.append(self._cells.get(at) or CountRow(1, rfc3339(at), at, self.interval_ns, credit=made[-1].credit))
+        return made
+
+
+def per_second(count: int, duration_ns: int) -> float | None:
+    """A rate, of a time that is not nothing."""
+    return round(count * 1e9 / duration_ns, 3) if duration_ns > 0 else None
+
+
+def _greatest(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one if other is None else max(one, other)

@@ -1,0 +1,143 @@
+"""`streamdump stats`: what it counts is what the records say, on every capture; its series, and its page."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections import Counter
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from streamdump.capture.files import open_capture
+from streamdump.cli.app import main
+from streamdump.render.schema import schema
+from streamdump.stats import GROUPS, INTERVALS, OTHERS, Stats
+from tests.render.records import START, message
+
+GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
+CREDIT = GOLDEN / "rabbitmq-stream" / "credit_flow_405.pcap"
+DELIVERED = GOLDEN / "rabbitmq-stream" / "deliver_v2_405.pcap"
+SMALL = sorted(path for path in GOLDEN.glob("*/*.pcap*") if path.stat().st_size < 60_000)
+VALID = jsonschema.Draft202012Validator(schema())
+
+
+def said(capsys: pytest.CaptureFixture[str], *argv: object) -> list[dict[str, Any]]:
+    assert main([*map(str, argv)]) in (0, 3)
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.parametrize("path", SMALL, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_it_counts_what_the_records_say(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    records = said(capsys, "--json", path)
+    found = said(capsys, "stats", "--json", "--interval", "0.5", path)
+    for one in found:
+        VALID.validate(one)
+    messages = [one for one in records if one["record"] == "message"]
+    gaps = [one for one in records if one["record"] == "gap"]
+    (total,) = [one for one in found if one["record"] == "total"]
+    assert total["messages"] == len(messages)
+    assert total["message_bytes"] == sum(one["size"] for one in messages)
+    assert total["refused"] == sum(one["outcome"] == "refused" for one in messages)
+    assert total["faults"] == sum(one["fault"] is not None for one in messages)
+    assert (total["gaps"], total["gap_bytes"]) == (len(gaps), sum(one["size"] or 0 for one in gaps))
+    counts = Counter((one["protocol"], one["name"], one["kind"], one["sender"]) for one in messages)
+    told = {(one["protocol"], one["name"], one["kind"], one["sender"]): one["count"] for one in found if one["record"] == "command"}
+    assert told == counts
+    cells = [one for one in found if one["record"] == "count"]
+    assert sum(one["messages"] for one in cells) == len(messages)
+    assert sum((Counter(one["commands"]) for one in cells), Counter()) == Counter(one["name"] for one in messages)
+    assert [one["time_ns"] for one in cells] == [cells[0]["time_ns"] + at * 500_000_000 for at in range(len(cells))]
+    published = sum(len(one["fields"].get("published_messages", ())) for one in messages if one["name"] == "Publish")
+    streams = [one for one in found if one["record"] == "stream"]
+    if not any("num_records" in entry for one in messages for entry in one["fields"].get("published_messages", ())):
+        assert sum(one["published"] for one in streams if one["protocol"].startswith("rabbitmq")) == published
+    assert sum(one["published"] for one in streams) == sum(one["published"] for one in cells)
+    assert sum(one["delivered"] for one in streams) == sum(one["delivered"] for one in cells)
+
+
+def test_files_are_those_of_the_packets(capsys: pytest.CaptureFixture[str]) -> None:
+    found = said(capsys, "stats", "--json", "--separate", CREDIT, DELIVERED)
+    for row, path in zip(found, (CREDIT, DELIVERED), strict=False):
+        packets = [packet for batch in open_capture(path).batches() for packet in batch]
+        assert (row["record"], row["name"], row["packets"]) == ("file", str(path), len(packets))
+        assert row["bytes"] == sum(packet.wire for packet in packets)
+        assert row["duration_ns"] == packets[-1].time_ns - packets[0].time_ns
+    total = next(one for one in found if one["record"] == "total")
+    assert total["packets"] == sum(one["packets"] for one in found if one["record"] == "file")
+
+
+def test_what_was_delivered_is_held_against_what_is_committed(capsys: pytest.CaptureFixture[str]) -> None:
+    (row,) = [one for one in said(capsys, "stats", "--json", DELIVERED) if one["record"] == "stream"]
+    delivered = said(capsys, "--json", "-Y", "name == Deliver", DELIVERED)
+    chunks = [one["fields"]["chunk"] for one in delivered]
+    assert row["delivered"] == sum(one["num_records"] for one in chunks)
+    assert row["delivered_bytes"] == sum(one["size"] for one in delivered)
+    assert row["offset"] == max(one["chunk_first_offset"] + one["num_records"] - 1 for one in chunks)
+    assert row["committed"] == max(one["fields"]["committed_chunk_id"] for one in delivered)
+    assert row["behind"] == max(0, row["committed"] - row["offset"])
+
+
+def test_credit_is_what_a_server_may_still_send(capsys: pytest.CaptureFixture[str]) -> None:
+    cells = [one["credit"] for one in said(capsys, "stats", "--json", "--interval", "0.1", DELIVERED) if one["record"] == "count"]
+    left: dict[int, int] = {}
+    for one in said(capsys, "--json", DELIVERED):
+        fields = one.get("fields", {})
+        subscription = fields.get("subscription_id")
+        if one["record"] == "message" and one["name"] == "Subscribe" and one["kind"] == "request":
+            left[subscription] = fields["credit"]
+        elif one.get("name") == "Credit" and "credit" in fields and subscription in left:
+            left[subscription] += fields["credit"]
+        elif one.get("name") == "Deliver":
+            left[subscription] -= 1
+        elif one.get("name") == "Unsubscribe":
+            left.pop(subscription, None)
+    assert max(cells) > 0
+    assert cells[-1] == sum(left.values())
+
+
+def test_a_filter_chooses_what_is_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    every = said(capsys, "stats", "--json", "-Y", "name == Deliver", DELIVERED)
+    assert [one["name"] for one in every if one["record"] == "command"] == ["Deliver"]
+    assert next(one for one in every if one["record"] == "total")["packets"] == 46
+
+
+def test_csv_and_text_say_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    found = said(capsys, "stats", "--json", "--interval", "1", DELIVERED)
+    for argv, record in (((), "command"), (("--interval", "1"), "count")):
+        assert main(["stats", "--csv", *argv, str(DELIVERED)]) == 0
+        rows = list(csv.DictReader(StringIO(capsys.readouterr().out)))
+        wanted = [one for one in found if one["record"] == record]
+        assert [{name: str(one[name]) for name in row} for row, one in zip(rows, wanted, strict=True)] == rows
+    assert main(["stats", str(DELIVERED)]) == 0
+    text = capsys.readouterr().out
+    assert any(line.split()[:2] == ["rabbitmq-stream", "Deliver"] for line in text.splitlines())
+    assert "committed" in text
+
+
+def test_nothing_is_kept_without_a_limit() -> None:
+    stats = Stats(1)
+    for number in range(3 * GROUPS):
+        stats.take([message(number + 1, name=f"unknown {number}", stream=f"s{number}", time_ns=START + number * 10**6)])
+    assert len(stats.commands(1)) == GROUPS + 1
+    assert sum(one.count for one in stats.commands(1) if one.name == OTHERS) == 2 * GROUPS
+    assert len(stats.series()) <= INTERVALS
+    assert sum(one.messages for one in stats.series()) == 3 * GROUPS
+    assert stats.interval_ns is not None and stats.interval_ns > 1
+
+
+def test_a_page_has_tables_and_courses_and_nothing_of_the_capture_as_markup(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "page.html"
+    assert main(["stats", "--html", str(page), str(DELIVERED)]) == 0
+    text = page.read_text()
+    assert text.count("<svg") == 3 and "outstanding credit" in text
+    assert "<td>dv2</td>" in text
+    assert main(["stats", "--html", str(CREDIT), str(CREDIT)]) == 2
+
+
+@pytest.mark.parametrize("argv", [["--interval", "0"], ["--json", "--csv"]])
+def test_wrong_calls(argv: list[str]) -> None:
+    assert main(["stats", *argv, str(CREDIT)]) == 2
