@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 SPARK, WRITTEN, FOLLOWING = "Spark", "What is written", "A folder that is written to"
 FORMATS = ("parquet", "delta", "json", "csv")
-PAYLOADS = ("shuffle", "reread")
 FIELDS = ("both", "json", "typed")
 BY = ("protocol", "date")
 BRIEF = 1 << 30
@@ -134,6 +133,9 @@ def pipeline(
             show_default=False,
         ),
     ] = None,
+    findings: Annotated[
+        bool, typer.Option("--findings", help="look for what went wrong; --follow does not", rich_help_panel=WRITTEN)
+    ] = False,
     show_secrets: Annotated[
         bool, typer.Option("--show-secrets", help="write passwords, tokens and the like", rich_help_panel=WRITTEN)
     ] = False,
@@ -156,16 +158,6 @@ def pipeline(
         str, typer.Option("--split", metavar="SIZE", help="bytes of a capture that one task reads", rich_help_panel=READ)
     ] = "64M",
     master: Annotated[str, typer.Option("--master", metavar="URL", help="where Spark runs", rich_help_panel=SPARK)] = "local[*]",
-    payload: Annotated[
-        str,
-        typer.Option(
-            "--payload",
-            metavar="HOW",
-            help="shuffle payload, or reread it from the captures, which all workers must reach fast",
-            rich_help_panel=SPARK,
-            autocompletion=lambda: list(PAYLOADS),
-        ),
-    ] = "shuffle",
     parts: Annotated[
         str | None,
         typer.Option("--parts", metavar="N", help="parts that conversations are divided into", rich_help_panel=SPARK, show_default=False),
@@ -181,7 +173,6 @@ def pipeline(
 ) -> int:
     """Many or huge captures to tables, on Spark."""
     one_of("--format", form, FORMATS)
-    one_of("--payload", payload, PAYLOADS)
     one_of("--fields", fields, FIELDS)
     by = tuple(dict.fromkeys(partition_by.split(","))) if partition_by is not None else ()
     for column in by:
@@ -202,7 +193,7 @@ def pipeline(
     needed()
     from streamdump.spark.pipeline import PipelineSettings
 
-    settings = PipelineSettings(sources or [], form, payload, split_size, part_count, options, separate, point, append, fields, by)
+    settings = PipelineSettings(sources or [], form, split_size, part_count, options, separate, point, append, findings, fields, by)
     bar = _Bar(colour)
     calls = _Calls(out, master, f"{heap}m", ui, _conf(conf or []), quiet, sql, bar)
     if follow is not None:
@@ -503,33 +494,35 @@ def _troubles(plan: Plan, bugs: list[str]) -> ExitCode:
     return ExitCode.INTERNAL if bugs else ExitCode.DONE
 
 
+COMMANDS, UNANSWERED = 40, 20
+"""So many lines are told of each kind."""
+
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99.9": 0.999}
 
 
 def _summary(run: PipelineRun) -> None:
     """Say on standard error what there is: counts, latency by command, the slowest, and what was not answered."""
-    from streamdump.spark.views import summary
-
-    assert run.plan is not None
+    assert run.plan is not None and run.gathered is not None
     left_out = f"; {run.left_out:,} were in already" if run.left_out else ""
     resumed = f"; {run.resumed} parts were done before" if run.resumed else ""
     say(f"{count(len(run.plan.files), 'file')}, {count(run.plan.packets, 'packet')}: {counts(run.rows)}{left_out}{resumed}")
-    found = summary(*run.written("exchanges"), run.settings.form)
     lines: list[tuple[str, ...]] = [("command", "exchanges", *QUANTILES, "slowest")]
-    for one in found.commands:
-        shares = (*QUANTILES.values(), 1.0) if len(one.times) else ()
-        times = [_time(one.times.quantile(share)) for share in shares] or [""] * (len(QUANTILES) + 1)
-        lines.append((f"{one.protocol} {one.name}", f"{one.exchanges:,}", *times))
+    missing: list[tuple[int, str, str]] = []
+    for (protocol, name), group in sorted(run.gathered.commands.items(), key=lambda one: (-one[1].count, one[0])):
+        shares = (*QUANTILES.values(), 1.0) if len(group.latency) else ()
+        times = [_time(group.latency.quantile(share)) for share in shares] or [""] * (len(QUANTILES) + 1)
+        lines.append((f"{protocol} {name}", f"{group.count:,}", *times))
+        missing += [(-many, name, why) for why, many in group.reasons.items()]
     if len(lines) > 1:
-        _table(lines)
+        _table(lines[: COMMANDS + 1])
     lines = [("slowest", "id", "between", "latency")]
-    for row in found.slowest:
-        lines.append((row["name"], row["id"] or "", f"{row['src']} > {row['dst']}", _time(row["latency_ns"])))
+    for latency, row in run.gathered.slowest:
+        lines.append((row["name"], "" if row["id"] is None else str(row["id"]), f"{row['src']} > {row['dst']}", _time(latency)))
     if len(lines) > 1:
         _table(lines)
     lines = [("without a response", "why", "requests")]
-    for name, why, many in found.unanswered:
-        lines.append((name, why, f"{many:,}"))
+    for many, name, why in sorted(missing)[:UNANSWERED]:
+        lines.append((name, why, f"{-many:,}"))
     if len(lines) > 1:
         _table(lines)
 

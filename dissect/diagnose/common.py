@@ -631,6 +631,16 @@ class Failed(msgspec.Struct):
         if len(self.packets) < EVIDENCE:
             self.packets += finding.packets[-1:]
 
+    def merge(self, other: Failed) -> None:
+        """All that was seen of it elsewhere, in other conversations."""
+        self.conversations += other.conversations
+        self.first_ns, self.last_ns = min(self.first_ns, other.first_ns), max(self.last_ns, other.last_ns)
+        for host, count in other.hosts.items():
+            if host in self.hosts or len(self.hosts) < HOSTS_KEPT:
+                self.hosts[host] = self.hosts.get(host, 0) + count
+        self.messages = [*self.messages, *other.messages][:EVIDENCE]
+        self.packets = [*self.packets, *other.packets][:EVIDENCE]
+
     def evidence(self, cause: str) -> FindingDraft:
         return FindingDraft(cause, tuple(self.messages), tuple(self.packets))
 

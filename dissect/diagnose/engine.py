@@ -6,7 +6,7 @@ What several conversations tell together comes at the end of the run.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -144,6 +144,29 @@ class Diagnoser:
             except Exception as error:
                 self._report(describe_exception(error), None)
         return out
+
+    def seen(self) -> tuple[Any, ...]:
+        """What `finish` goes by, as plain data."""
+        failed = [[msgspec.structs.asdict(one) for one in kept.values()] for kept in (self._failed, self._later)]
+        sent = [(places, msgspec.structs.asdict(one)) for places, one in self._sent.items()]
+        return *failed, sent, list(self._dialled), list(self._active), self._last_ns
+
+    def learn(self, seen: Sequence[Any]) -> None:
+        """Take what another one has seen, of other conversations."""
+        *failed, sent, dialled, active, last_ns = seen
+        for kept, more in zip((self._failed, self._later), failed, strict=True):
+            for one in more:
+                found = Failed(**one | {"places": tuple(one["places"])})
+                what = (found.rule, found.cause, found.server)
+                if what in kept:
+                    kept[what].merge(found)
+                elif len(kept) < ACROSS_KEPT:
+                    kept[what] = found
+        for places, one in sent:
+            self._sent.setdefault(tuple(places), Finding(**one))
+        self._dialled |= dict.fromkeys(dialled)
+        self._active |= dict.fromkeys(active)
+        self._last_ns = max(self._last_ns, last_ns)
 
     def forget(self, conversations: Iterable[int]) -> None:
         """These have left for good, and nobody will ask about them."""

@@ -11,7 +11,6 @@ The functions take what the data source gives and return a table of `streamdump.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,17 +18,18 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from streamdump.model import Options
 
-__all__ = ["conversations", "endings", "exchanges", "gaps", "latency", "messages", "register"]
+__all__ = ["conversations", "endings", "exchanges", "findings", "gaps", "latency", "messages", "register"]
 
 PARTS = 4
 """Partitions of conversations for each core: more than one, so that others fill in while one has a giant."""
 
 
 def register(spark: Any) -> None:
-    """Makes `streamdump.packets` known to a Spark session."""
-    from streamdump.spark.source import source
+    """Makes `streamdump` and `streamdump.packets` known to a Spark session."""
+    from streamdump.spark.source import sources
 
-    spark.dataSource.register(source())
+    for source in sources():
+        spark.dataSource.register(source)
 
 
 def messages(packets: Any, options: Options | None = None, parts: int | None = None) -> Any:
@@ -55,6 +55,11 @@ def endings(packets: Any, options: Options | None = None, parts: int | None = No
 def conversations(packets: Any, options: Options | None = None, parts: int | None = None) -> Any:
     """The conversations of these packets, without what they tell of each other."""
     return _table("conversations", packets, options, parts)
+
+
+def findings(packets: Any, options: Options | None = None, parts: int | None = None) -> Any:
+    """What went wrong in the conversations of these packets, each for itself."""
+    return _table("findings", packets, options, parts)
 
 
 def latency(exchanges: Any, by: Sequence[str] = ("protocol", "name")) -> Any:
@@ -136,32 +141,13 @@ def _table(name: str, packets: Any, options: Options | None, parts: int | None) 
     from pyspark.sql.pandas.types import from_arrow_schema
 
     from streamdump.model import Options
-    from streamdump.spark.tables import schema
+    from streamdump.spark.write import pointless
 
-    # Findings are no table
-    chosen = replace(options or Options(), findings=False)
+    chosen = replace(options or Options(), findings=name == "findings")
 
-    def made(batches: Iterator[Any]) -> Iterator[Any]:
-        from streamdump.spark import flows, tables, tasks, write
+    def made(blocks: Iterator[Any]) -> Iterator[Any]:
+        from streamdump.spark import flows, tasks, write
 
-        waiting = tables.PendingRows(name)
-        reports: list[Any] = []
+        return write.batches(name, flows.dissect(tasks.merged(_of(blocks)), chosen))
 
-        def filled() -> Iterator[Any]:
-            for results in flows.dissect(tasks.merged(_of(batches)), chosen):
-                rows: Any = results.conversations if name == "conversations" else tables.sorted_out(results.records)[name]
-                reports.extend(results.reports)
-                yield from waiting.take(rows, reports)
-                if waiting.count >= write.GROUP:
-                    yield waiting.batch(reports)
-            yield waiting.batch(reports)
-
-        for batch in filled():
-            # Nobody here knows where files were captured.
-            yield batch.drop_columns(["point"])
-        # There is no driver of ours that could tell; Spark keeps what its workers say in its log
-        sys.stderr.writelines(f"streamdump: {report.text(None)}\n" for report in reports)
-
-    columns = schema(name)
-    columns = columns.remove(columns.get_field_index("point"))
-    return by_conversation(packets, parts).mapInArrow(made, from_arrow_schema(columns))
+    return by_conversation(packets, parts).mapInArrow(made, from_arrow_schema(pointless(name)))

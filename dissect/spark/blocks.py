@@ -9,6 +9,7 @@ them, with a batch of each at hand; what does not fit into memory waits in a fil
 from __future__ import annotations
 
 import itertools
+import mmap
 import os
 import struct
 import tempfile
@@ -111,6 +112,7 @@ class Runs:
         """The first key of each, and its bytes or where they are in the file."""
         self._bytes = 0
         self._file: Any = None
+        self._map: mmap.mmap | None = None
         self._end = 0
 
     def add(self, block: bytes) -> None:
@@ -139,6 +141,7 @@ class Runs:
         self._held = []
         if self._file is not None:
             self._file.flush()
+            self._map = mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ)
         runs: list[_Run] = []
         while runs or waiting:
             if not runs:
@@ -162,8 +165,9 @@ class Runs:
     def _open(self, where: bytes | tuple[int, int]) -> _Run:
         if isinstance(where, bytes):
             return _Run(pa.BufferReader(pa.py_buffer(where).slice(self._order.head)), self._order)
+        assert self._map is not None
         start, size = where
-        return _Run(pa.PythonFile(_Slice(self._file.fileno(), start + self._order.head, start + size), "r"), self._order)
+        return _Run(pa.BufferReader(pa.py_buffer(self._map).slice(start + self._order.head, size - self._order.head)), self._order)
 
 
 class _Run:
@@ -197,25 +201,6 @@ class _Run:
         if self._at == self._batch.num_rows:
             self._load()
         return batch
-
-
-class _Slice:
-    """Some bytes of a file that others read too."""
-
-    def __init__(self, handle: int, start: int, stop: int) -> None:
-        self._handle = handle
-        self._at = start
-        self._stop = stop
-        self.closed = False
-
-    def read(self, size: int = -1) -> bytes:
-        left = self._stop - self._at
-        data = os.pread(self._handle, left if size < 0 else min(size, left), self._at)
-        self._at += len(data)
-        return data
-
-    def close(self) -> None:
-        self.closed = True
 
 
 def joined(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

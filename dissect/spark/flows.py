@@ -19,13 +19,11 @@ their own from one lot to the next.
 from __future__ import annotations
 
 import gc
-import mmap
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -36,8 +34,11 @@ from streamdump.capture.blocks import UNREADABLE
 from streamdump.capture.duplicates import Duplicates
 from streamdump.capture.link import network_key
 from streamdump.capture.odd import OddPackets
+from streamdump.diagnose.engine import Diagnoser
+from streamdump.diagnose.rules import Closed
+from streamdump.diagnose.zero_window import Windows
 from streamdump.errors import CaptureError, ForeignState, Report
-from streamdump.model import ConversationRow, Options, Segment
+from streamdump.model import ConversationRow, Finding, Message, Options, Segment
 from streamdump.protocols.records import Event
 from streamdump.session import Linked, Session
 from streamdump.spark import storage
@@ -77,6 +78,8 @@ class TaskResults(msgspec.Struct):
     """Of two files that have conversations in common: how many segments of the second the first has too, of how many."""
     suspected: ConversationRow | None = None
     """The first conversation that was read as it was asked for, but holds a login of another protocol."""
+    overview: Sequence[Any] | None = None
+    """At the end what the rules go by that look at several conversations (`Diagnoser.learn`)."""
 
     def carry_batch(self) -> pa.RecordBatch:
         return batch_of_rows(self.carry)
@@ -118,35 +121,53 @@ def conversation_id(first: Segment) -> int:
     return first.file << FILE_BITS | first.number
 
 
-def dissect(
-    batches: Iterator[pa.RecordBatch], options: Options, paths: dict[int, str] | None = None, until: int | None = None
-) -> Iterator[TaskResults]:
+def message_id(one: Message) -> str:
+    """What tells a message from all others: its conversation, which side sent it, and where it begins in what that side sent."""
+    return f"{one.conversation}-{int(one.src > one.dst)}-{one.position}"
+
+
+def number_of(order: int, one: Message) -> int:
+    """A number for a message that rises with `order`, and that `id_of` makes its `message_id` of."""
+    return order << 128 | one.conversation << 64 | one.position << 1 | (one.src > one.dst)
+
+
+def id_of(number: int) -> str:
+    """The `message_id` of the message with this number."""
+    return f"{number >> 64 & WORD}-{number & 1}-{(number & WORD) >> 1}"
+
+
+WORD = (1 << 64) - 1
+
+
+def dissect(batches: Iterator[pa.RecordBatch], options: Options, several: bool = True, until: int | None = None) -> Iterator[TaskResults]:
     """What rows say that are sorted as `SORTED_BY` and hold all packets of their conversations.
 
-    `paths`: the files by index, for payload that was left out. `until`: more packets will come later; this is the latest capture time of
+    `several`: they are of more than one file. `until`: more packets will come later; this is the latest capture time of
     those given so far. Nothing ends then because the rows do, and `TaskResults.carry` has what has to be given with the next packets.
     """
     _begin(options)
-    options = replace(options, waiting_total=NO_TOTAL, undecided_total=NO_TOTAL, open_total=NO_TOTAL)
-    reader = _Reader(paths or {})
+    # What rules remember of open conversations is not carried
+    findings = options.findings and until is None
+    options = replace(options, waiting_total=NO_TOTAL, undecided_total=NO_TOTAL, open_total=NO_TOTAL, findings=findings)
     repeated = None
-    opened = _Opened(options, until, len(paths or {}) != 1)
+    opened = _Opened(options, until, several)
     for batch in batches:
-        for kind, file, number, time_ns, flow_id, flow, reverse, seq, ack, flags, size, wire, place, data in _columns(batch, COLUMNS):
+        for kind, file, number, time_ns, flow_id, flow, reverse, seq, ack, flags, window, wire, data in _columns(batch, COLUMNS):
             if kind >= CARRY:
                 yield from opened.carried(_carry(kind, flow_id, flow, time_ns, data))
             elif kind == REPEATED:
                 repeated = file, number
             elif (file, number) != repeated:
-                if data is None:
-                    data = reader.piece(file, place, size)
-                segment = Segment(ends_of(flow, reverse), 0, time_ns, number, file, seq, ack, flags, 0, data, wire)
+                segment = Segment(ends_of(flow, reverse), 0, time_ns, number, file, seq, ack, flags, window, data, wire)
                 yield from opened.packet(flow_id, segment)
         yield from opened.made()
     yield from opened.end()
 
 
-COLUMNS = ("kind", "file", "number", "time_ns", "flow_id", "flow", "reverse", "seq", "ack", "flags", "length", "wire", "place", "payload")
+COLUMNS = (
+    *("kind", "file", "number", "time_ns", "flow_id", "flow", "reverse", "seq", "ack", "flags", "window"),
+    *("wire", "payload"),
+)
 
 
 def _columns(batch: pa.RecordBatch, names: Sequence[str]) -> Iterator[tuple[Any, ...]]:
@@ -189,6 +210,9 @@ class _Opened:
         self._held = 0
         """Bytes in rows to be carried."""
         self._options = replace(options, exchanges=True)
+        self._diagnoser = Diagnoser() if options.findings else None
+        self._order = 0
+        """Records so far, where these are diagnosed."""
         self._until = until
         self._flow_id: int | None = None
         self._flow = b""
@@ -220,11 +244,15 @@ class _Opened:
             else:
                 session = self._session = Session(self._options, key_log(self._options.keylog), index=conversation_id)
                 self._flow_id, self._flow = flow_id, key_of(segment.ends)[1]
+                if self._diagnoser is not None:
+                    session.run.diagnoser, session.run.windows = self._diagnoser, Windows()
         counters = session.run.counters
         segment.order = counters.packets
         counters.packets += 1
         if self._twice is not None and segment.data:
             self._twice.add(segment)
+        if session.run.windows is not None:
+            session.run.windows.look(segment)
         emitted = session.feed(segment)
         if emitted:
             self._emitted += emitted
@@ -257,6 +285,9 @@ class _Opened:
                 self._emitted += session.finish()
                 results.conversations += [one for some in session.table.rows(related=False) for one in some]
                 self._take(session)
+                if self._diagnoser is not None:
+                    self._emitted += session.table.unused(self._diagnoser.ports())
+                    self._take(session)
             else:
                 emitted, gone = session.forget(self._until, session.run.counters.packets)
                 self._emitted += emitted
@@ -275,16 +306,44 @@ class _Opened:
         yield from self.close()
         if self._twice is not None:
             self.results.twice = self._twice.found()
+        if self._diagnoser is not None:
+            self.results.overview = failed, later, sent, *_ = self._diagnoser.seen()
+            for one in (*failed, *later, *(finding for _, finding in sent)):
+                one["messages"] = list(map(id_of, one["messages"]))
         yield from self.made()
 
     def _take(self, session: Session) -> None:
         results, run = self.results, session.run
-        results.records += session.linked(self._emitted)
+        linked = session.linked(self._emitted)
+        results.records += linked if self._diagnoser is None else self._diagnosed(linked, self._diagnoser)
         results.reports += run.reports
         results.suspected = earliest((results.suspected, run.suspected))
         run.suspected = None
         run.reports.clear()
         self._emitted = []
+
+    def _diagnosed(self, linked: list[Linked], diagnoser: Diagnoser) -> list[Linked]:
+        """These records and what the rules find, which name messages by their `message_id`."""
+        told: list[Any] = [one[0] for one in linked]
+        for order, (record, (_, request, response)) in enumerate(zip(told, linked, strict=True), self._order):
+            if type(record) is not Closed:
+                record.number = number_of(order, record) if type(record) is Message else order << 128
+            if request is not None:
+                record.request = request.number
+            if response is not None:
+                record.response = response.number
+        self._order += len(told)
+        # Later ones may go by them as they are
+        found = [
+            msgspec.structs.replace(one, messages=list(map(id_of, one.messages))) for one in diagnoser.take(told) if type(one) is Finding
+        ]
+        diagnoser.summaries.clear()
+        self.results.reports += diagnoser.reports
+        diagnoser.reports.clear()
+        return [
+            *(one for one, record in zip(linked, told, strict=True) if type(record) is not Closed),
+            *((one, None, None) for one in found),
+        ]
 
     def _carry(self, row: dict[str, Any]) -> None:
         self.results.carry.append(row)
@@ -309,23 +368,6 @@ def _carry(kind: int, flow_id: int, flow: bytes, time_ns: int, payload: bytes) -
         "wire": len(payload),
         "payload": payload,
     }
-
-
-class _Reader:
-    """Reads payload again from the files."""
-
-    def __init__(self, paths: dict[int, str]) -> None:
-        self._paths = paths
-        self._maps: dict[int, mmap.mmap] = {}
-
-    def piece(self, file: int, place: int | None, length: int) -> bytes:
-        """The bytes at this place of a file; none where the place is unknown."""
-        if place is None or not length:
-            return b""
-        if file not in self._maps:
-            with Path(self._paths[file]).open("rb") as stream:
-                self._maps[file] = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)
-        return self._maps[file][place : place + length]
 
 
 class DuplicateCount:
@@ -394,7 +436,7 @@ def in_order(batches: Iterator[pa.RecordBatch], carry: bool = False) -> Iterator
                 found = seen.odd.packet(payload, wire, time_ns)
                 if not isinstance(found, str) and found.datagram is not None:
                     row["flow_id"], row["flow"], row["reverse"] = key_of(found.ends + network_key(network))
-                    row |= {"kind": SEGMENT, "seq": found.seq, "ack": found.ack, "flags": found.flags}
+                    row |= {"kind": SEGMENT, "seq": found.seq, "ack": found.ack, "flags": found.flags, "window": found.window}
                     rows.append(row | {"length": len(found.data), "wire": found.wire, "payload": found.data})
         for start in range(0, len(rows), ROWS):
             yield batch_of_rows(rows[start : start + ROWS])

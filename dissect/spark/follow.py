@@ -9,7 +9,6 @@ afterwards, by the next start where this one was killed. Before that step nothin
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 import uuid
@@ -24,7 +23,7 @@ from streamdump.capture.files import PACKED
 from streamdump.errors import CaptureError, UsageError
 from streamdump.model import ConversationRow, Options
 from streamdump.spark import storage
-from streamdump.spark.pipeline import Job, PipelineSettings, Points, Progress, texts_of
+from streamdump.spark.pipeline import Job, PipelineSettings, Points, Progress, lock, texts_of
 from streamdump.spark.rotation import ReadFile, Ready, Rotation, SeenFile, same_file
 from streamdump.spark.session import of_spark
 from streamdump.spark.splits import NEVER, Plan, Trouble
@@ -57,7 +56,7 @@ GONE_KEPT = 10_000
 COMPACTED = 16
 """After so many micro-batches small files are put together, where the form can do that."""
 
-FORMAT = 2
+FORMAT = 3
 """Changes when an older state could not be taken up."""
 
 
@@ -139,7 +138,7 @@ class Follow(Job):
             self._delta = Delta(self.out)
         elif not isinstance(self.out, Disk):
             raise UsageError(f"{out}: to an object store --follow writes --format delta, since renaming is no commit there")
-        self._lock = _lock(self.folder)
+        self._lock = _locked(self.folder)
         try:
             self.state = self._load_state()
             self.points = Points(settings, self.state.networks)
@@ -204,13 +203,12 @@ class Follow(Job):
             # A packet dated in the future must not end all that is open.
             until = None if last else max(found.middle_ns)
             paths = {split.file: split.path for split in found.splits}
-            payload = self.settings.payload == "shuffle"
-            work = Work(target, self.options(found), paths, state.points, until, payload, count, not last)
+            work = Work(target, self.options(found), paths, state.points, until, count, not last)
             self.dissect(work, made, found.bytes, (), depend or bool(found.dependent))
             parts = len(made) + count
         copies.remove()
         done = list(receipts(folder).values())
-        done.append(self._finish(state, found, ready, done, parts, troubles, target))
+        self._finish(state, found, ready, done, parts, troubles, target)
         state.packets += packets
         rows = {table: sum(one.rows.get(table, 0) for one in done) for table in TABLES}
         state.rows = {table: before.rows.get(table, 0) + rows[table] for table in TABLES}
@@ -278,11 +276,11 @@ class Follow(Job):
         state: FollowState,
         found: Plan,
         ready: list[Ready],
-        done: Sequence[Receipt],
+        done: list[Receipt],
         part: int,
         troubles: list[Trouble],
         target: Target,
-    ) -> Receipt:
+    ) -> None:
         """Write what needs all parts."""
         inputs = []
         for at, one in enumerate(ready):
@@ -295,9 +293,9 @@ class Follow(Job):
                 inputs.append(Input(taken.file, taken.path, taken.size - size, taken.packets - packets, self.points.of(one.path), *more))
         troubles += twice(done, {state.taken[one.path].file: one.path for one in ready})
         complete = state.batch == 1 and self._delta is None
-        last, related = self.last_part(target, part, state.points, done, troubles, inputs, state.related, complete=complete)
+        related = self.gather(target, part, state.points, done, state.related, 1).related
         state.related = [*state.related, *related][-RELATED_KEPT:]
-        return last
+        self.last_part(target, state.points, done, troubles, inputs, complete=complete)
 
     def _lost(self, gone: Sequence[Ready | SeenFile]) -> None:
         """Remember files that were deleted or written anew before they were read: a trouble of a file that is never read again."""
@@ -403,23 +401,16 @@ _SAYS = {
 }
 
 
-def _lock(folder: Folder) -> int | None:
+def _locked(folder: Folder) -> int | None:
     """Keep others from following into this output; the lock goes with the process. In an object store the claim does that."""
-    if not isinstance(folder, Disk):
-        return None
-    try:
-        # What is carried has bytes as they were captured, secrets too, next to tables that are to be shared.
-        folder.path.parent.mkdir(parents=True, exist_ok=True)
-        folder.path.mkdir(mode=0o700, exist_ok=True)
-        handle = os.open(folder.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise UsageError(f"{folder.path.parent}: cannot be written: {storage.why(error)}") from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(handle)
-        raise UsageError(f"{folder.path.parent}: another streamdump follows into it") from error
-    return handle
+    if isinstance(folder, Disk):
+        try:
+            # What is carried has bytes as they were captured, secrets too, next to tables that are to be shared.
+            folder.path.parent.mkdir(parents=True, exist_ok=True)
+            folder.path.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise UsageError(f"{folder.path.parent}: cannot be written: {storage.why(error)}") from error
+    return lock(folder, "another streamdump follows into it")
 
 
 def _some(ready: list[Ready]) -> list[Ready]:

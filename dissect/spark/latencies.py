@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 
 from streamdump.latency.groups import LatencyGroup
@@ -63,13 +62,14 @@ def _merged(schema: Any, batches: Iterator[Any]) -> Iterator[Any]:
     for batch in batches:
         for *key, part in zip(*(batch.column(index).to_pylist() for index in range(batch.num_columns)), strict=True):
             groups.setdefault(tuple(key), LatencyGroup()).merge(LatencyGroup.unpack(part))
-    rows = []
-    for name, group in groups.items():
-        times = times_of(group.latency)
-        told = [None] * len(TIMES) if times is None else [msgspec.structs.asdict(times)[name] for name in TIMES]
-        counts = (group.count, group.answered, group.refused, group.unanswered, sorted(group.reasons.items()))
-        rows.append((*name, *counts, *told, group.latency.pack()))
-    yield _batch(rows, schema, len(schema))
+    yield _batch([(*name, *told(group)) for name, group in groups.items()], schema, len(schema))
+
+
+def told(group: LatencyGroup) -> tuple[Any, ...]:
+    """What is told of a group, as `FOUND` says."""
+    times = times_of(group.latency)
+    quantiles = [None if times is None else getattr(times, name) for name in TIMES]
+    return group.count, group.answered, group.refused, group.unanswered, sorted(group.reasons.items()), *quantiles, group.latency.pack()
 
 
 def _batch(rows: Sequence[tuple[Any, ...]], schema: Any, number: int) -> Any:

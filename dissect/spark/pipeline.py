@@ -10,12 +10,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
-from streamdump.conversation.table import relate
-from streamdump.errors import Report, UsageError
+from streamdump.errors import UsageError
+from streamdump.latency.groups import LatencyGroup
 from streamdump.model import ConversationRow, Options
 from streamdump.spark import storage
 from streamdump.spark.already_read import Captures
@@ -23,7 +24,8 @@ from streamdump.spark.keys import NETWORKS
 from streamdump.spark.splits import HEAD, TARGET, Copy, Plan, Trouble, each, expand, plan, stamps, unpack
 from streamdump.spark.storage import Disk, Folder
 from streamdump.spark.tables import BY_DAY, TABLES, Input, PointOf
-from streamdump.spark.write import PartWriter, Receipt, Target, commit, files_of, forget_unnamed, receipts, suspected, twice
+from streamdump.spark.together import BUCKET, Together, by_server, frames, merge_groups, slowest
+from streamdump.spark.write import FRAMES, PartWriter, Receipt, Target, commit, files_of, forget_unnamed, receipts, suspected, twice
 
 if TYPE_CHECKING:
     from streamdump.spark.delta import Delta
@@ -51,7 +53,6 @@ class PipelineSettings(msgspec.Struct):
 
     sources: list[str]
     form: str = "parquet"
-    payload: str = "shuffle"
     split: int = TARGET
     parts: int | None = None
     options: Options = msgspec.field(default_factory=Options)
@@ -60,6 +61,8 @@ class PipelineSettings(msgspec.Struct):
     point: str | None = None
     """A regular expression that finds in a file's name where it was captured; None: the folder tells."""
     append: bool = False
+    findings: bool = False
+    """Whether rules look for what went wrong."""
     fields: str = "both"
     """How the fields of messages are written, of `tables.FIELDS`."""
     by: tuple[str, ...] = ()
@@ -216,7 +219,7 @@ class Job:
         from streamdump.spark.tasks import sources
 
         settings = self.settings
-        here = settings.parts is None and settings.payload == "shuffle" and all(storage.local(one.path) is not None for one in found.splits)
+        here = settings.parts is None and all(storage.local(one.path) is not None for one in found.splits)
         readers = self.cluster.cores if here and carry is None and not found.dependent else 0
         made, sending = sources(found, self._range(found.bytes), carry, readers)
         payload = sum(split.payload for split in found.splits)
@@ -225,7 +228,7 @@ class Job:
     def options(self, found: Plan) -> Options:
         """What tasks dissect by. Keys of TLS are read where they are needed, from the captures too: none goes through Spark."""
         given = self.settings.options
-        return replace(given, keylog=(*given.keylog, *found.secrets))
+        return replace(given, keylog=(*given.keylog, *found.secrets), findings=self.settings.findings)
 
     def dissect(self, work: Work, made: Sequence[TaskInput], size: int, done: Collection[int] = (), depend: bool = False) -> None:
         """Write the parts that are not done, with a receipt for each: those of the tasks, and after them those that these send to.
@@ -249,34 +252,63 @@ class Job:
         second = partial(_together, work, first, frozenset(done))
         self.cluster.sent(partial(tasks.at_home, work), made, others, work.count, second, watch)
 
+    def gather(
+        self, target: Target, first: int, points: PointOf, done: list[Receipt], before: Sequence[ConversationRow] = (), most: int = 1 << 30
+    ) -> Gathered:
+        """Write what parts tell together, as parts from `first` on whose receipts come to those that are `done`; conversations are also
+        related to those `before`. `most`: so many tasks do it at most."""
+        left = [(target.kept.at("files", FRAMES, one.name).name, one.size) for receipt in done for one in receipt.files.get(FRAMES, ())]
+        count = min(sum(size for _, size in left) // BUCKET + 1, most)
+        names = [name for name, _ in left]
+        if count == 1:
+            made = [gathered(target, points, first, 0, chain.from_iterable(map(frames, names)), before)]
+        else:
+            second = partial(gathered, target, points, first)
+            made = self.cluster.sent(partial(by_server, count), names, None, count, second, self._watch("gathering", 0))
+        result = Gathered([], [], {}, slowest(one for some in made for one in some.slowest))
+        for some in made:
+            done += some.receipts
+            result.related.extend(some.related)
+            merge_groups(result.commands, some.commands)
+        return result
+
     def last_part(
-        self,
-        target: Target,
-        part: int,
-        points: PointOf,
-        done: Sequence[Receipt],
-        errors: Sequence[Trouble],
-        files: Sequence[Input],
-        before: list[ConversationRow],
-        *,
-        complete: bool,
-    ) -> tuple[Receipt, list[ConversationRow]]:
-        """Write what needs the receipts of all parts; also the conversations that were related to each other and to those `before`.
+        self, target: Target, points: PointOf, done: list[Receipt], errors: Sequence[Trouble], files: Sequence[Input], *, complete: bool
+    ) -> None:
+        """Write what the driver knows, as a part behind those that are `done`.
 
         `complete`: a table that nobody has written anything to gets a file without rows, which says what its columns are.
         """
-        last = PartWriter(target, part, points)
-        related = [row for receipt in done for row in receipt.related]
-        related.sort(key=lambda row: (row.time_ns, row.conversation))
-        failed = relate([*before, *related])
-        last.receipt.reports += [Report(what, "conversations lack what others tell of them") for what in failed]
-        last.put("conversations", related)
+        last = PartWriter(target, max(receipt.part for receipt in done) + 1, points)
         last.put("errors", errors)
         last.put("files", files)
         for table in TABLES if complete else ():
             if not any(table in receipt.files for receipt in done) and not last.waits(table):
                 last.empty(table)
-        return last.close(), related
+        done.append(last.close())
+
+
+class Gathered(NamedTuple):
+    """What parts tell together, for the driver."""
+
+    receipts: list[Receipt]
+    related: list[ConversationRow]
+    """The conversations that were related, where they were in the driver."""
+    commands: dict[tuple[str, str], LatencyGroup]
+    """Exchanges by protocol and command."""
+    slowest: list[tuple[int, dict[str, Any]]]
+
+
+def gathered(
+    target: Target, points: PointOf, first: int, bucket: int, blocks: Iterable[bytes], before: Sequence[ConversationRow] | None = None
+) -> Gathered:
+    """Write what frames tell together. `before`: conversations that they are related to as well, None: in a task, which gives none back."""
+    found = Together(blocks)
+    writer = PartWriter(target, first + bucket, points)
+    writer.receipt.reports += found.relate(before or ())
+    for table, rows in (("conversations", found.related), ("latency", found.minutes()), ("findings", found.findings())):
+        writer.put(table, rows)
+    return Gathered([writer.close()], found.related if before is not None else [], found.commands, found.slowest)
 
 
 def _unpacked(pair: tuple[str, str]) -> Copy:
@@ -313,12 +345,12 @@ class PipelineRun(Job):
         self.bugs: list[str] = []
         """What to tell of bugs of ours."""
         self.resumed = 0
+        self.gathered: Gathered | None = None
         self.suspected: ConversationRow | None = None
         """The first conversation that was read as it was asked for, but holds a login of another protocol."""
         self.left_out = 0
         """Captures that are in the tables already."""
         self.target: Target | None = None
-        self._files: dict[str, list[str]] = {table: [] for table in TABLES}
         self._written = False
         self._lock: int | None = None
         self._delta: Delta | None = None
@@ -331,11 +363,9 @@ class PipelineRun(Job):
         settings.sources = [storage.normal(source) for source in settings.sources]
         self.files = expand(settings.sources, self.others)
         self.stamps = stamps(self.files)
-        if settings.payload == "reread" and any(storage.local(file) is None for file in self.files):
-            raise UsageError("--payload reread reads each payload by itself: it is for files of a disk, not of an object store")
         self._resume = resume
         _writable(self.out, self.folder)
-        self._lock = _lock(self.folder)
+        self._lock = lock(self.folder, f"another streamdump writes to {storage.base(self.out.name)}")
         try:
             return self._begin_delta() if settings.form == "delta" else True
         except BaseException:
@@ -383,13 +413,12 @@ class PipelineRun(Job):
         if self._delta is not None and not self._delta.claim:
             self._delta.begin()
         # What was written when all parts were there is written again.
-        done.pop(parts, None)
+        done = {part: receipt for part, receipt in done.items() if part < parts}
         self.resumed = len(done)
         points = {self._base + index: self.points.of(file) for index, file in enumerate(found.files)}
         paths = {split.file: split.path for split in found.splits}
-        payload = self.settings.payload == "shuffle"
         assert self.target is not None
-        work = Work(self.target, self.options(found), paths, points, None, payload, count)
+        work = Work(self.target, self.options(found), paths, points, None, count)
         if len(done) < parts:
             self.dissect(work, made, found.bytes, done.keys(), bool(found.dependent))
         self._finish(found, parts, points)
@@ -422,11 +451,6 @@ class PipelineRun(Job):
                 self.folder.remove()
             return done
         return 0
-
-    def written(self, table: str) -> tuple[list[str], str]:
-        """The files of a table that this run wrote, and the folder of the table."""
-        place = self.out.at(table)
-        return [place.at(*name.split("/")).name for name in self._files[table]], place.name
 
     def close(self) -> None:
         """Let others write to this output; nothing stays of a run that did not begin."""
@@ -500,14 +524,12 @@ class PipelineRun(Job):
         paths = {self._base + index: path for index, path in enumerate(found.files)}
         found.troubles += twice(done, paths)
         complete = self._delta is None
-        last, _ = self.last_part(target, parts, points, done, found.troubles, self._inputs(found), [], complete=complete)
-        done.append(last)
+        self.gathered = self.gather(target, parts, points, done)
+        self.last_part(target, points, done, found.troubles, self._inputs(found), complete=complete)
         self.suspected = suspected(done)
         self.bugs = texts_of(done, paths)
         for table in TABLES:
             self.rows[table] = sum(receipt.rows.get(table, 0) for receipt in done)
-        for table, one in files_of(done):
-            self._files[table].append(one.name)
         if self._delta is None:
             commit(target, done)
         else:
@@ -562,14 +584,16 @@ def _writable(out: Folder, folder: Folder) -> None:
         raise UsageError(f"{out}: cannot be written: {storage.why(error)}") from error
 
 
-def _lock(folder: Folder) -> int | None:
+def lock(folder: Folder, why: str) -> int | None:
     """Keep others from writing to this output; the lock goes with the process."""
     if not isinstance(folder, Disk):
         return None
-    handle = os.open(folder.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
+        handle = os.open(folder.path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError as error:
         os.close(handle)
-        raise UsageError(f"{folder.path.parent}: another streamdump writes to {folder.path.name[1:].removesuffix('.partial')}") from error
+        raise UsageError(f"{folder.path.parent}: {why}") from error
+    except OSError as error:
+        raise UsageError(f"{folder.path.parent}: cannot be written: {storage.why(error)}") from error
     return handle

@@ -37,10 +37,11 @@ COLUMNS: dict[str, tuple[str, Any, str]] = {
     "seq": ("bigint", pa.int64(), "sequence number"),
     "ack": ("bigint", pa.int64(), "acknowledgement number"),
     "flags": ("smallint", pa.int16(), "FIN 1, SYN 2, RST 4, PSH 8, ACK 16"),
+    "window": ("int", pa.int32(), "window, as the segment says it"),
     "length": ("int", pa.int32(), "bytes of payload captured"),
     "wire": ("int", pa.int32(), "bytes of payload sent"),
     "place": ("bigint", pa.int64(), "where in the file the payload begins; null in a packed file"),
-    "payload": ("binary", pa.binary(), "null where it is to be read again from the file"),
+    "payload": ("binary", pa.binary(), "bytes of it as captured"),
     "cooked": ("int", pa.int32(), "packet type and interface of a Linux cooked capture, else null"),
     "digest": ("binary", pa.binary(), "digest of the IP packet of a Linux cooked capture"),
 }
@@ -55,49 +56,45 @@ ROWS = 10_000
 """Rows of an Arrow batch; more gain nothing and cost memory on both sides."""
 
 
-def read(split: Split, payload: bool = True, ordered: bool = False) -> Iterator[pa.RecordBatch]:
-    """The rows of a range in the order of its packets. `payload` False: leave out what can be read again; `ordered`: only the rows
-    that depend on each other across conversations."""
+def read(split: Split, ordered: bool = False) -> Iterator[pa.RecordBatch]:
+    """The rows of a range in the order of its packets. `ordered`: only the rows that depend on each other across conversations."""
     parser = LinkParser(stateless=True)
     for packets, base, latest_ns in parsed(split):
         found: list[Row] = []
         for packet, latest in zip(packets, latest_ns, strict=True):
-            found += row_of(parser, packet, parser.segment(packet, 0), split, base, latest, payload)
+            found += row_of(parser, packet, parser.segment(packet, 0), split, base, latest)
         if ordered:
             found = [row for row in found if row[0] != SEGMENT or row[-1] is not None]
         for start in range(0, len(found), ROWS):
             yield batch_of(found[start : start + ROWS])
 
 
-def row_of(
-    parser: LinkParser, packet: Packet, segment: Segment | None, split: Split, base: int | None, latest_ns: int, payload: bool
-) -> tuple[Row, ...]:
+def row_of(parser: LinkParser, packet: Packet, segment: Segment | None, split: Split, base: int | None, latest_ns: int) -> tuple[Row, ...]:
     """The row of a packet, which was parsed; none where it is none of ours. `base`: where in the file its buffer begins."""
     sighting = parser.sighting or NOWHERE
     place = split.file, packet.number, packet.time_ns, latest_ns
     if segment is not None:
         key = key_of(segment.ends + network_key(split.network))
         at = None if base is None else base + parser.payload_at
-        data = segment.data if payload or base is None else None
-        told = segment.seq, segment.ack, segment.flags, len(segment.data), segment.wire
-        return ((SEGMENT, *place, *key, *told, at, data, *sighting),)
+        told = segment.seq, segment.ack, segment.flags, segment.window, len(segment.data), segment.wire
+        return ((SEGMENT, *place, *key, *told, at, segment.data, *sighting),)
     fragment = parser.fragment
     if fragment is not None:
         data = packet.buffer[fragment.offset : fragment.offset + fragment.captured]
-        return ((FRAGMENT, *place, split.network, *[None] * 5, len(data), fragment.wire, None, data, *sighting),)
-    return () if sighting is NOWHERE else ((OTHER, *place, split.network, *[None] * 9, *sighting),)
+        return ((FRAGMENT, *place, split.network, *[None] * 6, len(data), fragment.wire, None, data, *sighting),)
+    return () if sighting is NOWHERE else ((OTHER, *place, split.network, *[None] * 10, *sighting),)
 
 
 NOWHERE = (None, None)
 """Of a packet that nobody compares with others."""
 
 
-def merged_segments(splits: Sequence[Split], home: Home | None) -> Iterator[Segment]:
-    """The segments of these ranges that are at home here (None: all), in the order of a plain run."""
+def merged_segments(splits: Sequence[Split], home: Home | None, stateless: bool = True) -> Iterator[Segment]:
+    """The segments of these ranges that are at home here (None: all), in the order of a plain run. `stateless`: none depends on others."""
     files = {split.file: [one for one in splits if one.file == split.file] for split in sorted(splits, key=lambda one: one.file)}
     names = [(file, network_key(some[0].network)) for file, some in files.items()]
     inputs = [_Input(some) for some in files.values()]
-    parser = LinkParser(stateless=True)
+    parser = LinkParser(stateless=stateless)
     for packets in inputs[0].batches() if len(inputs) == 1 else merge(inputs):
         for packet in packets:
             segment = parser.segment(packet, 0)

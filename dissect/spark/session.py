@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from functools import cache
-from importlib.abc import MetaPathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -123,16 +122,10 @@ def find_java() -> Path:
 def _version(java: Path) -> int:
     """The major version; 0 where it does not tell."""
     try:
-        release = (java.resolve().parent.parent / "release").read_text(encoding="utf-8", errors="replace")
-        found = re.search(r'JAVA_VERSION="(?:1\.)?(\d+)', release)
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
     except OSError:
-        found = None
-    if found is None:
-        try:
-            said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
-        except OSError:
-            return 0
-        found = re.search(r'version "(?:1\.)?(\d+)', said)
+        return 0
+    found = re.search(r'version "(?:1\.)?(\d+)', said)
     return int(found[1]) if found else 0
 
 
@@ -425,19 +418,13 @@ def without_pandas() -> None:
     if "pandas" in sys.modules:
         return
 
-    class Hidden(MetaPathFinder):
-        def find_spec(self, name: str, *_: object) -> None:
-            if name == "pandas":
-                raise ModuleNotFoundError("not needed here", name=name)
-
     import pyarrow as pa
 
-    hidden = Hidden()
-    sys.meta_path.insert(0, hidden)
+    sys.modules["pandas"] = None  # type: ignore[assignment]
     try:
         pa.array([None])
     finally:
-        sys.meta_path.remove(hidden)
+        del sys.modules["pandas"]
 
 
 def retried(master: str) -> str:

@@ -392,7 +392,7 @@ def _begin(path: str) -> ByteRange:
         piece.digest = digest(head[:HEAD])
         if piece.format == "pcapng":
             stream.seek(0)
-            _begin_section(piece, _all(stream, WINDOW))
+            _begin_section(piece, storage.exactly(stream, WINDOW))
             return piece
     piece.head = head[: pcap.HEADER]
     order = pcap.MAGICS[head[:4]][0]
@@ -403,15 +403,6 @@ def _begin(path: str) -> ByteRange:
         (piece.second,) = struct.unpack_from(order + "I", head, pcap.HEADER)
     piece.start = len(piece.head)
     return piece
-
-
-def _all(stream: BinaryIO, size: int) -> bytes:
-    """So many bytes, fewer only at the end."""
-    parts = []
-    while size and (data := stream.read(size)):
-        parts.append(data)
-        size -= len(data)
-    return b"".join(parts)
 
 
 def unpack(path: str, to: str) -> Copy:

@@ -209,10 +209,15 @@ def pieces(name: str, start: int, size: int) -> bytes:
     """These bytes of a file, as far as they are there."""
     with open_input(name) as stream:
         stream.seek(start)
-        parts = []
-        while size and (data := stream.read(size)):
-            parts.append(data)
-            size -= len(data)
+        return exactly(stream, size)
+
+
+def exactly(stream: BinaryIO, size: int) -> bytes:
+    """So many bytes, fewer only at the end."""
+    parts = []
+    while size and (data := stream.read(size)):
+        parts.append(data)
+        size -= len(data)
     return b"".join(parts)
 
 
@@ -252,81 +257,41 @@ def listed(name: str) -> dict[str, Status]:
     return found
 
 
-class Folder:
-    """A folder that tables are written to. `at(...)` is one below it."""
-
-    name: str
-
-    def at(self, *parts: str) -> Folder:
-        """A folder or file below this one."""
-        raise NotImplementedError
-
-    def names(self) -> list[str]:
-        """Of all that is in it, none if it is not there."""
-        raise NotImplementedError
-
-    def exists(self) -> bool:
-        """Whether there is a folder, or a file, of this name."""
-        raise NotImplementedError
-
-    def make(self, mode: int = 0o777) -> None:
-        """Make the folder; it may be there."""
-        raise NotImplementedError
-
-    def read(self) -> bytes:
-        """The content of a file; FileNotFoundError where there is none."""
-        raise NotImplementedError
-
-    def write(self, data: bytes, durable: bool = False) -> None:
-        """Write a file as a whole: others see all of it or none. `durable`: it is there even if the machine stops now."""
-        raise NotImplementedError
-
-    def open(self) -> Any:
-        """A file to be written to, in a folder that need not be there yet."""
-        raise NotImplementedError
-
-    def size(self) -> int:
-        """Of a file."""
-        raise NotImplementedError
-
-    def move(self, to: Folder) -> None:
-        """Give a file another name, in a folder that need not be there yet."""
-        raise NotImplementedError
-
-    def remove(self) -> None:
-        """Remove it with all that is in it, if it is there."""
-        raise NotImplementedError
-
-    def __str__(self) -> str:
-        return self.name
-
-
-class Disk(Folder):
-    """One of a disk."""
+class Disk:
+    """A folder, or file, of a disk that tables are written to. `at(...)` is one below it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.name = _name_of(os.fspath(path))
 
+    def __str__(self) -> str:
+        return self.name
+
     def at(self, *parts: str) -> Disk:
+        """A folder or file below this one."""
         return Disk(self.path.joinpath(*parts))
 
     def names(self) -> list[str]:
+        """Of all that is in it, none if it is not there."""
         try:
             return sorted(one.name for one in self.path.iterdir())
         except FileNotFoundError:
             return []
 
     def exists(self) -> bool:
+        """Whether there is a folder, or a file, of this name."""
         return self.path.exists()
 
     def make(self, mode: int = 0o777) -> None:
+        """Make the folder; it may be there."""
         self.path.mkdir(mode=mode, parents=True, exist_ok=True)
 
     def read(self) -> bytes:
+        """The content of a file; FileNotFoundError where there is none."""
         return self.path.read_bytes()
 
     def write(self, data: bytes, durable: bool = False) -> None:
+        """Write a file as a whole: others see all of it or none. `durable`: it is there even if the machine stops now."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         written = self.path.with_name(f".{self.path.name}-{uuid.uuid4().hex}")
         with written.open("wb") as stream:
@@ -337,44 +302,54 @@ class Disk(Folder):
         written.rename(self.path)
 
     def open(self) -> Any:
+        """A file to be written to, in a folder that need not be there yet."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         return self.path.open("wb")
 
     def size(self) -> int:
+        """Of a file."""
         return self.path.stat().st_size
 
     def move(self, to: Folder) -> None:
+        """Give a file another name, in a folder that need not be there yet."""
         assert isinstance(to, Disk)
         to.path.parent.mkdir(parents=True, exist_ok=True)
         self.path.rename(to.path)
 
     def remove(self) -> None:
+        """Remove it with all that is in it, if it is there."""
         if self.path.is_dir():
             shutil.rmtree(self.path, ignore_errors=True)
         else:
             self.path.unlink(missing_ok=True)
 
 
-class Store(Folder):
-    """One of an object store: whatever has a name that begins so."""
+class Store:
+    """The same in an object store: whatever has a name that begins so."""
 
     def __init__(self, name: str) -> None:
         self.name = name.rstrip("/")
+
+    def __str__(self) -> str:
+        return self.name
 
     @property
     def _at(self) -> tuple[Any, str]:
         return remote(self.name)
 
     def at(self, *parts: str) -> Store:
+        """A folder or file below this one."""
         return Store("/".join((self.name, *parts)))
 
     def names(self) -> list[str]:
+        """Of all that is in it, none if it is not there."""
         from pyarrow.fs import FileSelector
 
         store, at = self._at
         return sorted(info.base_name for info in store.get_file_info(FileSelector(at, allow_not_found=True)))
 
     def exists(self) -> bool:
+        """Whether there is a folder, or a file, of this name."""
         from pyarrow.fs import FileType
 
         store, at = self._at
@@ -384,29 +359,35 @@ class Store(Folder):
         """Nothing: what is written to it makes it."""
 
     def read(self) -> bytes:
+        """The content of a file; FileNotFoundError where there is none."""
         store, at = self._at
         with store.open_input_file(at) as stream:
             return bytes(stream.read())
 
     def write(self, data: bytes, durable: bool = False) -> None:
+        """Write a file as a whole: others see all of it or none. `durable`: it is there even if the machine stops now."""
         stream = self.open()
         stream.write(data)
         # Closed only where all was written: that makes it an object.
         stream.close()
 
     def open(self) -> Any:
+        """A file to be written to, in a folder that need not be there yet."""
         store, at = self._at
         return store.open_output_stream(at, compression=None)
 
     def size(self) -> int:
+        """Of a file."""
         store, at = self._at
         return int(store.get_file_info([at])[0].size)
 
     def move(self, to: Folder) -> None:
+        """Give a file another name, in a folder that need not be there yet."""
         store, at = self._at
         store.move(at, remote(to.name)[1])
 
     def remove(self) -> None:
+        """Remove it with all that is in it, if it is there."""
         from pyarrow.fs import FileType
 
         store, at = self._at
@@ -415,6 +396,9 @@ class Store(Folder):
             store.delete_file(at)
         elif kind == FileType.Directory:
             store.delete_dir(at)
+
+
+Folder = Disk | Store
 
 
 def folder(name: str | Path) -> Folder:

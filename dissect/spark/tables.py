@@ -12,11 +12,12 @@ import numpy as np
 import pyarrow as pa
 
 from streamdump.errors import Report, describe_exception
-from streamdump.model import Ending, Exchange, Gap, Message
+from streamdump.model import Ending, Exchange, Finding, Gap, Message
 from streamdump.protocols import PROTOCOLS
 from streamdump.session import Linked
-from streamdump.spark.flows import FILE_BITS
-from streamdump.spark.typed import STRUCTS, WHOLE_CLASSES, WIDE, Objects, Struct, struct_name
+from streamdump.spark.flows import FILE_BITS, message_id
+from streamdump.spark.latencies import FOUND, TIMES
+from streamdump.spark.typed import STRUCTS, WHOLE_CLASSES, Objects, Struct, struct_name
 
 _JSON = msgspec.json.Encoder()
 
@@ -81,9 +82,7 @@ class Rows:
     @cached_property
     def ends(self) -> Sequence[Sequence[str | None]]:
         """Client and server, by the record, or where that is an exchange by one of its messages."""
-        tell = [one[1] if type(one[0]) is Exchange else one[0] for one in self.rows]
-        found = [_ends(one if one.sender or other[2] is None else other[2]) for one, other in zip(tell, self.rows, strict=True)]
-        return list(zip(*found, strict=True)) or [(), ()]
+        return list(zip(*map(ends_of, self.rows), strict=True)) or [(), ()]
 
     @cached_property
     def codes(self) -> Sequence[Sequence[Any]]:
@@ -91,8 +90,15 @@ class Rows:
         return list(zip(*[_code(one[2]) for one in self.rows], strict=True)) or [(), ()]
 
 
-def _ends(one: Any) -> tuple[str | None, str | None]:
-    return (one.src, one.dst) if one.sender == "client" else (one.dst, one.src) if one.sender == "server" else (None, None)
+def ends_of(linked: Linked) -> tuple[str | None, str | None]:
+    """Client and server of a record, null where the capture does not tell which is which; of a finding what it takes for them."""
+    one, request, response = linked
+    kind = type(one)
+    if kind is Exchange:
+        one = request if response is None or request.sender else response  # type: ignore[assignment, union-attr]
+    if one.sender == "client" or (kind is Finding and one.sender is None):  # type: ignore[union-attr]
+        return one.src, one.dst
+    return (one.dst, one.src) if one.sender == "server" else (None, None)  # type: ignore[union-attr]
 
 
 CODES = {one.name: [path.split(".") for path in one.code] for one in PROTOCOLS}
@@ -106,11 +112,6 @@ def _code(response: Message | None) -> tuple[int | None, str | None]:
         if type(fields) is dict and type(fields.get(name)) is int:
             return fields[name], fields.get(f"{name}_label")
     return None, None
-
-
-def message_id(one: Message) -> str:
-    """What tells a message from all others: its conversation, which side sent it, and where it begins in what that side sent."""
-    return f"{one.conversation}-{int(one.src > one.dst)}-{one.position}"
 
 
 def _ids(messages: Sequence[Message | None]) -> list[str | None]:
@@ -258,9 +259,7 @@ POINT = Column(
 OUTCOME = Column("outcome", TEXT, "how the request ended", lambda rows: [one.outcome for one in rows.records])
 CLIENT = Column("client", TEXT, "the endpoint that is the client, null when the capture cannot tell", lambda rows: rows.ends[0])
 SERVER = Column("server", TEXT, "the endpoint that is the server", lambda rows: rows.ends[1])
-STREAM = Column(
-    "stream", TEXT, "the stream or topic it speaks of", lambda rows: [getattr(one, "stream", None) for one in rows.records], _alike
-)
+STREAM = Column("stream", TEXT, "the stream or topic it speaks of", lambda rows: [one.stream for one in rows.records], _alike)
 LATENCY = Column(
     "latency_ns", LONG, "last byte of the request to first byte of the response", lambda rows: [one.latency_ns for one in rows.records]
 )
@@ -374,6 +373,55 @@ CONVERSATIONS: tuple[Column, ...] = (
     ),
 )
 
+FINDINGS: tuple[Column, ...] = (
+    *_common(False),
+    SENDER,
+    _plain("rule", TEXT, "stable name of the rule"),
+    _plain("severity", TEXT, "error, warning or note"),
+    _plain("cause", TEXT, "what went wrong"),
+    _plain("advice", TEXT, "what to do about it"),
+    Column("messages", TEXTS, "message_id of the messages that show it", lambda rows: [one.messages for one in rows.records], _texts),
+    _plain("packets", pa.list_(LONG), "packets that show it, of the file that has them"),
+    Column(
+        "message_id",
+        TEXT,
+        "the first of these messages: the request, where there is one",
+        lambda rows: [next(iter(one.messages), None) for one in rows.records],
+    ),
+    CLIENT,
+    SERVER,
+    Column(
+        "point",
+        TEXT,
+        POINT.info,
+        lambda rows: [None if one.conversation is None else rows.points([one.conversation >> FILE_BITS])[0] for one in rows.records],
+    ),
+)
+
+
+def _counted(at: int, name: str, kind: Any) -> Column:
+    return Column(name, kind, SAID[name], lambda rows: [one.told[at] for one in rows.records])
+
+
+SAID = {
+    "exchanges": "requests",
+    "answered": "requests that were answered",
+    "refused": "requests that were refused",
+    "unanswered": "requests without a response",
+    "reasons": "why these have none, and how often",
+    **{name: f"{name.removesuffix('_ns')} of the latency" for name in TIMES},
+    "sketch": "base64 of the sketch that quantiles come from, which merges with others",
+}
+
+LATENCIES: tuple[Column, ...] = (
+    Column("time", TIME, "beginning of the minute in which the exchanges became certain", _times, _cut),
+    _plain("time_ns", LONG, "the same in nanoseconds since 1970"),
+    _plain("protocol", TEXT, "protocol"),
+    _plain("name", TEXT, "the protocol's own name of the command"),
+    _plain("server", TEXT, "the endpoint that is the server, null where the capture cannot tell"),
+    *(_counted(at, name, TEXT if name == "sketch" else kind) for at, (name, kind) in enumerate(FOUND)),
+)
+
 ERRORS: tuple[Column, ...] = (
     _plain("file", INT, "index of the input"),
     _plain("path", TEXT, "the file"),
@@ -419,6 +467,8 @@ TABLES: dict[str, TableSchema] = {
         TableSchema("conversations", CONVERSATIONS, None, {}, BY_DAY),
         TableSchema("gaps", GAPS, Gap, {}, BY_DAY),
         TableSchema("endings", ENDINGS, Ending, {}, BY_DAY),
+        TableSchema("findings", FINDINGS, Finding, {}, BY_DAY),
+        TableSchema("latency", LATENCIES, None, {}, BY_DAY),
         TableSchema("errors", ERRORS),
         TableSchema("files", FILES),
     )
@@ -428,45 +478,11 @@ TABLES: dict[str, TableSchema] = {
 KINDS: dict[type, str] = {table.record: table.name for table in TABLES.values() if table.record is not None}
 
 
+RECORDS = (*KINDS.values(), "conversations")
+"""Tables whose rows are certain where a conversation is read."""
+
 LINKED = frozenset(KINDS.values())
 """Tables whose rows come with the request and the response that they name."""
-
-
-def columns(table: str) -> list[tuple[str, str, str]]:
-    """The columns of a table as rows of documentation: name, type, what it says; `a.b` is a member of a struct."""
-    found: list[tuple[str, str, str]] = []
-    for field in schema(table):
-        _describe(field, "", found)
-    return found
-
-
-def _describe(field: Any, above: str, found: list[tuple[str, str, str]]) -> None:
-    name = above + field.name
-    kind = field.type
-    members = list(kind) if pa.types.is_struct(kind) else []
-    found.append((name, "struct" if members else _type_name(kind), (field.metadata or {}).get(b"comment", b"").decode()))
-    for member in members:
-        _describe(member, f"{name}.", found)
-
-
-def _type_name(kind: Any) -> str:
-    """The name that Spark has for a type."""
-    if pa.types.is_list(kind):
-        return f"array<{_type_name(kind.value_type)}>"
-    return NAMES[kind]
-
-
-NAMES = {
-    pa.bool_(): "boolean",
-    pa.int8(): "tinyint",
-    pa.int16(): "smallint",
-    INT: "int",
-    LONG: "bigint",
-    WIDE: "decimal(20,0)",
-    pa.float64(): "double",
-    TEXT: "string",
-    TIME: "timestamp",
-}
 
 
 FIELDS = ("both", "json", "typed")

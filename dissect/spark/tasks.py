@@ -45,8 +45,6 @@ class Work(msgspec.Struct):
     points: PointOf
     until: int | None = None
     """The capture time up to which all packets are there by now, None where no more will come."""
-    payload: bool = True
-    """Whether payload is sent along; otherwise it is read again from the files."""
     count: int = 0
     """Parts that conversations are sent to."""
     carrying: bool = False
@@ -70,12 +68,12 @@ class TaskInput(msgspec.Struct):
 
 
 def sources(
-    found: Plan, target: int, carry: Mapping[str, NDArray[np.int64]] | None = None, readers: int = 0
+    found: Plan, target: int, carry: Mapping[str, NDArray[np.int64]] | None = None, readers: int = 0, *, forced: bool = False
 ) -> tuple[list[TaskInput], bool]:
     """The tasks that read these ranges, small ones together up to `target` bytes; and whether they send anything.
 
     `carry`: files with conversations that were left open, and their `flow_id`; `readers`: so many tasks may read what others read too,
-    where that costs less than to send it to them.
+    where that costs less than to send it to them, or in any case (`forced`).
     """
     made = [TaskInput(part, splits) for part, splits in enumerate(grouped(found.splits, target))]
     flows = [_flows(source) for source in made]
@@ -99,12 +97,31 @@ def sources(
                 source.home = b""
         else:
             _part(made, known, dependent)
-            again = _again(made, known, readers)
+            again = _again(made, known, readers, forced=forced)
             made = again or made
         sending = not again and any(source.home is not None for source in made)
     for source in made:
         source.splits = [msgspec.structs.replace(split, flows=b"") for split in source.splits]
     return made, sending
+
+
+def alone(found: Plan, target: int) -> list[TaskInput]:
+    """Tasks that read these ranges and need no others: each conversation is dissected by one that reads all of it. Where packets depend
+    on each other across conversations, or these are too many to be told apart, one task reads all."""
+    made, sending = sources(found, target, None, len(found.splits), forced=True)
+    if not sending and not (found.dependent and len(made) > 1):
+        return made
+    return [TaskInput(0, [msgspec.structs.replace(split, flows=b"") for split in found.splits], alone=True)]
+
+
+def dissected(source: TaskInput, options: Options) -> Iterator[TaskResults]:
+    """What a task that needs no others says."""
+    home = None if source.home is None else frozenset(_ids(source.home).tolist())
+    several = len({split.file for split in source.splits}) > 1
+    straight = InOrderDissection(options, several)
+    if source.splits:
+        yield from straight.take(merged_segments(source.splits, home, stateless=not source.alone))
+    yield from straight.close()
 
 
 def _flows(source: TaskInput) -> NDArray[np.int64] | None:
@@ -131,9 +148,9 @@ SENDING = 4
 """Sending a byte to the part of its conversation costs about as much as reading so many: sorting it, and Spark's handling of it."""
 
 
-def _again(made: list[TaskInput], flows: list[NDArray[np.int64]], readers: int) -> list[TaskInput]:
+def _again(made: list[TaskInput], flows: list[NDArray[np.int64]], readers: int, *, forced: bool = False) -> list[TaskInput]:
     """The tasks if conversations that several of them read are at home in tasks of their own, which read all those ranges again; none
-    where sending costs less."""
+    where sending costs less and this is not `forced`."""
     away = [own[:0] if one.home is None else np.setdiff1d(own, _ids(one.home), True) for one, own in zip(made, flows, strict=True)]
     sizes = [sum(split.size for split in source.splits) for source in made]
     sent = sum(size * len(theirs) / max(len(own), 1) for size, theirs, own in zip(sizes, away, flows, strict=True))
@@ -144,7 +161,8 @@ def _again(made: list[TaskInput], flows: list[NDArray[np.int64]], readers: int) 
         whose = [place for place, theirs in enumerate(away) if np.isin(theirs, mine).any()]
         found.append(TaskInput(0, [split for place in whose for split in made[place].splits], home=mine.tobytes()))
         sent -= sum(sizes[place] for place in whose) / SENDING
-    if not found or sent < 0 or len({split.file for source in made for split in source.splits}) > FILES:
+    costly = sent < 0 or len({split.file for source in made for split in source.splits}) > FILES
+    if not found or (costly and not forced):
         return []
     found += [source for source in made if source.home != b""]
     for part, source in enumerate(found):
@@ -190,14 +208,14 @@ def _at_once(work: Work, source: TaskInput, home: Home, sent: Sorter) -> Iterato
                     if segment is None:
                         continue
                     if key_of(segment.ends + network)[0] not in home:
-                        others += row_of(parser, packet, segment, split, base, latest, work.payload)
+                        others += row_of(parser, packet, segment, split, base, latest)
                         continue
                     segment.ends += network
                     segment.file = split.file
                     mine.append(segment)
                 put(straight.take(mine))
                 if others:
-                    yield from sent.add(simple(batch_of(others), work.payload))
+                    yield from sent.add(simple(batch_of(others)))
         put(straight.close())
         yield from sent.close()
 
@@ -215,7 +233,7 @@ def _in_order(work: Work, source: TaskInput, home: Home | None, sent: Sorter) ->
         if source.alone:
             for _, block in alone.add(dependent(batch)):
                 ordered.add(block)
-        rows = simple(batch, work.payload)
+        rows = simple(batch)
         if home is not None:
             here = np.array([one in home for one in rows.column("flow_id").to_pylist()], np.bool_)
             if work.count:
@@ -230,10 +248,10 @@ def _in_order(work: Work, source: TaskInput, home: Home | None, sent: Sorter) ->
         for _, block in alone.close():
             ordered.add(block)
         for rows in in_order(ordered.merged(), work.carrying) if ordered.any else ():
-            keep(simple(rows, work.payload, every=True))
+            keep(simple(rows, every=True))
     for _, block in own.close():
         runs.add(block)
-    _write(work, source.part, dissect(runs.merged(), work.options, work.paths, work.until))
+    _write(work, source.part, dissect(runs.merged(), work.options, len(work.paths) > 1, work.until))
 
 
 def in_time(work: Work, source: TaskInput) -> Iterator[bytes]:
@@ -248,17 +266,17 @@ def in_time(work: Work, source: TaskInput) -> Iterator[bytes]:
 
 def ordered(work: Work, blocks: Iterable[bytes]) -> Iterator[Block]:
     """What depends on packets of other conversations, for the parts of theirs."""
-    yield from from_order(work.count, blocks, work.payload, work.carrying)
+    yield from from_order(work.count, blocks, work.carrying)
 
 
-def from_order(count: int, blocks: Iterable[bytes], payload: bool = True, carrying: bool = False) -> Iterator[Block]:
+def from_order(count: int, blocks: Iterable[bytes], carrying: bool = False) -> Iterator[Block]:
     """What rows say that depend on each other across conversations, for the parts of theirs."""
     runs = Runs(BY_TIME)
     for block in blocks:
         runs.add(block)
     made = sorter(count)
     for batch in in_order(runs.merged(), carrying) if runs.any else ():
-        yield from made.add(simple(batch, payload, every=True))
+        yield from made.add(simple(batch, every=True))
     yield from made.close()
 
 
@@ -277,7 +295,7 @@ def merged(blocks: Iterable[bytes]) -> Iterator[pa.RecordBatch]:
 
 def together(work: Work, part: int, blocks: Iterable[bytes]) -> int:
     """Dissects the conversations of a part, all packets of which are in these blocks."""
-    _write(work, part, dissect(merged(blocks), work.options, work.paths, work.until))
+    _write(work, part, dissect(merged(blocks), work.options, len(work.paths) > 1, work.until))
     return part
 
 
@@ -312,7 +330,7 @@ def _writing(work: Work, part: int) -> Iterator[Callable[[Iterable[TaskResults]]
 def _rows(work: Work, source: TaskInput, ordered: bool = False) -> Iterator[pa.RecordBatch]:
     for split in source.splits:
         if not ordered or split.fragments or split.sightings:
-            yield from read(split, work.payload, ordered)
+            yield from read(split, ordered)
     for name in source.carry:
         with storage.open_input(name) as stream:
             for batch in pa.parquet.ParquetFile(pa.PythonFile(stream, "r")).iter_batches(ROWS_CARRIED):
@@ -323,9 +341,9 @@ ROWS_CARRIED = 256
 """Rows with open conversations that are read at once: each may be large."""
 
 
-def simple(batch: pa.RecordBatch, payload: bool = True, every: bool = False) -> pa.RecordBatch:
-    """The rows that are dissected as they are, with the columns that this takes. `payload`: it is in them; `every`: all of the rows."""
-    kept = batch.select([name for name in batch.schema.names if name not in (UNSENT if payload else UNSENT[:-1])])
+def simple(batch: pa.RecordBatch, every: bool = False) -> pa.RecordBatch:
+    """The rows that are dissected as they are, with the columns that this takes. `every`: all of the rows."""
+    kept = batch.select([name for name in batch.schema.names if name not in UNSENT])
     if every:
         return kept
     kind = kept.column("kind").to_numpy()
@@ -334,7 +352,7 @@ def simple(batch: pa.RecordBatch, payload: bool = True, every: bool = False) -> 
 
 
 UNSENT = ("cooked", "digest", "place")
-"""Columns that only tell packets apart, and the one for payload that is read again."""
+"""Columns that only tell packets apart, or where they are."""
 
 
 def dependent(batch: pa.RecordBatch) -> pa.RecordBatch:

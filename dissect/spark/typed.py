@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
 from operator import itemgetter
 from typing import Any
@@ -49,16 +50,6 @@ WIDE = pa.decimal128(20, 0)
 """Holds the integers of 64 bits, signed or not."""
 
 WHOLE = ((8, pa.int8()), (16, pa.int16()), (32, pa.int32()), (64, pa.int64()))
-WORDS_OF = {
-    pa.int8(): ("i1", 1),
-    pa.int16(): ("i2", 1),
-    pa.int32(): ("i4", 1),
-    pa.int64(): ("i8", 1),
-    pa.float64(): ("f8", 1),
-    WIDE: ("i8", 2),
-}
-"""What values of a fixed size are made of."""
-
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 NOTES = 3
@@ -76,14 +67,12 @@ class Member:
 
     def column(self, values: Sequence[Any], places: NDArray[np.int64], size: int) -> Any:
         """A column of so many rows, with these values at these places, null elsewhere."""
-        rising = not (places[1:] < places[:-1]).any()
-        if rising and len(places) == size:
-            return self.array(values)
-        if not rising and self.type not in WORDS_OF:
-            order = np.argsort(places)
-            places = places[order]
-            values = [values[one] for one in order.tolist()]
-        return spread(self.array(values), places, size)
+        column = self.array(values)
+        if len(places) == size and not (places[1:] < places[:-1]).any():
+            return column
+        whence = np.full(size, -1, np.int64)
+        whence[places] = np.arange(len(places))
+        return column.take(pa.array(whence, mask=whence < 0))
 
 
 class Struct:
@@ -174,30 +163,6 @@ class Objects:
         return pa.StructArray.from_arrays(made, fields=list(self._struct.type), mask=pa.array(absent) if absent.any() else None)
 
 
-def spread(column: Any, places: NDArray[np.int64], size: int) -> Any:
-    """A column of so many rows, with the values of this one at these places, null elsewhere; for texts and lists the places rise."""
-    valid = np.zeros(size, np.bool_)
-    valid[places] = column.is_valid().to_numpy(zero_copy_only=False) if column.null_count else True
-    bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
-    buffers = column.buffers()
-    words = WORDS_OF.get(column.type)
-    if words is not None:
-        kind, each = words
-        data = np.zeros((size, each), kind)
-        data[places] = np.frombuffer(buffers[1], kind, len(column) * each).reshape(-1, each)
-        return pa.Array.from_buffers(column.type, size, [bitmap, pa.py_buffer(data)])
-    if column.type == pa.bool_():
-        truth = np.zeros(size, np.bool_)
-        truth[places] = column.fill_null(False).to_numpy(zero_copy_only=False)
-        return pa.Array.from_buffers(column.type, size, [bitmap, pa.py_buffer(np.packbits(truth, bitorder="little"))])
-    ends = np.zeros(size + 1, np.int32)
-    ends[1:][places] = np.diff(np.frombuffer(buffers[1], np.int32, len(column) + 1))
-    offsets = pa.py_buffer(np.cumsum(ends, dtype=np.int32))
-    if column.type == TEXT:
-        return pa.Array.from_buffers(TEXT, size, [bitmap, offsets, buffers[2]])
-    return pa.Array.from_buffers(column.type, size, [bitmap, offsets], children=[column.values])
-
-
 def _strict(kind: Any, accepted: frozenset[type], clean: Callable[[Any], Any]) -> Callable[[Sequence[Any]], Any]:
     """Values of the accepted classes as they are, unless one does not fit; then each is looked at. (Arrow itself takes 1.5 for 1.)"""
 
@@ -242,20 +207,12 @@ _wide_by_value = _strict(WIDE, frozenset(), _whole(-1 << 63, (1 << 64) - 1))
 
 
 def _wide(values: Sequence[Any]) -> Any:
-    """Decimals of integers, by their two words, since Arrow takes a Python object for each."""
+    """Decimals of integers by way of these, since Arrow takes a Python object for each."""
     if not WHOLE_CLASSES.issuperset(map(type, values)):
         return _wide_by_value(values)
     for kind in (pa.int64(), pa.uint64()):
-        try:
-            narrow = pa.array(values, kind)
-        except (OverflowError, ValueError):
-            continue
-        low = np.frombuffer(narrow.buffers()[1], np.int64, len(values))
-        words = np.zeros((len(values), 2), np.int64)
-        words[:, 0] = low
-        if kind == pa.int64():
-            words[:, 1] = low >> 63
-        return pa.Array.from_buffers(WIDE, len(values), [narrow.buffers()[0], pa.py_buffer(words)], narrow.null_count)
+        with suppress(OverflowError, ValueError):
+            return pa.array(values, kind).cast(WIDE)
     return _wide_by_value(values)
 
 

@@ -15,18 +15,12 @@ import pyarrow.compute
 import pyarrow.csv
 import pyarrow.dataset
 
-from streamdump.latency.sketch import Sketch
 from streamdump.spark import storage
 from streamdump.spark.delta import Delta
 from streamdump.spark.rows import ROWS
 from streamdump.spark.storage import Disk, Folder
 from streamdump.spark.tables import DATE, TABLES, schema
 from streamdump.spark.write import FORMATS, JSON, flat
-
-COMMANDS, SLOWEST, UNANSWERED = 40, 5, 20
-"""So many are told of each kind."""
-
-EXCHANGES = ("src", "dst", "protocol", "name", "id", "outcome", "reason", "latency_ns")
 
 
 def form_of(out: Folder) -> str | None:
@@ -58,20 +52,16 @@ def files_of(out: Folder, table: str, form: str) -> list[str]:
 
 
 def views(spark: Any, out: Folder, form: str) -> None:
-    """Makes the tables known to SQL by their names; `variant` holds the fields of messages to be asked by path, and `latency` is made of
-    `exchanges` when it is asked for.
+    """Makes the tables known to SQL by their names; `variant` holds the fields of messages to be asked by path.
 
     The structs of protocols are there in Parquet and Delta only.
     """
-    from streamdump.spark.latencies import table as latency
-
     for table in TABLES:
         found = _of_disk(spark, out, table, form) if isinstance(out, Disk) else _of_store(spark, out, table, form)
         for name in ("fields", "facts"):
             if name in found.columns:
                 found = found.selectExpr("*", f"parse_json({name}) as {'variant' if name == 'fields' else 'facts_variant'}")
         found.createOrReplaceTempView(table)
-    latency(spark.table("exchanges"), ("protocol", "name")).drop("sketch").createOrReplaceTempView("latency")
 
 
 def literal(path: str) -> str:
@@ -115,11 +105,10 @@ def _of_store(spark: Any, out: Folder, table: str, form: str) -> Any:
     return spark.range(0, len(names), 1, max(len(names), 1)).mapInArrow(rows, from_arrow_schema(columns))
 
 
-def read(names: Sequence[str], table: str, form: str, place: str, columns: Sequence[str] | None = None) -> Iterator[Any]:
+def read(names: Sequence[str], table: str, form: str, place: str) -> Iterator[Any]:
     """The rows of files of a table in `place`, as Arrow batches."""
-    whole = columns_of(table, form)
-    wanted = whole if columns is None else pa.schema([whole.field(name) for name in columns])
-    found = _lines(names, wanted) if form == "json" else _scanned(names, table, form, place, whole, wanted)
+    wanted = columns_of(table, form)
+    found = _lines(names, wanted) if form == "json" else _scanned(names, table, form, place, wanted)
     for batch in found:
         yield pa.RecordBatch.from_arrays([batch.column(field.name).cast(field.type) for field in wanted], schema=wanted)
 
@@ -137,7 +126,7 @@ def _lines(names: Sequence[str], wanted: Any) -> Iterator[Any]:
                 yield pa.RecordBatch.from_pylist(rows, schema=wanted)
 
 
-def _scanned(names: Sequence[str], table: str, form: str, place: str, whole: Any, wanted: Any) -> Iterator[Any]:
+def _scanned(names: Sequence[str], table: str, form: str, place: str, whole: Any) -> Iterator[Any]:
     if not names:
         return iter(())
     store, at = None, storage.local(place)
@@ -154,49 +143,5 @@ def _scanned(names: Sequence[str], table: str, form: str, place: str, whole: Any
     if form in ("parquet", "delta") and TABLES[table].partitioned:
         parts = pa.dataset.HivePartitioning(pa.schema([whole.field("protocol"), pa.field(DATE, pa.date32())]))
     found = pa.dataset.dataset(paths, whole, kind, store, parts, partition_base_dir=place)
-    batches: Iterator[Any] = found.to_batches(columns=wanted.names, batch_size=ROWS)
+    batches: Iterator[Any] = found.to_batches(columns=whole.names, batch_size=ROWS)
     return batches
-
-
-class Latency(msgspec.Struct):
-    """Of the requests of one command."""
-
-    protocol: str
-    name: str
-    exchanges: int = 0
-    times: Sketch = msgspec.field(default_factory=Sketch)
-
-
-class ExchangeSummary(msgspec.Struct):
-    """What exchanges say."""
-
-    commands: list[Latency]
-    slowest: list[dict[str, Any]]
-    unanswered: list[tuple[str, str, int]]
-    """Command, why, and how many."""
-
-
-def summary(files: Sequence[str], place: str, form: str) -> ExchangeSummary:
-    """Latencies by command, the slowest exchanges, and the requests without a response, most first; in one pass over files of
-    `exchanges` in this place."""
-    commands: dict[tuple[str, str], Latency] = {}
-    slowest: list[dict[str, Any]] = []
-    unanswered: dict[tuple[str, str], int] = {}
-    for batch in read(files, "exchanges", form, place, EXCHANGES):
-        kinds = batch.select(["protocol", "name"])
-        for one in pa.Table.from_batches([kinds]).group_by(kinds.schema.names).aggregate([([], "count_all")]).to_pylist():
-            key = one["protocol"], one["name"]
-            own = pa.compute.and_(pa.compute.equal(batch["protocol"], key[0]), pa.compute.equal(batch["name"], key[1]))
-            latency = commands.setdefault(key, Latency(*key))
-            latency.exchanges += one["count_all"]
-            latency.times.extend(batch.column("latency_ns").filter(own).drop_null().to_pylist())
-        best = pa.compute.select_k_unstable(batch, SLOWEST, [("latency_ns", "descending")])
-        slowest += [row for row in batch.take(best).to_pylist() if row["latency_ns"] is not None]
-        slowest = sorted(slowest, key=lambda row: -row["latency_ns"])[:SLOWEST]
-        open_ones = batch.filter(pa.compute.is_in(batch["outcome"], pa.array(["unanswered", "superseded"])))
-        for name, outcome, reason in zip(*(open_ones[column].to_pylist() for column in ("name", "outcome", "reason")), strict=True):
-            why = name, reason or outcome
-            unanswered[why] = unanswered.get(why, 0) + 1
-    ranked = sorted(commands.values(), key=lambda one: (-one.exchanges, one.name))
-    missing = sorted(((*why, many) for why, many in unanswered.items()), key=lambda one: (-one[2], one[0]))
-    return ExchangeSummary(ranked[:COMMANDS], slowest, missing[:UNANSWERED])

@@ -9,8 +9,9 @@ last; in the form `delta` they are where they belong from the start, and a commi
 from __future__ import annotations
 
 import datetime
+import sys
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -23,13 +24,17 @@ import pyarrow.parquet
 from streamdump.conversation.table import RELATED
 from streamdump.errors import Report, UsageError
 from streamdump.model import ConversationRow
-from streamdump.spark import storage
+from streamdump.spark import storage, together
 from streamdump.spark.flows import TaskResults, earliest
 from streamdump.spark.rows import SCHEMA
 from streamdump.spark.splits import Trouble, each
 from streamdump.spark.storage import Disk, Folder
 from streamdump.spark.tables import DATE, TABLES, PendingRows, PointOf, schema, sorted_out
+from streamdump.spark.together import Frames
 from streamdump.spark.typed import STRUCTS, struct_name
+
+FRAMES = "frames"
+"""The files with what is put together of several parts."""
 
 FORMATS = ("parquet", "delta", "json", "csv")
 
@@ -93,7 +98,6 @@ class Receipt(msgspec.Struct):
     part: int
     files: dict[str, list[Written]]
     rows: dict[str, int]
-    related: list[ConversationRow]
     reports: list[Report]
     """What to tell of bugs of ours."""
     suspected: ConversationRow | None = None
@@ -108,20 +112,27 @@ class PartWriter:
     def __init__(self, target: Target, part: int, points: PointOf | None = None) -> None:
         self.target = target
         self.part = part
-        self.receipt = Receipt(part, {}, {}, [], [])
+        self.receipt = Receipt(part, {}, {}, [])
         self._points = points
         self._open: dict[str, Any] = {}
         self._waiting: dict[str, PendingRows] = {}
         self._bytes = 0
         self._twice: dict[tuple[int, int], tuple[int, int]] = {}
+        self._side: dict[str, tuple[Written, Folder]] = {}
+        self._frames: Frames | None = None
 
     def add(self, results: TaskResults) -> None:
         """Take records and conversations."""
         for table, rows in sorted_out(results.records).items():
             self.put(table, rows)
-        own = [row for row in results.conversations if row.protocol not in RELATED]
-        self.receipt.related += [row for row in results.conversations if row.protocol in RELATED]
-        self.put("conversations", own)
+            if rows and table == "exchanges":
+                self.frames.count(rows)
+        self.put("conversations", [row for row in results.conversations if row.protocol not in RELATED])
+        for row in results.conversations:
+            if row.protocol in RELATED:
+                self.frames.leave(row.server, together.RELATED, row)
+        if results.overview is not None:
+            self.frames.leave(None, together.OVERVIEW, results.overview)
         self.receipt.suspected = earliest((self.receipt.suspected, results.suspected))
         self.receipt.reports += results.reports
         for pair, (found, of) in results.twice.items():
@@ -142,6 +153,20 @@ class PartWriter:
         if waiting.count >= GROUP or self._bytes >= GROUP_BYTES:
             self._flush(table)
 
+    @property
+    def frames(self) -> Frames:
+        """What is left for those who put parts together."""
+        if self._frames is None:
+            self._frames = Frames(self.beside(FRAMES, "frames"))
+        return self._frames
+
+    def beside(self, kind: str, suffix: str) -> Any:
+        """A file that is no part of a table; the receipt names it."""
+        written = Written(f"part-{self.part:05d}-{uuid.uuid4().hex[:12]}.{suffix}")
+        place = self.target.kept.at("files", kind, written.name)
+        self._side[kind] = written, place
+        return place.open()
+
     def waits(self, table: str) -> bool:
         """Whether there are rows to write."""
         return table in self._waiting and self._waiting[table].count > 0
@@ -156,6 +181,11 @@ class PartWriter:
             self._flush(table)
         for table, out in self._open.items():
             self.receipt.files.setdefault(table, []).extend(out.close())
+        if self._frames is not None:
+            self._frames.close()
+        for kind, (written, place) in self._side.items():
+            written.size = place.size()
+            self.receipt.files[kind] = [written]
         self.receipt.twice = [(*pair, *counts) for pair, counts in self._twice.items()]
         self.target.kept.at("receipts", f"{self.part}.json").write(msgspec.json.encode(self.receipt))
         return self.receipt
@@ -185,6 +215,32 @@ class PartWriter:
         return self._open[table]
 
 
+def pointless(table: str) -> Any:
+    """The columns of a table where nobody knows where files were captured."""
+    whole = schema(table)
+    return whole.remove(whole.get_field_index("point"))
+
+
+def batches(table: str, some: Iterable[TaskResults]) -> Iterator[Any]:
+    """The rows of a table as Arrow batches, `pointless`."""
+    waiting = PendingRows(table)
+    reports: list[Report] = []
+
+    def filled() -> Iterator[Any]:
+        for results in some:
+            rows: Any = results.conversations if table == "conversations" else sorted_out(results.records)[table]
+            reports.extend(results.reports)
+            yield from waiting.take(rows, reports)
+            if waiting.count >= GROUP:
+                yield waiting.batch(reports)
+        yield waiting.batch(reports)
+
+    for batch in filled():
+        yield batch.drop_columns(["point"])
+    # There is no driver of ours that could tell; Spark keeps what its workers say in its log
+    sys.stderr.writelines(f"streamdump: {report.text(None)}\n" for report in reports)
+
+
 class CarryFile:
     """The file with what a part leaves to be given with later packets, named in its receipt."""
 
@@ -199,8 +255,7 @@ class CarryFile:
         if not results.carry:
             return
         if self._out is None:
-            self._name = f"part-{self._writer.part:05d}-{uuid.uuid4().hex[:12]}.parquet"
-            self._stream = self._writer.target.kept.at("files", self.TABLE, self._name).open()
+            self._stream = self._writer.beside(self.TABLE, "parquet")
             self._out = pa.parquet.ParquetWriter(self._stream, SCHEMA, compression="zstd")
         self._out.write_batch(results.carry_batch())
 
@@ -209,7 +264,6 @@ class CarryFile:
         if self._out is not None:
             self._out.close()
             self._stream.close()
-            self._writer.receipt.files[self.TABLE] = [Written(self._name)]
 
     def abandon(self) -> None:
         """Something went wrong."""

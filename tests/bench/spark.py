@@ -1,6 +1,6 @@
 """What the pipeline costs beside the plain engine, on captures that are made on the spot.
 
-python tests/bench/spark.py [--rows tiny,mix:60,small:60,...] [--master local[2]] [--more='--payload reread'] [--tshark]
+python tests/bench/spark.py [--rows tiny,mix:60,small:60,...] [--master local[2]] [--more='--fields typed'] [--tshark]
 
 | row | capture |
 | --- | --- |

@@ -22,7 +22,7 @@ from streamdump.spark.typed import STRUCTS, struct_name
 Lines = dict[str, list[str]]
 
 LEFT_OUT = {"time", "conversation", "point", "date", *map(struct_name, STRUCTS), "client", "server", "message_id"}
-LEFT_OUT |= {"stream", "response_id", "request_size", "response_size", "code", "code_label"}
+LEFT_OUT |= {"response_id", "request_size", "response_size", "code", "code_label"}
 """Columns that a plain run has no word for, or that `fields` says already (`test_tables` compares the structs with it)."""
 
 
@@ -40,8 +40,8 @@ def plain(files: Sequence[Path], options: Options | None = None) -> Lines:
     found: Lines = {name: [] for name in tables.LINKED}
     for record in records:
         line = msgspec.to_builtins(record)
-        for name in ("record", "v", "number", "conversation", "time", "stream"):
-            line.pop(name, None)
+        for name in ("record", "v", "number", "conversation", "time"):
+            del line[name]
         for name in ("request", "response"):
             if name in line:
                 other: Any = by_number.get(line[name])
@@ -53,6 +53,7 @@ def plain(files: Sequence[Path], options: Options | None = None) -> Lines:
         if "id" in line and line["id"] is not None:
             line["id"] = str(line["id"])
         found[tables.KINDS[type(record)]].append(_line(line))
+    del found["findings"]
     return {name: sorted(lines) for name, lines in found.items()}
 
 
@@ -84,19 +85,20 @@ def _line(values: dict[str, Any]) -> str:
     return msgspec.json.encode(values, order="sorted").decode()
 
 
-def without_spark(files: Sequence[Path], split: int, payload: bool = True, batch: int = 1000) -> tuple[Plan, Lines]:
+def without_spark(files: Sequence[Path], split: int, batch: int = 1000) -> tuple[Plan, Lines]:
     """The pipeline's own steps with Arrow sorting instead of Spark."""
     found = plan([str(file) for file in files], split)
-    read = [one for part in found.splits for one in rows.read(part, payload)]
-    ordered = [one for part in found.splits for one in rows.read(part, payload, ordered=True)]
+    read = [one for part in found.splits for one in rows.read(part)]
+    ordered = [one for part in found.splits for one in rows.read(part, ordered=True)]
     alone = _sorted(ordered, flows.IN_ORDER)
     packets = [one.filter(pc.equal(one.column("kind"), rows.SEGMENT)) for one in read]
     packets += list(flows.in_order(iter(alone.to_batches(batch))))
     lines: Lines = {name: [] for name in tables.LINKED}
     options = Options(keylog=tuple(found.secrets))
-    for results in flows.dissect(iter(_sorted(packets, flows.SORTED_BY).to_batches(batch)), options, dict(enumerate(found.files))):
+    for results in flows.dissect(iter(_sorted(packets, flows.SORTED_BY).to_batches(batch)), options, len(found.files) > 1):
         for name, some in tables.sorted_out(results.records).items():
             lines[name] += told(name, columns(name, some).to_pylist())
+    del lines["findings"]
     return found, {name: sorted(some) for name, some in lines.items()}
 
 

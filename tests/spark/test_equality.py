@@ -20,10 +20,9 @@ def capture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("family", sorted(path.name for path in GOLDEN.iterdir()))
-@pytest.mark.parametrize("payload", [True, False], ids=["shuffle", "reread"])
-def test_merged_golden_captures(family: str, payload: bool) -> None:
+def test_merged_golden_captures(family: str) -> None:
     files = sorted((GOLDEN / family).glob("*.pcap*"))
-    _, found = without_spark(files, 5_000, payload)
+    _, found = without_spark(files, 5_000)
     assert found == plain(files)
 
 
@@ -34,10 +33,9 @@ def test_any_splits_and_batches(capture: Path, split: int, batch: int) -> None:
     assert len(found["messages"]) > 3000
 
 
-@pytest.mark.parametrize("payload", [True, False], ids=["shuffle", "reread"])
-def test_conversations_across_files(capture: Path, tmp_path: Path, payload: bool) -> None:
+def test_conversations_across_files(capture: Path, tmp_path: Path) -> None:
     files = rotated(tmp_path / "rotated", records(capture))
-    plan, found = without_spark(files, 20_000, payload)
+    plan, found = without_spark(files, 20_000)
     assert len(plan.splits) > 10
     assert found == plain(files)
 
@@ -52,8 +50,7 @@ def test_packets_out_of_order_repeated_and_lost(capture: Path, tmp_path: Path) -
     assert found["gaps"]
 
 
-@pytest.mark.parametrize("payload", [True, False], ids=["shuffle", "reread"])
-def test_fragments_in_different_ranges_and_files(capture: Path, tmp_path: Path, payload: bool) -> None:
+def test_fragments_in_different_ranges_and_files(capture: Path, tmp_path: Path) -> None:
     packets: list[Packet] = []
     late: list[Packet] = []
     for at, one in enumerate(records(capture)):
@@ -66,7 +63,7 @@ def test_fragments_in_different_ranges_and_files(capture: Path, tmp_path: Path, 
     files = [tmp_path / "a.pcap", tmp_path / "b.pcap"]
     files[0].write_bytes(pcap(packets, nano=True, snap=SNAP))
     files[1].write_bytes(pcap(late, nano=True, snap=SNAP))
-    plan, found = without_spark(files, 20_000, payload)
+    plan, found = without_spark(files, 20_000)
     assert sum(split.fragments for split in plan.splits) > 100
     assert found == plain(files)
 

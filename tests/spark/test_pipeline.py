@@ -31,10 +31,9 @@ from streamdump.spark.storage import folder
 from streamdump.spark.tables import TABLES, schema
 from streamdump.spark.views import form_of, views
 from streamdump.spark.write import FORMATS, receipts
-from tests.spark.captures import SNAP, generated, records, rotated
+from tests.spark.captures import generated, records, rotated
 from tests.spark.comparing import plain, same, told
 from tests.spark.here import go, is_lean, takes_memory_from
-from tests.support.frames import Packet, pcap
 from tests.support.pages import page
 from tests.support.waiting import PATIENCE
 
@@ -54,12 +53,12 @@ def parquet(out: Path, table: str) -> Any:
     return pa.parquet.read_table(out / table)
 
 
-@pytest.mark.parametrize(("payload", "parts", "split"), [("shuffle", 5, 30_000), ("reread", 2, 100_000)])
+@pytest.mark.parametrize(("parts", "split"), [(5, 30_000), (2, 100_000)])
 def test_tables_equal_a_plain_run(
-    session: Any, files: list[Path], expected: dict[str, list[str]], tmp_path: Path, payload: str, parts: int, split: int
+    session: Any, files: list[Path], expected: dict[str, list[str]], tmp_path: Path, parts: int, split: int
 ) -> None:
     out = tmp_path / "out"
-    run = go(files, out, session, payload=payload, parts=parts, split=split)
+    run = go(files, out, session, parts=parts, split=split)
     same(out, expected)
     assert run.rows["messages"] == len(expected["messages"])
     for table in TABLES:
@@ -125,43 +124,21 @@ def test_the_data_source_takes_several_paths_and_is_never_quiet(session: Any, fi
     assert reader.option("damaged", "skip").load(str(cut)).count() == first - 1
 
 
-def test_a_streaming_query_of_ones_own(session: Any, tmp_path: Path) -> None:
-    spark = session.spark
-    packets = records(generated(tmp_path, 600, 3))
-    streamdump.spark.register(spark)
-    folder = tmp_path / "captures"
-    folder.mkdir()
-    files: list[Path] = []
+@pytest.mark.parametrize("table", ["messages", "exchanges", "gaps", "endings"])
+def test_the_data_source_gives_the_tables_themselves(session: Any, files: list[Path], expected: dict[str, list[str]], table: str) -> None:
+    streamdump.spark.register(session.spark)
+    reader = session.spark.read.format("streamdump").option("split", "65536").option("table", table)
+    rows = reader.load(str(files[0].parent))
+    assert rows.rdd.getNumPartitions() > 3
+    assert told(table, [row.asDict(recursive=True) for row in rows.collect()]) == expected[table]
 
-    def put(some: list[Packet]) -> None:
-        files.append(folder / f"c-{len(files)}.pcap")
-        files[-1].write_bytes(pcap(some, nano=True, snap=SNAP))
 
-    found: list[tuple[int, int]] = []
+def test_the_data_source_has_no_table_that_needs_all_parts(session: Any, files: list[Path]) -> None:
+    from pyspark.errors import AnalysisException
 
-    def run() -> None:
-        stream = spark.readStream.format("streamdump.packets").option("maxFilesPerTrigger", "1").load(str(folder))
-        assert stream.isStreaming
-
-        def each(batch: Any, _: int) -> None:
-            numbers = [row.file for row in batch.select("file").collect()]
-            found.append((len(numbers), len(set(numbers))))
-            if not messages:
-                rows = streamdump.spark.messages(batch, parts=1).collect()
-                messages.extend(row.asDict(recursive=True) for row in rows)
-
-        query = stream.writeStream.foreachBatch(each).option("checkpointLocation", str(tmp_path / "checkpoint"))
-        query.trigger(availableNow=True).start().awaitTermination()
-
-    messages: list[dict[str, Any]] = []
-    put(packets[:300])
-    put(packets[300:400])
-    run()
-    assert found == [(300, 1), (100, 1)]
-    put(packets[400:])
-    run()
-    assert found[2:] == [(len(packets) - 400, 1)]
-    assert told("messages", messages) == plain(files[:1])["messages"]
+    streamdump.spark.register(session.spark)
+    with pytest.raises(AnalysisException, match="option table: latency must be one of messages"):
+        session.spark.read.format("streamdump").option("table", "latency").load(str(files[0])).count()
 
 
 def test_bad_files_are_rows_and_cost_only_themselves(files: list[Path], tmp_path: Path) -> None:
@@ -191,7 +168,17 @@ def test_bad_files_are_rows_and_cost_only_themselves(files: list[Path], tmp_path
 def test_a_run_without_packets_writes_empty_tables(session: Any, tmp_path: Path) -> None:
     (tmp_path / "empty.pcap").write_bytes(b"")
     run = go([tmp_path / "empty.pcap"], tmp_path / "out", session)
-    assert run.rows == {"messages": 0, "exchanges": 0, "conversations": 0, "gaps": 0, "endings": 0, "errors": 1, "files": 1}
+    assert run.rows == {
+        "messages": 0,
+        "exchanges": 0,
+        "conversations": 0,
+        "gaps": 0,
+        "endings": 0,
+        "findings": 0,
+        "latency": 0,
+        "errors": 1,
+        "files": 1,
+    }
     assert parquet(tmp_path / "out", "messages").num_rows == 0
     views(session.spark, folder(tmp_path / "out"), "parquet")
     queries = re.findall(r'--sql "(.*)"', page("dissect/spark/README.md"))
@@ -217,7 +204,7 @@ def test_all_forms_hold_the_same_on_a_disk_and_in_a_store(
         assert tuple(session.spark.sql(COUNTS).collect()[0]) == (wanted, wanted, latest, 0, wanted)
         assert session.spark.sql(JOINED).collect()[0][0] == wanted == run.rows["messages"]
         if form == "csv":
-            (row,) = session.spark.sql("select sum(exchanges), sum(size(map_keys(reasons))) from latency").collect()
+            (row,) = session.spark.sql("select sum(exchanges), count(reasons) from latency").collect()
             assert row[0] == run.rows["exchanges"]
         if form in ("parquet", "delta"):
             typed = session.spark.sql("select sum(rabbitmq_stream.size) - sum(size) from messages").collect()
@@ -236,14 +223,13 @@ def test_what_the_page_has_for_notebooks_runs_as_written(
 ) -> None:
     text = page("dissect/spark/README.md")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    assert len(blocks) == 2
+    assert len(blocks) == 1
     shutil.copytree(files[0].parent, tmp_path / "captures")
     names: dict[str, Any] = {"spark": session.spark}
     for block in blocks:
         # Relative to where Java was started.
-        exec(re.sub(r'"(captures/|messages|checkpoint)"', lambda found: repr(str(tmp_path / found[1])), block), names)
+        exec(re.sub(r'"(captures/)"', lambda found: repr(str(tmp_path / found[1])), block), names)
     assert "latency_ns" in capsys.readouterr().out
-    assert session.spark.read.parquet(str(tmp_path / "messages")).count() > 100
 
 
 def test_a_wrong_query_says_nothing_by_itself(session: Any, capfd: pytest.CaptureFixture[str]) -> None:

@@ -47,7 +47,7 @@ from streamdump.spark import tables, typed, write
 from streamdump.spark.flows import InOrderDissection, Linked
 from streamdump.spark.pipeline import PipelineSettings
 from streamdump.spark.storage import folder as place
-from streamdump.spark.tables import TABLES, PendingRows, columns, schema, sorted_out
+from streamdump.spark.tables import TABLES, PendingRows, schema, sorted_out
 from streamdump.spark.typed import STRUCTS, Member, Objects, Struct, struct_name, struct_of
 from streamdump.spark.views import views
 from streamdump.spark.write import PartWriter, commit
@@ -119,6 +119,45 @@ def test_typed_members_say_what_the_json_says(folder: str) -> None:
     # All of them together, in an order in which no two neighbours are alike, are the same columns.
     mixed = sorted(everything, key=lambda one: hash((one[0].position * 7919, one[0].size)))
     assert check(batch("messages", mixed)) == held
+
+
+def columns(table: str) -> list[tuple[str, str, str]]:
+    """The columns of a table as rows of documentation: name, type, what it says; `a.b` is a member of a struct."""
+    found: list[tuple[str, str, str]] = []
+    for field in schema(table):
+        _describe(field, "", found)
+    return found
+
+
+def _describe(field: Any, above: str, found: list[tuple[str, str, str]]) -> None:
+    name = above + field.name
+    kind = field.type
+    members = list(kind) if pa.types.is_struct(kind) else []
+    found.append((name, "struct" if members else _type_name(kind), (field.metadata or {}).get(b"comment", b"").decode()))
+    for member in members:
+        _describe(member, f"{name}.", found)
+
+
+def _type_name(kind: Any) -> str:
+    """As Spark calls it."""
+    if pa.types.is_map(kind):
+        return f"map<{_type_name(kind.key_type)},{_type_name(kind.item_type)}>"
+    if pa.types.is_list(kind):
+        return f"array<{_type_name(kind.value_type)}>"
+    return NAMES[kind]
+
+
+NAMES = {
+    pa.bool_(): "boolean",
+    pa.int8(): "tinyint",
+    pa.int16(): "smallint",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    typed.WIDE: "decimal(20,0)",
+    pa.float64(): "double",
+    pa.string(): "string",
+    pa.timestamp("us", "UTC"): "timestamp",
+}
 
 
 def test_all_columns_are_documented() -> None:

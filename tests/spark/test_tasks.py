@@ -108,18 +108,17 @@ def cooked(packets: list[Packet]) -> list[Packet]:
     return sorted(found, key=lambda one: one.time_ns)
 
 
-@pytest.mark.parametrize("payload", ["shuffle", "reread"])
 @pytest.mark.parametrize("how", [in_fragments, cooked])
 @pytest.mark.parametrize("split", [1 << 30, 100_000, 20_000])
 def test_packets_that_depend_on_each_other(
-    packets: list[Packet], tmp_path: Path, how: Callable[[list[Packet]], list[Packet]], split: int, payload: str
+    packets: list[Packet], tmp_path: Path, how: Callable[[list[Packet]], list[Packet]], split: int
 ) -> None:
     odd = how(packets)
     link = 113 if how is cooked else 1
     third = len(odd) // 3
     files = written(tmp_path / "files", [odd[:third], odd[third : 2 * third], odd[2 * third :]], link)
     files += written(tmp_path / "more", [[Packet(one.data, one.time_ns) for one in packets[:50]]])
-    go(files, tmp_path / "out", split=split, parts=3, payload=payload)
+    go(files, tmp_path / "out", split=split, parts=3)
     same(tmp_path / "out", plain(files))
 
 
@@ -232,7 +231,7 @@ def at_once(some: list[Path], tmp_path_factory: pytest.TempPathFactory) -> dict[
     return comparable(tables_of(out), [str(path) for path in some])
 
 
-@pytest.mark.parametrize("how", ["cut", "delta", "packed", "a store", "reread"])
+@pytest.mark.parametrize("how", ["cut", "delta", "packed", "a store"])
 def test_all_columns_are_the_same_however_they_were_made(
     some: list[Path], at_once: dict[str, list[str]], tmp_path: Path, bucket: str, how: str
 ) -> None:
@@ -250,8 +249,6 @@ def test_all_columns_are_the_same_however_they_were_made(
         files = [f"{bucket}/captures/{path.name}" for path in some]
         for path, name in zip(some, files, strict=True):
             folder(name).write(path.read_bytes())
-    elif how == "reread":
-        more["payload"] = "reread"
     cluster = Here()
     go(files, out, cluster, form=form, **more)
     assert cluster.sent_blocks

@@ -1,0 +1,162 @@
+"""What rows of several parts tell together: conversations of each other, exchanges by the minute, and findings of several conversations.
+
+A part leaves such rows as *frames*, in a file that its receipt names. When all parts are there the frames of each server come together:
+in a shuffle by server where there are many, else in the driver.
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import nlargest
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import msgspec
+
+from streamdump.conversation.table import relate
+from streamdump.diagnose.engine import Diagnoser
+from streamdump.errors import Report
+from streamdump.latency.groups import LatencyGroup
+from streamdump.model import ConversationRow, Exchange
+from streamdump.session import Linked
+from streamdump.spark import storage
+from streamdump.spark.latencies import told
+from streamdump.spark.tables import ends_of
+
+MINUTE_NS = 60_000_000_000
+
+GROUPS = 4_096
+"""So many groups of exchanges are counted at a time; a group may leave several frames."""
+
+SLOWEST = 5
+"""So many exchanges of a part, and of a run, are remembered as its slowest."""
+
+BUCKET = 64 << 20
+"""Bytes of frames that come together in one place, about."""
+
+RELATED, LATENCY, SLOW, OVERVIEW = range(4)
+"""What a frame holds."""
+
+EXCHANGES = ("src", "dst", "protocol", "name", "id", "latency_ns")
+
+
+class Minute(NamedTuple):
+    """Exchanges of one command with one server in one minute: a row of table `latency`."""
+
+    time_ns: int
+    protocol: str
+    name: str
+    server: str | None
+    told: tuple[Any, ...]
+
+
+class Frames:
+    """What a part leaves, written to a file."""
+
+    def __init__(self, out: Any) -> None:
+        self._out = out
+        self._groups: dict[tuple[int, str, str, str | None], LatencyGroup] = {}
+        self._slowest: list[tuple[int, dict[str, Any]]] = []
+
+    def leave(self, server: str | None, kind: int, value: Any) -> None:
+        """Leave a frame for those of this server."""
+        data = msgspec.msgpack.encode((server or "", kind, value))
+        self._out.write(len(data).to_bytes(4, "little") + data)
+
+    def count(self, exchanges: Sequence[Linked]) -> None:
+        """Count exchanges, and remember the slowest."""
+        groups = self._groups
+        for linked in exchanges:
+            one: Any = linked[0]
+            key = one.time_ns // MINUTE_NS * MINUTE_NS, one.protocol, one.name, ends_of(linked)[1]
+            group = groups.get(key)
+            if group is None:
+                group = groups[key] = LatencyGroup()
+            group.note(one.outcome, one.reason, one.latency_ns, None)
+            if one.latency_ns is not None and (len(self._slowest) < SLOWEST or one.latency_ns > self._slowest[-1][0]):
+                self._slowest = slowest([*self._slowest, (one.latency_ns, _row(one))])
+        if len(groups) >= GROUPS:
+            self._let_go()
+
+    def close(self) -> None:
+        """All that is left."""
+        self._let_go()
+        for one in self._slowest:
+            self.leave(None, SLOW, one)
+        self._out.close()
+
+    def _let_go(self) -> None:
+        for (minute, protocol, name, server), group in self._groups.items():
+            self.leave(server, LATENCY, (minute, protocol, name, server, group.pack()))
+        self._groups.clear()
+
+
+def _row(one: Exchange) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in EXCHANGES}
+
+
+def slowest(some: Iterable[Any]) -> list[Any]:
+    """The slowest of some exchanges, the slowest first."""
+    return nlargest(SLOWEST, some, key=lambda one: one[0])
+
+
+def merge_groups(into: dict[Any, LatencyGroup], groups: Mapping[Any, LatencyGroup]) -> None:
+    """Count these exchanges too."""
+    for key, group in groups.items():
+        into.setdefault(key, LatencyGroup()).merge(group)
+
+
+def frames(name: str) -> Iterator[bytes]:
+    """The frames of a file."""
+    with storage.open_input(name) as stream:
+        while size := storage.exactly(stream, 4):
+            yield storage.exactly(stream, int.from_bytes(size, "little"))
+
+
+def by_server(count: int, name: str) -> Iterator[tuple[int, bytes]]:
+    """The frames of a file for so many buckets."""
+    for data in frames(name):
+        yield crc32(msgspec.msgpack.decode(data)[0].encode()) % count, data
+
+
+class Together:
+    """Frames of the same servers."""
+
+    def __init__(self, blocks: Iterable[bytes]) -> None:
+        self.related: list[ConversationRow] = []
+        self.slowest: list[tuple[int, dict[str, Any]]] = []
+        self.commands: dict[tuple[str, str], LatencyGroup] = {}
+        self._groups: dict[tuple[int, str, str, str | None], LatencyGroup] = {}
+        self._diagnoser = Diagnoser()
+        for data in blocks:
+            _, kind, value = msgspec.msgpack.decode(data)
+            if kind == RELATED:
+                self.related.append(msgspec.convert(value, ConversationRow))
+            elif kind == LATENCY:
+                *key, group = value
+                merge_groups(self._groups, {tuple(key): LatencyGroup.unpack(group)})
+            elif kind == SLOW:
+                self.slowest = slowest([*self.slowest, tuple(value)])
+            else:
+                self._diagnoser.learn(value)
+        self.related.sort(key=lambda row: (row.time_ns, row.conversation))
+        for (_, protocol, name, _), group in self._groups.items():
+            merge_groups(self.commands, {(protocol, name): group})
+
+    def relate(self, before: Sequence[ConversationRow]) -> list[Report]:
+        """Add to conversations what others tell, also those `before`; what to tell of bugs of ours."""
+        return [Report(what, "conversations lack what others tell of them") for what in relate([*before, *self.related])]
+
+    def minutes(self) -> list[Minute]:
+        """The rows of table `latency`."""
+        return [Minute(*key, _told(group)) for key, group in sorted(self._groups.items(), key=lambda one: str(one[0]))]
+
+    def findings(self) -> list[Linked]:
+        """What several conversations tell together."""
+        return [(one, None, None) for one in self._diagnoser.finish()]
+
+
+def _told(group: LatencyGroup) -> tuple[Any, ...]:
+    *counts, sketch = told(group)
+    return (*counts, b64encode(sketch).decode())

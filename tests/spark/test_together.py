@@ -1,0 +1,94 @@
+"""What parts tell together is what a plain run says: findings, latencies by the minute, and conversations that tell of each other."""
+
+from __future__ import annotations
+
+import base64
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from streamdump.capture.files import open_capture
+from streamdump.inspector import Inspector
+from streamdump.latency.sketch import Sketch
+from streamdump.model import Finding, Options
+from streamdump.spark import pipeline
+from tests.spark.comparing import plain, same, tables_of
+from tests.spark.here import Here, go
+
+GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
+FAMILIES = ("rabbitmq-stream", "iggy", "mewbase", "seastar-rpc")
+MINUTE_NS = 60_000_000_000
+
+
+def small(family: str, most: int = 12) -> list[Path]:
+    return [path for path in sorted((GOLDEN / family).glob("*.pcap")) if path.stat().st_size < 60_000 and "tls" not in path.name][:most]
+
+
+def found_plainly(files: list[Path]) -> tuple[Counter[Any], Counter[Any]]:
+    """The findings of a plain run of conversations, and of several together."""
+    inspector = Inspector([open_capture(path) for path in files], Options(findings=True, exchanges=True, separate=len(files) > 1))
+    found = [one for one in inspector.records() if isinstance(one, Finding)]
+    own = Counter(
+        (one.time_ns, one.src, one.dst, one.rule, one.severity, one.cause, one.advice) for one in found if one.conversation is not None
+    )
+    return own, Counter((one.rule, one.severity, one.cause) for one in found if one.conversation is None)
+
+
+@pytest.mark.parametrize("cut", [{}, {"split": 9_000, "parts": 3}], ids=["whole", "sent"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_findings_of_conversations_are_those_of_a_plain_run(family: str, cut: dict[str, Any], tmp_path: Path) -> None:
+    for at, path in enumerate(small(family)):
+        own, across = found_plainly([path])
+        go([path], tmp_path / str(at), findings=True, **cut)
+        rows = tables_of(tmp_path / str(at))
+        names = ("time_ns", "src", "dst", "rule", "severity", "cause", "advice")
+        found = [row for row in rows["findings"] if row["conversation"] is not None]
+        assert Counter(tuple(row[name] for name in names) for row in found) == own
+        assert Counter((row["rule"], row["severity"], row["cause"]) for row in rows["findings"] if row["conversation"] is None) == across
+        messages = {row["message_id"] for row in rows["messages"]}
+        for row in rows["findings"]:
+            assert messages.issuperset(row["messages"])
+            assert row["message_id"] == (row["messages"] or [None])[0]
+
+
+@pytest.mark.parametrize("buckets", [1, 3])
+def test_latencies_by_minute_are_those_of_the_exchanges(buckets: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [path for family in FAMILIES for path in small(family, 4)]
+    if buckets > 1:
+        # What is left is shuffled by server
+        monkeypatch.setattr(pipeline, "BUCKET", 4_000)
+    cluster = Here()
+    run = go(files, tmp_path / "out", cluster, split=9_000, parts=3)
+    same(tmp_path / "out", plain(files))
+    rows = tables_of(tmp_path / "out")
+    wanted: dict[tuple[Any, ...], Sketch] = {}
+    counts: Counter[tuple[Any, ...]] = Counter()
+    for row in rows["exchanges"]:
+        key = row["time_ns"] // MINUTE_NS * MINUTE_NS, row["protocol"], row["name"], row["server"]
+        counts[key] += 1
+        sketch = wanted.setdefault(key, Sketch())
+        if row["latency_ns"] is not None:
+            sketch.add(row["latency_ns"])
+    found = {(row["time_ns"], row["protocol"], row["name"], row["server"]): row for row in rows["latency"]}
+    assert len(found) == len(rows["latency"]) == len(wanted)
+    for key, row in found.items():
+        assert row["exchanges"] == counts[key] == row["answered"] + row["refused"] + row["unanswered"]
+        assert base64.b64decode(row["sketch"]) == wanted[key].pack()
+        assert row["p99_ns"] == (wanted[key].quantile(0.99) if len(wanted[key]) else None)
+    assert run.gathered is not None
+    by_command = Counter((row["protocol"], row["name"]) for row in rows["exchanges"])
+    assert {command: group.count for command, group in run.gathered.commands.items()} == by_command
+    times = sorted((row["latency_ns"] for row in rows["exchanges"] if row["latency_ns"] is not None), reverse=True)
+    assert [latency for latency, _ in run.gathered.slowest] == times[:5]
+
+
+def test_conversations_are_related_in_a_shuffle_by_server_as_in_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = sorted((GOLDEN / "seastar-rpc").glob("stream*.pcap"))[:6] + small("iggy", 6)
+    go(files, tmp_path / "driver", separate=True)
+    monkeypatch.setattr(pipeline, "BUCKET", 1_000)
+    go(files, tmp_path / "shuffle", separate=True, split=20_000)
+    facts = [{row["conversation"]: row["facts"] for row in tables_of(tmp_path / one)["conversations"]} for one in ("driver", "shuffle")]
+    assert facts[0] == facts[1]
+    assert any("stream_conversations" in one for one in facts[0].values())
