@@ -20,6 +20,7 @@
 -- - find frames again within a segment, behind a loss: it goes on where a segment begins with a frame;
 -- - wait for what tells the layout of a conversation of Apache Iggy: what came before that is read as the newest layout that is left, until
 --   the packet is looked at again (tshark -2). A preference sets the layout;
+-- - show more than the header of a frame of Apache Iggy that cannot be read to its end: it may hold a password;
 -- - tell who answers whom in the classic framing of Apache Iggy once packets are lost: responses are paired by their order. Nor does it tell
 --   two conversations of the same addresses and ports.
 --

@@ -63,9 +63,7 @@ local function tracking(r, into, name, at, stop, snapshot) -- whether these byte
 end
 
 local function message(r, form, at, stop, first, kind, into) -- an entry: its end, and how many messages it has; `first`: its offset
-  local function offset(index, children)
-    if first then leaf(r, "offset", at, 0, first + index, nil, children, "told") end
-  end
+  local function offset(index, children) return first and leaf(r, "offset", at, 0, first + index, nil, children, "told") end
   need(at, 4, stop)
   offset(0, into)
   local flags = r.tvb(at, 1):uint()
@@ -135,9 +133,7 @@ local function chunk(r, name, at, stop, field, into)
   end)
 end
 
-local function packed_version(value)
-  return ("%d.%d.%d"):format(math.floor(value / 0x100000), math.floor(value / 0x400) % 0x400, value % 0x400)
-end
+local function packed_version(one) return ("%d.%d.%d"):format(math.floor(one / 0x100000), math.floor(one / 0x400) % 0x400, one % 0x400) end
 
 local function since(P, by_layout, layout) -- what holds from a layout on, and which layout that is
   for rank = P.rank[layout], 1, -1 do
@@ -209,7 +205,7 @@ end
 
 local function told(node) -- a value in the info column
   if node.secret or node.as == "bytes" or node.as == "null" then return nil end
-  for _, below in ipairs(node.children or {}) do
+  for _, below in ipairs(not node.index and node.children or {}) do
     if below.name == "value" then return told(below) end
   end
   local value = node.label or not node.children and tostring(node.value) or ""
@@ -218,16 +214,19 @@ local function told(node) -- a value in the info column
 end
 
 local function summary(r)
-  local parts, lists = { r.reading.name, ({ request = ">", response = "<" })[r.reading.kind] }, {}
+  local parts, lists = { r.reading.name, ({ request = ">", response = "<" })[r.reading.kind], r.refusal }, {}
   for index = r.head + 1, #r.nodes do
     local node = r.nodes[index]
     local value = told(node)
-    if node.index then
-      lists[node.name] = lists[node.name] or #parts + 1
-      parts[lists[node.name]] = ("%s: %d"):format(node.name, node.index + 1)
+    local place = node.index and lists[node.name] or #parts + 1
+    if value and parts[place] then
+      parts[place] = parts[place]:sub(-3) ~= "..." and parts[place] .. (#parts[place] < CUT and "," .. value or "...") or parts[place]
     elseif value then
-      parts[#parts + 1] = node.labelled and value or node.name .. "=" .. value
+      parts[place] = node.labelled and value or node.name .. "=" .. value
+    elseif node.index then
+      parts[place] = ("%s: %d"):format(node.name, node.index + 1)
     end
+    if node.index then lists[node.name] = place end
     if #parts > SUMMED_UP then break end
   end
   return table.concat(parts, " ")
@@ -474,7 +473,11 @@ function iggy.decode(P, tvb, st, from, record, fresh)
     st.hint = P.edges[stated] or (server and P.server_versions or P.client_versions)[stated:match("^%d+%.%d+") or ""] or st.hint
   end
   r.reading.name, r.reading.kind = command and command.name or "unknown " .. (record.code or ""), from == "client" and "request" or "response"
-  record.refused = from == "server" and ((r.top.status or 0) ~= 0 or r.reading.lists[2] == P.results and r.nodes[r.head + 1] ~= nil)
+  local result = r.reading.lists[2] == P.results and r.nodes[r.head + 1]
+  for _, node in ipairs(from == "server" and (result and result.children or r.nodes) or {}) do
+    if (node.name == "status" or node.name == "result") and node.value ~= 0 then r.refusal = told(node) or "refused" end
+  end
+  record.refused = r.refusal ~= nil
   return r
 end
 

@@ -97,9 +97,10 @@ local function array(count, item) -- without a count to the end
     if count then size, at = counted(r, count, at, stop) end
     if count and (size < 0 or size > stop - at) then fail(at, "count says %d, %d bytes are left", size, stop - at) end
     while index < size and (count or at < stop) do
-      local before = at
-      at, index = item(r, name, at, stop, field, into, index), index + 1
+      local before, place = at, #into + 1
+      at = item(r, name, at, stop, field, into, index)
       if at == before then fail(at, "takes no bytes") end
+      into[place].index, index = index, index + 1
     end
     return at
   end

@@ -9,7 +9,7 @@ import argparse
 import heapq
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -62,9 +62,9 @@ def copy_of(packets: list[tuple[int, bytes]], number: int, begin: int) -> Iterat
         yield begin + time_ns, number, ip[:12] + network + ip[15:16] + network + ip[19:20] + ip[20:]
 
 
-def write(path: Path, size: int, packets: int = 0) -> None:
+def write(path: Path, size: int, packets: int = 0, protocols: Sequence[str] = ("*",)) -> None:
     """A capture of about `packets` packets, or else of about `size` bytes: no copy is cut."""
-    captures = sources()
+    captures = [capture for protocol in protocols for capture in sources(protocol)]
     numbers = count()
     begun = 0
     waiting: list[tuple[int, int, bytes, Iterator[tuple[int, int, bytes]]]] = []

@@ -24,6 +24,8 @@ import mix
 import twins
 from generate import write, write_short
 
+from streamdump.wireshark import plugin
+
 STREAMDUMP = [sys.executable, "-m", "streamdump"]
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 SMALL = {
@@ -56,6 +58,9 @@ def run(command: list[str]) -> tuple[float, int]:
 
 CELLS = (("--json", ["--json"], ["-T", "json"]), ("text", [], []), ("-V", ["-V"], ["-V"]), ("-q", ["-q"], []), ("latency", ["latency"], []))
 """Options of ours and of tshark for the columns of the table."""
+
+PLUGIN = ("rabbitmq-stream", "iggy")
+"""What tshark reads too, with what `streamdump wireshark` prints."""
 
 MONGO = ["-d", "tcp.port==27017,mongo"]
 
@@ -122,7 +127,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--packets", type=int, default=300_000, help="of the small messages")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", default="mix,bson,amqp,small,dense,growth,start", help="some of the lines")
+    parser.add_argument("--only", default="mix,plugin,bson,amqp,small,dense,growth,start", help="some of the lines")
     options = parser.parse_args()
     if shutil.which("tshark") is None:
         raise SystemExit("tshark is not installed: there is nothing to compare with")
@@ -135,6 +140,11 @@ def main() -> None:
         if "mix" in wanted:
             mix.write(ours, 0, 60_000)
             compare("real mix", ours, ours, (6, 1, 1, 1.5, 1.5), rounds)
+        if "plugin" in wanted:
+            script = folder / "streamdump.lua"
+            script.write_text(plugin("0"), encoding="utf-8")
+            mix.write(ours, 0, 20_000, PLUGIN)
+            compare("the same work, with our plugin", ours, ours, (None, None, None), rounds, ["-X", f"lua_script:{script}"])
         if "bson" in wanted:
             twins.write("bson", ours, theirs, 60_000)
             compare("BSON, mewbase and MongoDB", ours, theirs, (6, 1, 1), rounds, MONGO)
