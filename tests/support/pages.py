@@ -15,7 +15,10 @@ from pathlib import Path
 from tests.support.terminal import on_terminal
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted(path for room in ("cli", "dissect", "captures", "tests") for path in (ROOT / room).rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted(path for room in (".github", "cli", "dissect", "captures", "tests") for path in (ROOT / room).rglob("*.md")),
+]
 """All pages; `dissect/cli` is a link to `cli`, which `rglob` does not follow."""
 
 COLUMNS = 96

@@ -1,0 +1,1 @@
+complete --command streamdump --no-files --arguments "(env _STREAMDUMP_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=get-args _TYPER_COMPLETE_ARGS=(commandline -cp) streamdump)" --condition "env _STREAMDUMP_COMPLETE=complete_fish _TYPER_COMPLETE_FISH_ACTION=is-args _TYPER_COMPLETE_ARGS=(commandline -cp) streamdump"
