@@ -22,8 +22,8 @@ from streamdump.protocols.records import TOLD, Event, count_gap
 from streamdump.tcp.assembler import LengthOnly, TcpStream
 from streamdump.tls.manager import TlsState
 
-BEGIN_KEPT = 64
-"""So many bytes of each side are kept for the diagnosis."""
+BEGIN_KEPT, AMQP_KEPT = 64, 2_048
+"""So many bytes of each side are kept for the diagnosis until it is told the end, and of AMQP, with whose ports ours are confused."""
 
 Items = list[SideData | StreamGap]
 
@@ -210,12 +210,12 @@ class Conversation:
         if self.suspicion is not None:
             self._suspect(self.suspicion, items)
         parser, pairer = self.parser, self.pairer
+        if self.run.diagnoser is not None:
+            self._keep_begin(items)
         if parser is None or pairer is None or not items:
             return []
         if self.tcp.end is not None:
             parser.last = self.tcp.end.order
-        if self.run.diagnoser is not None:
-            self._keep_begin(items)
         self.straight = self.carried.plain and self.suspicion is None and self.run.diagnoser is None
         return pairer.run(parser.take(items, release))
 
@@ -352,7 +352,7 @@ class Conversation:
         self._set_protocol(verdict)
         self.run.detecting.pop(self.index, None)
         self.limit_hits += detector.limited
-        return [] if self.parser is None else detector.items
+        return [] if self.parser is None and self.run.diagnoser is None else detector.items
 
     def _set_protocol(self, verdict: Verdict) -> None:
         self.verdict = verdict
@@ -388,12 +388,13 @@ class Conversation:
             run.diagnoser.begin(self.index, verdict.protocol, self.whole)
 
     def _keep_begin(self, items: Items) -> None:
-        """Keep the first bytes of each side, which may tell what they are where they are no frames."""
-        if min(map(len, self.begun)) >= BEGIN_KEPT:
+        """Keep the first bytes of each side, which may tell what they are where they are no frames; of AMQP more."""
+        most = AMQP_KEPT if any(one.startswith(b"AMQP") for one in self.begun) else BEGIN_KEPT
+        if min(map(len, self.begun)) >= most:
             return
         begun = [*self.begun]
         for item in items:
             have = len(begun[item.side])
-            if type(item) is SideData and item.position == have < BEGIN_KEPT:
-                begun[item.side] += item.data[: BEGIN_KEPT - have]
+            if type(item) is SideData and item.position == have < most:
+                begun[item.side] += item.data[: most - have]
         self.begun = begun[0], begun[1]

@@ -72,6 +72,7 @@ def closed(conversation: Conversation, before: tuple[tuple[Message, str], ...] |
     run, tcp, told = conversation.run, conversation.tcp, conversation.carried.told()
     assert run.windows is not None
     begun, whole = conversation.begun, conversation.whole
+    conversation.begun = b"", b""
     closed = closed_of(
         tcp,
         conversation.verdict or TOO_FEW,

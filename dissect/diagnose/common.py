@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from streamdump.diagnose.amqp import said as in_amqp
 from streamdump.diagnose.rules import (
     ANY,
     CLOSED,
@@ -108,7 +109,7 @@ def _other_protocol(context: ConversationContext, closed: Closed) -> FindingDraf
     if verdict.protocol is None:
         if expected is None or verdict.name is None or verdict.name.startswith("TLS"):
             return None
-        return FindingDraft(f"the port is that of {expected}, but what comes is {verdict.name}", (), key=verdict.name)
+        return FindingDraft(f"the port is that of {expected}, but what comes is {verdict.name}{_in_amqp(closed)}", (), key=verdict.name)
     if closed.troubles:
         return None
     known = closed.client is not None or not any(context.messages)
@@ -116,17 +117,25 @@ def _other_protocol(context: ConversationContext, closed: Closed) -> FindingDraf
         size, name = closed.bytes[closed.server], closed.foreign[closed.server]
         what = "something else" if name is None else name
         return FindingDraft(
-            f"the client speaks {verdict.protocol}, and the {size} bytes that the server answers are {what}", numbers(context.last[0])
+            f"the client speaks {verdict.protocol}, and the {size} bytes that the server answers are {what}{_in_amqp(closed)}",
+            numbers(context.last[0]),
         )
     for side in (0, 1) if not any(context.messages) else ():
         name = closed.foreign[side]
         if name is not None:
-            return FindingDraft(f"{closed.who(side)} speaks {name}, where {verdict.protocol} is expected", (), key=name)
+            return FindingDraft(f"{closed.who(side)} speaks {name}, where {verdict.protocol} is expected{_in_amqp(closed)}", (), key=name)
     if expected is None or expected.partition("-draft")[0] == verdict.protocol.partition("-draft")[0]:
         return None
     if context.messages[1] or not known:
         return FindingDraft(f"{verdict.protocol} is spoken on the port of {expected}", severity=NOTE, key="works")
     return FindingDraft(f"the client speaks {verdict.protocol} to the port of {expected}, which does not answer", numbers(context.last[0]))
+
+
+def _in_amqp(closed: Closed) -> str:
+    """What was said, where it is AMQP."""
+    amqp = any(begun.startswith(b"AMQP") for begun in closed.begun)
+    sides = [side for side in (0, 1) if amqp and closed.begun[side][:1] in (b"A", b"\1")]
+    return "".join(f"; {closed.who(side)} says {', '.join(in_amqp(closed.begun[side]))}" for side in sides)
 
 
 def _unknown_bytes(context: ConversationContext, closed: Closed) -> FindingDraft | None:

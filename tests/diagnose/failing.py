@@ -55,6 +55,9 @@ FAILING: dict[str, dict[str, str]] = {
     "rabbitmq-stream": {
         "abrupt_end_405.pcap": "warning rabbitmq-stream.frame-cut-off",
         "access_refused_436.pcap": "warning rabbitmq-stream.refused",
+        "amqp091_answers_310.pcap": "error tcp.other-protocol",
+        "amqp091_on_port_310.pcap": "error tcp.other-protocol",
+        "amqp10_on_port_310.pcap": "error tcp.other-protocol",
         "big_endian_padded_310.pcap": "warning rabbitmq-stream.id-in-use",
         "client_stopped_310.pcap": "error rabbitmq-stream.silence",
         "create_bad_436.pcap": "error rabbitmq-stream.argument-not-valid",
