@@ -29,8 +29,8 @@ READ = "read"
 
 HABITS = {
     "-R": "-Y 'name == Open' filters",
-    "-z": "streamdump conversations is -z conv, diagnose is -z expert, follow N is -z follow, latency is -z srt",
-    "-n": "leave it out: nothing is ever resolved to a name",
+    "-S": "separators are one line a message here; nothing has to be set",
+    "-U": "there are no PDUs to export; -w FILE -Y EXPR writes the packets that a filter finds",
     "-N": "leave it out: nothing is ever resolved to a name",
     "-O": "-V shows every field",
     "-A": "-x shows the bytes",
@@ -39,7 +39,6 @@ HABITS = {
     "-P": "leave it out: -V, -x, -T and --json show what -w writes",
     "-o": "--keylog FILE names the key log of TLS; there are no preferences",
     "-G": "streamdump protocols --fields lists the names",
-    "-p": "leave it out: only --promiscuous asks for the frames of other machines",
 }
 """What to do instead of options that people know from tshark and tcpdump."""
 

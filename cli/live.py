@@ -120,7 +120,7 @@ def _check(wanted: LiveOptions, files: Sequence[str]) -> None:
             )
         raise UsageError(f"-i captures from an interface, {files[0]} is a file; give one or the other")
     if wanted.write == "-":
-        raise UsageError("-w - : packets are written to files only; standard output has the messages")
+        raise UsageError("-w - : of an interface packets are written to files only, standard output has the messages; tcpdump -w - does it")
     if wanted.embed and wanted.write is None:
         raise UsageError("--embed-keys adds to the file that -w names; there is none")
     if "any" in (interfaces := set(wanted.interfaces or ())) and len(interfaces) > 1:

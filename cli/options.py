@@ -18,7 +18,9 @@ SHOWN, READ, WRITTEN, LIVE, LIMITS, OTHER = "What is shown", "What is read", "Wh
 
 
 WHEN = ("auto", "always", "never")
-FORMS = ("text", "json", "fields")
+FORMS = ("text", "json", "fields", "tabs", "csv")
+COLUMNS = ("number", "relative", "src", "dst", "protocol", "name", "stream", "outcome", "latency")
+"""What -T tabs and -T csv show where no -e says it."""
 CLOCKS = ("r", "ad", "ud", "e")
 BETWEEN = ("d", "dd")
 """What else `-t` says where there is a line a record."""
@@ -102,6 +104,43 @@ CaptureFilter = Annotated[
         metavar="EXPR",
         help="packets to capture, as tcpdump writes it; '' all TCP; without it the known ports and those of -d",
         rich_help_panel=LIVE,
+        show_default=False,
+    ),
+]
+Unresolved = Annotated[bool, typer.Option("-n", help="accepted from habit: no name is ever resolved", rich_help_panel=OTHER)]
+Alone = Annotated[bool, typer.Option("-p", help="accepted from habit: only --promiscuous asks for more", rich_help_panel=OTHER)]
+STATISTICS = {
+    "conv": "conversations",
+    "endpoints": "conversations",
+    "expert": "diagnose",
+    "flow": "follow N --ladder",
+    "follow": "follow N",
+    "io,phs": "stats",
+    "io,stat": "stats --interval SECONDS",
+    "plen": "stats",
+    "rpc": "latency",
+    "rtd": "latency",
+    "srt": "latency",
+}
+"""By how the names of `tshark -z` begin the command that does it."""
+
+
+def statistics(names: list[str] | None) -> list[str]:
+    """Raises `UsageError` with the command that does what `tshark -z` does."""
+    for name in names or ():
+        found = next((told for begun, told in STATISTICS.items() if f"{name},".startswith(f"{begun},")), None)
+        raise UsageError(f"-z {name}: " + (f"streamdump {found} FILE does it" if found else f"there are {', '.join(STATISTICS)}"))
+    return []
+
+
+Statistics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-z",
+        metavar="NAME",
+        help="says which command does what tshark -z does",
+        rich_help_panel=OTHER,
+        callback=statistics,
         show_default=False,
     ),
 ]

@@ -12,6 +12,7 @@ import typer
 
 from streamdump.cli.options import (
     BETWEEN,
+    COLUMNS,
     FORMS,
     SHOWN,
     Enough,
@@ -58,7 +59,7 @@ class Shown(NamedTuple):
         typer.Option(
             "-T",
             metavar="FORM",
-            help="text (default), json, or fields: those of -e",
+            help="text (default), json, fields: those of -e; tabs or csv: those of -e, or the usual ones",
             rich_help_panel=SHOWN,
             show_default=False,
             autocompletion=_forms,
@@ -105,18 +106,19 @@ def form_of(shown: Shown) -> ViewForm:
     forms = {one_of("-T", one, FORMS) for one in shown.form or ()} | ({"json"} if shown.json else set())
     if len(forms) > 1:
         raise UsageError(f"{' and '.join(sorted(forms, reverse=True))} were both asked for; choose one")
-    json, fields = forms == {"json"}, forms == {"fields"}
+    json, fields = forms == {"json"}, bool(forms & {"fields", "tabs", "csv"})
     check_clock(shown.clock, BETWEEN)
     if (json or fields) and (shown.tree or shown.dump):
         raise UsageError(
             f"{'-V' if shown.tree else '-x'} is a view for people; "
             + ("-e names the fields" if fields else "the JSON has all fields already")
         )
-    if fields and not shown.names:
+    if forms == {"fields"} and not shown.names:
         raise UsageError("-T fields shows nothing without -e NAME, such as -e number -e name -e latency")
     if (shown.names or shown.manner) and not fields:
         raise UsageError(f"{'-e' if shown.names else '-E'} belongs to -T fields")
-    return ViewForm(json, fields, bool(forms or shown.tree or shown.dump), looks_of(shown.manner or ()), enough_of(shown.enough))
+    looks = looks_of(["header=y", "separator=,", "quote=d", *(shown.manner or ())] if forms == {"csv"} else shown.manner or ())
+    return ViewForm(json, fields, bool(forms or shown.tree or shown.dump), looks, enough_of(shown.enough))
 
 
 def options_for(shown: Shown, form: ViewForm, options: Options, quiet: bool = False) -> Options:
@@ -204,7 +206,7 @@ def _fields_view(shown: Shown, form: ViewForm, options: Options) -> RecordView:
     from streamdump.filter import compile_columns
     from streamdump.render.fields import FieldLines
 
-    lines = FieldLines(compile_columns(shown.names or (), options), form.looks.separator, form.looks.quote)  # type: ignore[arg-type]
+    lines = FieldLines(compile_columns(shown.names or COLUMNS, options), form.looks.separator, form.looks.quote)  # type: ignore[arg-type]
 
     def show(batch: list[Record], failed: Failed) -> None:
         for block in blocks(lines.lines, batch, failed):

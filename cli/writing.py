@@ -36,7 +36,7 @@ class Selection:
         """`some`: not all conversations; `alone`: the packets of matches alone; `keys`: those of TLS, too. Raises `UsageError` for what
         could not be written."""
         if path == "-":
-            raise UsageError("-w - : packets are written to files only; standard output has the messages")
+            path = "/dev/stdout"
         check(path)
         if is_input(path, names):
             raise UsageError(f"-w {path}: is an input, which is never overwritten")

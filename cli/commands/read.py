@@ -13,7 +13,21 @@ import typer
 from streamdump.cli.exits import ExitCode
 from streamdump.cli.help import brief
 from streamdump.cli.live import LiveOptions, LiveRun, list_interfaces, run_of
-from streamdump.cli.options import LIVE, OTHER, SHOWN, Colour, Files, ListInterfaces, OnlyMatching, ReadFiles, Where, inputs
+from streamdump.cli.options import (
+    LIVE,
+    OTHER,
+    SHOWN,
+    Alone,
+    Colour,
+    Files,
+    ListInterfaces,
+    OnlyMatching,
+    ReadFiles,
+    Statistics,
+    Unresolved,
+    Where,
+    inputs,
+)
 from streamdump.cli.output import columns, palette, write_text
 from streamdump.cli.parameters import Members, gathers
 from streamdump.cli.run import FileRun, asking, lines_of
@@ -39,6 +53,9 @@ def read(
     list_all: ListInterfaces = False,
     only_matching: OnlyMatching = False,
     options: Annotated[Options, Members(*SETTINGS)],
+    unresolved: Unresolved = False,
+    alone: Alone = False,
+    statistics: Statistics = None,
     line_buffered: Annotated[
         bool, typer.Option("-l", help="lines at once also into a pipe; they always come so, -l is a habit", rich_help_panel=LIVE)
     ] = False,
@@ -65,6 +82,8 @@ def read(
     view = view_of_values(shown, form, options)
     quiet = quiet or (writes and not form.given)
     selection = None
+    if writes and live.write == "-" and (form.given or sys.stdout.isatty()):
+        raise UsageError("-w - : standard output is for one thing: not for a terminal, and not with -V, -x, -T or --json")
     if writes and live.write is not None:
         selection = _selection(live.write, names, asked is not None or form.left is not None, only_matching, live.embed)
     with run_of(live, names, options, colour, asked, form.left, prints=not quiet, twice=writes) as run:

@@ -31,7 +31,7 @@ from streamdump.filter.names import (
     names_of,
     nearest,
 )
-from streamdump.filter.values import Earlier, Test, addresses, ports, present, some, texts
+from streamdump.filter.values import Earlier, Test, addresses, dstport, ports, present, some, srcport, texts
 from streamdump.model import Head, Message, Options, Record
 from streamdump.options import SETTINGS
 from streamdump.protocols.field_registry import INT, OBJECT, OTHER, WORDS
@@ -145,6 +145,8 @@ class _Builder:
         self.namespace: dict[str, Any] = {
             **{name: getattr(self.earlier, name) for name in OF_EARLIER},
             "ports": ports,
+            "srcport": srcport,
+            "dstport": dstport,
             "addresses": addresses,
             "present": present,
             RAW: partial(texts, show_secrets=show_secrets),

@@ -9,8 +9,8 @@ import msgspec
 
 from streamdump.errors import UsageError
 from streamdump.filter.grammar import Exists, parse, parts_of
-from streamdump.filter.names import RAW, Key, NameTable, Path, names_of, tag_of
-from streamdump.filter.values import Earlier, addresses, collect, ports
+from streamdump.filter.names import AS_IN_TSHARK, FRAME, RAW, Key, NameTable, Path, names_of, tag_of
+from streamdump.filter.values import Earlier, addresses, collect, dstport, ports, split, srcport
 from streamdump.model import Message, Options, Record
 
 Get = Callable[[Any], Any]
@@ -60,12 +60,17 @@ def _getters(name: str, known: NameTable, earlier: Earlier) -> dict[type, Get]:
 
 
 def _key(name: str, key: Key, earlier: Earlier) -> Get:
-    derived: dict[str, Get] = {"port": ports, "ip": addresses}
-    if name in derived:
-        return derived[name]
-    if key.source == f"{name}(r)":
-        of_earlier: Get = getattr(earlier, name)
-        return of_earlier
+    derived: dict[str, Get] = {"ports": ports, "addresses": addresses, "srcport": srcport, "dstport": dstport}
+    if key.source.endswith("(r)"):
+        of = key.source.removesuffix("(r)")
+        get: Get = derived[of] if of in derived else getattr(earlier, of)
+        return get
+    if name == FRAME:
+        return lambda record: record.packets[1]
+    if name.startswith("ip") and name in AS_IN_TSHARK:
+        # An address alone, as there
+        return lambda record: split(getattr(record, AS_IN_TSHARK[name]))[0]
+    name = AS_IN_TSHARK.get(name, name)
     if name == "record":
         return lambda record: tag_of(type(record))
     # The text of a time is shown as it is

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -13,10 +12,10 @@ from streamdump.errors import FilterError
 
 GRAMMAR = r"""
 ?start: any_of
-any_of: all_of ("or" all_of)*
-all_of: _term ("and" _term)*
+any_of: all_of (("or" | "||") all_of)*
+all_of: _term (("and" | "&&") _term)*
 _term: negation | "(" any_of ")" | there | compare | member | search
-negation: "not" _term
+negation: ("not" | "!") _term
 there: NAME
 compare: NAME OPERATOR _value
 member: NAME "in" "{" _value ("," _value)* "}"
@@ -24,8 +23,8 @@ search: NAME (CONTAINS | MATCHES) _value
 _value: BARE | QUOTED
 
 CONTAINS: "contains"
-MATCHES: "matches"
-OPERATOR: "==" | "!=" | "<=" | ">=" | "<" | ">"
+MATCHES: "matches" | "~"
+OPERATOR: /==|!=|<=|>=|<|>|(?:eq|ne|le|ge|lt|gt)\b/
 NAME: /[^\W\d][\w$-]*(?:\.[\w$-]+|\[(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')\])*/s
 QUOTED: /"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'/s
 BARE: /[^\s(){},"'=<>!&|]+/
@@ -34,21 +33,15 @@ BARE: /[^\s(){},"'=<>!&|]+/
 
 KEYWORDS = ("and", "or", "not", "in", "contains", "matches")
 
-SYMBOLS = {"&&": "and", "||": "or", "!": "not", "~": "matches", "&": "and", "|": "or"}
-WORDS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-"""How other tools write it."""
+SYMBOLS = {"&": "and", "|": "or"}
+"""What is none of these, though it looks so."""
 
-_QUOTED = r"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')"""
-_SYMBOLS = "|".join(re.escape(one) for one in SYMBOLS if one != "!")
-_OTHERS = re.compile(rf"{_QUOTED}|\s*({_SYMBOLS}|\b(?:{'|'.join(WORDS)})\b)\s*|!(?!=)\s*", re.S)
-"""That, and texts in quotes, in which it is no more than text."""
+WORDS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "~": "matches"}
+"""What operators are called besides."""
 
 TIMES = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "min": 60 * 10**9, "h": 3600 * 10**9}
 SIZES = {"k": 10**3, "M": 10**6, "G": 10**9, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 """What may stand behind a number."""
-
-PROPOSED = 200
-"""Characters of a filter that is told as a whole."""
 
 LENGTH_LIMIT = 65_536
 DEPTH_LIMIT = 40
@@ -140,12 +133,10 @@ def _wrong(error: UnexpectedInput, text: str) -> FilterError:
         what = "the quote that begins here is not closed"
     elif rest.startswith("=") and "OPERATOR" in wanted:
         what = "one equals sign is none; write =="
-    elif symbol is not None and (symbol != "!" or "NAME" in wanted):
-        what, end = f"write {SYMBOLS[symbol]}{_proposal(text)}", at + len(symbol)
+    elif symbol is not None:
+        what, end = f"write {SYMBOLS[symbol]}", at + len(symbol)
     elif rest.startswith("[") and "OPERATOR" in wanted:
         what = 'a key in brackets needs quotes: ["product"]'
-    elif word in WORDS and "OPERATOR" in wanted:
-        what = f"write {WORDS[word]}{_proposal(text)}"
     elif word == "not" and "OPERATOR" in wanted:
         what = "not stands before the name: not NAME in {a, b}"
     elif "NAME" in wanted:
@@ -165,19 +156,6 @@ def _wrong(error: UnexpectedInput, text: str) -> FilterError:
     else:
         what = "`and` or `or` was expected here"
     return FilterError(what, text, at, max(end, at + 1))
-
-
-def _proposal(text: str) -> str:
-    """The whole filter in words of ours, where that makes it one."""
-    if len(text) > PROPOSED:
-        return ""
-    words = {**SYMBOLS, **WORDS}
-    ours = _OTHERS.sub(lambda found: found[1] or (f" {words[found[2]]} " if found[2] else "not "), text)
-    try:
-        _parser().parse(ours)
-    except UnexpectedInput:
-        return ""
-    return f": {ours.strip()}"
 
 
 def _accepted(text: str) -> set[str]:
@@ -211,12 +189,10 @@ def _node(tree: Any, text: str, depth: int) -> Node:
             return Not(_node(term, text, depth + 1))
         case Tree(data="there", children=[name]):
             return Exists(_name(name))
-        case Tree(data="compare", children=[name, operator, value]):
-            return Compare(_name(name), str(operator), (_value(value, text),))
+        case Tree(data="compare", children=[name, operator, value]) | Tree(data="search", children=[name, operator, value]):
+            return Compare(_name(name), WORDS.get(str(operator), str(operator)), (_value(value, text),))
         case Tree(data="member", children=[name, *values]):
             return Compare(_name(name), "in", tuple([_value(one, text) for one in values]))
-        case Tree(data="search", children=[name, operator, value]):
-            return Compare(_name(name), str(operator), (_value(value, text),))
     raise AssertionError(tree)
 
 

@@ -126,6 +126,8 @@ def equal(wants: Iterable[Want], wide: bool = False) -> tuple[Test | None, Test 
             return value in booleans or (not booleans and value in numbers)
         if kind is int or kind is float:
             return value in numbers
+        if kind is tuple:
+            return any((value[0] or value[1]) <= one <= value[1] for one in numbers)
         return kind is bytes and value.hex() in texts
 
     return (test if numbers or booleans or texts else None), (_label_in(labels) if labels else None)
@@ -151,6 +153,8 @@ def ordered(operator: str, value: Value, kinds: frozenset[str]) -> Test:
         kind = type(value)
         if kind is int or kind is float:
             return compare(value, limit)
+        if kind is tuple:
+            return compare(value[1] if operator in (">", ">=") else value[0] or value[1], limit)
         if kind is str and len(value) < WIDE_LIMIT and _WHOLE.fullmatch(value):
             return compare(int(value), limit)
         return False

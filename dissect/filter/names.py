@@ -36,8 +36,22 @@ SHORT = {"latency": "latency_ns", "waited": "waited_ns", "quiet": "quiet_ns"}
 CLOSED = ("outcome",)
 """Keys whose values some record knows all of, though another says no more than that they are text."""
 
+FRAME = "frame.number"
+"""The packets of a message, from the first to the last."""
+
+AS_IN_TSHARK = {
+    "tcp.stream": "conversation",
+    "tcp.port": "port",
+    "ip.addr": "ip",
+    "ip.src": "src",
+    "ip.dst": "dst",
+    "ipv6.addr": "ip",
+    "ipv6.src": "src",
+    "ipv6.dst": "dst",
+}
+"""What is called otherwise there, and here as well."""
+
 FROM_TSHARK = {
-    "frame.number": "packets",
     "frame.time": "time",
     "frame.time_relative": RELATIVE,
     "frame.time_delta": DELTA,
@@ -45,19 +59,9 @@ FROM_TSHARK = {
     "frame.len": "size",
     "frame.protocols": "protocol",
     "tcp.len": "size",
-    "tcp.stream": "conversation",
-    "tcp.port": "port",
-    "tcp.srcport": "port",
-    "tcp.dstport": "port",
     "tcp.flags.fin": "how",
     "tcp.flags.reset": "how",
-    "ip.addr": "ip",
     "ip.host": "ip",
-    "ip.src": "src",
-    "ip.dst": "dst",
-    "ipv6.addr": "ip",
-    "ipv6.src": "src",
-    "ipv6.dst": "dst",
     "_ws.col.protocol": "protocol",
     "_ws.col.info": "name",
     "scylla": "seastar-rpc",
@@ -179,6 +183,10 @@ def _keys(record: type[msgspec.Struct]) -> dict[str, Key]:
         found["server"] = Key("server(r)", frozenset((ENDPOINT,)))
         found["port"] = Key("ports(r)", frozenset((INT,)), True)
         found["ip"] = Key("addresses(r)", frozenset((ADDRESS,)), True)
+        found["tcp.srcport"], found["tcp.dstport"] = (Key(f"{one}port(r)", frozenset((INT,))) for one in ("src", "dst"))
+    if "packets" in found and record is Message:
+        found[FRAME] = Key("r.packets", frozenset((INT,)))
+    found.update({theirs: found[ours] for theirs, ours in AS_IN_TSHARK.items() if ours in found})
     return found
 
 

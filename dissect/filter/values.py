@@ -94,6 +94,16 @@ def ports(record: Any) -> list[int]:
     return [split(end)[1] for end in (record.src, record.dst) if end is not None]
 
 
+def srcport(record: Any) -> int:
+    """That of the sender."""
+    return split(record.src)[1]
+
+
+def dstport(record: Any) -> int:
+    """That of the receiver."""
+    return split(record.dst)[1]
+
+
 def addresses(record: Any) -> list[str]:
     """Those of both ends."""
     return [split(end)[0] for end in (record.src, record.dst) if end is not None]

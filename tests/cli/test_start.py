@@ -102,7 +102,7 @@ def test_help_is_not_wider_than_the_terminal(
         ("--foo", "streamdump --help lists them"),
         ("-Z", "streamdump --help lists them"),
         ("-R", "-Y 'name == Open' filters"),
-        ("-n", "leave it out: nothing is ever resolved to a name"),
+        ("-N", "leave it out: nothing is ever resolved to a name"),
         ("-o", "--keylog FILE names the key log of TLS; there are no preferences"),
     ],
 )
@@ -207,7 +207,7 @@ def test_v_alone_is_told_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--jsno", "x"], "no such option --jsno; did you mean --json?"),
         (["-Z", "x"], "no such option -Z"),
-        (["-T", "jsom", "x"], "-T jsom: must be text, json or fields; did you mean json?"),
+        (["-T", "jsom", "x"], "-T jsom: must be text, json, fields, tabs or csv; did you mean json?"),
         (["-t", "x", "x"], "-t x: must be r, ad, ud, e, d or dd"),
         (["--bytes", "x", "x"], "--bytes x: must be hex, base64, text or omit"),
         (["--color", "x", "x"], "--color x: must be auto, always or never"),
@@ -225,7 +225,7 @@ def test_v_alone_is_told_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
         (["-e", "name", "x"], "-e belongs to -T fields"),
         (["-E", "header=y", "x"], "-E belongs to -T fields"),
         (["-T", "fields", "-e", "nmae", "x"], "-e nmae: no field is called that; did you mean name?"),
-        (["-T", "fields", "-e", "frame.number", "x"], "-e frame.number: no field is called that; did you mean packets?"),
+        (["-T", "fields", "-e", "frame.len", "x"], "-e frame.len: no field is called that; did you mean size?"),
         (["-T", "fields", "-e", "options[a]", "x"], '-e options[a]: no field is called that; did you mean options["a"]?'),
         (["-T", "fields", "-e", "name == x", "x"], "-e name == x: no field is called that"),
         (["-T", "fields", "-e", "\x1b", "x"], r"-e \x1b: no field is called that"),
@@ -292,8 +292,8 @@ def test_missing_files_directories_and_commands_in_the_wrong_place(tmp_path: Pat
         (["name==Open"], "name==Open: no such file; a filter belongs to -Y: -Y name==Open"),
         (["latency>5ms"], "latency>5ms: no such file; a filter belongs to -Y: -Y 'latency>5ms'"),
         (
-            ["stats"],
-            "stats: no such file; streamdump --help lists the commands; a filter belongs to -Y, such as -Y 'name == Open'",
+            ["packets"],
+            "packets: no such file; streamdump --help lists the commands; a filter belongs to -Y, such as -Y 'name == Open'",
         ),
     ],
     ids=str,

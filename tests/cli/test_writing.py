@@ -275,7 +275,6 @@ def test_the_file_is_for_its_owner_alone_and_no_input(tmp_path: Path, capsys: py
         write(wrong, source, code=ExitCode.USAGE)
         assert why in capsys.readouterr().err
     write(tmp_path / "none" / "w.pcapng", source, code=ExitCode.USAGE)
-    write(Path("-"), source, code=ExitCode.USAGE)
     assert source.read_bytes() == TWO.read_bytes()
     assert main(["--only-matching", str(source)]) == ExitCode.USAGE
 
