@@ -133,6 +133,10 @@ def pipeline(
             show_default=False,
         ),
     ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option("-Y", metavar="EXPR", help="only messages and exchanges that fit it", rich_help_panel=WRITTEN, show_default=False),
+    ] = None,
     findings: Annotated[
         bool, typer.Option("--findings", help="look for what went wrong; --follow does not", rich_help_panel=WRITTEN)
     ] = False,
@@ -181,10 +185,13 @@ def pipeline(
     _refuse(sources, follow, form, append=append, resume=resume, finish=finish, sql=sql, by=by)
     if out is None:
         raise UsageError("--out FOLDER is missing: where the tables go, or with --sql alone where they are")
+    from streamdump.filter import compile_filter
     from streamdump.spark import storage
 
     every_ns, settle_ns = nanoseconds("--every", every), nanoseconds("--settle", settle)
     options = replace(options, show_secrets=show_secrets, keylog=tuple(map(storage.normal, key_logs(options.keylog))))
+    if where is not None:
+        compile_filter(where, options)
     split_size, part_count = size("--split", split), None if parts is None else whole("--parts", parts)
     if follow is not None:
         following.checked(follow, out)
@@ -193,7 +200,7 @@ def pipeline(
     needed()
     from streamdump.spark.pipeline import PipelineSettings
 
-    settings = PipelineSettings(sources or [], form, split_size, part_count, options, separate, point, append, findings, fields, by)
+    settings = PipelineSettings(sources or [], form, split_size, part_count, options, separate, point, append, where, findings, fields, by)
     bar = _Bar(colour)
     calls = _Calls(out, master, f"{heap}m", ui, _conf(conf or []), quiet, sql, bar)
     if follow is not None:

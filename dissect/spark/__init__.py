@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from streamdump.model import Options
 
-__all__ = ["conversations", "endings", "exchanges", "findings", "gaps", "latency", "messages", "register"]
+__all__ = ["conversations", "endings", "exchanges", "findings", "gaps", "latency", "messages", "register", "write_tables"]
 
 PARTS = 4
 """Partitions of conversations for each core: more than one, so that others fill in while one has a giant."""
@@ -30,6 +30,25 @@ def register(spark: Any) -> None:
 
     for source in sources():
         spark.dataSource.register(source)
+
+
+def write_tables(spark: Any, sources: Sequence[str], out: str, **settings: Any) -> dict[str, int]:
+    """Writes the tables of captures, as `streamdump pipeline SOURCES --out OUT` does, in a session that is there; not under Spark Connect.
+    `settings`: members of `streamdump.spark.pipeline.PipelineSettings`. How many rows each table has."""
+    from streamdump.errors import UsageError
+    from streamdump.spark import storage
+    from streamdump.spark.pipeline import PipelineRun, PipelineSettings
+    from streamdump.spark.session import SparkTasks
+
+    if storage.folder(out).names() and not settings.get("append"):
+        raise UsageError(f"{out}: is there already")
+    run = PipelineRun(PipelineSettings(list(sources), **settings), out)
+    try:
+        if run.prepare():
+            run.go(SparkTasks(spark.sparkContext))
+    finally:
+        run.close()
+    return run.rows
 
 
 def messages(packets: Any, options: Options | None = None, parts: int | None = None) -> Any:

@@ -1,7 +1,7 @@
 """Dissects packets of some conversations, with the very same engine as a plain run.
 
 A plain run is given all packets in merged order. So is a task here that reads all packets of its conversations itself
-(`InOrderDissection`); what is sent to one are rows sorted by conversation (`dissect`), which are looked at one after the other. The engine
+(`Dissection.take`); what is sent to one are rows sorted by conversation (`dissect`), which are looked at one after the other. The engine
 makes every message depend on the packets of its own conversation only, so both say the same; what depends on others is seen to like this:
 
 - *order of packets*: by capture time (the latest so far of their file, as files are merged), file and number; inside a task their index in
@@ -145,12 +145,11 @@ def dissect(batches: Iterator[pa.RecordBatch], options: Options, several: bool =
     `several`: they are of more than one file. `until`: more packets will come later; this is the latest capture time of
     those given so far. Nothing ends then because the rows do, and `TaskResults.carry` has what has to be given with the next packets.
     """
-    _begin(options)
     # What rules remember of open conversations is not carried
     findings = options.findings and until is None
     options = replace(options, waiting_total=NO_TOTAL, undecided_total=NO_TOTAL, open_total=NO_TOTAL, findings=findings)
     repeated = None
-    opened = _Opened(options, until, several)
+    opened = Dissection(options, several, until)
     for batch in batches:
         for kind, file, number, time_ns, flow_id, flow, reverse, seq, ack, flags, window, wire, data in _columns(batch, COLUMNS):
             if kind >= CARRY:
@@ -183,28 +182,13 @@ def _begin(options: Options) -> None:
     key_log(options.keylog)
 
 
-class InOrderDissection:
-    """Dissects segments that are in the order of a plain run, and hold all packets of their conversations."""
+class Dissection:
+    """The conversations of the `flow_id` at hand, and what was made of them and those before. Segments that are in the order of a plain
+    run, and hold all packets of their conversations, have one `flow_id` together."""
 
-    def __init__(self, options: Options, several: bool) -> None:
+    def __init__(self, options: Options, several: bool, until: int | None = None) -> None:
         """`several`: they are of more than one file."""
         _begin(options)
-        self._opened = _Opened(options, None, several)
-
-    def take(self, segments: Iterable[Segment]) -> Iterator[TaskResults]:
-        """What some more of them make certain."""
-        for segment in segments:
-            yield from self._opened.packet(0, segment)
-
-    def close(self) -> Iterator[TaskResults]:
-        """What is left at the end."""
-        yield from self._opened.end()
-
-
-class _Opened:
-    """The conversations of the `flow_id` at hand, and what was made of them and those before."""
-
-    def __init__(self, options: Options, until: int | None, several: bool) -> None:
         self.results = TaskResults()
         self._twice = DuplicateCount() if several else None
         self._held = 0
@@ -220,6 +204,11 @@ class _Opened:
         self._emitted: list[Event] = []
         self._row: dict[str, Any] | None = None
         """What was carried of these conversations, while no packet needs it."""
+
+    def take(self, segments: Iterable[Segment]) -> Iterator[TaskResults]:
+        """What some segments in the order of a plain run make certain."""
+        for segment in segments:
+            yield from self.packet(0, segment)
 
     def carried(self, row: dict[str, Any]) -> Iterator[TaskResults]:
         """Take a row that was carried."""

@@ -44,7 +44,6 @@ def table(exchanges: Any, by: Sequence[str]) -> Any:
 def _counted(schema: Any, batches: Iterator[Any]) -> Iterator[Any]:
     """The groups of some exchanges, each as a part that can be merged."""
     groups: dict[tuple[Any, ...], LatencyGroup] = {}
-    number = len(schema) - 1
     for batch in batches:
         columns = [batch.column(index).to_pylist() for index in range(batch.num_columns)]
         for *key, outcome, reason, latency_ns in zip(*columns, strict=True):
@@ -52,8 +51,7 @@ def _counted(schema: Any, batches: Iterator[Any]) -> Iterator[Any]:
             if group is None:
                 group = groups[tuple(key)] = LatencyGroup()
             group.note(outcome, reason, latency_ns, None)
-    rows = [(*key, group.pack()) for key, group in groups.items()]
-    yield _batch(rows, schema, number + 1)
+    yield _batch([(*key, group.pack()) for key, group in groups.items()], schema)
 
 
 def _merged(schema: Any, batches: Iterator[Any]) -> Iterator[Any]:
@@ -62,7 +60,7 @@ def _merged(schema: Any, batches: Iterator[Any]) -> Iterator[Any]:
     for batch in batches:
         for *key, part in zip(*(batch.column(index).to_pylist() for index in range(batch.num_columns)), strict=True):
             groups.setdefault(tuple(key), LatencyGroup()).merge(LatencyGroup.unpack(part))
-    yield _batch([(*name, *told(group)) for name, group in groups.items()], schema, len(schema))
+    yield _batch([(*name, *told(group)) for name, group in groups.items()], schema)
 
 
 def told(group: LatencyGroup) -> tuple[Any, ...]:
@@ -72,6 +70,5 @@ def told(group: LatencyGroup) -> tuple[Any, ...]:
     return group.count, group.answered, group.refused, group.unanswered, sorted(group.reasons.items()), *quantiles, group.latency.pack()
 
 
-def _batch(rows: Sequence[tuple[Any, ...]], schema: Any, number: int) -> Any:
-    columns = [[row[index] for row in rows] for index in range(number)]
-    return pa.RecordBatch.from_arrays([pa.array(one, field.type) for one, field in zip(columns, schema, strict=True)], schema=schema)
+def _batch(rows: Sequence[tuple[Any, ...]], schema: Any) -> Any:
+    return pa.RecordBatch.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema=schema)

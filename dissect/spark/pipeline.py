@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -29,6 +29,7 @@ from streamdump.spark.write import FRAMES, PartWriter, Receipt, Target, commit, 
 
 if TYPE_CHECKING:
     from streamdump.spark.delta import Delta
+    from streamdump.spark.session import SparkTasks
     from streamdump.spark.tasks import TaskInput, Work
 
 LOCALLY = 64 << 20
@@ -61,6 +62,8 @@ class PipelineSettings(msgspec.Struct):
     point: str | None = None
     """A regular expression that finds in a file's name where it was captured; None: the folder tells."""
     append: bool = False
+    where: str | None = None
+    """What messages and exchanges have to fit; all where there is none."""
     findings: bool = False
     """Whether rules look for what went wrong."""
     fields: str = "both"
@@ -72,7 +75,7 @@ class PipelineSettings(msgspec.Struct):
         """Where a run of this name writes to."""
         structured = self.form in ("parquet", "delta")
         by = BY_DAY if self.form == "delta" else self.by
-        return Target(kept.name, self.form, out.name, run, self.fields if structured else "json", by)
+        return Target(kept.name, self.form, out.name, run, self.fields if structured else "json", by, self.where)
 
 
 class RunState(msgspec.Struct):
@@ -107,35 +110,6 @@ class Progress(msgspec.Struct):
     total: int = 0
     read: int = 0
     bytes: int = 0
-
-
-class Cluster(Protocol):
-    """Where tasks run."""
-
-    @property
-    def cores(self) -> int:
-        """Tasks that run at the same time."""
-
-    @property
-    def scratch(self) -> str | None:
-        """A folder that all tasks reach and that goes with the session, None where there is none."""
-
-    def each(self, function: Callable[[Any], Any], items: Sequence[Any], watch: Watch) -> list[Any]:
-        """The result of a function for each item."""
-
-    def sent(
-        self,
-        first: Callable[[Any], Any],
-        items: Sequence[Any],
-        others: tuple[Callable[[Any], Any], Sequence[Any], Callable[[Any], Any]] | None,
-        parts: int,
-        second: Callable[[int, Any], Any],
-        watch: Watch,
-    ) -> list[Any]:
-        """What `second` makes of each part and of the blocks for it that `first` makes of the items.
-
-        `others`: a function that makes blocks of items for one task, and one that makes of all those blocks for the parts.
-        """
 
 
 Watch = Callable[[int, int, float], None]
@@ -177,7 +151,7 @@ class Points:
 class Job:
     """What every run does: look at captures, and dissect them into the files of some parts."""
 
-    cluster: Cluster
+    cluster: SparkTasks
     """Where tasks run; to be set before there are any."""
 
     def __init__(self, settings: PipelineSettings, show: Callable[[Progress], None] = lambda _: None) -> None:
@@ -399,7 +373,7 @@ class PipelineRun(Job):
         except (OSError, msgspec.MsgspecError):
             return None
 
-    def go(self, cluster: Cluster) -> None:
+    def go(self, cluster: SparkTasks) -> None:
         """Do it all; an interruption leaves the finished parts for `resume`, and nothing in `out`."""
         from streamdump.spark.tasks import Work
 

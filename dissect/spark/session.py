@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib.abc import MetaPathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -135,7 +136,84 @@ def needed() -> None:
         raise UsageError("the pipeline needs PySpark; pip install 'streamdump[spark]' brings it along")
 
 
-class SparkJvm:
+class SparkTasks:
+    """Where tasks run: the context of a session."""
+
+    scratch: str | None = None
+    """A folder that all tasks reach and that goes with the session, None where there is none."""
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+
+    @property
+    def cores(self) -> int:
+        """Tasks that run at the same time."""
+        return int(self.context.defaultParallelism)
+
+    def each(self, function: Callable[[Any], Any], items: Sequence[Any], watch: Watch) -> list[Any]:
+        """The result of a function for each item, a task each."""
+        if not items:
+            return []
+        return self._watched(lambda: self.context.parallelize(items, len(items)).map(lean(function)).collect(), watch)
+
+    def sent(
+        self,
+        first: Callable[[Any], Any],
+        items: Sequence[Any],
+        others: tuple[Callable[[Any], Any], Sequence[Any], Callable[[Any], Any]] | None,
+        parts: int,
+        second: Callable[[int, Any], Any],
+        watch: Watch,
+    ) -> list[Any]:
+        """What `second` makes of each part and of the blocks for it that `first` makes of the items.
+
+        `others`: a function that makes blocks of items for one task, and one that makes of all those blocks for the parts.
+        """
+
+        def made(found: Any) -> Any:
+            return self.context.parallelize(found, len(found))
+
+        def finished(part: int, pairs: Any) -> Any:
+            yield lean(second)(part, (block for _, block in pairs))
+
+        def alone(pairs: Any) -> Any:
+            assert others is not None
+            yield from lean(others[2])(block for _, block in pairs)
+
+        blocks = made(items).flatMap(lean(first))
+        if others is not None:
+            several = lean(others[0])
+            ordered = made(others[1]).flatMap(lambda item: ((0, block) for block in several(item)))
+            blocks = blocks.union(ordered.partitionBy(1, _itself).mapPartitions(alone))
+        placed = blocks.partitionBy(parts, _itself)
+        return self._watched(lambda: placed.mapPartitionsWithIndex(finished).collect(), watch)
+
+    def _watched(self, action: Callable[[], list[Any]], watch: Watch) -> list[Any]:
+        """The result of an action that runs beside us, so that an interruption is heard at once; tells how far its tasks are."""
+        from pyspark import InheritableThread
+
+        result = beside(action, InheritableThread)
+        tracker = self.context.statusTracker()
+        stages: dict[int, tuple[int, int]] = {}
+        first: int | None = None
+        while not result.done():
+            wait([result], POLL_S)
+            self._check()
+            for stage in tracker.getActiveStageIds():
+                info = tracker.getStageInfo(stage)
+                if info is not None:
+                    stages[stage] = (info.numCompletedTasks, info.numTasks)
+                    first = stage if first is None else min(first, stage)
+            ended, total = (sum(column) for column in zip(*stages.values(), strict=True)) if stages else (0, 0)
+            own = stages.get(first, (0, 1)) if first is not None else (0, 1)
+            watch(ended, total, own[0] / max(own[1], 1))
+        return result.result()
+
+    def _check(self) -> None:
+        """Raises `JvmGone` where nothing runs any more."""
+
+
+class SparkJvm(SparkTasks):
     """Spark with a JVM of its own, to be closed."""
 
     def __init__(
@@ -156,8 +234,7 @@ class SparkJvm:
         self._folder = tempfile.TemporaryDirectory(prefix="streamdump-spark-", ignore_cleanup_errors=True)
         self._before = {name: os.environ.get(name) for name in VARIABLES}
         self._jvm: subprocess.Popen[bytes] | None = None
-        self.context: Any = None
-        """Spark's context, for tasks; SQL has a session."""
+        super().__init__(None)
         self._spark: Any = None
         loopback = master.startswith(("local", "spark://127.", "spark://localhost"))
         self.scratch = self._folder.name if master.startswith("local") else None
@@ -180,11 +257,6 @@ class SparkJvm:
             raise
         finally:
             os.close(handle)
-
-    @property
-    def cores(self) -> int:
-        """Tasks that run at the same time."""
-        return int(self.context.defaultParallelism)
 
     @property
     def spark(self) -> Any:
@@ -281,65 +353,6 @@ class SparkJvm:
         if not self.alive:
             raise JvmGone(f"its Java process has ended: {self.tail()}")
 
-    def each(self, function: Callable[[Any], Any], items: Sequence[Any], watch: Watch) -> list[Any]:
-        """The result of a function for each item, a task each."""
-        if not items:
-            return []
-        return self._watched(lambda: self.context.parallelize(items, len(items)).map(lean(function)).collect(), watch)
-
-    def sent(
-        self,
-        first: Callable[[Any], Any],
-        items: Sequence[Any],
-        others: tuple[Callable[[Any], Any], Sequence[Any], Callable[[Any], Any]] | None,
-        parts: int,
-        second: Callable[[int, Any], Any],
-        watch: Watch,
-    ) -> list[Any]:
-        """What `second` makes of each part and of the blocks for it that `first` makes of the items.
-
-        `others`: a function that makes blocks of items for one task, and one that makes of all those blocks for the parts.
-        """
-
-        def made(found: Any) -> Any:
-            return self.context.parallelize(found, len(found))
-
-        def finished(part: int, pairs: Any) -> Any:
-            yield lean(second)(part, (block for _, block in pairs))
-
-        def alone(pairs: Any) -> Any:
-            assert others is not None
-            yield from lean(others[2])(block for _, block in pairs)
-
-        blocks = made(items).flatMap(lean(first))
-        if others is not None:
-            several = lean(others[0])
-            ordered = made(others[1]).flatMap(lambda item: ((0, block) for block in several(item)))
-            blocks = blocks.union(ordered.partitionBy(1, _itself).mapPartitions(alone))
-        placed = blocks.partitionBy(parts, _itself)
-        return self._watched(lambda: placed.mapPartitionsWithIndex(finished).collect(), watch)
-
-    def _watched(self, action: Callable[[], list[Any]], watch: Watch) -> list[Any]:
-        """The result of an action that runs beside us, so that an interruption is heard at once; tells how far its tasks are."""
-        from pyspark import InheritableThread
-
-        result = beside(action, InheritableThread)
-        tracker = self.context.statusTracker()
-        stages: dict[int, tuple[int, int]] = {}
-        first: int | None = None
-        while not result.done():
-            wait([result], POLL_S)
-            self._check()
-            for stage in tracker.getActiveStageIds():
-                info = tracker.getStageInfo(stage)
-                if info is not None:
-                    stages[stage] = (info.numCompletedTasks, info.numTasks)
-                    first = stage if first is None else min(first, stage)
-            ended, total = (sum(column) for column in zip(*stages.values(), strict=True)) if stages else (0, 0)
-            own = stages.get(first, (0, 1)) if first is not None else (0, 1)
-            watch(ended, total, own[0] / max(own[1], 1))
-        return result.result()
-
     def tail(self) -> str:
         """The last line of the log, and where it is."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
@@ -418,13 +431,19 @@ def without_pandas() -> None:
     if "pandas" in sys.modules:
         return
 
+    class Hidden(MetaPathFinder):
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "pandas":
+                raise ModuleNotFoundError("not needed here", name=name)
+
     import pyarrow as pa
 
-    sys.modules["pandas"] = None  # type: ignore[assignment]
+    hidden = Hidden()
+    sys.meta_path.insert(0, hidden)
     try:
         pa.array([None])
     finally:
-        del sys.modules["pandas"]
+        sys.meta_path.remove(hidden)
 
 
 def retried(master: str) -> str:

@@ -8,7 +8,6 @@ written to tables.
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import re
@@ -130,73 +129,19 @@ def status(name: str) -> Status | None:
     return Status(info.size, info.mtime_ns or 0) if info.type == FileType.File else None
 
 
-class Remote(io.RawIOBase):
-    """An object that is read as a file is, some megabytes at once."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__()
-        self.name = name
-        store, at = remote(name)
-        try:
-            self._file = store.open_input_file(at)
-            self.size: int = self._file.size()
-        except OSError as error:
-            raise CaptureError("no such file" if isinstance(error, FileNotFoundError) else why(error), name) from error
-        self._at = 0
-        self._ahead = b""
-        self._ahead_at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.size}[whence]
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
-        left = max(self.size - self._at, 0)
-        size = left if size < 0 else min(size, left)
-        begin = self._at - self._ahead_at
-        if begin < 0 or begin + size > len(self._ahead):
-            if 0 <= begin < len(self._ahead):
-                size = len(self._ahead) - begin  # what is there; the next call asks again
-            else:
-                try:
-                    self._ahead = self._file.read_at(min(max(size, AHEAD), left), self._at)
-                except OSError as error:
-                    raise OSError(errno.EIO, why(error)) from error
-                self._ahead_at, begin = self._at, 0
-        data = self._ahead[begin : begin + size]
-        self._at += len(data)
-        return data
-
-    def readinto(self, buffer: Any) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def close(self) -> None:
-        if not self.closed:
-            self._file.close()
-        super().close()
-
-
 def open_input(name: str) -> BinaryIO:
     """A file to read from any position; raises `CaptureError` where it cannot be opened."""
     path = local(name)
-    if path is None:
-        return cast(BinaryIO, Remote(name))
     try:
-        return cast(BinaryIO, io.FileIO(path, "r"))
+        if path is not None:
+            return cast(BinaryIO, io.FileIO(path, "r"))
+        store, at = remote(name)
+        return io.BufferedReader(store.open_input_file(at), AHEAD)
     except OSError as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else "is a directory" if path.is_dir() else explain(error)
-        raise CaptureError(reason, name) from error
+        folder = path is not None and path.is_dir()
+        raise CaptureError(
+            "no such file" if isinstance(error, FileNotFoundError) else "is a directory" if folder else why(error), name
+        ) from error
 
 
 def open_packets(name: str) -> CaptureReader:

@@ -17,7 +17,7 @@ from streamdump.protocols import PROTOCOLS
 from streamdump.session import Linked
 from streamdump.spark.flows import FILE_BITS, message_id
 from streamdump.spark.latencies import FOUND, TIMES
-from streamdump.spark.typed import STRUCTS, WHOLE_CLASSES, Objects, Struct, struct_name
+from streamdump.spark.typed import STRUCTS, Objects, Struct, struct_name
 
 _JSON = msgspec.json.Encoder()
 
@@ -165,17 +165,10 @@ FAULT = pa.struct(
 
 
 def _texts(values: Sequence[Sequence[str]]) -> Any:
-    if not any(values):
-        return pa.ListArray.from_arrays(pa.array(np.zeros(len(values) + 1, np.int32)), pa.array([], TEXT), type=TEXTS)
-    return pa.array([list(one) for one in values], TEXTS)
+    return [list(one) for one in values]
 
 
 def _idents(values: Sequence[int | str | None]) -> Any:
-    if WHOLE_CLASSES.issuperset(map(type, values)):
-        try:
-            return pa.array(values, LONG).cast(TEXT)
-        except OverflowError:
-            pass
     return [None if one is None else str(one) for one in values]
 
 
@@ -192,16 +185,7 @@ def _json(values: Sequence[Any]) -> list[bytes]:
 
 
 def _joined(texts: Sequence[bytes]) -> Any:
-    """JSON texts, one behind the other in one buffer."""
-    ends = np.zeros(len(texts) + 1, np.int32)
-    np.cumsum(np.fromiter(map(len, texts), np.int64, len(texts)), out=ends[1:])
-    return pa.StringArray.from_buffers(len(texts), pa.py_buffer(ends), pa.py_buffer(b"".join(texts)))
-
-
-def _alike(values: Sequence[str | None]) -> Any:
-    """Texts that mostly are all the same."""
-    one, *others = set(values) or {None}
-    return values if others else pa.repeat(pa.scalar(one, TEXT), len(values))
+    return pa.array(texts, pa.binary()).cast(TEXT)
 
 
 class TooMuch(Exception):
@@ -254,12 +238,16 @@ POINT = Column(
     TEXT,
     "where it was captured: the folder of the capture, or what --point tells",
     lambda rows: rows.points([one.conversation >> FILE_BITS for one in rows.records]),
-    _alike,
 )
 OUTCOME = Column("outcome", TEXT, "how the request ended", lambda rows: [one.outcome for one in rows.records])
 CLIENT = Column("client", TEXT, "the endpoint that is the client, null when the capture cannot tell", lambda rows: rows.ends[0])
 SERVER = Column("server", TEXT, "the endpoint that is the server", lambda rows: rows.ends[1])
-STREAM = Column("stream", TEXT, "the stream or topic it speaks of", lambda rows: [one.stream for one in rows.records], _alike)
+STREAM = Column(
+    "stream",
+    TEXT,
+    "the stream or topic it speaks of",
+    lambda rows: [one.stream for one in rows.records],
+)
 LATENCY = Column(
     "latency_ns", LONG, "last byte of the request to first byte of the response", lambda rows: [one.latency_ns for one in rows.records]
 )

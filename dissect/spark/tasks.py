@@ -22,7 +22,7 @@ from streamdump.capture.link import LinkParser, network_key
 from streamdump.model import Options, Segment
 from streamdump.spark import storage
 from streamdump.spark.blocks import Runs, Sorter, SortOrder
-from streamdump.spark.flows import IN_ORDER, SORTED_BY, InOrderDissection, TaskResults, dissect, in_order
+from streamdump.spark.flows import IN_ORDER, SORTED_BY, Dissection, TaskResults, dissect, in_order
 from streamdump.spark.keys import key_of
 from streamdump.spark.rows import CARRY, CARRY_IN_ORDER, SCHEMA, SEGMENT, Home, Row, batch_of, merged_segments, parsed, read, row_of
 from streamdump.spark.splits import Plan, Split, grouped
@@ -118,10 +118,10 @@ def dissected(source: TaskInput, options: Options) -> Iterator[TaskResults]:
     """What a task that needs no others says."""
     home = None if source.home is None else frozenset(_ids(source.home).tolist())
     several = len({split.file for split in source.splits}) > 1
-    straight = InOrderDissection(options, several)
+    straight = Dissection(options, several)
     if source.splits:
         yield from straight.take(merged_segments(source.splits, home, stateless=not source.alone))
-    yield from straight.close()
+    yield from straight.end()
 
 
 def _flows(source: TaskInput) -> NDArray[np.int64] | None:
@@ -188,14 +188,14 @@ def at_home(work: Work, source: TaskInput) -> Iterator[Block]:
 
 
 def _dissected(work: Work, segments: Iterable[Segment]) -> Iterator[TaskResults]:
-    straight = InOrderDissection(work.options, len(work.paths) > 1)
+    straight = Dissection(work.options, len(work.paths) > 1)
     yield from straight.take(segments)
-    yield from straight.close()
+    yield from straight.end()
 
 
 def _at_once(work: Work, source: TaskInput, home: Home, sent: Sorter) -> Iterator[Block]:
     """The ranges of one file: what is at home is dissected as it is read."""
-    straight = InOrderDissection(work.options, several=False)
+    straight = Dissection(work.options, several=False)
     parser = LinkParser(stateless=True)
     with _writing(work, source.part) as put:
         for split in source.splits:
@@ -216,7 +216,7 @@ def _at_once(work: Work, source: TaskInput, home: Home, sent: Sorter) -> Iterato
                 put(straight.take(mine))
                 if others:
                     yield from sent.add(simple(batch_of(others)))
-        put(straight.close())
+        put(straight.end())
         yield from sent.close()
 
 

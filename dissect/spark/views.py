@@ -121,6 +121,8 @@ def _lines(names: Sequence[str], wanted: Any) -> Iterator[Any]:
             while some := list(islice(lines, ROWS)):
                 rows = [msgspec.json.decode(line) for line in some]
                 for row in rows:
+                    if "reasons" in row:
+                        row["reasons"] = [*row["reasons"].items()]
                     row["time"] = datetime.fromisoformat(row["time"]) if row.get("time") else None
                     row |= {key: msgspec.json.encode(row[key]).decode() for key in JSON if row.get(key) is not None}
                 yield pa.RecordBatch.from_pylist(rows, schema=wanted)

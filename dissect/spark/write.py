@@ -23,6 +23,7 @@ import pyarrow.parquet
 
 from streamdump.conversation.table import RELATED
 from streamdump.errors import Report, UsageError
+from streamdump.filter import compile_filter
 from streamdump.model import ConversationRow
 from streamdump.spark import storage, together
 from streamdump.spark.flows import TaskResults, earliest
@@ -69,6 +70,8 @@ class Target(msgspec.Struct):
     """How the fields of messages are written, of `tables.FIELDS`."""
     by: tuple[str, ...] = ()
     """Columns by whose values files are divided, of `tables.BY_DAY`."""
+    where: str | None = None
+    """What messages and exchanges have to fit."""
 
     @property
     def kept(self) -> Folder:
@@ -118,13 +121,17 @@ class PartWriter:
         self._waiting: dict[str, PendingRows] = {}
         self._bytes = 0
         self._twice: dict[tuple[int, int], tuple[int, int]] = {}
+        self._filter = compile_filter(target.where) if target.where is not None else None
         self._side: dict[str, tuple[Written, Folder]] = {}
         self._frames: Frames | None = None
 
     def add(self, results: TaskResults) -> None:
         """Take records and conversations."""
+        if self._filter is not None:
+            self._filter.learn([one[0] for one in results.records])
         for table, rows in sorted_out(results.records).items():
-            self.put(table, rows)
+            asked = self._filter is not None and table in ("messages", "exchanges")
+            self.put(table, [one for one in rows if self._filter.keeps(one[0])] if asked else rows)  # type: ignore[union-attr]
             if rows and table == "exchanges":
                 self.frames.count(rows)
         self.put("conversations", [row for row in results.conversations if row.protocol not in RELATED])
@@ -420,6 +427,8 @@ class _Json(_Out):
             for name in JSON:
                 if line.get(name) is not None:
                     line[name] = msgspec.Raw(line[name].encode())
+            if "reasons" in line:
+                line["reasons"] = dict(line["reasons"])
         self._stream.write(self._encoder.encode_lines(lines))
 
 

@@ -130,3 +130,20 @@ def test_a_commit_of_divided_files_goes_on(tmp_path: Path, monkeypatch: pytest.M
 def test_what_cannot_be_is_refused(more: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["pipeline", str(FILES[0]), "--out", str(tmp_path / "out"), *more]) == ExitCode.USAGE
     assert said in capsys.readouterr().err
+
+
+def test_only_messages_and_exchanges_that_fit_are_written(tmp_path: Path) -> None:
+    go(FILES, tmp_path / "all")
+    go(FILES, tmp_path / "some", where="name in {Open, login_user} and outcome")
+    every, some = tables_of(tmp_path / "all"), tables_of(tmp_path / "some")
+    for table in ("messages", "exchanges"):
+        wanted = [row for row in every[table] if row["name"] in ("Open", "login_user") and row["outcome"]]
+        assert sorted(map(str, some[table])) == sorted(map(str, wanted))
+        assert wanted
+    assert [len(some[table]) for table in ("conversations", "latency")] == [len(every[table]) for table in ("conversations", "latency")]
+
+
+def test_a_filter_that_cannot_be_read_is_refused_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["pipeline", str(FILES[0]), "--out", str(tmp_path / "out"), "-Y", "name = Open"]) == ExitCode.USAGE
+    assert "name = Open" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

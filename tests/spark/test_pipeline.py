@@ -20,6 +20,7 @@ import pytest
 
 import streamdump.spark
 from streamdump.capture.files import open_capture
+from streamdump.errors import UsageError
 from streamdump.inspector import Inspector
 from streamdump.latency.groups import Latencies
 from streamdump.latency.sketch import Sketch
@@ -131,6 +132,14 @@ def test_the_data_source_gives_the_tables_themselves(session: Any, files: list[P
     rows = reader.load(str(files[0].parent))
     assert rows.rdd.getNumPartitions() > 3
     assert told(table, [row.asDict(recursive=True) for row in rows.collect()]) == expected[table]
+
+
+def test_a_notebook_writes_all_tables(session: Any, files: list[Path], expected: dict[str, list[str]], tmp_path: Path) -> None:
+    rows = streamdump.spark.write_tables(session.spark, [str(files[0].parent)], str(tmp_path / "out"), split=65_536, parts=3, findings=True)
+    same(tmp_path / "out", expected)
+    assert rows["messages"] == len(expected["messages"])
+    with pytest.raises(UsageError, match="is there already"):
+        streamdump.spark.write_tables(session.spark, [str(files[0])], str(tmp_path / "out"))
 
 
 def test_the_data_source_has_no_table_that_needs_all_parts(session: Any, files: list[Path]) -> None:

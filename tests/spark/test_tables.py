@@ -44,7 +44,7 @@ from streamdump.protocols import PROTOCOLS
 from streamdump.protocols.dissector import Dissector
 from streamdump.protocols.protocol import Protocol
 from streamdump.spark import tables, typed, write
-from streamdump.spark.flows import InOrderDissection, Linked
+from streamdump.spark.flows import Dissection, Linked
 from streamdump.spark.pipeline import PipelineSettings
 from streamdump.spark.storage import folder as place
 from streamdump.spark.tables import TABLES, PendingRows, schema, sorted_out
@@ -318,7 +318,7 @@ def test_records_are_let_go_as_they_are_made(tmp_path: Path) -> None:
     parser = LinkParser()
     segments = [parser.segment(packet, 0) for packets in open_capture(generated(tmp_path)).batches() for packet in packets]
     assert len(segments) == 4000
-    straight = InOrderDissection(Options(), several=False)
+    straight = Dissection(Options(), several=False)
     waiting = PendingRows("messages")
     held, most = 0, 0
     for results in straight.take(one for one in segments if one is not None):

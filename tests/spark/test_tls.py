@@ -184,10 +184,13 @@ def test_a_store_that_fails_is_no_reason_to_go_on_without_keys(bucket: str, monk
     place = storage.folder(f"{bucket}/one.pcapng")
     place.write(blocks(one.keys, Wire().send(one.sent).end().packets, 0))
 
-    def failed(*_: Any) -> bytes:
-        raise OSError(5, "slow down")
+    class Failing(io.BytesIO):
+        def read(self, *_: Any) -> bytes:
+            raise OSError(5, "slow down")
 
-    monkeypatch.setattr(storage.Remote, "read", failed)
+        read1 = read  # type: ignore[assignment]
+
+    monkeypatch.setattr(storage, "open_input", lambda name: Failing())
     options = replace(FOREVER, keylog=(place.name,))
     with pytest.raises(CaptureError, match="slow down"):
         list(flows.dissect(iter(()), options))
