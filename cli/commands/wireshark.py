@@ -54,11 +54,8 @@ def _change(target: Path, install: bool, yes: bool) -> int:
         return ExitCode.DONE
     try:
         if install:
-            text = _plugin()
             target.parent.mkdir(parents=True, exist_ok=True)
-            new = target.with_name(f".{NAME}.{os.getpid()}")
-            new.write_text(text, encoding="utf-8")
-            new.replace(target)
+            target.write_text(_plugin(), encoding="utf-8")
         else:
             target.unlink()
     except OSError as error:

@@ -65,13 +65,9 @@ class ProtocolWriter:
     def lines(self) -> Iterator[str]:
         protocol = self.protocol
         said = list(iggy_tables(self.types) if protocol.name == "iggy" else self.tables())
-        name = prefix(protocol)
-        ports = table(map(str, protocol.ports))
-        yield f"-- {protocol.title}\n\ndo"
-        yield "local L = {}"
-        for text, label in self.types.labels.items():
-            yield f"L.{label} = {text}"
-        yield f"local P = protocol({quoted(name)}, {quoted(protocol.title)}, {ports})"
+        yield f"-- {protocol.title}\n\ndo\nlocal L = {{}}"
+        yield from (f"L.{label} = {text}" for text, label in self.types.labels.items())
+        yield f"local P = protocol({quoted(prefix(protocol))}, {quoted(protocol.title)}, {table(map(str, protocol.ports))})"
         for path, found in _fields(declared(protocol), ""):
             if path in RESERVED:
                 raise ValueError(f"{protocol.name} has a field {path}, which the runtime adds")
@@ -82,15 +78,9 @@ class ProtocolWriter:
 
     def field(self, path: str, found: RegisteredField) -> str:
         kind = "string" if path in self.types.secret else _type(found)
-        labels = self.types.paths.get(path, set())
-        known = next(iter(labels)) if len(labels) == 1 and kind.startswith(("int", "uint")) else "nil"
-        note = "; ".join(found.notes)
-        parts = [quoted(path), quoted(kind)]
-        if known.startswith("L.") or note:
-            parts.append(known if known.startswith("L.") else "nil")
-        if note:
-            parts.append(quoted(note))
-        return f"P:field({', '.join(parts)})"
+        labels = {one for one in self.types.paths.get(path, ()) if one.startswith("L.") and "int" in kind}
+        values = labels.pop() if len(labels) == 1 else "nil"
+        return f"P:field({quoted(path)}, {quoted(kind)}, {values}, {quoted('; '.join(found.notes))})"
 
     def tables(self) -> Iterator[str]:
         """The messages of a protocol whose frames begin with a size and a command."""
@@ -115,34 +105,30 @@ class ProtocolWriter:
 
     def parts(self, parts: Sequence[chunk.HeaderField], path: str) -> str:
         """The fixed fields of a chunk."""
-        rows: list[list[str]] = []
-        for one in parts:
-            labels = [] if one.labels is None else [f"labels = {self.types.label(path + one.name, one.labels)}"]
-            rows.append([quoted(one.name), CODES[one.code], *labels])
-        return table(map(table, rows))
+        labels = ([] if one.labels is None else [f"labels = {self.types.label(path + one.name, one.labels)}"] for one in parts)
+        return table(table([quoted(one.name), CODES[one.code], *more]) for one, more in zip(parts, labels, strict=True))
+
+
+def _levels(found: RegisteredField | None) -> Iterator[RegisteredField]:
+    """What is known of a field, and of its items where it is a list."""
+    while found is not None:
+        yield found
+        found = found.items
 
 
 def _fields(found: RegisteredField, path: str) -> Iterator[tuple[str, RegisteredField]]:
     """Every field by its path, those of items of lists too."""
     for name, member in found.members.items():
-        own = path + name
-        yield own, member
-        inner: RegisteredField | None = member
-        while inner is not None:
-            yield from _fields(inner, f"{own}.")
-            inner = inner.items
+        yield path + name, member
+        for level in _levels(member):
+            yield from _fields(level, f"{path}{name}.")
 
 
 def _type(found: RegisteredField) -> str:
     """The type in Wireshark of a field: one that holds all that the tables say."""
-    kinds: set[str] = set()
-    low = high = 0
-    inner: RegisteredField | None = found
-    while inner is not None:
-        kinds |= inner.kinds
-        low, high = min(low, inner.low), max(high, inner.high)
-        inner = inner.items
-    kinds.discard(LIST)
+    levels = list(_levels(found))
+    kinds = {kind for level in levels for kind in level.kinds} - {LIST}
+    low, high = min(level.low for level in levels), max(level.high for level in levels)
     if kinds == {OBJECT}:
         return "none"
     if kinds == {INT}:

@@ -20,7 +20,7 @@ COMPUTED: Mapping[int, str] = {id(VERSIONS): "packed_version", id(frames.OK): "s
 
 def iggy_tables(types: TypeWriter) -> Iterator[str]:
     """All commands by layout, the headers in front of them, and what tells the layout."""
-    yield f"P.layouts = {_list(LAYOUTS)}"
+    yield f"P.layouts = {table(map(quoted, LAYOUTS))}"
     yield f"P.classic = {len(CLASSIC)}"
     yield f"P.text_layouts = {_set(map(quoted, TEXT_LAYOUTS))}"
     for name, hints in (("client_versions", CLIENT_VERSIONS), ("server_versions", SERVER_VERSIONS), ("edges", EDGES)):
@@ -68,10 +68,6 @@ def _rights(names: Iterable[str], below: str | None = None) -> str:
     """Rights of a user, what they are about before them; `below`: what has others of its own."""
     rows = [table((quoted(name), "uint32le" if name.endswith("_id") else "boolean")) for name in names]
     return table([*rows, *([] if below is None else [f"list = {quoted(below)}"])], 2)
-
-
-def _list(values: Iterable[str]) -> str:
-    return table(map(quoted, values))
 
 
 def _set(values: Iterable[str]) -> str:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -78,7 +79,7 @@ def compare(script: Path, capture: Path, passes: int = 2) -> Compared:
     sorts = str(any(word in capture.name for word in UNORDERED)).upper()
     wanted = " ".join(["frame", *PREFIXES.values()])
     arguments = ["-o", f"tcp.reassemble_out_of_order:{sorts}", "-T", "json", "-J", wanted, *(["-2"] if passes == 2 else [])]
-    theirs = _frames(tshark(script, capture, *arguments).stdout)
+    theirs = frames(tshark(script, capture, *arguments).stdout)
     packet = {one.number: one.packets[1] for one in ours}
     total = 0
     differ: Counter[str] = Counter()
@@ -93,7 +94,7 @@ def compare(script: Path, capture: Path, passes: int = 2) -> Compared:
             found = shown.get(path, [])
             for place, value in enumerate(values):
                 total += value is not None
-                if value is not None and (place >= len(found) or not _equal(value, found[place])):
+                if value is not None and (place >= len(found) or not equal(value, found[place])):
                     field = f"{message.protocol} {path if shown else '(no such frame)'}"
                     differ[field] += 1
                     examples.setdefault(field, f"packet {message.packets[1]}, {message.name}: {value!r}, not {found[place : place + 1]}")
@@ -103,7 +104,7 @@ def compare(script: Path, capture: Path, passes: int = 2) -> Compared:
 def _expected(message: Message, packet: dict[int, int]) -> Values:
     """What --json prints of a message, by field, lists one after the other; the pair by the packet of the request."""
     found: Values = defaultdict(list)
-    _leaves(message.fields, "", found)
+    leaves(message.fields, "", found)
     if message.request is not None:
         found["response_to"].append(packet[message.request])
         if message.latency_ns is not None and message.packets[0] == message.packets[1]:
@@ -111,29 +112,30 @@ def _expected(message: Message, packet: dict[int, int]) -> Values:
     return found
 
 
-def _leaves(value: Any, path: str, into: Values) -> None:
+def leaves(value: Any, path: str, into: Values) -> None:
+    """The values of a message, by field."""
     if isinstance(value, dict):
         for name, one in value.items():
             packed = name == "messages" and value.get("compression")
             if name == "sections":
                 into[f"{path}.body"].append(None)
             elif not packed:
-                _leaves(one, f"{path}.{name}" if path else name, into)
+                leaves(one, f"{path}.{name}" if path else name, into)
     elif isinstance(value, list):
         for one in value:
-            _leaves(one, path, into)
+            leaves(one, path, into)
     elif value is not None:
         into[path].append(value)
 
 
-def _frames(text: str) -> dict[int, list[tuple[str, Values]]]:
-    """By packet, the frames that tshark shows, each with the values of its fields in their order."""
+def frames(text: str, names: Collection[str] = PREFIXES.values()) -> dict[int, list[tuple[str, Values]]]:
+    """By packet, the frames of these protocols that tshark shows, each with the values of its fields in their order."""
     found: dict[int, list[tuple[str, Values]]] = defaultdict(list)
     for entry in json.loads(text or "[]", object_pairs_hook=Pairs):
         layers = dict(dict(entry)["_source"])["layers"]
         number = int(dict(dict(layers)["frame"])["frame.number"])
         for name, layer in layers:
-            if name in PREFIXES.values() and isinstance(layer, Pairs):
+            if name in names and isinstance(layer, Pairs):
                 values: Values = defaultdict(list)
                 _flatten(layer, f"{name}.", values)
                 if values:
@@ -149,7 +151,7 @@ def _flatten(layer: Pairs, before: str, into: Values) -> None:
             into[name.removeprefix(before)].append(value)
 
 
-def _equal(ours: Any, theirs: str) -> bool:
+def equal(ours: Any, theirs: str) -> bool:
     """Whether a value of --json is what tshark prints: numbers as text, truth as 1 and 0, bytes with colons, 128 bits as bytes."""
     if isinstance(ours, bool):
         return theirs in ("1" if ours else "0", "true" if ours else "false")
@@ -159,7 +161,7 @@ def _equal(ours: Any, theirs: str) -> bool:
         return True
     data = theirs.replace(":", "")
     if isinstance(ours, str) and ours.lstrip("-").isdigit() and re.fullmatch("[0-9a-f]{32}", data):
-        return int.from_bytes(bytes.fromhex(data), "little", signed=ours[0] == "-") == int(ours)
+        return int(ours) in (int.from_bytes(bytes.fromhex(data), order, signed=ours[0] == "-") for order in ("little", "big"))
     return False
 
 

@@ -6,19 +6,51 @@ import json
 import random
 import re
 import shutil
+from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
 import pytest
+from msgspec import structs
 
 from streamdump.filter import names_of
-from streamdump.wireshark import plugin_protocols, prefix
+from streamdump.layout import (
+    Array,
+    Bits,
+    Blob,
+    Choice,
+    Field,
+    Fixed,
+    FixedText,
+    Group,
+    Layout,
+    Optional,
+    Repeat,
+    Rest,
+    RestText,
+    Sized,
+    Style,
+    Text,
+    boolean,
+    encode,
+    f64le,
+    following,
+    i16le,
+    read,
+    u8,
+    u16,
+    u32,
+)
+from streamdump.protocols import field_registry
+from streamdump.protocols.dissector import Dissector
+from streamdump.wireshark import generate, plugin_protocols, prefix
 from tests.bench.sweep import KINDS, variants
 from tests.fuzz.mutate import mutated
 from tests.support.frames import pcap
 from tests.support.logins import IGGY, RABBITMQ, SECRET, Login, damaged, flipped
 from tests.support.rewrite import Packet, capture, packets, server_port, tcp_offset, with_ports
 from tests.support.secrets import conversation, found
-from tests.wireshark.comparing import DIFFERENCES, GOLDEN, PREFIXES, captures, compare, tshark, written
+from tests.wireshark.comparing import DIFFERENCES, GOLDEN, PREFIXES, captures, compare, equal, frames, leaves, tshark, written
 
 pytestmark = pytest.mark.skipif(shutil.which("tshark") is None, reason="tshark is not installed")
 
@@ -174,3 +206,73 @@ def test_the_info_column_sums_up(script: Path) -> None:
 def test_what_is_written_by_hand_is_small() -> None:
     assert len((FOLDER / "runtime.lua").read_text().splitlines()) <= 600
     assert len((FOLDER / "types.lua").read_text().splitlines()) <= 180
+
+
+KINDS_OF_LAMPS = {1: "oil", 2: "gas"}
+HEAD = (Field("size", u32, default=following), Field("command", u8, labels={1: "Words", 2: "Numbers"}))
+WORDS = Layout(
+    "Words",
+    *HEAD,
+    Field("kind", u8, labels=KINDS_OF_LAMPS),
+    Field("flags", Bits(u16, ("upper", 4), ("lower", 12, {7: "seven"}))),
+    Field("choice", Choice("kind", {1: Text(u16, null=0xFFFF), 2: Blob(u8)}, Fixed(2))),
+    Choice("kind", {2: (Field("gas", FixedText(3)),)}),
+    Field("many", Array((Field("name", Text(u8)), Field("on", boolean)), u16)),
+    Field("region", Sized(u32, (Field("count", u8), Field("labels", Array(u8, "count"), labels=KINDS_OF_LAMPS)))),
+    Field("pairs", Sized(u16, Repeat(Group(Field("left", i16le), Field("right", f64le))))),
+    Optional(Field("tail", RestText())),
+    key=1,
+)
+NUMBERS = Layout(
+    "Numbers",
+    *HEAD,
+    *(Field(name, one) for name, one in field_registry.NUMBERS.items()),
+    Field("rest", Rest()),
+    key=2,
+    kind="one_way",
+)
+SAID: list[tuple[Layout, dict[str, Any]]] = [
+    (
+        WORDS,
+        {"kind": 1, "flags": {"upper": 3, "lower": 7}, "choice": "warm", "many": [], "region": {"count": 0, "labels": []}, "pairs": []},
+    ),
+    (
+        WORDS,
+        {
+            "kind": 2,
+            "flags": {"upper": 15, "lower": 1},
+            "choice": b"\x01\x02",
+            "gas": "abc",
+            "many": [{"name": "one", "on": True}, {"name": "two", "on": False}],
+            "region": {"count": 2, "labels": [2, 9]},
+            "pairs": [{"left": -2, "right": 0.5}, {"left": 3, "right": -1e9}],
+            "tail": "the end",
+        },
+    ),
+    (NUMBERS, {**{name: 1 if one is boolean else 100 for name, one in field_registry.NUMBERS.items()}, "rest": b"xyz"}),
+]
+
+
+def test_every_word_of_the_tables_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what a table gets is in the plugin without a line more."""
+    made_up = structs.replace(
+        generate.PROTOCOLS[0], name="lamps", title="Lamps", ports=(7998,), dissector=Dissector, tables=(WORDS, NUMBERS), added=()
+    )
+    monkeypatch.setattr(generate, "PROTOCOLS", (made_up,))
+    written(tmp_path)
+    sent = [encode(layout, {"command": layout.key, **values}) for layout, values in SAID]
+    (tmp_path / "words.pcap").write_bytes(pcap(conversation([(0, frame) for frame in sent], 7998)))
+    shown = [
+        one
+        for _, found in frames(tshark(tmp_path / "streamdump.lua", tmp_path / "words.pcap", "-T", "json").stdout, ("lamps",)).items()
+        for one in found
+    ]
+    assert len(shown) == len(SAID)
+    for (layout, _), frame, (_, values) in zip(SAID, sent, shown, strict=True):
+        fields, notes, fault = read(layout, frame, 0, len(frame), Style())
+        assert (notes, fault) == ([], None)
+        expected: dict[str, list[Any]] = defaultdict(list)
+        leaves(fields, "", expected)
+        for path, several in expected.items():
+            assert all(map(equal, several, values[path])), (path, several, values[path])
+            assert len(values[path]) == len(several), path
