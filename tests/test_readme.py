@@ -89,12 +89,12 @@ def test_the_lines_they_show_are_printed(call: str, lines: list[str]) -> None:
 
 def test_the_picture_is_of_what_is_printed() -> None:
     words = [re.findall(r"<text [^>]*>(.*?)</text>", svg) for svg in (PICTURE.read_text(), picture(pictured()))]
-    assert words[0] == words[1], "python -m tests.support.picture draws it anew"
+    assert words[0] == words[1], "python -m tests.support draws it anew"
 
 
 @pytest.mark.parametrize("path", manual.files())
 def test_the_manual_and_completion_are_of_what_there_is(path: str) -> None:
-    assert (manual.SHARE / path).read_text() == manual.files()[path], "python -m tests.support.manual writes it anew"
+    assert (manual.SHARE / path).read_text() == manual.files()[path], "python -m tests.support writes it anew"
 
 
 def test_the_first_page_is_short() -> None:

@@ -28,7 +28,7 @@ def test_golden_captures(family: str) -> None:
 
 def test_the_page_of_the_rules_has_all_that_there_are() -> None:
     text = rules.PAGE.read_text()
-    assert text == rules.page(), "python -m tests.support.rules writes it anew"
+    assert text == rules.page(), "python -m tests.support writes it anew"
     named = set(re.findall(r"^\| `([a-z.-]+)` \|", text, re.M))
     for rule in rules.examples():
         if "." in rule:

@@ -1,4 +1,4 @@
-"""Writes what a wheel installs for shells and `man`, from the declared options: `python -m tests.support.manual`."""
+"""Writes what a wheel installs for shells and `man`, from the declared options: `python -m tests.support`."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ def files() -> dict[str, str]:
     return {MANUAL: manual(), **scripts}
 
 
-if __name__ == "__main__":
+def write() -> None:
+    """Writes all of them."""
     for path, text in files().items():
         (SHARE / path).parent.mkdir(parents=True, exist_ok=True)
         (SHARE / path).write_text(text)

@@ -1,4 +1,4 @@
-"""The pages of the repository, and what they show of the command line. `python -m tests.support.pages` writes anew what they print.
+"""The pages of the repository, and what they show of the command line. `python -m tests.support` writes anew what they print.
 
 A block `console` has calls of streamdump (`$ streamdump ...`) with what a terminal of 96 columns shows of each. A line `...` stands for
 lines that are left out; such a block is not rewritten.
@@ -55,7 +55,8 @@ def rewritten(block: str) -> str:
     return "".join(f"$ {call}\n" + "".join(f"{line}\n" for line in printed(call)) for call, _ in shown(block))
 
 
-if __name__ == "__main__":
+def write() -> None:
+    """Writes what `console` blocks print anew."""
     for path in PAGES:
         text = path.read_text()
         path.write_text(CONSOLE.sub(lambda found: found[0] if LEFT_OUT in found[0].split("\n") else rewritten(found[0]), text))

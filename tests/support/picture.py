@@ -1,4 +1,4 @@
-"""Draws the picture of the README from real output: `python -m tests.support.picture` writes `cli/docs/terminal.svg`."""
+"""Draws the picture of the README from real output: `python -m tests.support` writes `cli/docs/terminal.svg`."""
 
 from __future__ import annotations
 
@@ -39,5 +39,6 @@ def picture(text: str) -> str:
     return "\n".join(line.rstrip() for line in svg.splitlines()) + "\n"
 
 
-if __name__ == "__main__":
+def write() -> None:
+    """Draws it."""
     PICTURE.write_text(picture(shown()))

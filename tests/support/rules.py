@@ -1,4 +1,4 @@
-"""Writes the page of all rules of `diagnose` from their tables and the captures: `python -m tests.support.rules`."""
+"""Writes the page of all rules of `diagnose` from their tables and the captures: `python -m tests.support`."""
 
 from __future__ import annotations
 
@@ -89,5 +89,6 @@ def page() -> str:
     return PAGE.read_text().partition(BEGIN)[0] + BEGIN + "\n" + "\n".join(tables())
 
 
-if __name__ == "__main__":
+def write() -> None:
+    """Writes the page."""
     PAGE.write_text(page())

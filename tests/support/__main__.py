@@ -1,0 +1,8 @@
+"""Writes anew all that is made from code and captures: `python -m tests.support`; `git diff` shows what changed."""
+
+from tests.support import manual, pages, picture, rules
+
+manual.write()
+rules.write()
+pages.write()
+picture.write()
