@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from streamdump.cli.app import main
+from streamdump.cli.exits import ExitCode
 from streamdump.filter import compile_filter
 from tests.support import manual
 from tests.support.pages import CONSOLE, LEFT_OUT, PAGES, ROOT, everything, page, printed, shown
@@ -95,6 +96,10 @@ def test_the_picture_is_of_what_is_printed() -> None:
 @pytest.mark.parametrize("path", manual.files())
 def test_the_manual_and_completion_are_of_what_there_is(path: str) -> None:
     assert (manual.SHARE / path).read_text() == manual.files()[path], "python -m tests.support writes it anew"
+
+
+def test_the_exit_codes_are_those_that_there_are() -> None:
+    assert [int(code) for code in re.findall(r"^\| (\d+) \|", page("cli/README.md"), re.M)] == sorted(ExitCode)
 
 
 def test_the_first_page_is_short() -> None:

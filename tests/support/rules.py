@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from streamdump.diagnose.common import ACROSS, COMMON
 from streamdump.diagnose.registry import FAMILIES
 from streamdump.diagnose.rules import REFUSED, WARNING
+from streamdump.tls import diagnostics
 from tests.diagnose.talks import diagnosed
 from tests.support.pages import ROOT
 
@@ -20,9 +21,10 @@ BEGIN = "<!-- rules -->\n"
 TITLES = {"rabbitmq-stream": "RabbitMQ Streams", "iggy": "Apache Iggy", "seastar-rpc": "Seastar RPC", "mewbase": "mewbase"}
 HEAD = "| rule | severity | cause, as a capture shows it | advice | capture |\n| --- | --- | --- | --- | --- |\n"
 EVERY = """In a finding, a name without a dot has the protocol before it: `iggy.refused`.
-[TLS](../../cli/docs/tls.md#without-keys) explains its rules.
 
 """
+TLS = {**dict(diagnostics.RULES), "tls.plain-peer": diagnostics._plain_peer}
+"""The sentences of these rules are made where TLS is read."""
 DRAFT = "The protocol's first draft has the same rules under `rabbitmq-stream-draft.`.\n\n"
 
 
@@ -79,7 +81,7 @@ def tables() -> Iterator[str]:
         lines: dict[str, str] = {}
         for name, severity, advice, tell in rules:
             full = name if "." in name else f"{prefix}{name}"
-            shown = seen.get(full)
+            shown, tell = seen.get(full), TLS.get(full, tell)
             lines.setdefault(full, row(full, severity or (shown.severity if shown else "varies"), advice, tell, shown))
         yield f"## {title}\n\n{more}{HEAD}{''.join(lines.values())}"
 
