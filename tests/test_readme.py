@@ -20,6 +20,7 @@ import pytest
 
 from streamdump.cli.app import main
 from streamdump.cli.exits import ExitCode
+from streamdump.cli.run import COMMANDS
 from streamdump.filter import compile_filter
 from streamdump.render.schema import schema
 from tests.support import manual
@@ -114,6 +115,20 @@ def test_the_manual_and_completion_are_of_what_there_is(path: str) -> None:
 
 def test_the_exit_codes_are_those_that_there_are() -> None:
     assert [int(code) for code in re.findall(r"^\| (\d+) \|", page("cli/README.md"), re.M)] == sorted(ExitCode)
+
+
+def test_every_command_has_its_line() -> None:
+    """A new command has a row in `cli/README.md`, with a link if it has a page."""
+    rows = page("cli/README.md").partition("## All commands\n")[2].partition("\n\nThese options")[0]
+    assert set(COMMANDS) <= set(re.findall(r"^\| \[?`([a-z]+)", rows, re.M))
+    pages = [path.name for path in (ROOT / "cli" / "docs").glob("*.md")]
+    linked = page("README.md") + page("cli/README.md") + page("cli/docs/cookbook.md")
+    assert [name for name in pages if f"docs/{name}" not in linked] == []
+
+
+def test_the_cookbook_has_what_it_shows() -> None:
+    entries = re.split(r"^## ", page("cli/docs/cookbook.md"), flags=re.M)[1:]
+    assert len([entry for entry in entries if "```console\n$ streamdump " in entry and "captures/golden/" in entry]) >= 15
 
 
 def test_the_first_page_is_short() -> None:
