@@ -159,7 +159,7 @@ def calls_of(path: Path) -> list[list[str]]:
 
 @pytest.mark.parametrize("path", [path for path in PAGES if calls_of(path)], ids=lambda path: str(path.relative_to(ROOT)))
 def test_their_commands_run(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """On a small capture under the names they use; a live one on an interface that is not there, a pipeline as far as its options."""
+    """On a small capture under the names they use; a live one on an interface that is not there, what takes Spark or a terminal as far as its options."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CI", raising=False)
     (tmp_path / "captures").symlink_to(ROOT / "captures")
@@ -180,7 +180,7 @@ def test_their_commands_run(path: Path, tmp_path: Path, monkeypatch: pytest.Monk
         arguments = [str(one) for word in arguments for one in (sorted(Path().glob(word)) if "*" in word and "=" not in word else [word])]
         live = "-i" in arguments
         arguments = ["none0" if before == "-i" else word for before, word in zip(["", *arguments], arguments, strict=False)]
-        if call[0] == "pipeline":
+        if call[0] in ("pipeline", "browse"):
             arguments.append("--help")
         code = main(arguments)
         # A filter is compiled first, for which libpcap may be missing.
