@@ -253,7 +253,7 @@ def test_undecided_bytes_over_all_conversations(tmp_path: Path) -> None:
     ("what", "opened", "ended"),
     [
         ("one byte", 3_200, 1_900),
-        ("a greeting of RabbitMQ", 8_800, 3_400),
+        ("a greeting of RabbitMQ", 8_800, 3_600),
         ("a greeting of Seastar", 7_500, 3_250),
         ("a ping of mewbase", 8_300, 2_300),
     ],

@@ -16,7 +16,6 @@ from streamdump.cli.exits import ExitCode
 from streamdump.render.schema import schema
 from tests.diagnose.talks import Connection, capture
 from tests.support.frames import SYN, Packet, ethernet, ip4, pcap
-from tests.support.pages import page
 from tests.support.peers import Pair, capturing, free_port, needs_capture
 from tests.support.peers import said as said_in
 from tests.support.terminal import on_terminal
@@ -29,13 +28,6 @@ FAILS, WARNS, HEALTHY = (str(RABBIT / name) for name in ("loopback_only_user_310
 def said(capsys: pytest.CaptureFixture[str], *argv: str) -> str:
     main(list(argv))
     return capsys.readouterr().out
-
-
-def test_the_page_shows_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = re.search(r"^`streamdump (diagnose \S+)`:\n\n```\n(.*?)```", page("cli/docs/diagnose.md"), re.S | re.M)
-    assert shown is not None
-    command, capture = shown[1].split()
-    assert said(capsys, command, str(ROOT / capture)).startswith(shown[2])
 
 
 def test_findings_come_first_and_then_a_line_for_each_conversation(capsys: pytest.CaptureFixture[str]) -> None:
