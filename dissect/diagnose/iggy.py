@@ -139,8 +139,8 @@ class IggyState(msgspec.Struct):
     sent: dict[str, None] = msgspec.field(default_factory=dict)
     quiet_ns: int = 0
     """For how long the client was silent before its last message."""
-    pinged: tuple[int, int] | None = None
-    """When it pinged last, and how long after the ping before."""
+    pinged: tuple[int, int, int] | None = None
+    """When it pinged last, how long after the ping before, and how long that was after the one before it."""
     leader: tuple[int, FindingDraft] | None = None
     """When the client was told of a leader elsewhere; None once it has asked for something else."""
     fed: dict[str, None] = msgspec.field(default_factory=dict)
@@ -218,7 +218,7 @@ def refusal(context: ConversationContext, message: Message, request: Message | N
     text = message.fields.get("message")
     shown = f"{_words(why)} ({quoted(text)})" if isinstance(text, str) and text else _words(why)
     if _words(why) == "stale client":
-        shown += f" after {span_text(context.memo.quiet_ns)} of silence{_beat(context)}"
+        shown += f" after {span_text(context.memo.quiet_ns)} of silence{_beat(context, request)}"
     if message.name == "eviction":
         shown = f"the server evicts the client: {shown}"
     found = _group(why)
@@ -228,10 +228,12 @@ def refusal(context: ConversationContext, message: Message, request: Message | N
     return Refusal(shown, about, expected, advice, rule)
 
 
-def _beat(context: ConversationContext) -> str:
-    """Against what heartbeat a client was silent: its own, as that of the server is not on the wire."""
-    pinged = context.memo.pinged
-    return ", and never pinged" if pinged is None else f", where it had pinged every {span_text(pinged[1])}" if pinged[1] else ""
+def _beat(context: ConversationContext, late: Message | None = None) -> str:
+    """Against what heartbeat a client was silent: its own, as that of the server is not on the wire. `late`: what it asked behind that."""
+    if context.memo.pinged is None:
+        return ", and never pinged"
+    gap = context.memo.pinged[2 if late is not None and late.name == "ping" else 1]
+    return f", where it had pinged every {span_text(gap)}" if gap else ""
 
 
 # Logins and versions
@@ -494,7 +496,8 @@ def follow(context: ConversationContext, message: Message) -> None:
         memo.leader = memo.leader if name in ("ping", "logout_user", "get_cluster_metadata", *LOGINS) else None
         context.active = context.active or name in ("send_messages", "poll_messages")
         if name == "ping":
-            memo.pinged = message.time_ns, 0 if memo.pinged is None else message.time_ns - memo.pinged[0]
+            last, gap, _ = memo.pinged or (message.time_ns, 0, 0)
+            memo.pinged = message.time_ns, message.time_ns - last, gap
     if name == "logout_user" and message.outcome == "answered":
         memo.in_ = False
     if message.kind != "response" or message.outcome != "answered" or message.fault is not None:

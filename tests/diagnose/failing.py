@@ -9,6 +9,7 @@ FAILING: dict[str, dict[str, str]] = {
         "node0100e4-all.pcap": "error iggy.bad-credentials",
         "node050-all.pcap": "error iggy.malformed-request",
         "node080-all.pcap": "warning iggy.damaged",
+        "leader-not-dialled.pcap": "warning iggy.advertised-not-dialled",
         "polls-jump.pcap": "warning iggy.offsets",
         "polls-repeat.pcap": "warning iggy.offsets",
         "py027-errors.pcap": "warning iggy.bad-credentials",
@@ -28,6 +29,7 @@ FAILING: dict[str, dict[str, str]] = {
         "seed-all.pcap": "warning iggy.no-partition",
         "seed-failures.pcap": "error iggy.bad-credentials",
         "seed-lossy.pcap": "warning tcp.lost-by-capture",
+        "stale-client.pcap": "error iggy.stale-client",
         "v0220-failures.pcap": "error iggy.bad-credentials",
     },
     "mewbase": {
