@@ -30,7 +30,7 @@ from streamdump.cli.options import (
     size,
     whole,
 )
-from streamdump.cli.output import PipeClosed, abandon, coloured, columns, say, write_text
+from streamdump.cli.output import PipeClosed, abandon, coloured, say, write_text
 from streamdump.cli.run import COMMANDS, OPERATOR, FileRun, FilterCount, RunReport, account, slip_of
 from streamdump.errors import CaptureError, InterfaceError, Report, UsageError, describe_exception
 
@@ -376,7 +376,7 @@ class LiveTable:
         self._failed: set[str] = set()
 
     def __enter__(self) -> Self:
-        if columns() is not None:
+        if sys.stdout.isatty():
             from rich.console import Console
             from rich.live import Live
 

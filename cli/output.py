@@ -101,6 +101,12 @@ def palette(when: str) -> Palette:
     return COLOURED if coloured(when, sys.stdout) else PLAIN
 
 
-def columns() -> int | None:
-    """The width of the terminal that standard output is; None when it is none."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+def columns(colour: str = "auto") -> int | None:
+    """The width for which lines are made: that of the terminal that standard output is, or that COLUMNS says; None without either. With
+    `--color always` it is that of the terminal at which errors are read, as results go through a pager then."""
+    told = os.environ.get("COLUMNS", "")
+    if told.isascii() and told.isdigit() and int(told):
+        return int(told)
+    if sys.stdout.isatty():
+        return shutil.get_terminal_size().columns
+    return os.get_terminal_size(sys.stderr.fileno()).columns if colour == "always" and sys.stderr.isatty() else None

@@ -113,7 +113,7 @@ def _show(run: FileRun | LiveRun, rows: list[ConversationRow], look: _Look) -> N
     elif rows:
         from streamdump.render.conversations import plain, table
 
-        width = columns()
+        width = columns(look.colour)
 
         def text(rows: list[ConversationRow]) -> str:
             return plain(rows, look.evidence) if width is None else table(rows, width, palette(look.colour), look.evidence)

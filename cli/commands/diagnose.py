@@ -175,7 +175,11 @@ class _View:
             from streamdump.render.findings import COLUMNS, finding_lines
 
             for one in found:
-                write_text("".join(f"{line}\n" for line in [*finding_lines(one, columns() or COLUMNS, self.palette, self.clock), ""]))
+                write_text(
+                    "".join(
+                        f"{line}\n" for line in [*finding_lines(one, columns(self.run.colour) or COLUMNS, self.palette, self.clock), ""]
+                    )
+                )
         else:
             self.findings.add(found)
 
@@ -202,7 +206,7 @@ class _View:
         else:
             from streamdump.render.findings import page
 
-            write_text(page(self.findings, summaries, columns(), self.palette, self.clock))
+            write_text(page(self.findings, summaries, columns(self.run.colour), self.palette, self.clock))
         told = [count(self.shown[name], name) for name in self.shown if self.shown[name]]
         counters = self.run.inspector.counters
         if counters.packets:

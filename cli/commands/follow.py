@@ -143,7 +143,7 @@ def _text(shown: Shown, options: Options, colours: Palette, run: FileRun | LiveR
     from streamdump.render.terminal import PLAIN
 
     kind = MermaidDiagram if mermaid else TextDiagram if ladder else FollowLines
-    view = kind(**text_settings(shown, options, PLAIN if mermaid else colours, None if mermaid else columns(), run.inspector))
+    view = kind(**text_settings(shown, options, PLAIN if mermaid else colours, None if mermaid else columns(run.colour), run.inspector))
     if isinstance(view, TextDiagram):
         view.plain = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     run.view = view

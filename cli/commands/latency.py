@@ -187,7 +187,7 @@ def _show(found: Latencies, json: bool, csv: bool, colour: str, clock: Clock) ->
         return
     from streamdump.render.latency import comma_separated, text
 
-    write_text(comma_separated(found) if csv else text(found, columns(), palette(colour), clock))
+    write_text(comma_separated(found) if csv else text(found, columns(colour), palette(colour), clock))
 
 
 def _write(path: str, found: Latencies, run: FileRun | LiveRun, names: list[str], alone: bool) -> None:
@@ -223,7 +223,7 @@ class _Screen:
         self._latest = 0.0
 
     def __enter__(self) -> _Screen:
-        if columns() is not None:
+        if sys.stdout.isatty():
             from rich.console import Console
             from rich.live import Live
 

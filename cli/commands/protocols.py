@@ -29,9 +29,9 @@ def protocols(
         from streamdump.filter import names_of
 
         rows = names_of().listed(None if name is None else protocol_named(name).name)
-        write_text(listing(rows, palette(colour), columns()))
+        write_text(listing(rows, palette(colour), columns(colour)))
     elif name is None:
-        write_text(overview(PROTOCOLS, palette(colour), columns()))
+        write_text(overview(PROTOCOLS, palette(colour), columns(colour)))
     else:
-        write_text(tables(protocol_named(name), palette(colour), columns()))
+        write_text(tables(protocol_named(name), palette(colour), columns(colour)))
     return ExitCode.DONE

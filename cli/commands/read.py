@@ -114,7 +114,7 @@ def _text(shown: Shown, options: Options, colours: Palette, run: FileRun | LiveR
     """Shows lines."""
     from streamdump.render.summary import Lines
 
-    width = columns()
+    width = columns(run.colour)
     lines = run.view = Lines(**text_settings(shown, options, colours, width, run.inspector))
     if shown.clock == "d":
         run.inspector.watch = lines.clock.watch

@@ -81,7 +81,7 @@ def stats(
             for some in counted.in_order():
                 write(encode(some))
         else:
-            write_text(comma_separated(counted) if csv else text(counted, columns(), palette(colour)))
+            write_text(comma_separated(counted) if csv else text(counted, columns(colour), palette(colour)))
         if width_ns is not None and found.interval_ns not in (None, width_ns):
             say(f"--interval: {(found.interval_ns or 0) / 1e9:g} s, as shorter ones would be too many")
         return run.end()
