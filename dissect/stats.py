@@ -15,6 +15,9 @@ from streamdump.protocols.records import rfc3339
 GROUPS, INTERVALS = 1_000, 4_096
 """Commands and streams that are told apart, and intervals that are kept: when there are more, each becomes twice as long."""
 
+NAMES = 100
+"""Names that one interval tells apart."""
+
 OTHERS = "(others)"
 """What is beyond the limit."""
 
@@ -98,23 +101,14 @@ class CountRow(msgspec.Struct, tag_field="record", tag="count"):
     commands: dict[str, int] = {}
 
 
-class _File(msgspec.Struct):
-    packets: int = 0
-    bytes: int = 0
-    first_ns: int = 0
-    last_ns: int = 0
-
-
 class Stats:
     """Counts the records that it is given, and the packets that it is shown."""
 
     def __init__(self, interval_ns: int | None = None) -> None:
         self.interval_ns = self.wanted_ns = interval_ns
-        self.messages = (0, 0)
-        """How many, and their bytes."""
-        self.refused = self.faults = self.gaps = self.gap_bytes = 0
-        self._files: dict[int, _File] = {}
-        self._commands: dict[tuple[Any, ...], list[int]] = {}
+        self._total = TotalRow(1, "", 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {})
+        self._files: dict[int, FileRow] = {}
+        self._commands: dict[tuple[Any, ...], CommandRow] = {}
         self._streams: dict[tuple[Any, ...], StreamRow] = {}
         self._cells: dict[int, CountRow] = {}
         self._credit: dict[int, dict[int, int]] = {}
@@ -127,10 +121,12 @@ class Stats:
         for packet in packets:
             one = self._files.get(packet.file)
             if one is None:
-                one = self._files[packet.file] = _File(first_ns=packet.time_ns, last_ns=packet.time_ns)
+                one = self._files[packet.file] = FileRow(1, packet.file, "", "", packet.time_ns, 0, 0, 0)
             one.packets += 1
             one.bytes += packet.wire
-            one.first_ns, one.last_ns = min(one.first_ns, packet.time_ns), max(one.last_ns, packet.time_ns)
+            end = max(one.time_ns + one.duration_ns, packet.time_ns)
+            one.time_ns = min(one.time_ns, packet.time_ns)
+            one.duration_ns = end - one.time_ns
 
     def take(self, records: Iterable[Record]) -> None:
         """Count these records."""
@@ -138,22 +134,23 @@ class Stats:
             if type(record) is Message:
                 self._message(record)
             elif type(record) is Gap:
-                self.gaps += 1
-                self.gap_bytes += record.size or 0
+                self._total.gaps += 1
+                self._total.gap_bytes += record.size or 0
             elif type(record) is Ending:
                 self._outstanding -= sum(self._credit.pop(record.conversation, {}).values())
 
     def _message(self, message: Message) -> None:
-        size = message.size
-        self.messages = self.messages[0] + 1, self.messages[1] + size
-        self.refused += message.outcome == "refused"
-        self.faults += message.fault is not None
+        total, size = self._total, message.size
+        total.messages += 1
+        total.message_bytes += size
+        total.refused += message.outcome == "refused"
+        total.faults += message.fault is not None
         key: tuple[Any, ...] = (message.protocol, message.name, message.kind, message.sender)
         if key not in self._commands and len(self._commands) >= GROUPS:
             key = (message.protocol, OTHERS, message.kind, message.sender)
-        counts = self._commands.setdefault(key, [0, 0])
-        counts[0] += 1
-        counts[1] += size
+        row = self._commands.setdefault(key, CommandRow(1, key[0], key[1], key[2], key[3], 0, 0, None))
+        row.count += 1
+        row.bytes += size
         tell = self._traffic.get(message.protocol)
         traffic = None if tell is None else tell(message)
         if traffic is not None:
@@ -162,7 +159,7 @@ class Stats:
             cell = self._cell(message.time_ns)
             cell.messages += 1
             cell.bytes += size
-            cell.commands[key[1]] = cell.commands.get(key[1], 0) + 1
+            _add(cell.commands, message.name, 1)
             cell.credit = self._outstanding
             if traffic is not None:
                 cell.published += traffic.published
@@ -218,39 +215,35 @@ class Stats:
                     setattr(cell, name, getattr(cell, name) + getattr(old, name))
                 cell.credit = old.credit
                 for name, count in old.commands.items():
-                    cell.commands[name] = cell.commands.get(name, 0) + count
+                    _add(cell.commands, name, count)
 
     # What it comes to
 
     def files(self, names: Sequence[str]) -> list[FileRow]:
         """The inputs of which packets came."""
-        return [
-            FileRow(1, file, names[file], rfc3339(one.first_ns), one.first_ns, one.last_ns - one.first_ns, one.packets, one.bytes)
-            for file, one in sorted(self._files.items())
-        ]
+        found = [one for _, one in sorted(self._files.items())]
+        for one in found:
+            one.name, one.time = names[one.file], rfc3339(one.time_ns)
+        return found
 
     def total(self, rows: Iterable[ConversationRow]) -> TotalRow:
         """All of it; `rows` are the conversations."""
-        begin = min((one.first_ns for one in self._files.values()), default=0)
-        end = max((one.last_ns for one in self._files.values()), default=0)
-        packets, size = (sum(getattr(one, name) for one in self._files.values()) for name in ("packets", "bytes"))
-        unread: dict[str, int] = {}
-        number = 0
+        total, files = self._total, self._files.values()
+        total.time_ns = min((one.time_ns for one in files), default=0)
+        total.time = rfc3339(total.time_ns)
+        total.duration_ns = max((one.time_ns + one.duration_ns for one in files), default=0) - total.time_ns
+        total.packets, total.bytes = sum(one.packets for one in files), sum(one.bytes for one in files)
         for row in rows:
-            number += 1
+            total.conversations += 1
             if row.protocol is None and any(row.bytes):
-                name = row.name or "unknown"
-                unread[name] = unread.get(name, 0) + sum(row.bytes)
-        lacks = self.refused, self.faults, self.gaps, self.gap_bytes
-        return TotalRow(1, rfc3339(begin), begin, end - begin, packets, size, number, *self.messages, *lacks, unread)
+                _add(total.unread, row.name or "unknown", sum(row.bytes))
+        return total
 
     def commands(self, duration_ns: int) -> list[CommandRow]:
         """By protocol, the most frequent first."""
-        rows = [
-            CommandRow(1, protocol, name, kind, sender, count, size, per_second(count, duration_ns))
-            for (protocol, name, kind, sender), (count, size) in self._commands.items()
-        ]
-        return sorted(rows, key=lambda row: (row.protocol, -row.count, row.name, row.kind, str(row.sender)))
+        for row in self._commands.values():
+            row.per_second = round(row.count * 1e9 / duration_ns, 3) if duration_ns > 0 else None
+        return sorted(self._commands.values(), key=lambda row: (row.protocol, -row.count, row.name, row.kind, str(row.sender)))
 
     def streams(self) -> list[StreamRow]:
         """By protocol and name."""
@@ -267,9 +260,9 @@ class Stats:
         return made
 
 
-def per_second(count: int, duration_ns: int) -> float | None:
-    """A rate, of a time that is not nothing."""
-    return round(count * 1e9 / duration_ns, 3) if duration_ns > 0 else None
+def _add(counts: dict[str, int], name: str, count: int) -> None:
+    name = name if name in counts or len(counts) < NAMES else OTHERS
+    counts[name] = counts.get(name, 0) + count
 
 
 def _greatest(one: int | None, other: int | None) -> int | None:
