@@ -94,7 +94,7 @@ def test_latencies_have_tables_and_pictures(tmp_path: Path, capsys: pytest.Captu
     assert re.search(r"PeerProperties\s+127\.0\.0\.2:5552", seen.text)
 
 
-@pytest.mark.parametrize("command", ["diagnose", "latency"])
+@pytest.mark.parametrize("command", ["diagnose", "latency", "stats"])
 def test_a_page_says_which_files_were_captured_when(command: str, tmp_path: Path) -> None:
     other = GOLDEN / "rabbitmq-stream" / "handshake_close_405.pcap"
     text = harmless(made(tmp_path, command, str(WRONG), str(other))).text
@@ -134,7 +134,7 @@ def test_axes_say_what_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="needs Debian's chromium")
-@pytest.mark.parametrize("command", ["diagnose", "latency"])
+@pytest.mark.parametrize("command", ["diagnose", "latency", "stats"])
 def test_on_paper_nothing_is_wider_than_the_paper(command: str, tmp_path: Path) -> None:
     """As on a sheet of A4 with its margins, where nobody can scroll."""
     shown = made(tmp_path, command, str(GOLDEN / "rabbitmq-stream" / "js_publish_consume_405.pcap"), str(WRONG))
@@ -149,7 +149,7 @@ def test_on_paper_nothing_is_wider_than_the_paper(command: str, tmp_path: Path) 
     assert "<title>over 0</title>" in done.stdout, re.findall("<title>.*</title>", done.stdout)
 
 
-@pytest.mark.parametrize("command", ["diagnose", "latency"])
+@pytest.mark.parametrize("command", ["diagnose", "latency", "stats"])
 def test_of_what_cannot_be_read_there_is_neither_page_nor_praise(command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "text.pcap").write_text("no capture")
     page = tmp_path / "page.html"
