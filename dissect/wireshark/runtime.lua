@@ -4,9 +4,6 @@ local LARGEST, LARGEST_UNKNOWN = 0x4000000, 0x100000 -- no longer frame is belie
 local SUMMED_UP, CUT = 7, 40 -- so many parts are in the info column, of so many bytes each
 local lost_segment = Field.new("tcp.analysis.lost_segment")
 
--- Parts of messages
-
-
 local function never(r, name, at) fail(at, "its kind is not known") end
 
 local function sasl_username(r, name, at, stop, field, into) -- not on the wire: what the data of PLAIN say
@@ -273,7 +270,7 @@ function Protocol:command(code, name, ask, answer) self.commands[code] = { name 
 function Protocol:conversation(pinfo) -- its state, and which side sent this packet
   local one, other = tostring(pinfo.src) .. " " .. pinfo.src_port, tostring(pinfo.dst) .. " " .. pinfo.dst_port
   local key = one < other and one .. " " .. other or other .. " " .. one
-  local st = self.conversations[key] or { open = {}, queue = {}, long = {} }
+  local st = self.conversations[key] or { open = {}, long = {} }
   self.conversations[key] = st
   st.client = st.client or self.ports[pinfo.dst_port] and pinfo.src_port or self.ports[pinfo.src_port] and pinfo.dst_port or nil
   return st, st.client and (pinfo.src_port == st.client and "client" or "server")
@@ -285,7 +282,7 @@ end
 
 -- Protocols whose frames begin with a size and the numbers of a command
 
-local plain = {}
+local plain = { least = function(P) return P.head_size end }
 local UNKNOWN, HIDDEN = { { "body", rest } }, { { "body", rest, secret = true } }
 local LOGIN = { PeerProperties = true, SaslHandshake = true, SaslAuthenticate = true, Heartbeat = true, Close = true }
 
@@ -298,8 +295,6 @@ local function known_of(P, tvb, at) -- the messages that a frame may be, and its
   end
   return P.messages[key], length
 end
-
-function plain.least(P) return P.head_size end
 
 function plain.length(P, tvb, at) -- the length of a frame, and whether it is known to be one
   local known, length = known_of(P, tvb, at)
@@ -391,15 +386,19 @@ local function ask(P, tvb, st, record, long) -- what a request asks for
   elseif record.code == 32 and tvb:len() > 8 or record.code == 33 and tvb:len() == 8 and st.candidates[1] == "L0" then
     record.code = -record.code -- as the first releases have it
   end
-  if not long or byte(tvb, 60) == REQUEST then table.insert(st.queue, record) end
+  if long and byte(tvb, 60) ~= REQUEST then return end
+  if st.oldest then st.newest.next = record else st.oldest = record end
+  st.newest = record
 end
 
 local function answer(tvb, st, record, long) -- what a response answers: the oldest request, or in the long framing the one it names
-  local which, who = 1, hex(tvb, 160, 16) .. hex(tvb, 200, 8)
+  local who, before, asked = hex(tvb, 160, 16) .. hex(tvb, 200, 8), nil, st.oldest
   if long and byte(tvb, 60) == REPLY then record.operation = byte(tvb, 208) end
-  for index = #st.queue, 1, -1 do which = record.operation and st.queue[index].who == who and index or which end
-  if st.long.client ~= st.long.server or not st.queue[which] then return end
-  local asked = table.remove(st.queue, which)
+  while record.operation and asked and asked.who ~= who do before, asked = asked, asked.next end
+  if not asked then before, asked = nil, st.oldest end
+  if st.long.client ~= st.long.server or not asked then return end
+  if before then before.next = asked.next else st.oldest = asked.next end
+  if st.newest == asked then st.newest = before end
   record.code, record.operation = asked.code, record.operation or asked.operation
   answered(record, asked)
 end
@@ -441,11 +440,10 @@ end
 
 function iggy.decode(P, tvb, st, from, record, fresh)
   local long, chosen, ways, by_key = is_long(tvb, st, from), P.layouts[P.proto.prefs.layout], {}, {}
-  for rank, layout in ipairs(st.candidates and {} or P.layouts) do
-    st.first = st.first or {}
-    if layout == chosen or not chosen and (rank > P.classic) == long then table.insert(st.first, layout) end
+  st.candidates = st.candidates or {}
+  for rank, layout in ipairs(st.candidates[1] and {} or P.layouts) do
+    if layout == chosen or not chosen and (rank > P.classic) == long then table.insert(st.candidates, layout) end
   end
-  st.candidates = st.candidates or st.first
   if fresh and from == "client" then ask(P, tvb, st, record, long) elseif fresh then answer(tvb, st, record, long) end
   for _, layout in ipairs(st.candidates) do
     local key, heads, forms = table_of(P, tvb, st, from, record, layout)
@@ -484,7 +482,7 @@ end
 -- What Wireshark calls
 
 function Protocol:guess(tvb, pinfo, st, strong) -- whether frames without a flaw fill these bytes, those of a client where the sides differ
-  local at, family, trial = 0, self.family, { long = {}, queue = {}, accepted = true }
+  local at, family, trial = 0, self.family, { long = {}, accepted = true }
   local from = family == iggy and "client" or nil
   strong = strong or not from and (self.ports[pinfo.src_port] or self.ports[pinfo.dst_port])
   while tvb:len() - at >= family.least(self, tvb, trial, from) do
@@ -507,7 +505,7 @@ function Protocol:frame(tvb, pinfo, root, st, from, infos)
   local key = pinfo.number .. "/" .. tvb:offset() .. "/" .. tvb:reported_len()
   local record, fresh = P.records[key] or { number = pinfo.number, time = pinfo.rel_ts }, not P.records[key]
   P.records[key] = record
-  if fresh and lost_segment() then st.queue = { from == "server" and st.queue[#st.queue] or nil } end
+  if fresh and lost_segment() then st.oldest = from == "server" and st.newest or nil end
   local r = P.family.decode(P, tvb, st, from, record, fresh)
   if fresh then P.family.follow(P, st, r, record, pinfo) end
   st.known, infos[#infos + 1] = st.known or r.sound, summary(r)
