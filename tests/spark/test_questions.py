@@ -1,0 +1,71 @@
+"""The analyst's questions of the page run as they stand in Spark, DuckDB and Polars, and say the same."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars
+import pytest
+
+from streamdump.spark.storage import folder
+from streamdump.spark.tables import TABLES, schema
+from streamdump.spark.views import views
+from tests.spark.here import Here, go
+from tests.support.pages import page
+
+GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
+QUESTIONS = re.findall(r"```sql\n(.*?)```", page("dissect/spark/README.md"), re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("questions") / "tables"
+    go([GOLDEN], out, Here(cores=1), findings=True, separate=True)
+    return out
+
+
+def plainly(value: Any) -> Any:
+    if isinstance(value, datetime):
+        return value.replace(tzinfo=None).isoformat()
+    return round(float(value), 6) if isinstance(value, int | float | Decimal) else value
+
+
+def plain(rows: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
+    return [tuple(map(plainly, row)) for row in rows]
+
+
+def test_there_are_ten_that_can_be_read() -> None:
+    assert len(QUESTIONS) == 10
+    for one in QUESTIONS:
+        lines = one.splitlines()
+        assert len(lines) <= 12
+        assert max(map(len, lines)) <= 120
+
+
+def test_all_engines_answer_them_alike(session: Any, tables: Path) -> None:
+    views(session.spark, folder(tables), "parquet")
+    duck = duckdb.connect()
+    for table in TABLES:
+        duck.execute(f"create view {table} as from '{tables}/{table}/*.parquet'")
+    frames = polars.SQLContext({table: polars.scan_parquet(f"{tables}/{table}/*.parquet") for table in TABLES})
+    for one in QUESTIONS:
+        found = duck.execute(one).fetchall()
+        assert found, one
+        assert plain(frames.execute(one, eager=True).rows()) == plain(found), one
+        assert plain([tuple(row) for row in session.spark.sql(one).collect()]) == plain(found), one
+
+
+def test_they_ask_for_documented_columns() -> None:
+    said = {name for table in TABLES for name in schema(table).names}
+    text = page("dissect/spark/README.md")
+    tables_said = text[: text.index("## Ten questions")]
+    text_of = " ".join(QUESTIONS)
+    asked = {name for name in re.findall(r"[a-z_0-9]+", text_of) if name in said}.difference(re.findall(r" as (\w+)", text_of))
+    assert len(asked) > 20
+    assert not {name for name in asked if f"`{name}`" not in tables_said}
