@@ -55,14 +55,14 @@ class Frames:
     """What a part leaves, written to a file."""
 
     def __init__(self, out: Any) -> None:
-        self._out = out
+        self.out = out
         self._groups: dict[tuple[int, str, str, str | None], LatencyGroup] = {}
         self._slowest: list[tuple[int, dict[str, Any]]] = []
 
     def leave(self, server: str | None, kind: int, value: Any) -> None:
         """Leave a frame for those of this server."""
         data = msgspec.msgpack.encode((server or "", kind, value))
-        self._out.write(len(data).to_bytes(4, "little") + data)
+        self.out.write(len(data).to_bytes(4, "little") + data)
 
     def count(self, exchanges: Sequence[Linked]) -> None:
         """Count exchanges, and remember the slowest."""
@@ -84,7 +84,7 @@ class Frames:
         self._let_go()
         for one in self._slowest:
             self.leave(None, SLOW, one)
-        self._out.close()
+        self.out.close()
 
     def _let_go(self) -> None:
         for (minute, protocol, name, server), group in self._groups.items():

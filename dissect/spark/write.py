@@ -201,6 +201,8 @@ class PartWriter:
         """Something went wrong: nobody will name these files."""
         for out in self._open.values():
             out.abandon()
+        if self._frames is not None:
+            _let_go(self._frames.out)
 
     def _flush(self, table: str) -> None:
         if table == "messages":
