@@ -123,10 +123,16 @@ def find_java() -> Path:
 def _version(java: Path) -> int:
     """The major version; 0 where it does not tell."""
     try:
-        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
+        release = (java.resolve().parent.parent / "release").read_text(encoding="utf-8", errors="replace")
+        found = re.search(r'JAVA_VERSION="(?:1\.)?(\d+)', release)
     except OSError:
-        return 0
-    found = re.search(r'version "(?:1\.)?(\d+)', said)
+        found = None
+    if found is None:
+        try:
+            said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=False).stderr
+        except OSError:
+            return 0
+        found = re.search(r'version "(?:1\.)?(\d+)', said)
     return int(found[1]) if found else 0
 
 
