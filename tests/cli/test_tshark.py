@@ -1,4 +1,4 @@
-"""Habits from tshark: the table of tasks in cli/README.md does what it says, with tshark as the witness; names, operators and letters."""
+"""Habits from tshark: the tasks of cli/docs/tshark.md do what they say, with tshark as the witness; names, operators and letters."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from streamdump.cli.app import main
 from streamdump.errors import FilterError
 from streamdump.filter import compile_filter
 from streamdump.model import Message
+from tests.support.pages import ROOT, page
 from tests.support.waiting import PATIENCE
 
-ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "captures" / "golden"
 CAPTURE = GOLDEN / "rabbitmq-stream" / "two_connections_310.pcap"
-SECTION = (ROOT / "cli" / "README.md").read_text().partition("## From tshark\n")[2].partition("\n## ")[0]
+SECTION = page("cli/docs/tshark.md").partition("## Tasks side by side\n")[2]
 TASKS = [
     [cell.strip().strip("`").replace(r"\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in SECTION.splitlines()
     if line.startswith("| ") and "`" in line
