@@ -13,7 +13,7 @@ from streamdump.conversation.conversation import NOTHING
 from streamdump.conversation.forgotten import ForgottenCounts
 from streamdump.diagnose.rules import Closed
 from streamdump.errors import CaptureError, InternalError, Report, describe_exception
-from streamdump.model import ConversationRow, Ending, Exchange, Message, Options, Packet, Record
+from streamdump.model import ConversationRow, Ending, Exchange, Message, Options, Packet, Record, Segment
 from streamdump.protocols.buffer import END
 from streamdump.protocols.records import Event
 from streamdump.session import Session
@@ -58,8 +58,8 @@ class Inspector:
         self.keys = KeyLog(self.options.keylog) if keys is None else keys
         self.inputs = inputs
         self.batch_rows = rows
-        session = Session(self.options, self.keys, bare)
-        self.run, self.table = session.run, session.table
+        self.session = Session(self.options, self.keys, bare)
+        self.run, self.table = self.session.run, self.session.table
         self.counters = self.run.counters
         self.errors: list[CaptureError] = []
         self.reports = self.run.reports
@@ -87,6 +87,10 @@ class Inspector:
     @property
     def past(self) -> ForgottenCounts:
         return self.table.past
+
+    def read_with(self, link: LinkParser, index: Callable[[Segment], int]) -> None:
+        """Let this parser see all packets, and `index` number conversations by their first segments; before anything is read."""
+        self.link, self.table.index = link, index
 
     def records(self) -> Iterator[Record]:
         """The records one by one."""

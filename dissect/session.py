@@ -54,10 +54,15 @@ class Session:
 
     def snapshot(self) -> bytes:
         """All that the records of following segments depend on."""
-        pairers = [one.pairer for one in self.table.conversations if one.pairer is not None]
-        # Fields of requests were handed on, and can be most of what there is
-        handed_on = {id(message.fields) for pairer in pairers if not pairer.reads for message in pairer.kept()}
-        return snapshot.encode(self.table, handed_on)
+        return _written(self.table)
+
+    def snapshot_of(self, ends: bytes) -> bytes | None:
+        """The same of the conversation whose segments have these ends, without the others; None where none is open."""
+        table = self.table.alone(ends)
+        if table is None:
+            return None
+        with self.run.only(table.conversations[0].index):
+            return _written(table)
 
     @classmethod
     def restore(cls, data: bytes, options: Options, keys: KeyLog) -> Session:
@@ -71,3 +76,10 @@ class Session:
         session = cls.__new__(cls)
         session.table, session.run = table, table.run
         return session
+
+
+def _written(table: ConversationTable) -> bytes:
+    pairers = [one.pairer for one in table.conversations if one.pairer is not None]
+    # Fields of requests were handed on, and can be most of what there is
+    handed_on = {id(message.fields) for pairer in pairers if not pairer.reads for message in pairer.kept()}
+    return snapshot.encode(table, handed_on)

@@ -7,6 +7,7 @@ import os
 import select
 import stat
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import BinaryIO
 
@@ -114,6 +115,8 @@ class Blocks:
         self.raw = raw
         self.name = raw.name
         self.packets = 0
+        self.places: deque[tuple[bytes, int]] | None = None
+        """For whoever reads packets again: buffers of packets and their positions in the capture, to be taken away."""
         self._most = BLOCK
         # What it is shows in its first bytes, and many may be opened before the first one is read
         self._first = PIECE
@@ -149,6 +152,16 @@ class Blocks:
             self._back = block[most:]
             block = block[:most]
         return block
+
+    @property
+    def plain(self) -> bool:
+        """Whether the bytes are those of a file as it is."""
+        return self._pieces is None and self.raw.total is not None
+
+    def place(self, buffer: bytes, base: int) -> None:
+        """Packets of this buffer are handed on."""
+        if self.places is not None:
+            self.places.append((buffer, base))
 
     def hold(self, size: int) -> None:
         """From now on blocks are smaller, down to about `size` bytes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -78,6 +79,13 @@ class CaptureReader:
     def bytes_total(self) -> int | None:
         """The size of the input as `bytes_read` counts it; None for a pipe."""
         return self._blocks.raw.total
+
+    def watch_places(self) -> deque[tuple[bytes, int]] | None:
+        """Gets the buffers of packets, each with its position in the file; None where the input is packed or no file."""
+        if not self._blocks.plain:
+            return None
+        self._blocks.places = deque()
+        return self._blocks.places
 
     def __iter__(self) -> Iterator[list[Packet]]:
         return self.batches()

@@ -62,6 +62,7 @@ def read_packets(blocks: Blocks, links: dict[int, None]) -> Iterator[list[Packet
             missing, size = at + RECORD - end, 0
         if packets:
             blocks.packets = number
+            blocks.place(buffer, base)
             yield packets
         base += at
         if size > limit:

@@ -105,6 +105,7 @@ def read_packets(blocks: Blocks, links: dict[int, None], secrets: Secrets | None
         walked = sections.walk(buffer, blocks.packets + 1)
         if walked.packets:
             blocks.packets += len(walked.packets)
+            blocks.place(buffer, base)
             yield walked.packets
         base += walked.at
         if walked.wrong is not None:

@@ -4,7 +4,9 @@ are handed on."""
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -91,6 +93,26 @@ class SharedState(msgspec.Struct):
     """By port the connections that were refused there, where none of our protocols is expected."""
     suspected: ConversationRow | None = None
     """The first conversation that was read as it was asked for, but holds a login of another protocol: its fact `looks_like`."""
+
+    @contextmanager
+    def only(self, index: int) -> Iterator[None]:
+        """Without what is known of other conversations than this one, and of the run as a whole, for as long as it is being written."""
+        mine = ("ahead", "broken_off", "detecting", "diagnoser", "paired", "refused", "suspected", "windows")
+        places: list[tuple[Any, str]] = [(self, name) for name in mine]
+        places += [(self.tls_manager, "inside"), (self.tls_manager, "waiting"), (self.pool, "queue")]
+        kept = [(whose, name, getattr(whose, name)) for whose, name in places]
+        for whose, name, value in kept:
+            left: Any = None
+            if isinstance(value, dict):
+                left = type(value)({index: value[index]} if index in value else {})
+            elif isinstance(value, list):
+                left = [entry for entry in value if entry[4].index == index]
+            setattr(whose, name, left)
+        try:
+            yield
+        finally:
+            for whose, name, value in kept:
+                setattr(whose, name, value)
 
     def told_pairs(self) -> list[Pair]:
         """The exchanges that ended with the records handed on since this was called last."""

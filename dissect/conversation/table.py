@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from functools import lru_cache
 from operator import attrgetter
 from socket import AF_INET, AF_INET6, inet_ntop
@@ -49,7 +50,7 @@ class ConversationTable:
         self._by_ends: dict[bytes, tuple[Conversation, int]] = {}
         self._by_index: dict[int, Conversation] = {}
         self._count = 0
-        self._index = index
+        self.index = index
         self._most = run.options.tracked_limit if keeps else None
         self._left = EPOCH
         """So many bytes may come until the totals are looked at."""
@@ -169,6 +170,21 @@ class ConversationTable:
         for index in self.packed.protocols():
             yield self.packed.flow(index, separate)
 
+    def knows(self, index: int) -> bool:
+        """Whether a conversation is not forgotten."""
+        return index in self._by_index
+
+    def alone(self, ends: bytes) -> ConversationTable | None:
+        """A table with only the conversation whose segments have these ends, so that it can be written without the others; None where none
+        is open."""
+        pairs = {one: self._by_ends[one] for one in (ends, back(ends)) if one in self._by_ends}
+        if ends not in pairs or pairs[ends][0].done:
+            return None
+        table, conversation = copy(self), pairs[ends][0]
+        table.conversations, table._by_ends, table._by_index = [conversation], pairs, {conversation.index: conversation}
+        table.packed, table.past, table.index = PackedRows(), ForgottenCounts(), None
+        return table
+
     def __len__(self) -> int:
         """How many there are and were."""
         return self.past.conversations + len(self.packed) + len(self.conversations)
@@ -186,7 +202,7 @@ class ConversationTable:
         if side:
             one, two = two, one
         first = (segment.order, segment.number, segment.file, segment.time_ns)
-        index = self._count if self._index is None else self._index(segment)
+        index = self._count if self.index is None else self.index(segment)
         self._count += 1
         tcp = TcpStream((one[0], two[0]), (one[1], two[1]), first, index, self.run.pool)
         conversation = Conversation(self.run, tcp)

@@ -231,6 +231,13 @@ def unquoted(text: str) -> str:
     return "".join(kept)
 
 
+def quoted(text: str) -> str:
+    """Text as a filter has it in quotes, or as it is if it is a word."""
+    if (text.isalnum() or text.isidentifier()) and text not in KEYWORDS:
+        return text
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
 def _value(token: Any, text: str) -> Value:
     said = str(token)
     if token.type == "QUOTED":

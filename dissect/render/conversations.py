@@ -22,14 +22,14 @@ def plain(rows: Sequence[ConversationRow], evidence: bool = False) -> str:
     lines = [[*_HEADINGS.split(), *(["evidence"] if evidence else [])]]
     lines[0].insert(2, "")
     for row in rows:
-        first, arrow, second, way = _sides(row)
+        first, arrow, second, way = sides(row)
         lines.append(
             [
                 str(row.conversation),
                 first,
                 arrow,
                 second,
-                _protocol(row).replace(" ", "_"),
+                protocol_of(row).replace(" ", "_"),
                 f"{row.confidence:.0%}",
                 f"{row.packets[way]}+{row.packets[1 - way]}",
                 f"{row.bytes[way]}+{row.bytes[1 - way]}",
@@ -87,7 +87,7 @@ def table(rows: Sequence[ConversationRow], columns: int, palette: Palette, evide
         lines.append(f"{palette.bold}{cut(head, columns)}{palette.reset}")
         if not beside:
             lines.append(cut(below.rstrip(), columns))
-        trouble = ", ".join(_trouble(row))
+        trouble = ", ".join(trouble_of(row))
         rests = "; ".join([*row.evidence, *_facts(row)] if evidence else _facts(row, "tls"))
         if evidence and rests and row.confidence:
             rests = f"{row.confidence:.0%} sure: {rests}"
@@ -98,7 +98,7 @@ def table(rows: Sequence[ConversationRow], columns: int, palette: Palette, evide
 
 def _cells(row: ConversationRow) -> list[tuple[str, str]]:
     """What stands in the columns, each in two parts."""
-    first, arrow, second, way = _sides(row)
+    first, arrow, second, way = sides(row)
     return [
         (str(row.conversation), ""),
         (first, f"{arrow} {second}"),
@@ -113,13 +113,13 @@ def _aligned(text: str, cells: int, column: int) -> str:
     return pad(text, cells) if _COLUMNS[column] in ("conversation", "protocol") else text.rjust(cells)
 
 
-def _sides(row: ConversationRow) -> tuple[str, str, str, int]:
+def sides(row: ConversationRow) -> tuple[str, str, str, int]:
     """The client's endpoint, an arrow, the server's, and which side the client is; side 0 first where the client is not known."""
     way = 1 if row.client is not None and row.client == row.endpoints[1] else 0
     return row.endpoints[way], ">" if row.client is not None else "-", row.endpoints[1 - way], way
 
 
-def _protocol(row: ConversationRow) -> str:
+def protocol_of(row: ConversationRow) -> str:
     if row.protocol is None:
         return visible(row.name or "unknown")
     layout = row.layout or "/".join(row.candidates)
@@ -143,7 +143,7 @@ def _error(row: ConversationRow) -> list[str]:
     return [] if row.internal_error is None else [f"internal error: {row.internal_error}"]
 
 
-def _trouble(row: ConversationRow) -> list[str]:
+def trouble_of(row: ConversationRow) -> list[str]:
     told = _error(row)
     if row.gaps:
         told.append(f"{row.gaps:,} {'gap' if row.gaps == 1 else 'gaps'} ({bytes_text(row.gap_bytes)})")

@@ -84,7 +84,7 @@ class FollowLines(Lines):
         return ("client", "server") if self._client is not None else ("first", "second")
 
     def _line(self, record: Record) -> str:
-        mark, name, latency_ns, text = self._content(record)
+        mark, name, latency_ns, text = self.content(record)
         since = self._since.get(id(record))
         passed = "" if since is None else f"{'' if since < 0 else '+'}{latency_text(since)}"
         who, palette = self._who(record), self.palette
@@ -132,7 +132,7 @@ class TextDiagram(FollowLines):
         return lines
 
     def _line(self, record: Record) -> str:
-        mark, name, latency_ns, text = self._content(record)
+        mark, name, latency_ns, text = self.content(record)
         who, palette, room = self._who(record), self.palette, self._room
         dash, right, left, edge = ("-", ">", "<", "|") if self.plain else ("─", "▶", "◀", "│")
         elapsed = "" if latency_ns is None else f" {latency_text(latency_ns)} "
@@ -159,7 +159,7 @@ class MermaidDiagram(FollowLines):
         return ["sequenceDiagram", *actors]
 
     def _line(self, record: Record) -> str:
-        mark, name, latency_ns, text = self._content(record)
+        mark, name, latency_ns, text = self.content(record)
         who = self._who(record)
         said = " ".join(f"{name} {text}".split())
         said = said if len(said) <= SAID else f"{said[: SAID - 1]}…"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from streamdump.layout.values import hidden
@@ -12,6 +13,8 @@ from streamdump.render.tree import PRINTABLE
 ROW, NARROW_ROW = 16, 8
 PATH_KEPT = 200
 """Characters of the path to a field: names may be long and deep in each other."""
+
+_INDEX = re.compile(r"\[[0-9]+\]")
 
 WIDE = 100
 """Columns of a terminal from which on a row has 16 bytes."""
@@ -52,6 +55,12 @@ def _beside(names: list[tuple[str, str]], room: int | None) -> str:
     while width(text[: room + 1]) > room and "." in text.partition(" ")[0].removeprefix("…."):
         text = f"….{text.removeprefix('….').partition('.')[2]}"
     return cut(text, room)
+
+
+def paths(spans: list[Span]) -> Iterator[tuple[Span, str]]:
+    """Each span with its path as a filter has it."""
+    for span, above in _placed(spans):
+        yield span, _INDEX.sub("", _joined(above, span.name)).strip(".")
 
 
 def _placed(spans: list[Span]) -> Iterator[tuple[Span, str]]:

@@ -181,7 +181,7 @@ class Lines:
     def _rendered(self, record: Record, where: str, where_colour: str, colour: str, columns: int | None, carried: str = "") -> str:
         """One line, with marks, colour and cutting; `carried` stands before what it says."""
         time = self._time(record)
-        mark, name, latency_ns, text = self._content(record)
+        mark, name, latency_ns, text = self.content(record)
         text = visible(carried + text)
         name = self._names.get(name) or self._name(name)
         if record.number >= 100_000:
@@ -226,7 +226,7 @@ class Lines:
         told.append(f"{record.outcome}{waited}{why}: {f'{said} ({asked})' if said else asked}")
         return "  ".join(told)
 
-    def _content(self, record: Record) -> tuple[str, str, int | None, str]:
+    def content(self, record: Record) -> tuple[str, str, int | None, str]:
         """Mark, name, latency, and what the record says."""
         content = self._said(record)
         if content[0] == "!" and type(record) is not Gap and getattr(record, "fault", None) is None:

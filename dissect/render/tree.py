@@ -47,14 +47,14 @@ _LAST_DIGIT = "0123456789abcdef" * 16
 
 def tree(message: Message, show_secrets: bool, palette: Palette = PLAIN, columns: int | None = None) -> Iterator[str]:
     """The fields of `message`, a line each; there may be very many."""
-    yield f"{palette.dim}    {_about(message)}{palette.reset}"
+    yield f"{palette.dim}    {about(message)}{palette.reset}"
     spans = message.spans
     if spans is None:
-        rows = list(_plain(message.fields, 0))
+        rows = list(nested(message.fields, 0))
         size = min(NAME_LIMIT, max((2 * depth + len(name) for depth, name, _ in rows), default=0))
         yield from (_cut(f"    {pad('  ' * depth + name, size)}  {text}", columns) for depth, name, text in rows)
         if message.fault is not None:
-            yield f"    {palette.bad}!  {_fault(message)}{palette.reset}"
+            yield f"    {palette.bad}!  {fault_text(message)}{palette.reset}"
     elif palette is PLAIN and columns is None and message.fault is None:
         yield from _piped(message, spans, show_secrets)
     else:
@@ -65,7 +65,7 @@ def tree(message: Message, show_secrets: bool, palette: Palette = PLAIN, columns
 def _rows(message: Message, spans: list[Span], show_secrets: bool, palette: Palette, columns: int | None) -> Iterator[str]:
     raw = message.raw or {}
     size = min(NAME_LIMIT, max((2 * span.depth + width(visible(span.name)) for span in spans), default=0))
-    broken = _broken(message, spans)
+    broken = broken_span(message, spans)
     shown = RAW if columns is None or columns >= NARROW else NARROW_RAW
     buffer = "frame"
     for index, span in enumerate(spans):
@@ -85,9 +85,9 @@ def _rows(message: Message, spans: list[Span], show_secrets: bool, palette: Pale
         if bad:
             more = "!"
         head = f"    {where:<11} {data:<{3 * shown - 1}} {more}  {name}"
-        value = _value(span, hidden, bad, raw.get(buffer, b""))
+        value = value_text(span, hidden, bad, raw.get(buffer, b""))
         if bad:
-            value = f"{_fault(message)}  {value}" if value else _fault(message)
+            value = f"{fault_text(message)}  {value}" if value else fault_text(message)
         room = None if columns is None else columns - width(head) - 2
         text, *rest = _folded(value, room, columns)
         loud = palette.bad if bad else ""
@@ -102,7 +102,7 @@ def _rows(message: Message, spans: list[Span], show_secrets: bool, palette: Pale
         for line in rest:
             yield f"{indent}{loud}{line}{palette.reset}"
     if message.fault is not None and broken is None:
-        yield f"    {palette.bad}{'':<{3 * shown + 11}} !  {_fault(message)}{palette.reset}"
+        yield f"    {palette.bad}{'':<{3 * shown + 11}} !  {fault_text(message)}{palette.reset}"
 
 
 class _Widths(dict[str, int]):
@@ -214,7 +214,7 @@ def _folded(value: str, room: int | None, columns: int | None) -> list[str]:
     return folded(value, room) if room >= FOLDED else ["", *folded(value, max(1, columns - BELOW))]
 
 
-def _broken(message: Message, spans: list[Span]) -> int | None:
+def broken_span(message: Message, spans: list[Span]) -> int | None:
     """The index of the span where the fault lies: the last leaf that holds its offset, or begins there."""
     fault = message.fault
     if fault is None:
@@ -227,7 +227,7 @@ def _broken(message: Message, spans: list[Span]) -> int | None:
     return found
 
 
-def _value(span: Span, hidden: bool, bad: bool, data: bytes) -> str:
+def value_text(span: Span, hidden: bool, bad: bool, data: bytes) -> str:
     if not span.leaf:
         return ""
     value = span.value
@@ -258,7 +258,7 @@ def _text(value: Any) -> str:
     return visible(str(value))
 
 
-def _plain(value: Any, depth: int, name: str = "") -> Iterator[tuple[int, str, str]]:
+def nested(value: Any, depth: int, name: str = "") -> Iterator[tuple[int, str, str]]:
     """(depth, name, text) of nested values that carry no byte ranges."""
     if isinstance(value, dict):
         for key, item in value.items():
@@ -273,18 +273,18 @@ def _plain(value: Any, depth: int, name: str = "") -> Iterator[tuple[int, str, s
 def _named(item: Any, depth: int, name: str) -> Iterator[tuple[int, str, str]]:
     if isinstance(item, dict | list | tuple):
         yield depth, name, "" if item else "empty"
-        yield from _plain(item, depth + 1)
+        yield from nested(item, depth + 1)
     else:
         yield depth, name, _text(item)
 
 
-def _fault(message: Message) -> str:
+def fault_text(message: Message) -> str:
     fault = message.fault
     assert fault is not None
     return visible(f"{fault.field} at byte {fault.offset}: {fault.reason}")
 
 
-def _about(message: Message) -> str:
+def about(message: Message) -> str:
     first, last = message.packets
     packets = f"packet {last}" if first == last else f"packets {first if first is not None else '(an earlier file)'}-{last}"
     said = [packets, f"bytes {message.position}-{message.position + message.size - 1} from {message.src}"]

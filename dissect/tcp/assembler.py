@@ -224,7 +224,7 @@ class Pool:
         self.total = 0
         self.count = 0
         # (order of the packet that began the wait, side, number for a total order, the byte stream, its conversation)
-        self._queue: list[tuple[int, int, int, ByteStream, TcpStream]] = []
+        self.queue: list[tuple[int, int, int, ByteStream, TcpStream]] = []
         self._tickets = 0
 
     def prepare(self) -> None:
@@ -235,18 +235,18 @@ class Pool:
     def begin(self, stream: ByteStream, whose: TcpStream, since: int) -> None:
         """A byte stream begins to wait."""
         self.count += 1
-        if len(self._queue) > 2 * self.count + 1024:
-            self._queue = [entry for entry in self._queue if _waits(entry)]
-            heapify(self._queue)
+        if len(self.queue) > 2 * self.count + 1024:
+            self.queue = [entry for entry in self.queue if _waits(entry)]
+            heapify(self.queue)
         self._tickets += 1
-        heappush(self._queue, (since, stream.side, self._tickets, stream, whose))
+        heappush(self.queue, (since, stream.side, self._tickets, stream, whose))
 
     def longest(self) -> tuple[ByteStream, TcpStream] | None:
         """What has waited longest, if the total is over its limit."""
-        while self.total > self.total_limit and self._queue:
-            if _waits(self._queue[0]):
-                return self._queue[0][3:]
-            heappop(self._queue)
+        while self.total > self.total_limit and self.queue:
+            if _waits(self.queue[0]):
+                return self.queue[0][3:]
+            heappop(self.queue)
         return None
 
 

@@ -101,7 +101,7 @@ def test_what_waits_is_bounded() -> None:
         waiting = [s.waiting for one in conversations.conversations for s in one.tcp.streams if s.waiting is not None]
         assert pool.total == sum(one.cost for one in waiting) <= options.waiting_total
         assert pool.count == len(waiting)
-        assert len(pool._queue) < 2 * pool.count + 2000
+        assert len(pool.queue) < 2 * pool.count + 2000
 
 
 def test_what_waited_where_an_exception_came_counts_no_more() -> None:
