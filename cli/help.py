@@ -23,6 +23,11 @@ EXAMPLES: dict[str, Sequence[tuple[str, str]]] = {
         ("streamdump -i any", "while it happens, on the known ports"),
         ("tcpdump --immediate-mode -U -w - tcp | streamdump -", "the same through a pipe"),
     ),
+    "browse": (
+        ("streamdump browse capture.pcap", "findings, conversations, messages, fields with bytes"),
+        ("streamdump browse -Y 'outcome == refused' *.pcap", "what answers no"),
+        ("streamdump browse -i any", "while it happens"),
+    ),
     "check": (
         ("streamdump check captures/", "each capture beside its golden file"),
         ("streamdump check captures/ --update", "write the golden files; read the diff before you commit"),

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from streamdump.render.summary import Lines
 
 COMMANDS = (
+    "browse",
     "check",
     "conversations",
     "diagnose",

@@ -24,8 +24,11 @@ ROWS = (
     {"cli"},
     {"__main__"},
 )
-LATE = {"cryptography", "scapy", "pyspark", "rich"}
+LATE = {"cryptography", "scapy", "pyspark", "rich", "textual"}
 """Imported inside the functions that need them."""
+
+BROWSE = "streamdump.cli.browse"
+"""The terminal interface: nobody else imports it, and it imports what draws it."""
 
 
 def unit_of(module: str) -> str:
@@ -74,9 +77,19 @@ def test_imports_go_one_way(path: Path) -> None:
 def test_heavy_packages_are_imported_where_they_are_used(path: Path) -> None:
     tree = ast.parse(path.read_text())
     top = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    late = LATE - {"rich", "textual"} if name_of(path).startswith(BROWSE) else LATE
     for node in top:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-        assert not {name.split(".")[0] for name in names} & LATE
+        assert not {name.split(".")[0] for name in names} & late
+
+
+def test_the_terminal_interface_is_imported_by_its_command_alone_and_only_when_that_runs() -> None:
+    for path in modules():
+        tree, module = ast.parse(path.read_text()), name_of(path)
+        if not module.startswith(BROWSE):
+            assert module == "streamdump.cli.commands.browse" or not any(one.startswith(BROWSE) for one in imported(tree)), module
+            top = ast.Module([node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)], [])
+            assert not any(one.startswith(BROWSE) for one in imported(top)), module
 
 
 @pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))

@@ -23,7 +23,20 @@ from tests.support.waiting import PATIENCE
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
 HANDSHAKE = GOLDEN / "rabbitmq-stream" / "handshake_close_405.pcap"
-COMMANDS = ("check", "conversations", "diagnose", "diff", "follow", "latency", "pipeline", "protocols", "schema", "scrub", "stats")
+COMMANDS = (
+    "browse",
+    "check",
+    "conversations",
+    "diagnose",
+    "diff",
+    "follow",
+    "latency",
+    "pipeline",
+    "protocols",
+    "schema",
+    "scrub",
+    "stats",
+)
 
 
 def run(*argv: str, **more: Any) -> subprocess.CompletedProcess[str]:

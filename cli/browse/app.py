@@ -1,0 +1,212 @@
+"""What the keys do."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+
+from streamdump.cli.browse import saving
+from streamdump.cli.browse.asking import Asking
+from streamdump.cli.browse.index import Shown
+from streamdump.cli.browse.places import Conversations, Fields, Findings, Messages, Place, Told
+from streamdump.render.clock import Clock, Times
+from streamdump.render.terminal import visible
+
+FORMS: tuple[Times, ...] = ("r", "ad", "ud", "e")
+
+HELP = """\
+1 2 3        findings, conversations, messages
+enter, esc   go in, go back; a click on the chosen line goes in, too
+tab          to the other part of the screen and back
+j k, arrows  next and previous line, columns to the right and left
+g G          first and last line; at the last one a live list follows
+space, page  a page on, pages up and down
+/            filter, as -Y has it; tab or right takes what is proposed, enter keeps it, esc drops it
+:            to a message: its number, seconds since the first one (12.5s), or a time of day (08:15:00, UTC)
+n N          next and previous message with !; among fields, next and previous message
+r            from a request to its response, and back
+f            filter for this value
+s            sort by something else
+m d          mark a message; show times since the mark, and back
+t            times: relative, local, UTC, epoch
+l            latency of what is shown
+y Y          copy the line or value; copy the filter that asks for it
+e            export what is shown: NAME.jsonl as JSON Lines, any other name as text
+w            write the packets of the conversations shown, as captured: secrets are in them
+ctrl+z       to the shell; fg comes back
+q, ctrl+c    quit"""
+
+
+class Browser(Asking):
+    """The whole of it."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "enter"),
+        Binding("escape,backspace", "leave"),
+        Binding("1", "root(0)"),
+        Binding("2", "root(1)"),
+        Binding("3", "root(2)"),
+        Binding("tab", "other"),
+        Binding("slash", "ask('/')"),
+        Binding("colon", "ask(':')"),
+        Binding("e", "ask('e')"),
+        Binding("w", "ask('w')"),
+        Binding("n", "next(1)"),
+        Binding("N", "next(-1)"),
+        Binding("r", "answer"),
+        Binding("f", "filter_value"),
+        Binding("s", "sort"),
+        Binding("m", "mark"),
+        Binding("d", "since"),
+        Binding("t", "times"),
+        Binding("l", "latency"),
+        Binding("y", "copy"),
+        Binding("Y", "copy_filter"),
+        Binding("question_mark", "help"),
+        Binding("q", "quit"),
+        Binding("ctrl+z", "suspend_process"),
+        Binding("ctrl+c", "quit", priority=True),
+    ]
+
+    # To other places
+
+    def action_enter(self) -> None:
+        """Go in."""
+        place, at = self.place, self.list.cursor
+        if not len(place):
+            return
+        if isinstance(place, Findings):
+            found = place.ordered[at]
+            inside = Messages(self.reader, found.conversation)
+            self.go(inside, inside.at(found.messages[0] - 1) if found.messages else 0)
+        elif isinstance(place, Conversations):
+            self.go(Messages(self.reader, place.rows[at].conversation))
+        elif isinstance(place, Messages):
+            self.fetch(place.index(at), lambda record: self.go(Fields(self.reader, record)))
+
+    def action_leave(self) -> None:
+        """Go back: out of the prompt, of a filter, of a place."""
+        if self.asking:
+            self.close(False)
+        elif self.place.view is not None:
+            self.filter("")
+        elif len(self.stack) > 1:
+            self.stack.pop()
+            self.go(self.place)
+
+    def action_root(self, number: int) -> None:
+        self.place.cursor = self.list.cursor
+        self.stack = [self.roots[number]]
+        self.go(self.place)
+
+    def action_other(self) -> None:
+        (self.more if self.list.has_focus else self.list).focus()
+
+    def action_help(self) -> None:
+        if self.place.name != "help":
+            self.go(Told(self.reader, "help", HELP))
+
+    # To other lines
+
+    def action_next(self, way: int) -> None:
+        """Go to the next message with something wrong, or from fields to the next message."""
+        if isinstance(self.place, Fields):
+            messages = self.stack[-2]
+            if isinstance(messages, Messages) and 0 <= messages.cursor + way < len(messages):
+                messages.cursor += way
+                self.fetch(messages.index(messages.cursor), self._instead)
+        elif isinstance(self.place, Messages):
+            place, at = self.place, self.list.cursor
+            self.background(lambda: partial(self._found, place.next_marked(at, way)))
+
+    def _found(self, at: int | None) -> None:
+        if at is None:
+            self.say("no more with !")
+        else:
+            self.list.action_to(at)
+
+    def _instead(self, record: Shown) -> None:
+        if isinstance(self.place, Fields):
+            self.go(Fields(self.reader, record), instead=True)
+
+    def action_answer(self) -> None:
+        """Go from a request to its response, or back."""
+        index = self.index()
+        found = None if index is None else self.reader.answer(index)
+        if found is None:
+            self.say("no response is known")
+        elif isinstance(self.place, Fields):
+            self.fetch(found, self._instead)
+        else:
+            self.to(found)
+
+    # What is shown
+
+    def action_sort(self) -> None:
+        place = self.place
+        if place.orders:
+            place.order = (place.order + 1) % len(place.orders)
+            self.background(lambda: partial(self._sorted, place, place.sort()))
+
+    def _sorted(self, place: Place, order: str) -> None:
+        if self.place is place:
+            self.go(place, 0)
+            self.say(f"sorted by {order}")
+
+    def action_mark(self) -> None:
+        self.reader.marked = self.index()
+        self.list.refresh()
+
+    def action_since(self) -> None:
+        """Show times since the mark, or as before."""
+        if self.reader.marked is None:
+            self.say("m marks a message first")
+            return
+        since = None
+        if self.reader.since is None:
+            since = Clock()
+            since.begin(self.reader.records.row(self.reader.marked).record.time_ns)
+        self.reader.since = since
+        self.list.refresh()
+        self.bars()
+
+    def action_times(self) -> None:
+        clock = self.reader.clock
+        clock.form, self.reader.since = FORMS[(FORMS.index(clock.form) + 1) % len(FORMS)], None
+        self.choose()
+        self.list.refresh()
+
+    def action_latency(self) -> None:
+        place = self.place
+        if isinstance(place, Messages):
+            self.say("counting...")
+            self.background(lambda: partial(self.go, Told(self.reader, "latency", saving.latency(place, self.size.width))))
+
+    def action_copy(self) -> None:
+        if len(self.place):
+            self._copy(self.place.value(self.list.cursor, self.list.size.width))
+
+    def action_copy_filter(self) -> None:
+        asks = self.asks()
+        if self.place.asked or asks:
+            self._copy(self.place.asked or asks)
+
+    def _copy(self, text: str) -> None:
+        """Copy text as it is seen."""
+        self.copy_to_clipboard(visible(text))
+        self.say(f"copied: {text}")
+
+    # Filters and other things to type
+
+    def action_filter_value(self) -> None:
+        text = self.asks()
+        if not text:
+            self.say("no filter asks for this")
+            return
+        if isinstance(self.place, Fields):
+            self.action_leave()
+        if not isinstance(self.place, Messages):
+            self.action_root(2)
+        self.filter(f"({self.place.asked}) and {text}" if self.place.asked else text)

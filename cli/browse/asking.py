@@ -1,0 +1,120 @@
+"""The line to type into: filters, where to go, what to write."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from textual.widgets import Input
+
+from streamdump.cli.browse import saving
+from streamdump.cli.browse.listing import BAD
+from streamdump.cli.browse.places import Fields, Messages
+from streamdump.cli.browse.reading import Reader, View
+from streamdump.cli.browse.screen import Screen
+from streamdump.errors import FilterError
+
+ASKS = {
+    "/": "filter, such as outcome == refused or latency > 20ms",
+    ":": "a message's number, seconds such as 12.5s, or a time of day such as 08:15:00",
+    "e": "file to export to: NAME.jsonl as JSON Lines, else text",
+    "w": "file for the packets of these conversations, as captured: passwords and tokens are in it",
+}
+
+
+class Asking(Screen):
+    """The screen with that line."""
+
+    def __init__(self, reader: Reader, title: str, where: str | None) -> None:
+        super().__init__(reader, title)
+        self._where = where
+        self.asking = ""
+        """What the prompt is for."""
+
+    def on_mount(self) -> None:
+        if self._where is not None:
+            self.filter(self._where)
+
+    def completed(self, text: str) -> list[str]:
+        from streamdump.cli.options import filter_words
+
+        return filter_words(text) if self.asking == "/" else []
+
+    def index(self) -> int | None:
+        """That of the message one is at."""
+        if isinstance(self.place, Fields):
+            return self.place.record.number - 1
+        return self.place.index(self.list.cursor) if isinstance(self.place, Messages) and len(self.place) else None
+
+    def to(self, index: int) -> None:
+        """Go to a message of those that are shown."""
+        place = self.place
+        if isinstance(place, Messages) and len(place):
+            at = min(place.at(index), len(place) - 1)
+            self.list.action_to(at)
+            if place.index(at) != index:
+                self.say(f"message {index + 1} is not among those shown; this is the next one")
+
+    def asks(self) -> str:
+        """A filter for what is chosen; empty where there is none."""
+        from streamdump.filter import compile_filter
+
+        for text in self.place.asks(self.list.cursor) if len(self.place) else ():
+            try:
+                compile_filter(text, self.reader.options)
+            except FilterError:
+                continue
+            return text
+        return ""
+
+    def action_ask(self, what: str) -> None:
+        """Open the prompt."""
+        if what in dict(self.place.keys):
+            self.asking = what
+            self.prompt.add_class("open")
+            self.prompt.placeholder = ASKS[what]
+            self.prompt.value = self.place.asked if what == "/" else ""
+            self.prompt.focus()
+            self.say(ASKS[what])
+
+    def close(self, keeps: bool) -> None:
+        what, self.asking = self.asking, ""
+        self.prompt.remove_class("open")
+        self.list.focus()
+        if what == "/" and not keeps:
+            self.filter("")
+        self.choose()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        if self.asking == "/":
+            self.filter(event.value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        what, text, place = self.asking, event.value.strip(), self.place
+        self.close(True)
+        if text and what == ":" and isinstance(place, Messages):
+            found = place.named(text)
+            if found is None:
+                self.say(f"{text}: not {ASKS[':']}", style=BAD)
+            else:
+                self.to(found)
+        elif text and what in "ew":
+            save: Any = saving.export if what == "e" else saving.write_packets
+            self.say("writing...")
+            self.background(lambda: partial(self.say, save(place, text, self.reader)))
+
+    def filter(self, text: str) -> None:
+        """Show what is asked for; as long as that cannot be understood, what was asked for last."""
+        from streamdump.filter import compile_filter
+
+        place, view = self.place, None
+        try:
+            asked = compile_filter(text, self.reader.options) if text.strip() else None
+        except FilterError as error:
+            self.say(error.reason, *error.place(), style=BAD)
+            return
+        index = self.index()
+        if asked is not None:
+            view = View(self.reader, getattr(place, "conversation", None), asked)
+        place.refilter(view, text.strip())
+        self.go(place, place.at(index) if isinstance(place, Messages) and view is None and index is not None else 0)

@@ -1,0 +1,299 @@
+"""What is remembered of each packet and record: packed, as there may be ten millions, and so that all else can be read again."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import accumulate
+from operator import sub
+from threading import RLock
+from typing import IO, Any, NamedTuple
+
+import msgspec
+from cramjam import zstd
+
+from streamdump.capture.blocks import explain
+from streamdump.capture.files import CaptureReader
+from streamdump.capture.link import LinkParser, back
+from streamdump.errors import CaptureError
+from streamdump.model import Ending, Exchange, Fault, Gap, Message, Packet, Segment, make_packet
+from streamdump.protocols.records import rfc3339
+
+Shown = Message | Gap | Exchange | Ending
+"""What has a line of its own among the messages."""
+
+KINDS: tuple[Any, ...] = (Message, Gap, Exchange, Ending)
+
+TOGETHER = 4096
+"""Packets that are packed together, and in `RECORDS` records."""
+
+RECORDS = 1024
+
+HELD = 64
+"""Blocks of records that stay unpacked."""
+
+TEXT, SHORT = 240, 24
+"""Characters that are kept of what a record says; the latter once what is kept takes more than `ROOM` bytes a record."""
+
+ROOM = 72
+
+SPOOLED = 1 << 30
+"""Bytes in each of the two temporary files that packets of pipes and interfaces are kept in: there are so many at least."""
+
+NOBODY, FRAGMENT = -1, -2
+"""Of no conversation; a fragment, of any."""
+
+AS_DIFFERENCE = (2, 5, 7)
+"""Columns of packets that grow all the time."""
+
+
+class Spool:
+    """Bytes that cannot be read again where they came from, in files without a name; the oldest go when there are too many."""
+
+    def __init__(self, limit: int = SPOOLED) -> None:
+        self._limit = limit
+        self._files: list[tuple[IO[bytes], int]] = []
+        self._size = 0
+
+    def write(self, data: bytes) -> int:
+        """Where they are from now on."""
+        try:
+            if not self._files or self._size - self._files[-1][1] > self._limit:
+                new = tempfile.TemporaryFile(buffering=0), self._size  # noqa: SIM115
+                for file, _ in self._files[:-1]:
+                    file.close()
+                self._files = [*self._files[-1:], new]
+            self._files[-1][0].write(data)
+        except OSError as error:
+            raise CaptureError(f"packets cannot be kept in {tempfile.gettempdir()}: {explain(error)}") from error
+        self._size += len(data)
+        return self._size - len(data)
+
+    def read(self, at: int, size: int) -> bytes:
+        """What was written there; nothing where it is kept no more."""
+        for file, start in reversed(self._files):
+            if at >= start:
+                return os.pread(file.fileno(), size, at - start)
+        return b""
+
+    def close(self) -> None:
+        for file, _ in self._files:
+            file.close()
+
+
+class Packets(LinkParser):
+    """Reads link headers as the parser does that it has, and remembers of each packet where it lies and which conversation it is of."""
+
+    def __init__(self, link: LinkParser, readers: Sequence[CaptureReader] = ()) -> None:
+        super().__init__()
+        self.link = link
+        self.counters = link.counters
+        self.ends: dict[int, bytes] = {}
+        """By conversation those of a segment."""
+        self._names = [one.name for one in readers]
+        self._places = [one.watch_places() for one in readers]
+        self._files = [None if found is None else os.open(name, os.O_RDONLY) for name, found in zip(self._names, self._places, strict=True)]
+        self._buffers: list[tuple[bytes, int]] = [(b"", 0)] * len(readers)
+        self._spool = Spool()
+        self._of: dict[bytes, int] = {}
+        self._conversations = 0
+        self._lock = RLock()
+        self._blocks: list[bytes] = []
+        self._rows: list[tuple[int, ...]] = []
+
+    def __len__(self) -> int:
+        return len(self._blocks) * TOGETHER + len(self._rows)
+
+    def segment(self, packet: Packet, order: int) -> Segment | None:
+        """As the parser says; the packet is remembered."""
+        fragments = self.counters.fragments
+        found = self.link.segment(packet, order)
+        whose = (NOBODY if self.counters.fragments == fragments else FRAGMENT) if found is None else self._of.get(found.ends, NOBODY)
+        _, time_ns, number, file, _, captured, wire, kind = packet
+        row = (whose, file, self._place(packet), captured, wire - captured, time_ns, kind, order - number)
+        with self._lock:
+            if len(self._rows) == TOGETHER:
+                self._blocks.append(_packed(self._rows))
+                self._rows = []
+            self._rows.append(row)
+        return found
+
+    def begin(self, segment: Segment) -> int:
+        """The number of the conversation that begins with a segment, which was read last."""
+        number, self._conversations = self._conversations, self._conversations + 1
+        self._of[segment.ends] = self._of[back(segment.ends)] = number
+        self.ends[number] = segment.ends
+        self._rows[-1] = (number, *self._rows[-1][1:])
+        return number
+
+    def forget(self, known: Callable[[int], bool]) -> None:
+        """No packets come of conversations that are not known."""
+        self._of = {ends: number for ends, number in self._of.items() if known(number)}
+        self.ends = {number: ends for number, ends in self.ends.items() if known(number)}
+
+    def close(self) -> None:
+        """Close what packets are read from."""
+        self._spool.close()
+        for file in self._files:
+            if file is not None:
+                os.close(file)
+        self._files = []
+
+    def drop(self, before: int) -> None:
+        """Packets before this one are not asked for again."""
+        for at in range(min(before // TOGETHER, len(self._blocks)) - 1, -1, -1):
+            if not self._blocks[at]:
+                break
+            self._blocks[at] = b""
+
+    def again(self, first: int, last: int, whose: frozenset[int] | None = None) -> Iterator[tuple[int, Packet]]:
+        """The packets from this order up to another, of these conversations or of all, read again; `CaptureError` where one is gone."""
+        for at in range(first // TOGETHER, -(-last // TOGETHER)):
+            with self._lock:
+                block = self._blocks[at] if at < len(self._blocks) else None
+                rows: Iterable[tuple[int, ...]] = list(self._rows) if block is None else ()
+            if block is not None:
+                rows = _unpacked(block, whose)
+            for order, row in enumerate(rows, at * TOGETHER):
+                if first <= order < last and (whose is None or row[0] in whose or row[0] == FRAGMENT):
+                    yield order, self._read(order, row)
+
+    def _read(self, order: int, row: tuple[int, ...]) -> Packet:
+        _, file, at, captured, more, time_ns, link, before = row
+        number = self._files[file] if self._files else None
+        data = self._spool.read(at, captured) if number is None else os.pread(number, captured, at)
+        if len(data) < captured:
+            name = self._names[file] if self._names else None
+            raise CaptureError("cannot be read again: the file has changed, or so much is not kept", name, None, order - before)
+        return make_packet(Packet, (data, time_ns, order - before, file, 0, captured, captured + more, link))
+
+    def _place(self, packet: Packet) -> int:
+        """Where the packet lies in its file, or in ours."""
+        places = self._places[packet.file] if self._places else None
+        if places is None:
+            return self._spool.write(packet.buffer[packet.offset : packet.offset + packet.captured])
+        while self._buffers[packet.file][0] is not packet.buffer:
+            self._buffers[packet.file] = places.popleft()
+        return self._buffers[packet.file][1] + packet.offset
+
+
+def _packed(rows: list[tuple[int, ...]]) -> bytes:
+    columns = [list(column) for column in zip(*rows, strict=True)]
+    for at in AS_DIFFERENCE:
+        columns[at][1:] = map(sub, columns[at][1:], columns[at])
+    return bytes(zstd.compress(b"".join([array("q", column).tobytes() for column in columns]), 3))
+
+
+def _unpacked(block: bytes, whose: frozenset[int] | None) -> Iterable[tuple[int, ...]]:
+    """The rows of a block; none where it has nothing of these conversations."""
+    if not block:
+        return ()
+    numbers = array("q", bytes(zstd.decompress(block)))
+    columns: list[Any] = [numbers[at : at + TOGETHER] for at in range(0, len(numbers), TOGETHER)]
+    if whose is not None and (whose | {FRAGMENT}).isdisjoint(columns[0]):
+        return ()
+    for at in AS_DIFFERENCE:
+        columns[at] = accumulate(columns[at])
+    return zip(*columns, strict=True)
+
+
+class Row(NamedTuple):
+    """A record without its fields, and how its line looks; it was certain with a packet before `until`."""
+
+    record: Shown
+    mark: str
+    name: str
+    text: str
+    until: int
+
+
+FORGOTTEN = Row(Gap(1, 0, "", 0, 0, "", "", None, "", 0, None, "skipped", False), "!", "gap", "not kept any more", 0)
+"""In the place of what is oldest of a capture without an end."""
+
+
+def _values(row: Row) -> tuple[Any, ...]:
+    """A row as `_row` takes it; the text of its time follows from its time."""
+    values = msgspec.structs.astuple(row.record)
+    return KINDS.index(type(row.record)), [*values[:2], *values[3:]], *row[1:]
+
+
+def _row(kind: int, values: list[Any], *more: Any) -> Row:
+    record: Any = KINDS[kind](*values[:2], rfc3339(values[2]), *values[2:])
+    if KINDS[kind] is Message:
+        record.packets = tuple(record.packets)
+        record.fault = None if record.fault is None else Fault(**record.fault)
+    return Row(record, *more)
+
+
+class Records:
+    """The records of a run in their order, each without its fields."""
+
+    def __init__(self) -> None:
+        self.marks = bytearray()
+        """Of each record how its line is marked."""
+        self.of: dict[int, array[int]] = {}
+        """By conversation, which these are."""
+        self.size = 0
+        """The bytes that all this takes, about."""
+        self.first = 0
+        """Those before it are kept no more."""
+        self._lock = RLock()
+        self._blocks: list[bytes] = []
+        self._rows: list[Row] = []
+        self._held: dict[int, list[Row]] = {}
+
+    def __len__(self) -> int:
+        return len(self.marks)
+
+    def add(self, record: Shown, mark: str, name: str, text: str, until: int) -> None:
+        """Remember one more."""
+        room = TEXT if self.size <= ROOM * len(self.marks) else SHORT
+        if type(record) is Message:
+            record = msgspec.structs.replace(record, fields={})
+        with self._lock:
+            self._rows.append(Row(record, mark, name, text[:room], until))
+            self.of.setdefault(record.conversation, array("I")).append(len(self.marks))
+            self.marks.append(ord(mark))
+            self.size += 6
+            if len(self._rows) == RECORDS:
+                self._blocks.append(bytes(zstd.compress(msgspec.msgpack.encode([*map(_values, self._rows)]), 3)))
+                self.size += len(self._blocks[-1])
+                self._rows = []
+
+    def row(self, index: int) -> Row:
+        """The record of this index, which is its number less 1."""
+        return self._part(index // RECORDS)[index % RECORDS]
+
+    def each(self, indexes: Iterable[int]) -> Iterator[tuple[int, Row]]:
+        """These records with their indexes."""
+        part: list[Row] = []
+        begin = end = 0
+        for index in indexes:
+            if not begin <= index < end:
+                part = self._part(index // RECORDS)
+                begin = index // RECORDS * RECORDS
+                end = begin + len(part)
+            yield index, part[index - begin]
+
+    def drop(self, most: int) -> None:
+        """Forget the oldest where there are more than so many."""
+        while len(self) - self.first > most + RECORDS:
+            with self._lock:
+                self.size -= len(self._blocks[self.first // RECORDS])
+                self._blocks[self.first // RECORDS] = b""
+                self.first += RECORDS
+
+    def _part(self, at: int) -> list[Row]:
+        with self._lock:
+            if at >= len(self._blocks):
+                return self._rows
+            if not self._blocks[at]:
+                return [FORGOTTEN] * RECORDS
+            found = self._held.get(at)
+            if found is None:
+                while len(self._held) >= HELD:
+                    del self._held[next(iter(self._held))]
+                found = self._held[at] = [_row(*one) for one in msgspec.msgpack.decode(bytes(zstd.decompress(self._blocks[at])))]
+            return found

@@ -1,0 +1,468 @@
+"""The four places: findings, conversations, messages, and the fields of a message with its bytes."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from collections.abc import Callable
+from heapq import nlargest
+from itertools import islice
+from typing import Any
+
+import msgspec
+from rich.style import Style
+
+from streamdump.cli.browse.index import Row, Shown
+from streamdump.cli.browse.listing import ANSWER, ASK, BAD, BOLD, COLOURS, DIM, LOUD, PLAIN, WARN, Parts, Texts
+from streamdump.cli.browse.reading import Reader, View
+from streamdump.layout.values import hidden, must_hide
+from streamdump.model import ConversationRow, Finding, Message, Span
+from streamdump.render.clock import Clock
+from streamdump.render.conversations import protocol_of, sides, table, trouble_of
+from streamdump.render.findings import finding_lines, place_of, rank
+from streamdump.render.hexdump import paths
+from streamdump.render.summary import LATENCY_WIDTH, NAME_LIMIT, NAME_WIDTH, ROOMY, latency_text
+from streamdump.render.terminal import PLAIN as COLOURLESS
+from streamdump.render.terminal import cut, pad, width
+from streamdump.render.tree import about, broken_span, fault_text, nested, value_text
+
+TIME = re.compile(r"(?:([0-9]{1,2}):([0-9]{2}):)?([0-9]{1,9}(?:[.][0-9]{1,9})?)s?")
+"""A time of day, or seconds."""
+
+DAY_NS = 86_400_000_000_000
+
+SEVERITY = {"error": BAD, "warning": WARN, "note": PLAIN}
+WIDTHS = {"r": 10, "ad": 26, "ud": 26, "e": 20}
+
+
+class Place:
+    """Where one is: a list, and what is said below it of the chosen line."""
+
+    name = ""
+    keys: tuple[tuple[str, str], ...] = ()
+    """Those that do something here, and what."""
+    orders: tuple[str, ...] = ()
+    """What it can be sorted by, the first from the beginning."""
+    order = 0
+    cursor = 0
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+        self.view: View | None = None
+        """What a filter keeps."""
+        self.asked = ""
+
+    def title(self) -> str:
+        return self.name
+
+    def head(self, columns: int) -> str:
+        """What stands over the columns."""
+        return ""
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+    def line(self, at: int, columns: int) -> Parts:
+        raise NotImplementedError
+
+    def below(self, at: int, columns: int) -> Texts:
+        """More of the chosen line."""
+        return Texts()
+
+    def value(self, at: int, columns: int) -> str:
+        """What is copied of it."""
+        return "".join([text for text, _ in self.line(at, columns)]).strip()
+
+    def asks(self, at: int) -> list[str]:
+        """Filters that ask for it, the best first."""
+        return []
+
+    def refilter(self, view: View | None, asked: str) -> None:
+        """Show what a filter keeps."""
+        if self.view is not None:
+            self.view.stopped = True
+        self.view, self.asked = view, asked
+
+    def sort(self) -> str:
+        """Sort what is there by what `order` says, which is returned."""
+        return self.orders[self.order]
+
+    def update(self) -> None:
+        """Take what was read meanwhile."""
+
+
+class Findings(Place):
+    """What went wrong, the worst first."""
+
+    name = "findings"
+    keys = (("enter", "its messages"), ("/", "filter"), ("e", "export"), ("y", "copy"))
+
+    def __init__(self, reader: Reader) -> None:
+        super().__init__(reader)
+        self.ordered: list[Finding] = []
+        self._known = -1
+        self._asked: Any = None
+
+    def title(self) -> str:
+        return f"{self.name} {len(self.reader.findings) if self.view is None else len(self):,}"
+
+    def head(self, columns: int) -> str:
+        return f"{'':9}{'what':44} where"
+
+    def __len__(self) -> int:
+        return len(self.ordered)
+
+    def update(self) -> None:
+        found, asked = self.reader.findings, None if self.view is None else self.view.asked
+        if self._known != len(found) or asked is not self._asked:
+            self._known, self._asked = len(found), asked
+            self.ordered = sorted([one for one in found[: self._known] if asked is None or asked.keeps(one)], key=rank)
+
+    def line(self, at: int, columns: int) -> Parts:
+        one = self.ordered[at]
+        style = SEVERITY[one.severity]
+        return [(f"{one.severity:<9}", style), (f"{cut(one.rule, 43):<44} ", style), (f"{place_of(one)}  ", DIM), (one.cause, PLAIN)]
+
+    def below(self, at: int, columns: int) -> Texts:
+        lines = finding_lines(self.ordered[at], columns, COLOURLESS, self.reader.clock)
+        return Texts([[(line, BOLD if line.startswith(self.ordered[at].severity) else PLAIN)] for line in lines])
+
+
+class Conversations(Place):
+    """Who talked to whom."""
+
+    name = "conversations"
+    keys = (
+        ("enter", "its messages"),
+        ("/", "filter"),
+        ("s", "sort"),
+        ("f", "filter for it"),
+        ("e", "export"),
+        ("w", "write packets"),
+        ("y", "copy"),
+    )
+    orders = ("number", "messages", "bytes", "trouble")
+
+    def __init__(self, reader: Reader) -> None:
+        super().__init__(reader)
+        self.rows: list[ConversationRow] = []
+        self._sizes = [0] * 3
+        self._state: tuple[int, ...] = ()
+        """What was there when they were put in order."""
+        self._mine: set[int] = set()
+        self._seen = 0
+
+    def title(self) -> str:
+        return f"{self.name} {len(self) if self.view is not None else len(self.reader.rows) + self.reader.more_rows:,}"
+
+    def head(self, columns: int) -> str:
+        number, ends, protocol = self._sizes
+        return f"{'#':>{number}}  {'client and server':<{ends}}  {'protocol':<{protocol}}  messages       bytes  how it went"
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def refilter(self, view: View | None, asked: str) -> None:
+        super().refilter(view, asked)
+        self._mine, self._seen = set(), 0
+
+    def update(self) -> None:
+        rows = self.reader.rows
+        state = id(rows), self.order, id(self.view), 0 if self.view is None else len(self.view)
+        if state == self._state:
+            return
+        self._state = state
+        if self.view is not None:
+            for at in range(self._seen, len(self.view)):
+                self._mine.add(self.reader.records.row(self.view[at]).record.conversation)
+                self._seen = at + 1
+            rows = [row for row in rows if row.conversation in self._mine]
+        keys: tuple[Callable[[ConversationRow], Any], ...] = (
+            lambda row: row.conversation,
+            lambda row: -row.messages,
+            lambda row: -sum(row.bytes),
+            lambda row: -len(trouble_of(row)),
+        )
+        self.rows = sorted(rows, key=keys[self.order])
+        texts = [self._texts(row) for row in self.rows]
+        self._sizes = [max(least, *(width(text[at]) for text in texts), 0) for at, least in enumerate((2, 18, 8))]
+
+    def _texts(self, row: ConversationRow) -> tuple[str, str, str]:
+        first, arrow, second, _ = sides(row)
+        return str(row.conversation), f"{first} {arrow} {second}", protocol_of(row)
+
+    def line(self, at: int, columns: int) -> Parts:
+        row = self.rows[at]
+        number, ends, protocol = self._texts(row)
+        trouble = trouble_of(row)
+        style = COLOURS[row.conversation % len(COLOURS)]
+        return [
+            (f"{number:>{self._sizes[0]}}  ", style),
+            (f"{ends:<{self._sizes[1]}}  ", style),
+            (f"{pad(protocol, self._sizes[2])}  {row.messages:>8,}  {sum(row.bytes):>10,}  ", PLAIN),
+            (f"! {', '.join(trouble)}, " if trouble else "  ", BAD),
+            (row.ended, PLAIN),
+        ]
+
+    def below(self, at: int, columns: int) -> Texts:
+        return Texts([[(line, PLAIN)] for line in table([self.rows[at]], columns, COLOURLESS, True).splitlines()[1:]])
+
+    def asks(self, at: int) -> list[str]:
+        return [f"conversation == {self.rows[at].conversation}"]
+
+
+class Messages(Place):
+    """The messages of all conversations, or of one."""
+
+    name = "messages"
+    keys = (
+        ("enter", "fields"),
+        ("/", "filter"),
+        (":", "go to"),
+        ("n", "next !"),
+        ("r", "response"),
+        ("s", "sort"),
+        ("l", "latency"),
+        ("m", "mark"),
+        ("d", "since mark"),
+        ("t", "times"),
+        ("f", "filter for it"),
+        ("e", "export"),
+        ("w", "write packets"),
+        ("y", "copy"),
+    )
+    orders = ("number", "latency", "size")
+    SORTED = 100_000
+    """So many are sorted: those with the most."""
+
+    def __init__(self, reader: Reader, conversation: int | None = None) -> None:
+        super().__init__(reader)
+        self.conversation = conversation
+        self.every: View = View(reader, conversation)
+        self.sorted: list[int] = []
+
+    def title(self) -> str:
+        whose = "" if self.conversation is None else f" of conversation {self.conversation}"
+        order = f" by {self.orders[self.order]}" if self.order else ""
+        return f"{self.name}{whose} {len(self):,}{order}"
+
+    @property
+    def clock(self) -> Clock:
+        return self.reader.since or self.reader.clock
+
+    @property
+    def shown(self) -> View:
+        """Those that are shown, in their order."""
+        return self.view or self.every
+
+    def head(self, columns: int) -> str:
+        number, name = self._sizes(columns)
+        time = f"{'since mark' if self.clock is not self.reader.clock else 'time':>{WIDTHS[self.clock.form]}}"
+        return f"{'#':>{number}} {time}        {'message':<{name}} {'latency':>8}    what it says"
+
+    def _sizes(self, columns: int) -> tuple[int, int]:
+        return max(5, len(str(len(self.reader.records)))), NAME_LIMIT if columns >= ROOMY else NAME_WIDTH
+
+    def __len__(self) -> int:
+        return len(self.sorted) if self.order else len(self.shown)
+
+    def index(self, at: int) -> int:
+        """That of the record that stands there."""
+        return self.sorted[at] if self.order else self.shown[at]
+
+    def at(self, index: int) -> int:
+        """Where a record stands, or the next one."""
+        if self.order:
+            return self.sorted.index(index) if index in self.sorted else 0
+        return self.shown.place(index)
+
+    def sort(self) -> str:
+
+        def size(index: int) -> int:
+            record: Any = self.reader.records.row(index).record
+            return int(getattr(record, "latency_ns" if self.order == 1 else "size", None) or 0)
+
+        self.sorted = nlargest(self.SORTED, iter(self.shown), key=size) if self.order else []
+        return super().sort()
+
+    def refilter(self, view: View | None, asked: str) -> None:
+        super().refilter(view, asked)
+        self.order, self.sorted = 0, []
+
+    def next_marked(self, at: int, way: int) -> int | None:
+        """Where the next one with ! stands."""
+        marks = self.reader.records.marks
+        if self.order == 0 and self.shown is self.every and self.conversation is None:
+            first = self.reader.records.first
+            found = marks.find(b"!", first + at + 1) if way > 0 else marks.rfind(b"!", first, first + at)
+            return found - first if found >= 0 else None
+        places = range(at + way, len(self) if way > 0 else -1, way)
+        return next((one for one in places if marks[self.index(one)] == ord("!")), None)
+
+    def named(self, text: str) -> int | None:
+        """The index of a message by its number, or of the first one from a time on."""
+        if text.isdigit() and text.isascii():
+            return min(int(text[:12]), len(self.reader.records)) - 1
+        time = TIME.fullmatch(text)
+        base = self.reader.clock.base or 0
+        if time is None or not len(self.every):
+            return None
+        hours, minutes, seconds = time.groups()
+        since = float(seconds) * 1e9
+        if hours:
+            since += (int(hours) * 60 + int(minutes)) * 60e9 - base % DAY_NS
+        records = self.reader.records
+        at = bisect_left(self.every, base + int(since), key=lambda index: records.row(index).record.time_ns)
+        return int(self.every[min(at, len(self.every) - 1)])
+
+    def row(self, at: int) -> Row:
+        return self.reader.records.row(self.index(at))
+
+    def line(self, at: int, columns: int) -> Parts:
+        record, mark, name, text, _ = self.row(at)
+        number, wide = self._sizes(columns)
+        sender = getattr(record, "sender", None)
+        way, style = {"client": (">", ASK), "server": ("<", ANSWER)}.get(sender or "", ("-", PLAIN))
+        latency = getattr(record, "latency_ns", None)
+        marked = "m" if self.reader.marked == record.number - 1 else " "
+        return [
+            (f"{record.number:>{number}}{marked}", BOLD if marked == "m" else DIM),
+            (f"{self.clock.text(record.time_ns, record.time):>{WIDTHS[self.clock.form]}}  ", DIM),
+            (f"{record.conversation:>2} ", COLOURS[(record.conversation or 0) % len(COLOURS)]),
+            (f"{way}  {name:<{wide}}", style),
+            (f" {'' if latency is None else latency_text(latency):>{LATENCY_WIDTH}} ", DIM),
+            (f" {mark} {text}", LOUD.get(mark, PLAIN)),
+        ]
+
+    def asks(self, at: int) -> list[str]:
+        from streamdump.filter.grammar import quoted
+
+        record = self.row(at).record
+        return [f"name == {quoted(record.name)}" if isinstance(record, Message) else f"number == {record.number}"]
+
+
+class Fields(Place):
+    """All that is in a message, and its bytes."""
+
+    name = "fields"
+    keys = (("esc", "back"), ("f", "filter for value"), ("r", "response"), ("n", "next message"), ("e", "export"), ("y", "copy value"))
+
+    def __init__(self, reader: Reader, record: Shown) -> None:
+        super().__init__(reader)
+        self.record = record
+        self.spans: list[Span] = []
+        self._head: list[Parts] = []
+        """Lines before those of the fields, of which there may be very many."""
+        self._dump: tuple[int, HexLines] | None = None
+        self._broken: int | None = None
+        if isinstance(record, Message):
+            self.spans, self._broken = record.spans or [], broken_span(record, record.spans or [])
+            self._head = [[(about(record), DIM)], *([(f"*  {note}", WARN)] for note in record.notes)]
+            if record.fault is not None:
+                self._head.insert(1, [(f"!  {fault_text(record)}", BAD)])
+        else:
+            lines = nested(msgspec.to_builtins(record), 0)
+            self._head = [[(f"{pad('  ' * depth + name, 14)} ", ASK), (text, PLAIN)] for depth, name, text in lines]
+        self._size = min(28, max((2 * one.depth + width(one.name) for one in islice(self.spans, 1_000)), default=0))
+
+    def title(self) -> str:
+        return f"{getattr(self.record, 'name', '') or type(self.record).__name__.lower()} {self.record.number}"
+
+    def __len__(self) -> int:
+        return len(self._head) + len(self.spans)
+
+    def span(self, at: int) -> Span | None:
+        """The field of a line."""
+        return self.spans[at - len(self._head)] if at >= len(self._head) else None
+
+    def line(self, at: int, columns: int) -> Parts:
+        span = self.span(at)
+        if span is None:
+            return self._head[at]
+        bad = at - len(self._head) == self._broken
+        raw = getattr(self.record, "raw", None) or {}
+        text = value_text(span, must_hide(span, self.reader.options.show_secrets), bad, raw.get(span.buffer, b""))
+        where = f"{'' if span.buffer == 'frame' else f'{span.buffer} '}{span.offset:04x}+{span.length}"
+        return [(f"{where:<9} ", DIM), (f"{pad('  ' * span.depth + span.name, self._size)}  ", ASK), (text, BAD if bad else PLAIN)]
+
+    def dump(self, at: int, columns: int) -> tuple[HexLines, int]:
+        """The bytes with those of the chosen field marked, and the line of these."""
+        if self._dump is None or self._dump[0] != columns:
+            self._dump = columns, HexLines(self.record, self.reader.options.show_secrets, columns)
+        return self._dump[1], self._dump[1].mark(self.span(at))
+
+    def value(self, at: int, columns: int) -> str:
+        return self.line(at, columns)[-1][0].strip()
+
+    def asks(self, at: int) -> list[str]:
+        from streamdump.filter.grammar import quoted
+
+        span = self.span(at)
+        if span is None or must_hide(span, self.reader.options.show_secrets) or not span.leaf or span.value is None:
+            return []
+        path = next(path for one, path in paths(self.spans) if one is span)
+        value = span.value if isinstance(span.value, int | float) else quoted(str(span.value))
+        return [f"fields.{path} == {value}", f"{path.rpartition('.')[2]} == {value}"]
+
+
+class HexLines:
+    """The bytes of a message, those of a field marked."""
+
+    def __init__(self, record: Shown, show_secrets: bool, columns: int) -> None:
+        self._row = 16 if columns >= 74 else 8
+        self._span: Span | None = None
+        self._lines: list[tuple[str, bytes, bytearray | None, int]] = []
+        """Of each buffer its name, bytes, those that are hidden, and its first line."""
+        self._count = 0
+        spans = getattr(record, "spans", None)
+        for name, data in (getattr(record, "raw", None) or {}).items():
+            # Nobody says where a frame without known fields keeps its secrets, or one that is packed
+            packed = name == "frame" and any(one.secret and one.buffer != name for one in spans or ())
+            whole = not show_secrets and (spans is None or packed)
+            flags = bytearray(b"\1") * len(data) if whole else hidden(data, name, spans or [], show_secrets)
+            self._lines.append((name, data, flags, self._count))
+            self._count += 1 - -len(data) // self._row
+
+    def mark(self, span: Span | None) -> int:
+        """Mark the bytes of a field; the line in which they begin."""
+        self._span = span
+        begin = [first for name, _, _, first in self._lines if span is not None and span.buffer == name]
+        return begin[0] + 1 + span.offset // self._row if begin and span is not None else 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def line(self, at: int, columns: int) -> Parts:
+        name, data, flags, first = next(one for one in reversed(self._lines) if one[3] <= at)
+        if at == first:
+            return [(f"{name}, {len(data):,} bytes", DIM)]
+        begin, span = (at - first - 1) * self._row, self._span
+        marked = range(span.offset, span.offset + span.length) if span is not None and span.buffer == name else range(0)
+        octets: Parts = [(f"{begin:04x}  ", DIM)]
+        text: Parts = []
+        for place in range(begin, begin + self._row):
+            style = Style(reverse=True) if place in marked else PLAIN
+            secret = flags is not None and place < len(flags) and bool(flags[place])
+            one = data[place] if place < len(data) else None
+            octets.append(("  " if one is None else "**" if secret else f"{one:02x}", style if one is not None else PLAIN))
+            octets.append((" ", style if place + 1 in marked and place in marked else PLAIN))
+            text.append(
+                (" " if one is None else "*" if secret else chr(one) if 32 <= one < 127 else ".", style if one is not None else PLAIN)
+            )
+        return [*octets, (" ", PLAIN), *text]
+
+
+class Told(Place):
+    """Lines that tell something."""
+
+    keys = (("esc", "back"), ("e", "export"), ("y", "copy"))
+
+    def __init__(self, reader: Reader, name: str, text: str) -> None:
+        super().__init__(reader)
+        self.name, self._lines = name, text.splitlines()
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def line(self, at: int, columns: int) -> Parts:
+        return [(self._lines[at], PLAIN)]

@@ -1,0 +1,98 @@
+"""What is shown, counted and written to files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from streamdump.capture.blocks import explain
+from streamdump.capture.whole import in_place_of
+from streamdump.capture.write import PcapngWriter, check, is_input
+from streamdump.cli.browse.places import Conversations, Fields, Messages, Place
+from streamdump.cli.browse.reading import Reader, View
+from streamdump.errors import UsageError
+from streamdump.model import Exchange, Message, Pair
+from streamdump.render.terminal import count, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+COLUMNS = 1 << 16
+"""Columns of a line that is exported: it is not cut."""
+
+AT_ONCE = 256
+
+
+def latency(place: Messages, columns: int) -> str:
+    """How long the requests took that are shown, by command."""
+    from streamdump.latency.groups import Latencies
+    from streamdump.render.latency import text
+    from streamdump.render.terminal import PLAIN
+
+    found = Latencies(slowest=0)
+    for at in range(len(place)):
+        record = place.row(at).record
+        if isinstance(record, Message) and record.latency_ns is not None:
+            found.take([Pair(record, record, record.outcome or "answered", None, record.latency_ns, None)])  # type: ignore[arg-type]
+        elif isinstance(record, Exchange) and record.response is None:
+            found.take([Pair(record, None, record.outcome, record.reason, None, record)])  # type: ignore[arg-type]
+    return text(found, columns, PLAIN, place.clock) or "no response among these has a latency"
+
+
+def export(place: Place, path: str, reader: Reader) -> str:
+    """Write what is shown, as lines or, where the name says so, as JSON Lines; what to say of it."""
+    lines: Iterable[bytes] = (f"{visible(place.value(at, COLUMNS))}\n".encode() for at in range(len(place)))
+    if path.endswith((".json", ".jsonl")) and isinstance(place, Messages):
+        lines = _records(place, reader)
+    written = 0
+    try:
+        with in_place_of(_checked(path, reader)) as file:
+            for line in lines:
+                file.write(line)
+                written += 1
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {explain(error)}") from error
+    return f"{path}: {count(written, 'line')} written"
+
+
+def _records(place: Messages, reader: Reader) -> Iterator[bytes]:
+    """The records that are shown, with all that is in them, read again in one go."""
+    from streamdump.render.jsonl import encode
+
+    wanted = {place.index(at) for at in range(len(place))}
+    every = View(reader, place.conversation, follows=False)
+    for index, record in every.full(replace(reader.options, findings=False)):
+        if index in wanted:
+            yield encode([record])
+
+
+def write_packets(place: Place, path: str, reader: Reader) -> str:
+    """Write the packets of the conversations that are shown, as captured; what to say of it."""
+    if isinstance(place, Messages):
+        found: set[int | None] = {place.row(at).record.conversation for at in range(len(place))}
+    elif isinstance(place, Conversations):
+        found = {row.conversation for row in place.rows}
+    else:
+        found = {place.record.conversation} if isinstance(place, Fields) else {one.conversation for one in reader.findings}
+    check(path)
+    interfaces: dict[tuple[int, int], int] = {}
+    names, written = reader.run.names, 0
+    try:
+        with in_place_of(_checked(path, reader)) as file:
+            writer = PcapngWriter(path, into=file.fileno())
+            for _, packet in reader.packets.again(0, len(reader.packets), frozenset(one for one in found if one is not None)):
+                key = packet.file, packet.link
+                if key not in interfaces:
+                    interfaces[key] = writer.add_interface(packet.link, Path(names[packet.file]).name, 0)
+                writer.write([packet], [interfaces[key]])
+                written += 1
+    except OSError as error:
+        raise UsageError(f"{path}: cannot be written: {explain(error)}") from error
+    return f"{path}: {count(written, 'packet')} written as captured, passwords and tokens included"
+
+
+def _checked(path: str, reader: Reader) -> Path:
+    if is_input(path, reader.run.names):
+        raise UsageError(f"{path}: is an input, which is never overwritten")
+    return Path(path)

@@ -1,0 +1,218 @@
+"""What is on the screen, and how it is kept up to date."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from threading import Thread
+from typing import Any, ClassVar
+
+from textual.app import App, ComposeResult
+from textual.containers import Container
+from textual.events import Resize
+
+from streamdump.cli.browse.index import Shown
+from streamdump.cli.browse.listing import ANSWER, BOLD, CHOSEN, DIM, PLAIN, WARN, Bar, Listing, Names, Prompt, Texts
+from streamdump.cli.browse.places import Conversations, Fields, Findings, Messages, Place
+from streamdump.cli.browse.reading import Reader
+from streamdump.errors import StreamdumpError, describe_exception
+
+TICK = 0.1
+"""Seconds between two looks at what was read."""
+
+WIDE, TALL = 160, 36
+"""Columns from which on both parts of the screen stand side by side, and lines from which on the lower one is larger."""
+
+WORK = "browse"
+"""What threads are called that something is done in."""
+
+EVERYWHERE = (("?", "help"), ("q", "quit"))
+KEYS = {"esc": "escape", "/": "slash", ":": "colon", "?": "question_mark"}
+"""What keys are called that have names."""
+
+
+class Screen(App[None]):
+    """A list of one of the places, and more of its chosen line."""
+
+    ENABLE_COMMAND_PALETTE = False
+    ALLOW_SELECT: ClassVar[bool] = False
+    CSS = """
+    Screen { background: ansi_default; color: ansi_default; }
+    Bar { height: auto; max-height: 4; }
+    #both { height: 1fr; }
+    #list { height: 1fr; }
+    #more { height: 6; border-top: solid ansi_bright_black; }
+    .tall #more { height: 40%; }
+    .bytes #more { height: 45%; }
+    .wide #both { layout: horizontal; }
+    .wide #list { width: 1fr; height: 100%; }
+    .wide #more { width: 78; height: 100%; border-top: none; border-left: solid ansi_bright_black; }
+    #prompt { display: none; border: none; height: 1; padding: 0; background: ansi_default; color: ansi_default; }
+    #prompt.open { display: block; }
+    """
+
+    def __init__(self, reader: Reader, title: str) -> None:
+        super().__init__(ansi_color=True)
+        self.reader, self.called = reader, title
+        self.roots: tuple[Place, ...] = (Findings(reader), Conversations(reader), Messages(reader))
+        self.stack: list[Place] = [self.roots[2]]
+        """Where one is, and where one came from."""
+        self.said: list[tuple[str, Any]] = []
+        self.list = Listing(self.moved, lambda: self.simulate_key("enter"), "list")
+        self.more = Listing(lambda: None, lambda: None, "more")
+        self.top, self.heading, self.saying, self.keys = [Bar(self.simulate_key, name) for name in ("top", "head", "said", "keys")]
+        self.prompt = Prompt(id="prompt", compact=True, suggester=Names(self.completed), select_on_focus=False)
+        self.failure: Exception | None = None
+        self._wanted: tuple[int, Callable[[Shown], None]] | None = None
+        self._fetching = False
+        self._following = reader.live
+
+    @property
+    def place(self) -> Place:
+        return self.stack[-1]
+
+    def compose(self) -> ComposeResult:
+        yield self.top
+        yield self.heading
+        with Container(id="both"):
+            yield self.list
+            yield self.more
+        yield self.prompt
+        yield self.saying
+        yield self.keys
+
+    def on_mount(self) -> None:
+        self.go(self.place)
+        self.list.focus()
+        self.reader.start()
+        self.set_interval(TICK, self.tick)
+
+    def on_resize(self, event: Resize) -> None:
+        self.screen.set_class(event.size.width >= WIDE, "wide")
+        self.screen.set_class(event.size.height >= TALL, "tall")
+        self.call_after_refresh(self.choose)
+
+    def completed(self, text: str) -> list[str]:
+        """What can be typed."""
+        return []
+
+    def go(self, place: Place, cursor: int | None = None, instead: bool = False) -> None:
+        """Show a place, `instead` of where one is."""
+        if instead:
+            self.stack[-1] = place
+        elif self.place is not place:
+            self.place.cursor = self.list.cursor
+            self.stack.append(place)
+        place.update()
+        self.screen.set_class(isinstance(place, Fields), "bytes")
+        self.list.show(place, place.cursor if cursor is None else cursor)
+        self.moved()
+
+    def tick(self) -> None:
+        """Show what was read meanwhile."""
+        self.place.update()
+        last = len(self.place) - 1
+        if self._following and isinstance(self.place, Messages) and self.list.cursor < last:
+            self.list.cursor = last
+            self.choose()
+        self.list.settle()
+        if last >= 0 and not self.reader.shown.is_set():
+            self.call_after_refresh(self.reader.shown.set)
+            self.choose()
+        self.bars()
+
+    def bars(self) -> None:
+        """Show where one is, how far the reading is, and what the keys do."""
+        reader, place = self.reader, self.place
+        state = "" if reader.done else "live" if reader.live else f"reading {reader.progress or 0:.0%}"
+        top = [(f" {self.called}  ", BOLD, "")]
+        for at, one in enumerate(self.roots, 1):
+            top += [(f"{at} {one.title()}", CHOSEN if one is self.stack[0] else PLAIN, str(at)), ("  ", PLAIN, "")]
+        path = " > ".join([one.title() for one in self.stack[1:]])
+        self.top.show([*top, (state, DIM, "")], *([[(f" > {path}", ANSWER, "escape")]] if path else []))
+        self.heading.show([(place.head(self.list.size.width), DIM, "")])
+        said: list[tuple[str, Any]] = self.said or [(f"{self.list.cursor + 1:,}/{len(place):,}" if len(place) else "nothing here", DIM)]
+        if not self.said and place.view is not None:
+            view = place.view
+            told = view.failed or f"{len(view):,} match {place.asked}"
+            said = [(told if view.done else f"{told}  ({view.looked:,} of {len(reader.records):,} looked at; esc ends it)", WARN)]
+        elif not self.said and reader.warned:
+            said = [(reader.warned[-1], WARN)]
+        self.saying.show(*([(text, style, "")] for text, style in said))
+        keys = (*place.keys, *EVERYWHERE)
+        self.keys.show(*_lines([(f"{key} {what}", DIM, KEYS.get(key, key)) for key, what in keys], self.size.width))
+
+    def say(self, *lines: str, style: Any = WARN) -> None:
+        """Tell something until another line is chosen."""
+        self.said = [(line, style) for line in lines]
+        self.bars()
+
+    def moved(self) -> None:
+        """The user went to another line; at the last one of a capture that goes on the list follows."""
+        self._following = self.reader.live and self.list.cursor >= len(self.place) - 1
+        self.choose()
+
+    def choose(self) -> None:
+        """Another line is chosen: show more of it."""
+        place, columns = self.place, self.more.size.width or self.size.width
+        self.said = []
+        if isinstance(place, Messages) and len(place):
+            self.fetch(place.index(self.list.cursor), self._preview)
+        elif isinstance(place, Fields):
+            self.more.show(*place.dump(self.list.cursor, columns))
+        else:
+            self.more.show(place.below(self.list.cursor, columns) if len(place) else Texts())
+        self.bars()
+
+    def fetch(self, index: int, then: Callable[[Shown], None]) -> None:
+        """Read a record again with all that is in it; of those that were asked for meanwhile the last one."""
+        self._wanted = index, then
+        if not self._fetching:
+            self._fetching = True
+            Thread(target=self._fetch, name=WORK, daemon=True).start()
+
+    def background(self, work: Callable[[], Callable[[], None]]) -> None:
+        """Do what takes its time, then what it returns here."""
+        Thread(target=self._work, args=(work,), name=WORK, daemon=True).start()
+
+    def _work(self, work: Callable[[], Callable[[], None]]) -> None:
+        try:
+            then = work()
+        except Exception as error:
+            told = str(error) if isinstance(error, StreamdumpError) else f"internal error: {describe_exception(error)}"
+            self.later(self.say, told)
+        else:
+            self.later(then)
+
+    def later(self, then: Callable[..., None], *given: Any) -> None:
+        """Let something be done here, from another thread."""
+        with suppress(RuntimeError):
+            self.call_from_thread(then, *given)
+
+    def _fetch(self) -> None:
+        while self._wanted is not None:
+            (index, then), self._wanted = self._wanted, None
+            self._work(lambda index=index, then=then: self._if_last(then, self.reader.full(index)))  # type: ignore[misc]
+        self._fetching = False
+
+    def _if_last(self, then: Callable[[Shown], None], record: Shown) -> Callable[[], None]:
+        return lambda: None if self._wanted is not None else then(record)
+
+    def _preview(self, record: Shown) -> None:
+        if isinstance(self.place, Messages):
+            self.more.show(Fields(self.reader, record))
+
+    def _fatal_error(self) -> None:
+        """A bug of ours: the terminal is given back, and whoever runs this tells of it."""
+        self.failure = self._exception
+        self._close_messages_no_wait()
+
+
+def _lines(parts: list[tuple[str, Any, str]], columns: int) -> list[list[tuple[str, Any, str]]]:
+    """Texts in lines of so many columns, with something between them."""
+    lines: list[list[tuple[str, Any, str]]] = [[]]
+    for text, style, key in parts:
+        if lines[-1] and sum(len(one[0]) for one in lines[-1]) + len(text) > columns:
+            lines.append([])
+        lines[-1] += [(text, style, key), ("  ", style, "")]
+    return lines

@@ -1,0 +1,84 @@
+"""`streamdump browse FILE...`: look around in captures, or in what an interface brings."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, cast
+
+from streamdump.cli.live import LiveOptions, run_of
+from streamdump.cli.options import Colour, Files, ReadFiles, TimeForm, Where, check_clock, inputs
+from streamdump.cli.output import coloured, say
+from streamdump.cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
+from streamdump.cli.run import Bugs, FileRun
+from streamdump.errors import Report, UsageError, describe_exception
+from streamdump.options import Options
+from streamdump.render.terminal import count
+
+
+@gathers
+def browse(
+    *,
+    files: Files = None,
+    read_files: ReadFiles = None,
+    where: Where = None,
+    clock: TimeForm = "r",
+    live: LiveOptions,
+    options: Annotated[Options, Members("show_secrets", *READING, *FILES, *TIMES, *LIMITS)],
+    colour: Colour = "auto",
+) -> int:
+    """Look around: from a finding to its conversation, to a message and its bytes, and back."""
+    check_clock(clock)
+    names = inputs(read_files, files)
+    if not (sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"):
+        raise UsageError("browse needs a terminal that is not dumb; streamdump FILE prints the messages")
+    try:
+        import textual  # noqa: F401
+    except ImportError as error:
+        raise UsageError("browse needs textual: pip install 'streamdump[browse]'") from error
+    if where is not None:
+        from streamdump.filter import compile_filter
+
+        compile_filter(where, options)
+    if not coloured(colour, sys.stdout):
+        os.environ["NO_COLOR"] = "1"
+    if "-" in names or (not names and not live.interfaces):
+        _keys_from_terminal()
+    options = replace(options, findings=True)
+    with run_of(live, names, options, colour) as run:
+        if isinstance(run, FileRun) and not run.readers:
+            return run.end()
+        from streamdump.cli.browse.app import Browser
+        from streamdump.cli.browse.reading import Reader
+        from streamdump.render.clock import Clock, Times
+
+        reader = Reader(run, run.inspector.options, Clock(cast(Times, clock)))
+        title = Path(run.names[0]).name if len(run.names) == 1 else count(len(run.names), "file")
+        app = Browser(reader, title, where)
+        try:
+            app.run()
+        finally:
+            reader.stop()
+        for text in reader.warned:
+            say(text)
+        run.inspector.reports += reader.bugs.late
+        if app.failure is not None:
+            run.inspector.reports.append(Report(describe_exception(app.failure), "browse ends here"))
+        run.bugs = Bugs()
+        return run.end()
+
+
+def _keys_from_terminal() -> None:
+    """Let standard input be the terminal, as keys are read from there, and captures from what it was."""
+    if sys.stdin.isatty():
+        return
+    capture = os.dup(0)
+    try:
+        terminal = os.open("/dev/tty", os.O_RDWR)
+    except OSError as error:
+        raise UsageError("browse needs a terminal for its keys") from error
+    os.dup2(terminal, 0)
+    os.close(terminal)
+    sys.stdin = os.fdopen(capture, encoding="utf-8")

@@ -1,0 +1,574 @@
+"""`browse`: what its screens show, what each key does, and that nothing captured acts on it. Driven by textual's pilot."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import gzip
+import json
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from threading import Thread
+from threading import enumerate as enumerate_threads
+from time import monotonic
+from typing import Any
+
+import msgspec
+import pytest
+
+import streamdump
+from streamdump.capture.files import open_capture
+from streamdump.cli.app import main
+from streamdump.cli.browse import index, reading
+from streamdump.cli.browse.app import HELP, Browser
+from streamdump.cli.browse.places import Conversations, Fields, Findings, Messages, Told
+from streamdump.cli.browse.reading import Reader, View
+from streamdump.cli.browse.screen import WORK
+from streamdump.cli.exits import ExitCode
+from streamdump.cli.run import FileRun
+from streamdump.inspector import Inspector
+from streamdump.model import Message, Options
+from streamdump.render.clock import Clock
+from tests.support.peers import Pair, free_port, needs_capture, said
+from tests.support.terminal import on_terminal
+from tests.support.waiting import PATIENCE, until
+
+GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
+REFUSED = GOLDEN / "rabbitmq-stream" / "vhost_failure_405.pcap"
+LOST = GOLDEN / "rabbitmq-stream" / "lost_segments_405.pcap"
+LOGIN = GOLDEN / "rabbitmq-stream" / "handshake_close_405.pcap"
+SIZES = ((80, 24), (120, 40), (200, 60))
+ACTIVE = "[@click=app.quit]x[/] [b]\x1b[31m\u202e\t\n"
+"""What would act on a terminal, or on who takes it for markup."""
+
+
+class Browsing:
+    """The interface on some captures, and a hand on its keys."""
+
+    def __init__(self, *paths: Path, where: str | None = None, **options: Any) -> None:
+        run = FileRun([str(path) for path in paths], Options(findings=True, **options))
+        self.reader = Reader(run, run.inspector.options, Clock("r"))
+        self.app = Browser(self.reader, "captures", where)
+        self.pilot: Any = None
+
+    def drive(self, steps: Callable[[Browsing], Awaitable[None]], size: tuple[int, int] = (120, 40)) -> None:
+        """Take these steps once all is read."""
+
+        async def run() -> None:
+            async with self.app.run_test(size=size) as pilot:
+                self.pilot = pilot
+                await self.until(lambda: self.reader.done)
+                await self.settle()
+                await steps(self)
+
+        try:
+            asyncio.run(run())
+        finally:
+            self.reader.stop()
+
+    async def until(self, there: Callable[[], bool]) -> None:
+        end = monotonic() + PATIENCE
+        while not there():
+            assert monotonic() < end, self.text
+            await self.pilot.pause(0.01)
+
+    async def settle(self) -> None:
+        """Wait until nothing is being done."""
+        await self.pilot.pause()
+        await self.until(
+            lambda: not any(one.name == WORK for one in enumerate_threads()) and (self.app.place.view is None or self.app.place.view.done)
+        )
+        self.app.tick()
+        await self.pilot.pause()
+
+    async def press(self, *keys: str) -> None:
+        for key in keys:
+            await self.pilot.press(key)
+            await self.settle()
+
+    async def type(self, text: str) -> None:
+        await self.press(*[NAMES.get(one, one) for one in text])
+
+    @property
+    def text(self) -> str:
+        """The screen."""
+        return "\n".join("".join(part.text for part in line).rstrip() for line in self.app.screen._compositor.render_strips())
+
+    @property
+    def place(self) -> Any:
+        return self.app.place
+
+    def lines(self) -> list[str]:
+        """All lines of the list, as wide as they are."""
+        return [self.place.value(at, 200) for at in range(len(self.place))]
+
+
+NAMES = {" ": "space", "=": "equals_sign", "/": "slash", ":": "colon", ".": "full_stop", "_": "underscore", "<": "less_than_sign"}
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_each_place_fits_the_terminal(size: tuple[int, int]) -> None:
+    async def look(on: Browsing) -> None:
+        assert "3 messages 22" in on.text and "quit" in on.text
+        for keys in (["1"], ["2"], ["3"], ["enter"], ["question_mark"]):
+            await on.press(*keys)
+            lines = on.text.splitlines()
+            assert len(lines) <= size[1] and max(map(len, lines)) <= size[0]
+            assert "q quit" in on.text
+
+    Browsing(REFUSED).drive(look, size)
+
+
+def test_one_gets_from_a_finding_to_the_bytes_of_a_field_and_back() -> None:
+    async def look(on: Browsing) -> None:
+        await on.press("1")
+        assert isinstance(on.place, Findings) and "virtual-host-refused" in on.text and 'the virtual host "no-such-vhost"' in on.text
+        await on.press("enter")
+        assert isinstance(on.place, Messages) and on.place.conversation == 0
+        assert on.lines()[on.app.list.cursor].startswith("9 ") and "Open" in on.lines()[on.app.list.cursor]
+        await on.press("r", "enter")
+        assert isinstance(on.place, Fields) and on.place.record.number == 10
+        await on.press("G")
+        assert on.lines()[-1].endswith("12  virtual host access failure")
+        assert "00 0c" in on.text
+        chosen = [part.text for part in on.app.more.render_line(1) if part.style is not None and part.style.reverse]
+        assert "".join(chosen).replace(" ", "").startswith("000c")
+        await on.press("escape")
+        assert isinstance(on.place, Messages)
+        await on.press("escape")
+        assert isinstance(on.place, Findings)
+
+    Browsing(REFUSED).drive(look)
+
+
+def test_keys_move_through_lines() -> None:
+    async def look(on: Browsing) -> None:
+        cursors = []
+        for key in ("j", "down", "k", "G", "up", "g", "space", "pageup", "end", "home", "pagedown"):
+            await on.press(key)
+            cursors.append(on.app.list.cursor)
+        last = len(on.place) - 1
+        assert cursors[:6] == [1, 2, 1, last, last - 1, 0] and cursors[7:10] == [0, last, 0] and cursors[6] == cursors[10] > 0
+        await on.press("g")
+        await on.pilot.click("#list", offset=(3, 2))
+        await on.settle()
+        assert on.app.list.cursor == 2
+        await on.pilot.click("#list", offset=(3, 2))
+        await on.settle()
+        assert isinstance(on.place, Fields)
+        await on.press("right", "tab", "j")
+        assert on.app.list.left > 0 and on.app.more.has_focus and on.app.more.cursor == 1
+        await on.press("left", "n")
+        assert on.place.record.number == 4
+        await on.press("N", "N")
+        assert on.place.record.number == 2
+
+    Browsing(REFUSED).drive(look, (80, 24))
+
+
+def test_keys_of_messages() -> None:
+    async def look(on: Browsing) -> None:
+        await on.press("n")
+        assert on.lines()[on.app.list.cursor].startswith("10 ")
+        await on.press("n", "N")
+        assert on.lines()[on.app.list.cursor].startswith("10 ")
+        await on.press("r")
+        assert on.lines()[on.app.list.cursor].startswith("9 ")
+        await on.press("m", "d", "j")
+        assert " 3.001990 " in on.lines()[9] and "since mark" in on.text
+        await on.press("d", "t", "t")
+        assert on.reader.clock.form == "ud" and "2026-11-21 06:02:1" in on.text
+        await on.press("t", "t", "colon")
+        await on.type("15")
+        await on.press("enter")
+        assert on.lines()[on.app.list.cursor].startswith("15 ")
+        await on.press("colon")
+        await on.type("3s")
+        await on.press("enter")
+        assert on.lines()[on.app.list.cursor].startswith("10 ")
+        await on.press("colon")
+        await on.type("x")
+        await on.press("enter")
+        assert "not a message's number" in on.text
+        await on.press("s")
+        assert "by latency" in on.text and on.lines()[0].startswith("10 ")
+        await on.press("s", "s")
+        assert on.lines()[0].startswith("1 ")
+        await on.press("l")
+        assert isinstance(on.place, Told) and any("SaslAuthenticate" in line for line in on.lines())
+        await on.press("escape", "question_mark")
+        assert on.lines() == [line.strip() for line in HELP.splitlines()]
+
+    Browsing(REFUSED).drive(look)
+
+
+def test_every_key_that_is_told_does_something_and_can_be_clicked() -> None:
+    async def look(on: Browsing) -> None:
+        bound = {key for one in on.app.BINDINGS for key in one.key.split(",")}  # type: ignore[union-attr]
+        from streamdump.cli.browse.screen import EVERYWHERE, KEYS
+
+        for root in ("1", "2", "3"):
+            await on.press(root)
+            assert {KEYS.get(key, key) for key, _ in (*on.place.keys, *EVERYWHERE)} <= bound
+        await on.press("g")
+        line = next(at for at, line in enumerate(on.app.keys.lines) if any(part[2] == "s" for part in line))
+        column = sum(len(part[0]) for part in on.app.keys.lines[line][: [part[2] for part in on.app.keys.lines[line]].index("s")])
+        await on.pilot.click("#keys", offset=(column, line))
+        await on.settle()
+        assert on.place.order == 1
+        await on.pilot.click("#top", offset=(on.text.index("2 conv"), 0))
+        await on.settle()
+        assert isinstance(on.place, Conversations)
+
+    Browsing(REFUSED).drive(look)
+
+
+@pytest.mark.parametrize("asked", ["outcome == refused", "response_code == access_refused or fields.virtual_host", "record == ending"])
+@pytest.mark.parametrize("path", [REFUSED, LOST], ids=lambda path: path.stem)
+def test_a_filter_keeps_what_it_keeps_elsewhere(asked: str, path: Path) -> None:
+    wanted = [one.number for one in streamdump.read(path, where=asked)]
+
+    async def look(on: Browsing) -> None:
+        assert [on.reader.records.row(one).record.number for one in on.place.shown] == wanted
+        await on.press("escape")
+        assert len(on.place) == len(on.reader.records)
+
+    Browsing(path, where=asked).drive(look)
+
+
+def test_a_filter_is_understood_as_it_is_typed() -> None:
+    async def look(on: Browsing) -> None:
+        await on.press("slash")
+        await on.type("outcome == refused")
+        assert len(on.place) == 2
+        await on.type(" and no")
+        assert len(on.place) == 2 and "^^" in on.text
+        await on.press("enter")
+        assert len(on.place) == 2 and on.app.list.has_focus
+        await on.press("slash", "escape")
+        assert len(on.place) == 22
+        await on.press("slash")
+        await on.type("outco")
+        await on.press("tab")
+        assert on.app.prompt.value == "outcome"
+        await on.press("escape", "2", "slash")
+        await on.type("conversation == 1")
+        assert [row.conversation for row in on.place.rows] == [1]
+        await on.press("enter", "s", "s", "f")
+        assert isinstance(on.place, Messages) and on.place.asked == "conversation == 1"
+        await on.press("1", "slash")
+        await on.type("conversation == 0")
+        assert len(on.place) == 1
+
+    Browsing(REFUSED).drive(look)
+
+
+def test_a_value_is_filtered_for_and_copied() -> None:
+    async def look(on: Browsing) -> None:
+        await on.press("n", "enter", "G", "y")
+        assert on.app.clipboard == "12  virtual host access failure"
+        await on.press("Y")
+        assert on.app.clipboard == "fields.response_code == 12"
+        await on.press("f")
+        assert isinstance(on.place, Messages) and on.place.asked == "fields.response_code == 12" and len(on.place) == 2
+        await on.press("f")
+        assert on.place.asked == "(fields.response_code == 12) and name == Open"
+        await on.press("y")
+        assert "virtual host access failure" in on.app.clipboard
+
+    Browsing(REFUSED).drive(look)
+
+
+def test_what_is_shown_is_exported_as_text_or_as_json(tmp_path: Path) -> None:
+    async def look(on: Browsing) -> None:
+        for name in ("out.jsonl", "out.txt"):
+            await on.press("e")
+            on.app.prompt.value = str(tmp_path / name)
+            await on.press("enter")
+        lines = (tmp_path / "out.jsonl").read_bytes().splitlines()
+        assert [json.loads(line) for line in lines] == [
+            json.loads(line) for line in (tmp_path / "want.jsonl").read_bytes().splitlines() if json.loads(line).get("outcome") == "refused"
+        ]
+        assert len((tmp_path / "out.txt").read_text(encoding="utf-8").splitlines()) == 2
+        await on.press("e")
+        on.app.prompt.value = str(tmp_path / "no" / "folder")
+        await on.press("enter")
+        assert "cannot be written" in on.text
+        await on.press("e")
+        on.app.prompt.value = str(REFUSED)
+        await on.press("enter")
+        assert "is an input" in on.text
+
+    done = subprocess.run([sys.executable, "-m", "streamdump", "--json", str(REFUSED)], capture_output=True, timeout=PATIENCE, check=True)
+    (tmp_path / "want.jsonl").write_bytes(done.stdout)
+    Browsing(REFUSED, where="outcome == refused").drive(look)
+
+
+def test_packets_of_what_is_shown_are_written_as_captured(tmp_path: Path) -> None:
+    async def look(on: Browsing) -> None:
+        await on.press("w")
+        assert "passwords and tokens" in on.text
+        on.app.prompt.value = str(tmp_path / "out.pcapng")
+        await on.press("enter")
+        assert "written as captured" in on.text
+
+    Browsing(REFUSED, where="conversation == 1").drive(look)
+    wanted = [one for one in streamdump.read(REFUSED) if one.conversation == 1]
+    found = list(streamdump.read(tmp_path / "out.pcapng"))
+    assert [(one.src, one.time_ns) for one in found] == [(one.src, one.time_ns) for one in wanted]
+    assert (tmp_path / "out.pcapng").stat().st_mode & 0o777 == 0o600
+
+
+def some_captures() -> list[Path]:
+    """Captures of each family, some with TLS."""
+    found = [path for family in sorted(GOLDEN.iterdir()) if family.is_dir() for path in sorted(family.glob("*.pcap*"))[:6]]
+    return [*found, *GOLDEN.glob("*/*tls*.pcapng"), LOST]
+
+
+@pytest.mark.parametrize("path", some_captures(), ids=lambda path: path.name)
+def test_a_message_read_again_from_a_snapshot_is_the_one_that_was_read(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "EVERY", 3)
+    monkeypatch.setattr(reading, "ROOM", 1 << 30)
+    monkeypatch.setattr(index, "RECORDS", 16)
+    monkeypatch.setattr(index, "TOGETHER", 16)
+    run = FileRun([str(path)], Options(findings=True))
+    run.inspector.batch_rows = 1
+    reader = Reader(run, run.inspector.options, Clock("r"))
+    reader.shown.set()
+    reader.start()
+    reader.stop(wait_all=True)
+    wanted = list(Inspector([open_capture(path)], Options(detail=True)).records())
+    assert len(reader.records) == len(wanted)
+    for at, one in enumerate(wanted[:400]):
+        assert reader.full(at) == one
+        row = reader.records.row(at).record
+        if type(one) is Message:
+            light = msgspec.structs.replace(one, fields={}, raw=None, spans=None)
+            assert msgspec.json.encode(row) == msgspec.json.encode(light)
+
+
+@pytest.mark.parametrize("how", ["gzip", "fifo"])
+def test_what_cannot_be_read_twice_is_kept(how: str, tmp_path: Path) -> None:
+    path = tmp_path / "input"
+    if how == "gzip":
+        path.write_bytes(gzip.compress(REFUSED.read_bytes()))
+    else:
+        os.mkfifo(path)
+        Thread(target=path.write_bytes, args=(REFUSED.read_bytes(),), daemon=True).start()
+
+    async def look(on: Browsing) -> None:
+        await on.press("n", "enter", "G")
+        assert on.lines()[-1].endswith("virtual host access failure")
+
+    Browsing(path).drive(look)
+
+
+def test_a_spool_forgets_what_is_oldest() -> None:
+    spool = index.Spool(100)
+    places = [spool.write(bytes([number]) * 10) for number in range(50)]
+    assert spool.read(places[49], 10) == bytes([49]) * 10
+    assert spool.read(places[40], 10) == bytes([40]) * 10
+    assert spool.read(places[0], 10) == b""
+    spool.close()
+
+
+def test_secrets_are_on_no_screen_unless_they_are_asked_for(tmp_path: Path) -> None:
+    async def look(on: Browsing) -> None:
+        seen = []
+        for at in range(2, 6):
+            await on.press("3", "colon")
+            await on.type(str(at + 1))
+            await on.press("enter", "enter")
+            await on.press("G", "y")
+            seen += [on.text, on.app.clipboard, *on.lines()]
+            await on.press("escape")
+        on.seen = "\n".join(seen)  # type: ignore[attr-defined]
+
+    for show in (False, True):
+        on = Browsing(LOGIN, where=None, show_secrets=show)
+        on.drive(look, (200, 60))
+        secret = b"guest\x00guest".hex()
+        assert ("guest\\x00guest" in on.seen or secret in on.seen) == show  # type: ignore[attr-defined]
+
+
+def test_captured_text_is_text_in_every_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    def poisoned(value: Any) -> Any:
+        if isinstance(value, str):
+            return value + ACTIVE
+        if isinstance(value, dict):
+            return {key + ACTIVE: poisoned(one) for key, one in value.items()}
+        return [poisoned(one) for one in value] if isinstance(value, list) else value
+
+    def poison(one: Any) -> Any:
+        for name in (
+            ("rule", "cause", "advice", "notes", "ended", "evidence", "facts", "name") if not isinstance(one, Message) else ("notes",)
+        ):
+            if hasattr(one, name):
+                setattr(one, name, poisoned(getattr(one, name)))
+        if isinstance(one, Message):
+            one.fields = poisoned(one.fields)
+            one.spans = [span._replace(name=poisoned(span.name), value=poisoned(span.value)) for span in one.spans or []]
+        return one
+
+    found = Reader.full
+    monkeypatch.setattr(Reader, "full", lambda self, at: poison(found(self, at)))
+    monkeypatch.setattr(
+        index.Records,
+        "add",
+        lambda self, record, mark, name, text, until, real=index.Records.add: real(self, record, mark, name + ACTIVE, ACTIVE + text, until),
+    )
+
+    async def look(on: Browsing) -> None:
+        on.reader.findings = [poison(one) for one in on.reader.findings]
+        on.reader.rows = [poison(one) for one in on.reader.rows]
+        on.reader.warned = [ACTIVE]
+        on.app.roots[0]._known = -1  # type: ignore[attr-defined]
+        for keys in (["1"], ["2"], ["3"], ["n", "enter"], ["G", "f"], ["y"], ["l"]):
+            await on.press(*keys)
+            assert "\x1b" not in on.text and "\u202e" not in on.text
+            rows = on.text.splitlines()
+            shown = [(line.index("[@click"), at) for at, line in enumerate(rows) if "[@click" in line]
+            assert shown or keys in (["G", "f"], ["l"])
+            for column, at in shown[:4]:
+                await on.pilot.click(offset=(column + 1, at))
+                await on.pilot.click(offset=(column + 17, at))
+                await on.settle()
+                assert on.app.is_running
+            await on.press("escape") if keys in (["l"],) else None
+
+    Browsing(REFUSED).drive(look, (200, 60))
+
+
+def test_without_a_terminal_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["browse", str(REFUSED)]) == ExitCode.USAGE
+    assert capsys.readouterr().err == "streamdump: browse needs a terminal that is not dumb; streamdump FILE prints the messages\n"
+    code, text = on_terminal(["browse", str(REFUSED)], environment={"TERM": "dumb"})
+    assert (code, text.count("\n")) == (ExitCode.USAGE, 1)
+
+
+def test_a_crash_gives_the_terminal_back_and_is_reported() -> None:
+    code = (
+        "import os, sys; os.environ.pop('STREAMDUMP_BARRIER', None)\n"
+        "from streamdump.cli.browse.listing import Listing\n"
+        "def broken(self, y): raise ValueError('secret')\n"
+        "Listing.render_line = broken\n"
+        "from streamdump.cli.app import main\n"
+        f"sys.exit(main(['browse', {str(REFUSED)!r}]))\n"
+    )
+    done, text = on_terminal(["-c", code], module=False)
+    assert done == ExitCode.INTERNAL
+    assert text.rstrip().endswith("please report this line") or "please report this line" in text
+    assert "\x1b[?1049l" in text and "secret" not in text and "Traceback" not in text
+
+
+def test_what_cannot_be_opened_opens_no_screen() -> None:
+    code, text = on_terminal(["browse", str(GOLDEN / "no-such.pcap")])
+    assert code == ExitCode.UNREADABLE and "no such file" in text
+
+
+def read(*paths: Path, **options: Any) -> Reader:
+    """All that is remembered of captures."""
+    run = FileRun([str(path) for path in paths], Options(findings=True, **options))
+    reader = Reader(run, run.inspector.options, Clock("r"))
+    reader.shown.set()
+    reader.start()
+    reader.stop(wait_all=True)
+    return reader
+
+
+def test_several_captures_and_what_a_port_is_read_as_are_as_elsewhere() -> None:
+    paths = [GOLDEN / "rabbitmq-stream" / f"rstream_twice_{number}_310.pcap" for number in (1, 2)]
+    for files, options in ((paths, {}), (paths, {"separate": True}), ([REFUSED], {"decode_as": ((5552, "rabbitmq-stream-draft", None),)})):
+        reader = read(*files, **options)
+        wanted = list(Inspector([open_capture(path) for path in files], Options(detail=True, **options)).records())  # type: ignore[arg-type]
+        assert [reader.full(at) for at in range(len(reader.records))] == wanted
+        reader.stop()
+
+
+def test_what_is_remembered_of_an_interface_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "LIVE", 32)
+    monkeypatch.setattr(reading, "MOST", 64)
+    monkeypatch.setattr(index, "RECORDS", 16)
+    monkeypatch.setattr(index, "TOGETHER", 16)
+    run = FileRun([str(LOST)], Options(findings=True))
+    run.inspector.batch_rows = 1
+    reader = Reader(run, run.inspector.options, Clock("r"))
+    reader.live = True
+    reader.shown.set()
+    reader.start()
+    reader.stop(wait_all=True)
+    every = View(reader)
+    assert 32 <= len(every) < 32 + 2 * 16 and every[len(every) - 1] == len(reader.records) - 1
+    assert reader.records.row(0).text == "not kept any more"
+    assert reader.full(every[0]).number == every[0] + 1
+    assert [every[at] for at in range(len(every))] == [at for at in reader.records.of[0] if at >= reader.records.first]
+    reader.stop()
+
+
+def test_a_live_list_follows_its_end_until_one_scrolls() -> None:
+    async def look(on: Browsing) -> None:
+        assert on.app.list.cursor == len(on.place) - 1
+        await on.press("k")
+        on.reader.records.add(on.reader.records.row(0).record, " ", "again", "", 0)
+        await on.settle()
+        assert on.app.list.cursor == len(on.place) - 3
+        await on.press("G")
+        on.reader.records.add(on.reader.records.row(0).record, " ", "again", "", 0)
+        await on.settle()
+        assert on.app.list.cursor == len(on.place) - 1
+
+    on = Browsing(REFUSED)
+    on.reader.live = on.app._following = True
+    on.drive(look)
+
+
+@needs_capture
+def test_an_interface_is_shown_while_it_is_captured() -> None:
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
+    port = free_port()
+    call = [sys.executable, "-m", "streamdump", "browse", "-i", "lo", "-f", f"tcp port {port}"]
+    with subprocess.Popen(call, stdin=slave, stdout=slave, stderr=slave, env=os.environ | {"TERM": "xterm"}) as process:
+        os.close(slave)
+        seen = b""
+
+        def shows(text: bytes) -> bool:
+            nonlocal seen
+            if select.select([master], [], [], 0)[0]:
+                seen += os.read(master, 1 << 16)
+            return text in seen
+
+        until(lambda: shows(b"live"), process)
+        with Pair(port) as pair:
+            pair.replay(said(LOGIN))
+            until(lambda: shows(b"PeerProperties"), process)
+        until(lambda: shows(b"closed (FIN)"), process)
+        os.write(master, b"q")
+        until(lambda: shows(b"in 1 conversation"))
+        assert process.wait(PATIENCE) == ExitCode.DONE
+    os.close(master)
+
+
+def test_a_silent_pipe_does_not_keep_it_from_ending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "ENOUGH", 0.1)
+    path = tmp_path / "input"
+    os.mkfifo(path)
+    silent = os.open(path, os.O_RDWR)
+    os.write(silent, REFUSED.read_bytes()[:-1])
+    run = FileRun([str(path)], Options(findings=True))
+    reader = Reader(run, run.inspector.options, Clock("r"))
+    reader.shown.set()
+    reader.start()
+    until(lambda: len(reader.records))
+    reader.stop()
+    assert not reader.done
+    os.close(silent)
+    until(lambda: reader.done)
+    reader.stop()
