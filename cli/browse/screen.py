@@ -65,6 +65,7 @@ class Screen(App[None]):
         self.failure: Exception | None = None
         self._wanted: tuple[int, Callable[[Shown], None]] | None = None
         self._fetching = False
+        self._drawn: tuple[Place, int] | None = None
         self._following = reader.live
 
     @property
@@ -115,7 +116,9 @@ class Screen(App[None]):
         if self._following and isinstance(self.place, Messages) and self.list.cursor < last:
             self.list.cursor = last
             self.choose()
-        self.list.settle()
+        if self._drawn != (self.place, last) or not self.reader.done:
+            self._drawn = self.place, last
+            self.list.settle()
         if last >= 0 and not self.reader.shown.is_set():
             self.call_after_refresh(self.reader.shown.set)
             self.choose()

@@ -122,6 +122,10 @@ def test_each_place_fits_the_terminal(size: tuple[int, int]) -> None:
             lines = on.text.splitlines()
             assert len(lines) <= size[1] and max(map(len, lines)) <= size[0]
             assert "q quit" in on.text
+        for columns, lines in ((40, 10), (12, 4), size):
+            await on.pilot.resize_terminal(columns, lines)
+            await on.press("escape", "1", "2", "3", "enter", "j")
+            assert max(map(len, on.text.splitlines())) <= columns
 
     Browsing(REFUSED).drive(look, size)
 
