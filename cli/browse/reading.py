@@ -54,17 +54,11 @@ PAUSE = 0.05
 """Seconds until what waits for more to be read looks again."""
 
 
-class LateBugs(Bugs):
-    """Keeps what there is to tell of bugs of ours until the terminal is free again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.late: list[Report] = []
+class Later(Bugs):
+    """Tells nothing of bugs of ours while the terminal is not free: it stays where it is."""
 
     def tell(self, reports: list[Report], names: Sequence[str]) -> None:
-        self.came |= bool(reports)
-        self.late += reports
-        reports.clear()
+        return
 
 
 class Reader:
@@ -86,7 +80,7 @@ class Reader:
         self.marked: int | None = None
         self.shown = Event()
         """Set once the first screen is."""
-        self.bugs = run.bugs = LateBugs()
+        run.bugs = Later()
         run.warn = self._warn
         inspector.read_with(self.packets, self.packets.begin)
         self._lines = Lines(**text_settings(Looks(), options, PLAIN, None, inspector))
@@ -174,7 +168,7 @@ class Reader:
         if isinstance(error, StreamdumpError):
             self.warned.append(str(error))
         else:
-            self.bugs.tell([Report(describe_exception(error), "nothing was read behind it")], ())
+            self.run.inspector.reports.append(Report(describe_exception(error), "nothing was read behind it"))
 
     def _warn(self, inspector: Inspector) -> None:
         row = inspector.run.suspected
@@ -197,7 +191,7 @@ class Reader:
                 mark, name, _, text = self._lines.content(record)
             except Exception as error:
                 what = describe_exception(error)
-                self.bugs.tell([about(record, what)], ())
+                self.run.inspector.reports.append(about(record, what))
                 mark, name, text = "!", "", f"internal error: {what}"
             records.add(record, mark, name, text, until)  # type: ignore[arg-type]
             if type(record) is Message:
@@ -221,7 +215,7 @@ class Reader:
             data = None if ends is None else self.run.inspector.session.snapshot_of(ends)
             packed = b"" if data is None else bytes(zstd.compress(data, 3))
         except Exception as error:
-            self.bugs.tell([Report(describe_exception(error), "messages of it are read again from its beginning")], ())
+            self.run.inspector.reports.append(Report(describe_exception(error), "messages of it are read again from its beginning"))
         if packed:
             self._snapshots.setdefault(conversation, []).append((len(self.records), until, packed))
         self._due[conversation] = EVERY - max(EVERY, len(packed) // ROOM)

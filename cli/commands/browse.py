@@ -32,7 +32,8 @@ def browse(
     """Look around: from a finding to its conversation, to a message and its bytes, and back."""
     check_clock(clock)
     names = inputs(read_files, files)
-    if not (sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"):
+    # textual draws on standard error
+    if not (sys.stdout.isatty() and sys.stderr.isatty() and os.environ.get("TERM", "dumb") != "dumb"):
         raise UsageError("browse needs a terminal that is not dumb; streamdump FILE prints the messages")
     try:
         import textual  # noqa: F401
@@ -63,7 +64,6 @@ def browse(
             reader.stop()
         for text in reader.warned:
             say(text)
-        run.inspector.reports += reader.bugs.late
         if app.failure is not None:
             run.inspector.reports.append(Report(describe_exception(app.failure), "browse ends here"))
         run.bugs = Bugs()

@@ -455,6 +455,7 @@ def test_without_a_terminal_it_says_so(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().err == "streamdump: browse needs a terminal that is not dumb; streamdump FILE prints the messages\n"
     code, text = on_terminal(["browse", str(REFUSED)], environment={"TERM": "dumb"})
     assert (code, text.count("\n")) == (ExitCode.USAGE, 1)
+    assert on_terminal(["browse", str(REFUSED)], stderr=False) == (ExitCode.USAGE, "")
 
 
 def test_a_crash_gives_the_terminal_back_and_is_reported() -> None:
