@@ -98,6 +98,8 @@ class Browser(Asking):
 
     def action_root(self, number: int) -> None:
         self.place.cursor = self.list.cursor
+        for one in self.stack[1:]:
+            one.refilter(None, "")
         self.stack = [self.roots[number]]
         self.go(self.place)
 

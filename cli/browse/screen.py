@@ -160,7 +160,9 @@ class Screen(App[None]):
         place, columns = self.place, self.more.size.width or self.size.width
         self.said = []
         if isinstance(place, Messages) and len(place):
-            self.fetch(place.index(self.list.cursor), self._preview)
+            # Who goes in does so even if the list goes on
+            if self._wanted is None or self._wanted[1] == self._preview:
+                self.fetch(place.index(self.list.cursor), self._preview)
         elif isinstance(place, Fields):
             self.more.show(*place.dump(self.list.cursor, columns))
         else:
@@ -199,7 +201,7 @@ class Screen(App[None]):
         self._fetching = False
 
     def _if_last(self, then: Callable[[Shown], None], record: Shown) -> Callable[[], None]:
-        return lambda: None if self._wanted is not None else then(record)
+        return lambda: None if self._wanted is not None and then == self._preview else then(record)
 
     def _preview(self, record: Shown) -> None:
         if isinstance(self.place, Messages):

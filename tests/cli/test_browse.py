@@ -270,6 +270,11 @@ def test_a_filter_is_understood_as_it_is_typed() -> None:
         await on.press("1", "slash")
         await on.type("conversation == 0")
         assert len(on.place) == 1
+        await on.press("enter", "enter", "slash")
+        await on.type("name == Open")
+        view = on.place.view
+        await on.press("enter", "2")
+        assert view.stopped
 
     Browsing(REFUSED).drive(look)
 
