@@ -94,7 +94,8 @@ class Browsing:
             await self.settle()
 
     async def type(self, text: str) -> None:
-        await self.press(*[NAMES.get(one, one) for one in text])
+        await self.pilot.press(*[NAMES.get(one, one) for one in text])
+        await self.settle()
 
     @property
     def text(self) -> str:
