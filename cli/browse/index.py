@@ -31,6 +31,9 @@ TOGETHER = 4096
 
 RECORDS = 1024
 
+AROUND = 6
+"""Bytes of a record beside its block."""
+
 HELD = 64
 """Blocks of records that stay unpacked."""
 
@@ -232,7 +235,7 @@ class Records:
 
     def __init__(self) -> None:
         self.marks = bytearray()
-        """Of each record how its line is marked."""
+        """Of each record that is kept how its line is marked."""
         self.of: dict[int, array[int]] = {}
         """By conversation, which these are."""
         self.size = 0
@@ -245,7 +248,7 @@ class Records:
         self._held: dict[int, list[Row]] = {}
 
     def __len__(self) -> int:
-        return len(self.marks)
+        return self.first + len(self.marks)
 
     def add(self, record: Shown, mark: str, name: str, text: str, until: int) -> None:
         """Remember one more."""
@@ -254,9 +257,9 @@ class Records:
             record = msgspec.structs.replace(record, fields={})
         with self._lock:
             self._rows.append(Row(record, mark, name, text[:room], until))
-            self.of.setdefault(record.conversation, array("I")).append(len(self.marks))
+            self.of.setdefault(record.conversation, array("I")).append(len(self))
             self.marks.append(ord(mark))
-            self.size += 6
+            self.size += AROUND
             if len(self._rows) == RECORDS:
                 self._blocks.append(bytes(zstd.compress(msgspec.msgpack.encode([*map(_values, self._rows)]), 3)))
                 self.size += len(self._blocks[-1])
@@ -281,8 +284,10 @@ class Records:
         """Forget the oldest where there are more than so many."""
         while len(self) - self.first > most + RECORDS:
             with self._lock:
-                self.size -= len(self._blocks[self.first // RECORDS])
+                self.size -= len(self._blocks[self.first // RECORDS]) + AROUND * RECORDS
                 self._blocks[self.first // RECORDS] = b""
+                # In this order nobody ever sees more than there are
+                del self.marks[:RECORDS]
                 self.first += RECORDS
 
     def _part(self, at: int) -> list[Row]:

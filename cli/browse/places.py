@@ -293,11 +293,10 @@ class Messages(Place):
         """Where the next one with ! stands."""
         marks = self.reader.records.marks
         if self.order == 0 and self.shown is self.every and self.conversation is None:
-            first = self.reader.records.first
-            found = marks.find(b"!", first + at + 1) if way > 0 else marks.rfind(b"!", first, first + at)
-            return found - first if found >= 0 else None
+            found = marks.find(b"!", at + 1) if way > 0 else marks.rfind(b"!", 0, at)
+            return found if found >= 0 else None
         places = range(at + way, len(self) if way > 0 else -1, way)
-        return next((one for one in places if marks[self.index(one)] == ord("!")), None)
+        return next((one for one in places if marks[self.index(one) - self.reader.records.first] == ord("!")), None)
 
     def named(self, text: str) -> int | None:
         """The index of a message by its number, or of the first one from a time on."""

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 COLUMNS = 1 << 16
 """Columns of a line that is exported: it is not cut."""
 
-AT_ONCE = 256
-
 
 def latency(place: Messages, columns: int) -> str:
     """How long the requests took that are shown, by command."""
