@@ -17,6 +17,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from streamdump.cli.config import preferences
 from streamdump.cli.exits import ENDING, ExitCode
 from streamdump.cli.help import page
 from streamdump.cli.live import ways_out
@@ -167,7 +168,11 @@ def _run(arguments: list[str]) -> int:
         fill_in()
         # Nothing here multiplies matrices: numpy need not start a thread for each processor.
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-        return int(command_of(_needed(arguments)).main(args=arguments, prog_name="streamdump", standalone_mode=False) or 0)
+        liked = preferences(arguments)
+        # Of each command, and of the one alone that needs no name
+        defaults = {**dict.fromkeys((READ, *COMMANDS), liked), **liked}
+        command = command_of(_needed(arguments))
+        return int(command.main(args=arguments, prog_name="streamdump", standalone_mode=False, default_map=defaults) or 0)
     except PipeClosed:
         return ExitCode.DONE
     except KeyboardInterrupt:

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from streamdump.cli.live import LiveOptions, LiveRun, LiveTable, run_of
-from streamdump.cli.options import SHOWN, Colour, Files, Json, ReadFiles, Where, inputs
-from streamdump.cli.output import columns, palette, write, write_text
+from streamdump.cli.options import SHOWN, Colour, Files, Html, Json, ReadFiles, Where, inputs
+from streamdump.cli.output import columns, palette, say, write, write_text
 from streamdump.cli.parameters import FILES, LIMITS, READING, TIMES, Members, gathers
-from streamdump.cli.run import FileRun, asking, blocks
+from streamdump.cli.run import FileRun, asking, blocks, introduction, titled
 from streamdump.errors import Report
 from streamdump.options import Options
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from streamdump.model import ConversationRow, Record
 
@@ -32,6 +32,7 @@ def conversations(
     files: Files = None,
     read_files: ReadFiles = None,
     json: Json = False,
+    html: Html = None,
     evidence: Annotated[bool, typer.Option("-V", help="what the verdict on each rests on, too", rich_help_panel=SHOWN)] = False,
     where: Where = None,
     live: LiveOptions,
@@ -42,7 +43,11 @@ def conversations(
     names = inputs(read_files, files)
     asked, options = asking(where, replace(options, bodies=False))
     look = _Look(json, evidence, colour)
-    with run_of(live, names, options, colour, asked, prints=False) as run:
+    if html is not None:
+        from streamdump.render.html.page import check_page
+
+        check_page(html, names)
+    with run_of(live, names, options, colour, asked, prints=False, page=html) as run:
         run.tells = ("conversations",)
         if isinstance(run, LiveRun):
             _live(run, look)
@@ -52,6 +57,8 @@ def conversations(
         # A table is made of all rows together
         while rows := list(islice(each, AT_ONCE if json else None)):
             _show(run, rows, look)
+        if html is not None and run.inspector.counters.packets:
+            _write(run, html, names or list(live.interfaces or ()))
         return run.end()
 
 
@@ -96,6 +103,18 @@ def _noting(run: FileRun | LiveRun) -> Callable[[list[Record]], bool]:
         return False
 
     return note
+
+
+def _write(run: FileRun | LiveRun, path: str, names: Sequence[str]) -> None:
+    """Write the page, too."""
+    from streamdump.render.conversations import PAGE_HEAD, PAGE_NAMES, page_rows
+    from streamdump.render.html.page import write_page
+    from streamdump.render.html.reports import listing
+
+    each = [row for rows in run.inspector.each_rows() for row in (rows if run.asked is None else run.asked.rows(rows))]
+    title, about = titled("conversations", names), introduction(run, names)
+    write_page(path, listing(title, about, "Conversations", PAGE_HEAD, PAGE_NAMES, page_rows(each)))
+    say(f"--html {path}: written")
 
 
 def _show(run: FileRun | LiveRun, rows: list[ConversationRow], look: _Look) -> None:

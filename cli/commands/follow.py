@@ -5,20 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from streamdump.cli.exits import ExitCode
 from streamdump.cli.live import LiveOptions, LiveRun, run_of
-from streamdump.cli.options import READ, SHOWN, Colour, Files, ReadFiles, Where, inputs
+from streamdump.cli.options import READ, SHOWN, Colour, Files, Html, ReadFiles, Where, inputs
 from streamdump.cli.output import columns, palette, say, write, write_text
 from streamdump.cli.parameters import Members, gathers
-from streamdump.cli.run import FileRun, asking, lines_of
+from streamdump.cli.run import FileRun, asking, introduction, lines_of, titled
 from streamdump.cli.showing import Failed, RecordView, Showing, Shown, ViewForm, form_of, options_for, text_settings, view_of_values
 from streamdump.errors import UsageError
 from streamdump.options import SETTINGS, Options
-from streamdump.render.terminal import count
+from streamdump.render.terminal import PLAIN, count
 
 if TYPE_CHECKING:
     from streamdump.model import ConversationRow, Head, Message, Record
@@ -54,6 +54,7 @@ def follow(
             autocompletion=_sides,
         ),
     ] = None,
+    html: Html = None,
     shown: Shown,
     where: Where = None,
     until: Annotated[
@@ -84,7 +85,12 @@ def follow(
     bytes_of = None if raw is None else _Raw(raw, options.show_secrets)
     view = view_of_values(shown, form, options) if bytes_of is None else RecordView(bytes_of.show)
     handshake = None if until is None else _Handshake()
-    with run_of(live, names, options, colour, asked, form.left) as run:
+    if html is not None:
+        from streamdump.render.html.page import check_page
+
+        check_page(html, names)
+    with run_of(live, names, options, colour, asked, form.left, page=html) as run:
+        page = None if html is None else _Page(text_settings(shown, options, PLAIN, None, run.inspector))
         showing = Showing(run, view or _text(shown, options, palette(colour), run, ladder, mermaid), form.left)
         met = False
 
@@ -95,13 +101,18 @@ def follow(
             met = met or bool(batch)
             if handshake is not None:
                 batch = handshake.until_ready(batch)
-            showing.show(showing.chosen(batch))
+            chosen = showing.chosen(batch)
+            if page is not None:
+                page.take(chosen)
+            showing.show(chosen)
             if handshake is not None and handshake.ready:
                 run.enough = READY
                 return True
             return showing.enough
 
         run.each(one)
+        if page is not None and html is not None and met:
+            page.write(html, run, wanted, names or list(live.interfaces or ()))
         told = [] if handshake is None or not met else [f"conversation {wanted}: {handshake.told()}"]
         told += [] if bytes_of is None else bytes_of.told()
         if met:
@@ -140,7 +151,6 @@ def _choose(shown: Shown, form: ViewForm, ladder: bool, mermaid: bool, raw: str 
 def _text(shown: Shown, options: Options, colours: Palette, run: FileRun | LiveRun, ladder: bool, mermaid: bool) -> RecordView:
     """Shows lines, or a sequence diagram."""
     from streamdump.render.follow import DRAWN, FollowLines, MermaidDiagram, TextDiagram
-    from streamdump.render.terminal import PLAIN
 
     kind = MermaidDiagram if mermaid else TextDiagram if ladder else FollowLines
     view = kind(**text_settings(shown, options, PLAIN if mermaid else colours, None if mermaid else columns(run.colour), run.inspector))
@@ -188,6 +198,37 @@ def _none(run: FileRun | LiveRun, wanted: int) -> str:
     if not known:
         return f"there is no conversation {wanted}, nor any other"
     return f"there is no conversation {wanted}, but {count(known, 'other')}, from 0 on; streamdump conversations lists them"
+
+
+class _Page:
+    """The records of a conversation as a page."""
+
+    def __init__(self, settings: dict[str, Any]) -> None:
+        from streamdump.render.summary import Lines
+
+        self._lines = Lines(**settings)
+        self._begin: int | None = None
+        self._rows: list[tuple[str | float | None, ...]] = []
+
+    def take(self, records: list[Record]) -> None:
+        """Take some more."""
+        self._lines.learn(records)
+        for record in records:
+            begin = self._begin = record.time_ns if self._begin is None else self._begin
+            mark, name, latency_ns, text = self._lines.content(record)
+            way = {"client": ">", "server": "<"}.get(getattr(record, "sender", None) or "", "")
+            when = f"{(record.time_ns - begin) / 1e9:.6f}"
+            self._rows.append((str(record.number), when, way, name, f"{mark} {text}", None if latency_ns is None else latency_ns / 1e6))
+
+    def write(self, path: str, run: FileRun | LiveRun, number: int, names: list[str]) -> None:
+        """Write the page."""
+        from streamdump.render.html.page import write_page
+        from streamdump.render.html.reports import listing
+
+        head = ("#", "seconds", "", "message", "what it says", "latency, ms")
+        title, about = titled(f"follow {number}", names), introduction(run, names)
+        write_page(path, listing(title, about, f"Conversation {number}", head, 5, self._rows))
+        say(f"--html {path}: written")
 
 
 class _Raw:

@@ -60,6 +60,9 @@ def read(
         bool, typer.Option("-l", help="lines at once also into a pipe; they always come so, -l is a habit", rich_help_panel=LIVE)
     ] = False,
     colour: Colour = "auto",
+    no_config: Annotated[
+        bool, typer.Option("--no-config", help="without ~/.config/streamdump/config.toml; every command takes it", rich_help_panel=OTHER)
+    ] = False,
     version: Annotated[bool, typer.Option("--version", help="the version", rich_help_panel=OTHER)] = False,
     verbose: Annotated[bool, typer.Option("-v", help="--version: also of Python, libraries, system", rich_help_panel=OTHER)] = False,
 ) -> int:

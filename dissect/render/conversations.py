@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from streamdump.model import ConversationRow
 from streamdump.render.summary import bytes_text
@@ -48,6 +48,29 @@ def plain(rows: Sequence[ConversationRow], evidence: bool = False) -> str:
         )
     sizes = [max(width(line[column]) for line in lines) for column in range(len(lines[0]))]
     return "".join(["  ".join([pad(cell, size) for cell, size in zip(line, sizes, strict=True)]).rstrip() + "\n" for line in lines])
+
+
+PAGE_HEAD = (
+    "#",
+    "from",
+    "to",
+    "protocol",
+    "ended",
+    *["messages", "packets", "bytes", "gaps", "damaged", "refused", "unanswered", "retransmitted"],
+)
+PAGE_NAMES = 5
+"""The head of `page_rows`, and how many of these columns are text."""
+
+
+def page_rows(rows: Iterable[ConversationRow]) -> list[list[str | int]]:
+    """The cells of a page, a line a conversation."""
+    lines: list[list[str | int]] = []
+    for row in rows:
+        first, arrow, second, _ = sides(row)
+        ended = "; ".join([row.ended, *_error(row)])
+        amounts = (row.messages, sum(row.packets), sum(row.bytes), row.gaps, row.faults, row.refused, row.unanswered, row.retransmissions)
+        lines.append([str(row.conversation), first, f"{arrow} {second}", protocol_of(row), ended, *amounts])
+    return lines
 
 
 def table(rows: Sequence[ConversationRow], columns: int, palette: Palette, evidence: bool = False) -> str:

@@ -48,7 +48,7 @@ def write_page(path: str, text: str, option: str = "--html") -> None:
 
 def load() -> None:
     """Read what pages are made of, for who may not read it later."""
-    for name in ("base.html", "diagnose.html", "latency.html", "stats.html"):
+    for name in ("base.html", "diagnose.html", "latency.html", "listing.html", "stats.html", "tables.html"):
         _environment().get_template(name)
 
 

@@ -1,4 +1,4 @@
-"""What the pages of `diagnose`, `latency` and `stats` show."""
+"""What the pages of commands show."""
 
 from __future__ import annotations
 
@@ -113,6 +113,11 @@ def latencies(title: str, about: Sequence[str], found: Latencies) -> str:
             "pictures_left_out": sum(one.latency is not None for one in groups) - len(drawn),
         },
     )
+
+
+def listing(title: str, about: Sequence[str], heading: str, head: Sequence[str], names: int, lines: Sequence[Sequence[Any]]) -> str:
+    """A page of one table: `names` columns of text, then numbers."""
+    return render("listing.html", {"title": title, "about": about, "tables": [(heading, head, names, lines)]})
 
 
 def statistics(title: str, about: Sequence[str], counted: Counted) -> str:

@@ -1,0 +1,41 @@
+"""What people like on their terminals: `~/.config/streamdump/config.toml`, which no command reads that writes for machines."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tomllib
+from pathlib import Path
+
+from streamdump.errors import UsageError
+
+LEAVE_OUT = "--no-config"
+EXACT = ("check", "pipeline", "scrub")
+"""Commands whose results must not depend on who calls them."""
+
+PARAMETERS = {"color": "colour", "time": "clock"}
+"""Settings that are the default of an option, by its parameter; `columns` is as COLUMNS."""
+
+
+def preferences(arguments: list[str]) -> dict[str, str]:
+    """What options are where a call does not say; takes `--no-config` out of the arguments. Raises `UsageError` for what is no setting."""
+    asked = LEAVE_OUT not in arguments
+    while LEAVE_OUT in arguments:
+        arguments.remove(LEAVE_OUT)
+    path = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "streamdump" / "config.toml"
+    if not asked or not sys.stdout.isatty() or (arguments and arguments[0] in EXACT):
+        return {}
+    try:
+        settings = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError:
+        return {}
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}; {LEAVE_OUT} leaves it out") from None
+    for name, value in settings.items():
+        kind = {"columns": int, **dict.fromkeys(PARAMETERS, str)}.get(name)
+        if kind is None or type(value) is not kind:
+            what = "no setting; there are" if kind is None else f"must be {'a number' if kind is int else 'a text'}; there are"
+            raise UsageError(f"{path}: {name}: {what} {', '.join((*PARAMETERS, 'columns'))}; {LEAVE_OUT} leaves it out")
+    if "columns" in settings:
+        os.environ.setdefault("COLUMNS", str(settings["columns"]))
+    return {PARAMETERS[name]: value for name, value in settings.items() if name in PARAMETERS}
