@@ -144,7 +144,7 @@ def test_what_is_whole_counts_when_it_is_interrupted(tmp_path: Path, capsys: pyt
     from streamdump.cli.commands.pipeline import _Bar, _Calls
     from streamdump.spark.pipeline import PipelineRun, PipelineSettings
 
-    calls = _Calls(str(tmp_path), "local", "1g", False, True, None, _Bar("never"))
+    calls = _Calls(str(tmp_path), "local", "1g", False, {}, True, None, _Bar("never"))
     run = PipelineRun(PipelineSettings([]), str(tmp_path))
     assert calls._interrupted(run, ExitCode.UNREADABLE) == ExitCode.INTERRUPTED
     (tmp_path / "messages").mkdir()
