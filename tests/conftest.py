@@ -12,6 +12,9 @@ from hypothesis import HealthCheck, settings
 from streamdump.errors import BARRIER
 
 os.environ[BARRIER] = "off"
+for name in ("COLUMNS", "LINES"):
+    # readline sets them in the process that starts those which run tests; lines would be made for such a terminal
+    os.environ.pop(name, None)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As under nohup or behind a shell's &; the processes that tests interrupt would inherit it

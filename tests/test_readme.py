@@ -269,7 +269,7 @@ def test_the_steps_of_the_workflow_find_a_changed_handshake(tmp_path: Path) -> N
 def test_the_settings_it_shows_are_settings(tmp_path: Path) -> None:
     from streamdump.golden.settings import read_settings
 
-    shown = re.search(r"```toml\n(.*?)```", README, re.S)
+    shown = re.search(r"```toml\n(\[tool.*?)```", README, re.S)
     assert shown is not None
     (tmp_path / "pyproject.toml").write_text(shown[1])
     settings = read_settings(tmp_path / "pyproject.toml")

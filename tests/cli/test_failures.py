@@ -224,11 +224,11 @@ def in_says(patch: pytest.MonkeyPatch, number: int) -> None:
 
 
 def in_odd_lines(patch: pytest.MonkeyPatch, number: int) -> None:
-    plant(patch, streamdump.render.summary.Lines, "_odd", lambda self, record, *_: record.number == number)
+    plant(patch, streamdump.render.summary.Lines, "_rendered", lambda self, record, *_: record.number == number)
 
 
 def in_the_tree(patch: pytest.MonkeyPatch, number: int) -> None:
-    plant(patch, streamdump.render.tree, "_about", lambda message: message.number == number)
+    plant(patch, streamdump.render.tree, "about", lambda message: message.number == number)
 
 
 def in_the_dump(patch: pytest.MonkeyPatch, number: int) -> None:
@@ -269,7 +269,7 @@ def test_a_terminal_keeps_the_introduction_of_a_conversation(monkeypatch: pytest
     made = list(streamdump.read(SOME))
     expected = streamdump.render.summary.Lines({one.name: one.info for one in PROTOCOLS}, columns=100).text(made).splitlines()
     failed: list[tuple[Any, str]] = []
-    plant(monkeypatch, streamdump.render.summary.Lines, "_odd", lambda self, record, *_: record.number in (1, 2, 40))
+    plant(monkeypatch, streamdump.render.summary.Lines, "content", lambda self, record: record.number in (1, 2, 40))
     again = streamdump.render.summary.Lines({one.name: one.info for one in PROTOCOLS}, columns=100)
     text = lines_of(again, made, lambda record, what: failed.append((record.number, what.split()[0])))
     assert failed == [(1, "Planted"), (2, "Planted"), (40, "Planted")]
@@ -277,7 +277,7 @@ def test_a_terminal_keeps_the_introduction_of_a_conversation(monkeypatch: pytest
 
 
 def test_a_view_that_takes_nothing_loses_all_and_ends(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    plant(monkeypatch, streamdump.render.summary.Lines, "_for_pipe", lambda *_: True)
+    plant(monkeypatch, streamdump.render.summary.Lines, "add", lambda *_: True)
     code, out, err = shown(capsys, OTHER)
     assert (code, out) == (5, "")
     _, lines, _ = shown(capsys, "--json", OTHER)
@@ -286,7 +286,7 @@ def test_a_view_that_takes_nothing_loses_all_and_ends(monkeypatch: pytest.Monkey
 
 def test_a_row_that_cannot_be_shown_is_left_out(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     _, whole, _ = shown(capsys, "conversations", SOME)
-    plant(monkeypatch, streamdump.render.conversations, "_sides", lambda row: row.number == 2)
+    plant(monkeypatch, streamdump.render.conversations, "sides", lambda row: row.number == 2)
     code, out, err = shown(capsys, "conversations", SOME)
     assert (code, len(err)) == (5, 2)
     lines = whole.splitlines()

@@ -306,9 +306,12 @@ def test_a_full_disk_is_named_and_what_is_done_is_kept(
     kept = tmp_path / ".out.partial"
     (said,) = capsys.readouterr().err.splitlines()
     number = sum(bool(receipt.files) for receipt in receipts(folder(kept)).values())
-    assert said == (
-        f"streamdump: no space left on the disk of {tmp_path}; {number} parts are done and kept in {kept}: --resume goes on with them"
+    done = (
+        f"is done and kept in {kept}: --resume goes on with it"
+        if number == 1
+        else f"are done and kept in {kept}: --resume goes on with them"
     )
+    assert said == f"streamdump: no space left on the disk of {tmp_path}; {number} part{'s' if number > 1 else ''} {done}"
     named = {file.name for receipt in receipts(folder(kept)).values() for files in receipt.files.values() for file in files}
     assert {path.name for path in (kept / "files").glob("*/*")} == named
     monkeypatch.setattr(write._Parquet, "write", written)

@@ -282,14 +282,16 @@ def test_a_value_that_is_none_of_its_column_is_null() -> None:
     expected = batch("messages", [(record, None, None) for record in records]).to_pylist()
     records[2] = msgspec.structs.replace(records[2], position=1 << 63)
     records[5] = msgspec.structs.replace(records[5], src="\udcff")
-    expected[2]["position"] = expected[5]["src"] = None
+    expected[2]["position"] = expected[5]["src"] = expected[5]["server"] = None
+    expected[2]["message_id"] = f"0-0-{1 << 63}"
     rows = [(record, None, None) for record in records]
     waiting = tables.PendingRows("messages")
     reports: list[Report] = []
     assert not list(waiting.take(rows, reports))
     assert waiting.batch(reports).to_pylist() == expected
-    assert [report.cost for report in reports] == ["src of a row of messages is missing", "position of a row of messages is missing"]
-    assert [report.number for report in reports] == [records[5].packets[1], records[2].packets[1]]
+    missing = [f"{name} of a row of messages is missing" for name in ("src", "server", "position")]
+    assert sorted(report.cost for report in reports) == sorted(missing)
+    assert {report.number for report in reports} == {records[5].packets[1], records[2].packets[1]}
     assert not list(waiting.take(rows))
     with pytest.raises(UnicodeEncodeError):
         waiting.batch()
@@ -297,7 +299,7 @@ def test_a_value_that_is_none_of_its_column_is_null() -> None:
 
 def test_reports_are_in_the_order_of_the_captures() -> None:
     reports = [Report("b", "c", 2, 1), Report("a", "c", 9, 0), Report("x", "c")]
-    assert texts_of([Receipt(0, {}, {}, [], reports[:1]), Receipt(1, {}, {}, [], reports[1:])], {0: "one", 1: "two"}) == [
+    assert texts_of([Receipt(0, {}, {}, reports[:1]), Receipt(1, {}, {}, reports[1:])], {0: "one", 1: "two"}) == [
         "internal error: x: c; please report this line",
         "internal error: a, packet 9 of one: c; please report this line",
         "internal error: b, packet 2 of two: c; please report this line",
