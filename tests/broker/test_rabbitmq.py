@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -116,7 +117,9 @@ def seen(port: int, folder: Path, client: list[str], *options: str, cwd: Path | 
         subprocess.run(client, cwd=cwd, timeout=CLIENT_S, check=False, capture_output=True)
         code, out, err = live.finish()
     assert code == 0, err
-    from_file = subprocess.run(["streamdump", "--json", str(capture), *decoded], capture_output=True, text=True, timeout=60, check=False)
+    from_file = subprocess.run(
+        [sys.executable, "-m", "streamdump", "--json", str(capture), *decoded], capture_output=True, text=True, timeout=60, check=False
+    )
     assert from_file.returncode == 0, from_file.stderr
     found = records(from_file.stdout)
     said = [one for one in found if one["record"] == "message"]
