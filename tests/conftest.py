@@ -13,8 +13,10 @@ from streamdump.errors import BARRIER
 
 os.environ[BARRIER] = "off"
 for name in ("COLUMNS", "LINES"):
-    # readline sets them in the process that starts those which run tests; lines would be made for such a terminal
+    # readline, which pytest loads, sets them for the processes that tests start, and `os.environ` does not know; lines would be made for
+    # such a terminal
     os.environ.pop(name, None)
+    os.unsetenv(name)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # As under nohup or behind a shell's &; the processes that tests interrupt would inherit it
