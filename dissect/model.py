@@ -278,7 +278,7 @@ class Verdict(msgspec.Struct, gc=False):
     candidates: tuple[str, ...] = ()
 
 
-class Packet(NamedTuple):
+class Packet(msgspec.Struct, gc=False):
     """One captured packet: its bytes are `buffer[offset : offset + captured]`. Those that came together share a buffer."""
 
     buffer: bytes
@@ -294,10 +294,6 @@ class Packet(NamedTuple):
     """The length as sent."""
     link: int
     """The DLT / LINKTYPE number."""
-
-
-make_packet = tuple.__new__
-"""Makes a `Packet` of a tuple of its members, for less than the constructor costs."""
 
 
 class Segment(msgspec.Struct, gc=False):

@@ -8,6 +8,7 @@ from copy import copy
 from typing import Any, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from streamdump.model import Exchange, Message, Pair
 from streamdump.protocols.compare_rules import HandshakeProgress
@@ -22,9 +23,9 @@ from streamdump.protocols.records import (
     GAP,
     LARGE,
     NONE,
+    PLACE,
     TOLD,
     Event,
-    make_emitted,
     rfc3339,
 )
 
@@ -170,7 +171,7 @@ def _light(one: Event) -> Event:
     if one.role == ASK_MANY:
         message.fields[KEYS] = one.key
     message.raw = message.spans = None
-    return one._replace(record=message)
+    return replace(one, record=message)
 
 
 def _small(value: Any) -> bool:
@@ -271,7 +272,7 @@ class Exchanges:
         self.links.append((exchange, request, answer))
         if self.pairs is not None:
             self.pairs.append(Pair(request, answer, outcome, reason, exchange.latency_ns, exchange))
-        return make_emitted((*moment[:3], exchange, NONE, None, 0))
+        return Event(*moment[:3], exchange, NONE, None, 0)
 
     def is_late(self, asked: Event) -> bool:
         """Whether a request was reported as not answered in time."""
@@ -504,7 +505,7 @@ class Pairer(Exchanges):
         found = {id(asked): asked for entry in self.open.values() for asked in _asked_of(entry)}
         out: list[Event] = []
         time = rfc3339(time_ns)
-        for at, asked in enumerate(sorted(found.values(), key=lambda one: one[:3])):
+        for at, asked in enumerate(sorted(found.values(), key=PLACE)):
             if not self.handshake.done:
                 self.handshake.unanswered(asked.record.name)
             moment = Moment(order, BEHIND, at, time, time_ns)
@@ -532,7 +533,7 @@ class Pairer(Exchanges):
         found = {id(asked.record): asked for asked in every if id(asked) not in self._late}
         self._forget()
         self.handshake.midway = False
-        ended = sorted([asked for key, asked in found.items() if key not in without], key=lambda one: one[:3])
+        ended = sorted([asked for key, asked in found.items() if key not in without], key=PLACE)
         self.left = len(ended)
         return [self._exchange(asked, None, "unanswered", FAILED, _moment(asked)) for asked in ended]
 
@@ -619,7 +620,7 @@ class Pairer(Exchanges):
                 del opened[key]
             if entry is not batch:
                 batch = entry
-                if first is None or entry.asked[:3] < first[:3]:
+                if first is None or PLACE(entry.asked) < PLACE(first):
                     first = entry.asked
                 if refused and not entry.refused:
                     entry.refused = True
@@ -714,12 +715,12 @@ class Pairer(Exchanges):
 
 def _moment(one: Event) -> Moment:
     """When a record was certain, which tells how a request ended."""
-    return Moment(*one[:3], one.record.time, one.record.time_ns)
+    return Moment(*PLACE(one), one.record.time, one.record.time_ns)
 
 
 def _moment_of(asked: Event, time_ns: int) -> Moment:
     """A moment that tells of a request, at its place."""
-    return Moment(*asked[:3], rfc3339(time_ns), time_ns)
+    return Moment(*PLACE(asked), rfc3339(time_ns), time_ns)
 
 
 def waiting(pairer: Pairer, time_ns: int) -> list[tuple[Message, str]]:

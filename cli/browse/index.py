@@ -18,7 +18,7 @@ from streamdump.capture.blocks import explain
 from streamdump.capture.files import CaptureReader
 from streamdump.capture.link import LinkParser, back
 from streamdump.errors import CaptureError
-from streamdump.model import Ending, Exchange, Fault, Gap, Message, Packet, Segment, make_packet
+from streamdump.model import Ending, Exchange, Fault, Gap, Message, Packet, Segment
 from streamdump.protocols.records import rfc3339
 
 Shown = Message | Gap | Exchange | Ending
@@ -114,8 +114,8 @@ class Packets(LinkParser):
         fragments = self.counters.fragments
         found = self.link.segment(packet, order)
         whose = (NOBODY if self.counters.fragments == fragments else FRAGMENT) if found is None else self._of.get(found.ends, NOBODY)
-        _, time_ns, number, file, _, captured, wire, kind = packet
-        row = (whose, file, self._place(packet), captured, wire - captured, time_ns, kind, order - number)
+        captured, more = packet.captured, packet.wire - packet.captured
+        row = (whose, packet.file, self._place(packet), captured, more, packet.time_ns, packet.link, order - packet.number)
         with self._lock:
             if len(self._rows) == TOGETHER:
                 self._blocks.append(_packed(self._rows))
@@ -170,7 +170,7 @@ class Packets(LinkParser):
         if len(data) < captured:
             name = self._names[file] if self._names else None
             raise CaptureError("cannot be read again: the file has changed, or so much is not kept", name, None, order - before)
-        return make_packet(Packet, (data, time_ns, order - before, file, 0, captured, captured + more, link))
+        return Packet(data, time_ns, order - before, file, 0, captured, captured + more, link)
 
     def _place(self, packet: Packet) -> int:
         """Where the packet lies in its file, or in ours."""

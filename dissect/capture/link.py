@@ -120,7 +120,7 @@ class LinkParser:
 
     def segment(self, packet: Packet, order: int) -> Segment | None:
         """The TCP segment that a packet carries, which has this order among all packets."""
-        buffer, time_ns, number, file, offset, captured, wire, link = packet
+        buffer, offset, captured, link = packet.buffer, packet.offset, packet.captured, packet.link
         counters = self.counters
         counters.packets += 1
         if self.stateless:
@@ -133,7 +133,7 @@ class LinkParser:
                 counters.duplicates += 1
                 return None
         room = captured + offset - ip
-        total = wire + offset - ip
+        total = packet.wire + offset - ip
         if kind == IPV4 and room >= LEAST4:
             version, length, fragment, protocol, ends, seq, ack, words, flags, window = TCP4(buffer, ip)
             size = (words >> 2 & 0x3C) + 20
@@ -161,7 +161,7 @@ class LinkParser:
         if self.stateless:
             self.payload_at = min(ip + size, ip + room)
         data = buffer[ip + size : ip + (sent if sent < room else room)]
-        return Segment(ends, order, time_ns, number, file, seq, ack, flags, window, data, sent - size)
+        return Segment(ends, order, packet.time_ns, packet.number, packet.file, seq, ack, flags, window, data, sent - size)
 
     def _is_again(self, packet: Packet, ip: int, kind: int, place: int) -> bool:
         """Whether a packet of a cooked capture repeats one."""

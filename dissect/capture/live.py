@@ -23,7 +23,7 @@ from streamdump.capture.duplicates import Duplicates, digest, place_of
 from streamdump.capture.interfaces import Interface, interfaces, is_up, needs_linux
 from streamdump.capture.link import IPV4, IPV6
 from streamdump.errors import InterfaceError
-from streamdump.model import Packet, make_packet
+from streamdump.model import Packet
 
 SOL_PACKET = 263
 ADD_MEMBERSHIP, RX_RING, STATISTICS, VERSION = 1, 5, 6, 10
@@ -250,7 +250,7 @@ class Live:
             frame = piece[offset : offset + captured]
             buffer, offset, captured, wire = frame[:12] + vlan + frame[12:], 0, captured + len(vlan), wire + len(vlan)
         self.packets += 1
-        packets.append(make_packet(Packet, (buffer, time_ns, self.packets, 0, offset, captured, wire, self.link)))
+        packets.append(Packet(buffer, time_ns, self.packets, 0, offset, captured, wire, self.link))
         return int(following)
 
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from streamdump.capture.blocks import parts
 from streamdump.errors import CaptureError
-from streamdump.model import Packet, make_packet
+from streamdump.model import Packet
 
 AT_HAND = 16 << 20
 """Bytes at hand of all inputs together, about, of which there may be hundreds."""
@@ -61,7 +61,9 @@ class _Input:
             key, index = before
             self.at = (bisect_right if self.index < index else bisect_left)(self.keys, key, at)
         taken = self._packets[at : self.at]
-        return [make_packet(Packet, (*one[:3], self.index, *one[4:])) for one in taken] if self.index else taken
+        for one in taken:
+            one.file = self.index
+        return taken
 
 
 def merge(

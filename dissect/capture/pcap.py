@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from streamdump.capture.blocks import Blocks
 from streamdump.errors import CaptureError
-from streamdump.model import Packet, make_packet
+from streamdump.model import Packet
 
 MAGICS: dict[bytes, tuple[str, int]] = {
     bytes.fromhex("d4c3b2a1"): ("<", 1000),
@@ -56,7 +56,7 @@ def read_packets(blocks: Blocks, links: dict[int, None]) -> Iterator[list[Packet
                 break
             number += 1
             time_ns = seconds * 1_000_000_000 + fraction * unit
-            packets.append(make_packet(Packet, (buffer, time_ns, number, 0, at + RECORD, size, wire if wire > size else size, link)))
+            packets.append(Packet(buffer, time_ns, number, 0, at + RECORD, size, wire if wire > size else size, link))
             at += RECORD + size
         else:
             missing, size = at + RECORD - end, 0

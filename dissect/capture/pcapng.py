@@ -13,7 +13,7 @@ from typing import NamedTuple
 from streamdump.capture.blocks import Blocks
 from streamdump.capture.pcap import ALWAYS, size_limit
 from streamdump.errors import CaptureError
-from streamdump.model import Packet, make_packet
+from streamdump.model import Packet
 
 MAGIC = bytes.fromhex("0a0d0d0a")
 BYTE_ORDERS = {bytes.fromhex("4d3c2b1a"): "<", bytes.fromhex("1a2b3c4d"): ">"}
@@ -201,7 +201,7 @@ class Sections:
                         self._time_ns = time_ns if 0 < time_ns <= LAST_NS else interfaces.time_ns(interface, ticks)
                     link = interfaces.links[interface]
                     wire = wire if wire > captured else captured
-                    packets.append(make_packet(Packet, (buffer, self._time_ns, number + len(packets), 0, offset, captured, wire, link)))
+                    packets.append(Packet(buffer, self._time_ns, number + len(packets), 0, offset, captured, wire, link))
             elif kind == SECTION:
                 (major,) = struct.unpack_from(self._order + "H", buffer, at + 12)
                 if major != 1:

@@ -97,14 +97,15 @@ class PcapngWriter:
         parts: list[bytes] = []
         held = 0
         seen_on: Iterable[int] = repeat(0) if interfaces is None else interfaces
-        for (buffer, time_ns, _, _, offset, captured, wire, _), interface in zip(packets, seen_on, strict=False):
+        for packet, interface in zip(packets, seen_on, strict=False):
+            time_ns, captured = packet.time_ns, packet.captured
             if ring is not None and (self._file < 0 or self._full(ring, held, time_ns)):
                 self._put(b"".join(parts))
                 parts, held = [], 0
                 self._next(ring, time_ns)
             total = OVERHEAD + captured + (-captured & 3)
-            parts.append(struct.pack("<7I", ENHANCED, total, interface, time_ns >> 32, time_ns & 0xFFFF_FFFF, captured, wire))
-            parts.append(buffer[offset : offset + captured])
+            parts.append(struct.pack("<7I", ENHANCED, total, interface, time_ns >> 32, time_ns & 0xFFFF_FFFF, captured, packet.wire))
+            parts.append(packet.buffer[packet.offset : packet.offset + captured])
             parts.append(bytes(-captured & 3) + struct.pack("<I", total))
             held += total
             self._packets += 1

@@ -27,8 +27,6 @@ from streamdump.protocols.records import (
     Frame,
     count_gap,
     in_order,
-    make_emitted,
-    make_frame,
     rfc3339,
     straighten,
 )
@@ -212,14 +210,14 @@ class Parser:
 
     def put(self, frame: Frame) -> None:
         """Make the record of a frame."""
-        side, position, data, start, end, damage, order, _, first, number, file, first_time, time_ns = frame
+        side, position, data, damage, order, time_ns = frame.side, frame.position, frame.data, frame.damage, frame.order, frame.time_ns
         dissector = self.dissector
         conversation, source, target, rank = self.ends[side]
         time = rfc3339(time_ns)
         if data is None:
             reason, in_frame = damage
             sender = SENDERS[dissector.client][side]
-            known = start if start != UNKNOWN else None
+            known = frame.start if frame.start != UNKNOWN else None
             head = (1, 0, time, time_ns, conversation, source, target, sender, dissector.protocol)
             gap = Gap(*head, position, known, reason, in_frame)
             if not in_frame:
@@ -229,7 +227,7 @@ class Parser:
             self.made.append(Event(order, rank, position, gap, GAP, None, time_ns))
             return
         decoded = dissector.decode(frame)
-        size = end - start if damage is None else damage.size
+        size = frame.end - frame.start if damage is None else damage.size
         notes = decoded.notes
         if self.buffers[side].notes:
             notes = _segment_notes(self.buffers[side], position, size, notes)
@@ -248,8 +246,8 @@ class Parser:
             decoded.kind,
             decoded.id,
             dissector.stream_of(decoded),
-            file,
-            (first, number),
+            frame.file,
+            (frame.first, frame.number),
             position,
             size,
             decoded.fields,
@@ -260,7 +258,7 @@ class Parser:
             fault,
         )
         if decoded.spans is not None and self.options.detail:
-            message.raw = {"frame": data[start:end], **dissector.details}
+            message.raw = {"frame": data[frame.start : frame.end], **dissector.details}
             message.spans = decoded.spans
             dissector.details = {}
         if fault is not None:
@@ -269,7 +267,7 @@ class Parser:
                 tally.faults += 1
         if order <= self.last and (self.latest_ns is None or time_ns > self.latest_ns):
             self.latest_ns = time_ns
-        self.made.append(make_emitted((order, rank, position, message, decoded.role, decoded.key, first_time)))
+        self.made.append(Event(order, rank, position, message, decoded.role, decoded.key, frame.first_time))
 
     # Frames
 
@@ -341,7 +339,7 @@ class Parser:
             buffer.note(item.notes)
         at = 0
         for end in ends:
-            turn(make_frame((side, base + at, data, at, end, None, order, order, number, number, file, time_ns, time_ns)))
+            turn(Frame(side, base + at, data, at, end, None, order, order, number, number, file, time_ns, time_ns))
             at = end
         buffer.position = buffer.base = buffer.told = base + at
         return True
@@ -372,15 +370,15 @@ class Parser:
         damage = Damage(size, reason)
         number_first = first if first_file == file else None
         prefix = partial.prefix
-        frame = (side, partial.position, prefix, 0, len(prefix), damage, order, began, number_first, number, file, first_time, time_ns)
-        self.frames.append(make_frame(frame))
+        place = (order, began, number_first, number, file, first_time, time_ns)
+        self.frames.append(Frame(side, partial.position, prefix, 0, len(prefix), damage, *place))
         buffer.told = partial.position + size
         buffer.partial = None
 
     def _put_gap(self, side: int, position: int, size: int, reason: str, in_frame: bool, mark: Mark) -> None:
         order, number, file, time_ns = mark
         damage = (reason, in_frame)
-        self.frames.append(make_frame((side, position, None, size, 0, damage, order, order, None, number, file, time_ns, time_ns)))
+        self.frames.append(Frame(side, position, None, size, 0, damage, order, order, None, number, file, time_ns, time_ns))
         if not in_frame:
             self.buffers[side].told = position + max(size, 0)
 
@@ -579,12 +577,12 @@ class Parser:
                 index += 1
             order, number, file, time_ns = marks[index]
             if index == first:
-                append(make_frame((side, position, data, at, end, None, order, order, number, number, file, time_ns, time_ns)))
+                append(Frame(side, position, data, at, end, None, order, order, number, number, file, time_ns, time_ns))
             else:
                 run = marks[first : index + 1]
                 (began, first_number, first_file, first_time), (order, number, file, time_ns) = min(run), max(run)
                 in_file = first_number if first_file == file else None
-                append(make_frame((side, position, data, at, end, None, order, began, in_file, number, file, first_time, time_ns)))
+                append(Frame(side, position, data, at, end, None, order, began, in_file, number, file, first_time, time_ns))
             at = end
         buffer.told = base + at
 

@@ -35,7 +35,7 @@ from streamdump.capture.files import named_as_capture, open_capture
 from streamdump.capture.link import SLL, SLL2, LinkParser, network_key
 from streamdump.capture.unpack import packing
 from streamdump.errors import CaptureError, MissingCodec, NoCapture, UsageError
-from streamdump.model import Packet, make_packet
+from streamdump.model import Packet
 from streamdump.spark import storage
 from streamdump.spark.keys import key_of
 
@@ -549,8 +549,8 @@ def batches(split: Split) -> Iterator[tuple[list[Packet], int | None]]:
     """The packets of a range, numbered as in the file, and where in the file their buffer begins (None where it is packed)."""
     before, after, last = split.number if split.stop is not None else 0, split.after, split.number + split.packets
     for packets, base in _batches(split):
-        if before:
-            packets = [make_packet(Packet, (*one[:2], one.number + before, *one[3:])) for one in packets]
+        for one in packets if before else ():
+            one.number += before
         # A packed file may have grown since it was examined.
         if packets[0].number <= after or packets[-1].number > last:
             packets = [one for one in packets if after < one.number <= last]

@@ -548,7 +548,7 @@ CONVERSATION: list[tuple[int, bytes]] = [
 
 
 def told(emitted: list[Event]) -> list[bytes]:
-    return [msgspec.json.encode((*one[:5], str(one.key))) for one in sorted(emitted, key=PLACE)]
+    return [msgspec.json.encode((*PLACE(one), one.record, one.role, str(one.key))) for one in sorted(emitted, key=PLACE)]
 
 
 @given(
