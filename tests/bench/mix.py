@@ -22,6 +22,7 @@ from streamdump.errors import CaptureError
 from streamdump.model import Gap, Message
 
 GOLDEN = Path(__file__).parents[2] / "captures" / "golden"
+FOREIGN = GOLDEN.parent / "samples" / "others"
 START_NS = 1_760_000_000_000_000_000
 IP_AT = {0: 4, 1: 14, 101: 0, 113: 16, 276: 20}
 """Where the IP packet begins, by link type."""
@@ -42,15 +43,34 @@ def sources(protocol: str = "*") -> list[list[tuple[int, bytes]]]:
             continue
         if not records or any(isinstance(one, Gap) or (isinstance(one, Message) and (one.fault or one.notes)) for one in records):
             continue
-        packets = []
-        for some in open_capture(path):
-            for packet in some:
-                ip = packet.buffer[packet.offset + IP_AT.get(packet.link, 0) : packet.offset + packet.captured]
-                if packet.link in IP_AT and ip[:1] and ip[0] >> 4 == 4 and ip[9] == 6:
-                    packets.append((packet.time_ns, ip))
+        packets = _ip(path)
         if packets:
-            packets.sort(key=lambda one: one[0])
-            found.append([(time_ns - packets[0][0], ip) for time_ns, ip in packets])
+            found.append(packets)
+    return found
+
+
+def _ip(path: Path) -> list[tuple[int, bytes]]:
+    """The IPv4 packets with TCP, with nanoseconds since the first one."""
+    packets = []
+    for some in open_capture(path):
+        for packet in some:
+            ip = packet.buffer[packet.offset + IP_AT.get(packet.link, 0) : packet.offset + packet.captured]
+            if packet.link in IP_AT and ip[:1] and ip[0] >> 4 == 4 and ip[9] == 6:
+                packets.append((packet.time_ns, ip))
+    packets.sort(key=lambda one: one[0])
+    return [(time_ns - packets[0][0], ip) for time_ns, ip in packets]
+
+
+def mostly_foreign(share: int = 20) -> list[list[tuple[int, bytes]]]:
+    """Captures of other protocols; of each `share` packets one is in a capture of ours."""
+    foreign = [_ip(path) for path in sorted(FOREIGN.glob("*.pcap"))]
+    found, ours, packets = [], 0, 0
+    for one in sources():
+        found.append(one)
+        ours += len(one)
+        while packets < ours * (share - 1):
+            found.append(foreign[len(found) % len(foreign)])
+            packets += len(found[-1])
     return found
 
 
@@ -62,9 +82,16 @@ def copy_of(packets: list[tuple[int, bytes]], number: int, begin: int) -> Iterat
         yield begin + time_ns, number, ip[:12] + network + ip[15:16] + network + ip[19:20] + ip[20:]
 
 
-def write(path: Path, size: int, packets: int = 0, protocols: Sequence[str] = ("*",)) -> None:
-    """A capture of about `packets` packets, or else of about `size` bytes: no copy is cut."""
-    captures = [capture for protocol in protocols for capture in sources(protocol)]
+def write(
+    path: Path,
+    size: int,
+    packets: int = 0,
+    protocols: Sequence[str] = ("*",),
+    captures: list[list[tuple[int, bytes]]] | None = None,
+) -> None:
+    """A capture of about `packets` packets, or else of about `size` bytes, of these `captures` or of all of these protocols: no copy is
+    cut."""
+    captures = captures or [capture for protocol in protocols for capture in sources(protocol)]
     numbers = count()
     begun = 0
     waiting: list[tuple[int, int, bytes, Iterator[tuple[int, int, bytes]]]] = []
