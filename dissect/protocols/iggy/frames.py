@@ -5,15 +5,15 @@ A table stands for all layouts with the same bytes, so "do these layouts read th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from struct import Struct
 from typing import Any
 
-from streamdump.layout import Array, Field, Fixed, Layout, Optional, Rest, Style, following, u8, u32le, u64le, u128le
+from streamdump.layout import Array, Entry, Field, Fixed, Layout, Optional, Rest, Style, following, u8, u32le, u64le, u128le
 from streamdump.layout.generate import decoder
-from streamdump.layout.types import has_secret
+from streamdump.layout.types import has_secret, minimum
 from streamdump.layout.values import UNREADABLE
 from streamdump.layout.walk import Walked, walk
 from streamdump.protocols.iggy import bodies as b
@@ -73,6 +73,9 @@ _PLAIN = Style()
 WALKED, WALKED_SIZE = 4, 512
 """So many frames of so many bytes at the most are walked before a decoder is made."""
 
+Reader = Callable[[bytes, int, int], dict[str, Any]]
+"""`read(data, start, end)`: fields, or one of UNREADABLE."""
+
 _ASK_CODE = Field("code", u32le)
 _ASK: Body = (Field("length", u32le, "of the bytes behind it, so with the code", default=following), _ASK_CODE)
 _ANSWER: Body = (Field("status", u32le, labels=OK), Field("length", u32le, "of the bytes behind it", default=following))
@@ -121,8 +124,10 @@ _REPLY: Body = (
 )
 
 
-def _reply(header: str, labels: Mapping[int, str]) -> Body:
-    status = Field("status", u32le, labels=labels)
+@cache
+def _reply(header: str, layout: str | None = None) -> Body:
+    """The header of a reply; `layout`: its status is another than 0, which has names by layout."""
+    status = Field("status", u32le, labels=OK if layout is None else statuses(layout))
     if header == "V1":
         return (*_REPLY, _NAMESPACE, status, Field("reserved_end", Fixed(28), "zero"))
     return (*_REPLY, status, Field("reserved_end", Fixed(36), "zero"))
@@ -132,49 +137,82 @@ def _results(labels: Mapping[int, str]) -> Field:
     return Field("results", Array((Field("index", u32le), Field("result", u32le, labels=labels)), u32le), "empty is success")
 
 
+_RESULTS = _results(OK)
+
+
+@cache
+def _alone(*fields: Entry) -> Layout:
+    """A header, or a body, by itself: all that have these fields share what reads them."""
+    return Layout("part", *fields)
+
+
 class CommandTable:
-    """One command in one direction: the layouts of all forms it has, the likeliest first."""
+    """One command in one direction: a header, and what may stand behind it, the likeliest form first. `commands`: what each form is, where
+    that tells which command it is (register)."""
 
-    __slots__ = ("code", "layouts", "mixed", "name", "readers", "secret")
-
-    def __init__(self, code: int | None, name: str, *layouts: Layout) -> None:
+    def __init__(
+        self, code: int | None, name: str, head: Body, *bodies: Body, kind: Any = "request", note: str = "", commands: Sequence[Command] = ()
+    ) -> None:
         self.code = code
         self.name = name
-        self.layouts = layouts
-        self.mixed = len({layout.name for layout in layouts}) > 1
-        """The form tells which command it is (register)."""
-        self.secret = any(layout.secret for layout in layouts)
-        self.readers: dict[Style, Callable[[bytes, int, int], dict[str, Any]]] = {}
+        self.head = head
+        self.bodies = bodies
+        self.kind = kind
+        self.note = note
+        self.commands = commands
+        self.mixed = len(set(commands)) > 1
+        self.secret = any(_alone(*fields).secret for fields in (head, *bodies))
+        self.readers: dict[Style, Reader] = {}
 
-    def reader(self, style: Style) -> Callable[[bytes, int, int], dict[str, Any]]:
-        """`read(data, start, end)`: fields, or one of UNREADABLE; of several forms, those that leave nothing over."""
+    @cached_property
+    def layouts(self) -> tuple[Layout, ...]:
+        """The whole frame, by form."""
+        named = [(one.name, str(one.code)) for one in self.commands] or [(self.name, None)] * len(self.bodies)
+        return tuple(
+            Layout(name, *self.head, *body, kind=self.kind, key=key, note=self.note)
+            for (name, key), body in zip(named, self.bodies, strict=True)
+        )
+
+    def reader(self, style: Style) -> Reader:
+        """Of several forms it reads the first that leaves nothing over."""
         made = self.readers.get(style)
         if made is None:
-            made = self.readers[style] = self._first_reader(style)
+            made = self.readers[style] = self._reader(style)
         return made
 
-    def _first_reader(self, style: Style) -> Callable[[bytes, int, int], dict[str, Any]]:
-        """A reader that walks the first few frames: to make decoders takes longer, and most of the tables that are tried to tell layouts
-        apart are soon dropped."""
-        left = WALKED
-        made: Callable[[bytes, int, int], dict[str, Any]] | None = None
+    def _reader(self, style: Style) -> Reader:
+        head, size = decoder(_alone(*self.head), style), minimum(self.head)
+        if self.bodies == ((),):
+            return head
+        bodies = [_body_reader(body, style) for body in self.bodies]
+        first = bodies[0]
 
         def read(data: bytes, start: int, end: int) -> dict[str, Any]:
-            nonlocal left, made
-            if made is not None:
-                return made(data, start, end)
-            if left and end - start <= WALKED_SIZE:
-                left -= 1
-                _, walked = self.walk(data, start, end, style)
-                if walked.fault is not None:
-                    raise ValueError(walked.fault.reason)
-                if not walked.notes and "trailing" not in walked.fields:
-                    return walked.fields
-            decoders = [decoder(layout, style) for layout in self.layouts]
-            made = self.readers[style] = decoders[0] if len(decoders) == 1 else _first_whole(decoders)
-            return made(data, start, end)
+            body = start + size
+            if body > end:
+                raise ValueError("no whole header")
+            fields = head(data, start, body)
+            fields |= first(data, body, end)
+            return fields
 
-        return read
+        def read_first(data: bytes, start: int, end: int) -> dict[str, Any]:
+            body = start + size
+            if body > end:
+                raise ValueError("no whole header")
+            fields = head(data, start, body)
+            for form in bodies:
+                try:
+                    found = form(data, body, end)
+                except KeyError:
+                    # A label that nobody knows: the form may fit all the same
+                    raise
+                except UNREADABLE:
+                    continue
+                if "trailing" not in found:
+                    return fields | found
+            raise ValueError("no form fits")
+
+        return read if len(bodies) == 1 else read_first
 
     def fields(self, data: bytes, start: int, end: int) -> dict[str, Any] | None:
         """The fields of a frame, secrets hidden; None where it does not read as this. A label that nobody knows is no harm."""
@@ -206,19 +244,26 @@ class CommandTable:
         return best[3], best[4]
 
 
-def _first_whole(decoders: list[Callable[[bytes, int, int], dict[str, Any]]]) -> Callable[[bytes, int, int], dict[str, Any]]:
+@cache
+def _body_reader(body: Body, style: Style) -> Reader:
+    """A reader that walks the first few bodies: to make decoders takes longer, and most of the tables that are tried to tell layouts apart
+    are soon dropped."""
+    layout, left = _alone(*body), WALKED
+    made: Reader | None = None
+
     def read(data: bytes, start: int, end: int) -> dict[str, Any]:
-        for decode in decoders:
-            try:
-                fields = decode(data, start, end)
-            except KeyError:
-                # A label that nobody knows: the form may fit all the same
-                raise
-            except UNREADABLE:
-                continue
-            if "trailing" not in fields:
-                return fields
-        raise ValueError("no form fits")
+        nonlocal left, made
+        if made is not None:
+            return made(data, start, end)
+        if left and end - start <= WALKED_SIZE:
+            left -= 1
+            walked = walk(layout, data, start, end, style)
+            if walked.fault is not None:
+                raise ValueError(walked.fault.reason)
+            if not walked.notes and "trailing" not in walked.fields:
+                return walked.fields
+        made = decoder(layout, style)
+        return made(data, start, end)
 
     return read
 
@@ -253,24 +298,28 @@ def exists(code: int, layout: str) -> bool:
 _BODY = Field("body", Rest())
 _SECRET_BODY = Field("body", Rest(), "hidden: it may be a password or a token", secret=True)
 
-UNKNOWN_ASK = CommandTable(None, "unknown", Layout("unknown", *_ASK, _BODY, note="a code that no layout has"))
-HIDDEN_ASK = CommandTable(None, "unknown", Layout("unknown", *_ASK, _SECRET_BODY, note="a code that the layout does not have"))
+UNKNOWN_ASK = CommandTable(None, "unknown", _ASK, (_BODY,), note="a code that no layout has")
+HIDDEN_ASK = CommandTable(None, "unknown", _ASK, (_SECRET_BODY,), note="a code that the layout does not have")
 HIDDEN_CODE_ASK = CommandTable(
-    None, "unknown", Layout("unknown", _ASK[0], replace(_ASK_CODE, secret=True), _SECRET_BODY, note="a code that is a piece of text")
+    None, "unknown", (_ASK[0], replace(_ASK_CODE, secret=True)), (_SECRET_BODY,), note="a code that is a piece of text"
 )
-UNKNOWN_ANSWER = CommandTable(None, "unknown", Layout("unknown", *_ANSWER, _BODY, kind="response", note="its request is not known"))
-TOKEN_ANSWER = CommandTable(None, "unknown", Layout("unknown", *_ANSWER, _SECRET_BODY, kind="response"))
+UNKNOWN_ANSWER = CommandTable(None, "unknown", _ANSWER, (_BODY,), kind="response", note="its request is not known")
+TOKEN_ANSWER = CommandTable(None, "unknown", _ANSWER, (_SECRET_BODY,), kind="response")
 
 
 @cache
 def _short(code: int, first: str, asks: bool) -> CommandTable:
     command = command_of(code)
     assert command is not None
-    _, found = forms(command.request if asks else command.response, first)
-    head = _ASK if asks else _ANSWER
-    kind: Any = "request" if asks else "response"
-    layouts = [Layout(command.name, *head, *body, kind=kind, key=str(command.code), note=f"from {first}") for body in found]
-    return CommandTable(code, command.name, *layouts)
+    if asks:
+        return _table(code, _ASK, forms(command.request, first)[1], "request", first)
+    return _table(code, _ANSWER, forms(command.response, first)[1], "response", first)
+
+
+def _table(code: int, head: Body, found: Forms, kind: str, first: str) -> CommandTable:
+    command = command_of(code)
+    assert command is not None
+    return CommandTable(code, command.name, head, *found, kind=kind, note=f"from {first}", commands=[command] * len(found))
 
 
 @lru_cache(CODES_KEPT)
@@ -286,7 +335,7 @@ def hides(code: int) -> bool:
 def _readers(code: int) -> tuple[Callable[[bytes, int, int], dict[str, Any]], ...]:
     command = command_of(code)
     found = {} if command is None else command.request
-    return tuple(decoder(Layout(str(code), *body), Style()) for since in found.values() for body in since)
+    return tuple(decoder(_alone(*body), _PLAIN) for since in found.values() for body in since)
 
 
 def is_body(code: int, data: bytes, start: int, end: int) -> bool:
@@ -331,15 +380,17 @@ def always_empty(code: int, layout: str) -> bool:
     return command is not None and exists(code, layout) and forms(command.response, layout)[1] == EMPTY
 
 
+_MESSAGE = Optional(Field("message", b.S32, "from 0.2.2 to 0.4.86"))
+
+
 @cache
 def refusal(layout: str) -> CommandTable:
     """The table of a response with another status in the classic framing."""
     status = Field("status", u32le, labels=statuses(layout))
-    message = Optional(Field("message", b.S32, "from 0.2.2 to 0.4.86"))
-    return CommandTable(None, "error", Layout("error", status, *_ANSWER[1:], message, kind="response"))
+    return CommandTable(None, "error", (status, *_ANSWER[1:]), (_MESSAGE,), kind="response")
 
 
-BARE_REFUSAL = CommandTable(None, "bare error", Layout("error", *_ANSWER, kind="response", note="in the layouts whose errors have no text"))
+BARE_REFUSAL = CommandTable(None, "bare error", _ANSWER, (), kind="response", note="in the layouts whose errors have no text")
 
 
 # The 256-byte framing
@@ -383,11 +434,11 @@ def request_header(layout: str, data: bytes, start: int, end: int) -> str:
 @cache
 def _long_ask(code: int, operation: int, header: str, first: str) -> CommandTable:
     head = LONG_REQUESTS[header]
-    layouts: list[Layout] = []
-    for one in (40, 45) if operation == REGISTER else (code,):
-        command = BY_CODE[one]
-        layouts += [Layout(command.name, *head, *body, key=str(one), note=f"from {first}") for body in forms(command.request, first)[1]]
-    return CommandTable(code, layouts[0].name, *layouts)
+    if operation != REGISTER:
+        return _table(code, head, forms(BY_CODE[code].request, first)[1], "request", first)
+    found = [(BY_CODE[one], body) for one in (40, 45) for body in forms(BY_CODE[one].request, first)[1]]
+    commands, bodies = zip(*found, strict=True)
+    return CommandTable(code, commands[0].name, head, *bodies, note=f"from {first}", commands=commands)
 
 
 def _hidden(header: Body) -> Body:
@@ -400,9 +451,7 @@ def _hidden(header: Body) -> Body:
 def long_unknown_ask(header: str, doubtful: bool, hidden: bool) -> CommandTable:
     """The table of a request in the 256-byte framing that the layout does not have; `doubtful`: it may be none."""
     fields = LONG_REQUESTS[header]
-    return CommandTable(
-        None, "unknown", Layout("unknown", *(_hidden(fields) if doubtful else fields), _SECRET_BODY if doubtful or hidden else _BODY)
-    )
+    return CommandTable(None, "unknown", _hidden(fields) if doubtful else fields, (_SECRET_BODY if doubtful or hidden else _BODY,))
 
 
 def long_ask(operation: int | None, code: int | None, layout: str, header: str) -> CommandTable | None:
@@ -416,22 +465,16 @@ def long_ask(operation: int | None, code: int | None, layout: str, header: str) 
 
 @cache
 def _long_answer(code: int, listed: bool, register: bool, header: str, first: str) -> CommandTable:
-    head = _reply(header, OK)
-    command = BY_CODE[code]
-    found: Forms = forms(command.response, first)[1]
-    if register:
-        found = tuple((_results(OK), *body) if body else body for body in found)
-    elif listed:
-        found = tuple((_results(OK), *body) for body in found)
-    layouts = [Layout(command.name, *head, *body, kind="response", key=str(code), note=f"from {first}") for body in found]
-    return CommandTable(code, command.name, *layouts)
+    found = forms(BY_CODE[code].response, first)[1]
+    if register or listed:
+        found = tuple((_RESULTS, *body) if body or listed else body for body in found)
+    return _table(code, _reply(header), found, "response", first)
 
 
 @cache
 def _long_unknown_answer(header: str, hidden: bool, doubtful: bool = False) -> CommandTable:
-    head = _reply(header, OK)
-    body = _SECRET_BODY if hidden else _BODY
-    return CommandTable(None, "unknown", Layout("unknown", *(_hidden(head) if doubtful else head), body, kind="response"))
+    head = _reply(header)
+    return CommandTable(None, "unknown", _hidden(head) if doubtful else head, (_SECRET_BODY if hidden else _BODY,), kind="response")
 
 
 def long_answer(operation: int | None, code: int | None, layout: str) -> CommandTable:
@@ -451,31 +494,27 @@ def long_unknown_answer(layout: str, hidden: bool, doubtful: bool = False) -> Co
 @cache
 def long_refusal(layout: str, listed: bool) -> CommandTable:
     """The table of a reply with another status, or with failed results."""
-    labels = statuses(layout)
-    more: Body = (_results(labels),) if listed else ()
-    return CommandTable(None, "error", Layout("error", *_reply(header_of(layout), labels), *more, kind="response"))
+    more: Body = (_results(statuses(layout)),) if listed else ()
+    return CommandTable(None, "error", _reply(header_of(layout), layout), more, kind="response")
 
 
 EVICTED = CommandTable(
     None,
     "eviction",
-    Layout(
-        "eviction",
-        *_COMMON,
+    _COMMON,
+    (
         Field("client", u128le),
         Field("highest_version", u32le, "accepted, with reason 14 only", labels=b.VERSIONS),
         Field("lowest_version", u32le, labels=b.VERSIONS),
         Field("reserved_end", Fixed(103), "zero"),
         Field("reason", u8, labels=EVICTION_REASONS),
-        kind="response",
-        note="in place of a reply; the connection stays open",
     ),
+    kind="response",
+    note="in place of a reply; the connection stays open",
 )
-OTHER = CommandTable(None, "unknown", Layout("unknown", *_COMMON, _SECRET_BODY, kind="one_way", note="a frame between replicas"))
+OTHER = CommandTable(None, "unknown", _COMMON, (_SECRET_BODY,), kind="one_way", note="a frame between replicas")
 """Replicas hand on what clients send them, logins and new passwords too."""
-HIDDEN_OTHER = CommandTable(
-    None, "unknown", Layout("unknown", *_hidden(_COMMON), _SECRET_BODY, kind="one_way", note="perhaps no frame at all")
-)
+HIDDEN_OTHER = CommandTable(None, "unknown", _hidden(_COMMON), (_SECRET_BODY,), kind="one_way", note="perhaps no frame at all")
 
 
 OTHERS = (OTHER, HIDDEN_OTHER)
@@ -526,6 +565,6 @@ def documented() -> tuple[Layout, ...]:
             Layout("request header", *fields, note=f"the header of 256 bytes, from {header.replace('V1a', 'the first builds of V1')}")
         )
     for header in ("V1", "V2"):
-        found.append(Layout("reply header", *_reply(header, OK), kind="response", note=f"the header of 256 bytes, from {header}"))
-    results = Layout("results", _results(OK), kind="response", note="behind the header of a reply, in front of its body, where it may fail")
+        found.append(Layout("reply header", *_reply(header), kind="response", note=f"the header of 256 bytes, from {header}"))
+    results = Layout("results", _RESULTS, kind="response", note="behind the header of a reply, in front of its body, where it may fail")
     return (*found, results, *EVICTED.layouts)
