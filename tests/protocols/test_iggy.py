@@ -22,7 +22,7 @@ from streamdump.protocols.buffer import END
 from streamdump.protocols.iggy import candidates as choice
 from streamdump.protocols.iggy import dissector as turns
 from streamdump.protocols.iggy import frames, resync
-from streamdump.protocols.iggy.candidates import FrameContext
+from streamdump.protocols.iggy.candidates import Asked
 from streamdump.protocols.iggy.dissector import PROTOCOLS, IggyDissector
 from streamdump.protocols.iggy.frames import ask, long_ask
 from streamdump.protocols.iggy.heuristic import heuristic
@@ -380,10 +380,10 @@ def test_an_error_is_not_taken_for_an_answer_of_which_nothing_is_known() -> None
     layouts = iggy().layouts
     layouts.speaks(0, False)
     layouts.speaks(1, False)
-    (unknown,) = layouts.tables(answer_of(OK), FrameContext(None, None))
+    (unknown,) = layouts.tables(answer_of(OK), Asked(0, None))
     assert unknown.name == "unknown"
     refused = response(status=1011)
-    assert {table.name for table in layouts.tables(answer_of(refused), FrameContext(0, 1))} == {"error"}
+    assert {table.name for table in layouts.tables(answer_of(refused), Asked(0, 1))} == {"error"}
 
 
 @pytest.mark.parametrize("forced", [None, "L9"])

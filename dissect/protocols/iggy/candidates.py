@@ -5,12 +5,9 @@ No frame states its layout: those are kept in which every frame so far decodes w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import lru_cache
-from hashlib import blake2b
 from typing import Any, NamedTuple
-
-import msgspec
 
 from streamdump.layout import Style
 from streamdump.layout.walk import Walked
@@ -29,9 +26,6 @@ DECIDING_KEPT = 8
 TABLES_KEPT = 4_096
 """Choices of tables that are kept for all conversations."""
 
-DIGESTED = 1 << 16
-"""From this size on what different layouts read in a frame is compared by digests."""
-
 STATING = frozenset(("login_user", "login_register", "login_register_with_pat", "get_stats"))
 """Messages in which a side may state its version."""
 
@@ -44,17 +38,26 @@ NEW_TOKEN = 146
 TEXT_LAYOUTS = ("L4", "L5", "L6")
 """Servers of these layouts send, some of them, a text with an error."""
 
-
 PLAIN = Style()
-_SORTED = msgspec.msgpack.Encoder(order="deterministic")
+
+Tables = Mapping[CommandTable, Sequence[str]]
+"""The layouts that are left by the table that each has for a frame."""
+
+Readings = Mapping[CommandTable, dict[str, Any] | None]
+"""What each table reads in a frame, None where it does not."""
 
 
-class FrameContext(NamedTuple):
-    """What a frame is as far as the order of frames tells, before it is decoded."""
+class Asked(NamedTuple):
+    """What a request asks for, and what a response answers as far as the order of frames tells: the running number of the request (0: it is
+    not known), its code, in the 256-byte framing its operation, client and number there, and the packet that completed it. Gaps keep
+    frames back, so these are not in order."""
 
-    number: int | None
+    number: int
     code: int | None
     operation: int | None = None
+    client: bytes = b""
+    request: int = 0
+    order: int = -1
     notes: tuple[str, ...] = ()
 
 
@@ -62,7 +65,7 @@ class Placement(NamedTuple):
     """How a frame is decoded: what it asks for or answers, its table in the layout that it is read with, and whether the layouts that are
     left differ about it."""
 
-    given: FrameContext
+    asked: Asked
     table: CommandTable
     layout: str
     differ: bool
@@ -91,18 +94,11 @@ class Candidates:
         self.settled = len(self.candidates) == 1
         self.hint: str | None = None
         self.deciding: list[str] = []
-
-    @property
-    def mismatch(self) -> bool:
+        self.mismatch = False
         """Whether the two sides speak different framings."""
-        one, other = self.told
-        return one is not None and other is not None and one != other
-
-    @property
-    def layout(self) -> str:
+        self.layout = ""
         """The layout to decode with: the only one left, or else the likeliest."""
-        candidates = self.candidates or CLASSIC
-        return self.hint if self.hint in candidates else candidates[-1]
+        self.tell()
 
     def speaks(self, side: int, long: bool) -> None:
         if self.long[side] is None:
@@ -111,7 +107,7 @@ class Candidates:
 
     def hear_framing(self, side: int) -> None:
         """Take in which framing a side speaks where nothing said so before."""
-        if self.blind:
+        if self.told[side] != self.long[side]:
             self.told[side] = self.long[side]
             if not self.candidates:
                 self.candidates = LONG if self.long[side] else CLASSIC
@@ -125,16 +121,21 @@ class Candidates:
                 name = fields.get("sdk_name")
                 self.facts["server_version" if server else "client_version"] = version if name is None else f"{name} {version}"
                 self.hint = hinted(version, server) or self.hint
+                self.tell()
 
     def tell(self) -> None:
-        """Keep the facts for the row of this conversation."""
+        """Draw the conclusions from what is known now, and keep the facts for the row of this conversation."""
+        candidates = self.candidates or CLASSIC
+        self.layout = self.hint if self.hint in candidates else candidates[-1]
         self.facts["layout"] = self.candidates[0] if self.settled else None
         self.facts["candidates"] = () if self.settled else self.candidates
         client = self.client
         long, other = self.told[client], self.told[1 - client]
         if long is not None:
             self.facts["framing"] = FRAMINGS[long]
-        if long is not None and other is not None and self.mismatch:
+        self.mismatch = False
+        if long is not None and other is not None and long != other:
+            self.mismatch = True
             behind = {key: self.facts.pop(key) for key in [*self.facts] if key not in ("layout", "candidates", "framing")}
             self.facts["mismatch"] = f"the client speaks the {FRAMINGS[long]} framing, the server the {FRAMINGS[other]} one"
             # frames are cut ahead of what is decoded, so its place must not depend on what the facts hold by then
@@ -142,55 +143,50 @@ class Candidates:
         if self.deciding:
             self.facts["deciding_frames"] = self.deciding
 
-    def tables(self, frame: Frame, given: FrameContext) -> dict[CommandTable, list[str]]:
-        """The layouts that are left by the table that each has for this frame."""
-        side, data, start, end = frame.side, frame.data, frame.start, frame.end
-        code, candidates = given.code, self.candidates
+    def tables(self, frame: Frame, asked: Asked) -> Tables:
+        """The table that each of the layouts that are left has for this frame."""
+        side, _, data, start, end, *_ = frame
+        code, candidates, asks = asked.code, self.candidates, side == self.client
         if self.long[side]:
-            return self._long_tables(side == self.client, data, start, end, given)
-        if side == self.client:
-            return _tables(candidates, _ask, code, self._may_hide(code, data, start + 8, end))
-        if end - start < 8:
-            return {frames.UNKNOWN_ANSWER: [*candidates]}
-        status, length = U32_U32(data, start)
-        if status:
-            return _tables(candidates, _refusal, self.mismatch, length > 0)
-        return _tables(candidates, _answer, code, self._hides_answer(code, data, start + 8, end))
+            return self._long_tables(asks, data, start, end, asked)
+        if not asks:
+            if end - start < 8:
+                return {frames.UNKNOWN_ANSWER: candidates}
+            status, length = U32_U32(data, start)
+            if status:
+                return _tables(candidates, _refusal, self.mismatch, length > 0)
+        choose = _ask if asks else _answer
+        if code is not None and _in_all(code, candidates):
+            return _tables(candidates, choose, code, False)
+        return _tables(candidates, choose, code, (self._may_hide if asks else self._hides_answer)(code, data, start + 8, end))
 
-    def _long_tables(self, asks: bool, data: bytes, start: int, end: int, given: FrameContext) -> dict[CommandTable, list[str]]:
-        code, operation, candidates, size = given.code, given.operation, self.candidates, end - start
+    def _long_tables(self, asks: bool, data: bytes, start: int, end: int, asked: Asked) -> Tables:
+        code, operation, candidates, size = asked.code, asked.operation, self.candidates, end - start
         kind = data[start + 60] if size > 60 else 0
         # a framing that was forced may be the wrong one, and what it takes for a body then holds any bytes, secrets too
         doubtful = self.forced and not long_header(data, start, end)
         if asks and kind == REQUEST:
             first = frames.request_header("V1", data, start, end)
-            return _tables(candidates, _long_ask, code, operation, first, doubtful, self._may_hide(code, data, start + HEADER, end))
+            hidden = (code is None or not _in_all(code, candidates)) and self._may_hide(code, data, start + HEADER, end)
+            return _tables(candidates, _long_ask, code, operation, first, doubtful, hidden)
         if kind == EVICTION and not asks:
-            return {frames.EVICTED: [*candidates]}
+            return {frames.EVICTED: candidates}
         if kind != REPLY or asks:
-            return {frames.HIDDEN_OTHER if self.forced else frames.OTHER: [*candidates]}
+            return {frames.HIDDEN_OTHER if self.forced else frames.OTHER: candidates}
         named = data[start + 208] if size > 208 else operation
         refused = size >= HEADER and (U32(data, start + 224)[0] > 0, U32(data, start + 216)[0] > 0)
         failed = size >= HEADER + 4 and U32(data, start + HEADER)[0] > 0
         hidden = _nameless(code) and (doubtful or named == NEW_TOKEN or may_hold_token(data, start + HEADER, end))
         return _tables(candidates, _long_answer, code, named, refused, failed, hidden)
 
-    def _has(self, code: int | None) -> bool:
-        """Whether all layouts that are left have a command."""
-        return code is not None and _in_all(code, self.candidates)
-
     def _may_hide(self, code: int | None, data: bytes, start: int, end: int) -> bool:
         """Whether the body of a request that a layout does not have may be a password or a token."""
-        if self._has(code):
-            return False
         if code is not None and not _nameless(code) and not frames.hides(code) and frames.is_body(code, data, start, end):
             return False
         return (code is not None and frames.hides(code)) or may_hold_text(data, start, end)
 
     def _hides_answer(self, code: int | None, data: bytes, start: int, end: int) -> bool:
         """Whether the body of a response in the classic framing, of which nothing is known, may be a secret."""
-        if self._has(code):
-            return False
         if _nameless(code):
             return may_hold_text(data, start, end) if self.mismatch else may_hold_token(data, start, end)
         return may_be_token(data, start, end)
@@ -233,35 +229,26 @@ class Candidates:
             return frames.long_unknown_answer(layout, True, shifted) if long else frames.TOKEN_ANSWER
         return None
 
-    def place(self, frame: Frame, given: FrameContext, tells: bool) -> Placement:
+    def place(self, frame: Frame, asked: Asked, tells: bool) -> Placement:
         """The table that this frame is read with; `tells`: what it is may tell the layouts apart that have several tables for it."""
         if not self.settled and frame.damage is None and self.long[frame.side]:
             possible = frames.header_layouts(frame.data, frame.start, frame.end, frame.side == self.client)
             if possible is not LONG:
-                self._keep(frame, given, possible)
-        tables = self.tables(frame, given)
-        readings: dict[CommandTable, dict[str, Any] | None] = {}
-        if len(tables) > 1:
-            whole = frame.damage is None
-            readings = {table: table.fields(frame.data, frame.start, frame.end) if whole else None for table in tables}
-            if tells and whole:
-                self._narrow(frame, given, tables, readings)
-                readings = {table: fields for table, fields in readings.items() if tables[table][0] in self.candidates}
+                self._keep(frame, asked, possible)
+        tables = self.tables(frame, asked)
+        if len(tables) == 1:
+            return Placement(asked, next(iter(tables)), self.layout, False)
+        whole = frame.damage is None
+        readings = {table: table.fields(frame.data, frame.start, frame.end) if whole else None for table in tables}
+        if tells and whole:
+            fitting = _fitting(readings)
+            self._keep(frame, asked, {layout for table in fitting for layout in tables[table]})
+            readings = {table: fields for table, fields in readings.items() if tables[table][0] in self.candidates}
         layout = self.layout
-        table = next(table for table, names in tables.items() if len(tables) == 1 or layout in names)
-        return Placement(given, table, layout, len(readings) > 1 and _unlike(readings, frame))
+        table = next(table for table, layouts in tables.items() if layout in layouts)
+        return Placement(asked, table, layout, len(readings) > 1 and _unlike(readings, frame))
 
-    def _narrow(
-        self, frame: Frame, given: FrameContext, tables: dict[CommandTable, list[str]], readings: dict[CommandTable, dict[str, Any] | None]
-    ) -> None:
-        """Keep the layouts in which this frame decodes with nothing left over."""
-        fitting = [table for table, fields in readings.items() if fields is not None and "trailing" not in fields]
-        fitting = [table for table in fitting if table.code is not None or table.name == "error"]
-        if any(readings[table] != readings[fitting[0]] for table in fitting):
-            fitting = [table for table in fitting if table.name == "error" or _plausible(readings[table])] or fitting
-        self._keep(frame, given, {layout for table in fitting for layout in tables[table]})
-
-    def _keep(self, frame: Frame, given: FrameContext, kept: Collection[str]) -> None:
+    def _keep(self, frame: Frame, asked: Asked, kept: Collection[str]) -> None:
         """Go on with these of the layouts, unless none is left."""
         candidates = tuple(layout for layout in self.candidates if layout in kept)
         if not candidates or len(candidates) == len(self.candidates):
@@ -270,12 +257,12 @@ class Candidates:
         self.settled = len(candidates) == 1
         who = "client" if frame.side == self.client else "server"
         if len(self.deciding) < DECIDING_KEPT:
-            self.deciding.append(f"{frames.name_of(given.code)} ({who}, position {frame.position}): {', '.join(candidates)}")
+            self.deciding.append(f"{frames.name_of(asked.code)} ({who}, position {frame.position}): {', '.join(candidates)}")
         self.tell()
 
 
 @lru_cache(TABLES_KEPT)
-def _tables(candidates: tuple[str, ...], choose: Callable[..., CommandTable], *told: Any) -> dict[CommandTable, list[str]]:
+def _tables(candidates: tuple[str, ...], choose: Callable[..., CommandTable], *told: Any) -> Tables:
     found: dict[CommandTable, list[str]] = {}
     for layout in candidates:
         found.setdefault(choose(layout, *told), []).append(layout)
@@ -341,23 +328,26 @@ def _plausible(value: Any) -> bool:
     return True
 
 
-def _unlike(readings: dict[CommandTable, dict[str, Any] | None], frame: Frame) -> bool:
-    """Whether tables make different things of a frame; where one does not read it plainly, what is wrong counts too. Of a large frame
-    digests are compared, as there are several."""
-    data, start, end, damage = frame.data, frame.start, frame.end, frame.damage
-    first: Any = None
+def _fitting(readings: Readings) -> list[CommandTable]:
+    """The tables that read a frame with nothing left over."""
+    fitting = [table for table, fields in readings.items() if fields is not None and "trailing" not in fields]
+    fitting = [table for table in fitting if table.code is not None or table.name == "error"]
+    if any(readings[table] != readings[fitting[0]] for table in fitting):
+        fitting = [table for table in fitting if table.name == "error" or _plausible(readings[table])] or fitting
+    return fitting
+
+
+def _unlike(readings: Readings, frame: Frame) -> bool:
+    """Whether tables make different things of a frame; where one does not read it plainly, what is wrong counts too."""
+    told: list[Any] = []
     for table, fields in readings.items():
-        told: Any = fields
         if fields is None:
-            _, walked = table.walk(data, start, end, PLAIN, None if damage is None else damage.reason)
-            told = (walked.fields, walked.notes, walked.fault)
-        if end - start > DIGESTED:
-            told = blake2b(_SORTED.encode(told)).digest()
-        if first is None:
-            first = told
-        elif told != first:
-            return True
-    return False
+            damage = frame.damage
+            walked = table.walk(frame.data, frame.start, frame.end, PLAIN, None if damage is None else damage.reason)[1]
+            told.append((walked.fields, walked.notes, walked.fault))
+        else:
+            told.append(fields)
+    return any(one != told[0] for one in told)
 
 
 def fits(table: CommandTable, data: bytes, start: int, end: int, damage: Damage | None) -> bool:

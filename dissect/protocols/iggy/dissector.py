@@ -15,7 +15,7 @@ from streamdump.protocols.buffer import END, Range
 from streamdump.protocols.dissector import Dissector
 from streamdump.protocols.iggy import frames
 from streamdump.protocols.iggy.bodies import ADDED, PARTS
-from streamdump.protocols.iggy.candidates import Candidates, FrameContext, Placement
+from streamdump.protocols.iggy.candidates import Asked, Candidates, Placement
 from streamdump.protocols.iggy.compare_rules import COMPARE_RULES
 from streamdump.protocols.iggy.frame_redaction import LOGIN
 from streamdump.protocols.iggy.frames import HEADER
@@ -55,8 +55,7 @@ class IggyDissector(Dissector):
         self.framing = IggyFraming(self.layouts, parser)
         self.waiting = RequestQueue(self.layouts, client, context.syn)
         self.meaning = FrameDecoder(self.layouts, context)
-        self.layouts.tell()
-        self.held: list[tuple[Frame, FrameContext]] = []
+        self.held: list[tuple[Frame, Asked]] = []
         """What waits for the layout to be told."""
         self.held_bytes = 0
         self.assumed = False
@@ -77,6 +76,9 @@ class IggyDissector(Dissector):
 
     def frame_length(self, side: int, data: bytes, at: int) -> int:
         return self.framing.length(side, data, at)
+
+    def split_frames(self, side: int, data: bytes, at: int) -> list[int]:
+        return self.framing.split(side, data, at)
 
     def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
         return self.framing.search(side, data, at, end, final)
@@ -102,7 +104,10 @@ class IggyDissector(Dissector):
 
     def take(self, frame: Frame) -> None:
         if frame.side == self.client:
-            self._take_request(frame)
+            if frame.data is None:
+                self._lose_requests(frame)
+            else:
+                self._take_request(frame)
         elif self.doubted or self._doubts(frame):
             self._doubt(frame)
         else:
@@ -117,27 +122,30 @@ class IggyDissector(Dissector):
         self._release()
 
     def _take_request(self, frame: Frame) -> None:
-        waiting, trust = self.waiting, self.waiting.trust
-        if frame.data is None and frame.damage[1]:
-            self.parser.put(frame)
-            return
+        waiting, trust, order = self.waiting, self.waiting.trust, frame.order
         self.hasty = False
-        if frame.data is None:
-            # answers that wait for their requests go on waiting: those behind the gap come now
-            trust.lose_asks(frame.order)
-            self._stop_doubting(frame.order)
-            self.parser.put(frame)
-            return
-        self.layouts.hear_framing(frame.side)
-        self._stop_doubting(frame.order)
-        while trust.unsure and self.early and self.early[0].order < frame.order:
+        if self.layouts.blind:
+            self.layouts.hear_framing(frame.side)
+        if self.doubted:
+            self._stop_doubting(order)
+        while self.early and trust.unsure and self.early[0].order < order:
             self._place_early()
         self._place(frame, waiting.ask(frame))
-        trust.hear(frame.order)
-        self._stop_doubting()
+        trust.hear(order)
+        if self.doubted:
+            self._stop_doubting()
         # after a loss they go on waiting until every request that was sent before them is here
         while self.early and waiting.open and not trust.unsure:
             self._place_early()
+
+    def _lose_requests(self, frame: Frame) -> None:
+        """A gap of the client's."""
+        if not frame.damage[1]:
+            # answers that wait for their requests go on waiting: those behind the gap come now
+            self.hasty = False
+            self.waiting.trust.lose_asks(frame.order)
+            self._stop_doubting(frame.order)
+        self.parser.put(frame)
 
     def _take_answer(self, frame: Frame) -> None:
         waiting, trust = self.waiting, self.waiting.trust
@@ -145,26 +153,30 @@ class IggyDissector(Dissector):
             # one that is missing may follow any of the requests seen so far
             trust.lose_asks(frame.order)
         if frame.data is None:
-            if frame.damage[1]:
-                self.parser.put(frame)
-                return
-            self._give_up_early()
-            certain = waiting.lose_answers(frame.start, frame.order, self.layouts.long[frame.side])
-            self.parser.put(frame)
-            if certain:
-                trust.regain()
+            self._lose_answers(frame)
             return
-        self.layouts.hear_framing(frame.side)
+        if self.layouts.blind:
+            self.layouts.hear_framing(frame.side)
         if self.early and trust.unsure:
             self._give_up_early()
-            self._take_answer(frame)
-        elif not waiting.open and self.patient and not trust.unsure and waiting.expects(frame):
-            self.early.append(frame.alone())
-            if len(self.early) > EARLY_FRAMES:
-                self.patient = False
-                self._give_up_early()
-        else:
+        if waiting.open or not self.patient or trust.unsure or not waiting.expects(frame):
             self._place(frame, waiting.answer(frame))
+            return
+        self.early.append(frame.alone())
+        if len(self.early) > EARLY_FRAMES:
+            self.patient = False
+            self._give_up_early()
+
+    def _lose_answers(self, frame: Frame) -> None:
+        """A gap of the server's."""
+        if frame.damage[1]:
+            self.parser.put(frame)
+            return
+        self._give_up_early()
+        certain = self.waiting.lose_answers(frame.start, frame.order, self.layouts.long[frame.side])
+        self.parser.put(frame)
+        if certain:
+            self.waiting.trust.regain()
 
     # What waits for the other side
 
@@ -200,15 +212,15 @@ class IggyDissector(Dissector):
 
     # What waits for the layout
 
-    def _place(self, frame: Frame, given: FrameContext) -> None:
+    def _place(self, frame: Frame, asked: Asked) -> None:
         """Make the record of a frame, or hold it until its layout is known; with it all that waited for what it tells."""
         layouts = self.layouts
         before = layouts.candidates
-        placed = layouts.place(frame, given, not layouts.settled and not self._misleads(frame, given))
-        if layouts.candidates is not before:
+        placed = layouts.place(frame, asked, not layouts.settled and not self._misleads(frame, asked))
+        if self.held and layouts.candidates is not before:
             self._release()
-        if not self.assumed and (placed.differ or (self.held and self._asked_by_held(given))):
-            self.held.append((frame.alone(), given))
+        if not self.assumed and (placed.differ or (self.held and self._asked_by_held(asked))):
+            self.held.append((frame.alone(), asked))
             self.held_bytes += frame.end - frame.start
             if len(self.held) > HELD_FRAMES or self.held_bytes > HELD_BYTES:
                 self.assumed = True
@@ -221,20 +233,20 @@ class IggyDissector(Dissector):
     def _release(self) -> None:
         """Make records of what was held and need not be any more."""
         held, self.held, self.held_bytes = self.held, [], 0
-        for frame, given in held:
-            placed = self.layouts.place(frame, given, False)
-            if not self.assumed and (placed.differ or self._asked_by_held(given)):
-                self.held.append((frame, given))
+        for frame, asked in held:
+            placed = self.layouts.place(frame, asked, False)
+            if not self.assumed and (placed.differ or self._asked_by_held(asked)):
+                self.held.append((frame, asked))
                 self.held_bytes += frame.end
             else:
                 self.placed = placed
                 self.parser.put(frame)
 
-    def _asked_by_held(self, given: FrameContext) -> bool:
+    def _asked_by_held(self, asked: Asked) -> bool:
         """Whether the request that this answers is held."""
-        return given.number is not None and any(given.number == before.number for _, before in self.held)
+        return asked.number > 0 and any(asked.number == before.number for _, before in self.held)
 
-    def _misleads(self, frame: Frame, given: FrameContext) -> bool:
+    def _misleads(self, frame: Frame, asked: Asked) -> bool:
         """Whether nothing should be told of the layouts from this frame.
 
         What answers another request tells a wrong layout, and an answer without a body fits nearly anything.
@@ -242,7 +254,7 @@ class IggyDissector(Dissector):
         if frame.side == self.client:
             return False
         bare = frame.end - frame.start <= (HEADER if self.layouts.long[frame.side] else 8)
-        return self.layouts.mismatch or UNSURE in given.notes or (self.waiting.trust.believes and bare)
+        return self.layouts.mismatch or UNSURE in asked.notes or (self.waiting.trust.believes and bare)
 
 
 @cache

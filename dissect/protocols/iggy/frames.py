@@ -151,7 +151,14 @@ class CommandTable:
     that tells which command it is (register)."""
 
     def __init__(
-        self, code: int | None, name: str, head: Body, *bodies: Body, kind: Any = "request", note: str = "", commands: Sequence[Command] = ()
+        self,
+        code: int | None,
+        name: str,
+        head: Body,
+        *bodies: Body,
+        kind: Any = "request",
+        note: str = "",
+        commands: Sequence[Command] = (),
     ) -> None:
         self.code = code
         self.name = name
@@ -160,6 +167,8 @@ class CommandTable:
         self.kind = kind
         self.note = note
         self.commands = commands
+        self.long = head is not _ASK and minimum(head) > minimum(_ASK)
+        """Whether it is in the 256-byte framing."""
         self.mixed = len(set(commands)) > 1
         self.secret = any(_alone(*fields).secret for fields in (head, *bodies))
         self.readers: dict[Style, Reader] = {}
@@ -167,10 +176,11 @@ class CommandTable:
     @cached_property
     def layouts(self) -> tuple[Layout, ...]:
         """The whole frame, by form."""
-        named = [(one.name, str(one.code)) for one in self.commands] or [(self.name, None)] * len(self.bodies)
+        if not self.commands:
+            return tuple(Layout(self.name, *self.head, *body, kind=self.kind, note=self.note) for body in self.bodies)
         return tuple(
-            Layout(name, *self.head, *body, kind=self.kind, key=key, note=self.note)
-            for (name, key), body in zip(named, self.bodies, strict=True)
+            Layout(one.name, *self.head, *body, kind=self.kind, key=str(one.code), note=self.note)
+            for one, body in zip(self.commands, self.bodies, strict=True)
         )
 
     def reader(self, style: Style) -> Reader:
@@ -274,6 +284,13 @@ def command_of(code: int) -> Command | None:
     if code == OLD_LOGOUT_CODE:
         return OLD_LOGOUT
     return BY_CODE.get(code)
+
+
+def meant(code: int, length: int) -> int:
+    """The code of a request whose length field says this: two of them had another meaning once."""
+    if code == 32 and length > 4:
+        return OLD_LOGIN_CODE
+    return OLD_LOGOUT_CODE if code == 33 and length == 4 else code
 
 
 def name_of(code: int | None) -> str:

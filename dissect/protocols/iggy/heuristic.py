@@ -235,7 +235,7 @@ def _chain(side: SideView, at: int, work_budget: WorkBudget) -> _Requests:
             weight += count < CUT
             # Where a snap length leaves nothing whole, those count that are as they should be up to where they are cut
             good += not good and work_budget.spend(READ * (end - at)) and _begins(code, layouts, data, at, end)
-            codes.append(_meant(code, size))
+            codes.append(frames.meant(code, size - 4))
             count += 1
             start += at + size - offset
             data, at, end = behind, offset, len(behind)
@@ -250,7 +250,7 @@ def _chain(side: SideView, at: int, work_budget: WorkBudget) -> _Requests:
             weight += 1 if size == 8 else 2 if size < 14 else 3
         elif good < 2 and not (good and code in BY_CODE):
             return _NO_REQUESTS
-        codes.append(_meant(code, size))
+        codes.append(frames.meant(code, size - 4))
         count += 1
         at += size
     return _Requests(count, good, weight, tuple(codes), layouts)
@@ -260,15 +260,6 @@ def _begins(code: int, layouts: tuple[str, ...], data: bytes, start: int, end: i
     """Whether these bytes, some of them behind the header, are the beginning of a request in some layout."""
     tables = {frames.ask(code, layout) for layout in layouts}
     return end - start >= BEGINNING and any(table is not None and fits_so_far(table, data, start, end, _CUT_OFF) for table in tables)
-
-
-def _meant(code: int, size: int) -> int:
-    """The code of a request of this size: two of them had another meaning once."""
-    if code == 32 and size > 8:
-        return frames.OLD_LOGIN_CODE
-    if code == 33 and size == 8:
-        return frames.OLD_LOGOUT_CODE
-    return code
 
 
 def _responses(view: DetectionView, server: int, requests: _Requests, in_turn: bool) -> tuple[int, bool]:

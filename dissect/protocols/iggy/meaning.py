@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 from streamdump.layout import Style
 from streamdump.layout.values import UNREADABLE, redacted
@@ -11,9 +12,9 @@ from streamdump.model import Fault
 from streamdump.protocols.buffer import END
 from streamdump.protocols.iggy import frames
 from streamdump.protocols.iggy.candidates import STATING, Candidates, Placement
-from streamdump.protocols.iggy.checks import checks, request_checksum
+from streamdump.protocols.iggy.checks import Check, checks, request_checksum
 from streamdump.protocols.iggy.frame_redaction import hide
-from streamdump.protocols.iggy.frames import HEADER, OLD_LOGIN_CODE, CommandTable
+from streamdump.protocols.iggy.frames import HEADER, OLD_LOGIN_CODE, CommandTable, Reader
 from streamdump.protocols.iggy.statuses import ambiguous
 from streamdump.protocols.protocol import Context
 from streamdump.protocols.records import ANSWER, ASK, NONE, Decoded, Frame
@@ -22,10 +23,25 @@ LOGINS = frozenset((38, 40, 44, 45, OLD_LOGIN_CODE))
 """Commands that let a client in."""
 
 
+class Plan(NamedTuple):
+    """What is done with the frames of a table in a layout: what reads them where they are plain, None where they have to be walked, what
+    is checked, and whether a checksum in the header is, too."""
+
+    read: Reader | None
+    check: Check | None
+    summed: bool
+
+
+@cache
+def _plans(style: Style) -> dict[tuple[CommandTable, str, bool], Plan]:
+    """By table, layout and whether the client sends it; filled by those who need one."""
+    return {}
+
+
 class FrameDecoder:
     """Decodes frames, hides what may be a secret in them, and takes in what they say of their sides."""
 
-    DERIVED = ("style", "plain")
+    DERIVED = ("style", "plans")
 
     def __init__(self, layouts: Candidates, context: Context) -> None:
         self.layouts = layouts
@@ -37,64 +53,73 @@ class FrameDecoder:
     def prepare(self) -> None:
         options = self.context.options
         self.style = Style(options.bytes_as, options.show_secrets, options.values_limit)
-        self.plain = not options.detail
+        self.plans = _plans(self.style)
+
+    def _plan(self, table: CommandTable, layout: str, asks: bool) -> Plan:
+        """Made once for all conversations."""
+        # of an error, or the answer to a request that was not seen, nothing is hidden where it is whole
+        walked = table.mixed if table.code is not None else asks or table.long
+        plan = self.plans[table, layout, asks] = Plan(
+            None if walked else table.reader(self.style),
+            checks(table.code, layout, asks),
+            asks and table.long and layout != "V1",
+        )
+        return plan
 
     def decode(self, frame: Frame, placed: Placement, now: int) -> Decoded:
-        given, table, layout, differ = placed
-        data, start, end = frame.data, frame.start, frame.end
+        asked, table, layout, differ = placed
+        side, _, data, start, end, damage, *_ = frame
         layouts = self.layouts
-        asks, long = frame.side == layouts.client, layouts.long[frame.side]
-        name = table.name
+        asks, long, name = side == layouts.client, table.long, table.name
+        plan = self.plans.get((table, layout, asks)) or self._plan(table, layout, asks)
+        detail = self.context.options.detail
         fields: dict[str, Any] | None = None
-        # of an error, or the answer to a request that was not seen, nothing is hidden where it is whole
-        if self.plain and frame.damage is None and not (table.mixed if table.code is not None else asks or long):
+        if plan.read is not None and damage is None and not detail:
             try:
-                fields = table.reader(self.style)(data, start, end)
+                fields = plan.read(data, start, end)
             except UNREADABLE:
                 fields = None
-        if fields is None or "trailing" in fields:
+        fault, notes, spans = None, [*asked.notes], None
+        whole = fields is not None and "trailing" not in fields
+        if fields is None or not whole:
             name, walked = self._walk(frame, table)
-            fields, fault, notes = walked.fields, walked.fault, [*walked.notes, *given.notes]
-            spans = None if self.plain else walked.spans
-        else:
-            fault, notes, spans = None, [*given.notes], None
-        whole = fault is None and "trailing" not in fields
+            fields, fault, notes = walked.fields, walked.fault, [*walked.notes, *notes]
+            spans = walked.spans if detail else None
+            whole = fault is None and "trailing" not in fields
         if name == "get_stats" or (whole and name in STATING):
             layouts.hear(fields)
         if fault is None:
-            check = checks(table.code, layout, asks)
-            if check is not None and whole:
-                notes += check(data, start, start + (HEADER if long else 8), end)
-            if asks and long and layout != "V1" and end - start >= HEADER:
+            if plan.check is not None and whole:
+                notes += plan.check(data, start, start + (HEADER if long else 8), end)
+            if plan.summed and end - start >= HEADER:
                 notes += request_checksum(data, start, end)
         if differ:
             notes.append(f"layout undecided ({', '.join(layouts.candidates)}): read as {layout}")
         ident = fields.get("request") if long else None
-        if not isinstance(ident, int):
+        if type(ident) is not int:
             # hidden
             ident = None
         if table in frames.OTHERS:
             return Decoded(f"unknown {fields.get('command')}", "one_way", ident, fields, None, notes, fault, NONE, None, spans)
         if asks:
             if table.code is None:
-                name = frames.name_of(given.code)
-                if given.code is None and given.operation is not None:
-                    name = f"unknown operation {given.operation}"
-                elif given.code is not None:
-                    notes.append(f"command code {given.code} is not known in {layout}")
-            return Decoded(name, "request", ident, fields, None, notes, fault, ASK, given.number, spans)
+                name = frames.name_of(asked.code)
+                if asked.code is None and asked.operation is not None:
+                    name = f"unknown operation {asked.operation}"
+                elif asked.code is not None:
+                    notes.append(f"command code {asked.code} is not known in {layout}")
+            return Decoded(name, "request", ident, fields, None, notes, fault, ASK, asked.number, spans)
         if table.code is None and table is not frames.EVICTED:
-            name = frames.name_of(given.code)
+            name = frames.name_of(asked.code)
         status = fields.get("status", 0)
         refused = bool(status or fields.get("results")) or table is frames.EVICTED
         if status and status in ambiguous(layout):
             notes.append(f"status {status} is {ambiguous(layout)[status]}, by release")
-        if not refused and self.entered == END and given.code in LOGINS:
+        if not refused and self.entered == END and asked.code in LOGINS:
             self.entered = now
-        number = given.number
+        number = asked.number or None
         # An eviction that nobody asked for is one
-        asked = number is not None or table is frames.EVICTED
-        outcome = None if not asked else "refused" if refused else "answered"
+        outcome = None if number is None and table is not frames.EVICTED else "refused" if refused else "answered"
         return Decoded(name, "response", ident, fields, outcome, notes, fault, NONE if number is None else ANSWER, number, spans)
 
     def _walk(self, frame: Frame, table: CommandTable) -> tuple[str, Walked]:

@@ -10,13 +10,12 @@ from collections import deque
 from collections.abc import Mapping
 from functools import partial
 from itertools import islice
-from typing import NamedTuple
 
 from streamdump.protocols.iggy import frames
-from streamdump.protocols.iggy.candidates import TEXT_LAYOUTS, Candidates, FrameContext, fits
+from streamdump.protocols.iggy.candidates import TEXT_LAYOUTS, Asked, Candidates, fits
 from streamdump.protocols.iggy.commands import OPERATIONS, REGISTER
 from streamdump.protocols.iggy.frame_redaction import is_text
-from streamdump.protocols.iggy.frames import EVICTION, HEADER, OLD_LOGIN_CODE, OLD_LOGOUT_CODE, REPLY, REQUEST, U32_U32, CommandTable
+from streamdump.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32_U32, CommandTable
 from streamdump.protocols.records import Frame
 
 SURE, BELIEVED, SUPPOSED, SHAKEN = "sure", "believed", "supposed", "shaken"
@@ -51,26 +50,18 @@ NEVER = -1
 TRIED = 256
 """So many open requests are tried for a response when some may have been missed."""
 
+WIDEST = 0xFFFF
+"""Codes up to here are too short to be a piece of text."""
+
 STALE = 13
 """The reason of an eviction that no request need have caused."""
 
 UNSURE = "the pairing is unsure: frames were missed before"
+UNSEEN = "no request for this response was seen"
 MIDDLE = "the pairing is unsure: the beginning was not captured"
 
 
-class OpenRequest(NamedTuple):
-    """A request that waits for its response: its running number, what it asks for, and the packet that completed it. Gaps keep frames
-    back, so these are not in order."""
-
-    number: int
-    code: int | None
-    operation: int | None = None
-    client: bytes = b""
-    request: int = 0
-    order: int = NEVER
-
-
-make_asked = partial(tuple.__new__, OpenRequest)
+make_asked = partial(tuple.__new__, Asked)
 """One of a tuple of its members, for less than the constructor costs."""
 
 
@@ -113,11 +104,13 @@ class OrderTrust:
         """Whether each pair is looked at, as it may show that the order of frames does not tell who answers whom after all."""
         return self.state in (BELIEVED, SUPPOSED)
 
-    def supposed(self, asked: OpenRequest, size: int) -> tuple[str, ...]:
-        """The note that a pair needs which nothing but the order of frames speaks for, behind a beginning that was not captured."""
+    def supposed(self, asked: Asked, size: int) -> Asked:
+        """A pair that may need a note: nothing but the order of frames speaks for it, behind a beginning that was not captured."""
+        if asked.number > self.until:
+            self.go(LASTED)
         if self.state == SUPPOSED and (size >= BODY or asked.number > self.until - FIRM + LIKELY):
             self.go(ALONE)
-        return (MIDDLE,) if self.state == SUPPOSED else ()
+        return asked._replace(notes=(MIDDLE,)) if self.state == SUPPOSED else asked
 
     def lose(self) -> None:
         """Bytes of either side were lost."""
@@ -151,7 +144,7 @@ class RequestQueue:
         self.client = client
         self.whole = whole
         self.trust = OrderTrust(whole)
-        self.open: deque[OpenRequest] = deque()
+        self.open: deque[Asked] = deque()
         self.number = 0
         self.latest = NEVER
         """The packet that completed the last request."""
@@ -188,34 +181,35 @@ class RequestQueue:
             return not self.layouts.mismatch
         return data[start + 60] == REPLY or (data[start + 60] == EVICTION and not _may_come_unasked(data, start, end))
 
-    def ask(self, frame: Frame) -> FrameContext:
+    def ask(self, frame: Frame) -> Asked:
         """Take a request in."""
-        data, start, end = frame.data, frame.start, frame.end
+        _, _, data, start, end, damage, order, *_ = frame
         self.number = number = self.number + 1
-        self.latest = frame.order
+        self.latest = order
         operation: int | None = None
         client, request = b"", 0
         if self.layouts.long[self.client]:
             operation, code = frames.operation_and_code(data, start, end)
             if operation == REGISTER:
-                code = frames.registered_by(data, start, end, None if frame.damage is None else frame.damage.reason)
+                code = frames.registered_by(data, start, end, None if damage is None else damage.reason)
             if end - start <= 60 or data[start + 60] != REQUEST:
                 # a frame between replicas
-                return FrameContext(number, code, operation)
+                return Asked(number, code, operation)
             client = data[start + 128 : start + 144]
             request = int.from_bytes(data[start + 168 : start + 176], "little")
         else:
             length, code = U32_U32(data, start)
-            if is_text(code):
+            if code > WIDEST and is_text(code):
                 code = None
-            elif (code == 32 or code == 33) and ("L0" in self.layouts.candidates or code == 32):
-                code = _old_code(code, length)
-        if self.pipelined or frame.order >= self.unmatched:
+            elif code == 32 or (code == 33 and "L0" in self.layouts.candidates):
+                code = frames.meant(code, length)
+        asked = make_asked((number, code, operation, client, request, order, ()))
+        if self.pipelined or order >= self.unmatched:
             # else a gap kept it back so long that its answer was handed on
-            self.open.append(make_asked((number, code, operation, client, request, frame.order)))
+            self.open.append(asked)
             if len(self.open) > self.layouts.options.open_limit:
                 self.open.popleft()
-        return FrameContext(number, code, operation)
+        return asked
 
     def _asked_before(self, order: int) -> int:
         """How many of the open requests were sent before this packet."""
@@ -226,7 +220,7 @@ class RequestQueue:
             count += 1
         return count
 
-    def _latest(self, frame: Frame) -> OpenRequest | None:
+    def _latest(self, frame: Frame) -> Asked | None:
         """The request that a response after a loss answers where the client keeps one in flight, having read all answers before.
 
         None: it may keep more in flight, or a request of which nothing is known may be the one that is answered.
@@ -247,130 +241,126 @@ class RequestQueue:
         asked = self.open[count - 1]
         return asked if self.layouts.long[1 - self.client] or self._can_answer(asked, frame, {}) else None
 
-    def _take(self, asked: OpenRequest) -> None:
+    def _take(self, asked: Asked) -> None:
         """Remove a request, and those before it, which are not answered any more."""
         while self.open.popleft().number != asked.number:
             pass
 
-    def answer(self, frame: Frame) -> FrameContext:
+    def answer(self, frame: Frame) -> Asked:
         """Find the request that a response answers, and remove it."""
-        opened, order, size = self.open, frame.order, frame.end - frame.start
+        opened, trust, order = self.open, self.trust, frame.order
         if self.layouts.mismatch:
-            return FrameContext(None, None, None, (f"{self.layouts.facts['mismatch']}: this answers bytes of a frame, not a request",))
+            return unasked(f"{self.layouts.facts['mismatch']}: this answers bytes of a frame, not a request")
         if self.layouts.long[1 - self.client]:
             return self._long_answer(frame)
         if not opened:
             self.unmatched = max(self.unmatched, order)
-            return FrameContext(None, None, None, ("no request for this response was seen",))
-        trust = self.trust
+            return unasked(UNSEEN)
         if trust.unsure:
-            latest = self._latest(frame)
-            if latest is None:
+            asked = self._latest(frame)
+            if asked is None:
                 return self._guess(frame)
-            self._take(latest)
-            trust.go(ALONE if self.whole else FIRST, latest.number)
-            return FrameContext(latest.number, latest.code, latest.operation, trust.supposed(latest, size))
-        asked = opened[0]
-        if len(opened) > 1 and opened[1].order < order:
-            self.pipelined = True
-        if trust.believes:
-            if self.pipelined or not self._can_answer(asked, frame, {}):
+            self._take(asked)
+            trust.go(ALONE if self.whole else FIRST, asked.number)
+        else:
+            asked = opened[0]
+            if len(opened) > 1 and opened[1].order < order:
+                self.pipelined = True
+            if trust.state != SURE and (self.pipelined or not self._can_answer(asked, frame, {})):
                 trust.go(MISFIT)
                 return self._guess(frame)
-            if asked.number > trust.until:
-                trust.go(LASTED)
-        del opened[0]
-        return FrameContext(asked.number, asked.code, asked.operation, trust.supposed(asked, size))
+            del opened[0]
+        return asked if trust.state == SURE else trust.supposed(asked, frame.end - frame.start)
 
-    def _guess(self, frame: Frame) -> FrameContext:
+    def _guess(self, frame: Frame) -> Asked:
         """The request that a response may answer, after some may have been missed: the first whose answer it can be."""
         count = min(TRIED, self._asked_before(frame.order))
         known: dict[CommandTable, bool] = {}
-        fitting = [index for index in range(count) if self._can_answer(self.open[index], frame, known)]
+        fitting = [asked for asked in islice(self.open, count) if self._can_answer(asked, frame, known)]
         if not fitting:
             self.trust.room += 1
-            return FrameContext(None, None, None, (UNSURE,))
-        asked = self.open[fitting[0]]
+            return unasked(UNSURE)
+        asked = fitting[0]
         sure = len(fitting) == 1 and frame.end - frame.start >= BODY and asked.order >= self.trust.lost_asks
         self._take(asked)
         if sure:
             self.trust.go(SINGLE)
-        return FrameContext(asked.number, asked.code, asked.operation, () if sure else (UNSURE,))
+        return asked if sure else asked._replace(notes=(UNSURE,))
 
-    def _can_answer(self, asked: OpenRequest, frame: Frame, known: dict[CommandTable, bool]) -> bool:
+    def _can_answer(self, asked: Asked, frame: Frame, known: dict[CommandTable, bool]) -> bool:
         """Whether some layout reads a response as that to this request; `known`: what was found out about this response before."""
-        for table in self.layouts.tables(frame, FrameContext(asked.number, asked.code, asked.operation)):
+        for table in self.layouts.tables(frame, asked):
             if table not in known:
                 known[table] = table.name != "unknown" and fits(table, frame.data, frame.start, frame.end, frame.damage)
             if known[table]:
                 return True
         return False
 
-    def _long_answer(self, frame: Frame) -> FrameContext:
+    def _long_answer(self, frame: Frame) -> Asked:
         opened, trust = self.open, self.trust
-        data, start, end, order = frame.data, frame.start, frame.end, frame.order
+        _, _, data, start, end, _, order, *_ = frame
         if end - start < 209:
-            return self._oldest(())
+            return self._oldest()
         kind = data[start + 60]
-        operation: int | None = None
+        request = operation = None
         if kind == EVICTION:
-            client, request = data[start + 128 : start + 144], None
+            client = data[start + 128 : start + 144]
         elif kind == REPLY:
             client, request = data[start + 160 : start + 176], int.from_bytes(data[start + 200 : start + 208], "little")
             operation = data[start + 208]
         else:
-            return FrameContext(None, None)
+            return unasked()
         if not opened:
             if _may_come_unasked(data, start, end):
                 # or its request is captured later
                 trust.lose()
-                return FrameContext(None, None)
+                return unasked()
             self.unmatched = max(self.unmatched, order)
-            return FrameContext(None, None, operation, ("no request for this response was seen",))
+            return unasked(UNSEEN, operation=operation)
         if trust.unsure:
             latest = self._latest(frame)
             if latest is not None and _echoes(latest, client, request, operation):
                 self._take(latest)
                 trust.go(ALONE, latest.number)
-                return FrameContext(latest.number, latest.code, latest.operation)
+                return latest
         elif len(opened) > 1 and opened[1].order < order:
             self.pipelined = True
             trust.go(MISFIT)
-        if opened[0].number > trust.until:
+        asked = opened[0]
+        if asked.number > trust.until:
             trust.go(LASTED)
-        if not trust.unsure and _echoes(opened[0], client, request, operation):
-            return self._oldest(())
+        if not trust.unsure and _echoes(asked, client, request, operation):
+            return self._oldest()
         before = min(TRIED, self._asked_before(order)) if trust.unsure else TRIED
         echoing = [asked for asked in islice(opened, before) if _echoes(asked, client, request, operation)]
         if echoing and (trust.unsure or len(echoing) == 1):
-            if trust.unsure and len(echoing) == 1 and any(client[4:]) and echoing[0].order >= trust.lost_asks:
+            asked = echoing[0]
+            if trust.unsure and len(echoing) == 1 and any(client[4:]) and asked.order >= trust.lost_asks:
                 trust.go(SINGLE)
-            self._take(echoing[0])
-            return FrameContext(echoing[0].number, echoing[0].code, echoing[0].operation, (UNSURE,) if trust.unsure else ())
-        asked = opened[0]
+            self._take(asked)
+            return asked._replace(notes=(UNSURE,)) if trust.unsure else asked
         if trust.unsure:
-            return FrameContext(None, None if operation is None else OPERATIONS.get(operation), operation, (UNSURE,))
+            return unasked(UNSURE, code=None if operation is None else OPERATIONS.get(operation), operation=operation)
         if kind == EVICTION:
-            return self._oldest(("evicts another client than the one that waits",))
-        return self._oldest(
-            (f"answers request {request}, operation {operation}; request {asked.request}, operation {asked.operation} waits",)
-        )
+            return self._oldest("evicts another client than the one that waits")
+        return self._oldest(f"answers request {request}, operation {operation}; request {asked.request}, operation {asked.operation} waits")
 
-    def _oldest(self, notes: tuple[str, ...]) -> FrameContext:
+    def _oldest(self, *notes: str) -> Asked:
         """The request that has waited longest is answered."""
         if not self.open:
-            return FrameContext(None, None, None, notes)
+            return unasked(*notes)
         asked = self.open.popleft()
-        return FrameContext(asked.number, asked.code, asked.operation, (*notes, UNSURE) if self.trust.unsure else notes)
+        if self.trust.unsure:
+            notes = (*notes, UNSURE)
+        return asked._replace(notes=notes) if notes else asked
 
 
-def _old_code(code: int, length: int) -> int:
-    if code == 32:
-        return OLD_LOGIN_CODE if length > 4 else 32
-    return OLD_LOGOUT_CODE if length == 4 else 33
+def unasked(*notes: str, code: int | None = None, operation: int | None = None) -> Asked:
+    """What a response answers whose request is not known."""
+    return Asked(0, code, operation, notes=notes)
 
 
-def _echoes(asked: OpenRequest, client: bytes, request: int | None, operation: int | None) -> bool:
+def _echoes(asked: Asked, client: bytes, request: int | None, operation: int | None) -> bool:
     """Whether a reply's header can be that of the answer to this request; that of an eviction names the client alone."""
     if any(client[4:]) and client != asked.client:
         return False

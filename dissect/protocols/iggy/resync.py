@@ -93,10 +93,7 @@ def fits(data: bytes, start: int, end: int, candidates: Iterable[str] = CLASSIC)
         return []
     if code in EXACT and EXACT[code] != length:
         return []
-    if code == 32 and length > 4:
-        code = frames.OLD_LOGIN_CODE
-    elif code == 33 and length == 4:
-        code = frames.OLD_LOGOUT_CODE
+    code = frames.meant(code, length)
     if frames.command_of(code) is None:
         return []
     tables = frames.asks(code)
