@@ -24,7 +24,7 @@ from streamdump.protocols.iggy.heuristic import heuristic
 from streamdump.protocols.iggy.info import TEXT, info, relate, topic_of, traffic
 from streamdump.protocols.iggy.layout_versions import LAYOUTS
 from streamdump.protocols.iggy.meaning import FrameDecoder
-from streamdump.protocols.iggy.request_queue import UNSURE, RequestQueue
+from streamdump.protocols.iggy.request_queue import SHAKEN, UNSURE, RequestQueue
 from streamdump.protocols.iggy.scrub_rules import SCRUB_RULES
 from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Context, Protocol
@@ -108,7 +108,7 @@ class IggyDissector(Dissector):
                 self._lose_requests(frame)
             else:
                 self._take_request(frame)
-        elif self.doubted or self._doubts(frame):
+        elif self.doubted or (self.waiting.trust.state == SHAKEN and self._doubts(frame)):
             self._doubt(frame)
         else:
             self._take_answer(frame)

@@ -5,7 +5,7 @@ A table stands for all layouts with the same bytes, so "do these layouts read th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property, lru_cache
 from struct import Struct
@@ -195,32 +195,21 @@ class CommandTable:
         if self.bodies == ((),):
             return head
         bodies = [_body_reader(body, style) for body in self.bodies]
-        first = bodies[0]
+        only = bodies[0]
 
         def read(data: bytes, start: int, end: int) -> dict[str, Any]:
             body = start + size
             if body > end:
                 raise ValueError("no whole header")
             fields = head(data, start, body)
-            fields |= first(data, body, end)
+            fields |= only.read(data, body, end)
             return fields
 
         def read_first(data: bytes, start: int, end: int) -> dict[str, Any]:
             body = start + size
             if body > end:
                 raise ValueError("no whole header")
-            fields = head(data, start, body)
-            for form in bodies:
-                try:
-                    found = form(data, body, end)
-                except KeyError:
-                    # A label that nobody knows: the form may fit all the same
-                    raise
-                except UNREADABLE:
-                    continue
-                if "trailing" not in found:
-                    return fields | found
-            raise ValueError("no form fits")
+            return head(data, start, body) | _read_first(bodies, data, body, end)[1]
 
         return read if len(bodies) == 1 else read_first
 
@@ -254,28 +243,46 @@ class CommandTable:
         return best[3], best[4]
 
 
-@cache
-def _body_reader(body: Body, style: Style) -> Reader:
-    """A reader that walks the first few bodies: to make decoders takes longer, and most of the tables that are tried to tell layouts apart
-    are soon dropped."""
-    layout, left = _alone(*body), WALKED
-    made: Reader | None = None
+class BodyReader:
+    """Reads bodies of a form. It walks the first few: to make a decoder takes longer, and most of the tables that are tried to tell layouts
+    apart are soon dropped."""
 
-    def read(data: bytes, start: int, end: int) -> dict[str, Any]:
-        nonlocal left, made
-        if made is not None:
-            return made(data, start, end)
-        if left and end - start <= WALKED_SIZE:
-            left -= 1
-            walked = walk(layout, data, start, end, style)
+    __slots__ = ("layout", "left", "read", "style")
+
+    def __init__(self, body: Body, style: Style) -> None:
+        self.layout = _alone(*body)
+        self.style = style
+        self.left = WALKED
+        self.read: Reader = self._walk
+
+    def _walk(self, data: bytes, start: int, end: int) -> dict[str, Any]:
+        if self.left and end - start <= WALKED_SIZE:
+            self.left -= 1
+            walked = walk(self.layout, data, start, end, self.style)
             if walked.fault is not None:
                 raise ValueError(walked.fault.reason)
             if not walked.notes and "trailing" not in walked.fields:
                 return walked.fields
-        made = decoder(layout, style)
-        return made(data, start, end)
+        self.read = decoder(self.layout, self.style)
+        return self.read(data, start, end)
 
-    return read
+
+_body_reader = cache(BodyReader)
+
+
+def _read_first(bodies: Iterable[BodyReader], data: bytes, start: int, end: int) -> tuple[int, dict[str, Any]]:
+    """Which form of a body is the first that leaves nothing over, and its fields."""
+    for index, form in enumerate(bodies):
+        try:
+            fields = form.read(data, start, end)
+        except KeyError:
+            # A label that nobody knows: the form may fit all the same
+            raise
+        except UNREADABLE:
+            continue
+        if "trailing" not in fields:
+            return index, fields
+    raise ValueError("no form fits")
 
 
 def command_of(code: int) -> Command | None:
@@ -436,8 +443,15 @@ def operation_and_code(data: bytes, start: int, end: int) -> tuple[int | None, i
 
 def registered_by(data: bytes, start: int, end: int, missing: str | None) -> int:
     """The command of a request of operation 1: only its form tells. All layouts have the same ones behind headers of the same size."""
-    form, _ = _long_ask(40, REGISTER, "V2", "V1").walk(data, start, end, Style(), missing)
-    return int(form.key)  # type: ignore[arg-type]
+    table = _long_ask(40, REGISTER, "V2", "V1")
+    if missing is None:
+        try:
+            form, _ = _read_first([_body_reader(body, _PLAIN) for body in table.bodies], data, start + HEADER, end)
+            return table.commands[form].code
+        except UNREADABLE:
+            pass
+    layout, _ = table.walk(data, start, end, _PLAIN, missing)
+    return int(layout.key)  # type: ignore[arg-type]
 
 
 def request_header(layout: str, data: bytes, start: int, end: int) -> str:

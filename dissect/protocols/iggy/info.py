@@ -452,5 +452,7 @@ def topic_of(name: str, fields: dict[str, Any]) -> str | None:
     stream, topic = fields.get("stream_id"), fields.get("topic_id")
     if topic is None and name in ("create_stream", "create_topic"):
         topic = {"value": fields.get("name")}
-    parts = [str(one["value"]) for one in (stream, topic) if isinstance(one, dict) and one.get("value") is not None]
+    if stream is None and topic is None:
+        return None
+    parts = [str(one["value"]) for one in (stream, topic) if type(one) is dict and one.get("value") is not None]
     return "/".join(parts) or None

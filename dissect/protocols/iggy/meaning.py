@@ -22,6 +22,9 @@ from streamdump.protocols.records import ANSWER, ASK, NONE, Decoded, Frame
 LOGINS = frozenset((38, 40, 44, 45, OLD_LOGIN_CODE))
 """Commands that let a client in."""
 
+NOTHING = redacted(0)
+"""A secret of no bytes."""
+
 
 class Plan(NamedTuple):
     """What is done with the frames of a table in a layout: what reads them where they are plain, None where they have to be walked, what
@@ -33,7 +36,7 @@ class Plan(NamedTuple):
 
 
 @cache
-def _plans(style: Style) -> dict[tuple[CommandTable, str, bool], Plan]:
+def _plans(style: Style, detail: bool) -> dict[tuple[CommandTable, str, bool], Plan]:
     """By table, layout and whether the client sends it; filled by those who need one."""
     return {}
 
@@ -41,7 +44,7 @@ def _plans(style: Style) -> dict[tuple[CommandTable, str, bool], Plan]:
 class FrameDecoder:
     """Decodes frames, hides what may be a secret in them, and takes in what they say of their sides."""
 
-    DERIVED = ("style", "plans")
+    DERIVED = ("style", "detail", "plans")
 
     def __init__(self, layouts: Candidates, context: Context) -> None:
         self.layouts = layouts
@@ -53,12 +56,13 @@ class FrameDecoder:
     def prepare(self) -> None:
         options = self.context.options
         self.style = Style(options.bytes_as, options.show_secrets, options.values_limit)
-        self.plans = _plans(self.style)
+        self.detail = options.detail
+        self.plans = _plans(self.style, self.detail)
 
     def _plan(self, table: CommandTable, layout: str, asks: bool) -> Plan:
         """Made once for all conversations."""
         # of an error, or the answer to a request that was not seen, nothing is hidden where it is whole
-        walked = table.mixed if table.code is not None else asks or table.long
+        walked = self.detail or (table.code is None and (asks or table.long))
         plan = self.plans[table, layout, asks] = Plan(
             None if walked else table.reader(self.style),
             checks(table.code, layout, asks),
@@ -72,19 +76,23 @@ class FrameDecoder:
         layouts = self.layouts
         asks, long, name = side == layouts.client, table.long, table.name
         plan = self.plans.get((table, layout, asks)) or self._plan(table, layout, asks)
-        detail = self.context.options.detail
         fields: dict[str, Any] | None = None
-        if plan.read is not None and damage is None and not detail:
+        if plan.read is not None and damage is None:
             try:
                 fields = plan.read(data, start, end)
             except UNREADABLE:
                 fields = None
+            if table.mixed:
+                name = frames.name_of(asked.code)
+                if fields is not None and fields.get("password") == NOTHING:
+                    # A token reads as a name if a byte of 0 behind it, of what follows, is the length of its password
+                    fields = None
         fault, notes, spans = None, [*asked.notes], None
         whole = fields is not None and "trailing" not in fields
         if fields is None or not whole:
             name, walked = self._walk(frame, table)
             fields, fault, notes = walked.fields, walked.fault, [*walked.notes, *notes]
-            spans = walked.spans if detail else None
+            spans = walked.spans if self.detail else None
             whole = fault is None and "trailing" not in fields
         if name == "get_stats" or (whole and name in STATING):
             layouts.hear(fields)
@@ -135,8 +143,7 @@ class FrameDecoder:
                     body = hidden.spans[-1].offset
                     hidden = hidden._replace(fault=Fault("body", body, f"cannot be read as {form.name} to its end"))
                 walked = hidden
-            elif walked.fault is not None or "trailing" in walked.fields or walked.fields.get("password") == redacted(0):
-                # A token reads as a name if a byte of 0 behind it, of what follows, is the length of its password
+            elif walked.fault is not None or "trailing" in walked.fields or walked.fields.get("password") == NOTHING:
                 cut = damage is not None and not table.mixed and (table.secret or frame.began >= self.entered)
                 walked = hide(walked, data, start, table.name if table.secret else None, cut)
         name = form.name if table.code is not None else table.name
