@@ -6,7 +6,7 @@ No frame states its layout: those are kept in which every frame so far decodes w
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from streamdump.layout import Style
@@ -14,9 +14,10 @@ from streamdump.layout.walk import Walked
 from streamdump.protocols.iggy import frames
 from streamdump.protocols.iggy.commands import LISTED, REGISTER
 from streamdump.protocols.iggy.frame_redaction import is_known, may_be_login, may_be_token, may_hold_text, may_hold_token
-from streamdump.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32, CommandTable
+from streamdump.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32, CommandTable, Noted
 from streamdump.protocols.iggy.layout_versions import CLASSIC, FRAMINGS, LAYOUTS, LONG, hinted
 from streamdump.protocols.iggy.resync import clean, long_header
+from streamdump.protocols.iggy.statuses import statuses
 from streamdump.protocols.protocol import Context
 from streamdump.protocols.records import Damage, Frame
 
@@ -63,12 +64,17 @@ class Asked(NamedTuple):
 
 class Placement(NamedTuple):
     """How a frame is decoded: what it asks for or answers, its table in the layout that it is read with, and whether the layouts that are
-    left differ about it."""
+    left differ about it; and what was read in it to find that out, if nothing is to be said of that."""
 
     asked: Asked
     table: CommandTable
     layout: str
     differ: bool
+    fields: dict[str, Any] | None
+
+
+make_placement = partial(tuple.__new__, Placement)
+"""One of a tuple of its members, for less than the constructor costs."""
 
 
 class Candidates:
@@ -154,7 +160,7 @@ class Candidates:
                 return {frames.UNKNOWN_ANSWER: candidates}
             status, length = U32_U32(data, start)
             if status:
-                return _tables(candidates, _refusal, self.mismatch, length > 0)
+                return _tables(candidates, _refusal, status, self.mismatch, length > 0)
         choose = _ask if asks else _answer
         if code is not None and _in_all(code, candidates):
             return _tables(candidates, choose, code, False)
@@ -237,7 +243,7 @@ class Candidates:
                 self._keep(frame, asked, possible)
         tables = self.tables(frame, asked)
         if len(tables) == 1:
-            return Placement(asked, next(iter(tables)), self.layout, False)
+            return make_placement((asked, next(iter(tables)), self.layout, False, None))
         whole = frame.damage is None
         readings = {table: table.fields(frame.data, frame.start, frame.end) if whole else None for table in tables}
         if tells and whole:
@@ -246,7 +252,8 @@ class Candidates:
             readings = {table: fields for table, fields in readings.items() if tables[table][0] in self.candidates}
         layout = self.layout
         table = next(table for table, layouts in tables.items() if layout in layouts)
-        return Placement(asked, table, layout, len(readings) > 1 and _unlike(readings, frame))
+        fields = readings[table]
+        return Placement(asked, table, layout, len(readings) > 1 and _unlike(readings, frame), None if type(fields) is Noted else fields)
 
     def _keep(self, frame: Frame, asked: Asked, kept: Collection[str]) -> None:
         """Go on with these of the layouts, unless none is left."""
@@ -280,10 +287,12 @@ def _ask(layout: str, code: int | None, hidden: bool) -> CommandTable:
     return frames.ask(code, layout) or (frames.HIDDEN_ASK if hidden else frames.UNKNOWN_ASK)
 
 
-def _refusal(layout: str, mismatch: bool, text: bool) -> CommandTable:
-    if mismatch:
-        return frames.refusal("L9")
-    return frames.refusal(layout) if not text or layout in TEXT_LAYOUTS else frames.BARE_REFUSAL
+def _refusal(layout: str, status: int, mismatch: bool, text: bool) -> CommandTable:
+    """That of the first layout which names this status alike."""
+    if text and layout not in TEXT_LAYOUTS and not mismatch:
+        return frames.BARE_REFUSAL
+    name = statuses("L9" if mismatch else layout).get(status)
+    return frames.refusal(next(one for one in CLASSIC if statuses(one).get(status) == name))
 
 
 def _answer(layout: str, code: int | None, hidden: bool) -> CommandTable:
@@ -300,9 +309,9 @@ def _long_answer(layout: str, code: int | None, named: int | None, refused: Any,
     """`named`: the operation, as the header names it; `refused`: whether it has another status than 0 where V1 has it, and where others
     have it; `failed`: whether a list of results would not be empty."""
     if refused and refused[layout != "V1"]:
-        return frames.long_refusal(layout, False)
+        return frames.long_refusal(frames.header_of(layout), False)
     if failed and (named in LISTED or named == REGISTER):
-        return frames.long_refusal(layout, True)
+        return frames.long_refusal(frames.header_of(layout), True)
     if _nameless(code):
         return frames.long_unknown_answer(layout, hidden)
     return frames.long_answer(named, code, layout)

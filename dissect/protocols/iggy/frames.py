@@ -125,9 +125,9 @@ _REPLY: Body = (
 
 
 @cache
-def _reply(header: str, layout: str | None = None) -> Body:
-    """The header of a reply; `layout`: its status is another than 0, which has names by layout."""
-    status = Field("status", u32le, labels=OK if layout is None else statuses(layout))
+def _reply(header: str, refuses: bool = False) -> Body:
+    """The header of a reply; `refuses`: its status is another than 0, which has a name, the same in all layouts of this framing."""
+    status = Field("status", u32le, labels=statuses("V1") if refuses else OK)
     if header == "V1":
         return (*_REPLY, _NAMESPACE, status, Field("reserved_end", Fixed(28), "zero"))
     return (*_REPLY, status, Field("reserved_end", Fixed(36), "zero"))
@@ -144,6 +144,10 @@ _RESULTS = _results(OK)
 def _alone(*fields: Entry) -> Layout:
     """A header, or a body, by itself: all that have these fields share what reads them."""
     return Layout("part", *fields)
+
+
+class Noted(dict[str, Any]):
+    """Fields of which something is to be said."""
 
 
 class CommandTable:
@@ -219,7 +223,7 @@ class CommandTable:
             return self.reader(_PLAIN)(data, start, end)
         except KeyError:
             _, walked = self.walk(data, start, end, _PLAIN)
-            return walked.fields if walked.fault is None else None
+            return Noted(walked.fields) if walked.fault is None else None
         except UNREADABLE:
             return None
 
@@ -523,10 +527,10 @@ def long_unknown_answer(layout: str, hidden: bool, doubtful: bool = False) -> Co
 
 
 @cache
-def long_refusal(layout: str, listed: bool) -> CommandTable:
+def long_refusal(header: str, listed: bool) -> CommandTable:
     """The table of a reply with another status, or with failed results."""
-    more: Body = (_results(statuses(layout)),) if listed else ()
-    return CommandTable(None, "error", _reply(header_of(layout), layout), more, kind="response")
+    more: Body = (_results(statuses("V1")),) if listed else ()
+    return CommandTable(None, "error", _reply(header, True), more, kind="response")
 
 
 EVICTED = CommandTable(

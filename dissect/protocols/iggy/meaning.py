@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from streamdump.layout import Style
 from streamdump.layout.values import UNREADABLE, redacted
@@ -11,7 +11,7 @@ from streamdump.layout.walk import Walked
 from streamdump.model import Fault
 from streamdump.protocols.buffer import END
 from streamdump.protocols.iggy import frames
-from streamdump.protocols.iggy.candidates import STATING, Candidates, Placement
+from streamdump.protocols.iggy.candidates import PLAIN, STATING, Candidates, Placement
 from streamdump.protocols.iggy.checks import Check, checks, request_checksum
 from streamdump.protocols.iggy.frame_redaction import hide
 from streamdump.protocols.iggy.frames import HEADER, OLD_LOGIN_CODE, CommandTable, Reader
@@ -71,22 +71,23 @@ class FrameDecoder:
         return plan
 
     def decode(self, frame: Frame, placed: Placement, now: int) -> Decoded:
-        asked, table, layout, differ = placed
+        asked, table, layout, differ, fields = placed
         side, _, data, start, end, damage, *_ = frame
         layouts = self.layouts
         asks, long, name = side == layouts.client, table.long, table.name
         plan = self.plans.get((table, layout, asks)) or self._plan(table, layout, asks)
-        fields: dict[str, Any] | None = None
-        if plan.read is not None and damage is None:
+        if plan.read is None or damage is not None:
+            fields = None
+        elif fields is None or self.style != PLAIN:
             try:
                 fields = plan.read(data, start, end)
             except UNREADABLE:
                 fields = None
-            if table.mixed:
-                name = frames.name_of(asked.code)
-                if fields is not None and fields.get("password") == NOTHING:
-                    # A token reads as a name if a byte of 0 behind it, of what follows, is the length of its password
-                    fields = None
+        if table.mixed:
+            name = frames.name_of(asked.code)
+            if fields is not None and fields.get("password") == NOTHING:
+                # A token reads as a name if a byte of 0 behind it, of what follows, is the length of its password
+                fields = None
         fault, notes, spans = None, [*asked.notes], None
         whole = fields is not None and "trailing" not in fields
         if fields is None or not whole:
