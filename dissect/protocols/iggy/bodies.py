@@ -6,7 +6,7 @@ are little-endian. What is not in all layouts stands in `since` and `until`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from streamdump.errors import Malformed
@@ -39,7 +39,6 @@ from streamdump.layout import (
     u64le,
     u128le,
 )
-from streamdump.layout.generate import reader
 from streamdump.layout.walk import Walker
 from streamdump.protocols.iggy.layout_versions import LAYOUTS, RANK
 
@@ -105,54 +104,58 @@ VERSIONS: Mapping[int, str] = _Versions()
 # Parts written by hand
 
 
-def _refuse(buf: bytes, at: int, end: int, style: Style) -> tuple[Any, int]:
-    raise Malformed("value", at, "unknown kind")
+Walk = Callable[[bytes, int, int, Walker, str, int], tuple[Any, int]]
+
+
+def custom(walk: Walk, name: str, minimum: int, element: int = 0, samples: tuple[bytes, ...] = ()) -> Custom:
+    """A part for which there is nothing but its walk: it is too rare to be read in another way."""
+
+    def read(buf: bytes, at: int, end: int, style: Style) -> tuple[Any, int]:
+        walker = Walker(buf, at, end, style)
+        value, after = walk(buf, at, end, walker, name, 0)
+        if walker.notes:
+            raise ValueError(walker.notes[0])
+        return value, after
+
+    return Custom(read, walk, name, minimum, element, samples=samples)
 
 
 def _walk_refuse(buf: bytes, at: int, end: int, walker: Walker, name: str, depth: int) -> tuple[Any, int]:
     raise walker.malformed(at, "its kind is unknown")
 
 
-NEVER = Custom(_refuse, _walk_refuse, "unknown kind")
+NEVER = custom(_walk_refuse, "unknown kind", 1)
 """Stands where a kind that nobody knows would hide how long its value is."""
 
 
-def _read_i128(buf: bytes, at: int, end: int, style: Style) -> tuple[Any, int]:
-    if end - at < 16:
-        raise Malformed("value", at, f"int128 needs 16 bytes, {end - at} left")
-    return str(int.from_bytes(buf[at : at + 16], "little", signed=True)), at + 16
+def _number(name: str, kind: str, size: int, value: Callable[[bytes], Any], *more: bytes) -> Custom:
+    """A number that is no type of the table language, made of its bytes."""
+
+    def walk(buf: bytes, at: int, end: int, walker: Walker, field: str, depth: int) -> tuple[Any, int]:
+        if end - at < size:
+            raise walker.short(at, end, f"{kind} takes {size} bytes, {end - at} left")
+        found = value(buf[at : at + size])
+        walker.span(field, at, at + size, found, depth)
+        return found, at + size
+
+    return custom(walk, name, size, samples=(bytes(size), *more))
 
 
-def _walk_i128(buf: bytes, at: int, end: int, walker: Walker, name: str, depth: int) -> tuple[Any, int]:
-    if end - at < 16:
-        raise walker.short(at, end, f"int128 takes 16 bytes, {end - at} left")
-    value, after = _read_i128(buf, at, end, walker.style)
-    walker.span(name, at, at + 16, value, depth)
-    return value, after
+def _signed(data: bytes) -> str:
+    return str(int.from_bytes(data, "little", signed=True))
 
 
-I128 = Custom(_read_i128, _walk_i128, "int128le", 16, samples=(bytes(16), b"\xff" * 16))
+I128 = _number("int128le", "int128", 16, _signed, b"\xff" * 16)
 
 YEAR_2020, YEAR_2100 = 1_577_836_800_000_000, 4_102_444_800_000_000
 
 
-def _read_created_at(buf: bytes, at: int, end: int, style: Style) -> tuple[Any, int]:
-    if end - at < 8:
-        raise Malformed("created_at", at, f"uint64 needs 8 bytes, {end - at} left")
-    little = int.from_bytes(buf[at : at + 8], "little")
-    big = int.from_bytes(buf[at : at + 8], "big")
-    return (big if YEAR_2020 <= big < YEAR_2100 and not YEAR_2020 <= little < YEAR_2100 else little), at + 8
+def _time(data: bytes) -> int:
+    little, big = int.from_bytes(data, "little"), int.from_bytes(data, "big")
+    return big if YEAR_2020 <= big < YEAR_2100 and not YEAR_2020 <= little < YEAR_2100 else little
 
 
-def _walk_created_at(buf: bytes, at: int, end: int, walker: Walker, name: str, depth: int) -> tuple[Any, int]:
-    if end - at < 8:
-        raise walker.short(at, end, f"uint64 takes 8 bytes, {end - at} left")
-    value, after = _read_created_at(buf, at, end, walker.style)
-    walker.span(name, at, at + 8, value, depth)
-    return value, after
-
-
-CREATED_AT = Custom(_read_created_at, _walk_created_at, "uint64, of either byte order", 8, samples=(bytes(8),))
+CREATED_AT = _number("uint64, of either byte order", "uint64", 8, _time)
 """Big-endian from 0.0.8 to 0.0.49, the only such field; told by which order gives a time between 2020 and 2100."""
 
 
@@ -518,95 +521,53 @@ _STREAM = Group(Field("stream_id", u32le), *(Field(name, boolean) for name in ST
 _TOPIC = Group(Field("topic_id", u32le), *(Field(name, boolean) for name in TOPIC_PERMISSIONS))
 
 
-def _flag(buf: bytes, at: int, end: int) -> bool:
-    if at >= end:
-        raise Malformed("more", at, "the flag that says whether more follows is missing")
-    if buf[at] > 1:
-        raise Malformed("more", at, f"the flag that says whether more follows is {buf[at]}")
+_LEVELS = (_GLOBAL, _STREAM, _TOPIC)
+_BELOW = (("streams", "streams_follow", "another_stream_follows"), ("topics", "topics_follow", "another_topic_follows"))
+"""What stands below rights: a list, and the flag in front of its first item and of each further one."""
+
+
+def _flag(buf: bytes, at: int, end: int, walker: Walker, name: str, depth: int) -> bool:
+    if at >= end or buf[at] > 1:
+        what = "missing" if at >= end else str(buf[at])
+        raise walker.short(at, end, f"the flag that says whether more follows is {what}", name)
+    walker.span(name, at, at + 1, buf[at] == 1, depth)
     return buf[at] == 1
 
 
-def _read_permissions(buf: bytes, at: int, end: int, style: Style) -> tuple[Any, int]:
-    value, at = reader(_GLOBAL, style)(buf, at, end)
-    value["streams"] = streams = []
-    more = _flag(buf, at, end)
-    at += 1
-    while more:
-        one, at = reader(_STREAM, style)(buf, at, end)
-        streams.append(one)
-        one["topics"] = topics = []
-        more = _flag(buf, at, end)
+def _rights(buf: bytes, at: int, end: int, walker: Walker, into: dict[str, Any], depth: int, level: int) -> int:
+    """Read rights, and below them lists of others; `depth` is that of the fields."""
+    at = walker.fields(_LEVELS[level].fields, at, end, depth, into)
+    if level == len(_BELOW):
+        return at
+    name, flag, another = _BELOW[level]
+    items = into[name] = []
+    while _flag(buf, at, end, walker, flag, depth):
+        one, flag = f"{name}[{len(items)}]", another
         at += 1
-        while more:
-            inner, at = reader(_TOPIC, style)(buf, at, end)
-            topics.append(inner)
-            more = _flag(buf, at, end)
-            at += 1
-        more = _flag(buf, at, end)
-        at += 1
-    return value, at
+        if not walker.values.take():
+            raise walker.over(at, f"{end - at} bytes left", one)
+        walker.path.append(one)
+        walker.open(one, at, depth)
+        items.append({})
+        at = _rights(buf, at, end, walker, items[-1], depth + 1, level + 1)
+        walker.path.pop()
+        walker.close(at)
+    return at + 1
 
 
 def _walk_permissions(buf: bytes, at: int, end: int, walker: Walker, name: str, depth: int) -> tuple[Any, int]:
     value: dict[str, Any] = {}
-
-    def rights(kind: Group, at: int, depth: int, into: dict[str, Any]) -> int:
-        try:
-            return walker.fields(kind.fields, at, end, depth, into)
-        except Malformed:
-            walker.keep(value)
-            raise
-
-    def follows(name: str, at: int, depth: int) -> bool:
-        try:
-            more = _flag(buf, at, end)
-        except Malformed as error:
-            walker.keep(value)
-            raise walker.short(at, end, error.reason, name) from None
-        walker.span(name, at, at + 1, more, depth)
-        return more
-
-    def enter(name: str, at: int, depth: int) -> None:
-        if not walker.values.take():
-            walker.keep(value)
-            raise walker.over(at, f"{end - at} bytes left", name)
-        walker.path.append(name)
-        walker.open(name, at, depth)
-
-    def leave(at: int) -> None:
-        walker.path.pop()
-        walker.close(at)
-
     walker.open(name, at, depth)
-    at = rights(_GLOBAL, at, depth + 1, value)
-    streams: list[dict[str, Any]] = []
-    value["streams"] = streams
-    more = follows("streams_follow", at, depth + 1)
-    at += 1
-    while more:
-        enter(f"streams[{len(streams)}]", at, depth + 1)
-        streams.append({})
-        at = rights(_STREAM, at, depth + 2, streams[-1])
-        topics: list[dict[str, Any]] = []
-        streams[-1]["topics"] = topics
-        more = follows("topics_follow", at, depth + 2)
-        at += 1
-        while more:
-            enter(f"topics[{len(topics)}]", at, depth + 2)
-            topics.append({})
-            at = rights(_TOPIC, at, depth + 3, topics[-1])
-            leave(at)
-            more = follows("another_topic_follows", at, depth + 2)
-            at += 1
-        leave(at)
-        more = follows("another_stream_follows", at, depth + 1)
-        at += 1
+    try:
+        at = _rights(buf, at, end, walker, value, depth + 1, 0)
+    except Malformed:
+        walker.keep(value)
+        raise
     walker.close(at)
     return value, at
 
 
-PERMISSIONS = Custom(
-    _read_permissions,
+PERMISSIONS = custom(
     _walk_permissions,
     "permissions",
     11,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
 from struct import Struct
 from zlib import crc32
 
@@ -14,6 +14,8 @@ from streamdump.protocols.iggy.layout_versions import RANK
 Check = Callable[[bytes, int, int, int], list[str]]
 """`check(data, start, body, end)`: notes on the frame data[start:end], whose body begins at `body`. The frame has been decoded before,
 so its lengths hold."""
+
+Digest = Callable[[bytes], int]
 
 SHOWN = 5
 """So many wrong checksums of a frame are told one by one."""
@@ -31,23 +33,16 @@ CHECKED_OPERATIONS = frozenset((1, 3, *range(128, 150)))
 def checks(code: int | None, layout: str, asks: bool) -> Check | None:
     """The check of a command's frames; None where there is nothing to check."""
     rank = RANK[layout]
-    if code == 100 and not asks:
-        if rank < RANK["L7"]:
-            return _polled_l0
-        if layout == "V4":
-            return lambda data, start, body, end: _batches(data, body + 16, end)
-        if rank >= RANK["V1"]:
-            # seen of V2 and V3: the checksum is that of the message as V4 has it, with deltas that this form does not carry
-            return None
-        head, digest = _message_form(layout)
-        return lambda data, start, body, end: _messages(data, body + 16, end, head, digest)
-    if code == 101 and asks:
-        if layout == "V4":
-            return _sent_v4
-        if rank >= RANK["L7"]:
-            head, digest = _message_form(layout)
-            return lambda data, start, body, end: _sent(data, body, end, head, digest)
-    return None
+    sent, polled = code == 101 and asks, code == 100 and not asks
+    if layout == "V4":
+        return _sent_v4 if sent else _polled_v4 if polled else None
+    if polled and rank < RANK["L7"]:
+        return _polled_l0
+    # seen of V2 and V3: the checksum of what is polled is that of the message as V4 has it, with deltas that this form does not carry
+    if not (sent and rank >= RANK["L7"]) and not (polled and rank < RANK["V1"]):
+        return None
+    head, digest = (64 if rank >= RANK["L9"] else 56), (crc32 if layout == "L7" else xxh3_64_intdigest)
+    return partial(_sent if sent else _polled, head=head, digest=digest)
 
 
 def request_checksum(data: bytes, start: int, end: int) -> list[str]:
@@ -59,13 +54,9 @@ def request_checksum(data: bytes, start: int, end: int) -> list[str]:
     return [] if computed == low else [f"request_checksum is {low}, XXH3-64 of the body {computed}"]
 
 
-def _message_form(layout: str) -> tuple[int, Callable[[bytes], int]]:
-    return (64 if RANK[layout] >= RANK["L9"] else 56), (crc32 if layout == "L7" else xxh3_64_intdigest)
-
-
-def _several(wrong: list[str], what: str = "checksum") -> list[str]:
+def _several(wrong: list[str]) -> list[str]:
     if len(wrong) > SHOWN:
-        return [*wrong[:SHOWN], f"{what} of {len(wrong) - SHOWN} more messages wrong"]
+        return [*wrong[:SHOWN], f"checksum of {len(wrong) - SHOWN} more messages wrong"]
     return wrong
 
 
@@ -86,20 +77,27 @@ def _polled_l0(data: bytes, start: int, body: int, end: int) -> list[str]:
     return _several(wrong)
 
 
-def _messages(data: bytes, at: int, end: int, head: int, digest: Callable[[bytes], int]) -> list[str]:
-    wrong: list[str] = []
-    index = 0
+def _ends(data: bytes, at: int, end: int, head: int) -> Iterator[tuple[int, int]]:
+    """Where each message begins and ends."""
     while at < end:
-        checksum, headers, payload = _LENGTHS(data, at)
+        _, headers, payload = _LENGTHS(data, at)
         after = at + head + headers + payload
-        # producers leave it to the server
-        if checksum:
-            computed = digest(data[at + 8 : after])
-            if computed != checksum:
-                wrong.append(f"messages[{index}]: checksum is {checksum}, computed {computed}")
+        yield at, after
         at = after
-        index += 1
+
+
+def _wrong(data: bytes, ends: Iterable[tuple[int, int]], digest: Digest) -> list[str]:
+    wrong: list[str] = []
+    for index, (at, after) in enumerate(ends):
+        (checksum,) = _U64(data, at)
+        # producers leave it to the server
+        if checksum and checksum != (computed := digest(data[at + 8 : after])):
+            wrong.append(f"messages[{index}]: checksum is {checksum}, computed {computed}")
     return _several(wrong)
+
+
+def _polled(data: bytes, start: int, body: int, end: int, head: int, digest: Digest) -> list[str]:
+    return _wrong(data, _ends(data, body + 16, end, head), digest)
 
 
 def _metadata(data: bytes, body: int, end: int) -> tuple[int, int, list[str]]:
@@ -113,21 +111,17 @@ def _metadata(data: bytes, body: int, end: int) -> tuple[int, int, list[str]]:
     return _U32(data, at)[0], at + 4, notes
 
 
-def _sent(data: bytes, body: int, end: int, head: int, digest: Callable[[bytes], int]) -> list[str]:
+def _sent(data: bytes, start: int, body: int, end: int, head: int, digest: Digest) -> list[str]:
     count, at, notes = _metadata(data, body, end)
     first = at + 16 * count
-    notes += _messages(data, first, end, head, digest)
-    place, index = first, 0
-    while place < end:
-        _, headers, payload = _LENGTHS(data, place)
-        place += head + headers + payload
-        if index < count:
-            position = _U32(data, at + 16 * index + 4)[0]
-            if position != place - first:
-                notes.append(f"indexes[{index}]: position is {position}, the message ends at {place - first}")
-        index += 1
-    if index != count:
-        notes.append(f"{count} indexes, {index} messages")
+    ends = list(_ends(data, first, end, head))
+    notes += _wrong(data, ends, digest)
+    for index, (_, after) in enumerate(ends[:count]):
+        position = _U32(data, at + 16 * index + 4)[0]
+        if position != after - first:
+            notes.append(f"indexes[{index}]: position is {position}, the message ends at {after - first}")
+    if len(ends) != count:
+        notes.append(f"{count} indexes, {len(ends)} messages")
     return notes
 
 
@@ -136,11 +130,13 @@ def _sent_v4(data: bytes, start: int, body: int, end: int) -> list[str]:
     return [*notes, *_batches(data, at, end, count)]
 
 
-def _batches(data: bytes, at: int, end: int, expected: int | None = None) -> list[str]:
+def _polled_v4(data: bytes, start: int, body: int, end: int) -> list[str]:
+    return _batches(data, body + 16, end, _U32(data, body + 12)[0])
+
+
+def _batches(data: bytes, at: int, end: int, expected: int) -> list[str]:
     wrong: list[str] = []
     notes: list[str] = []
-    if expected is None:
-        expected = _U32(data, at - 4)[0]
     total = index = 0
     while at < end:
         first = at
