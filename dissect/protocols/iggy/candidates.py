@@ -16,7 +16,7 @@ from streamdump.protocols.iggy.commands import LISTED, REGISTER
 from streamdump.protocols.iggy.frame_redaction import is_known, may_be_login, may_be_token, may_hold_text, may_hold_token
 from streamdump.protocols.iggy.frames import EVICTION, HEADER, REPLY, REQUEST, U32, U32_U32, CommandTable, Noted
 from streamdump.protocols.iggy.layout_versions import CLASSIC, FRAMINGS, LAYOUTS, LONG, hinted
-from streamdump.protocols.iggy.resync import clean, long_header
+from streamdump.protocols.iggy.resync import long_header
 from streamdump.protocols.iggy.statuses import statuses
 from streamdump.protocols.protocol import Context
 from streamdump.protocols.records import Damage, Frame
@@ -232,7 +232,7 @@ class Candidates:
         else:
             hidden = shifted or ((flawed or table.name == "get_snapshot") and self.is_token(side, data, start, end))
         if hidden:
-            return frames.long_unknown_answer(layout, True, shifted) if long else frames.TOKEN_ANSWER
+            return frames.long_unknown_answer(frames.header_of(layout), True, shifted) if long else frames.TOKEN_ANSWER
         return None
 
     def place(self, frame: Frame, asked: Asked, tells: bool) -> Placement:
@@ -313,7 +313,7 @@ def _long_answer(layout: str, code: int | None, named: int | None, refused: Any,
     if failed and (named in LISTED or named == REGISTER):
         return frames.long_refusal(frames.header_of(layout), True)
     if _nameless(code):
-        return frames.long_unknown_answer(layout, hidden)
+        return frames.long_unknown_answer(frames.header_of(layout), hidden)
     return frames.long_answer(named, code, layout)
 
 
@@ -339,8 +339,7 @@ def _plausible(value: Any) -> bool:
 
 def _fitting(readings: Readings) -> list[CommandTable]:
     """The tables that read a frame with nothing left over."""
-    fitting = [table for table, fields in readings.items() if fields is not None and "trailing" not in fields]
-    fitting = [table for table in fitting if table.code is not None or table.name == "error"]
+    fitting = [table for table, fields in readings.items() if fields is not None and (table.code is not None or table.name == "error")]
     if any(readings[table] != readings[fitting[0]] for table in fitting):
         fitting = [table for table in fitting if table.name == "error" or _plausible(readings[table])] or fitting
     return fitting
@@ -362,6 +361,6 @@ def _unlike(readings: Readings, frame: Frame) -> bool:
 def fits(table: CommandTable, data: bytes, start: int, end: int, damage: Damage | None) -> bool:
     """Whether a table reads a frame with nothing left over; of one that lacks bytes, whether it reads all before these and goes on."""
     if damage is None:
-        return clean(table, data, start, end)
+        return table.fields(data, start, end) is not None
     fault = table.walk(data, start, end, PLAIN, damage.reason)[1].fault
     return fault is not None and fault.reason == damage.reason and fault.field != "trailing"

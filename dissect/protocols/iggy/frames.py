@@ -5,7 +5,7 @@ A table stands for all layouts with the same bytes, so "do these layouts read th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property, lru_cache
 from struct import Struct
@@ -37,6 +37,11 @@ from streamdump.protocols.iggy.statuses import statuses
 
 OLD_LOGIN_CODE, OLD_LOGOUT_CODE = -OLD_LOGIN.code, -OLD_LOGOUT.code
 """How the code 32 that is a login and the code 33 that is a logout are told from the later ones."""
+
+_BY_CODE = {**BY_CODE, OLD_LOGIN_CODE: OLD_LOGIN, OLD_LOGOUT_CODE: OLD_LOGOUT}
+
+REGISTERS = (40, 45)
+"""The commands of the operation that registers a client."""
 
 CODES_KEPT = 4_096
 """What is known of so many commands is remembered: a frame may have any code."""
@@ -74,7 +79,7 @@ WALKED, WALKED_SIZE = 4, 512
 """So many frames of so many bytes at the most are walked before a decoder is made."""
 
 Reader = Callable[[bytes, int, int], dict[str, Any]]
-"""`read(data, start, end)`: fields, or one of UNREADABLE."""
+"""`read(data, start, end)`: fields, or one of UNREADABLE; bytes left over are one of these too where a table reads."""
 
 _ASK_CODE = Field("code", u32le)
 _ASK: Body = (Field("length", u32le, "of the bytes behind it, so with the code", default=following), _ASK_CODE)
@@ -188,7 +193,7 @@ class CommandTable:
         )
 
     def reader(self, style: Style) -> Reader:
-        """Of several forms it reads the first that leaves nothing over."""
+        """It reads the first form that leaves nothing over."""
         made = self.readers.get(style)
         if made is None:
             made = self.readers[style] = self._reader(style)
@@ -196,34 +201,33 @@ class CommandTable:
 
     def _reader(self, style: Style) -> Reader:
         head, size = decoder(_alone(*self.head), style), minimum(self.head)
-        if self.bodies == ((),):
-            return head
         bodies = [_body_reader(body, style) for body in self.bodies]
-        only = bodies[0]
 
         def read(data: bytes, start: int, end: int) -> dict[str, Any]:
-            body = start + size
-            if body > end:
+            at = start + size
+            if at > end:
                 raise ValueError("no whole header")
-            fields = head(data, start, body)
-            fields |= only.read(data, body, end)
-            return fields
+            for body in bodies:
+                try:
+                    fields = body.read(data, at, end)
+                except KeyError:
+                    # A label that nobody knows: the form may fit all the same
+                    raise
+                except UNREADABLE:
+                    continue
+                if "trailing" not in fields:
+                    return head(data, start, at) | fields
+            raise ValueError("no form fits")
 
-        def read_first(data: bytes, start: int, end: int) -> dict[str, Any]:
-            body = start + size
-            if body > end:
-                raise ValueError("no whole header")
-            return head(data, start, body) | _read_first(bodies, data, body, end)[1]
-
-        return read if len(bodies) == 1 else read_first
+        return read
 
     def fields(self, data: bytes, start: int, end: int) -> dict[str, Any] | None:
-        """The fields of a frame, secrets hidden; None where it does not read as this. A label that nobody knows is no harm."""
+        """The fields of a frame, secrets hidden; None where it does not read as this, to its end. A label that nobody knows is no harm."""
         try:
             return self.reader(_PLAIN)(data, start, end)
         except KeyError:
             _, walked = self.walk(data, start, end, _PLAIN)
-            return Noted(walked.fields) if walked.fault is None else None
+            return Noted(walked.fields) if walked.fault is None and "trailing" not in walked.fields else None
         except UNREADABLE:
             return None
 
@@ -274,27 +278,8 @@ class BodyReader:
 _body_reader = cache(BodyReader)
 
 
-def _read_first(bodies: Iterable[BodyReader], data: bytes, start: int, end: int) -> tuple[int, dict[str, Any]]:
-    """Which form of a body is the first that leaves nothing over, and its fields."""
-    for index, form in enumerate(bodies):
-        try:
-            fields = form.read(data, start, end)
-        except KeyError:
-            # A label that nobody knows: the form may fit all the same
-            raise
-        except UNREADABLE:
-            continue
-        if "trailing" not in fields:
-            return index, fields
-    raise ValueError("no form fits")
-
-
 def command_of(code: int) -> Command | None:
-    if code == OLD_LOGIN_CODE:
-        return OLD_LOGIN
-    if code == OLD_LOGOUT_CODE:
-        return OLD_LOGOUT
-    return BY_CODE.get(code)
+    return _BY_CODE.get(code)
 
 
 def meant(code: int, length: int) -> int:
@@ -339,9 +324,8 @@ TOKEN_ANSWER = CommandTable(None, "unknown", _ANSWER, (_SECRET_BODY,), kind="res
 def _short(code: int, first: str, asks: bool) -> CommandTable:
     command = command_of(code)
     assert command is not None
-    if asks:
-        return _table(code, _ASK, forms(command.request, first)[1], "request", first)
-    return _table(code, _ANSWER, forms(command.response, first)[1], "response", first)
+    found = forms(command.request if asks else command.response, first)[1]
+    return _table(code, _ASK if asks else _ANSWER, found, "request" if asks else "response", first)
 
 
 def _table(code: int, head: Body, found: Forms, kind: str, first: str) -> CommandTable:
@@ -360,17 +344,16 @@ def hides(code: int) -> bool:
 
 
 @lru_cache(CODES_KEPT)
-def _readers(code: int) -> tuple[Callable[[bytes, int, int], dict[str, Any]], ...]:
+def _readers(code: int) -> list[BodyReader]:
     command = command_of(code)
-    found = {} if command is None else command.request
-    return tuple(decoder(_alone(*body), _PLAIN) for since in found.values() for body in since)
+    return [] if command is None else [_body_reader(body, _PLAIN) for since in command.request.values() for body in since]
 
 
 def is_body(code: int, data: bytes, start: int, end: int) -> bool:
     """Whether these bytes are the body of a command's request in some layout, to their end."""
-    for read in _readers(code):
+    for body in _readers(code):
         try:
-            if "trailing" not in read(data, start, end):
+            if "trailing" not in body.read(data, start, end):
                 return True
         except UNREADABLE:
             continue
@@ -447,14 +430,10 @@ def operation_and_code(data: bytes, start: int, end: int) -> tuple[int | None, i
 
 def registered_by(data: bytes, start: int, end: int, missing: str | None) -> int:
     """The command of a request of operation 1: only its form tells. All layouts have the same ones behind headers of the same size."""
-    table = _long_ask(40, REGISTER, "V2", "V1")
-    if missing is None:
-        try:
-            form, _ = _read_first([_body_reader(body, _PLAIN) for body in table.bodies], data, start + HEADER, end)
-            return table.commands[form].code
-        except UNREADABLE:
-            pass
-    layout, _ = table.walk(data, start, end, _PLAIN, missing)
+    for code in REGISTERS:
+        if missing is None and is_body(code, data, start + HEADER, end):
+            return code
+    layout, _ = _long_ask(REGISTERS[0], REGISTER, "V2", "V1").walk(data, start, end, _PLAIN, missing)
     return int(layout.key)  # type: ignore[arg-type]
 
 
@@ -471,7 +450,7 @@ def _long_ask(code: int, operation: int, header: str, first: str) -> CommandTabl
     head = LONG_REQUESTS[header]
     if operation != REGISTER:
         return _table(code, head, forms(BY_CODE[code].request, first)[1], "request", first)
-    found = [(BY_CODE[one], body) for one in (40, 45) for body in forms(BY_CODE[one].request, first)[1]]
+    found = [(BY_CODE[one], body) for one in REGISTERS for body in forms(BY_CODE[one].request, first)[1]]
     commands, bodies = zip(*found, strict=True)
     return CommandTable(code, commands[0].name, head, *bodies, note=f"from {first}", commands=commands)
 
@@ -506,24 +485,20 @@ def _long_answer(code: int, listed: bool, register: bool, header: str, first: st
     return _table(code, _reply(header), found, "response", first)
 
 
-@cache
-def _long_unknown_answer(header: str, hidden: bool, doubtful: bool = False) -> CommandTable:
-    head = _reply(header)
-    return CommandTable(None, "unknown", _hidden(head) if doubtful else head, (_SECRET_BODY if hidden else _BODY,), kind="response")
-
-
 def long_answer(operation: int | None, code: int | None, layout: str) -> CommandTable:
     """The table of a reply with status 0 and no failed result."""
     header = header_of(layout)
     if code is None or operation is None or not exists(code, layout):
-        return _long_unknown_answer(header, False)
+        return long_unknown_answer(header, False)
     first = forms(BY_CODE[code].response, layout)[0]
     return _long_answer(code, operation in LISTED, operation == REGISTER, header, first)
 
 
-def long_unknown_answer(layout: str, hidden: bool, doubtful: bool = False) -> CommandTable:
+@cache
+def long_unknown_answer(header: str, hidden: bool, doubtful: bool = False) -> CommandTable:
     """The table of a reply to what is not known; `doubtful`: its header may hold something else."""
-    return _long_unknown_answer(header_of(layout), hidden, doubtful)
+    head = _reply(header)
+    return CommandTable(None, "unknown", _hidden(head) if doubtful else head, (_SECRET_BODY if hidden else _BODY,), kind="response")
 
 
 @cache
@@ -584,8 +559,7 @@ def header_layouts(data: bytes, start: int, end: int, asks: bool) -> tuple[str, 
 def documented() -> tuple[Layout, ...]:
     """Each command's tables where they begin to hold; those of the 256-byte framing without the header, which stands at the end."""
     found: list[Layout] = []
-    for command in (*BY_CODE.values(), OLD_LOGIN, OLD_LOGOUT):
-        code = command.code if BY_CODE.get(command.code) is command else -command.code
+    for code, command in _BY_CODE.items():
         for asks, since in ((True, command.request), (False, command.response)):
             kind: Any = "request" if asks else "response"
             for first, bodies in since.items():

@@ -14,7 +14,7 @@ from streamdump.protocols.iggy.candidates import fits as fits_so_far
 from streamdump.protocols.iggy.commands import BY_CODE
 from streamdump.protocols.iggy.frames import EVICTION, REPLY, REQUEST, U32, U32_U32
 from streamdump.protocols.iggy.layout_versions import CLASSIC, LONG
-from streamdump.protocols.iggy.resync import READ, clean, find_long, fits, long_header, may_be_long, request_size, response_size
+from streamdump.protocols.iggy.resync import READ, find_long, fits, long_header, may_be_long, request_size, response_size
 from streamdump.protocols.protocol import DetectionView, SideView
 from streamdump.protocols.records import Damage
 from streamdump.protocols.work_budget import STEP, WorkBudget
@@ -309,4 +309,4 @@ def _answers(code: int, layouts: tuple[str, ...], data: bytes, start: int, end: 
     """Whether these bytes can be the successful answer to a command in some layout."""
     if frames.command_of(code) is None:
         return True
-    return any(clean(frames.answer(code, layout), data, start, end) for layout in layouts)
+    return any(frames.answer(code, layout).fields(data, start, end) is not None for layout in layouts)

@@ -89,8 +89,8 @@ class FrameDecoder:
                 # A token reads as a name if a byte of 0 behind it, of what follows, is the length of its password
                 fields = None
         fault, notes, spans = None, [*asked.notes], None
-        whole = fields is not None and "trailing" not in fields
-        if fields is None or not whole:
+        whole = fields is not None
+        if fields is None:
             name, walked = self._walk(frame, table)
             fields, fault, notes = walked.fields, walked.fault, [*walked.notes, *notes]
             spans = walked.spans if self.detail else None

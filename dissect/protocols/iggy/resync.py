@@ -104,16 +104,10 @@ def fits(data: bytes, start: int, end: int, candidates: Iterable[str] = CLASSIC)
         if table is None:
             continue
         if table not in known:
-            known[table] = clean(table, data, start, end)
+            known[table] = table.fields(data, start, end) is not None
         if known[table]:
             found.append(layout)
     return found
-
-
-def clean(table: frames.CommandTable, data: bytes, start: int, end: int) -> bool:
-    """Whether a table reads this frame with nothing left over."""
-    fields = table.fields(data, start, end)
-    return fields is not None and "trailing" not in fields
 
 
 def response_size(data: bytes, at: int, end: int) -> int:
