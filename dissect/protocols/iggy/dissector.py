@@ -24,7 +24,7 @@ from streamdump.protocols.iggy.heuristic import heuristic
 from streamdump.protocols.iggy.info import TEXT, info, relate, topic_of, traffic
 from streamdump.protocols.iggy.layout_versions import LAYOUTS
 from streamdump.protocols.iggy.meaning import FrameDecoder
-from streamdump.protocols.iggy.request_queue import SHAKEN, UNSURE, RequestQueue
+from streamdump.protocols.iggy.request_queue import BODILESS, LOST, UNSURE, RequestQueue
 from streamdump.protocols.iggy.scrub_rules import SCRUB_RULES
 from streamdump.protocols.parser import Parser
 from streamdump.protocols.protocol import Context, Protocol
@@ -77,9 +77,6 @@ class IggyDissector(Dissector):
     def frame_length(self, side: int, data: bytes, at: int) -> int:
         return self.framing.length(side, data, at)
 
-    def split_frames(self, side: int, data: bytes, at: int) -> list[int]:
-        return self.framing.split(side, data, at)
-
     def resync(self, side: int, data: bytes, at: int, end: int, final: bool) -> tuple[bool, int]:
         return self.framing.search(side, data, at, end, final)
 
@@ -87,7 +84,7 @@ class IggyDissector(Dissector):
         self.framing.stubborn = True
 
     def lost(self, side: int) -> None:
-        self.waiting.trust.lose()
+        self.waiting.trust.go(LOST)
 
     def decode(self, frame: Frame) -> Decoded:
         assert self.placed is not None
@@ -108,7 +105,7 @@ class IggyDissector(Dissector):
                 self._lose_requests(frame)
             else:
                 self._take_request(frame)
-        elif self.doubted or (self.waiting.trust.state == SHAKEN and self._doubts(frame)):
+        elif self.doubted or (not self.hasty and self.waiting.trust.doubts(frame.order)):
             self._doubt(frame)
         else:
             self._take_answer(frame)
@@ -176,12 +173,9 @@ class IggyDissector(Dissector):
         certain = self.waiting.lose_answers(frame.start, frame.order, self.layouts.long[frame.side])
         self.parser.put(frame)
         if certain:
-            self.waiting.trust.regain()
+            self.waiting.trust.go(BODILESS)
 
     # What waits for the other side
-
-    def _doubts(self, frame: Frame) -> bool:
-        return not self.hasty and self.waiting.trust.doubts(frame.order)
 
     def _doubt(self, frame: Frame) -> None:
         """Let what the server sent wait for the next bytes of the client."""
@@ -195,7 +189,10 @@ class IggyDissector(Dissector):
 
     def _stop_doubting(self, before: int = 0) -> None:
         """Go on with what waited for bytes of the client: with what came `before` a packet, or with what there is no doubt about."""
-        while self.doubted and (self.doubted[0].order < before if before else not self._doubts(self.doubted[0])):
+        while self.doubted:
+            order = self.doubted[0].order
+            if order >= before if before else not self.hasty and self.waiting.trust.doubts(order):
+                break
             frame = self.doubted.popleft()
             self.doubted_bytes -= frame.end if frame.data is not None else 0
             self._take_answer(frame)
@@ -219,28 +216,25 @@ class IggyDissector(Dissector):
         placed = layouts.place(frame, asked, not layouts.settled and not self._misleads(frame, asked))
         if self.held and layouts.candidates is not before:
             self._release()
-        if not self.assumed and (placed.differ or (self.held and self._asked_by_held(asked))):
-            self.held.append((frame.alone(), asked))
+        self._put(frame, placed)
+        if len(self.held) > HELD_FRAMES or self.held_bytes > HELD_BYTES:
+            self.assumed = True
+            self.facts["undecided"] = "more frames waited for the layout than are kept"
+            self._release()
+
+    def _put(self, frame: Frame, placed: Placement) -> None:
+        if not self.assumed and (placed.differ or (self.held and self._asked_by_held(placed.asked))):
+            self.held.append((frame.alone(), placed.asked))
             self.held_bytes += frame.end - frame.start
-            if len(self.held) > HELD_FRAMES or self.held_bytes > HELD_BYTES:
-                self.assumed = True
-                self.facts["undecided"] = "more frames waited for the layout than are kept"
-                self._release()
-            return
-        self.placed = placed
-        self.parser.put(frame)
+        else:
+            self.placed = placed
+            self.parser.put(frame)
 
     def _release(self) -> None:
         """Make records of what was held and need not be any more."""
         held, self.held, self.held_bytes = self.held, [], 0
         for frame, asked in held:
-            placed = self.layouts.place(frame, asked, False)
-            if not self.assumed and (placed.differ or self._asked_by_held(asked)):
-                self.held.append((frame, asked))
-                self.held_bytes += frame.end
-            else:
-                self.placed = placed
-                self.parser.put(frame)
+            self._put(frame, self.layouts.place(frame, asked, False))
 
     def _asked_by_held(self, asked: Asked) -> bool:
         """Whether the request that this answers is held."""

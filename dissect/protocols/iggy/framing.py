@@ -67,18 +67,6 @@ class IggyFraming:
         # an error with a text
         return second + 8 if second >= 4 and U32(data, at + 8)[0] + 4 == second else self._refused(side, data, at, second + 8)
 
-    def split(self, side: int, data: bytes, at: int) -> list[int]:
-        """The ends of the whole frames that follow each other from `at`, as of `Dissector.split_frames`."""
-        ends: list[int] = []
-        size, limit = len(data), self.parser.options.frame_limit
-        while size - at >= 8:
-            length = self.length(side, data, at)
-            if length <= 0 or length > limit or at + length > size:
-                break
-            at += length
-            ends.append(at)
-        return ends
-
     def _refused(self, side: int, data: bytes, at: int, size: int) -> int:
         """The size of an error that does not hold a text of the length it states, where its status is known and the segment ends with it,
         or goes on as a response does."""

@@ -45,6 +45,10 @@ RUNS = 4
 """So many runs of bytes without a gap are looked at for a header of 256 bytes."""
 
 
+CONFIDENCE = ((5, 1, 0.97), (3, 1, 0.92), (2, 2, 0.92), (6, 0, 0.85), (0, 1, 0.6), (3, 0, 0.55), (0, 0, 0.45))
+"""How sure the classic framing is, from so much weight of requests and so many responses on."""
+
+
 class _Requests(NamedTuple):
     """Requests that chain from some point: how many, the weight of those that decode, and the codes for the other side."""
 
@@ -76,34 +80,31 @@ def _long(view: DetectionView, client: int) -> Verdict | None:
         # A snap length cuts each header; where the sizes lead from one to the next, and both sides agree, it takes no more of them
         cut = [_led(view.sides[side], kinds, view.work_budget) for side, kinds, _ in sides]
         if min(cut) and max(cut) >= LED:
-            evidence = f"{cut[0]} headers of 256 bytes of the client and {cut[1]} of the server, of which not all was captured"
-            return Verdict("iggy", 0.95, (evidence,), None, client, None, LONG)
+            told = f"{cut[0]} headers of 256 bytes of the client and {cut[1]} of the server, of which not all was captured"
+            return _says(0.95, client, told)
     for side, kinds, who in sides:
         one = view.sides[side]
-        if not one.runs:
-            continue
-        data = one.runs[0][1]
-        if _whole(one):
+        if one.runs and _whole(one):
+            data = one.runs[0][1]
             kind = long_header(data, 0, len(data))
             if kind is not None and kind in kinds:
-                evidence = f"{who} begins with a 256-byte header, command {kind} ({frames.FRAME_KINDS[kind]})"
-                return Verdict("iggy", 0.97, (evidence,), None, client, None, LONG)
+                return _says(0.97, client, f"{who} begins with a 256-byte header, command {kind} ({frames.FRAME_KINDS[kind]})")
             if kind is None and len(data) >= 96 and side == client and not any(data[:48]) and view.ends():
-                evidence = f"{who} begins like a 256-byte header of which {len(data)} bytes were captured"
-                return Verdict("iggy", 0.6, (evidence,), None, client, None, LONG)
+                return _says(0.6, client, f"{who} begins like a 256-byte header of which {len(data)} bytes were captured")
             if side == client:
-                return _cut_short(view, client, sides)
+                break
             continue
         for position, run in one.runs[:RUNS]:
             # Bytes that were ruled out are not looked at again
             key = ("iggy", side, client, position)
-            found, place = find_long(run, view.known.get(key, 0), len(run), kinds, view.work_budget)
-            view.known[key] = place
+            found, view.known[key] = find_long(run, view.known.get(key, 0), len(run), kinds, view.work_budget)
             if found:
-                return Verdict(
-                    "iggy", 0.95, (f"{who} sends a 256-byte header at byte {place} of what was captured",), None, client, None, LONG
-                )
+                return _says(0.95, client, f"{who} sends a 256-byte header at byte {view.known[key]} of what was captured")
     return _cut_short(view, client, sides)
+
+
+def _says(confidence: float, client: int, evidence: str) -> Verdict:
+    return Verdict("iggy", confidence, (evidence,), None, client, None, LONG)
 
 
 def _cut_short(view: DetectionView, client: int, sides: Iterable[tuple[int, tuple[int, ...], str]]) -> Verdict | None:
@@ -111,13 +112,10 @@ def _cut_short(view: DetectionView, client: int, sides: Iterable[tuple[int, tupl
     ask, answer = (_led(view.sides[side], kinds, view.work_budget) for side, kinds, _ in sides)
     if not ask or not view.ends():
         return None
-    if answer:
-        other = "and one of the server"
-    elif _responses(view, 1 - client, _NO_REQUESTS, False)[0] >= LED:
-        other = "and responses of the classic framing"
-    else:
+    if not answer and _responses(view, 1 - client, _NO_REQUESTS, False)[0] < LED:
         return None
-    return Verdict("iggy", 0.7, (f"a 256-byte header of the client {other}, of which not all was captured",), None, client, None, LONG)
+    other = "one of the server" if answer else "responses of the classic framing"
+    return _says(0.7, client, f"a 256-byte header of the client and {other}, of which not all was captured")
 
 
 def _led(side: SideView, kinds: tuple[int, ...], work_budget: WorkBudget) -> int:
@@ -145,6 +143,12 @@ def _bytes_at(side: SideView, position: int) -> tuple[bytes, int]:
     return (data, position - start) if position - start < len(data) else (b"", 0)
 
 
+def _behind(side: SideView, start: int, place: int) -> tuple[int, bytes, int] | None:
+    """Where frames go on behind a gap: at `place` from `start`, the position of some run. The run that holds it, and where in it."""
+    data, at = _bytes_at(side, start + place)
+    return (start + place - at, data, at) if len(data) - at >= SHORTEST else None
+
+
 def _classic(view: DetectionView, client: int) -> Verdict | None:
     """The classic framing: requests that decode, answered by frames that chain and decode as their answers."""
     asking, answering = view.sides[client], view.sides[1 - client]
@@ -157,18 +161,7 @@ def _classic(view: DetectionView, client: int) -> Verdict | None:
     if bad and not answers:
         return None
     weight = requests.weight
-    if weight >= 5 and answers:
-        confidence = 0.97
-    elif (weight >= 3 and answers) or (weight >= 2 and answers >= 2):
-        confidence = 0.92
-    elif weight >= 6:
-        confidence = 0.85
-    elif answers:
-        confidence = 0.6
-    elif weight >= 3:
-        confidence = 0.55
-    else:
-        confidence = 0.45
+    confidence = next(sure for least, chained, sure in CONFIDENCE if weight >= least and answers >= chained)
     if view.ports[1 - client] == PORT and (weight >= 2 or answers or view.ends()):
         confidence = max(confidence, 0.9 if answers or weight >= 3 else 0.6)
     evidence = [f"{requests.good} of {requests.frames} requests with a known code decode to the last byte"]
@@ -229,16 +222,16 @@ def _chain(side: SideView, at: int, work_budget: WorkBudget) -> _Requests:
             break
         code = U32_U32(data, at)[1]
         if at + size > end:
-            behind, offset = _bytes_at(side, start + at + size)
-            if len(behind) - offset < 8:
+            behind = _behind(side, start, at + size)
+            if behind is None:
                 break
             weight += count < CUT
             # Where a snap length leaves nothing whole, those count that are as they should be up to where they are cut
             good += not good and work_budget.spend(READ * (end - at)) and _begins(code, layouts, data, at, end)
             codes.append(frames.meant(code, size - 4))
             count += 1
-            start += at + size - offset
-            data, at, end = behind, offset, len(behind)
+            start, data, at = behind
+            end = len(data)
             continue
         if not work_budget.spend(READ * size):
             break
@@ -283,13 +276,13 @@ def _responses(view: DetectionView, server: int, requests: _Requests, in_turn: b
             if not size or not view.work_budget.spend(2 * STEP):
                 break
             if at + size > end:
-                behind, offset = _bytes_at(side, start + at + size)
-                if len(behind) - offset < 8:
+                behind = _behind(side, start, at + size)
+                if behind is None:
                     break
                 if in_turn and waiting:
                     waiting.popleft()
-                start += at + size - offset
-                data, at, end = behind, offset, len(behind)
+                start, data, at = behind
+                end = len(data)
                 continue
             if in_turn and waiting:
                 code = waiting.popleft()

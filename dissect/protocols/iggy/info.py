@@ -142,19 +142,14 @@ def _failure(fields: dict[str, Any]) -> str:
     """The status, with its text where there is one, or the results that failed."""
     status = fields.get("status")
     if status:
-        label = fields.get("status_label")
-        failure = f"{label} ({status})" if label else f"status {status}"
         text = fields.get("message")
-        return f"{failure}: {text}" if text else failure
-    results = fields.get("results")
-    if results:
-        return ", ".join(dict.fromkeys(_result(one) for one in results))
-    return ""
+        return f"{_named(fields, 'status')}: {text}" if text else _named(fields, "status")
+    return ", ".join(dict.fromkeys(_named(one, "result") for one in fields.get("results", ())))
 
 
-def _result(one: dict[str, Any]) -> str:
-    label = one.get("result_label")
-    return f"{label} ({one.get('result')})" if label else f"result {_plain(one.get('result'))}"
+def _named(fields: dict[str, Any], what: str) -> str:
+    label, number = fields.get(f"{what}_label"), _plain(fields.get(what))
+    return f"{label} ({number})" if label else f"{what} {number}"
 
 
 def _told(name: str, value: Any, message: Message) -> str:
@@ -279,12 +274,7 @@ def _poll(fields: dict[str, Any]) -> str:
 
 
 def _offset_of(fields: dict[str, Any]) -> str:
-    parts = _consumed(fields)
-    if "offset" in fields:
-        parts.append(f"offset {fields['offset']}")
-    if "ack" in fields:
-        parts.append(f"ack {fields.get('ack_label') or fields['ack']}")
-    return "  ".join(parts)
+    return "  ".join(_consumed(fields) + [f"{name} {_labelled(fields, name)}" for name in ("offset", "ack") if name in fields])
 
 
 def _send(fields: dict[str, Any]) -> str:
@@ -293,10 +283,8 @@ def _send(fields: dict[str, Any]) -> str:
     label = target.get("kind_label")
     if label is not None:
         value = target.get("value")
-        if label == "balanced":
-            parts.append(label)
-        else:
-            parts.append(f"partition {_plain(value)}" if label == "partition_id" else f"key {_key(value)}")
+        targets = {"balanced": "balanced", "partition_id": f"partition {_plain(value)}"}
+        parts.append(targets.get(label) or f"key {_key(value)}")
     parts.append(_count(len(_messages(fields)), "messages", _declared(fields)))
     return "  ".join(parts)
 
@@ -341,23 +329,16 @@ _REQUESTS: dict[str, Callable[[dict[str, Any]], str]] = {
 
 
 def _messages(fields: dict[str, Any]) -> list[dict[str, Any]]:
-    messages = fields.get("messages")
-    if messages is None:
-        messages = [one for batch in fields.get("batches", ()) for one in batch.get("messages", ())]
-    return messages
+    if "messages" in fields:
+        return fields["messages"]  # type: ignore[no-any-return]
+    return [one for batch in fields.get("batches", ()) for one in batch.get("messages", ())]
 
 
 def _polled(fields: dict[str, Any]) -> str:
-    messages = _messages(fields)
-    parts = [f"partition {fields['partition_id']}", _count(len(messages), "messages", _declared(fields))]
-    if messages:
-        if "batches" in fields:
-            batches = [batch for batch in fields["batches"] if batch.get("messages")]
-            first, last = _offset(batches[0], 0), _offset(batches[-1], -1)
-        else:
-            first, last = messages[0].get("offset"), messages[-1].get("offset")
-        if first is not None and last is not None:
-            parts.append(f"offset {first}" if first == last else f"offsets {first}-{last}")
+    parts = [f"partition {fields['partition_id']}", _count(len(_messages(fields)), "messages", _declared(fields))]
+    first, last = _offsets(fields)
+    if first is not None and last is not None:
+        parts.append(f"offset {first}" if first == last else f"offsets {first}-{last}")
     if "current_offset" in fields:
         parts.append(f"current {fields['current_offset']}")
     return "  ".join(parts)
@@ -379,11 +360,8 @@ def _written(fields: dict[str, Any]) -> str:
 
 def _stats(fields: dict[str, Any]) -> str:
     parts = [f"server {fields['server_version']}"] if fields.get("server_version") else []
-    for what in ("streams", "topics", "partitions", "messages", "clients", "consumer_groups"):
-        count = fields.get(f"{what}_count")
-        if count is not None:
-            parts.append(_count(count, what.replace("_", " ")))
-    return "  ".join(parts)
+    counts = {what: fields.get(f"{what}_count") for what in ("streams", "topics", "partitions", "messages", "clients", "consumer_groups")}
+    return "  ".join(parts + [_count(count, what.replace("_", " ")) for what, count in counts.items() if count is not None])
 
 
 def _nodes(fields: dict[str, Any]) -> str:
@@ -406,8 +384,16 @@ def _assigned(fields: dict[str, Any]) -> str:
     return f"generation {fields['generation']}  {_count(len(numbers), 'partitions')}" + (f": {shown}" if numbers else "")
 
 
+def _offsets(fields: dict[str, Any]) -> tuple[int | None, int | None]:
+    """The offsets of the first and the last message that were polled; a damaged one may not say."""
+    batches = [batch for batch in fields.get("batches", ()) if batch.get("messages")]
+    if batches:
+        return _offset(batches[0], 0), _offset(batches[-1], -1)
+    messages = _messages(fields)
+    return (messages[0].get("offset"), messages[-1].get("offset")) if messages else (None, None)
+
+
 def _offset(batch: dict[str, Any], place: int) -> int | None:
-    """The offset of a message of a batch; a damaged one may not say."""
     delta = batch["messages"][place].get("offset_delta")
     return None if delta is None else batch["base_offset"] + delta
 
@@ -441,10 +427,7 @@ def traffic(message: Message) -> Traffic | None:
         return Traffic(len(_messages(fields)))
     if message.name != "poll_messages" or message.kind != "response" or "partition_id" not in fields:
         return None
-    messages = _messages(fields)
-    batches = [one for one in fields.get("batches", ()) if one.get("messages")]
-    last = _offset(batches[-1], -1) if batches else messages[-1].get("offset") if messages else None
-    return Traffic(0, len(messages), fields["partition_id"], last, fields.get("current_offset"))
+    return Traffic(0, len(_messages(fields)), fields["partition_id"], _offsets(fields)[1], fields.get("current_offset"))
 
 
 def topic_of(name: str, fields: dict[str, Any]) -> str | None:

@@ -112,14 +112,6 @@ class OrderTrust:
             self.go(ALONE)
         return asked._replace(notes=(MIDDLE,)) if self.state == SUPPOSED else asked
 
-    def lose(self) -> None:
-        """Bytes of either side were lost."""
-        self.go(LOST)
-
-    def regain(self) -> None:
-        """What was lost were the next answers, and no others."""
-        self.go(BODILESS)
-
     def lose_asks(self, order: int) -> None:
         """Requests may be missing that were sent before this packet."""
         self.lost_asks = max(self.lost_asks, order)
@@ -313,7 +305,7 @@ class RequestQueue:
         if not opened:
             if _may_come_unasked(data, start, end):
                 # or its request is captured later
-                trust.lose()
+                trust.go(LOST)
                 return unasked()
             self.unmatched = max(self.unmatched, order)
             return unasked(UNSEEN, operation=operation)
