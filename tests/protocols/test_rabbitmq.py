@@ -30,7 +30,6 @@ from streamdump.protocols.rabbitmq import compression, layouts, layouts_draft
 from streamdump.protocols.rabbitmq import info as words
 from streamdump.protocols.rabbitmq.chunk_docs import PARTS
 from streamdump.protocols.rabbitmq.dissector import (
-    NULL_REFERENCE,
     Phase,
     RabbitmqStreamDissector,
     RabbitmqStreamDraftDissector,
@@ -40,6 +39,7 @@ from streamdump.protocols.rabbitmq.frame_redaction import HIDDEN
 from streamdump.protocols.rabbitmq.heuristic import probe_current, probe_draft
 from streamdump.protocols.rabbitmq.info import info
 from streamdump.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, word_of
+from streamdump.protocols.rabbitmq.meaning import NULL_REFERENCE
 from streamdump.protocols.rabbitmq.sasl_redaction import HandshakePlace
 from streamdump.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Damage
 from streamdump.protocols.records import Frame as Cut
@@ -74,7 +74,7 @@ def draft(**options: Any) -> RabbitmqStreamDraftDissector:
 def opened(dissector: Any) -> Any:
     if not dissector.context.syn:
         dissector.guard.place = HandshakePlace.OUTSIDE
-        dissector._choose_handlers()
+        dissector._choose_layouts()
     return dissector
 
 
@@ -670,8 +670,8 @@ def test_one_side_of_a_handshake_is_as_expected_as_both(captured_side: int) -> N
 def test_the_short_way_follows_the_handshake() -> None:
     dissector = current(syn=True)
     hello = frame(0x11, struct.pack(">II", 1, 0))
-    handler = dissector.handlers[CLIENT][hello[4:8]]
-    first, again = (handler(dissector, CLIENT, hello, 0, len(hello)) for _ in range(2))
+    plain = dissector.plain[CLIENT][hello[4:8]]
+    first, again = (dissector._decode_plain(plain, CLIENT, hello, 0, len(hello)) for _ in range(2))
     assert first is not None and again is not None
     assert dissector.phase is Phase.GREETED
     assert list(first.notes) == []
@@ -1443,6 +1443,6 @@ def test_the_short_way_counts_entries_with_what_is_in_them(limit: int, short: bo
     delivered = deliver(*[plain(body)] * 8)
     for side, data in ((CLIENT, published), (SERVER, delivered)):
         dissector = current(values_limit=limit)
-        handler = dissector.handlers[side][data[4:8]]
-        assert (handler(dissector, side, data, 0, len(data)) is not None) == short
+        short_way = dissector.plain[side][data[4:8]]
+        assert (dissector._decode_plain(short_way, side, data, 0, len(data)) is not None) == short
         assert (decode(data, side, dissector)["fault"] is None) == short

@@ -16,6 +16,7 @@ from streamdump import snapshot
 from streamdump.errors import ForeignState
 from streamdump.model import Options
 from streamdump.pair import Pairer
+from streamdump.protocols.rabbitmq.sasl_redaction import HandshakePlace
 from streamdump.protocols.seastar.verbs import Verbs
 from streamdump.session import Session
 from streamdump.spark import flows, rows
@@ -336,12 +337,10 @@ def test_the_options_given_count(tmp_path: Path) -> None:
     session = Session.restore(carried(lots)[0]["payload"], Options(bytes_as="base64"), KeyLog())
     dissector: Any = session.table.conversations[0].parser.dissector  # type: ignore[union-attr]
     assert (dissector.style.show_secrets, dissector.style.bytes_as) == (False, "base64")
-    assert dissector.handlers == dissector.ways.followed
-    dissector.lost(0)
-    assert dissector.handlers[0] is dissector.ways.opened[0]
+    assert [one.style for one in dissector.plain] == [dissector.style] * 2
 
 
-def test_handlers_are_chosen_again_where_frames_told_the_client(tmp_path: Path) -> None:
+def test_layouts_are_chosen_again_where_frames_told_the_client(tmp_path: Path) -> None:
     request = tcp(PEER_PROPERTIES, sport=5552, dport=5552, seq=100, ack=500, flags=ACK)
     (lot,) = tables(tmp_path, [[Packet(ethernet(ip4(request, src=B, dst=A)), START_NS)]])
     options = Options(decode_as=((5552, "rabbitmq-stream", None),))
@@ -350,7 +349,8 @@ def test_handlers_are_chosen_again_where_frames_told_the_client(tmp_path: Path) 
     session = Session.restore(carried(lots)[0]["payload"], options, KeyLog())
     dissector: Any = session.table.conversations[0].parser.dissector  # type: ignore[union-attr]
     assert (dissector.context.client, dissector.client) == (None, 0)
-    assert dissector.handlers == dissector.ways.guarded, "a password may still come"
+    assert [one.table for one in dissector.plain] == [dissector.language.client, dissector.language.server]
+    assert dissector.guard.place is HandshakePlace.INSIDE, "a password may still come"
 
 
 @pytest.mark.parametrize("hold", [1, 1 << 30])

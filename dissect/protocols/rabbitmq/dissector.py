@@ -18,21 +18,19 @@ from streamdump.protocols.rabbitmq import layouts, layouts_draft, sasl_redaction
 from streamdump.protocols.rabbitmq.chunk import EntryReader, draft_form
 from streamdump.protocols.rabbitmq.chunk_docs import ADDED, DRAFT_PARTS, PARTS
 from streamdump.protocols.rabbitmq.compare_rules import COMPARE_RULES
-from streamdump.protocols.rabbitmq.fast_decode import PUBLISHER_LAYOUTS, Handlers, open_key, ways
+from streamdump.protocols.rabbitmq.fast_decode import PlainLayout, PlainLayouts, plain_layouts
 from streamdump.protocols.rabbitmq.frame_redaction import GuardedFrame as Read
 from streamdump.protocols.rabbitmq.frame_redaction import hide, hide_rest, holds_challenge, is_chunk, read_login
 from streamdump.protocols.rabbitmq.heuristic import probe_current, probe_draft
 from streamdump.protocols.rabbitmq.info import alarms, info, traffic
 from streamdump.protocols.rabbitmq.language import CURRENT_LANGUAGE, DRAFT_LANGUAGE, Language, is_sound
+from streamdump.protocols.rabbitmq.meaning import FOLLOWS, UNLIMITED, meaning_of
 from streamdump.protocols.rabbitmq.publishers import Publishers
-from streamdump.protocols.rabbitmq.sasl_redaction import HandshakePlace, SaslRedaction, SeenFrame
+from streamdump.protocols.rabbitmq.sasl_redaction import HandshakePlace, SaslRedaction, SeenFrame, is_mechanism, username
 from streamdump.protocols.rabbitmq.scrub_rules import SCRUB_RULES
-from streamdump.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE, Damage, Decoded, Frame
+from streamdump.protocols.records import ANSWER, ASK, NONE, Damage, Decoded, Frame
 from streamdump.protocols.streams import DeclaredStreams
 from streamdump.quota import Spans, UnpackQuota, ValueQuota
-
-NO_HANDLERS: tuple[Handlers, Handlers] = ({}, {})
-"""One object for very many conversations."""
 
 _BODIED = frozenset(("Publish", "Deliver"))
 """Messages that hold those of the user."""
@@ -50,6 +48,9 @@ _SPEAKS_OF = {
     **dict.fromkeys(("Deliver", "Credit", "ConsumerUpdate", "Unsubscribe"), _SUBSCRIPTION),
 }
 """What names one of these only."""
+
+_SHOWN_OF_SERVER = frozenset(("PeerProperties", "SaslHandshake", "Heartbeat"))
+"""What a server says without flaw that is shown at every place of a handshake."""
 
 _NAMES_SUPER_STREAM = frozenset(("CreateSuperStream", "DeleteSuperStream"))
 
@@ -93,13 +94,8 @@ _ORDER = {phase: order for order, phase in enumerate(Phase)}
 
 _ANYTIME = frozenset(("Heartbeat", "Close"))
 
-NULL_REFERENCE = "the publisher reference is null: servers answer that with Close (unknown frame), an empty one is none"
-
 _OPEN = Phase.OPEN
 _OUTSIDE = HandshakePlace.OUTSIDE
-_UNLIMITED = 1 << 62
-_SHORT = 100
-"""Characters that are kept of what a client says of itself."""
 
 _WORD = Struct(">4xI").unpack_from
 _HEAD = Struct(">II").unpack_from
@@ -111,7 +107,7 @@ class StreamDissector(Dissector):
 
     header_size = 8
     reuse = "queue"
-    DERIVED = ("bodies", "unasked", "style", "render", "small", "tried", "ways", "handlers", "frame")
+    DERIVED = ("bodies", "unasked", "style", "plain", "frame")
 
     language: ClassVar[Language]
     handshake: ClassVar[Mapping[Phase, Mapping[str, Phase]]]
@@ -124,12 +120,10 @@ class StreamDissector(Dissector):
         self.guard = SaslRedaction(context.syn, self.lead, self.options.show_secrets)
         self.ahead = _NONE
         """What was answered before it was seen to be asked."""
-        self.frame_max = _UNLIMITED
+        self.frame_max = UNLIMITED
         self.quota = UnpackQuota()
         self.values = ValueQuota(self.options.values_limit, self.options.bare_limit)
         self.streams = DeclaredStreams()
-        self.renewed = False
-        """Whether `publisher_key` has more to say than the publisher id."""
         self.prepare()
 
     def prepare(self) -> None:
@@ -140,35 +134,19 @@ class StreamDissector(Dissector):
         """The messages that nobody asks for."""
         self.bodies = (_BODIED - self.unasked if self.unasked else _BODIED) if full else _NONE
         """Those whose bodies are decoded."""
-        self.ways = ways(self.language, options.bytes_as, options.show_secrets, options.values_limit, self.bodies)
-        self.style = self.ways.style
-        self.render = RENDER[self.style.bytes_as]
-        self.tried = ValueQuota(options.values_limit)
-        """For the short way, which leaves values without bytes to `decode`."""
-        self.small = options.values_limit // 2
-        """Frames of so few bytes cannot hold too many values that take one: three are a pair of two."""
-        self.handlers: tuple[Handlers, Handlers] = NO_HANDLERS
-        """By side, the short way for frames without flaw."""
+        self.style = Style(options.bytes_as, options.show_secrets, options.values_limit)
+        self.plain: tuple[PlainLayouts, PlainLayouts] | None = None
+        """By side, the layouts of frames that need no closer look."""
         self.frame: Any = None
         """The one that is decoded."""
-        self._choose_handlers()
+        self._choose_layouts()
 
-    def _choose_handlers(self) -> None:
+    def _choose_layouts(self) -> None:
         """Without a known client every frame is looked at closely, which finds out; with details wanted it has to be."""
-        if self.client is not None and (self.unasked or not self.options.detail):
-            ways = self.ways
-            client, server = ways.guarded if self.guard.place is not _OUTSIDE else ways.opened if self.is_open else ways.followed
-            if self.options.detail:
-                client, server = (
-                    {word: made for word, made in side.items() if choices[int.from_bytes(word, "big")][0].name in self.unasked}
-                    for side, choices in ((client, self.language.client), (server, self.language.server))
-                )
-            self.handlers = (server, client) if self.client else (client, server)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether nothing of the handshake is to come."""
-        return self.phase is _OPEN
+        detail = self.options.detail
+        if self.client is not None and (self.unasked or not detail):
+            client, server = plain_layouts(self.language, self.style, self.bodies, self.unasked if detail else None)
+            self.plain = (server, client) if self.client else (client, server)
 
     # Framing
 
@@ -201,49 +179,85 @@ class StreamDissector(Dissector):
 
     def lost(self, side: int) -> None:
         self.guard.lose()
-        if self.phase is not _OPEN:
-            self._reach(_OPEN)
+        self.phase = _OPEN
 
     # Meaning
 
-    def advance(self, name: str, kind: str) -> str | None:
+    def advance(self, name: str, kind: str) -> list[str]:
         """Follow the handshake: a note when this message was not expected now."""
         if name in _ANYTIME:
-            return None
+            return []
         if kind == "response" and name != "Tune":
             reached = ANSWERED.get(name, self.phase)
             if _ORDER[reached] > _ORDER[self.phase]:
-                self._reach(reached)
+                self.phase = reached
                 self.ahead |= {name}
-            return None
+            return []
         following = self.handshake[self.phase].get(name)
-        if following is None:
-            if name in self.ahead:
-                # Captured after its answer
-                self.ahead -= {name}
-                return None
-            return f"{name} while the connection is {self.phase.value}"
-        self._reach(following)
-        return None
-
-    def _reach(self, phase: Phase) -> None:
-        self.phase = phase
-        if phase is _OPEN:
-            self._choose_handlers()
+        if following is not None:
+            self.phase = following
+        elif name in self.ahead:
+            # Captured after its answer
+            self.ahead -= {name}
+        else:
+            return [f"{name} while the connection is {self.phase.value}"]
+        return []
 
     def decode(self, frame: Frame) -> Decoded:
-        if frame.damage is None:
-            data, start = frame.data, frame.start
-            handler = self.handlers[frame.side].get(data[start + 4 : start + 8])
-            if handler is not None:
-                try:
-                    decoded = handler(self, frame.side, data, start, frame.end)
-                except UNREADABLE:
-                    decoded = None
+        if frame.damage is None and self.plain is not None:
+            plain = self.plain[frame.side][frame.data[frame.start + 4 : frame.start + 8]]
+            if plain is not None:
+                decoded = self._decode_plain(plain, frame.side, frame.data, frame.start, frame.end)
                 if decoded is not None:
                     return decoded
         self.frame = frame
         return self._decode(frame.side, frame.data, frame.start, frame.end, frame.damage)
+
+    def _decode_plain(self, plain: PlainLayout, side: int, data: bytes, start: int, end: int) -> Decoded | None:
+        """A frame without flaw that may be shown where it stands; None where it takes a closer look."""
+        name, kind, number, read, means, follow, of_login = plain
+        try:
+            fields = read(data, start, end)
+        except UNREADABLE:
+            return None
+        if fields is None or "trailing" in fields:
+            return None
+        if (of_login or self.guard.place is not _OUTSIDE) and not self._is_certain(name, side, fields, data, start, end):
+            return None
+        ident, outcome, role, key = means(self, side, number, fields)
+        notes = () if follow is None else follow(self, name, side, fields)
+        if self.phase is not _OPEN:
+            notes = (*notes, *self.advance(name, kind))
+        return Decoded(name, kind, ident, fields, outcome, notes, None, role, key)
+
+    def _is_certain(self, name: str, side: int, fields: dict[str, Any], data: bytes, start: int, end: int) -> bool:
+        """Whether a frame without flaw is shown at every place of a handshake, which takes note of it."""
+        guard = self.guard
+        if name == "SaslHandshake" and guard.place is _OUTSIDE:
+            # On an open connection it changes what may be shown
+            return False
+        if side != self.client:
+            # What is no mechanism may be of a challenge
+            if name not in _SHOWN_OF_SERVER or not all(map(is_mechanism, fields.get("mechanisms", ()))):
+                return False
+            guard.listen(name)
+        elif name == "PeerProperties":
+            if self.language.holds.search(data, start + 8, end):
+                return False
+            guard.lead()
+        elif name == "SaslHandshake":
+            guard.begin()
+        elif name == "SaslAuthenticate":
+            mechanism = fields["mechanism"]
+            if not is_mechanism(mechanism):
+                return False
+            guard.ask(True)
+            fields["sasl_username"] = username(mechanism, data[start + 18 + len(mechanism) : end])
+        elif name != "Heartbeat":
+            return False
+        if guard.place is not _OUTSIDE:
+            guard.trusted[side] = True
+        return True
 
     def _decode(self, side: int, data: bytes, start: int, end: int, damage: Damage | None) -> Decoded:
         """Any frame: damaged, not known, from the wrong side, with details wanted. Exact and slow."""
@@ -262,16 +276,15 @@ class StreamDissector(Dissector):
         spans = frame.spans if self.options.detail else None
         if layout is None:
             return Decoded(frame.name, frame.kind, None, frame.fields, None, frame.notes, frame.fault, NONE, None, spans)
-        ident, outcome, role, key = self.meaning(layout, side, read if frame.sound else frame.fields)
+        number = self.language.numbers[layout.name]
+        ident, outcome, role, key = meaning_of(layout)(self, side, number, read if frame.sound else frame.fields)
         if frame.odd is not None:
             # Whoever is right about the direction, this answers nothing and waits for nothing.
             outcome, role, key = None, NONE, None
-        elif shown:
-            self.follow(layout, side, frame.fields, frame.notes)
+        elif shown and layout in FOLLOWS:
+            frame.notes.extend(FOLLOWS[layout](self, layout.name, side, frame.fields))
         if self.phase is not _OPEN and (shown or frame.sound):
-            unexpected = self.advance(frame.name, frame.kind)
-            if unexpected is not None:
-                frame.notes.append(unexpected)
+            frame.notes.extend(self.advance(frame.name, frame.kind))
         return Decoded(frame.name, frame.kind, ident, frame.fields, outcome, frame.notes, frame.fault, role, key, spans)
 
     def _read(self, frame: Read, layout: Layout) -> None:
@@ -316,12 +329,9 @@ class StreamDissector(Dissector):
 
     def _protect(self, frame: Read) -> bool:
         """Hide what may be a password where the frame stands, which it may change; whether the frame is shown as what it says it is."""
-        before = self.guard.place
         trusted = self.guard.trusted[frame.side]
-        inside = before is not _OUTSIDE or self.frame.began < self.guard.until
+        inside = self.guard.place is not _OUTSIDE or self.frame.began < self.guard.until
         shown = self._shows(frame)
-        if (before is _OUTSIDE) != (self.guard.place is _OUTSIDE):
-            self._choose_handlers()
         if not shown:
             hide(frame, self.style, trusted, self.frame.spread)
             self.details = {}
@@ -364,7 +374,7 @@ class StreamDissector(Dissector):
             choices = (self.language.client if asks else self.language.server)[word]
             if any(is_sound(layout, data, start, end) for layout in choices):
                 self.client = side if asks else 1 - side
-                self._choose_handlers()
+                self._choose_layouts()
 
     def _layout_of(self, side: int, word: int, data: bytes, start: int, end: int) -> tuple[Layout | None, str | None]:
         """The layout of a frame, and a note if only the other side sends it."""
@@ -398,59 +408,9 @@ class StreamDissector(Dissector):
                     return layout
         return choices[0]
 
-    def meaning(self, layout: Layout, side: int, fields: dict[str, Any]) -> tuple[Any, str | None, int, Any]:
-        """Id, outcome, role and key of a message whose fields may not all be there."""
-        number = self.language.numbers[layout.name]
-        if layout in self.language.published:
-            high = self.publisher_key(fields.get("publisher_id", 0), True)
-            ids = [one["publishing_id"] for one in fields.get("published_messages", ()) if "publishing_id" in one]
-            return None, None, ASK_MANY, [high | one for one in ids]
-        if layout.name == "PublishConfirm":
-            high = self.publisher_key(fields.get("publisher_id", 0), False)
-            return None, "answered", ANSWER_MANY, [high | one for one in fields.get("publishing_ids", ())]
-        if layout.name == "PublishError":
-            high = self.publisher_key(fields.get("publisher_id", 0), False)
-            ids = [one["publishing_id"] for one in fields.get("publishing_errors", ()) if "publishing_id" in one]
-            return None, "refused", ANSWER_MANY, [high | one for one in ids]
-        if layout.name == "Tune":
-            if layout.kind == "request":
-                return None, None, ASK, open_key(side, number)
-            return None, "answered", ANSWER, open_key(1 - side, number)
-        if layout.name == "Credit" and "subscription_id" in fields:
-            # Mostly answered in trouble only, and then without a correlation id.
-            if layout.kind == "one_way":
-                return None, None, ASK_MAYBE, open_key(side, number, fields["subscription_id"])
-            outcome = "answered" if fields.get("response_code") == layouts.CREDIT_KEPT else "refused"
-            return None, outcome, ANSWER, open_key(1 - side, number, fields["subscription_id"])
-        ident = fields.get("correlation_id")
-        if ident is None:
-            return None, None, NONE, None
-        if layout.kind == "request":
-            return ident, None, ASK, open_key(side, number, ident)
-        code = fields.get("response_code")
-        refused = code is not None and code not in self.language.accepted
-        return ident, "refused" if refused else "answered", ANSWER, open_key(1 - side, number, ident)
-
     def publisher_key(self, publisher: int, asks: bool) -> int:
         """What the keys of a publisher's messages have above their publishing ids; `asks`: a Publish, no answer to one."""
         return publisher << 64
-
-    def follow(self, layout: Layout, side: int, fields: dict[str, Any], notes: list[str]) -> None:
-        """Keep the state that some messages change, and note what it says of them."""
-        if layout in self.language.published:
-            if side == self.client and fields.get("size", 0) > self.frame_max:
-                notes.append(f"frame of {fields['size']} bytes is over the negotiated maximum of {self.frame_max} bytes")
-        elif layout.name == "DeclarePublisher" and layout.kind == "request":
-            if fields.get("publisher_reference", "") is None:
-                notes.append(NULL_REFERENCE)
-        elif layout.name == "PeerProperties" and layout.kind == "request":
-            said = {one.get("key"): str(one.get("value"))[:_SHORT] for one in fields.get("peer_properties") or ()}
-            self.facts.update({f"client_{key}": said[key] for key in ("product", "version") if key in said})
-        elif layout.name == "Tune" and layout.kind == "response" and "heartbeat" in fields:
-            # The values that hold are those of the client.
-            self.frame_max = fields["frame_max"] or _UNLIMITED
-            self.facts["frame_max"] = fields["frame_max"]
-            self.facts["heartbeat"] = fields["heartbeat"]
 
     def stream_of(self, decoded: Decoded) -> str | None:
         name, fields = decoded.name, decoded.fields
@@ -475,9 +435,8 @@ class StreamDissector(Dissector):
         """Publish and Deliver, whose messages no table can say."""
         language = self.language
         detail = self.options.detail
-        reader = EntryReader(
-            language.forms[0], start, self.render, Spans() if detail else None, self.values.begin(), layout.name in self.bodies
-        )
+        render, spans = RENDER[self.style.bytes_as], Spans() if detail else None
+        reader = EntryReader(language.forms[0], start, render, spans, self.values.begin(), layout.name in self.bodies)
         budget = reader.budget = min(reader.budget, self.quota.grow(end - start))
         fields: dict[str, Any] = {}
         fault: Fault | None = None
@@ -501,7 +460,7 @@ class StreamDissector(Dissector):
                 raise Malformed("trailing", end - start, missing)
             if at < end:
                 reader.note(f"{end - at} bytes left over")
-                fields["trailing"] = self.render(data[at:end])
+                fields["trailing"] = reader.render(data[at:end])
                 reader.span("trailing", at, end - at, fields["trailing"], 0)
         except Malformed as wrong:
             fault = fault_of(wrong, missing)
@@ -548,20 +507,12 @@ class RabbitmqStreamDissector(StreamDissector):
     def lost(self, side: int) -> None:
         super().lost(side)
         self.publishers.lose()
-        self.renewed = self.publishers.renewed
 
     def publisher_key(self, publisher: int, asks: bool) -> int:
-        return self.publishers.key(publisher, asks) << 64
-
-    def follow(self, layout: Layout, side: int, fields: dict[str, Any], notes: list[str]) -> None:
-        super().follow(layout, side, fields, notes)
-        if layout not in PUBLISHER_LAYOUTS or "correlation_id" not in fields:
-            return
-        if layout.kind == "response":
-            self.publishers.answer(layout.name, fields["correlation_id"], fields.get("response_code") == 1)
-        elif "publisher_id" in fields:
-            self.publishers.ask(layout.name, fields["correlation_id"], fields["publisher_id"])
-        self.renewed = self.publishers.renewed
+        publishers = self.publishers
+        if publishers.waiting or publishers.dropped:
+            publisher = publishers.key(publisher, asks)
+        return publisher << 64
 
     def name_of(self, key: int) -> tuple[str | None, bool]:
         return self.language.commands.get(key & ~layouts.RESPONSE), key >= layouts.RESPONSE
@@ -587,36 +538,6 @@ class RabbitmqStreamDraftDissector(StreamDissector):
         if layouts_draft.SUBSCRIBE_RESPONSE in choices and end - start >= 12 and _U32(data, start + 8)[0] in self.unsubscribing:
             return layouts_draft.UNSUBSCRIBE_SUCCESS
         return super().choose(choices, data, start, end)
-
-    def follow(self, layout: Layout, side: int, fields: dict[str, Any], notes: list[str]) -> None:
-        super().follow(layout, side, fields, notes)
-        ident = fields.get("correlation_id")
-        if ident is None:
-            return
-        if layout is layouts_draft.UNSUBSCRIBE:
-            _remember(self.unsubscribing, ident, self.options.open_limit)
-        elif layout is layouts_draft.SUBSCRIBE:
-            _remember(self.subscribing, ident, self.options.open_limit)
-        elif layout in (layouts_draft.UNSUBSCRIBE_RESPONSE, layouts_draft.UNSUBSCRIBE_SUCCESS):
-            _forget(self.unsubscribing, ident)
-        elif layout is layouts_draft.SUBSCRIBE_RESPONSE and not _forget(self.subscribing, ident) and not fields.get("response_code"):
-            notes.append("this may as well answer Unsubscribe, whose success has the same key")
-
-
-def _remember(waiting: dict[int, int], ident: int, limit: int) -> None:
-    waiting[ident] = waiting.get(ident, 0) + 1
-    if len(waiting) > limit:
-        del waiting[next(iter(waiting))]
-
-
-def _forget(waiting: dict[int, int], ident: int) -> bool:
-    """Whether a request with this id was waiting."""
-    if ident not in waiting:
-        return False
-    waiting[ident] -= 1
-    if not waiting[ident]:
-        del waiting[ident]
-    return True
 
 
 _TEXT = """\

@@ -46,11 +46,6 @@ class Publishers(msgspec.Struct):
         if self.whole and self.alive is _ANY:
             self.alive = _NONE
 
-    @property
-    def renewed(self) -> bool:
-        """Whether keys tell more than the publisher's id."""
-        return bool(self.waiting or self.dropped)
-
     def key(self, publisher: int, asks: bool) -> int:
         """What its messages and answers to them have in common; `asks`: it publishes."""
         dropped = self.dropped.get(publisher, 0)

@@ -1,0 +1,194 @@
+"""What messages do: for pairing, who asks, who answers, and what both have in common; and what they change of a connection's state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from streamdump.layout import Layout
+from streamdump.protocols.rabbitmq import layouts, layouts_draft
+from streamdump.protocols.rabbitmq.layouts import CREDIT_KEPT
+from streamdump.protocols.records import ANSWER, ANSWER_MANY, ASK, ASK_MANY, ASK_MAYBE, NONE
+
+if TYPE_CHECKING:
+    from streamdump.protocols.rabbitmq.dissector import RabbitmqStreamDissector, RabbitmqStreamDraftDissector, StreamDissector
+
+Fields = dict[str, Any]
+
+Meant = tuple[int | None, str | None, int, Any]
+"""Id, outcome, role and key."""
+
+Meaning = Callable[["StreamDissector", int, int, Fields], Meant]
+"""What a message means, given the dissector, its side, the number of its command, and its fields, which may not all be there."""
+
+Follow = Callable[[Any, str, int, Fields], Iterable[str]]
+"""Keeps the state that a message changes, given the dissector, name, side and fields; and says what there is to note of it."""
+
+NULL_REFERENCE = "the publisher reference is null: servers answer that with Close (unknown frame), an empty one is none"
+
+UNLIMITED = 1 << 62
+
+_SHORT = 100
+"""Characters that are kept of what a client says of itself."""
+
+NOTHING: Meant = (None, None, NONE, None)
+
+
+def open_key(side: int, number: int, ident: int = 0) -> int:
+    """What pairs a request of `side` with its response: below zero, so that it is never the key of a published message."""
+    return -1 - (side << 48 | number << 32 | ident)
+
+
+def _asks(self: StreamDissector, side: int, number: int, fields: Fields) -> Meant:
+    ident = fields.get("correlation_id")
+    return NOTHING if ident is None else (ident, None, ASK, open_key(side, number, ident))
+
+
+def _answers(self: StreamDissector, side: int, number: int, fields: Fields) -> Meant:
+    ident = fields.get("correlation_id")
+    if ident is None:
+        return NOTHING
+    # The response to Metadata has no code of its own
+    code = fields.get("response_code")
+    refused = code is not None and code not in self.language.accepted
+    return ident, "refused" if refused else "answered", ANSWER, open_key(1 - side, number, ident)
+
+
+def _publishes(self: StreamDissector, side: int, number: int, fields: Fields) -> Meant:
+    high = self.publisher_key(fields.get("publisher_id", 0), True)
+    ids = [high | one["publishing_id"] for one in fields.get("published_messages", ()) if "publishing_id" in one]
+    return None, None, ASK_MANY, ids
+
+
+def _confirms(self: StreamDissector, side: int, number: int, fields: Fields) -> Meant:
+    high = self.publisher_key(fields.get("publisher_id", 0), False)
+    ids = fields.get("publishing_ids", ())
+    return None, "answered", ANSWER_MANY, [high | one for one in ids] if high else ids
+
+
+def _refuses(self: StreamDissector, side: int, number: int, fields: Fields) -> Meant:
+    high = self.publisher_key(fields.get("publisher_id", 0), False)
+    ids = [high | one["publishing_id"] for one in fields.get("publishing_errors", ()) if "publishing_id" in one]
+    return None, "refused", ANSWER_MANY, ids
+
+
+def _tunes(self: StreamDissector, side: int, number: int, fields: Fields) -> Meant:
+    return None, None, ASK, open_key(side, number)
+
+
+def _is_tuned(self: StreamDissector, side: int, number: int, fields: Fields) -> Meant:
+    return None, "answered", ANSWER, open_key(1 - side, number)
+
+
+def _credits(self: StreamDissector, side: int, number: int, fields: Fields) -> Meant:
+    """Mostly answered in trouble only, and then without a correlation id."""
+    if "subscription_id" not in fields:
+        return _answers(self, side, number, fields)
+    return None, None, ASK_MAYBE, open_key(side, number, fields["subscription_id"])
+
+
+def _refuses_credit(self: StreamDissector, side: int, number: int, fields: Fields) -> Meant:
+    if "subscription_id" not in fields:
+        return _answers(self, side, number, fields)
+    outcome = "answered" if fields.get("response_code") == CREDIT_KEPT else "refused"
+    return None, outcome, ANSWER, open_key(1 - side, number, fields["subscription_id"])
+
+
+_OWN: dict[tuple[str, str], Meaning] = {
+    ("Publish", "request"): _publishes,
+    ("PublishConfirm", "response"): _confirms,
+    ("PublishError", "response"): _refuses,
+    ("Tune", "request"): _tunes,
+    ("Tune", "response"): _is_tuned,
+    ("Credit", "one_way"): _credits,
+    ("Credit", "response"): _refuses_credit,
+}
+
+
+def meaning_of(layout: Layout) -> Meaning:
+    """What messages of this layout mean: of most, their correlation id tells it."""
+    return _OWN.get((layout.name, layout.kind), _asks if layout.kind == "request" else _answers)
+
+
+# State
+
+
+def _fits(self: StreamDissector, name: str, side: int, fields: Fields) -> Iterable[str]:
+    if side != self.client or fields.get("size", 0) <= self.frame_max:
+        return ()
+    return [f"frame of {fields['size']} bytes is over the negotiated maximum of {self.frame_max} bytes"]
+
+
+def _greets(self: StreamDissector, name: str, side: int, fields: Fields) -> Iterable[str]:
+    said = {one.get("key"): str(one.get("value"))[:_SHORT] for one in fields.get("peer_properties") or ()}
+    self.facts.update({f"client_{key}": said[key] for key in ("product", "version") if key in said})
+    return ()
+
+
+def _agrees(self: StreamDissector, name: str, side: int, fields: Fields) -> Iterable[str]:
+    if "heartbeat" in fields:
+        # The values that hold are those of the client.
+        self.frame_max = fields["frame_max"] or UNLIMITED
+        self.facts["frame_max"] = fields["frame_max"]
+        self.facts["heartbeat"] = fields["heartbeat"]
+    return ()
+
+
+def _changes_publisher(self: RabbitmqStreamDissector, name: str, side: int, fields: Fields) -> Iterable[str]:
+    if "publisher_id" in fields:
+        self.publishers.ask(name, fields["correlation_id"], fields["publisher_id"])
+    return [NULL_REFERENCE] if fields.get("publisher_reference", "") is None else ()
+
+
+def _publisher_changed(self: RabbitmqStreamDissector, name: str, side: int, fields: Fields) -> Iterable[str]:
+    if "correlation_id" in fields:
+        self.publishers.answer(name, fields["correlation_id"], fields.get("response_code") == 1)
+    return ()
+
+
+def _subscribes(self: RabbitmqStreamDraftDissector, name: str, side: int, fields: Fields) -> Iterable[str]:
+    if "correlation_id" in fields:
+        waiting = self.subscribing if name == "Subscribe" else self.unsubscribing
+        _remember(waiting, fields["correlation_id"], self.options.open_limit)
+    return ()
+
+
+def _has_unsubscribed(self: RabbitmqStreamDraftDissector, name: str, side: int, fields: Fields) -> Iterable[str]:
+    _forget(self.unsubscribing, fields.get("correlation_id"))
+    return ()
+
+
+def _has_subscribed(self: RabbitmqStreamDraftDissector, name: str, side: int, fields: Fields) -> Iterable[str]:
+    ident = fields.get("correlation_id")
+    if ident is None or _forget(self.subscribing, ident) or fields.get("response_code"):
+        return ()
+    return ["this may as well answer Unsubscribe, whose success has the same key"]
+
+
+def _remember(waiting: dict[int, int], ident: int, limit: int) -> None:
+    waiting[ident] = waiting.get(ident, 0) + 1
+    if len(waiting) > limit:
+        del waiting[next(iter(waiting))]
+
+
+def _forget(waiting: dict[int, int], ident: int | None) -> bool:
+    """Whether a request with this id was waiting."""
+    if ident not in waiting:
+        return False
+    waiting[ident] -= 1
+    if not waiting[ident]:
+        del waiting[ident]
+    return True
+
+
+FOLLOWS: dict[Layout, Follow] = {
+    **dict.fromkeys((layouts.PUBLISH, layouts.PUBLISH_2, layouts_draft.PUBLISH), _fits),
+    layouts.PEER_PROPERTIES: _greets,
+    **dict.fromkeys((layouts.TUNE_RESPONSE, layouts.TUNE_RESPONSE_MARKED, layouts_draft.TUNE_RESPONSE), _agrees),
+    **dict.fromkeys((layouts.DECLARE_PUBLISHER, layouts.DELETE_PUBLISHER), _changes_publisher),
+    **dict.fromkeys((layouts.DECLARE_PUBLISHER_RESPONSE, layouts.DELETE_PUBLISHER_RESPONSE), _publisher_changed),
+    **dict.fromkeys((layouts_draft.SUBSCRIBE, layouts_draft.UNSUBSCRIBE), _subscribes),
+    layouts_draft.SUBSCRIBE_RESPONSE: _has_subscribed,
+    **dict.fromkeys((layouts_draft.UNSUBSCRIBE_RESPONSE, layouts_draft.UNSUBSCRIBE_SUCCESS), _has_unsubscribed),
+}
+"""Messages that change the state of a connection, or are judged by it."""
