@@ -96,35 +96,29 @@ class _Sealed13(_Aead):
 class _Sealed12(_Aead):
     """ChaCha20-Poly1305 in TLS 1.2: the nonce is made of the sequence number."""
 
+    explicit = 0
+    """Bytes of the nonce that come with the record."""
+
     def __init__(self, aead: Any, tag: int, iv: bytes) -> None:
-        super().__init__(aead, tag, iv, 0)
+        super().__init__(aead, tag, iv, self.explicit)
 
     def open(self, data: bytes, at: int, end: int, seq: int) -> tuple[int, bytes] | None:
-        size = end - at - HEADER - self._tag
+        begin = at + HEADER + self.explicit
+        size = end - begin - self._tag
         if size < 0:
             return None
         told = seq.to_bytes(8, "big") + data[at : at + 3] + size.to_bytes(2, "big")
+        nonce = self._salt + data[at + HEADER : begin] if self.explicit else (self._iv ^ seq).to_bytes(12, "big")
         try:
-            return data[at], self._decrypt((self._iv ^ seq).to_bytes(12, "big"), data[at + 5 : end], told)
+            return data[at], self._decrypt(nonce, data[begin:end], told)
         except self._wrong:
             return None
 
 
-class _Explicit12(_Aead):
-    """GCM and CCM in TLS 1.2: eight bytes of the nonce come with the record."""
+class _Explicit12(_Sealed12):
+    """GCM and CCM in TLS 1.2."""
 
-    def __init__(self, aead: Any, tag: int, iv: bytes) -> None:
-        super().__init__(aead, tag, iv, 8)
-
-    def open(self, data: bytes, at: int, end: int, seq: int) -> tuple[int, bytes] | None:
-        size = end - at - HEADER - 8 - self._tag
-        if size < 0:
-            return None
-        told = seq.to_bytes(8, "big") + data[at : at + 3] + size.to_bytes(2, "big")
-        try:
-            return data[at], self._decrypt(self._salt + data[at + 5 : at + 13], data[at + 13 : end], told)
-        except self._wrong:
-            return None
+    explicit = 8
 
 
 class _Blocks:

@@ -35,15 +35,15 @@ class TlsDecryptor(RecordReader):
         self.keys = KeyLog() if keys is None else keys
         self.whole = whole
         self.flows = (RecordBuffer(0), RecordBuffer(1))
-        self.handshake: TlsHandshake | None = None
-        """None as long as it is not certain that this is TLS."""
+        self.handshake = TlsHandshake(0)
+        self.begun = middle
+        """It is certain that this is TLS."""
         self.plain = False
         """It is not TLS after all: whatever comes goes on as it is."""
         self.opening: list[SideData | StreamGap] = []
         self.first = -1
         self.middle = middle
         if middle:
-            self.handshake = TlsHandshake(0)
             for flow in self.flows:
                 flow.lost = SealedGap(0, 0, 0, None, True, anywhere=True)
         self.emitted = False
@@ -59,9 +59,9 @@ class TlsDecryptor(RecordReader):
         self.end = release + 1
         for flow in self.flows:
             flow.now = release
-        if self.handshake is None:
+        if not self.begun:
             items = self._open(items)
-            if self.plain or self.handshake is None:
+            if not self.begun:
                 return items
         for item in items:
             self.flows[item.side].queue.append(item)
@@ -75,7 +75,7 @@ class TlsDecryptor(RecordReader):
 
     def close(self, release: int, last: Mark) -> list[SideData | StreamGap]:
         """What is left when no byte, and no key, will follow."""
-        if self.handshake is None:
+        if not self.begun:
             return self._settle()
         out = self._drain()
         while any(flow.blocked for flow in self.flows):
@@ -113,19 +113,14 @@ class TlsDecryptor(RecordReader):
         return sum(flow.limited for flow in self.flows) if self.keys.given else 0
 
     @property
-    def floor(self) -> int:
-        """The latest packet that something was waited for."""
-        return max(flow.floor for flow in self.flows)
-
-    @property
     def client(self) -> int | None:
         """The side that is the client, as far as that is known."""
-        return self.handshake.client if self.handshake is not None and (self.emitted or not self.middle) else None
+        return self.handshake.client if self.begun and (self.emitted or not self.middle) else None
 
     @property
     def name(self) -> str:
         """`TLS 1.3`."""
-        version = None if self.handshake is None else self.handshake.facts.version
+        version = self.handshake.facts.version
         return "TLS" if version is None else f"TLS {hello.version_name(version)}"
 
     def verdict(self) -> Verdict | None:
@@ -138,7 +133,7 @@ class TlsDecryptor(RecordReader):
 
     def told(self) -> Facts | None:
         """What is known of the connection by now."""
-        if self.handshake is None:
+        if not self.begun:
             return None
         facts = self.handshake.told(self.flows)
         if facts.unread == MISSING and not self.keys.given:
@@ -167,6 +162,7 @@ class TlsDecryptor(RecordReader):
             if found is False:
                 return self._settle()
             if found:
+                self.begun = True
                 self.handshake = TlsHandshake(self.first if data[5] == hello.CLIENT_HELLO else 1 - self.first)
                 opening, self.opening = self.opening, []
                 return opening

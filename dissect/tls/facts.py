@@ -132,43 +132,31 @@ class Facts(msgspec.Struct):
 
     def row(self) -> dict[str, Any]:
         """What a row of `conversations` says of it."""
-        if self.plain_peer is None or self.version is not None:
-            told: dict[str, Any] = {"tls": "not agreed" if self.version is None else version_name(self.version)}
-        else:
-            told = {"tls": f"only the {self._who(1 - self.plain_peer)}"}
-        if self.version is None and self.offered:
-            told["tls_offered"] = [version_name(one) for one in self.offered]
-        if self.server_name is not None:
-            told["tls_server_name"] = self.server_name
-        if self.alpn is not None:
-            told["tls_alpn"] = self.alpn
-        elif self.alpn_offered:
-            told["tls_alpn_offered"] = list(self.alpn_offered)
-        if self.cipher is not None:
-            told["tls_cipher"] = suite_name(self.cipher)
-        for name, shown in (("tls_certificate", self.certificate), ("tls_client_certificate", self.client_certificate)):
-            if shown is not None:
-                told[name] = _said(shown)
-        if self.certificate_asked:
-            asked = {None: "asked for", True: "asked for and given", False: "asked for, not given"}
-            told["tls_client_certificate_asked"] = asked[self.certificate_given]
-        told["tls_handshake"] = self._handshake()
-        if self.resumed:
-            told["tls_resumed"] = True
-        if self.early_data is not None:
-            told["tls_early_data"] = self.early_data
-        for name, count in (("tls_renegotiations", self.renegotiations), ("tls_key_updates", self.key_updates)):
-            if count:
-                told[name] = count
-        if self.alerts:
-            told["tls_alerts"] = [f"{'fatal ' if one.fatal else ''}{one.name} by the {self._who(one.side)}" for one in self.alerts]
-        if self.unread is not None:
-            told["tls_unread"] = self.unread
-        if any(self.plain):
-            told["tls_plain_bytes"] = list(self.plain)
-        if self.skipped:
-            told["tls_records_skipped"] = self.skipped
-        return told
+        version = "not agreed" if self.version is None else version_name(self.version)
+        if self.plain_peer is not None and self.version is None:
+            version = f"only the {self._who(1 - self.plain_peer)}"
+        asked = {None: "asked for", True: "asked for and given", False: "asked for, not given"}
+        told = {
+            "tls": version,
+            "tls_offered": [version_name(one) for one in self.offered] if self.version is None else None,
+            "tls_server_name": self.server_name,
+            "tls_alpn": self.alpn,
+            "tls_alpn_offered": list(self.alpn_offered) if self.alpn is None else None,
+            "tls_cipher": None if self.cipher is None else suite_name(self.cipher),
+            "tls_certificate": _said(self.certificate),
+            "tls_client_certificate": _said(self.client_certificate),
+            "tls_client_certificate_asked": asked[self.certificate_given] if self.certificate_asked else None,
+            "tls_handshake": self._handshake(),
+            "tls_resumed": self.resumed or None,
+            "tls_early_data": self.early_data,
+            "tls_renegotiations": self.renegotiations or None,
+            "tls_key_updates": self.key_updates or None,
+            "tls_alerts": [f"{'fatal ' if one.fatal else ''}{one.name} by the {self._who(one.side)}" for one in self.alerts],
+            "tls_unread": self.unread,
+            "tls_plain_bytes": list(self.plain) if any(self.plain) else None,
+            "tls_records_skipped": self.skipped or None,
+        }
+        return {name: value for name, value in told.items() if value not in (None, [])}
 
     def _who(self, side: int) -> str:
         return "client" if side == self.client else "server"
@@ -229,10 +217,8 @@ def certificate(der: bytes) -> Certificate | None:
     )
 
 
-def _said(kept: Certificate | str) -> str | dict[str, Any]:
-    if isinstance(kept, str):
+def _said(kept: Certificate | str | None) -> str | dict[str, Any] | None:
+    if not isinstance(kept, Certificate):
         return kept
-    said: dict[str, Any] = {"subject": kept.subject}
-    if kept.names:
-        said["names"] = list(kept.names)
-    return {**said, "issuer": kept.issuer, "expires": kept.expires}
+    names = {"names": list(kept.names)} if kept.names else {}
+    return {"subject": kept.subject, **names, "issuer": kept.issuer, "expires": kept.expires}

@@ -106,7 +106,7 @@ class TlsHandshake:
         """Note how far the handshake got; what was certain last counts, whichever side was read first."""
         if flow.round <= 0 and (release, flow.side) >= self.latest:
             self.latest = release, flow.side
-            self.facts.last = flow.side, hello.MESSAGES.get(kind, f"message {kind}"), flow.mark(index)[3]
+            self.facts.last = flow.side, hello.MESSAGES.get(kind, f"message {kind}"), flow.marks[index][3]
 
     def _offer(self, flow: RecordBuffer, facts: Facts, body: bytes, release: int) -> None:
         said = hello.client_hello(body)
@@ -151,7 +151,7 @@ class TlsHandshake:
         der = hello.leaf_certificate(body, TLS_13 if sealed_13 else TLS_12) if kind == hello.CERTIFICATE else b""
         given = bool(der) or len(body) > 8
         if not self.is_client(flow):
-            facts.certificate, facts.certificate_packet = kept(der), flow.mark(index)
+            facts.certificate, facts.certificate_packet = kept(der), flow.marks[index]
         else:
             facts.certificate_given = given
             if given:
@@ -181,4 +181,4 @@ class TlsHandshake:
         """Note an alert, which the segment at `index` completed; one that is sealed has no body."""
         if len(flow.alerts) < ALERTS_KEPT:
             readable = len(body) == 2
-            flow.alerts.append(Alert(flow.side, readable and body[0] == 2, body[1] if readable else None, flow.mark(index)))
+            flow.alerts.append(Alert(flow.side, readable and body[0] == 2, body[1] if readable else None, flow.marks[index]))

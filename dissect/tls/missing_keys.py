@@ -31,13 +31,12 @@ class MissingKeys:
     options: Options
     keys: KeyLog
     flows: tuple[RecordBuffer, RecordBuffer]
-    handshake: TlsHandshake | None
+    handshake: TlsHandshake
     end: int
     """All packets below were seen, so what keys have come since is known only from there on."""
 
     def opener(self, flow: RecordBuffer, epoch: Epoch) -> Opener | str | None:
         """What opens a side's records: or why nothing does, or None where it has to wait."""
-        assert self.handshake is not None
         server = epoch.server if epoch.server is not None else not self.handshake.is_client(flow)
         key = epoch.phase, epoch.generation, epoch.cipher, epoch.client_random, server
         # What is tried for many connections is made once
@@ -83,7 +82,6 @@ class MissingKeys:
 
     def hellos(self, flow: RecordBuffer) -> tuple[ClientHello, ServerHello] | NeverComes | None:
         """Both hellos of the handshake that a side is in; None where it has to wait for one."""
-        assert self.handshake is not None
         number, client = max(flow.round, 0), self.handshake.client
         said = self.handshake.offers.get(number), self.handshake.answers.get(number)
         stopped = [self.flows[side].stopped for side in (client, 1 - client)]
@@ -115,6 +113,5 @@ class MissingKeys:
 
     def _lacking(self, flow: RecordBuffer) -> str:
         """Why a side that waits in vain cannot be read."""
-        assert self.handshake is not None
         number = max(flow.round, 0)
         return MISSING if number in self.handshake.answers and number in self.handshake.offers else BEGINNING

@@ -20,7 +20,6 @@ class RecordReader(MissingKeys):
         """Read one record before anything is sealed."""
         data, at = flow.data, flow.at
         handshake = self.handshake
-        assert handshake is not None
         if len(data) - at < HEADER:
             return
         if not sane(data, at):
@@ -44,12 +43,11 @@ class RecordReader(MissingKeys):
                 return
         if flow.stopped is None:
             flow.reach(end)
-            flow.consume(end)
+            flow.at = end
 
     def _change(self, flow: RecordBuffer, kind: int, end: int) -> None:
         """A ChangeCipherSpec, which says nothing in TLS 1.3, or a first sealed record, which there is in TLS 1.3 only."""
         handshake = self.handshake
-        assert handshake is not None
         if kind == CHANGE and flow.round < 0 and not handshake.is_client(flow):
             # Behind a HelloRetryRequest
             return
@@ -77,7 +75,6 @@ class RecordReader(MissingKeys):
         """Read sealed records: all that are at hand, unless one of them changes how the next are read."""
         data, at = flow.data, flow.at
         handshake = self.handshake
-        assert handshake is not None
         if len(data) - at < HEADER or not self._ready(flow, epoch):
             return
         assert flow.opener is not None
@@ -139,7 +136,6 @@ class RecordReader(MissingKeys):
         as this one was."""
         first, last, end = where
         handshake = self.handshake
-        assert handshake is not None
         if kind == CHANGE:
             # What follows is sealed under the keys of a renegotiation
             flow.index = first
@@ -168,7 +164,6 @@ class RecordReader(MissingKeys):
             flow.opener = opener
         if epoch.phase != "early":
             return True
-        assert self.handshake is not None
         server = self.flows[1 - flow.side]
         if self.handshake.early is not None:
             return self._known(flow, self.handshake.early[1])
@@ -181,7 +176,6 @@ class RecordReader(MissingKeys):
         """Pass over records that are not read; alerts show all the same, in TLS 1.2 even sealed ones."""
         data, at = flow.data, flow.at
         handshake = self.handshake
-        assert handshake is not None
         sealed_12 = flow.epoch is not None and flow.epoch.phase == "master"
         while not flow.deaf and len(data) - at >= HEADER:
             if not sane(data, at):
@@ -196,7 +190,7 @@ class RecordReader(MissingKeys):
                 handshake.finish(flow)
             flow.reach(end)
             at = end
-        flow.consume(len(data) if flow.deaf else at)
+        flow.at = len(data) if flow.deaf else at
 
     def _gap(self, flow: RecordBuffer, gap: StreamGap) -> None:
         """Sealed bytes are missing."""

@@ -75,11 +75,8 @@ class RecordBuffer:
         self.missing = 0
         """Bytes before `base` that never came."""
         self.starts: list[int] = []
-        self.orders: list[int] = []
+        self.marks: list[Mark] = []
         self.releases: list[int] = []
-        self.numbers: list[int] = []
-        self.files: list[int] = []
-        self.times: list[int] = []
         self.index = 0
         self.jumbled = False
         self.notes: list[tuple[int, str]] = []
@@ -147,53 +144,37 @@ class RecordBuffer:
             self.at = 0
         if self.index or (self.starts and self.base >= item.position):
             count = len(self.starts) if self.base >= item.position else self.index
-            for column in (self.starts, self.orders, self.releases, self.numbers, self.files, self.times):
-                del column[:count]
+            del self.starts[:count], self.marks[:count], self.releases[:count]
             self.index = 0
         self.starts.append(item.position)
-        self.orders.append(item.order)
+        self.marks.append((item.order, item.number, item.file, item.time_ns))
         self.releases.append(self.now)
-        self.numbers.append(item.number)
-        self.files.append(item.file)
-        self.times.append(item.time_ns)
-        if self.now != item.order:
-            self.jumbled = True
+        self.jumbled |= self.now != item.order
         self.notes += item.notes
 
     def drop(self, position: int) -> None:
         """Forget the bytes at hand; those that come next are at `position`."""
         self.missing += position - self.base - len(self.data)
         self.data, self.at, self.base, self.index = b"", 0, position, 0
-        for column in (self.starts, self.orders, self.releases, self.numbers, self.files, self.times):
-            column.clear()
+        self.starts, self.marks, self.releases = [], [], []
 
     def reach(self, end: int) -> int:
         """The segment that holds the byte before `end` of the bytes at hand."""
-        starts, index, position = self.starts, self.index, self.base + end
-        if index < len(starts) - 1 and starts[index + 1] < position:
-            index = bisect_left(starts, position, index + 1) - 1
-        self.index = index
-        return index
+        self.index = self.find(end)
+        return self.index
 
     def find(self, end: int) -> int:
         """Finds the segment that brought the byte before `end`, and does not move on to it as `reach` does."""
-        index = self.index
-        found = self.reach(end)
-        self.index = index
-        return found
-
-    def consume(self, end: int) -> None:
-        """The bytes at hand are done with up to `end`."""
-        self.at = end
+        starts, index, position = self.starts, self.index, self.base + end
+        if index < len(starts) - 1 and starts[index + 1] < position:
+            return bisect_left(starts, position, index + 1) - 1
+        return index
 
     def rest(self) -> None:
         """Keep no bytes that are done with until the next ones come."""
         if self.data and self.at == len(self.data):
             self.base += self.at
             self.data, self.at = b"", 0
-
-    def mark(self, index: int) -> Mark:
-        return self.orders[index], self.numbers[index], self.files[index], self.times[index]
 
     def release(self, index: int) -> int:
         """The packet that made a segment's bytes, and all that they waited for, certain."""
@@ -230,10 +211,7 @@ class RecordBuffer:
         while self.weighed <= len(self.queue):
             item = self.queue[self.weighed - 1]
             self.weighed += 1
-            if isinstance(item, StreamGap):
-                self._weigh(0, [self.now], limit)
-                continue
-            self._weigh(len(item.data), [self.now], limit)
+            self._weigh(0 if isinstance(item, StreamGap) else len(item.data), [self.now], limit)
 
     def _weigh(self, size: int, release: list[int], limit: int) -> None:
         self.held += max(size, PIECE_COST)
@@ -252,14 +230,14 @@ class RecordBuffer:
         self.opened_bytes += at - self.at
         self.seq = seq
         self.index = index
-        self.consume(at)
+        self.at = at
 
     def emit(self, said: list[tuple[bytes, int, int, int]]) -> None:
         """Hand on what was in records: of each the content, its first segment, the one that completed it, and where it ends."""
         for data, first, pick, end in said:
-            index = max(range(first, pick + 1), key=self.orders.__getitem__) if self.jumbled else pick
+            mark = max(self.marks[first : pick + 1]) if self.jumbled else self.marks[pick]
             notes = self._notes(end) if self.notes or self.told else ()
-            self.out.append(SideData(self.side, self.plain, data, *self.mark(index), notes))
+            self.out.append(SideData(self.side, self.plain, data, *mark, notes))
             self.plain += len(data)
 
     def _notes(self, end: int) -> tuple[tuple[int, str], ...]:
@@ -271,8 +249,7 @@ class RecordBuffer:
 
     def gap(self, size: int | None, reason: Any, mark: Mark) -> None:
         """Hand on that bytes are missing here."""
-        order, number, file, time_ns = mark
-        self.out.append(StreamGap(self.side, self.plain, size, reason, order, number, file, time_ns))
+        self.out.append(StreamGap(self.side, self.plain, size, reason, *mark))
         self.plain += size or 0
 
     def take(self) -> list[SideData | StreamGap]:

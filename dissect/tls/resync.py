@@ -108,7 +108,7 @@ def seek(stage: TlsDecryptor, flow: RecordBuffer, lost: SealedGap) -> None:
             at += 1
         lost.scan = base + at
     lost.scan = base + at
-    flow.consume(min(at, len(data)))
+    flow.at = min(at, len(data))
 
 
 def _ways(stage: TlsDecryptor, flow: RecordBuffer) -> list[Way] | None:
@@ -156,7 +156,7 @@ def _prove(stage: TlsDecryptor, flow: RecordBuffer, lost: SealedGap, ways: list[
     if ways[0][0].phase == "master":
         if flow.epoch is None and data[at:end] == _CHANGE:
             _enter(stage, flow, ways[0][0], flow.release(flow.reach(end)))
-            flow.consume(end)
+            flow.at = end
             return True
     elif data[at] != DATA:
         return False
@@ -191,7 +191,7 @@ def _prove(stage: TlsDecryptor, flow: RecordBuffer, lost: SealedGap, ways: list[
                 _tell(stage, flow, lost, epoch, opener, seq, passed, end)
                 _enter(stage, flow, epoch, flow.release(flow.find(end)))
                 flow.opener, flow.seq = opener, seq
-                flow.consume(at)
+                flow.at = at
                 return True
     if lost.anywhere:
         lost.seq += guesses
@@ -235,7 +235,7 @@ def _tell(stage: TlsDecryptor, flow: RecordBuffer, lost: SealedGap, epoch: Epoch
     if size == 0:
         return
     index = flow.find(end)
-    flow.gap(size, lost.reason, flow.mark(index))
+    flow.gap(size, lost.reason, flow.marks[index])
     if lost.reason == "skipped" and lost.passed:
         flow.told.append(f"{lost.passed} TLS record{'' if lost.passed == 1 else 's'} before this did not authenticate")
 
@@ -243,7 +243,6 @@ def _tell(stage: TlsDecryptor, flow: RecordBuffer, lost: SealedGap, epoch: Epoch
 def _missing(stage: TlsDecryptor, flow: RecordBuffer, lost: SealedGap, epoch: Epoch, opener: Opener, seq: int, passed: int) -> int | None:
     """How many bytes are missing before a record that has this number: what the length of sealed bytes tells of them, or None."""
     before = flow.epoch
-    assert stage.handshake is not None
     if before is not epoch:
         # The first record of all under the keys of TLS 1.2 ends the handshake
         first = seq <= (epoch.phase == "master")
@@ -262,7 +261,6 @@ def _missing(stage: TlsDecryptor, flow: RecordBuffer, lost: SealedGap, epoch: Ep
 def _enter(stage: TlsDecryptor, flow: RecordBuffer, epoch: Epoch, release: int) -> None:
     """A side goes on under these keys, which the packet `release` proved."""
     handshake = stage.handshake
-    assert handshake is not None
     flow.lost = None
     if flow.epoch is epoch:
         return
