@@ -11,6 +11,7 @@ given as it goes, so that what was read before the damage stays.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from struct import Struct
 from struct import error as struct_error
 from typing import Any, NamedTuple
@@ -134,8 +135,9 @@ class EntryReader(SpanRecorder):
 
     def chunk(self, data: bytes, at: int, end: int, chunk: dict[str, Any], path: str, depth: int, whole: bool = True) -> int:
         """The chunk data[at:end] into `chunk`; not `whole`: bytes behind `end` are missing."""
-        form = self.form
-        at = self.parts(form.header, data, at, end, chunk, f"{path}.", depth)
+        self.open(path, at, depth)
+        depth += 1
+        at = self.parts(self.form.header, data, at, end, chunk, f"{path}.", depth)
         section: int = chunk["data_length"]
         trailer: int = chunk.get("trailer_length", 0)
         left = end - at
@@ -167,6 +169,7 @@ class EntryReader(SpanRecorder):
             at += trailer
         elif trailer and not whole and end > at:
             raise self.fail(f"{path}.trailer", at, f"trailer length says {trailer} bytes, {end - at} left")
+        self.close(at)
         return at
 
     def trailer(self, data: bytes, at: int, end: int, chunk: dict[str, Any], path: str, depth: int) -> None:
@@ -388,7 +391,9 @@ class EntryReader(SpanRecorder):
 
     # Publish
 
-    def published(self, data: bytes, at: int, end: int, filtered: bool, entries: list[dict[str, Any]], path: str, depth: int) -> int:
+    def published(
+        self, data: bytes, at: int, end: int, entries: list[dict[str, Any]], path: str, depth: int, filtered: bool = False
+    ) -> int:
         """The messages of a Publish: servers read them to the end of the frame, whatever the count says."""
         if end - at < 4:
             raise self.fail(path, at, f"needs 4 bytes, {max(0, end - at)} left")
@@ -517,80 +522,59 @@ def draft_form(data: bytes, at: int, end: int) -> ChunkForm:
     return DRAFT
 
 
-def _in_walk(walker: Walker, wrong: Malformed, end: int, field: str) -> Malformed:
-    """Damage as a walk says it."""
-    if isinstance(wrong, OverLimit):
-        damage = walker.malformed(walker.start + wrong.offset, wrong.reason, field)
-        return OverLimit(damage.field, wrong.offset, wrong.reason, wrong.buffer)
-    return walker.short(walker.start + wrong.offset, end, wrong.reason, field)
+FormOf = Callable[[bytes, int, int], ChunkForm]
+"""The form of what begins at a place."""
 
 
-def _tried(form: ChunkForm, data: bytes, at: int, end: int, style: Style) -> EntryReader:
-    """A reader for bytes of which is not known that they are a frame."""
-    reader = EntryReader(form, at, RENDER[style.bytes_as], None, ValueQuota(style.values, TRIED_BARE))
-    reader.budget = min(reader.budget, TRIED_UNPACKED + 100 * (end - at))
-    return reader
+def _by_hand(
+    make: type[Any], fill: Callable[[EntryReader, bytes, int, int, Any, str, int], int], form_of: FormOf, name: str, minimum: int
+) -> Custom:
+    """What `fill` puts into what `make` makes."""
 
-
-def _read_chunk(form_of: Callable[[bytes, int, int], ChunkForm]) -> Custom:
-    def read(data: bytes, at: int, end: int, style: Style) -> tuple[dict[str, Any], int]:
-        reader = _tried(form_of(data, at, end), data, at, end, style)
-        chunk: dict[str, Any] = {}
-        at = reader.chunk(data, at, end, chunk, "", 0)
+    def read(data: bytes, at: int, end: int, style: Style) -> tuple[Any, int]:
+        # Of these bytes is not known that they are a frame
+        reader = EntryReader(form_of(data, at, end), at, RENDER[style.bytes_as], None, ValueQuota(style.values, TRIED_BARE))
+        reader.budget = min(reader.budget, TRIED_UNPACKED + 100 * (end - at))
+        into = make()
+        at = fill(reader, data, at, end, into, "", 0)
         if reader.counted:
             raise ValueError("only the walk makes notes")
-        return chunk, at
+        return into, at
 
-    def walk(data: bytes, at: int, end: int, walker: Walker, name: str, depth: int) -> tuple[dict[str, Any], int]:
+    def walk(data: bytes, at: int, end: int, walker: Walker, name: str, depth: int) -> tuple[Any, int]:
         reader = EntryReader(form_of(data, at, end), walker.start, walker.render, walker.spans, walker.values)
-        chunk: dict[str, Any] = {}
-        walker.open(name, at, depth)
+        into = make()
         try:
-            at = reader.chunk(data, at, end, chunk, "", depth + 1)
+            at = fill(reader, data, at, end, into, name, depth)
         except Malformed as wrong:
             reader.abandon()
-            walker.keep(chunk)
-            raise _in_walk(walker, wrong, end, wrong.field.strip(".")) from wrong
-        walker.close(at)
+            walker.keep(into)
+            field = wrong.field.removeprefix(name).strip(".")
+            damage = walker.short(walker.start + wrong.offset, end, wrong.reason, field)
+            if isinstance(wrong, OverLimit):
+                raise OverLimit(damage.field, wrong.offset, wrong.reason, wrong.buffer) from wrong
+            raise damage from wrong
         walker.notes.extend(reader.notes())
-        return chunk, at
+        return into, at
 
-    return Custom(read, walk, "chunk", minimum=DRAFT.size, write=bytes)
-
-
-def _read_published(form: ChunkForm, filtered: bool) -> Custom:
-    def read(data: bytes, at: int, end: int, style: Style) -> tuple[list[dict[str, Any]], int]:
-        reader = _tried(form, data, at, end, style)
-        entries: list[dict[str, Any]] = []
-        at = reader.published(data, at, end, filtered, entries, "", 0)
-        if reader.counted:
-            raise ValueError("only the walk makes notes")
-        return entries, at
-
-    def walk(data: bytes, at: int, end: int, walker: Walker, name: str, depth: int) -> tuple[list[dict[str, Any]], int]:
-        reader = EntryReader(form, walker.start, walker.render, walker.spans, walker.values)
-        entries: list[dict[str, Any]] = []
-        try:
-            at = reader.published(data, at, end, filtered, entries, name, depth)
-        except Malformed as wrong:
-            reader.abandon()
-            walker.keep(entries)
-            raise _in_walk(walker, wrong, end, wrong.field.removeprefix(name).strip(".")) from wrong
-        walker.notes.extend(reader.notes())
-        return entries, at
-
-    return Custom(read, walk, "array of entry or sub-batch, to the end of the frame", minimum=4, write=bytes)
+    return Custom(read, walk, name, minimum, write=bytes)
 
 
 def _current(data: bytes, at: int, end: int) -> ChunkForm:
     return CURRENT
 
 
-CHUNK = _read_chunk(_current)
-DRAFT_CHUNK = _read_chunk(draft_form)
-PUBLISHED = _read_published(CURRENT, False)
-PUBLISHED_FILTERED = _read_published(CURRENT, True)
-DRAFT_PUBLISHED = _read_published(DRAFT, False)
+def _draft(data: bytes, at: int, end: int) -> ChunkForm:
+    return DRAFT
+
+
+_MESSAGES = "array of entry or sub-batch, to the end of the frame", 4
+
+CHUNK = _by_hand(dict, EntryReader.chunk, _current, "chunk", DRAFT.size)
+DRAFT_CHUNK = _by_hand(dict, EntryReader.chunk, draft_form, "chunk", DRAFT.size)
+PUBLISHED = _by_hand(list, EntryReader.published, _current, *_MESSAGES)
+PUBLISHED_FILTERED = _by_hand(list, partial(EntryReader.published, filtered=True), _current, *_MESSAGES)
+DRAFT_PUBLISHED = _by_hand(list, EntryReader.published, _draft, *_MESSAGES)
 
 
 def crc_note(expected: int, actual: int) -> str:

@@ -447,15 +447,12 @@ class StreamDissector(Dissector):
                     at = reader.text("stream", data, at, end, fields, "", 0)
                 entries: list[dict[str, Any]] = []
                 fields["published_messages"] = entries
-                at = reader.published(data, at, end, layout is layouts.PUBLISH_2, entries, "published_messages", 0)
+                at = reader.published(data, at, end, entries, "published_messages", 0, layout is layouts.PUBLISH_2)
             else:
                 if layout is layouts_draft.DELIVER:
                     reader.form = draft_form(data, at, end)
-                chunk: dict[str, Any] = {}
-                reader.open("chunk", at, 0)
-                fields["chunk"] = chunk
-                at = reader.chunk(data, at, end, chunk, "chunk", 1)
-                reader.close(at)
+                chunk = fields["chunk"] = {}
+                at = reader.chunk(data, at, end, chunk, "chunk", 0)
             if missing is not None:
                 raise Malformed("trailing", end - start, missing)
             if at < end:

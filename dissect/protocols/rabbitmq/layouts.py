@@ -4,7 +4,8 @@ and, where servers differ from it, what 3.10.8, 4.0.5 and 4.3.6 were seen to sen
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from streamdump.layout.types import (
     Array,
@@ -134,32 +135,41 @@ SASL_USERNAME = Field(
 """Takes no bytes; the dissector fills it in."""
 
 
-def _head(key: int, version: int) -> tuple[Entry, ...]:
-    return (
-        Field("size", u32, "bytes that follow", default=following),
-        Field("key", u16, "bit 15 marks a response", default=key),
-        Field("version", u16, default=version),
-    )
+Kind = Literal["request", "response", "one_way"]
 
 
-def _layout(key: int, kind: Literal["request", "response", "one_way"], fields: tuple[Entry, ...], version: int, note: str) -> Layout:
-    return Layout(COMMANDS[key & ~RESPONSE], *_head(key, version), *fields, kind=kind, key=key, note=note)
+class Layouts(NamedTuple):
+    """What the layouts of a protocol have in common. `note`: on their keys; `mark`: the bit of a key that marks a response."""
+
+    commands: Mapping[int, str]
+    version: int
+    note: str
+    code: Field
+    mark: int
+
+    def head(self, key: int, version: int) -> tuple[Entry, ...]:
+        return (
+            Field("size", u32, "bytes that follow", default=following),
+            Field("key", u16, self.note, default=key),
+            Field("version", u16, default=version),
+        )
+
+    def request(self, key: int, *fields: Entry, note: str = "") -> Layout:
+        """A command that is answered under its correlation id."""
+        return self.bare(key, "request", CORRELATION_ID, *fields, note=note)
+
+    def reply(self, key: int, *fields: Entry, note: str = "") -> Layout:
+        """The answer, with a response code."""
+        return self.bare(key | self.mark, "response", CORRELATION_ID, self.code, *fields, note=note)
+
+    def bare(self, key: int, kind: Kind, *fields: Entry, version: int | None = None, note: str = "") -> Layout:
+        """A command without correlation id."""
+        head = self.head(key, self.version if version is None else version)
+        return Layout(self.commands[key & ~self.mark], *head, *fields, kind=kind, key=key, note=note)
 
 
-def request(key: int, *fields: Entry, note: str = "") -> Layout:
-    """A command that is answered under its correlation id."""
-    return _layout(key, "request", (CORRELATION_ID, *fields), 1, note)
-
-
-def reply(key: int, *fields: Entry, note: str = "") -> Layout:
-    """The answer, with a response code."""
-    return _layout(key | RESPONSE, "response", (CORRELATION_ID, CODE, *fields), 1, note)
-
-
-def bare(key: int, kind: Literal["request", "response", "one_way"], *fields: Entry, version: int = 1, note: str = "") -> Layout:
-    """A command without correlation id."""
-    return _layout(key, kind, fields, version, note)
-
+_CURRENT = Layouts(COMMANDS, 1, "bit 15 marks a response", CODE, RESPONSE)
+_head, request, reply, bare = _CURRENT.head, _CURRENT.request, _CURRENT.reply, _CURRENT.bare
 
 DECLARE_PUBLISHER = request(0x0001, PUBLISHER_ID, PUBLISHER_REFERENCE, STREAM)
 DECLARE_PUBLISHER_RESPONSE = reply(0x0001)

@@ -6,11 +6,9 @@ between this one and the first release are told apart from it by nothing in the 
 
 from __future__ import annotations
 
-from typing import Literal
-
-from streamdump.layout.types import Array, Blob, Entry, Field, Layout, Optional, following, i16, i32, u16, u32, u64
+from streamdump.layout.types import Array, Blob, Field, Layout, Optional, i16, i32, u16, u32, u64
 from streamdump.protocols.rabbitmq.chunk import DRAFT_CHUNK, DRAFT_PUBLISHED
-from streamdump.protocols.rabbitmq.layouts import CORRELATION_ID, PROPERTIES, SASL_USERNAME, STREAM, STRING, STRINGS
+from streamdump.protocols.rabbitmq.layouts import CORRELATION_ID, PROPERTIES, SASL_USERNAME, STREAM, STRING, STRINGS, Layouts
 
 COMMANDS = {
     0: "Publish",
@@ -54,29 +52,8 @@ CODE = Field("response_code", u16, labels=RESPONSE_CODES, closed=True)
 SUBSCRIPTION_ID = Field("subscription_id", u32, "chosen by the client")
 
 
-def _layout(key: int, kind: Literal["request", "response", "one_way"], fields: tuple[Entry, ...], note: str) -> Layout:
-    head = (
-        Field("size", u32, "bytes that follow", default=following),
-        Field("key", u16, "the same for request and response", default=key),
-        Field("version", u16, default=0),
-    )
-    return Layout(COMMANDS[key], *head, *fields, kind=kind, key=key, note=note)
-
-
-def request(key: int, *fields: Entry, note: str = "") -> Layout:
-    """A command that is answered under its correlation id."""
-    return _layout(key, "request", (CORRELATION_ID, *fields), note)
-
-
-def reply(key: int, *fields: Entry, note: str = "") -> Layout:
-    """The answer, with a response code."""
-    return _layout(key, "response", (CORRELATION_ID, CODE, *fields), note)
-
-
-def bare(key: int, kind: Literal["request", "response", "one_way"], *fields: Entry, note: str = "") -> Layout:
-    """A command without correlation id."""
-    return _layout(key, kind, fields, note)
-
+_DRAFT = Layouts(COMMANDS, 0, "the same for request and response", CODE, 0)
+request, reply, bare = _DRAFT.request, _DRAFT.reply, _DRAFT.bare
 
 PUBLISH = bare(0, "request", STREAM, Field("published_messages", DRAFT_PUBLISHED), note="answered by PublishConfirm or PublishError")
 PUBLISH_CONFIRM = bare(1, "response", Field("publishing_ids", Array(u64, i32)))
