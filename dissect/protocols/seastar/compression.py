@@ -142,15 +142,9 @@ def unpack_head(packed: bytes, want: int) -> bytes:
     while at < size and len(out) < want:
         token = packed[at]
         at += 1
-        count = token >> 4
-        if count == 15:
-            while at < size:
-                count += packed[at]
-                at += 1
-                if packed[at - 1] != 255:
-                    break
-            else:
-                break
+        count, at, whole = _count(packed, at, token >> 4)
+        if not whole:
+            break
         out += packed[at : at + min(count, want)]
         at += count
         if at + 2 > size:
@@ -159,15 +153,21 @@ def unpack_head(packed: bytes, want: int) -> bytes:
         at += 2
         if not 0 < distance <= len(out):
             break
-        count = token & 15
-        if count == 15:
-            while at < size:
-                count += packed[at]
-                at += 1
-                if packed[at - 1] != 255:
-                    break
-            else:
-                break
+        count, at, whole = _count(packed, at, token & 15)
+        if not whole:
+            break
         for _ in range(min(count + 4, want)):
             out.append(out[-distance])
     return bytes(out[:want])
+
+
+def _count(packed: bytes, at: int, count: int) -> tuple[int, int, bool]:
+    """A number of bytes of which a token says so much; where what follows it begins, and whether all of it is there."""
+    more = 255 if count == 15 else 0
+    while more == 255:
+        if at >= len(packed):
+            return count, at, False
+        more = packed[at]
+        count += more
+        at += 1
+    return count, at, True

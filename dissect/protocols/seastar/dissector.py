@@ -189,7 +189,7 @@ class SeastarDissector(Dissector):
     def _adopt(self, side: int, framing: SeastarFraming) -> None:
         one = self.sides[side]
         one.framing = framing
-        one.header, one.length_at, one.id_at = framing.header, framing.length_at, framing.id_at
+        one.header, one.length_at, one.id_at = framing.places
         if framing.kind in ("request", "response") and self.client is None:
             self.client = side if framing.kind == "request" else 1 - side
         one.inferred = None if self.forced is not None else self._doubt(side)

@@ -40,6 +40,15 @@ REMEMBERED = 64
 """What was agreed on is remembered for names of compressions of so many bytes at most."""
 
 
+_LENGTH_ALONE = (4, 0, None)
+_PLACES: dict[tuple[Kind, bool], tuple[int, int, int | None]] = {
+    ("request", True): (28, 24, 16),
+    ("request", False): (20, 16, 8),
+    ("response", True): (16, 8, 0),
+    ("response", False): (12, 8, 0),
+}
+
+
 class SeastarFraming(NamedTuple):
     """How the frames of one side look; `extra`: with the timeout (requests) or the handler duration (responses)."""
 
@@ -48,29 +57,14 @@ class SeastarFraming(NamedTuple):
     codec: str | None
 
     @property
+    def places(self) -> tuple[int, int, int | None]:
+        """The size of a frame's header, of the outer one where it is compressed; where in it the length stands; and where the msg_id, None
+        where there is none, or it is compressed."""
+        return _PLACES.get((self.kind, self.extra), _LENGTH_ALONE) if self.codec is None else _LENGTH_ALONE
+
+    @property
     def header(self) -> int:
-        """The size of a frame's header; of the outer one where it is compressed."""
-        if self.codec is not None or self.kind == "stream":
-            return 4
-        if self.kind == "request":
-            return 28 if self.extra else 20
-        return 16 if self.extra else 12
-
-    @property
-    def length_at(self) -> int:
-        """Where in the header the length stands."""
-        if self.codec is not None or self.kind == "stream":
-            return 0
-        if self.kind == "request":
-            return 24 if self.extra else 16
-        return 8
-
-    @property
-    def id_at(self) -> int | None:
-        """Where in the header the msg_id stands; None where there is none, or it is compressed."""
-        if self.codec is not None or self.kind == "stream":
-            return None
-        return (16 if self.extra else 8) if self.kind == "request" else 0
+        return self.places[0]
 
     def __str__(self) -> str:
         extra = {"request": " with timeout", "response": " with handler duration"}.get(self.kind, "") if self.extra else ""
