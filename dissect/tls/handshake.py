@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeVar
 
 from streamdump.tls import hello
 from streamdump.tls.facts import ALERTS_KEPT, Alert, Facts, kept
 from streamdump.tls.hello import TLS_12, TLS_13, ClientHello, ServerHello
 from streamdump.tls.record_buffer import RecordBuffer
+
+H = TypeVar("H", ClientHello, ServerHello)
 
 KEPT = 64 << 10
 """Bytes of one message; a larger one is passed over."""
@@ -108,17 +111,23 @@ class TlsHandshake:
             self.latest = release, flow.side
             self.facts.last = flow.side, hello.MESSAGES.get(kind, f"message {kind}"), flow.marks[index][3]
 
-    def _offer(self, flow: RecordBuffer, facts: Facts, body: bytes, release: int) -> None:
-        said = hello.client_hello(body)
+    def _begins(self, flow: RecordBuffer, said: H | None, release: int, hellos: dict[int, tuple[H, int]]) -> bool:
+        """Whether a hello begins a handshake of its side: the second one, which a HelloRetryRequest asks for, differs in nothing that
+        counts."""
         if said is None:
             flow.stop("damaged handshake", release)
-            return
+            return False
         if flow.round > flow.entered:
-            # The second one, asked for by a HelloRetryRequest, differs in nothing that counts
-            return
+            return False
         flow.round += 1
-        self.offers[flow.round] = said, release
-        self.offers.pop(flow.round - 2, None)
+        hellos[flow.round] = said, release
+        hellos.pop(flow.round - 2, None)
+        return True
+
+    def _offer(self, flow: RecordBuffer, facts: Facts, body: bytes, release: int) -> None:
+        said = hello.client_hello(body)
+        if not self._begins(flow, said, release, self.offers) or said is None:
+            return
         if flow.round:
             facts.renegotiations = max(facts.renegotiations, flow.round)
             return
@@ -129,17 +138,11 @@ class TlsHandshake:
 
     def _answer(self, flow: RecordBuffer, facts: Facts, body: bytes, release: int) -> None:
         said = hello.server_hello(body)
-        if said is None:
-            flow.stop("damaged handshake", release)
-            return
-        if said.retry:
+        if said is not None and said.retry:
             facts.retried = True
             return
-        if flow.round > flow.entered:
+        if not self._begins(flow, said, release, self.answers) or said is None:
             return
-        flow.round += 1
-        self.answers[flow.round] = said, release
-        self.answers.pop(flow.round - 2, None)
         facts.version, facts.cipher = said.version, said.cipher
         if said.alpn is not None:
             facts.alpn = said.alpn

@@ -101,8 +101,7 @@ class KeyLog:
 
     def __bool__(self) -> bool:
         """Whether there are any secrets."""
-        self._load()
-        return bool(self._sessions)
+        return bool(self._loaded_sessions())
 
     @property
     def given(self) -> bool:
@@ -121,8 +120,7 @@ class KeyLog:
 
     def find(self, random: bytes, label: str) -> tuple[bytes, int] | None:
         """The secret of a session, and the packet from which on it was known."""
-        self._load()
-        for number, order, secret in _unpacked(self._sessions.get(random, b"")):
+        for number, order, secret in self._secrets(random):
             if LABELS[number] == label:
                 if self.asked is not None and (random, number) not in self._told:
                     if len(self._told) >= SESSIONS:
@@ -136,17 +134,16 @@ class KeyLog:
 
     def knows(self, random: bytes) -> bool:
         """Whether there is any secret of this session."""
-        self._load()
-        return random in self._sessions
+        return random in self._loaded_sessions()
 
     def at_start(self, labels: tuple[str, str], most: int) -> list[tuple[bytes, tuple[int, int]]]:
         """Of the sessions whose secrets of these labels were known before the first packet those that were logged last, with the lengths
         of these secrets."""
-        self._load()
+        sessions = self._loaded_sessions()
         one, two = (LABELS.index(label) for label in labels)
         found: list[tuple[bytes, tuple[int, int]]] = []
-        for session in reversed(self._sessions):
-            sizes = {number: len(secret) for number, order, secret in _unpacked(self._sessions[session]) if not order}
+        for session in reversed(sessions):
+            sizes = {number: len(secret) for number, order, secret in _unpacked(sessions[session]) if not order}
             if one in sizes and two in sizes:
                 found.append((session, (sizes[one], sizes[two])))
                 if len(found) == most:
@@ -155,7 +152,7 @@ class KeyLog:
 
     def guessed(self, make: Callable[[KeyLog], T]) -> T:
         """What `make` makes of all sessions: once as long as these do not change."""
-        self._load()
+        self._loaded_sessions()
         if self._guesses[0] != self.changes:
             self._guesses = self.changes, make(self)
         found: T = self._guesses[1]
@@ -163,9 +160,7 @@ class KeyLog:
 
     def lines(self, random: bytes) -> list[bytes]:
         """The secrets of a session as lines of a key log."""
-        self._load()
-        found = _unpacked(self._sessions.get(random, b""))
-        return [_line(random, number, secret) for number, _, secret in found]
+        return [_line(random, number, secret) for number, _, secret in self._secrets(random)]
 
     def add(self, text: bytes, order: int = 0) -> bool:
         """Take lines that were known from the packet `order` on; whether there was a secret among them."""
@@ -194,12 +189,18 @@ class KeyLog:
         for file in self._files:
             file.close()
 
-    def _load(self) -> None:
+    def _secrets(self, random: bytes) -> Iterator[tuple[int, int, bytes]]:
+        """By label's number the secrets of a session, and the packet from which on each was known."""
+        return _unpacked(self._loaded_sessions().get(random, b""))
+
+    def _loaded_sessions(self) -> dict[bytes, bytes]:
+        """All sessions, logs read if they were not before."""
         if not self._loaded:
             self._loaded = True
             for file in self._files:
                 for text in file.more():
                     self.add(text)
+        return self._sessions
 
     def _put(self, random: bytes, number: int, secret: bytes, order: int) -> bool:
         sessions = self._sessions

@@ -21,8 +21,6 @@ class NotUnpacked(Exception):
 
 def unpack(compression: int, data: bytes, size: int) -> bytes:
     """`data` unpacked, at most `size` bytes."""
-    if compression == NONE:
-        return data
     name = COMPRESSIONS.get(compression)
     if name is None:
         raise NotUnpacked(f"compression {compression} is not known")

@@ -129,11 +129,14 @@ class StreamDissector(Dissector):
     def prepare(self) -> None:
         options = self.options
         full = options.bodies or options.detail
-        head = Head(self.protocol, self.context.conversation, *self.context.endpoints)
-        self.unasked = _unasked(self.language, head, options.wanted) if full and options.wanted is not None else _NONE
+        self.unasked = _NONE
         """The messages that nobody asks for."""
-        self.bodies = (_BODIED - self.unasked if self.unasked else _BODIED) if full else _NONE
+        self.bodies = _BODIED if full else _NONE
         """Those whose bodies are decoded."""
+        if full and options.wanted is not None:
+            head = Head(self.protocol, self.context.conversation, *self.context.endpoints)
+            self.unasked = _unasked(self.language, head, options.wanted)
+            self.bodies -= self.unasked
         self.style = Style(options.bytes_as, options.show_secrets, options.values_limit)
         self.plain: tuple[PlainLayouts, PlainLayouts] | None = None
         """By side, the layouts of frames that need no closer look."""
@@ -312,7 +315,8 @@ class StreamDissector(Dissector):
         """A frame whose key or version is not known."""
         word = frame.word
         key, version = word >> 16, word & 0xFFFF
-        name, marked = self.name_of(key)
+        marked = bool(key & self.language.mark)
+        name = self.language.commands.get(key & ~self.language.mark)
         if name is None:
             name = f"unknown 0x{key:04x}"
             note = f"command 0x{key:04x} is not known"
@@ -363,10 +367,6 @@ class StreamDissector(Dissector):
             return self.guard.hear(seen, accepts)
         return self.guard.shows(seen, self.phase is Phase.FRESH, sasl_redaction.may_be_login(data, start, end))
 
-    def name_of(self, key: int) -> tuple[str | None, bool]:
-        """The command of a key, and whether the key marks a response."""
-        return self.language.commands.get(key), False
-
     def _tell_client(self, side: int, word: int, data: bytes, start: int, end: int) -> None:
         """A frame without flaw that only one of the two sends says which side is the client."""
         asks, answers = word in self.language.client, word in self.language.server
@@ -378,20 +378,15 @@ class StreamDissector(Dissector):
 
     def _layout_of(self, side: int, word: int, data: bytes, start: int, end: int) -> tuple[Layout | None, str | None]:
         """The layout of a frame, and a note if only the other side sends it."""
-        language = self.language
-        if self.client is None:
-            choices = (*language.client.get(word, ()), *language.server.get(word, ()))
-            return (self.choose(choices, data, start, end), None) if choices else (None, None)
-        asks = side == self.client
-        own, other = (language.client, language.server) if asks else (language.server, language.client)
+        client, server = self.language.client, self.language.server
+        own, other = (client, server) if side == self.client else (server, client)
         choices = own.get(word, ())
-        if choices:
-            return self.choose(choices, data, start, end), None
-        choices = other.get(word, ())
-        if choices:
-            layout = self.choose(choices, data, start, end)
-            return layout, f"{layout.name} {layout.kind} sent by the {'client' if asks else 'server'}"
-        return None, None
+        if self.client is None:
+            choices = (*client.get(word, ()), *server.get(word, ()))
+        if choices or word not in other:
+            return (self.choose(choices, data, start, end) if choices else None), None
+        layout = self.choose(other[word], data, start, end)
+        return layout, f"{layout.name} {layout.kind} sent by the {'client' if side == self.client else 'server'}"
 
     def choose(self, choices: tuple[Layout, ...], data: bytes, start: int, end: int) -> Layout:
         """Which of several layouts with one key and version this frame has: the first it reads as without a flaw."""
@@ -510,9 +505,6 @@ class RabbitmqStreamDissector(StreamDissector):
         if publishers.waiting or publishers.dropped:
             publisher = publishers.key(publisher, asks)
         return publisher << 64
-
-    def name_of(self, key: int) -> tuple[str | None, bool]:
-        return self.language.commands.get(key & ~layouts.RESPONSE), key >= layouts.RESPONSE
 
 
 class RabbitmqStreamDraftDissector(StreamDissector):

@@ -50,7 +50,8 @@ class Language:
 
     `client` and `server` are what each side may send, `costs` what a byte of each costs to read, `words` the keys and versions of
     both, `heads` the fixed fields before the entries of Publish and Deliver, `pattern` finds every place where a frame could begin (no
-    size is below 4), `accepted` are the response codes that do not refuse, `holds` finds SaslAuthenticate inside of other bytes.
+    size is below 4), `accepted` are the response codes that do not refuse, `holds` finds SaslAuthenticate inside of other bytes,
+    `mark` is the bit of a key that marks a response.
     """
 
     __slots__ = (
@@ -63,6 +64,7 @@ class Language:
         "forms",
         "heads",
         "holds",
+        "mark",
         "numbers",
         "pattern",
         "published",
@@ -81,7 +83,9 @@ class Language:
         commands: Mapping[int, str],
         accepted: frozenset[int],
         authenticate: Layout,
+        mark: int,
     ) -> None:
+        self.mark = mark
         self.client = _table((*client, *both))
         self.server = _table((*server, *both))
         self.words = frozenset((*self.client, *self.server))
@@ -277,6 +281,7 @@ CURRENT_LANGUAGE = Language(
     layouts.COMMANDS,
     frozenset((0x01, 0x0A)),
     layouts.SASL_AUTHENTICATE,
+    layouts.RESPONSE,
 )
 
 DRAFT_LANGUAGE = Language(
@@ -292,4 +297,5 @@ DRAFT_LANGUAGE = Language(
     layouts_draft.COMMANDS,
     frozenset((0, 9)),
     layouts_draft.SASL_AUTHENTICATE,
+    0,
 )

@@ -269,14 +269,20 @@ def username(mechanism: object, data: bytes) -> str | None:
 
 def _login(data: bytes) -> bytes | None:
     """LOGIN in a table of AMQP 0-9-1 that holds it and PASSWORD, both long strings, once each."""
-    found: dict[bytes, bytes] = {}
+    strings = long_strings(data) or []
+    found = {name: data[begin:end] for name, begin, end in strings}
+    return found[b"LOGIN"] if len(found) == len(strings) and found.keys() >= {b"LOGIN", b"PASSWORD"} else None
+
+
+def long_strings(data: bytes) -> list[tuple[bytes, int, int]] | None:
+    """Name, beginning and end of each value in a table of AMQP 0-9-1 that holds nothing but long strings; None if it is none."""
+    found: list[tuple[bytes, int, int]] = []
     at = 0
     while at < len(data):
         name = data[at + 1 : at + 1 + data[at]]
-        at += 1 + data[at]
-        size = int.from_bytes(data[at + 1 : at + 5], "big")
-        if data[at : at + 1] != b"S" or at + 5 + size > len(data) or name in found:
+        begin = at + 1 + data[at] + 5
+        at = begin + int.from_bytes(data[begin - 4 : begin], "big")
+        if data[begin - 5 : begin - 4] != b"S" or at > len(data):
             return None
-        found[name] = data[at + 5 : at + 5 + size]
-        at += 5 + size
-    return found[b"LOGIN"] if found.keys() >= {b"LOGIN", b"PASSWORD"} else None
+        found.append((name, begin, at))
+    return found

@@ -7,6 +7,7 @@ from struct import Struct
 from zlib import crc32
 
 from streamdump.model import Message, Span
+from streamdump.protocols.rabbitmq.sasl_redaction import long_strings
 from streamdump.protocols.scrub_rules import ScrubRules, SensitivePart
 
 _U32 = Struct(">I")
@@ -17,28 +18,14 @@ def _credentials(message: Message, span: Span, data: bytes) -> list[SensitivePar
     if span.name != "sasl_opaque_data" or message.fields.get("sasl_username") is None:
         return None
     if message.fields["mechanism"] == "AMQPLAIN":
-        return _table(data)
+        strings = long_strings(data)
+        if strings is None:
+            return None
+        return [SensitivePart(begin, end, "name" if name == b"LOGIN" else "secret") for name, begin, end in strings]
     first = data.index(0)
     second = data.index(0, first + 1)
     every = (SensitivePart(0, first, "secret"), SensitivePart(first + 1, second, "name"), SensitivePart(second + 1, len(data), "secret"))
     return [part for part in every if part.end > part.start]
-
-
-def _table(data: bytes) -> list[SensitivePart] | None:
-    """The values of an AMQP 0-9-1 table of long strings, as AMQPLAIN has it."""
-    parts: list[SensitivePart] = []
-    at = 0
-    while at < len(data):
-        stop = at + 1 + data[at]
-        name, kind = data[at + 1 : stop], data[stop : stop + 1]
-        if kind != b"S" or len(data) < stop + 5:
-            return None
-        (size,) = _U32.unpack_from(data, stop + 1)
-        at = stop + 5 + size
-        if at > len(data):
-            return None
-        parts.append(SensitivePart(stop + 5, at, "name" if name == b"LOGIN" else "secret"))
-    return parts
 
 
 def _chunk_sum(before: bytes, after: bytearray, spans: Sequence[Span]) -> None:

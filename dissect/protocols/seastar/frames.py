@@ -30,6 +30,8 @@ class PlainFrames:
         self.inferred = inferred
         self.negative = negative
         self.prepare()
+        self.ended = False
+        """Whether this side of a stream said that it sends no more."""
         self.buffers: dict[str, bytes] = {}
         """What the spans of the frame just decoded count in besides it, where details are asked for."""
 
@@ -107,11 +109,6 @@ class ResponseFrames(PlainFrames):
 
 
 class StreamFrames(PlainFrames):
-    def __init__(self, options: Options, framing: SeastarFraming, inferred: str | None, negative: set[int]) -> None:
-        super().__init__(options, framing, inferred, negative)
-        self.ended = False
-        """Whether this side said that it sends no more."""
-
     def layout(self, data: bytes, start: int, end: int) -> Layout:
         return layouts.END if end - start >= 4 and _u32(data, start)[0] == END_OF_STREAM else layouts.STREAM
 
