@@ -204,20 +204,14 @@ class KeyLog:
 
     def _put(self, random: bytes, number: int, secret: bytes, order: int) -> bool:
         sessions = self._sessions
-        known = sessions.get(random)
-        if known is not None:
-            rest = b""
-            for other, since, old in _unpacked(known):
-                if other == number:
-                    if old == secret:
-                        return False
-                else:
-                    rest += _packed(other, since, old)
-            known = rest
-        elif len(sessions) >= SESSIONS:
+        known = list(_unpacked(sessions.get(random, b"")))
+        if any(other == number and old == secret for other, _, old in known):
+            return False
+        if not known and len(sessions) >= SESSIONS:
             del sessions[next(iter(sessions))]
             self.dropped += 1
-        sessions[random] = (known or b"") + _packed(number, order, secret)
+        others = [_packed(*one) for one in known if one[0] != number]
+        sessions[random] = b"".join((*others, _packed(number, order, secret)))
         self.changes += 1
         return True
 

@@ -207,17 +207,10 @@ def _agree_again(client: tuple[tuple[int, bytes], ...] | None, server: tuple[tup
 
 def _agree(client: Offer | None, server: Offer | None) -> NegotiatedTerms:
     connections = _connections(client, server)
-    if connections == ("stream",):
-        timeouts: set[bool] = {False}
-    else:
-        timeouts = set()
-    durations: set[bool] = set()
-    codecs: dict[str | None, None] = {}
-    for granted in _grants(client, server):
-        timeouts.add(TIMEOUT in granted and connections != ("stream",))
-        durations.add(HANDLER_DURATION in granted)
-        for codec in _codecs(client, granted):
-            codecs[codec] = None
+    granted = list(_grants(client, server))
+    timeouts = {TIMEOUT in one and connections != ("stream",) for one in granted}
+    durations = {HANDLER_DURATION in one for one in granted}
+    codecs = dict.fromkeys(codec for one in granted for codec in _codecs(client, one))
     return NegotiatedTerms(connections, tuple(sorted(timeouts)), tuple(sorted(durations)), tuple(codecs))
 
 
