@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import product
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from streamdump.golden.align import aligned, common, out_of_order
+from streamdump.golden.align import Key, alike, between, common, divided, out_of_order
 from streamdump.golden.model import FAULT, GAP, NOTES, GoldenConversation, Line, Total, Transcript, ordered
 from streamdump.golden.ranges import ranges, without
 from streamdump.golden.settings import CheckSettings, duration_text
 from streamdump.golden.text import ENDS, fields_text, head
-from streamdump.golden.values import Alias, Placeholder, ValueSet, cut, same, shown, text_of
+from streamdump.golden.values import Alias, Placeholder, ValueSet, cut, mapped, same, shown, text_of
 
 AROUND = 2
 """Lines shown before and behind a difference."""
@@ -74,7 +76,7 @@ GOLDEN_FILE, OLD_CAPTURE = Words(), Words("old", "the old capture")
 
 def differences(golden: Transcript, got: Transcript, settings: CheckSettings, words: Words = GOLDEN_FILE) -> list[Difference]:
     """What differs, conversation by conversation in the order of the golden file."""
-    found = _Comparison(golden, got, settings, words).run()
+    found = list(_differences(golden, got, settings, words))
     for one in found:
         one.text = cut(one.text, TOLD)
         one.context = [cut(line, TOLD) for line in one.context]
@@ -86,64 +88,64 @@ def differences(golden: Transcript, got: Transcript, settings: CheckSettings, wo
 
 
 class _Same:
-    """Which alias of the golden file stands for which of the capture."""
+    """Which alias of the golden file stands for which of the capture: what in most places does."""
 
-    def __init__(self) -> None:
-        self._votes: Counter[tuple[Alias, Alias]] = Counter()
-        self._there: dict[Alias, Alias] = {}
+    def __init__(self, pairs: Iterable[tuple[Any, Any]]) -> None:
+        votes = Counter(pair for golden, got in pairs for pair in _aliases(golden, got))
+        there: set[Alias] = set()
         self._back: dict[Alias, Alias] = {}
-
-    def vote(self, golden: Alias, got: Alias) -> None:
-        if golden.kind == got.kind:
-            self._votes[golden, got] += 1
-
-    def settle(self) -> None:
-        """What stands in most places for each other does."""
-        for golden, got in sorted(self._votes, key=lambda pair: -self._votes[pair]):
-            if golden not in self._there and got not in self._back:
-                self._there[golden] = got
+        for golden, got in sorted(votes, key=lambda pair: -votes[pair]):
+            if golden not in there and got not in self._back:
+                there.add(golden)
                 self._back[got] = golden
-
-    def equal(self, golden: Any, got: Any) -> bool:
-        if isinstance(golden, Alias) and isinstance(got, Alias):
-            return self._there.get(golden) == got
-        if isinstance(golden, list) and isinstance(got, list):
-            return len(golden) == len(got) and all(map(self.equal, golden, got))
-        if isinstance(golden, ValueSet) and isinstance(got, ValueSet):
-            return len(golden.values) == len(got.values) and all(any(self.equal(one, two) for two in got.values) for one in golden.values)
-        return same(golden, got)
 
     def named(self, got: Any) -> Any:
         """A value of the capture with the golden file's names."""
-        if isinstance(got, Alias):
-            return self._back.get(got) or Placeholder(f"{got.kind} new")
-        if isinstance(got, list):
-            return [self.named(one) for one in got]
-        if isinstance(got, ValueSet):
-            return ValueSet(tuple(self.named(one) for one in got.values))
-        return got
+        return mapped(got, lambda one: self._back.get(one) or Placeholder(f"{one.kind} new") if isinstance(one, Alias) else one)
+
+    def changes(self, golden: Line | Total, got: Line | Total) -> list[Change]:
+        """The fields that differ in two lines or flows."""
+        return self.changed(golden.fields, got.fields, golden.labels, got.labels)
+
+    def changed(
+        self, golden: Mapping[str, Any], got: Mapping[str, Any], labels: Mapping[str, str], other: Mapping[str, str]
+    ) -> list[Change]:
+        named = {path: self.named(value) for path, value in got.items()}
+        return [
+            Change(
+                path,
+                _text(path, golden[path], labels) if path in golden else None,
+                _text(path, named[path], other) if path in named else None,
+            )
+            for path in dict.fromkeys((*golden, *named))
+            if path not in golden or path not in named or not same(golden[path], named[path])
+        ]
+
+
+def _aliases(golden: Any, got: Any) -> Iterator[tuple[Alias, Alias]]:
+    """Aliases that stand in the same place."""
+    if isinstance(golden, Alias) and isinstance(got, Alias) and golden.kind == got.kind:
+        yield golden, got
+    elif isinstance(golden, list) and isinstance(got, list) and len(golden) == len(got):
+        for one, other in zip(golden, got, strict=True):
+            yield from _aliases(one, other)
 
 
 class _Keys:
     """What lines are recognised by; aliases count as what they are, not which."""
 
     def __init__(self) -> None:
-        self._own: dict[int, int] = {}
-        self._whole: dict[int, int] = {}
+        self.own = cache(self._own)
+        self.whole = cache(self._whole)
+        self.levels: list[Key[Line]] = [self.whole, self.own, self.outcome, self.name]
 
-    def own(self, line: Line) -> int:
+    def _own(self, line: Line) -> Hashable:
         """By all that it says."""
-        found = self._own.get(id(line))
-        if found is None:
-            found = self._own[id(line)] = hash((line.name, line.kind, line.outcome, _told(line.fields)))
-        return found
+        return hash((line.name, line.kind, line.outcome, _told(line.fields)))
 
-    def whole(self, line: Line) -> int:
+    def _whole(self, line: Line) -> Hashable:
         """By all that it says, and its responses."""
-        found = self._whole.get(id(line))
-        if found is None:
-            found = self._whole[id(line)] = hash((self.own(line), *map(self.own, line.responses)))
-        return found
+        return hash((self.own(line), *map(self.own, line.responses)))
 
     @staticmethod
     def content(line: Line) -> Hashable:
@@ -158,8 +160,18 @@ class _Keys:
     def name(line: Line) -> Hashable:
         return line.name, line.kind
 
-    def levels(self) -> list[Callable[[Line], Hashable]]:
-        return [self.whole, self.own, self.outcome, self.name]
+    def digest(self, conversation: GoldenConversation) -> Hashable:
+        """By all that a conversation says."""
+        lanes = tuple(sorted((lane, tuple(map(self.whole, lines))) for lane, lines in _by_lane(conversation).items()))
+        flows = tuple(
+            (_flow(flow), _told(flow.fields), tuple(shown(item) if flow.form == "set" else _told(item) for item in flow.items))
+            for flow in sorted(conversation.flows, key=_flow)
+        )
+        return conversation.protocol, conversation.layout, hash(lanes), hash(flows)
+
+
+def _flow(flow: Total) -> tuple[int, str, str]:
+    return flow.side, flow.name, flow.by
 
 
 def _told(fields: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
@@ -177,94 +189,58 @@ class _Pair:
         self.golden = golden
         self.got = got
         self.lines: list[tuple[Line, Line]] = []
-        self.flows: list[tuple[Total, Total]] = []
         self.missing: list[Line] = []
         self.extra: list[Line] = []
         self.moved: list[tuple[Line, Line]] = []
-        self._keys = keys
-        self._pair_lines()
-        if not unordered:
-            self._find_moved()
-        else:
-            self._find_moved(frozenset(("response",)))
-        theirs = {(flow.side, flow.name, flow.by): flow for flow in got.flows}
-        for flow in golden.flows:
-            other = theirs.pop((flow.side, flow.name, flow.by), None)
-            if other is not None:
-                self.flows.append((flow, other))
-        self.flows_missing = [one for one in golden.flows if not any(one is pair[0] for pair in self.flows)]
-        self.flows_extra = list(theirs.values())
+        self._pair_lines(keys)
+        self._find_moved("response" if unordered else None)
+        self.flows, self.flows_missing, self.flows_extra = alike(golden.flows, got.flows, _flow)
 
-    def _pair_lines(self) -> None:
+    def _pair_lines(self, keys: _Keys) -> None:
         one, other = _by_lane(self.golden), _by_lane(self.got)
         missing: list[Line] = []
         extra: list[Line] = []
         for lane in dict.fromkeys((*one, *other)):
-            mine, theirs = one.get(lane, []), other.get(lane, [])
-            pairs = aligned(mine, theirs, self._keys.levels())
-            self.lines += [(mine[a], theirs[b]) for a, b in pairs]
-            here, there = {a for a, _ in pairs}, {b for _, b in pairs}
-            lost = [line for at, line in enumerate(mine) if at not in here]
-            new = [line for at, line in enumerate(theirs) if at not in there]
-            lost, new = self._take_moved(lost, new)
+            pairs, lost, new = divided(one.get(lane, []), other.get(lane, []), keys.levels)
+            self.lines += pairs
+            for key in (keys.whole, keys.own, keys.content):
+                # What says the same elsewhere
+                moved, lost, new = alike(lost, new, key)
+                self.moved += moved
             missing += lost
             extra += new
         for golden, got in [*self.lines, *self.moved]:
-            self._pair_responses(golden, got)
+            if len(golden.responses) == len(got.responses) == 1:
+                self.lines.append((golden.responses[0], got.responses[0]))
+                continue
+            pairs, lost, new = divided(golden.responses, got.responses, keys.levels)
+            self.lines += pairs
+            if golden.responses and got.responses:
+                self.missing += lost
+                self.extra += new
         self.missing += _not_implied(missing, extra)
         self.extra += _not_implied(extra, missing)
 
-    def _take_moved(self, lost: list[Line], new: list[Line]) -> tuple[list[Line], list[Line]]:
-        """Lines that say the same elsewhere."""
-        for key in (self._keys.whole, self._keys.own, self._keys.content):
-            there: dict[Hashable, deque[Line]] = {}
-            for line in new:
-                there.setdefault(key(line), deque()).append(line)
-            left = []
-            for line in lost:
-                found = there.get(key(line))
-                if found:
-                    self.moved.append((line, found.popleft()))
-                else:
-                    left.append(line)
-            taken = {id(pair[1]) for pair in self.moved}
-            lost, new = left, [line for line in new if id(line) not in taken]
-        return lost, new
-
-    def _pair_responses(self, golden: Line, got: Line) -> None:
-        if len(golden.responses) == len(got.responses) == 1:
-            self.lines.append((golden.responses[0], got.responses[0]))
-            return
-        pairs = aligned(golden.responses, got.responses, self._keys.levels())
-        self.lines += [(golden.responses[a], got.responses[b]) for a, b in pairs]
-        if golden.responses and got.responses:
-            here, there = {a for a, _ in pairs}, {b for _, b in pairs}
-            self.missing += [line for at, line in enumerate(golden.responses) if at not in here]
-            self.extra += [line for at, line in enumerate(got.responses) if at not in there]
-
-    def _find_moved(self, free: frozenset[str] = frozenset()) -> None:
-        """Pairs whose order among those of their side and lane is another one."""
-        self.moved = [pair for pair in self.moved if pair[0].kind not in free]
-        places = {id(line): at for at, line in enumerate(self.golden.lines)}
-        when = {id(line): at for at, line in enumerate(self.got.lines)}
-        known = {id(line) for pair in self.moved for line in pair}
-        lanes: dict[tuple[int, str], list[tuple[Line, Line]]] = {}
+    def _find_moved(self, free: str | None) -> None:
+        """Pairs whose order among those of their side and lane is another one; lines of the kind `free` have none."""
+        self.moved = [pair for pair in self.moved if pair[0].kind != free]
+        places = {line: at for at, line in enumerate(self.golden.lines)}
+        when = {line: at for at, line in enumerate(self.got.lines)}
+        known = {line for pair in self.moved for line in pair}
+        lanes: defaultdict[tuple[int, str], list[tuple[Line, Line]]] = defaultdict(list)
         for golden, got in self.lines:
-            if got.kind in free or id(golden) in known or (golden.request is not None and id(golden.request) in known):
-                continue
-            lanes.setdefault((golden.side, golden.lane), []).append((golden, got))
+            if got.kind != free and golden not in known and golden.request not in known:
+                lanes[golden.side, golden.lane].append((golden, got))
         for pairs in lanes.values():
-            pairs.sort(key=lambda pair: when[id(pair[1])])
-            self.moved += [pairs[at] for at in out_of_order([places[id(pair[0])] for pair in pairs])]
+            pairs.sort(key=lambda pair: when[pair[1]])
+            self.moved += [pairs[at] for at in out_of_order([places[golden] for golden, _ in pairs])]
 
     def values(self) -> Iterator[tuple[Any, Any]]:
         """Values of the same field, in all that belongs together."""
         yield from zip(self.golden.ends, self.got.ends, strict=True)
         pairs: list[tuple[Line | Total, Line | Total]] = [*self.lines, *self.moved, *self.flows]
         for golden, got in pairs:
-            for path, value in golden.fields.items():
-                if path in got.fields:
-                    yield value, got.fields[path]
+            yield from ((value, got.fields[path]) for path, value in golden.fields.items() if path in got.fields)
 
 
 def _not_implied(lines: list[Line], others: list[Line]) -> list[Line]:
@@ -272,300 +248,254 @@ def _not_implied(lines: list[Line], others: list[Line]) -> list[Line]:
     asked = [line for line in others if line.responses]
     left: list[Line] = []
     for line in lines:
+        found = None
         if line.kind == "response" and line.request is None:
             found = next((one for one in asked if line.name in {response.name for response in one.responses}), None)
-            if found is not None:
-                asked.remove(found)
-                continue
-        left.append(line)
+        if found is None:
+            left.append(line)
+        else:
+            asked.remove(found)
     return left
 
 
 def _by_lane(conversation: GoldenConversation) -> dict[tuple[int, str], list[Line]]:
     """What does not belong to a request, by side and lane."""
-    lanes: dict[tuple[int, str], list[Line]] = {}
+    lanes: defaultdict[tuple[int, str], list[Line]] = defaultdict(list)
     for line in conversation.lines:
         if line.request is None:
-            lanes.setdefault((line.side, line.lane), []).append(line)
+            lanes[line.side, line.lane].append(line)
     return lanes
 
 
-class _Comparison:
-    """One capture and its golden file."""
+def _differences(golden: Transcript, got: Transcript, settings: CheckSettings, words: Words) -> Iterator[Difference]:
+    """Of one capture and its golden file."""
+    keys = _Keys()
+    matched = match(golden.conversations, got.conversations, keys)
+    pairs = {golden: _Pair(golden, got, keys, settings.unordered) for golden, got in matched}
+    same = _Same(values for pair in pairs.values() for values in pair.values())
+    for one in golden.conversations:
+        if one in pairs:
+            teller = _Teller(pairs[one], same, words)
+            yield from teller.lines()
+            yield from teller.flows()
+        else:
+            text = f"conversation {one.title}: is missing ({one.protocol}, {_count(one)})"
+            yield Difference("missing", one.title, None, text, line=one.at, context=_first(one, "-"))
+    titles = {got: golden.title for golden, got in matched}
+    for one in got.conversations:
+        if one not in titles:
+            title = f"{one.title} of the capture"
+            text = f"conversation {title}: is not in {words.there} ({one.protocol}, {_count(one)}{_at(one.packet)})"
+            yield Difference("extra", title, None, text, packet=one.packet, context=_first(one, "+"))
+    for one in got.conversations:
+        yield from _latencies(one, titles.get(one, one.title), settings)
 
-    def __init__(self, golden: Transcript, got: Transcript, settings: CheckSettings, words: Words) -> None:
+
+def _latencies(conversation: GoldenConversation, title: str, settings: CheckSettings) -> Iterator[Difference]:
+    """Responses that took too long."""
+    limits: dict[str, int] = {}
+    for _, own in settings.scopes(conversation.protocol):
+        limits |= own.max_latency
+    for line in conversation.lines if limits else ():
+        asked = line.request.name if line.request is not None else line.name
+        most = limits.get(asked, limits.get("*"))
+        if most is not None and line.latency_ns is not None and line.latency_ns > most:
+            took, allowed = duration_text(line.latency_ns), duration_text(most)
+            text = f"conversation {title}: {asked} answered after {took}, allowed are {allowed}{_at(line.packet)}"
+            yield Difference("latency", title, line.name, text, [Change("latency", allowed, took)], line.packet)
+
+
+class _Teller:
+    """Tells what differs between two conversations that belong together."""
+
+    def __init__(self, pair: _Pair, same: _Same, words: Words) -> None:
+        self.pair = pair
+        self.same = same
         self.words = words
-        self.golden = golden
-        self.got = got
-        self.settings = settings
-        self.keys = _Keys()
-        self.same = _Same()
-        self.found: list[Difference] = []
-
-    def run(self) -> list[Difference]:
-        matched = match(self.golden.conversations, self.got.conversations, self.keys)
-        pairs = [_Pair(golden, got, self.keys, self.settings.unordered) for golden, got in matched]
-        for pair in pairs:
-            for one, other in pair.values():
-                self._vote(one, other)
-        self.same.settle()
-        known = {id(pair.golden): pair for pair in pairs}
-        for golden in self.golden.conversations:
-            if id(golden) in known:
-                self._pair(known[id(golden)])
-            else:
-                text = f"conversation {golden.title}: is missing ({golden.protocol}, {_count(golden)})"
-                self.found.append(Difference("missing", golden.title, None, text, line=golden.at, context=_first(golden, "-")))
-        taken = {id(got) for _, got in matched}
-        for got in self.got.conversations:
-            if id(got) not in taken:
-                title = f"{got.title} of the capture"
-                text = f"conversation {title}: is not in {self.words.there} ({got.protocol}, {_count(got)}{_at(got.packet)})"
-                self.found.append(Difference("extra", title, None, text, packet=got.packet, context=_first(got, "+")))
-        self._latencies({id(got): golden for golden, got in matched})
-        return self.found
-
-    def _vote(self, golden: Any, got: Any) -> None:
-        if isinstance(golden, Alias) and isinstance(got, Alias):
-            self.same.vote(golden, got)
-        elif isinstance(golden, list) and isinstance(got, list) and len(golden) == len(got):
-            for one, other in zip(golden, got, strict=True):
-                self._vote(one, other)
-
-    # One conversation
-
-    def _pair(self, pair: _Pair) -> None:
-        title = pair.golden.title
-        told: list[tuple[int, Difference]] = []
-        shown_golden = ordered(pair.golden.lines)
-        shown_got = ordered(pair.got.lines)
-        place = {id(line): at for at, line in enumerate(shown_golden)}
-        place_got = {id(line): at for at, line in enumerate(shown_got)}
-
-        def add(at: int, difference: Difference) -> None:
-            told.append((at, difference))
-
-        if pair.golden.layout != pair.got.layout:
-            add(-1, _other_layout(pair.golden, pair.got, self.words))
-        answered = {id(golden) for golden, _ in pair.lines if golden.kind == "response"}
-        partner = {id(got): golden for golden, got in (*pair.lines, *pair.moved)}
-        before: list[Line | None] = []
-        """What the nearest line in front of each belongs to."""
+        self.title = pair.golden.title
+        self.golden = ordered(pair.golden.lines)
+        self.got = ordered(pair.got.lines)
+        self.place = {line: at for at, line in enumerate(self.golden)}
+        self.place_got = {line: at for at, line in enumerate(self.got)}
+        self.before: dict[Line, Line | None] = {}
+        """What the nearest line in front of each of the capture belongs to."""
+        partner = {got: golden for golden, got in (*pair.lines, *pair.moved)}
         nearest: Line | None = None
-        for line in shown_got:
-            before.append(nearest)
-            nearest = partner.get(id(line), nearest)
+        for line in self.got:
+            self.before[line] = nearest
+            nearest = partner.get(line, nearest)
+
+    def _where(self, nearest: Line | None) -> int:
+        return -1 if nearest is None else self.place[nearest]
+
+    def lines(self) -> list[Difference]:
+        """What differs in messages, in the order of the golden file."""
+        pair = self.pair
+        told: list[tuple[int, Difference]] = []
+        if pair.golden.layout != pair.got.layout:
+            told.append((-1, self._other_layout()))
         crossed: list[tuple[int, int, list[Change]]] = []
         for golden, got in pair.moved:
-            nearest = before[place_got[id(got)]]
-            low, high = sorted((place[id(golden)], -1 if nearest is None else place[id(nearest)]))
+            low, high = sorted((self.place[golden], self._where(self.before[got])))
             crossed.append((low, high, []))
         for golden, got in (*pair.lines, *pair.moved):
-            if golden.kind == "request":
-                difference = self._unlike_end(title, golden, got, answered)
-                if difference is not None:
-                    difference.context = self._context(shown_golden, place[id(golden)], golden, got, difference)
-                    add(place[id(golden)], difference)
-            difference = self._unlike(title, golden, got)
-            if difference is not None and all(change.field == NOTES for change in difference.changes) and difference.kind == "field":
-                # Somebody stands elsewhere, and that is noted
-                around = next((notes for low, high, notes in crossed if low <= place[id(golden)] <= high), None)
-                if around is not None:
-                    around += [Change(f"{_what(golden)}: notes", one.golden, one.got) for one in difference.changes]
-                    continue
-            if difference is not None:
-                difference.context = self._context(shown_golden, place[id(golden)], golden, got, difference)
-                add(place[id(golden)], difference)
-        for golden in pair.missing:
-            text = f"conversation {title}: {_what(golden)} is missing"
-            difference = Difference("missing", title, golden.name, text, line=golden.at)
-            difference.context = self._context(shown_golden, place[id(golden)], golden, None, difference)
-            add(place[id(golden)], difference)
+            at = self.place[golden]
+            for difference in filter(None, (self._unlike_end(golden, got), self._unlike(golden, got))):
+                if difference.kind == "field" and all(change.field == NOTES for change in difference.changes):
+                    # Somebody stands elsewhere, and that is noted
+                    around = next((notes for low, high, notes in crossed if low <= at <= high), None)
+                    if around is not None:
+                        around += [Change(f"{_what(golden)}: notes", one.golden, one.got) for one in difference.changes]
+                        continue
+                told.append((at, difference))
+        told += [(self.place[golden], self._line("missing", f"{_what(golden)} is missing", golden)) for golden in pair.missing]
         for got in pair.extra:
-            text = f"conversation {title}: {_what(got)} is not in {self.words.there}{_at(got.packet)}"
-            difference = Difference("extra", title, got.name, text, packet=got.packet)
-            at = place_got[id(got)]
-            difference.context = self._context(shown_got, at, None, got, difference)
-            nearest = before[at]
+            difference = self._line("extra", f"{_what(got)} is not in {self.words.there}", None, got, packet=got.packet)
+            nearest = self.before[got]
             difference.line = pair.golden.at if nearest is None else nearest.at
-            add(-1 if nearest is None else place[id(nearest)], difference)
+            told.append((self._where(nearest), difference))
         for (golden, got), (_, _, notes) in zip(pair.moved, crossed, strict=True):
-            at, at_got = place[id(golden)], place_got[id(got)]
-            where, expected = _behind(shown_got, at_got), _behind(shown_golden, at)
-            text = f"conversation {title}: {_what(golden)} comes {where}, {self.words.then} {expected}"
-            text += f"{f'; {_said(notes, self.words)}' if notes else ''}{_at(got.packet)}"
-            difference = Difference("moved", title, golden.name, text, notes, got.packet, golden.at)
-            difference.context = self._context(shown_golden, at, golden, None, difference)
-            add(at, difference)
+            where, expected = _behind(self.got, self.place_got[got]), _behind(self.golden, self.place[golden])
+            text = f"{_what(golden)} comes {where}, {self.words.then} {expected}{f'; {_said(notes, self.words)}' if notes else ''}"
+            told.append((self.place[golden], self._line("moved", text, golden, None, notes, got.packet)))
         told.sort(key=lambda one: one[0])
-        self.found += [difference for _, difference in told]
-        self._flows(pair)
+        return [difference for _, difference in told]
 
-    def _unlike_end(self, title: str, golden: Line, got: Line, answered: set[int]) -> Difference | None:
+    def _other_layout(self) -> Difference:
+        golden, got = self.pair.golden, self.pair.got
+        text = f"conversation {self.title}: layout is {got.layout or 'not certain'}, {self.words.then} {golden.layout or 'not certain'}"
+        return Difference("field", self.title, None, text, [Change("layout", golden.layout, got.layout)], got.packet, golden.at)
+
+    def _unlike_end(self, golden: Line, got: Line) -> Difference | None:
         """A request that was answered in one of the two only."""
-        if bool(golden.responses) == bool(got.responses):
-            if golden.outcome == got.outcome or golden.responses:
-                return None
-            now, then = _end(got), _end(golden)
-        else:
-            now, then = _end(got), _end(golden)
+        if golden.kind != "request":
+            return None
+        if bool(golden.responses) == bool(got.responses) and (golden.responses or golden.outcome == got.outcome):
+            return None
+        now, then = _end(got), _end(golden)
         place = got.responses[0].packet if got.responses else got.packet
-        text = f"conversation {title}: {golden.name} {now}, {self.words.then} {_shorter(then, now)}{_at(place)}"
-        return Difference("answer", title, golden.name, text, [Change("outcome", then, now)], place, golden.at)
+        text = f"{golden.name} {now}, {self.words.then} {_shorter(then, now)}"
+        return self._line("answer", text, golden, got, [Change("outcome", then, now)], place)
 
-    def _unlike(self, title: str, golden: Line, got: Line) -> Difference | None:
+    def _unlike(self, golden: Line, got: Line) -> Difference | None:
         """What two lines that belong together say differently."""
-        changes = self._changes(golden.fields, got.fields, golden.labels, got.labels)
+        changes = self.same.changes(golden, got)
         if golden.name != got.name:
             changes.insert(0, Change("name", golden.name, got.name))
         differs = golden.kind in ("response", GAP) and golden.outcome != got.outcome
         if not changes and not differs:
             return None
-        where = _at(got.packet)
-        if golden.kind == "response" and (differs or _labelled(golden, got, changes)):
+        # It may be the meaning of an answer that differs
+        if golden.kind == "response" and (differs or any(one.field in golden.labels and one.field in got.labels for one in changes)):
             asked = golden.request.name if golden.request is not None else golden.name
             now, then = _answer(got, golden, changes), _answer(golden, got, changes)
-            text = f"conversation {title}: {asked} {now}, {self.words.then} {_shorter(then, now)}{where}"
-            return Difference("answer", title, golden.name, text, changes, got.packet, golden.at)
-        if not changes:
-            changes = [Change("reason", golden.outcome, got.outcome)]
-        text = f"conversation {title}: {_what(golden)}: {_said(changes, self.words)}{where}"
-        return Difference("field", title, golden.name, text, changes, got.packet, golden.at)
+            return self._line("answer", f"{asked} {now}, {self.words.then} {_shorter(then, now)}", golden, got, changes, got.packet)
+        changes = changes or [Change("reason", golden.outcome, got.outcome)]
+        return self._line("field", f"{_what(golden)}: {_said(changes, self.words)}", golden, got, changes, got.packet)
 
-    def _changes(
-        self, golden: Mapping[str, Any], got: Mapping[str, Any], labels: Mapping[str, str], other: Mapping[str, str]
-    ) -> list[Change]:
-        changes = [
-            Change(path, _text(path, value, labels), _text(path, self.same.named(got[path]), other) if path in got else None)
-            for path, value in golden.items()
-            if path not in got or not self.same.equal(value, got[path])
-        ]
-        changes += [Change(path, None, _text(path, self.same.named(value), other)) for path, value in got.items() if path not in golden]
-        return changes
-
-    def _context(self, lines: Sequence[Line], at: int, golden: Line | None, got: Line | None, difference: Difference) -> list[str]:
-        """The lines around a difference, and in their middle what was expected and what is there."""
-        told = [f"    {_short(line)}" for line in lines[max(0, at - AROUND) : at]]
-        changed = {change.field for change in difference.changes}
-        if golden is not None:
-            told.append(f"  - {_short(golden, changed)}")
+    def _line(
+        self,
+        kind: Kind,
+        text: str,
+        golden: Line | None,
+        got: Line | None = None,
+        changes: Sequence[Change] = (),
+        packet: int | None = None,
+    ) -> Difference:
+        """A difference with the lines around it, and in their middle what was expected and what is there."""
+        changed = {change.field for change in changes}
+        middle = [] if golden is None else [f"  - {_short(golden, changed)}"]
         if got is not None:
-            told.append(f"  + {_short(got, changed, self.same)}")
-        return told + [f"    {_short(line)}" for line in lines[at + 1 : at + 1 + AROUND]]
+            middle.append(f"  + {_short(got, changed, self.same)}")
+        if golden is not None:
+            lines, at, part = self.golden, self.place[golden], golden
+        else:
+            assert got is not None
+            lines, at, part = self.got, self.place_got[got], got
+        before, behind = ([f"    {_short(line)}" for line in some] for some in (lines[max(0, at - AROUND) : at], lines[at + 1 :][:AROUND]))
+        return self._told(kind, part, text, changes, packet, part.at, [*before, *middle, *behind])
+
+    def _told(
+        self,
+        kind: Kind,
+        part: Line | Total,
+        text: str,
+        changes: Sequence[Change],
+        packet: int | None,
+        line: int | None,
+        context: list[str],
+    ) -> Difference:
+        text = f"conversation {self.title}: {text}{_at(packet)}"
+        return Difference(kind, self.title, part.name, text, list(changes), packet, line, context)
 
     # Flows
 
-    def _flows(self, pair: _Pair) -> None:
-        title = pair.golden.title
-        for flow in pair.flows_missing:
-            text = f"conversation {title}: {_what(flow)} is missing"
-            self.found.append(Difference("missing", title, flow.name, text, line=flow.at, context=[f"  - {_short(flow)}"]))
-        for flow in pair.flows_extra:
-            text = f"conversation {title}: {_what(flow)} is not in {self.words.there}{_at(flow.packet)}"
-            self.found.append(Difference("extra", title, flow.name, text, packet=flow.packet, context=[f"  + {_short(flow)}"]))
-        for golden, got in pair.flows:
-            changes = self._changes(golden.fields, got.fields, golden.labels, got.labels)
+    def flows(self) -> Iterator[Difference]:
+        """What differs in flows."""
+        for flow in self.pair.flows_missing:
+            yield self._told("missing", flow, f"{_what(flow)} is missing", (), None, flow.at, [f"  - {_short(flow)}"])
+        for flow in self.pair.flows_extra:
+            text = f"{_what(flow)} is not in {self.words.there}"
+            yield self._told("extra", flow, text, (), flow.packet, None, [f"  + {_short(flow)}"])
+        for golden, got in self.pair.flows:
+            changes = self.same.changes(golden, got)
             if changes:
-                text = f"conversation {title}: {_what(golden)}: {_said(changes, self.words)}{_at(got.packet)}"
-                context = [f"  - {_short(golden, {one.field for one in changes})}", f"  + {_short(got, {one.field for one in changes})}"]
-                self.found.append(Difference("field", title, golden.name, text, changes, got.packet, golden.at, context))
-            if golden.form == "set":
-                self._set(title, golden, got)
-            else:
-                self._items(title, golden, got)
+                fields = {one.field for one in changes}
+                context = [f"  - {_short(golden, fields)}", f"  + {_short(got, fields)}"]
+                text = f"{_what(golden)}: {_said(changes, self.words)}"
+                yield self._told("field", golden, text, changes, got.packet, golden.at, context)
+            yield from self._set(golden, got) if golden.form == "set" else self._items(golden, got)
 
-    def _set(self, title: str, golden: Total, got: Total) -> None:
+    def _set(self, golden: Total, got: Total) -> Iterator[Difference]:
         lost, new = without(golden.items, got.items), without(got.items, golden.items)
         told = ([f"{ranges(lost)} missing"] if lost else []) + ([f"{ranges(new)} not in {self.words.there}"] if new else [])
         if told:
             packet = got.numbers.get(new[0][0]) if new else got.packet
-            text = f"conversation {title}: {_what(golden)}: {' and '.join(told)}{_at(packet)}"
-            change = Change("items", ranges(golden.items), ranges(got.items))
-            context = [f"  - {ranges(golden.items)}", f"  + {ranges(got.items)}"]
-            self.found.append(Difference("field", title, golden.name, text, [change], packet, golden.at, context))
+            then, now = ranges(golden.items), ranges(got.items)
+            text = f"{_what(golden)}: {' and '.join(told)}"
+            yield self._told("field", golden, text, [Change("items", then, now)], packet, golden.at, [f"  - {then}", f"  + {now}"])
 
-    def _items(self, title: str, golden: Total, got: Total) -> None:
+    def _items(self, golden: Total, got: Total) -> Iterator[Difference]:
         one, other = ([_told(item) for item in flow.items] for flow in (golden, got))
-        pairs = common(one, other)
-        runs: list[tuple[range, range]] = []
-        before = -1, -1
-        for pair in [*pairs, (len(one), len(other))]:
-            run = range(before[0] + 1, pair[0]), range(before[1] + 1, pair[1])
-            if run[0] or run[1]:
-                runs.append(run)
-            before = pair
-        runs = self._without_moved(title, golden, got, one, other, runs)
-        for mine, theirs in runs:
-            self.found.append(self._run(title, golden, got, mine, theirs))
-
-    def _without_moved(
-        self,
-        title: str,
-        golden: Total,
-        got: Total,
-        one: Sequence[Hashable],
-        other: Sequence[Hashable],
-        runs: list[tuple[range, range]],
-    ) -> list[tuple[range, range]]:
-        """Tell of items that stand elsewhere; the other runs."""
+        runs = [run for run in between(common(one, other), range(len(one)), range(len(other))) if any(run)]
         new = {tuple(other[at] for at in theirs): theirs for mine, theirs in runs if not mine}
-        left = []
-        gone: set[range] = set()
+        moved = {mine: new.pop(said) for mine, theirs in runs if not theirs and (said := tuple(one[at] for at in mine)) in new}
+        for mine, there in moved.items():
+            text = f"{_what(golden)}: {_numbered(mine)} {'stands' if len(mine) == 1 else 'stand'} at {there[0]}"
+            context = [f"  - {_item(golden, mine[0])}"]
+            yield self._told("moved", golden, text, (), got.packets[there[0]], _item_line(golden, mine[0]), context)
+        gone = set(moved.values())
         for mine, theirs in runs:
-            found = new.pop(tuple(one[at] for at in mine), None) if not theirs else None
-            if found is None:
-                left.append((mine, theirs))
-                continue
-            gone.add(found)
-            packet = got.packets[found[0]]
-            stand = "stands" if len(mine) == 1 else "stand"
-            text = f"conversation {title}: {_what(golden)}: {_numbered(mine)} {stand} at {found[0]}{_at(packet)}"
-            context = [f"  - {_item(golden.items[mine[0]], golden.labels)}"]
-            self.found.append(Difference("moved", title, golden.name, text, [], packet, _item_line(golden, mine[0]), context))
-        return [run for run in left if not (not run[0] and run[1] in gone)]
+            if mine not in moved and (mine or theirs not in gone):
+                yield self._run(golden, got, mine, theirs)
 
-    def _run(self, title: str, golden: Total, got: Total, mine: range, theirs: range) -> Difference:
+    def _run(self, golden: Total, got: Total, mine: range, theirs: range) -> Difference:
         """Items in a row that differ."""
         packet = got.packets[theirs[0]] if theirs else got.packet
         line = _item_line(golden, mine[0] if mine else max(0, mine.start - 1))
-        context = [f"    {_item(golden.items[at], golden.labels)}" for at in range(max(0, mine.start - AROUND), mine.start)]
-        context += [f"  - {_item(golden.items[at], golden.labels)}" for at in mine[:AROUND]]
-        context += [f"  + {_item(got.items[at], got.labels)}" for at in theirs[:AROUND]]
-        context += [f"    {_item(golden.items[at], golden.labels)}" for at in range(mine.stop, min(len(golden.items), mine.stop + AROUND))]
-        start = f"conversation {title}: {_what(golden)}: "
-        changes: list[Change] = []
-        if len(mine) == len(theirs):
-            for a, b in zip(mine, theirs, strict=True):
-                found = self._changes(golden.items[a], got.items[b], golden.labels, got.labels)
-                changes += [Change(f"item {a} {change.field}", change.golden, change.got) for change in found]
-            more = f", and {len(mine) - 1:,} items behind it" if len(mine) > 1 else ""
-            first = changes[: 1 if len(mine) > 1 else None]
-            text = f"{start}{_said(first, self.words) if first else f'{_numbered(mine)} differ'}{more}{_at(packet)}"
-            return Difference("field", title, golden.name, text, changes[: 4 * FIELDS_SHOWN], packet, line, context)
+        context = [f"    {_item(golden, at)}" for at in range(max(0, mine.start - AROUND), mine.start)]
+        context += [f"  - {_item(golden, at)}" for at in mine[:AROUND]]
+        context += [f"  + {_item(got, at)}" for at in theirs[:AROUND]]
+        context += [f"    {_item(golden, at)}" for at in range(mine.stop, min(len(golden.items), mine.stop + AROUND))]
+        start = f"{_what(golden)}: "
         if not theirs:
-            return Difference("missing", title, golden.name, f"{start}{_numbered(mine)} missing", [], packet, line, context)
+            text = f"conversation {self.title}: {start}{_numbered(mine)} missing"
+            return Difference("missing", self.title, golden.name, text, [], packet, line, context)
         if not mine:
-            text = f"{start}{_numbered(theirs)} not in {self.words.there}{_at(packet)}"
-            return Difference("extra", title, golden.name, text, [], packet, line, context)
-        text = f"{start}{len(theirs):,} other items instead of {_numbered(mine)}{_at(packet)}"
-        return Difference("field", title, golden.name, text, [], packet, line, context)
-
-    # Times
-
-    def _latencies(self, matched: dict[int, GoldenConversation]) -> None:
-        for conversation in self.got.conversations:
-            limits: dict[str, int] = {}
-            for _, own in self.settings.scopes(conversation.protocol):
-                limits |= own.max_latency
-            title = matched[id(conversation)].title if id(conversation) in matched else conversation.title
-            for line in conversation.lines if limits else ():
-                asked = line.request.name if line.request is not None else line.name
-                most = limits.get(asked, limits.get("*"))
-                if most is not None and line.latency_ns is not None and line.latency_ns > most:
-                    took, allowed = duration_text(line.latency_ns), duration_text(most)
-                    text = f"conversation {title}: {asked} answered after {took}, allowed are {allowed}{_at(line.packet)}"
-                    change = Change("latency", allowed, took)
-                    self.found.append(Difference("latency", title, line.name, text, [change], line.packet))
+            text = f"{start}{_numbered(theirs)} not in {self.words.there}"
+            return self._told("extra", golden, text, (), packet, line, context)
+        if len(mine) != len(theirs):
+            text = f"{start}{len(theirs):,} other items instead of {_numbered(mine)}"
+            return self._told("field", golden, text, (), packet, line, context)
+        changes = [
+            Change(f"item {a} {change.field}", change.golden, change.got)
+            for a, b in zip(mine, theirs, strict=True)
+            for change in self.same.changed(golden.items[a], got.items[b], golden.labels, got.labels)
+        ]
+        more = f", and {len(mine) - 1:,} items behind it" if len(mine) > 1 else ""
+        first = changes[: 1 if len(mine) > 1 else None]
+        text = f"{start}{_said(first, self.words) if first else f'{_numbered(mine)} differ'}{more}"
+        return self._told("field", golden, text, changes[: 4 * FIELDS_SHOWN], packet, line, context)
 
 
 # Which conversations belong together
@@ -575,57 +505,39 @@ def match(
     golden: Sequence[GoldenConversation], got: Sequence[GoldenConversation], keys: _Keys
 ) -> list[tuple[GoldenConversation, GoldenConversation]]:
     """Conversations by what they do: first those that say the same, then the most alike; in their order where that does not tell."""
-    pairs: list[tuple[int, int]] = []
-    one, other = dict(enumerate(golden)), dict(enumerate(got))
-
-    def take(key: Callable[[GoldenConversation], Hashable]) -> None:
-        there: dict[Hashable, deque[int]] = {}
-        for at, conversation in other.items():
-            there.setdefault(key(conversation), deque()).append(at)
-        for at, conversation in list(one.items()):
-            found = there.get(key(conversation))
-            if found:
-                pairs.append((at, found[0]))
-                del one[at], other[found.popleft()]
-
-    take(lambda conversation: _digest(conversation, keys))
+    place = {conversation: at for side in (golden, got) for at, conversation in enumerate(side)}
+    pairs, one, other = alike(golden, got, keys.digest)
     if len(one) * len(other) > PAIRS:
-        take(lambda conversation: (conversation.protocol, frozenset(_skeleton(conversation).items())))
-        take(lambda conversation: conversation.protocol)
+        for key in (_names, _protocol):
+            more, one, other = alike(one, other, key)
+            pairs += more
     else:
-        signs = [{at: (_skeleton(one), _sketch(one)) for at, one in side.items()} for side in (one, other)]
+        signs = {conversation: (_skeleton(conversation), _sketch(conversation)) for conversation in (*one, *other)}
         scores = []
-        for a, mine in one.items():
-            for b, theirs in other.items():
-                if mine.protocol == theirs.protocol:
-                    score = _alike(signs[0][a], signs[1][b])
-                    if score >= ALIKE or len(one) == len(other) == 1:
-                        scores.append((-score, abs(a - b), a, b))
-        for _, _, a, b in sorted(scores):
-            if a in one and b in other:
-                pairs.append((a, b))
-                del one[a], other[b]
-    return [(golden[a], got[b]) for a, b in sorted(pairs)]
+        for a, b in product(one, other):
+            if a.protocol == b.protocol:
+                score = _likeness(*signs[a], *signs[b])
+                if score >= ALIKE or len(one) == len(other) == 1:
+                    scores.append((-score, abs(place[a] - place[b]), place[a], place[b]))
+        left = {*one, *other}
+        for _, _, at, at_got in sorted(scores):
+            if left.issuperset((golden[at], got[at_got])):
+                pairs.append((golden[at], got[at_got]))
+                left.difference_update(pairs[-1])
+    return sorted(pairs, key=lambda pair: place[pair[0]])
 
 
-def _digest(conversation: GoldenConversation, keys: _Keys) -> Hashable:
-    lanes = tuple(sorted((lane, tuple(keys.whole(line) for line in lines)) for lane, lines in _by_lane(conversation).items()))
-    flows = tuple(
-        (
-            flow.side,
-            flow.name,
-            flow.by,
-            _told(flow.fields),
-            tuple(shown(item) if flow.form == "set" else _told(item) for item in flow.items),
-        )
-        for flow in sorted(conversation.flows, key=lambda flow: (flow.side, flow.name, flow.by))
-    )
-    return conversation.protocol, conversation.layout, hash(lanes), hash(flows)
+def _names(conversation: GoldenConversation) -> Hashable:
+    return conversation.protocol, frozenset(_skeleton(conversation).items())
+
+
+def _protocol(conversation: GoldenConversation) -> Hashable:
+    return conversation.protocol
 
 
 def _skeleton(conversation: GoldenConversation) -> Counter[Hashable]:
     names: Counter[Hashable] = Counter((line.side, line.name, line.kind, line.outcome) for line in conversation.lines)
-    names.update((flow.side, flow.name, flow.by) for flow in conversation.flows)
+    names.update(map(_flow, conversation.flows))
     return names
 
 
@@ -641,12 +553,10 @@ def _sketch(conversation: GoldenConversation) -> frozenset[int]:
     return frozenset(sorted(seen)[:SKETCH])
 
 
-def _alike(one: tuple[Counter[Hashable], frozenset[int]], other: tuple[Counter[Hashable], frozenset[int]]) -> float:
-    small, large = sorted((one[0], other[0]), key=len)
-    both = sum(min(count, large[name]) for name, count in small.items())
-    total = small.total() + large.total()
-    union = len(one[1] | other[1])
-    return (2 * both / total if total else 1.0) + (len(one[1] & other[1]) / union if union else 0.0) / 4
+def _likeness(one: Counter[Hashable], says: frozenset[int], other: Counter[Hashable], too: frozenset[int]) -> float:
+    both, total = (one & other).total(), one.total() + other.total()
+    union = len(says | too)
+    return (2 * both / total if total else 1.0) + (len(says & too) / union if union else 0.0) / 4
 
 
 # In words
@@ -676,27 +586,17 @@ def _what(part: Line | Total) -> str:
 
 
 def _text(path: str, value: Any, labels: Mapping[str, str]) -> str:
-    told = fields_text({path: value}, labels)
-    return " ".join(one[len(path) + 1 :] for one in told)
+    return " ".join(one[len(path) + 1 :] for one in fields_text({path: value}, labels))
 
 
 def _said(changes: Sequence[Change], words: Words) -> str:
     """The first change, and how many more there are."""
     field, golden, got = changes[0].field, changes[0].golden, changes[0].got
     name = {NOTES: "notes", FAULT: "fault"}.get(field, field)
-    if golden is None:
-        told = f"{name} is {got}, {words.then} has none"
-    elif got is None:
-        told = f"{name} is not there, {words.then} {golden}"
-    else:
-        told = f"{name} is {got}, {words.then} {golden}"
+    there, then = "not there" if got is None else got, "has none" if golden is None else golden
+    told = f"{name} is {there}, {words.then} {then}"
     more = len(changes) - 1
     return f"{told}, and {more} more field{'s' if more > 1 else ''}" if more else told
-
-
-def _labelled(golden: Line, got: Line, changes: Sequence[Change]) -> bool:
-    """Whether it is the meaning of an answer that differs."""
-    return any(change.field in golden.labels and change.field in got.labels for change in changes)
 
 
 def _answer(line: Line, other: Line, changes: Sequence[Change]) -> str:
@@ -724,20 +624,9 @@ def _end(line: Line) -> str:
     return line.outcome if line.outcome is not None and line.outcome in ENDS else "not answered"
 
 
-def _other_layout(golden: GoldenConversation, got: GoldenConversation, words: Words) -> Difference:
-    text = f"conversation {golden.title}: layout is {got.layout or 'not certain'}, {words.then} {golden.layout or 'not certain'}"
-    return Difference("field", golden.title, None, text, [Change("layout", golden.layout, got.layout)], got.packet, golden.at)
-
-
-def _before(lines: Sequence[Line], at: int) -> Iterator[Line]:
-    """The lines in front of one, the nearest first."""
-    return (lines[place] for place in range(at - 1, -1, -1))
-
-
 def _behind(lines: Sequence[Line], at: int) -> str:
     """Where a line stands among those of its side."""
-    line = lines[at]
-    before = next((one for one in _before(lines, at) if one.side == line.side), None)
+    before = next((one for one in reversed(lines[:at]) if one.side == lines[at].side), None)
     return f"behind {_what(before)}" if before is not None else "first"
 
 
@@ -749,8 +638,8 @@ def _item_line(flow: Total, at: int) -> int | None:
     return flow.ats[at] if at < len(flow.ats) else flow.at
 
 
-def _item(item: Mapping[str, Any], labels: Mapping[str, str]) -> str:
-    return _cut("  ".join(["+", *fields_text(item, labels)]))
+def _item(flow: Total, at: int) -> str:
+    return _cut("  ".join(["+", *fields_text(flow.items[at], flow.labels)]))
 
 
 def _short(part: Line | Total, fields: set[str] | None = None, same: _Same | None = None) -> str:

@@ -14,7 +14,7 @@ it, `@0` none. Lines of both sides stand in an order that does not depend on whe
 from __future__ import annotations
 
 import re
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -22,7 +22,7 @@ from streamdump.errors import StreamdumpError
 from streamdump.golden.model import GAP, GoldenConversation, Line, Total, Transcript, ordered
 from streamdump.golden.normalise import COMPARE_RULES
 from streamdump.golden.ranges import Run, merged, ranges
-from streamdump.golden.values import Alias, Unreadable, ValueSet, cut, quoted, read, read_path, shown, text_of
+from streamdump.golden.values import Alias, Unreadable, ValueSet, cut, mapped, quoted, read, read_path, shown, text_of
 
 VERSION = 1
 FIRST = "streamdump golden"
@@ -78,20 +78,13 @@ class _Renamed:
 
     def __init__(self) -> None:
         self._known: dict[Alias, Alias] = {}
-        self._count: dict[str, int] = {}
+        self._count: Counter[str] = Counter()
 
     def of(self, value: Any) -> Any:
-        if isinstance(value, Alias):
-            found = self._known.get(value)
-            if found is None:
-                self._count[value.kind] = number = self._count.get(value.kind, 0) + 1
-                found = self._known[value] = Alias(value.kind, number)
-            return found
-        if isinstance(value, list):
-            return [self.of(one) for one in value]
-        if isinstance(value, ValueSet):
-            return ValueSet(tuple(self.of(one) for one in value.values))
-        return value
+        if isinstance(value, Alias) and value not in self._known:
+            self._count[value.kind] += 1
+            self._known[value] = Alias(value.kind, self._count[value.kind])
+        return self._known.get(value, value) if isinstance(value, Alias) else value
 
 
 def _conversation(conversation: GoldenConversation, names: _Renamed) -> Iterator[str]:
@@ -140,7 +133,7 @@ def fields_text(fields: Mapping[str, Any], labels: Mapping[str, str]) -> list[st
 
 
 def _wrapped(start: str, fields: Mapping[str, Any], labels: Mapping[str, str], names: _Renamed) -> Iterator[str]:
-    told = fields_text({path: names.of(value) for path, value in fields.items()}, labels)
+    told = fields_text({path: mapped(value, names.of) for path, value in fields.items()}, labels)
     whole = "  ".join([start, *told])
     if len(whole) <= WIDE or len(told) < 2:
         yield whole

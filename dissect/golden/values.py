@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from hashlib import sha256
 from json import JSONDecoder, dumps
 from math import isfinite
@@ -66,6 +67,15 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, ValueSet) and isinstance(other, ValueSet):
         return len(one.values) == len(other.values) and all(any(same(a, b) for b in other.values) for a in one.values)
     return type(one) is type(other) and bool(one == other)
+
+
+def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
+    """A value in which `function` was called for all that is in its lists and sets, or for itself."""
+    if isinstance(value, list):
+        return [mapped(one, function) for one in value]
+    if isinstance(value, ValueSet):
+        return ValueSet(tuple(mapped(one, function) for one in value.values))
+    return function(value)
 
 
 # As text
